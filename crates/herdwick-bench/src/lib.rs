@@ -1,0 +1,1 @@
+//! Load, measurement and report

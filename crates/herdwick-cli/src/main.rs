@@ -1,0 +1,2 @@
+//! The `herdwick` command: parses, wires, launches.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Behaviours that every fabric provider shows, and a seeded fabric that misbehaves

@@ -1,0 +1,1 @@
+//! HERD: requests written into the server's memory, replies sent back

@@ -1,0 +1,20 @@
+//! Memory, in three kinds that never mix:
+//!
+//! - [`Span`]: memory that a peer (another process, a NIC) may write at any instant. It hands out
+//!   neither references nor atomics, only word loads, word stores and copies built from them.
+//! - [`Arena`]: memory that one thread owns, huge-paged where the kernel agrees. Plain slices.
+//! - [`spsc`]: bounded queues between two threads of one process.
+//!
+//! This crate is one of the few that may say `unsafe`; each block states why it is sound.
+
+mod arena;
+mod mapping;
+mod prefetch;
+mod span;
+pub mod spsc;
+pub mod sync;
+
+pub use arena::Arena;
+pub use mapping::{Access, Mapping};
+pub use prefetch::{prefetch_read, prefetch_write};
+pub use span::{LINE, OutOfSpan, Span, WORD, Words};

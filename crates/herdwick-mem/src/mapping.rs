@@ -1,0 +1,127 @@
+use std::{io, os::fd::AsFd, ptr::NonNull};
+
+use rustix::{
+    fs::{SealFlags, fcntl_get_seals, fstat},
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
+};
+
+/// What this process may do with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store is refused by an assertion, and by the MMU behind it.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// Size of a huge page on the machines we know; mappings meant for them are aligned to it.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// A run of mapped pages, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+    reserved: (NonNull<u8>, usize),
+}
+
+// SAFETY: a Mapping is an address range and gives no access by itself; the types built on it
+// (Span: atomic words; Arena: exclusive ownership) carry their own argument.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` exposes only its address, length and access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed private memory of at least `len` bytes, aligned to a huge page when it is as large
+    /// as one.
+    ///
+    /// # Errors
+    /// What `mmap` says, `ENOMEM` above all.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        let len = round_up(len.max(1), 4096);
+        let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let total = len.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
+        let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), total, prot, flags) }?;
+        let reserved = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let skip = if slack == 0 { 0 } else { raw.addr().wrapping_neg() % HUGE_PAGE };
+        // SAFETY: `skip` < HUGE_PAGE = slack, so `skip + len` stays inside the mapping.
+        let base = unsafe { reserved.add(skip) };
+        Ok(Self { base, len, access: Access::ReadWrite, reserved: (reserved, total) })
+    }
+
+    /// The first `len` bytes of a memfd, shared with whoever else holds it.
+    ///
+    /// The file must carry `F_SEAL_SHRINK` and be long enough, so that no other holder can take
+    /// the pages away under a reader (which would be SIGBUS).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is unsealed, too short, or not a memfd; else what `mmap` says.
+    pub fn shared(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let fd = fd.as_fd();
+        let seals = fcntl_get_seals(fd).map_err(|_| invalid("not a memfd"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(invalid("memfd is not sealed against shrinking"));
+        }
+        let size = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        if len == 0 || (len as u64) > size {
+            return Err(invalid("memfd is shorter than its description"));
+        }
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing; the seal
+        // checked above keeps every page of it backed for its whole life.
+        let raw = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
+        let base = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len, access, reserved: (base, len) })
+    }
+
+    /// Asks for transparent huge pages. Advice only: whether they came stands in
+    /// `/proc/self/smaps` (`AnonHugePages`), not in any return value.
+    pub fn advise_huge(&self) {
+        // SAFETY: the range is ours, and MADV_HUGEPAGE changes no contents.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: a mapping has at least one page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What this process may do with it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let (base, len) = self.reserved;
+        // SAFETY: `reserved` is what mmap gave us, and whoever could still reach into it holds
+        // this Mapping alive (Span by Arc, Arena by value).
+        let result = unsafe { munmap(base.as_ptr().cast(), len) };
+        debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
+    }
+}
+
+pub(crate) fn round_up(n: usize, unit: usize) -> usize {
+    n.div_ceil(unit) * unit
+}

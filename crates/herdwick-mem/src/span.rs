@@ -1,0 +1,292 @@
+use std::{fmt, io, ops::Range, ptr::NonNull, sync::Arc};
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Access, Mapping};
+
+/// Bytes in a word: the only unit in which shared memory is touched.
+pub const WORD: usize = 8;
+/// Bytes in a cache line.
+pub const LINE: usize = 64;
+
+/// Words that another thread or process may change at any instant.
+///
+/// The ring and parking protocols are written against this trait, so that the code that runs on a
+/// [`Span`] is the code that loom explores.
+pub trait Words {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// Loads word `index`; orders nothing.
+    fn load(&self, index: usize) -> u64;
+    /// Loads word `index`; what its releasing store followed is visible after.
+    fn load_acquire(&self, index: usize) -> u64;
+    /// Stores word `index`; orders nothing.
+    fn store(&self, index: usize, value: u64);
+    /// Stores word `index` after everything before it.
+    fn store_release(&self, index: usize, value: u64);
+}
+
+/// A range lies outside its span, or is not word-aligned where it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfSpan;
+
+impl fmt::Display for OutOfSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("range lies outside the span or is not word-aligned")
+    }
+}
+
+impl std::error::Error for OutOfSpan {}
+
+/// A run of aligned 8-byte words that a peer may write at any instant.
+///
+/// Clones name the same memory; the last one unmaps it. Nothing here hands out a reference into
+/// it: copy out, then validate the copy. Words read separately may belong to different writes.
+/// Methods panic on a word or byte range out of bounds; a range that a peer chose goes through
+/// [`Span::slice`] first, which answers instead.
+#[derive(Clone)]
+pub struct Span {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: every access through a Span is an atomic operation on a word of a mapping that the Arc
+// keeps alive, so spans may be used from any thread.
+unsafe impl Send for Span {}
+// SAFETY: as for Send; `&Span` allows nothing that another thread's `&Span` could not meet safely.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The whole of `mapping`.
+    #[must_use]
+    pub fn new(mapping: Arc<Mapping>) -> Self {
+        let words = mapping.len() / WORD;
+        Self { base: mapping.base().cast(), words, mapping }
+    }
+
+    /// Zeroed memory of this process alone, `len` bytes rounded up to whole pages.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        Ok(Self::new(Arc::new(Mapping::anonymous(len)?)))
+    }
+
+    /// The words of `bytes`, a byte range within this span.
+    ///
+    /// # Errors
+    /// [`OutOfSpan`] when the range leaves the span or is not word-aligned at both ends.
+    pub fn slice(&self, bytes: Range<usize>) -> Result<Self, OutOfSpan> {
+        let aligned = bytes.start.is_multiple_of(WORD) && bytes.end.is_multiple_of(WORD);
+        if !aligned || bytes.start > bytes.end || bytes.end > self.len() {
+            return Err(OutOfSpan);
+        }
+        // SAFETY: start <= end <= len, checked above, so the offset stays inside the mapping (or
+        // one past its end, for an empty span).
+        let base = unsafe { self.base.add(bytes.start / WORD) };
+        let words = (bytes.end - bytes.start) / WORD;
+        Ok(Self { base, words, mapping: Arc::clone(&self.mapping) })
+    }
+
+    /// Length in bytes, a multiple of [`WORD`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words * WORD
+    }
+
+    /// Whether it has no words.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words == 0
+    }
+
+    /// What this process may do with it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.mapping.access()
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words, "word {index} of a span of {}", self.words);
+        // SAFETY: in bounds by the assertion, aligned because the mapping is page-aligned and we
+        // step by words, alive by the Arc. The reference does not leave this module.
+        unsafe { self.base.add(index).as_ref() }
+    }
+
+    #[inline]
+    fn run(&self, first: usize, count: usize) -> &[AtomicU64] {
+        let fits = first.checked_add(count).is_some_and(|end| end <= self.words);
+        assert!(fits, "words {first}+{count} of a span of {}", self.words);
+        // SAFETY: in bounds by the assertion; alignment and life as in `word`. AtomicU64 allows
+        // concurrent change, so a shared slice over racing memory is sound; it stays in here.
+        unsafe { std::slice::from_raw_parts(self.base.add(first).as_ptr(), count) }
+    }
+
+    #[inline]
+    fn writable(&self) {
+        assert!(self.access() == Access::ReadWrite, "store through a read-only span");
+    }
+
+    /// Copies `N` words out, starting at word `first`.
+    #[inline]
+    #[must_use]
+    pub fn read_words<const N: usize>(&self, first: usize) -> [u64; N] {
+        let run = self.run(first, N);
+        std::array::from_fn(|i| run[i].load(Ordering::Relaxed))
+    }
+
+    /// Stores `words` from word `first` on, the last of them after all others (release).
+    #[inline]
+    pub fn write_words(&self, first: usize, words: &[u64]) {
+        self.writable();
+        let run = self.run(first, words.len());
+        let Some((last, rest)) = words.split_last() else { return };
+        for (to, from) in run.iter().zip(rest) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        run[rest.len()].store(*last, Ordering::Release);
+    }
+
+    /// Copies bytes out from byte `offset`, by words.
+    pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
+        let mut at = offset;
+        let mut out = out;
+        while !out.is_empty() {
+            let skip = at % WORD;
+            let take = (WORD - skip).min(out.len());
+            let word = self.word(at / WORD).load(Ordering::Relaxed).to_le_bytes();
+            let (head, rest) = out.split_at_mut(take);
+            head.copy_from_slice(&word[skip..skip + take]);
+            out = rest;
+            at += take;
+        }
+    }
+
+    /// Stores bytes from byte `offset` on, by words; the word that holds the last byte goes last
+    /// (release).
+    ///
+    /// A word that the range covers in part is loaded, merged and stored: two writers of the same
+    /// aligned word must not run at once.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        self.writable();
+        let mut at = offset;
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let skip = at % WORD;
+            let take = (WORD - skip).min(bytes.len());
+            let word = self.word(at / WORD);
+            let (head, rest) = bytes.split_at(take);
+            let value = if let Ok(whole) = <[u8; WORD]>::try_from(head) {
+                u64::from_le_bytes(whole)
+            } else {
+                let mut merged = word.load(Ordering::Relaxed).to_le_bytes();
+                merged[skip..skip + take].copy_from_slice(head);
+                u64::from_le_bytes(merged)
+            };
+            let order = if rest.is_empty() { Ordering::Release } else { Ordering::Relaxed };
+            word.store(value, order);
+            bytes = rest;
+            at += take;
+        }
+    }
+
+    /// Adds to word `index`, returning what it held. Coherent with the CPU's own atomics.
+    pub fn fetch_add(&self, index: usize, add: u64) -> u64 {
+        self.writable();
+        self.word(index).fetch_add(add, Ordering::AcqRel)
+    }
+
+    /// Stores `new` in word `index` if it holds `expected`; returns what it held.
+    pub fn compare_swap(&self, index: usize, expected: u64, new: u64) -> u64 {
+        self.writable();
+        let word = self.word(index);
+        match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    /// Asks the CPU to bring the line of word `index` near. Out of bounds: does nothing.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        if index < self.words {
+            crate::prefetch::line(std::ptr::from_ref(self.word(index)).cast());
+        }
+    }
+}
+
+impl Words for Span {
+    fn count(&self) -> usize {
+        self.words
+    }
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+    #[inline]
+    fn load_acquire(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+    #[inline]
+    fn store(&self, index: usize, value: u64) {
+        self.writable();
+        self.word(index).store(value, Ordering::Relaxed);
+    }
+    #[inline]
+    fn store_release(&self, index: usize, value: u64) {
+        self.writable();
+        self.word(index).store(value, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({} bytes, {:?})", self.len(), self.access())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bytes_land_where_a_plain_buffer_has_them(
+            writes in prop::collection::vec((0usize..200, prop::collection::vec(any::<u8>(), 0..56)), 1..20),
+        ) {
+            let span = Span::anonymous(256).unwrap();
+            let mut plain = [0u8; 256];
+            for (at, bytes) in &writes {
+                span.write_bytes(*at, bytes);
+                plain[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            for skip in 0..9 {
+                let mut out = vec![0u8; 256 - skip];
+                span.read_bytes(skip, &mut out);
+                prop_assert_eq!(&out[..], &plain[skip..]);
+            }
+        }
+    }
+
+    #[test]
+    fn slice_refuses_what_a_peer_may_ask() {
+        let span = Span::anonymous(4096).unwrap();
+        assert!(span.slice(0..4096).is_ok());
+        assert!(span.slice(4096..4096).unwrap().is_empty());
+        assert!(span.slice(4..16).is_err());
+        assert!(span.slice(8..4104).is_err());
+        #[expect(clippy::reversed_empty_ranges, reason = "the point of the test")]
+        let reversed = 16..8;
+        assert!(span.slice(reversed).is_err());
+        assert!(span.slice(usize::MAX - 7..usize::MAX - 7).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "of a span of")]
+    fn a_word_out_of_bounds_panics_before_it_is_touched() {
+        let span = Span::anonymous(4096).unwrap();
+        let _ = span.load(512);
+    }
+}

@@ -1,0 +1,1 @@
+//! memcached's text protocol as bytes: parse requests, format replies

@@ -1,0 +1,1 @@
+//! The Herdwick client: the best way in, or plain memcached
