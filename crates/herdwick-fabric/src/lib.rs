@@ -1,1 +1,227 @@
-//! The verbs, as vocabulary and traits
+//! The verbs, as vocabulary and traits: what every provider speaks and every system is written to.
+//!
+//! Words and rules are those of the InfiniBand verbs, as summarised in section 2.2 and Table 1 of
+//! the HERD paper: RC carries SEND, WRITE, READ and atomics; UC carries SEND and WRITE; UD carries
+//! SEND. What a provider lacks stands in its [`Capabilities`], as data.
+//!
+//! Control ([`Device`]) may block, allocate and fail richly. Data ([`Port`]) never blocks,
+//! allocates, locks or reads a clock.
+//!
+//! **Publication.** A WRITE makes its last aligned 8 bytes visible last. Whoever loads that word
+//! with [`herdwick_mem::Words::load_acquire`] and finds the new value, finds the rest of the WRITE
+//! too. A provider that cannot promise it says so ([`Capabilities::ordered_write`]).
+#![forbid(unsafe_code)]
+
+mod capabilities;
+mod completion;
+mod error;
+mod id;
+mod spec;
+mod work;
+
+pub use capabilities::{Atomics, Capabilities};
+pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Status};
+pub use error::{ConnectError, ControlError, OpenError, PostError};
+pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
+pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
+pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
+
+use herdwick_mem::Span;
+use std::{os::fd::BorrowedFd, time::Duration};
+
+/// The control half of a provider: set-up and tear-down. May block, allocate, and fail richly.
+///
+/// Objects belong to the port they were made on and are named by small ids, valid on that port
+/// only. Destroying an id twice, or one that other objects still use, is a [`ControlError`].
+pub trait Device {
+    /// The data half; one per thread.
+    type Port: Port + Send;
+    /// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that
+    /// a hello carries. No system looks inside.
+    type Endpoint: Clone + Send;
+
+    /// What this provider can and cannot do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Opens a port for one thread.
+    ///
+    /// # Errors
+    /// Limits beyond the device's, or the operating system's refusal.
+    fn open_port(&self, limits: &PortLimits) -> Result<Self::Port, OpenError>;
+
+    /// Makes a protection domain: regions, queue pairs and address handles meet only within one.
+    ///
+    /// # Errors
+    /// Limits, or the operating system's refusal.
+    fn create_pd(&self, port: &mut Self::Port) -> Result<PdId, ControlError>;
+
+    /// Destroys a domain and everything left in it; its memory is no longer reachable by a peer.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn destroy_pd(&self, port: &mut Self::Port, pd: PdId) -> Result<(), ControlError>;
+
+    /// Allocates and registers zeroed memory that the provider can reach.
+    ///
+    /// # Errors
+    /// Limits, rights the provider lacks, or no memory.
+    fn allocate_region(
+        &self,
+        port: &mut Self::Port,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError>;
+
+    /// Deregisters a region. From the return on, its rkey opens nothing.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn free_region(&self, port: &mut Self::Port, region: RegionId) -> Result<(), ControlError>;
+
+    /// Where a peer finds `region`: what it puts into [`Remote`] to reach its first byte.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn remote(&self, port: &Self::Port, region: RegionId) -> Result<Remote, ControlError>;
+
+    /// Makes a completion queue of `spec.depth` entries.
+    ///
+    /// # Errors
+    /// Limits.
+    fn create_cq(&self, port: &mut Self::Port, spec: &CqSpec) -> Result<CqId, ControlError>;
+
+    /// Destroys a completion queue that no queue pair uses.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`], [`ControlError::InUse`].
+    fn destroy_cq(&self, port: &mut Self::Port, cq: CqId) -> Result<(), ControlError>;
+
+    /// Makes a queue pair, in [`QpState::Init`]: it takes RECVs, but neither sends nor receives.
+    /// A UD queue pair is ready at once ([`QpState::ReadyToSend`]).
+    ///
+    /// # Errors
+    /// Limits, or a transport the provider lacks.
+    fn create_qp(&self, port: &mut Self::Port, spec: &QpSpec) -> Result<QpId, ControlError>;
+
+    /// Destroys a queue pair; its outstanding work is forgotten without completions.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn destroy_qp(&self, port: &mut Self::Port, qp: QpId) -> Result<(), ControlError>;
+
+    /// What the peer needs to connect to, or address, `qp`.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn endpoint(&self, port: &Self::Port, qp: QpId) -> Result<Self::Endpoint, ControlError>;
+
+    /// Connects an RC or UC queue pair with the peer's: [`QpState::ReadyToSend`] at return. Both
+    /// sides connect; traffic may start when both have.
+    ///
+    /// # Errors
+    /// A wrong state or transport, or an endpoint that makes no sense.
+    fn connect(
+        &self,
+        port: &mut Self::Port,
+        qp: QpId,
+        peer: &Self::Endpoint,
+    ) -> Result<(), ConnectError>;
+
+    /// Makes an address handle: where UD SENDs of `qp` go when they go to `peer`.
+    ///
+    /// # Errors
+    /// A wrong transport, limits, or an endpoint that makes no sense.
+    fn create_address(
+        &self,
+        port: &mut Self::Port,
+        qp: QpId,
+        peer: &Self::Endpoint,
+    ) -> Result<AddressHandle, ConnectError>;
+
+    /// Forgets an address handle.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn destroy_address(
+        &self,
+        port: &mut Self::Port,
+        address: AddressHandle,
+    ) -> Result<(), ControlError>;
+
+    /// Moves a queue pair to [`QpState::Error`]; outstanding work completes as
+    /// [`Status::Flushed`].
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn fail_qp(&self, port: &mut Self::Port, qp: QpId) -> Result<(), ControlError>;
+
+    /// The state of a queue pair.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    fn qp_state(&self, port: &Self::Port, qp: QpId) -> Result<QpState, ControlError>;
+}
+
+/// The data half of a provider: owned by one thread, never blocks, allocates, locks or reads a
+/// clock.
+pub trait Port {
+    /// Posts `batch` to the send queue of `qp`, in order, with one doorbell.
+    ///
+    /// # Errors
+    /// Nothing was posted: [`PostError`] says whose fault it is. Whatever goes wrong after
+    /// posting arrives as a [`Completion`], errors even when unsignaled.
+    fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError>;
+
+    /// Posts receive buffers to `qp`.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError>;
+
+    /// Takes completions from `cq` into the front of `out`; returns how many.
+    fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize;
+
+    /// Lets a provider without hardware of its own do its work: move packets, run timers.
+    fn progress(&mut self, now: Duration) -> Progress;
+
+    /// Asks to be woken: [`Port::wait_fd`] becomes readable at the next completion on `cq`, and,
+    /// where [`Capabilities::wakes_on_write`] says so, at the next inbound WRITE to any region of
+    /// this port. The caller looks once more for work after arming, then sleeps. One arming, one
+    /// wake.
+    fn arm(&mut self, cq: CqId) -> Armed;
+
+    /// Takes back an arming and drains the wake descriptor, after sleeping or instead of it.
+    fn disarm(&mut self, cq: CqId);
+
+    /// The descriptor to sleep on; `None` where the provider can only be polled.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The memory of a region of this port, or `None` for an id that names none. Cheap to clone;
+    /// hold the clone rather than asking again in a loop.
+    fn region(&self, region: RegionId) -> Option<&Span>;
+
+    /// What was dropped at this port since it was opened, by reason: `(reason, count)`.
+    fn drops(&self) -> &[(&'static str, u64)] {
+        &[]
+    }
+}
+
+/// What [`Port::progress`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether anything moved; a poll loop that sees `false` everywhere may rest.
+    pub moved: bool,
+    /// When to call again at the latest, even if nothing arrives.
+    pub deadline: Option<Duration>,
+}
+
+/// The answer to [`Port::arm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Armed: look once more, then sleep on [`Port::wait_fd`].
+    Yes,
+    /// Completions wait already; poll instead.
+    Pending,
+    /// The provider cannot wake; keep polling.
+    Never,
+}

@@ -25,10 +25,16 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
     /// What `mmap` says; `OutOfMemory` also when `len` items overflow the address space.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::anonymous(bytes)?;
         mapping.advise_huge();
-        Ok(Self { mapping, len, owns: PhantomData })
+        Ok(Self {
+            mapping,
+            len,
+            owns: PhantomData,
+        })
     }
 }
 

@@ -47,10 +47,19 @@ impl Mapping {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
         let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), total, prot, flags) }?;
         let reserved = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let skip = if slack == 0 { 0 } else { raw.addr().wrapping_neg() % HUGE_PAGE };
+        let skip = if slack == 0 {
+            0
+        } else {
+            raw.addr().wrapping_neg() % HUGE_PAGE
+        };
         // SAFETY: `skip` < HUGE_PAGE = slack, so `skip + len` stays inside the mapping.
         let base = unsafe { reserved.add(skip) };
-        Ok(Self { base, len, access: Access::ReadWrite, reserved: (reserved, total) })
+        Ok(Self {
+            base,
+            len,
+            access: Access::ReadWrite,
+            reserved: (reserved, total),
+        })
     }
 
     /// The first `len` bytes of a memfd, shared with whoever else holds it.
@@ -79,7 +88,12 @@ impl Mapping {
         // checked above keeps every page of it backed for its whole life.
         let raw = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
         let base = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len, access, reserved: (base, len) })
+        Ok(Self {
+            base,
+            len,
+            access,
+            reserved: (base, len),
+        })
     }
 
     /// Asks for transparent huge pages. Advice only: whether they came stands in

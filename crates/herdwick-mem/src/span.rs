@@ -62,7 +62,11 @@ impl Span {
     #[must_use]
     pub fn new(mapping: Arc<Mapping>) -> Self {
         let words = mapping.len() / WORD;
-        Self { base: mapping.base().cast(), words, mapping }
+        Self {
+            base: mapping.base().cast(),
+            words,
+            mapping,
+        }
     }
 
     /// Zeroed memory of this process alone, `len` bytes rounded up to whole pages.
@@ -86,7 +90,11 @@ impl Span {
         // one past its end, for an empty span).
         let base = unsafe { self.base.add(bytes.start / WORD) };
         let words = (bytes.end - bytes.start) / WORD;
-        Ok(Self { base, words, mapping: Arc::clone(&self.mapping) })
+        Ok(Self {
+            base,
+            words,
+            mapping: Arc::clone(&self.mapping),
+        })
     }
 
     /// Length in bytes, a multiple of [`WORD`].
@@ -109,7 +117,11 @@ impl Span {
 
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.words, "word {index} of a span of {}", self.words);
+        assert!(
+            index < self.words,
+            "word {index} of a span of {}",
+            self.words
+        );
         // SAFETY: in bounds by the assertion, aligned because the mapping is page-aligned and we
         // step by words, alive by the Arc. The reference does not leave this module.
         unsafe { self.base.add(index).as_ref() }
@@ -117,7 +129,9 @@ impl Span {
 
     #[inline]
     fn run(&self, first: usize, count: usize) -> &[AtomicU64] {
-        let fits = first.checked_add(count).is_some_and(|end| end <= self.words);
+        let fits = first
+            .checked_add(count)
+            .is_some_and(|end| end <= self.words);
         assert!(fits, "words {first}+{count} of a span of {}", self.words);
         // SAFETY: in bounds by the assertion; alignment and life as in `word`. AtomicU64 allows
         // concurrent change, so a shared slice over racing memory is sound; it stays in here.
@@ -126,7 +140,10 @@ impl Span {
 
     #[inline]
     fn writable(&self) {
-        assert!(self.access() == Access::ReadWrite, "store through a read-only span");
+        assert!(
+            self.access() == Access::ReadWrite,
+            "store through a read-only span"
+        );
     }
 
     /// Copies `N` words out, starting at word `first`.
@@ -142,7 +159,9 @@ impl Span {
     pub fn write_words(&self, first: usize, words: &[u64]) {
         self.writable();
         let run = self.run(first, words.len());
-        let Some((last, rest)) = words.split_last() else { return };
+        let Some((last, rest)) = words.split_last() else {
+            return;
+        };
         for (to, from) in run.iter().zip(rest) {
             to.store(*from, Ordering::Relaxed);
         }
@@ -185,7 +204,11 @@ impl Span {
                 merged[skip..skip + take].copy_from_slice(head);
                 u64::from_le_bytes(merged)
             };
-            let order = if rest.is_empty() { Ordering::Release } else { Ordering::Relaxed };
+            let order = if rest.is_empty() {
+                Ordering::Release
+            } else {
+                Ordering::Relaxed
+            };
             word.store(value, order);
             bytes = rest;
             at += take;

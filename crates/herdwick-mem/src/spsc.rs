@@ -61,10 +61,23 @@ pub fn channel<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let shared = Arc::new(Shared {
         head: CachePadded(AtomicUsize::new(0)),
         tail: CachePadded(AtomicUsize::new(0)),
-        cells: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        cells: (0..capacity)
+            .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
+            .collect(),
     });
-    let producer = Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 };
-    (producer, Consumer { shared, head: 0, tail_seen: 0 })
+    let producer = Producer {
+        shared: Arc::clone(&shared),
+        tail: 0,
+        head_seen: 0,
+    };
+    (
+        producer,
+        Consumer {
+            shared,
+            head: 0,
+            tail_seen: 0,
+        },
+    )
 }
 
 impl<T> Producer<T> {
@@ -131,8 +144,10 @@ impl<T> Consumer<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let (mut head, tail) =
-            (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Acquire));
+        let (mut head, tail) = (
+            self.head.load(Ordering::Acquire),
+            self.tail.load(Ordering::Acquire),
+        );
         while head != tail {
             self.cells[head & (self.cells.len() - 1)].with_mut(|cell| {
                 // SAFETY: both ends are gone, and cells in [head, tail) hold items nobody popped.

@@ -1,0 +1,41 @@
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $inner);
+    };
+}
+
+id!(
+    /// A queue pair of one port. Not the number that peers see; that is [`Qpn`].
+    QpId(u32)
+);
+id!(
+    /// A completion queue of one port.
+    CqId(u32)
+);
+id!(
+    /// A protection domain of one port.
+    PdId(u32)
+);
+id!(
+    /// A memory region of one port.
+    RegionId(u32)
+);
+id!(
+    /// An address handle of one port: a destination for UD SENDs.
+    AddressHandle(u32)
+);
+id!(
+    /// The key that opens a region to a peer: 32 bits, drawn at random, never reused while its
+    /// port lives.
+    Rkey(u32)
+);
+id!(
+    /// A queue pair number as peers see it: 24 bits.
+    Qpn(u32)
+);
+id!(
+    /// A packet sequence number: 24 bits.
+    Psn(u32)
+);

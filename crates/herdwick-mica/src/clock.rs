@@ -1,0 +1,56 @@
+/// Seconds since the server started. The store counts in these; they start at 1, because 0 means
+/// "never" in a [`Deadline`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Second(pub u32);
+
+/// The second from which an item is gone; `NEVER` for those that stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadline(pub u32);
+
+impl Deadline {
+    /// No expiry.
+    pub const NEVER: Self = Self(0);
+    /// Gone already.
+    pub const PAST: Self = Self(1);
+
+    /// Whether an item with this deadline is gone at `now`.
+    #[inline]
+    #[must_use]
+    pub fn passed(self, now: Second) -> bool {
+        self.0 != 0 && self.0 <= now.0
+    }
+
+    /// Seconds left at `now`, or `None` for ever.
+    #[must_use]
+    pub fn left(self, now: Second) -> Option<u32> {
+        (self != Self::NEVER).then(|| self.0.saturating_sub(now.0))
+    }
+}
+
+/// The two times a request needs: the second, and where its zero lies in Unix time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Unix time at which `second` was 0.
+    pub epoch_unix: u64,
+    /// Now.
+    pub second: Second,
+}
+
+/// memcached reads an exptime above this as absolute Unix time.
+const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
+
+impl Clock {
+    /// memcached's rule for exptimes (`realtime()` in memcached.c): 0 never, negative at once, up
+    /// to 30 days relative, beyond that absolute Unix seconds.
+    #[must_use]
+    pub fn deadline(&self, exptime: i32) -> Deadline {
+        let exptime = i64::from(exptime);
+        let at = match exptime {
+            0 => return Deadline::NEVER,
+            ..0 => return Deadline::PAST,
+            1..=RELATIVE_MAX => exptime + i64::from(self.second.0),
+            _ => exptime.saturating_sub_unsigned(self.epoch_unix),
+        };
+        Deadline(u32::try_from(at.max(1)).unwrap_or(u32::MAX))
+    }
+}

@@ -1,0 +1,213 @@
+use crate::{Clock, Deadline, KeyHash, Second};
+
+/// One operation on one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The key's hash under the server's key. Mutations re-check it; a GET with a wrong one misses.
+    pub hash: KeyHash,
+    /// The key, 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// What to do.
+    pub op: Op<'a>,
+}
+
+/// The operations: the superset of memcached's meta commands. Exptimes are memcached's raw `i32`;
+/// [`Clock::deadline`] reads them.
+#[derive(Clone, Copy, Debug)]
+pub enum Op<'a> {
+    /// `get`, `gat`, `touch`, `mg`.
+    Get(Get),
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
+    Put(Put<'a>),
+    /// `delete`, `md`.
+    Delete(Delete),
+    /// `incr`, `decr`, `ma`.
+    Arith(Arith),
+}
+
+/// Reads an item; may change its deadline, or make an empty one on a miss.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Get {
+    /// New exptime for a hit (`T`, `gat`, `touch`).
+    pub touch: Option<i32>,
+    /// On a miss make an empty item with this exptime and win it (`N`).
+    pub vivify: Option<i32>,
+    /// Win the right to recache when fewer seconds than this are left (`R`).
+    pub recache: Option<i32>,
+    /// Version for an item made by `vivify` (`E`).
+    pub version: Option<u64>,
+    /// Leave no trace of the access: neither the fetched bit nor the last access time.
+    pub quiet_access: bool,
+}
+
+/// How a [`Put`] treats what is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Store whatever is there.
+    #[default]
+    Set,
+    /// Only if absent.
+    Add,
+    /// Only if present.
+    Replace,
+    /// Behind the present value; flags and deadline stay.
+    Append,
+    /// Before the present value; flags and deadline stay.
+    Prepend,
+}
+
+/// Stores a value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Put<'a> {
+    /// How to treat what is there.
+    pub mode: Mode,
+    /// The value.
+    pub value: &'a [u8],
+    /// The client's flags, opaque.
+    pub flags: u32,
+    /// memcached exptime.
+    pub exptime: i32,
+    /// Only if the item's version is this (`C`).
+    pub compare: Option<u64>,
+    /// Version to give the item instead of the next one (`E`).
+    pub version: Option<u64>,
+    /// With `compare`: an older version is stored all the same, marked stale (`I`).
+    pub invalidate: bool,
+    /// Append and Prepend on a miss: store the value with this exptime (`N`).
+    pub vivify: Option<i32>,
+}
+
+/// Removes an item, or marks it stale.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delete {
+    /// Only if the item's version is this (`C`).
+    pub compare: Option<u64>,
+    /// Version to give an item that stays (`E`).
+    pub version: Option<u64>,
+    /// Keep the item, marked stale (`I`).
+    pub invalidate: bool,
+    /// With `invalidate`: new exptime (`T`).
+    pub exptime: Option<i32>,
+    /// Keep the item, without value and flags (`x`).
+    pub drop_value: bool,
+}
+
+/// Adds to, or subtracts from, a decimal value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arith {
+    /// Subtract, with 0 as the floor; else add, wrapping at 2^64.
+    pub decrement: bool,
+    /// By how much.
+    pub delta: u64,
+    /// On a miss store `initial` with this exptime (`N`, `J`).
+    pub vivify: Option<i32>,
+    /// The number for `vivify`.
+    pub initial: u64,
+    /// New exptime for a hit (`T`).
+    pub touch: Option<i32>,
+    /// Only if the item's version is this (`C`).
+    pub compare: Option<u64>,
+    /// Version to give the item instead of the next one (`E`).
+    pub version: Option<u64>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Done: a hit, or stored, deleted, touched.
+    Done,
+    /// No such item.
+    NotFound,
+    /// The mode's condition failed (Add on a present item, Replace, Append or Prepend on none).
+    NotStored,
+    /// The version did not match.
+    Exists,
+    /// The item would exceed the largest; a Set has removed the old value, as memcached does.
+    TooLarge,
+    /// Arithmetic on a value that is no decimal number of at most 20 digits.
+    NonNumeric,
+    /// The store has no room that it may free.
+    OutOfMemory,
+    /// The hash is not the key's, or the key is empty or too long: nothing was done.
+    BadKey,
+}
+
+/// What a reply shows of an item.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The value, in the log: valid until the sink returns.
+    pub value: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// The item's version: memcached's CAS unique.
+    pub version: u64,
+    /// When it goes.
+    pub deadline: Deadline,
+    /// Whether it had been read before.
+    pub fetched: bool,
+    /// The second of the access before this one.
+    pub last_access: Second,
+    /// This reader is to recache it (`W`).
+    pub won: bool,
+    /// It is stale (`X`).
+    pub stale: bool,
+    /// Another reader has been told to recache it (`Z`).
+    pub win_sent: bool,
+}
+
+/// The answer to one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a> {
+    /// How it ended.
+    pub status: Status,
+    /// The item after the operation: on a hit, and on every mutation that left one.
+    pub item: Option<Item<'a>>,
+    /// The new number of an [`Arith`].
+    pub number: u64,
+    /// The miss was an expired item ([`Status::NotFound`]; feeds `get_expired`).
+    pub expired: bool,
+    /// The miss was a flushed item ([`Status::NotFound`]; feeds `get_flushed`).
+    pub flushed: bool,
+}
+
+impl<'a> Reply<'a> {
+    /// A reply with nothing but a status.
+    #[must_use]
+    pub fn bare(status: Status) -> Self {
+        Self {
+            status,
+            item: None,
+            number: 0,
+            expired: false,
+            flushed: false,
+        }
+    }
+
+    /// A reply with an item.
+    #[must_use]
+    pub fn with(status: Status, item: Item<'a>) -> Self {
+        Self {
+            item: Some(item),
+            ..Self::bare(status)
+        }
+    }
+}
+
+/// Takes the replies of a batch, in the order of its requests. The value is borrowed from the log:
+/// copy what must outlive the call.
+pub trait Sink {
+    /// The reply to `batch[index]`.
+    fn reply(&mut self, index: usize, reply: &Reply<'_>);
+}
+
+impl<F: FnMut(usize, &Reply<'_>)> Sink for F {
+    fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+        self(index, reply);
+    }
+}
+
+/// Whatever executes batches of requests: the store, or an echo that measures everything around it.
+pub trait Execute {
+    /// Executes `batch` as if one request after the other, calling `sink` once for each, in order.
+    fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink);
+}
