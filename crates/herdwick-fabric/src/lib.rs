@@ -14,6 +14,7 @@
 
 mod capabilities;
 mod completion;
+mod endpoint;
 mod error;
 mod id;
 mod spec;
@@ -21,6 +22,7 @@ mod work;
 
 pub use capabilities::{Atomics, Capabilities};
 pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Status};
+pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
@@ -36,10 +38,6 @@ use std::{os::fd::BorrowedFd, time::Duration};
 pub trait Device {
     /// The data half; one per thread.
     type Port: Port + Send;
-    /// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that
-    /// a hello carries. No system looks inside.
-    type Endpoint: Clone + Send;
-
     /// What this provider can and cannot do.
     fn capabilities(&self) -> &Capabilities;
 
@@ -113,19 +111,15 @@ pub trait Device {
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
-    fn endpoint(&self, port: &Self::Port, qp: QpId) -> Result<Self::Endpoint, ControlError>;
+    fn endpoint(&self, port: &Self::Port, qp: QpId) -> Result<Endpoint, ControlError>;
 
     /// Connects an RC or UC queue pair with the peer's: [`QpState::ReadyToSend`] at return. Both
     /// sides connect; traffic may start when both have.
     ///
     /// # Errors
     /// A wrong state or transport, or an endpoint that makes no sense.
-    fn connect(
-        &self,
-        port: &mut Self::Port,
-        qp: QpId,
-        peer: &Self::Endpoint,
-    ) -> Result<(), ConnectError>;
+    fn connect(&self, port: &mut Self::Port, qp: QpId, peer: &Endpoint)
+    -> Result<(), ConnectError>;
 
     /// Makes an address handle: where UD SENDs of `qp` go when they go to `peer`.
     ///
@@ -135,7 +129,7 @@ pub trait Device {
         &self,
         port: &mut Self::Port,
         qp: QpId,
-        peer: &Self::Endpoint,
+        peer: &Endpoint,
     ) -> Result<AddressHandle, ConnectError>;
 
     /// Forgets an address handle.

@@ -33,7 +33,6 @@ impl KeyHash {
     /// Which of `partitions` (at most 65,536) holds the key.
     #[inline]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "below `partitions`")]
     pub fn partition(self, partitions: usize) -> usize {
         (((self.0 >> 48) * partitions as u64) >> 16) as usize
     }

@@ -1,0 +1,48 @@
+use std::fmt;
+
+/// Most bytes of an [`Endpoint`].
+pub const ENDPOINT_BYTES_MAX: usize = 96;
+
+/// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that a
+/// hello carries. Its provider wrote it and its provider reads it; no system looks inside, and a
+/// provider trusts none of it, for it comes from a peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    bytes: [u8; ENDPOINT_BYTES_MAX],
+    len: u8,
+}
+
+/// More than [`ENDPOINT_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an endpoint has at most {ENDPOINT_BYTES_MAX} bytes")]
+pub struct EndpointTooLong;
+
+impl Endpoint {
+    /// Wraps `blob`.
+    ///
+    /// # Errors
+    /// [`EndpointTooLong`].
+    pub fn new(blob: &[u8]) -> Result<Self, EndpointTooLong> {
+        let mut bytes = [0; ENDPOINT_BYTES_MAX];
+        bytes
+            .get_mut(..blob.len())
+            .ok_or(EndpointTooLong)?
+            .copy_from_slice(blob);
+        Ok(Self {
+            bytes,
+            len: u8::try_from(blob.len()).map_err(|_| EndpointTooLong)?,
+        })
+    }
+
+    /// The blob.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({} bytes)", self.len)
+    }
+}
