@@ -1,1 +1,4 @@
 //! HERD: requests written into the server's memory, replies sent back
+#![forbid(unsafe_code)]
+
+pub mod hello;

@@ -1,0 +1,564 @@
+use herdwick_fabric::{Endpoint, Remote, Rkey};
+
+use super::{Token, VERSION, WORKERS_MAX};
+
+/// Bytes of a frame's header: magic "HWL" 3, version 1, kind 1, reserved 1 (0), body length 2 (LE).
+pub const HEADER_BYTES: usize = 8;
+/// Most bytes of a frame, header included.
+pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + u16::MAX as usize;
+/// Most bytes of a provider's ticket.
+pub const TICKET_BYTES_MAX: usize = 512;
+/// Most file descriptors of a provider's ticket.
+pub const TICKET_FDS_MAX: usize = 8;
+
+const MAGIC: [u8; 3] = *b"HWL";
+
+// A grant for the most workers, each with the largest ticket, still fits one frame.
+const _: () = assert!(WORKERS_MAX * (TICKET_BYTES_MAX + 300) + 16 <= u16::MAX as usize);
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Client: a token, and what it asks for.
+    Claim,
+    /// Server: memory, one ticket a worker; file descriptors ride along.
+    Grant,
+    /// Client: its own queue pairs.
+    Accept,
+    /// Server: connected; requests may be written.
+    Go,
+    /// Server: no, and why.
+    Refusal,
+}
+
+/// Why bytes are not the frame they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Not our magic.
+    #[error("not a lease frame")]
+    Magic,
+    /// The other end speaks another version.
+    #[error("the other end speaks version {0}, this one {VERSION}")]
+    Version(u8),
+    /// A kind nobody knows, or not the one that is due.
+    #[error("frame of kind {0} is out of place")]
+    Kind(u8),
+    /// Lengths or values that make no sense.
+    #[error("malformed frame body")]
+    Body,
+}
+
+/// A frame's first [`HEADER_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What follows.
+    pub kind: Kind,
+    /// How many bytes of it.
+    pub body_bytes: usize,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        let [m0, m1, m2, version, kind, _, len0, len1] = *bytes;
+        if [m0, m1, m2] != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        if version != VERSION {
+            return Err(FrameError::Version(version));
+        }
+        let kind = match kind {
+            1 => Kind::Claim,
+            2 => Kind::Grant,
+            3 => Kind::Accept,
+            4 => Kind::Go,
+            5 => Kind::Refusal,
+            other => return Err(FrameError::Kind(other)),
+        };
+        Ok(Self {
+            kind,
+            body_bytes: u16::from_le_bytes([len0, len1]).into(),
+        })
+    }
+}
+
+/// The client's claim: 24 bytes {token 16, window u32, max_reply u32}.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// From the offer.
+    pub token: Token,
+    /// Slots a worker that the client would like.
+    pub window: u32,
+    /// Largest reply payload it takes over the fabric.
+    pub reply_bytes_max: u32,
+}
+
+/// The server's grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// In every request line and reply of this lease; never 0.
+    pub epoch: u16,
+    /// Slots a worker: a power of two.
+    pub window: u16,
+    /// Largest reply payload that the server will send.
+    pub reply_bytes_max: u32,
+    /// One for each worker, in order.
+    pub workers: Vec<WorkerGrant>,
+}
+
+/// What one worker grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerGrant {
+    /// The provider's ticket, opaque here.
+    pub ticket: Vec<u8>,
+    /// How many of the frame's file descriptors are this ticket's.
+    pub fds: u8,
+    /// Where slot 0's line lies.
+    pub lines: Remote,
+    /// Where slot 0's overflow area lies.
+    pub overflow: Remote,
+    /// The worker's UC queue pair, for requests.
+    pub requests: Endpoint,
+    /// The worker's UD queue pair, from which replies come.
+    pub replies: Endpoint,
+}
+
+/// The client's side of the queue pairs, one for each worker, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// In the order of [`Grant::workers`].
+    pub workers: Vec<WorkerAccept>,
+}
+
+/// The client's queue pairs for one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerAccept {
+    /// Its UC queue pair.
+    pub requests: Endpoint,
+    /// Its UD queue pair.
+    pub replies: Endpoint,
+}
+
+/// The lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Go;
+
+/// Why there is no lease: one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Wrong, expired or used token.
+    #[error("the token is not valid (any more); say hello again")]
+    Token,
+    /// As many leases as the server takes.
+    #[error("the server has as many leases as it takes")]
+    Full,
+    /// A frame made no sense.
+    #[error("the server could not read the request")]
+    Malformed,
+    /// The server could not get the memory.
+    #[error("the server could not get the memory for a lease")]
+    Memory,
+}
+
+impl Claim {
+    const BODY: usize = 24;
+
+    /// The frame.
+    #[must_use]
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut out = Writer::new(1);
+        out.bytes(&self.token.0);
+        out.u32(self.window);
+        out.u32(self.reply_bytes_max);
+        out.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`FrameError::Body`].
+    pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
+        if body.len() != Self::BODY {
+            return Err(FrameError::Body);
+        }
+        let mut from = Reader(body);
+        let token = Token(from.array()?);
+        Ok(Self {
+            token,
+            window: from.u32()?,
+            reply_bytes_max: from.u32()?,
+        })
+    }
+}
+
+impl Grant {
+    /// The frame: {epoch u16, window u16, reply_bytes_max u32, workers u8}, then for each worker
+    /// {fds u8, lines rkey u32 + addr u64, overflow rkey u32 + addr u64, then three blobs, each a
+    /// u16 length and its bytes: ticket, requests endpoint, replies endpoint}.
+    #[must_use]
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut out = Writer::new(2);
+        out.u16(self.epoch);
+        out.u16(self.window);
+        out.u32(self.reply_bytes_max);
+        out.count(self.workers.len());
+        for worker in &self.workers {
+            out.u8(worker.fds);
+            out.remote(worker.lines);
+            out.remote(worker.overflow);
+            out.blob(&worker.ticket);
+            out.blob(worker.requests.as_bytes());
+            out.blob(worker.replies.as_bytes());
+        }
+        out.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`FrameError::Body`], also for an epoch of 0 or a window that is no power of two.
+    pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(body);
+        let (epoch, window, reply_bytes_max) = (from.u16()?, from.u16()?, from.u32()?);
+        if epoch == 0 || !window.is_power_of_two() {
+            return Err(FrameError::Body);
+        }
+        let workers = (0..from.count()?)
+            .map(|_| from.worker_grant())
+            .collect::<Result<_, _>>()?;
+        from.end()?;
+        Ok(Self {
+            epoch,
+            window,
+            reply_bytes_max,
+            workers,
+        })
+    }
+}
+
+impl Accept {
+    /// The frame: {workers u8}, then for each two blobs: requests and replies endpoint.
+    #[must_use]
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut out = Writer::new(3);
+        out.count(self.workers.len());
+        for worker in &self.workers {
+            out.blob(worker.requests.as_bytes());
+            out.blob(worker.replies.as_bytes());
+        }
+        out.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`FrameError::Body`].
+    pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(body);
+        let one = |from: &mut Reader<'_>| {
+            Ok(WorkerAccept {
+                requests: from.endpoint()?,
+                replies: from.endpoint()?,
+            })
+        };
+        let workers = (0..from.count()?)
+            .map(|_| one(&mut from))
+            .collect::<Result<_, _>>()?;
+        from.end()?;
+        Ok(Self { workers })
+    }
+}
+
+impl Go {
+    /// The frame; it has no body.
+    #[must_use]
+    pub fn to_frame(self) -> Vec<u8> {
+        Writer::new(4).finish()
+    }
+}
+
+impl Refusal {
+    /// The frame: one byte of reason.
+    #[must_use]
+    pub fn to_frame(self) -> Vec<u8> {
+        let mut out = Writer::new(5);
+        out.u8(match self {
+            Self::Token => 1,
+            Self::Full => 2,
+            Self::Malformed => 3,
+            Self::Memory => 4,
+        });
+        out.finish()
+    }
+
+    /// Reads a body; a reason nobody knows reads as [`Refusal::Malformed`].
+    #[must_use]
+    pub fn parse(body: &[u8]) -> Self {
+        match body {
+            [1] => Self::Token,
+            [2] => Self::Full,
+            [4] => Self::Memory,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+/// Builds a frame. What it is given is our own, so it asserts.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new(kind: u8) -> Self {
+        let [m0, m1, m2] = MAGIC;
+        Self(vec![m0, m1, m2, VERSION, kind, 0, 0, 0])
+    }
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+    fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+    fn count(&mut self, workers: usize) {
+        assert!(workers <= WORKERS_MAX);
+        self.u8(workers as u8);
+    }
+    fn remote(&mut self, remote: Remote) {
+        self.u32(remote.rkey.0);
+        self.bytes(&remote.addr.to_le_bytes());
+    }
+    fn blob(&mut self, blob: &[u8]) {
+        assert!(blob.len() <= TICKET_BYTES_MAX);
+        self.u16(blob.len() as u16);
+        self.bytes(blob);
+    }
+    fn finish(mut self) -> Vec<u8> {
+        let body = u16::try_from(self.0.len() - HEADER_BYTES).expect("bounded by the const above");
+        self.0[6..8].copy_from_slice(&body.to_le_bytes());
+        self.0
+    }
+}
+
+/// Takes a body apart. What it reads is a peer's, so every step may fail.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], FrameError> {
+        let (head, rest) = self.0.split_at_checked(bytes).ok_or(FrameError::Body)?;
+        self.0 = rest;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+        self.take(N)?.try_into().map_err(|_| FrameError::Body)
+    }
+    fn u8(&mut self) -> Result<u8, FrameError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+    fn u16(&mut self) -> Result<u16, FrameError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    fn u32(&mut self) -> Result<u32, FrameError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    fn count(&mut self) -> Result<usize, FrameError> {
+        let count = self.u8()?.into();
+        if (1..=WORKERS_MAX).contains(&count) {
+            Ok(count)
+        } else {
+            Err(FrameError::Body)
+        }
+    }
+    fn remote(&mut self) -> Result<Remote, FrameError> {
+        Ok(Remote {
+            rkey: Rkey(self.u32()?),
+            addr: u64::from_le_bytes(self.array()?),
+        })
+    }
+    fn blob(&mut self) -> Result<&'a [u8], FrameError> {
+        let len = self.u16()?.into();
+        if len > TICKET_BYTES_MAX {
+            Err(FrameError::Body)
+        } else {
+            self.take(len)
+        }
+    }
+    fn endpoint(&mut self) -> Result<Endpoint, FrameError> {
+        Endpoint::new(self.blob()?).map_err(|_| FrameError::Body)
+    }
+    fn worker_grant(&mut self) -> Result<WorkerGrant, FrameError> {
+        let fds = self.u8()?;
+        if usize::from(fds) > TICKET_FDS_MAX {
+            return Err(FrameError::Body);
+        }
+        let (lines, overflow) = (self.remote()?, self.remote()?);
+        let ticket = self.blob()?.to_vec();
+        let (requests, replies) = (self.endpoint()?, self.endpoint()?);
+        Ok(WorkerGrant {
+            ticket,
+            fds,
+            lines,
+            overflow,
+            requests,
+            replies,
+        })
+    }
+    fn end(&self) -> Result<(), FrameError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(FrameError::Body)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn endpoint(byte: u8, len: usize) -> Endpoint {
+        Endpoint::new(&vec![byte; len]).unwrap()
+    }
+
+    fn split(frame: &[u8]) -> (Header, &[u8]) {
+        let (head, body) = frame.split_at(HEADER_BYTES);
+        let header = Header::parse(head.try_into().unwrap()).unwrap();
+        assert_eq!(header.body_bytes, body.len());
+        (header, body)
+    }
+
+    fn grant(workers: usize) -> Grant {
+        let remote = |n| Remote {
+            rkey: Rkey(n),
+            addr: u64::from(n) << 20,
+        };
+        let worker = |n: usize| WorkerGrant {
+            ticket: vec![n as u8; TICKET_BYTES_MAX],
+            fds: 3,
+            lines: remote(1),
+            overflow: remote(2),
+            requests: endpoint(4, 96),
+            replies: endpoint(5, 0),
+        };
+        Grant {
+            epoch: 9,
+            window: 256,
+            reply_bytes_max: 4096,
+            workers: (0..workers).map(worker).collect(),
+        }
+    }
+
+    #[test]
+    fn frames_survive_the_trip() {
+        let claim = Claim {
+            token: Token([3; 16]),
+            window: 64,
+            reply_bytes_max: 4096,
+        };
+        let frame = claim.to_frame();
+        let (header, body) = split(&frame);
+        assert_eq!((header.kind, Claim::parse(body)), (Kind::Claim, Ok(claim)));
+
+        let frame = grant(WORKERS_MAX).to_frame();
+        let (header, body) = split(&frame);
+        assert_eq!(
+            (header.kind, Grant::parse(body)),
+            (Kind::Grant, Ok(grant(WORKERS_MAX)))
+        );
+
+        let pair = WorkerAccept {
+            requests: endpoint(1, 10),
+            replies: endpoint(2, 20),
+        };
+        let accept = Accept {
+            workers: vec![pair; 3],
+        };
+        let frame = accept.to_frame();
+        let (header, body) = split(&frame);
+        assert_eq!(
+            (header.kind, Accept::parse(body)),
+            (Kind::Accept, Ok(accept))
+        );
+
+        for refusal in [
+            Refusal::Token,
+            Refusal::Full,
+            Refusal::Malformed,
+            Refusal::Memory,
+        ] {
+            let frame = refusal.to_frame();
+            let (header, body) = split(&frame);
+            assert_eq!(
+                (header.kind, Refusal::parse(body)),
+                (Kind::Refusal, refusal)
+            );
+        }
+        assert_eq!(
+            split(&Go.to_frame()).0,
+            Header {
+                kind: Kind::Go,
+                body_bytes: 0
+            }
+        );
+    }
+
+    #[test]
+    fn every_cut_and_every_surplus_is_refused() {
+        let frame = grant(2).to_frame();
+        let body = &frame[HEADER_BYTES..];
+        for cut in 0..body.len() {
+            assert_eq!(
+                Grant::parse(&body[..cut]),
+                Err(FrameError::Body),
+                "cut at {cut}"
+            );
+        }
+        let surplus = [body, &[0]].concat();
+        assert_eq!(Grant::parse(&surplus), Err(FrameError::Body));
+    }
+
+    #[test]
+    fn absurd_values_are_refused_before_they_cost_anything() {
+        assert_eq!(
+            Grant::parse(&[0, 0, 1, 0, 0, 0, 0, 0, 1]),
+            Err(FrameError::Body)
+        );
+        assert_eq!(
+            Grant::parse(&[1, 0, 3, 0, 0, 0, 0, 0, 1]),
+            Err(FrameError::Body)
+        );
+        assert_eq!(Accept::parse(&[255]), Err(FrameError::Body));
+        assert_eq!(Accept::parse(&[1, 0xff, 0xff]), Err(FrameError::Body));
+        assert_eq!(Header::parse(b"GET / HT"), Err(FrameError::Magic));
+        assert_eq!(
+            Header::parse(b"HWL\x07\x01\0\0\0"),
+            Err(FrameError::Version(7))
+        );
+        assert_eq!(
+            Header::parse(b"HWL\x00\x09\0\0\0"),
+            Err(FrameError::Kind(9))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..600)) {
+            let _ = (Claim::parse(&body), Grant::parse(&body), Accept::parse(&body), Refusal::parse(&body));
+        }
+
+        #[test]
+        fn a_mutated_grant_never_panics(at in 0usize..1000, byte: u8) {
+            let mut frame = grant(1).to_frame();
+            let at = HEADER_BYTES + at % (frame.len() - HEADER_BYTES);
+            frame[at] = byte;
+            let _ = Grant::parse(&frame[HEADER_BYTES..]);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+use std::{fmt::Write as _, path::PathBuf};
+
+use herdwick_mica::HashKey;
+
+/// The version of everything in `docs/wire.md`.
+pub const VERSION: u8 = 0;
+/// Most bytes of a hello or an offer, line end included: below the 2 KiB at which memcached hangs
+/// up on a line it does not know.
+pub const HELLO_BYTES_MAX: usize = 1024;
+
+/// A secret that opens one lease, once: 128 bits from the OS's random source.
+#[derive(Clone, Copy)]
+pub struct Token(pub [u8; 16]);
+
+impl PartialEq for Token {
+    /// Compares in constant time: a peer may guess for as long as it likes.
+    fn eq(&self, other: &Self) -> bool {
+        self.0
+            .iter()
+            .zip(other.0)
+            .fold(0, |diff, (a, b)| diff | (a ^ b))
+            == 0
+    }
+}
+
+impl Eq for Token {}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Which boot of which kernel a process runs on (`/proc/sys/kernel/random/boot_id`): equal ids may
+/// share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootId(pub [u8; 16]);
+
+impl BootId {
+    /// Reads the kernel's text form, dashes or not.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+        bytes16(&digits).map(Self)
+    }
+}
+
+/// The client's line: `hello herdwick/0 fabrics=shm boot=<32 hex>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Whether the client can use shared memory.
+    pub shm: bool,
+    /// Where it runs.
+    pub boot: Option<BootId>,
+}
+
+/// The server's line: `HERDWICK 0 workers=2 hash=siphash13:<32 hex> item-max=1048576 …`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Workers, which is also partitions; a key's partition is
+    /// [`herdwick_mica::KeyHash::partition`] of this.
+    pub workers: usize,
+    /// The key of the locator hash.
+    pub hash_key: HashKey,
+    /// Most bytes of an item.
+    pub item_bytes_max: usize,
+    /// Shared memory, if both ends can.
+    pub shm: Option<ShmOffer>,
+}
+
+/// Where a lease is to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmOffer {
+    /// The unix socket.
+    pub socket: PathBuf,
+    /// What to claim it with.
+    pub token: Token,
+}
+
+/// Why a line is not a hello or an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// It is something else: a memcached's `ERROR`, another command.
+    #[error("not a herdwick line")]
+    Foreign,
+    /// The other end speaks another version.
+    #[error("the other end speaks version {0}, this one {VERSION}")]
+    Version(u8),
+    /// A field is missing or cannot be read.
+    #[error("field `{0}` is missing or malformed")]
+    Field(&'static str),
+}
+
+impl Hello {
+    /// The line, with its end.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut line = format!("hello herdwick/{VERSION}");
+        if self.shm {
+            line.push_str(" fabrics=shm");
+        }
+        if let Some(boot) = self.boot {
+            let _ = write!(line, " boot={}", hex(&boot.0));
+        }
+        line + "\r\n"
+    }
+
+    /// Reads a line without its end. Unknown fields are skipped.
+    ///
+    /// # Errors
+    /// [`LineError`].
+    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+        let mut words = words(line)?;
+        if words.next() != Some("hello") {
+            return Err(LineError::Foreign);
+        }
+        let name = words.next().and_then(|word| word.strip_prefix("herdwick/"));
+        version(name.ok_or(LineError::Foreign)?)?;
+        let mut hello = Self {
+            shm: false,
+            boot: None,
+        };
+        for word in words {
+            match word.split_once('=') {
+                Some(("fabrics", list)) => hello.shm = list.split(',').any(|name| name == "shm"),
+                Some(("boot", id)) => {
+                    hello.boot = Some(BootId(bytes16(id).ok_or(LineError::Field("boot"))?));
+                }
+                _ => {}
+            }
+        }
+        Ok(hello)
+    }
+}
+
+impl Offer {
+    /// The line, with its end. A socket path that is no UTF-8 or holds a space is left out, and
+    /// shared memory with it.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let [k0, k1] = self.hash_key.0;
+        let mut line = format!(
+            "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={}",
+            self.workers, self.item_bytes_max
+        );
+        let path = self
+            .shm
+            .as_ref()
+            .and_then(|shm| Some((shm, shm.socket.to_str()?)));
+        if let Some((shm, path)) =
+            path.filter(|(_, path)| path.bytes().all(|b| b.is_ascii_graphic()))
+        {
+            let _ = write!(line, " shm={path} token={}", hex(&shm.token.0));
+        }
+        line + "\r\n"
+    }
+
+    /// Reads a line without its end. Unknown fields are skipped.
+    ///
+    /// # Errors
+    /// [`LineError`].
+    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+        let mut words = words(line)?;
+        if words.next() != Some("HERDWICK") {
+            return Err(LineError::Foreign);
+        }
+        version(words.next().ok_or(LineError::Foreign)?)?;
+        let fields: Vec<_> = words.filter_map(|word| word.split_once('=')).collect();
+        let field = |name: &'static str| {
+            fields
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| *value)
+        };
+        let number = |name: &'static str| {
+            field(name)
+                .and_then(|text| text.parse::<usize>().ok())
+                .ok_or(LineError::Field(name))
+        };
+        let workers = number("workers")?;
+        if !(1..=super::WORKERS_MAX).contains(&workers) {
+            return Err(LineError::Field("workers"));
+        }
+        Ok(Self {
+            workers,
+            hash_key: field("hash")
+                .and_then(hash_key)
+                .ok_or(LineError::Field("hash"))?,
+            item_bytes_max: number("item-max")?,
+            shm: match (field("shm"), field("token")) {
+                (Some(path), Some(token)) => Some(ShmOffer {
+                    socket: path.into(),
+                    token: Token(bytes16(token).ok_or(LineError::Field("token"))?),
+                }),
+                _ => None,
+            },
+        })
+    }
+}
+
+fn words(line: &[u8]) -> Result<std::str::SplitAsciiWhitespace<'_>, LineError> {
+    if line.len() > HELLO_BYTES_MAX {
+        return Err(LineError::Foreign);
+    }
+    Ok(std::str::from_utf8(line)
+        .map_err(|_| LineError::Foreign)?
+        .split_ascii_whitespace())
+}
+
+fn version(text: &str) -> Result<(), LineError> {
+    match text.parse() {
+        Ok(VERSION) => Ok(()),
+        Ok(other) => Err(LineError::Version(other)),
+        Err(_) => Err(LineError::Foreign),
+    }
+}
+
+fn hash_key(text: &str) -> Option<HashKey> {
+    let digits = text.strip_prefix("siphash13:")?;
+    let bytes = bytes16(digits)?;
+    let (k0, k1) = bytes.split_at(8);
+    Some(HashKey([
+        u64::from_be_bytes(k0.try_into().ok()?),
+        u64::from_be_bytes(k1.try_into().ok()?),
+    ]))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
+}
+
+fn bytes16(digits: &str) -> Option<[u8; 16]> {
+    if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let number = u128::from_str_radix(digits, 16).ok()?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer() -> Offer {
+        Offer {
+            workers: 3,
+            hash_key: HashKey([0x0123_4567_89ab_cdef, 42]),
+            item_bytes_max: 1 << 20,
+            shm: Some(ShmOffer {
+                socket: "/run/herdwick/lease".into(),
+                token: Token([7; 16]),
+            }),
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let hello = Hello {
+            shm: true,
+            boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
+        };
+        assert!(hello.boot.is_some());
+        assert_eq!(
+            Hello::parse(hello.to_line().trim_end().as_bytes()),
+            Ok(hello)
+        );
+        let line = offer().to_line();
+        assert!(line.len() <= HELLO_BYTES_MAX && line.ends_with("\r\n"));
+        assert_eq!(Offer::parse(line.trim_end().as_bytes()), Ok(offer()));
+    }
+
+    #[test]
+    fn the_text_is_the_documented_one() {
+        let line = "HERDWICK 0 workers=3 hash=siphash13:0123456789abcdef000000000000002a \
+                    item-max=1048576 shm=/run/herdwick/lease token=07070707070707070707070707070707\r\n";
+        assert_eq!(offer().to_line(), line);
+    }
+
+    #[test]
+    fn a_stranger_is_told_from_another_version() {
+        assert_eq!(Offer::parse(b"ERROR"), Err(LineError::Foreign));
+        assert_eq!(Offer::parse(b"HERDWICK 7 x=y"), Err(LineError::Version(7)));
+        assert_eq!(
+            Hello::parse(b"hello herdwick/9"),
+            Err(LineError::Version(9))
+        );
+        assert_eq!(Hello::parse(b"hello world"), Err(LineError::Foreign));
+        assert_eq!(
+            Hello::parse(b"hello herdwick/0 news=1 boot=zz"),
+            Err(LineError::Field("boot"))
+        );
+    }
+
+    #[test]
+    fn a_path_that_would_break_the_line_is_not_offered() {
+        let mut offer = offer();
+        offer.shm = Some(ShmOffer {
+            socket: "/tmp/a b".into(),
+            token: Token([0; 16]),
+        });
+        let heard = Offer::parse(offer.to_line().trim_end().as_bytes()).unwrap();
+        assert_eq!(heard.shm, None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(line in prop::collection::vec(any::<u8>(), 0..200), tail in "[ -~]{0,200}") {
+            let _ = (Hello::parse(&line), Offer::parse(&line));
+            let _ = Hello::parse(format!("hello herdwick/0 {tail}").as_bytes());
+            let _ = Offer::parse(format!("HERDWICK 0 {tail}").as_bytes());
+        }
+    }
+}
