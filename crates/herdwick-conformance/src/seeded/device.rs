@@ -1,0 +1,415 @@
+use std::sync::Arc;
+
+use herdwick_fabric::{
+    AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
+    OpenError, PdId, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec, Remote, Rkey,
+    Scope, Status, Transport,
+};
+use herdwick_mem::{Span, WORD};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{
+    PartyId, SeededNetwork, SeededPort,
+    party::{Address, Cq, Party, Qp, ReceiveSide, Region, SendSide},
+    rng::Rng,
+    world::World,
+};
+
+/// The control half of a [`SeededNetwork`].
+#[derive(Clone)]
+pub struct SeededDevice {
+    network: SeededNetwork,
+    capabilities: Capabilities,
+}
+
+impl SeededDevice {
+    pub(super) fn new(network: SeededNetwork) -> Self {
+        let capabilities = network.world().capabilities.clone();
+        Self {
+            network,
+            capabilities,
+        }
+    }
+}
+
+impl Device for SeededDevice {
+    type Port = SeededPort;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn open_port(&self, limits: &PortLimits) -> Result<SeededPort, OpenError> {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let wake = eventfd(0, flags).map_err(|error| OpenError::System {
+            what: "eventfd",
+            source: error.into(),
+        })?;
+        let wake = Arc::new(wake);
+        let mut world = self.network.world();
+        let mut party = Party::new(limits.clone());
+        party.wake = Some(Arc::clone(&wake));
+        world.parties.push(party);
+        let id = PartyId(world.parties.len() - 1);
+        drop(world);
+        Ok(SeededPort::new(self.network.clone(), id, wake))
+    }
+
+    fn create_pd(&self, port: &mut SeededPort) -> Result<PdId, ControlError> {
+        let party = &mut port.network.world().parties[port.party.0];
+        within("domains", party.pds.len(), party.limits.pds)?;
+        let pd = PdId(party.fresh_id());
+        party.pds.insert(pd);
+        Ok(pd)
+    }
+
+    fn destroy_pd(&self, port: &mut SeededPort, pd: PdId) -> Result<(), ControlError> {
+        let mut world = port.network.world();
+        let party = &mut world.parties[port.party.0];
+        party.know_pd(pd)?;
+        party.pds.remove(&pd);
+        party.addresses.retain(|_, address| address.pd != pd);
+        party.regions.retain(|_, region| region.pd != pd);
+        port.spans.retain(|id, _| party.regions.contains_key(id));
+        let qps: Vec<QpId> = party.qps.keys().copied().collect();
+        for qp in qps {
+            if world.named_qp(port.party, qp)?.pd == pd {
+                world.forget_qp(port.party, qp)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate_region(
+        &self,
+        port: &mut SeededPort,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
+        let mut world = port.network.world();
+        let (rkey, base) = (world.fresh_rkey(), world.fresh_base());
+        let party = &mut world.parties[port.party.0];
+        party.know_pd(pd)?;
+        within("regions", party.regions.len(), party.limits.regions)?;
+        if let Scope::Qp(qp) = spec.scope {
+            let known = party.qps.contains_key(&qp);
+            known
+                .then_some(())
+                .ok_or(ControlError::Unknown("queue pair"))?;
+        }
+        let span = anonymous(spec.len)?;
+        let id = party.fresh_id();
+        port.spans.insert(id, span.clone());
+        let region = Region {
+            pd,
+            len: span.len(),
+            span,
+            access: spec.access,
+            scope: spec.scope,
+            rkey,
+            base,
+        };
+        party.regions.insert(id, region);
+        Ok(RegionId(id))
+    }
+
+    fn free_region(&self, port: &mut SeededPort, region: RegionId) -> Result<(), ControlError> {
+        let party = &mut port.network.world().parties[port.party.0];
+        let freed = party.regions.remove(&region.0);
+        port.spans.remove(&region.0);
+        freed.map(|_| ()).ok_or(ControlError::Unknown("region"))
+    }
+
+    fn remote(&self, port: &SeededPort, region: RegionId) -> Result<Remote, ControlError> {
+        let party = &port.network.world().parties[port.party.0];
+        let region = party.regions.get(&region.0);
+        let region = region.ok_or(ControlError::Unknown("region"))?;
+        Ok(Remote {
+            rkey: region.rkey,
+            addr: region.base,
+        })
+    }
+
+    fn create_cq(&self, port: &mut SeededPort, spec: &CqSpec) -> Result<CqId, ControlError> {
+        let party = &mut port.network.world().parties[port.party.0];
+        within("completion queues", party.cqs.len(), party.limits.cqs)?;
+        let cq = CqId(party.fresh_id());
+        party.cqs.insert(cq, Cq::new(spec.depth));
+        Ok(cq)
+    }
+
+    fn destroy_cq(&self, port: &mut SeededPort, cq: CqId) -> Result<(), ControlError> {
+        let mut world = port.network.world();
+        let used = world.parties[port.party.0].qps.values();
+        let mut used = used.filter_map(|qpn| world.qps.get(qpn));
+        if used.any(|qp| qp.send.cq == cq || qp.receive.cq == cq) {
+            return Err(ControlError::InUse("completion queue"));
+        }
+        let gone = world.parties[port.party.0].cqs.remove(&cq);
+        gone.map(|_| ())
+            .ok_or(ControlError::Unknown("completion queue"))
+    }
+
+    fn create_qp(&self, port: &mut SeededPort, spec: &QpSpec) -> Result<QpId, ControlError> {
+        let world = &mut *port.network.world();
+        supports(&self.capabilities, spec.transport)?;
+        let qpn = world.fresh_qpn();
+        let party = &mut world.parties[port.party.0];
+        party.know_pd(spec.pd)?;
+        within("queue pairs", party.qps.len(), party.limits.qps)?;
+        party.promise(spec)?;
+        let id = QpId(party.fresh_id());
+        party.qps.insert(id, qpn);
+        world.qps.insert(qpn, Qp::new(port.party, id, qpn, spec));
+        Ok(id)
+    }
+
+    fn destroy_qp(&self, port: &mut SeededPort, qp: QpId) -> Result<(), ControlError> {
+        port.network.world().forget_qp(port.party, qp)
+    }
+
+    fn endpoint(&self, port: &SeededPort, qp: QpId) -> Result<Endpoint, ControlError> {
+        let world = port.network.world();
+        let qpn = world.named_qp(port.party, qp)?.qpn;
+        let mut blob = [0; ENDPOINT_BYTES];
+        blob[..8].copy_from_slice(&world.tag.to_le_bytes());
+        blob[8..].copy_from_slice(&qpn.0.to_le_bytes());
+        Endpoint::new(&blob).map_err(|_| ControlError::Unsupported("endpoint of this length"))
+    }
+
+    fn connect(
+        &self,
+        port: &mut SeededPort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<(), ConnectError> {
+        let mut world = port.network.world();
+        let named = world.named_qp(port.party, qp)?;
+        let (qpn, transport, state) = (named.qpn, named.transport, named.state);
+        if transport == Transport::Ud {
+            return Err(ConnectError::Transport(transport));
+        }
+        if state != QpState::Init {
+            return Err(ConnectError::State(state));
+        }
+        let peer = world.peer_of(transport, peer)?;
+        if let Some(qp) = world.qps.get_mut(&qpn) {
+            qp.peer = Some(peer);
+            qp.state = QpState::ReadyToSend;
+        }
+        Ok(())
+    }
+
+    fn create_address(
+        &self,
+        port: &mut SeededPort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<AddressHandle, ConnectError> {
+        let mut world = port.network.world();
+        let named = world.named_qp(port.party, qp)?;
+        let (pd, transport) = (named.pd, named.transport);
+        if transport != Transport::Ud {
+            return Err(ConnectError::Transport(transport));
+        }
+        let to = world.peer_of(transport, peer)?;
+        let party = &mut world.parties[port.party.0];
+        within("addresses", party.addresses.len(), party.limits.addresses)?;
+        let id = party.fresh_id();
+        party.addresses.insert(id, Address { pd, to });
+        Ok(AddressHandle(id))
+    }
+
+    fn destroy_address(
+        &self,
+        port: &mut SeededPort,
+        address: AddressHandle,
+    ) -> Result<(), ControlError> {
+        let party = &mut port.network.world().parties[port.party.0];
+        let gone = party.addresses.remove(&address.0);
+        gone.map(|_| ()).ok_or(ControlError::Unknown("address"))
+    }
+
+    fn fail_qp(&self, port: &mut SeededPort, qp: QpId) -> Result<(), ControlError> {
+        let mut world = port.network.world();
+        let qpn = world.named_qp(port.party, qp)?.qpn;
+        world.fail(qpn, Status::Flushed);
+        Ok(())
+    }
+
+    fn qp_state(&self, port: &SeededPort, qp: QpId) -> Result<QpState, ControlError> {
+        Ok(port.network.world().named_qp(port.party, qp)?.state)
+    }
+}
+
+/// The network's tag, then the queue pair number.
+const ENDPOINT_BYTES: usize = 12;
+
+impl World {
+    fn named_qp(&self, party: PartyId, qp: QpId) -> Result<&Qp, ControlError> {
+        let qpn = self.parties[party.0].qps.get(&qp);
+        let qp = qpn.and_then(|qpn| self.qps.get(qpn));
+        qp.ok_or(ControlError::Unknown("queue pair"))
+    }
+
+    /// Forgets a queue pair, its work, and its completions.
+    fn forget_qp(&mut self, party: PartyId, qp: QpId) -> Result<(), ControlError> {
+        let qpn = self.named_qp(party, qp)?.qpn;
+        self.cancel_timer(qpn);
+        let party = &mut self.parties[party.0];
+        party.qps.remove(&qp);
+        for cq in party.cqs.values_mut() {
+            cq.entries.retain(|entry| entry.qpn != qpn);
+        }
+        if let Some(qp) = self.qps.remove(&qpn) {
+            party.unpromise(qp.send.cq, qp.send.depth);
+            party.unpromise(qp.receive.cq, qp.receive.depth);
+        }
+        Ok(())
+    }
+
+    /// The queue pair that a peer's endpoint names.
+    fn peer_of(&self, transport: Transport, peer: &Endpoint) -> Result<Qpn, ConnectError> {
+        let blob: &[u8; ENDPOINT_BYTES] = peer
+            .as_bytes()
+            .try_into()
+            .map_err(|_| ConnectError::Endpoint("wrong length"))?;
+        let [a, b, c, d, e, f, g, h, q, r, s, t] = *blob;
+        if u64::from_le_bytes([a, b, c, d, e, f, g, h]) != self.tag {
+            return Err(ConnectError::Endpoint("of another network"));
+        }
+        let qpn = Qpn(u32::from_le_bytes([q, r, s, t]));
+        let there = self.qps.get(&qpn);
+        let there = there.ok_or(ConnectError::Endpoint("names no queue pair"))?;
+        if there.transport == transport {
+            Ok(qpn)
+        } else {
+            Err(ConnectError::Endpoint("of another transport"))
+        }
+    }
+
+    fn fresh_qpn(&mut self) -> Qpn {
+        loop {
+            let qpn = Qpn(self.rng.next_u32() >> 8);
+            if !self.qps.contains_key(&qpn) {
+                return qpn;
+            }
+        }
+    }
+
+    fn fresh_rkey(&mut self) -> Rkey {
+        loop {
+            let rkey = Rkey(self.rng.next_u32());
+            if self.rkeys.insert(rkey) {
+                return rkey;
+            }
+        }
+    }
+
+    /// An address that no offset could be mistaken for.
+    fn fresh_base(&mut self) -> u64 {
+        random_page(&mut self.rng)
+    }
+}
+
+impl Party {
+    fn promise(&mut self, spec: &QpSpec) -> Result<(), ControlError> {
+        for (cq, depth) in [
+            (spec.send_cq, spec.send_depth),
+            (spec.recv_cq, spec.recv_depth),
+        ] {
+            let known = self.cqs.get_mut(&cq);
+            known
+                .ok_or(ControlError::Unknown("completion queue"))?
+                .promised += depth;
+        }
+        let over = |cq: &Cq| cq.promised > cq.depth;
+        let over = [spec.send_cq, spec.recv_cq].map(|cq| self.cqs.get(&cq).is_some_and(over));
+        if over == [false, false] {
+            return Ok(());
+        }
+        self.unpromise(spec.send_cq, spec.send_depth);
+        self.unpromise(spec.recv_cq, spec.recv_depth);
+        Err(ControlError::Limit {
+            what: "queue depths that feed one completion queue",
+            limit: self.cqs.get(&spec.recv_cq).map_or(0, |cq| cq.depth),
+        })
+    }
+
+    fn unpromise(&mut self, cq: CqId, depth: usize) {
+        if let Some(cq) = self.cqs.get_mut(&cq) {
+            cq.promised = cq.promised.saturating_sub(depth);
+        }
+    }
+}
+
+impl Cq {
+    fn new(depth: usize) -> Self {
+        Self {
+            depth,
+            promised: 0,
+            entries: std::collections::VecDeque::with_capacity(depth),
+            armed: false,
+        }
+    }
+}
+
+impl Qp {
+    fn new(party: PartyId, id: QpId, qpn: Qpn, spec: &QpSpec) -> Self {
+        let state = match spec.transport {
+            Transport::Ud => QpState::ReadyToSend,
+            Transport::Rc | Transport::Uc => QpState::Init,
+        };
+        Self {
+            party: party.0,
+            id,
+            qpn,
+            pd: spec.pd,
+            transport: spec.transport,
+            state,
+            peer: None,
+            send: SendSide::new(spec.send_cq, spec.send_depth),
+            receive: ReceiveSide::new(spec.recv_cq, spec.recv_depth),
+            last_arrival: std::time::Duration::ZERO,
+        }
+    }
+}
+
+fn within(what: &'static str, used: usize, limit: usize) -> Result<(), ControlError> {
+    if used < limit {
+        Ok(())
+    } else {
+        Err(ControlError::Limit { what, limit })
+    }
+}
+
+fn supports(capabilities: &Capabilities, transport: Transport) -> Result<(), ControlError> {
+    let (has, name) = match transport {
+        Transport::Rc => (capabilities.rc, "RC"),
+        Transport::Uc => (capabilities.uc, "UC"),
+        Transport::Ud => (capabilities.ud, "UD"),
+    };
+    has.then_some(()).ok_or(ControlError::Unsupported(name))
+}
+
+/// `len` bytes, rounded up to words but not to pages: a region ends where it was asked to.
+fn anonymous(len: usize) -> Result<Span, ControlError> {
+    let words = len.div_ceil(WORD);
+    let span = words.checked_mul(WORD).ok_or(ControlError::Limit {
+        what: "region bytes",
+        limit: usize::MAX - WORD + 1,
+    })?;
+    let system = |source| ControlError::System {
+        what: "mmap",
+        source,
+    };
+    let whole = Span::anonymous(span).map_err(system)?;
+    whole.slice(0..span).map_err(|_| ControlError::Limit {
+        what: "region bytes",
+        limit: whole.len(),
+    })
+}
+
+fn random_page(rng: &mut Rng) -> u64 {
+    (rng.next() >> 20) & !0xfff
+}

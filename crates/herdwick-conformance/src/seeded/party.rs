@@ -1,0 +1,200 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    Access, Completion, ControlError, CqId, InlineData, Opcode, PdId, PortLimits, QpId, QpState,
+    Qpn, RecvWr, Rkey, Scope, Source, Status, Transport,
+};
+use herdwick_mem::Span;
+
+use super::send::SendEntry;
+use super::world::{EventKey, Packet, Reply};
+
+/// A port of a [`SeededNetwork`](super::SeededNetwork), as faults name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartyId(pub(super) usize);
+
+/// What one port has.
+pub(super) struct Party {
+    pub(super) stopped: bool,
+    pub(super) limits: PortLimits,
+    pub(super) pds: BTreeSet<PdId>,
+    pub(super) regions: BTreeMap<u32, Region>,
+    pub(super) cqs: BTreeMap<CqId, Cq>,
+    pub(super) qps: BTreeMap<QpId, Qpn>,
+    pub(super) addresses: BTreeMap<u32, Address>,
+    pub(super) drops: Vec<(&'static str, u64)>,
+    pub(super) wake: Option<Arc<OwnedFd>>,
+    next_id: u32,
+}
+
+impl Party {
+    pub(super) fn new(limits: PortLimits) -> Self {
+        Self {
+            stopped: false,
+            limits,
+            pds: BTreeSet::new(),
+            regions: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            drops: Vec::new(),
+            wake: None,
+            next_id: 0,
+        }
+    }
+
+    /// An id that nothing on this port has had before.
+    pub(super) fn fresh_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(super) fn know_pd(&self, pd: PdId) -> Result<(), ControlError> {
+        let known = self.pds.contains(&pd);
+        known.then_some(()).ok_or(ControlError::Unknown("domain"))
+    }
+
+    pub(super) fn count_drop(&mut self, reason: &'static str) {
+        match self.drops.iter_mut().find(|(name, _)| *name == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.drops.push((reason, 1)),
+        }
+    }
+
+    /// Wakes whoever sleeps on this port, if any of its queues is armed.
+    pub(super) fn wake_any(&mut self) {
+        let mut armed = false;
+        for cq in self.cqs.values_mut() {
+            armed |= std::mem::take(&mut cq.armed);
+        }
+        if armed {
+            self.ring();
+        }
+    }
+
+    pub(super) fn ring(&self) {
+        if let Some(fd) = &self.wake {
+            // Fails only when the counter is full, and then the sleeper is awake anyway.
+            let _ = rustix::io::write(fd, &1u64.to_le_bytes());
+        }
+    }
+}
+
+pub(super) struct Region {
+    pub(super) pd: PdId,
+    pub(super) span: Span,
+    pub(super) len: usize,
+    pub(super) access: Access,
+    pub(super) scope: Scope,
+    pub(super) rkey: Rkey,
+    pub(super) base: u64,
+}
+
+pub(super) struct Address {
+    pub(super) pd: PdId,
+    pub(super) to: Qpn,
+}
+
+pub(super) struct Cq {
+    pub(super) depth: usize,
+    /// Queue depths that feed it, summed.
+    pub(super) promised: usize,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) armed: bool,
+}
+
+/// A completion, and the queue slots that polling it gives back.
+pub(super) struct Entry {
+    pub(super) completion: Completion,
+    pub(super) qpn: Qpn,
+    pub(super) slots: usize,
+    pub(super) receive: bool,
+}
+
+pub(super) struct Qp {
+    pub(super) party: usize,
+    pub(super) id: QpId,
+    pub(super) qpn: Qpn,
+    pub(super) pd: PdId,
+    pub(super) transport: Transport,
+    pub(super) state: QpState,
+    pub(super) peer: Option<Qpn>,
+    pub(super) send: SendSide,
+    pub(super) receive: ReceiveSide,
+    /// When the packet before arrives, on a road without overtaking.
+    pub(super) last_arrival: Duration,
+}
+
+pub(super) struct SendSide {
+    pub(super) cq: CqId,
+    pub(super) depth: usize,
+    /// Slots in use, until the completion that frees them is polled.
+    pub(super) held: usize,
+    /// Slots of finished unsignaled requests, which the next completion frees.
+    pub(super) quiet: usize,
+    pub(super) entries: VecDeque<SendEntry>,
+    /// How many of `entries` have been transmitted.
+    pub(super) sent: usize,
+    pub(super) next_psn: u64,
+    pub(super) timer: Option<EventKey>,
+    /// Since when RC has heard nothing new.
+    pub(super) stuck_since: Duration,
+    /// Whether the last thing heard was that the peer has no RECV.
+    pub(super) not_ready: bool,
+}
+
+pub(super) struct ReceiveSide {
+    pub(super) cq: CqId,
+    pub(super) depth: usize,
+    pub(super) held: usize,
+    pub(super) entries: VecDeque<RecvWr>,
+    pub(super) expected_psn: u64,
+    /// Answers to be given again when the request comes again.
+    pub(super) replies: BTreeMap<u64, Reply>,
+    /// Whether a WRITE is half visible; later packets wait for it.
+    pub(super) landing: bool,
+    pub(super) waiting: VecDeque<Packet>,
+}
+
+impl ReceiveSide {
+    pub(super) fn new(cq: CqId, depth: usize) -> Self {
+        Self {
+            cq,
+            depth,
+            held: 0,
+            entries: VecDeque::new(),
+            expected_psn: 0,
+            replies: BTreeMap::new(),
+            landing: false,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+/// How a RECV ends.
+pub(super) struct Received {
+    pub(super) status: Status,
+    pub(super) opcode: Opcode,
+    pub(super) len: usize,
+    pub(super) imm: Option<u32>,
+    pub(super) source: Option<Source>,
+    pub(super) inline: Option<InlineData>,
+}
+
+impl Received {
+    pub(super) fn failed(status: Status) -> Self {
+        Self {
+            status,
+            opcode: Opcode::Recv,
+            len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        }
+    }
+}

@@ -1,0 +1,307 @@
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    AddressHandle, Armed, Atomics, Capabilities, Completion, CqId, Local, Payload, Port, PostError,
+    Progress, QpId, QpState, Qpn, RecvWr, RegionId, SendOp, SendWr, Transport,
+};
+use herdwick_mem::{Span, WORD};
+
+use super::{
+    PartyId, SeededNetwork,
+    party::{Party, Qp},
+    send::{Body, SendEntry},
+    world::{Event, Verb, World},
+};
+
+/// The data half of a [`SeededNetwork`]; dropped, it takes its queue pairs and regions along.
+pub struct SeededPort {
+    pub(super) network: SeededNetwork,
+    pub(super) party: PartyId,
+    pub(super) spans: BTreeMap<u32, Span>,
+    drops: Vec<(&'static str, u64)>,
+    wake: Arc<OwnedFd>,
+}
+
+impl SeededPort {
+    pub(super) fn new(network: SeededNetwork, party: PartyId, wake: Arc<OwnedFd>) -> Self {
+        Self {
+            network,
+            party,
+            spans: BTreeMap::new(),
+            drops: Vec::new(),
+            wake,
+        }
+    }
+
+    /// How the network's faults name this port.
+    #[must_use]
+    pub fn party(&self) -> PartyId {
+        self.party
+    }
+}
+
+impl Drop for SeededPort {
+    fn drop(&mut self) {
+        let mut world = self.network.world();
+        let qps = std::mem::take(&mut world.parties[self.party.0].qps);
+        for qpn in qps.values() {
+            world.cancel_timer(*qpn);
+            world.qps.remove(qpn);
+        }
+        world.parties[self.party.0] = Party::new(herdwick_fabric::PortLimits::default());
+    }
+}
+
+impl Port for SeededPort {
+    fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        let world = &mut *self.network.world();
+        let party = &world.parties[self.party.0];
+        let qpn = *party.qps.get(&qp).ok_or(PostError::UnknownQp)?;
+        let qp = world.qps.get_mut(&qpn).ok_or(PostError::UnknownQp)?;
+        if qp.state != QpState::ReadyToSend {
+            return Err(PostError::State(qp.state));
+        }
+        if batch.len() > world.capabilities.postlist_max {
+            return Err(PostError::Bounds);
+        }
+        let check = Check {
+            capabilities: &world.capabilities,
+            party,
+            qp,
+        };
+        let entries: Result<Vec<_>, _> = batch.iter().map(|wr| check.entry(wr)).collect();
+        let entries = entries?;
+        if qp.send.held + entries.len() > qp.send.depth {
+            return Err(PostError::Full);
+        }
+        qp.send.held += entries.len();
+        for mut entry in entries {
+            entry.psn = qp.send.next_psn;
+            qp.send.next_psn += 1;
+            qp.send.entries.push_back(entry);
+        }
+        for _ in batch {
+            world.schedule(world.now, Event::Transmit(qpn));
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        let world = &mut *self.network.world();
+        let party = &world.parties[self.party.0];
+        let qpn = party.qps.get(&qp).ok_or(PostError::UnknownQp)?;
+        let qp = world.qps.get_mut(qpn).ok_or(PostError::UnknownQp)?;
+        if qp.state == QpState::Error {
+            return Err(PostError::State(qp.state));
+        }
+        for recv in batch {
+            party.local(qp, recv.into)?;
+        }
+        if qp.receive.held + batch.len() > qp.receive.depth {
+            return Err(PostError::Full);
+        }
+        qp.receive.held += batch.len();
+        qp.receive.entries.extend(batch);
+        Ok(())
+    }
+
+    fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        let mut world = self.network.world();
+        let mut count = 0;
+        for slot in out {
+            let Some(completion) = world.take_completion(self.party, cq) else {
+                break;
+            };
+            *slot = completion;
+            count += 1;
+        }
+        count
+    }
+
+    fn progress(&mut self, now: Duration) -> Progress {
+        let mut world = self.network.world();
+        let moved = world.run(now);
+        self.drops.clone_from(&world.parties[self.party.0].drops);
+        Progress {
+            moved,
+            deadline: world.next_due(),
+        }
+    }
+
+    fn arm(&mut self, cq: CqId) -> Armed {
+        let party = &mut self.network.world().parties[self.party.0];
+        let Some(cq) = party.cqs.get_mut(&cq) else {
+            return Armed::Never;
+        };
+        if !cq.entries.is_empty() {
+            return Armed::Pending;
+        }
+        cq.armed = true;
+        Armed::Yes
+    }
+
+    fn disarm(&mut self, cq: CqId) {
+        let party = &mut self.network.world().parties[self.party.0];
+        if let Some(cq) = party.cqs.get_mut(&cq) {
+            cq.armed = false;
+        }
+        // Nothing to read is as good as something read.
+        let _ = rustix::io::read(&self.wake, &mut [0; WORD]);
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+
+    fn region(&self, region: RegionId) -> Option<&Span> {
+        self.spans.get(&region.0)
+    }
+
+    fn drops(&self) -> &[(&'static str, u64)] {
+        &self.drops
+    }
+}
+
+impl World {
+    /// Takes a completion and gives its slots back.
+    fn take_completion(&mut self, party: PartyId, cq: CqId) -> Option<Completion> {
+        let queue = self.parties[party.0].cqs.get_mut(&cq)?;
+        let entry = queue.entries.pop_front()?;
+        if let Some(qp) = self.qps.get_mut(&entry.qpn) {
+            let held = if entry.receive {
+                &mut qp.receive.held
+            } else {
+                &mut qp.send.held
+            };
+            *held = held.saturating_sub(entry.slots);
+        }
+        Some(entry.completion)
+    }
+}
+
+/// What posting checks.
+struct Check<'a> {
+    capabilities: &'a Capabilities,
+    party: &'a Party,
+    qp: &'a Qp,
+}
+
+impl Check<'_> {
+    fn entry(&self, wr: &SendWr<'_>) -> Result<SendEntry, PostError> {
+        let mut entry = SendEntry {
+            wr_id: wr.wr_id,
+            signaled: wr.signaled,
+            psn: 0,
+            verb: Verb::Send,
+            imm: None,
+            body: Body::Copied(Vec::new()),
+            to: self.qp.peer.unwrap_or(Qpn(0)),
+            into: None,
+            outcome: None,
+        };
+        match wr.op {
+            SendOp::Send { payload, imm, to } => {
+                entry.to = self.destination(to)?;
+                entry.imm = imm;
+                entry.body = self.body(payload)?;
+            }
+            SendOp::Write { payload, to, imm } => {
+                self.only(self.qp.transport != Transport::Ud)?;
+                entry.verb = Verb::Write(to);
+                entry.imm = imm;
+                entry.body = self.body(payload)?;
+            }
+            SendOp::Read { into, from } => {
+                self.only(self.qp.transport == Transport::Rc && self.capabilities.read)?;
+                self.carries(into.len)?;
+                entry.verb = Verb::Read(from, into.len);
+                entry.into = Some(self.party.local(self.qp, into)?);
+            }
+            SendOp::FetchAdd { into, at, add } => {
+                entry.verb = Verb::FetchAdd(at, add);
+                entry.into = Some(self.atomic(into)?);
+            }
+            SendOp::CompareSwap {
+                into,
+                at,
+                expected,
+                new,
+            } => {
+                entry.verb = Verb::CompareSwap(at, expected, new);
+                entry.into = Some(self.atomic(into)?);
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Table 1.
+    fn only(&self, allowed: bool) -> Result<(), PostError> {
+        let refused = PostError::Transport(self.qp.transport);
+        allowed.then_some(()).ok_or(refused)
+    }
+
+    fn destination(&self, to: Option<AddressHandle>) -> Result<Qpn, PostError> {
+        let refused = PostError::Transport(self.qp.transport);
+        match (self.qp.transport, to) {
+            (Transport::Ud, Some(handle)) => {
+                let address = self.party.addresses.get(&handle.0);
+                let address = address.filter(|address| address.pd == self.qp.pd);
+                address.map(|address| address.to).ok_or(refused)
+            }
+            (Transport::Rc | Transport::Uc, None) => self.qp.peer.ok_or(refused),
+            _ => Err(refused),
+        }
+    }
+
+    fn body(&self, payload: Payload<'_>) -> Result<Body, PostError> {
+        self.carries(payload.len())?;
+        let copied = match payload {
+            Payload::Inline(bytes) => bytes.to_vec(),
+            Payload::Words(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            Payload::Region(local) => {
+                let (span, offset) = self.party.local(self.qp, local)?;
+                return Ok(Body::Region(span, offset, local.len));
+            }
+        };
+        if copied.len() > self.capabilities.inline_bytes_max {
+            return Err(PostError::Bounds);
+        }
+        Ok(Body::Copied(copied))
+    }
+
+    fn carries(&self, len: usize) -> Result<(), PostError> {
+        let max = match self.qp.transport {
+            Transport::Ud => self.capabilities.datagram_bytes_max,
+            Transport::Rc | Transport::Uc => self.capabilities.message_bytes_max,
+        };
+        (len <= max).then_some(()).ok_or(PostError::Bounds)
+    }
+
+    fn atomic(&self, into: Local) -> Result<(Span, usize), PostError> {
+        let has = self.capabilities.atomics != Atomics::None;
+        self.only(self.qp.transport == Transport::Rc && has)?;
+        if into.len != WORD || !into.offset.is_multiple_of(WORD) {
+            return Err(PostError::Bounds);
+        }
+        self.party.local(self.qp, into)
+    }
+}
+
+impl Party {
+    /// The memory of a local range, which lies within a region of the queue pair's domain.
+    fn local(&self, qp: &Qp, local: Local) -> Result<(Span, usize), PostError> {
+        let region = self.regions.get(&local.region.0);
+        let region = region.filter(|region| region.pd == qp.pd);
+        let region = region.ok_or(PostError::Bounds)?;
+        let end = local.offset.checked_add(local.len);
+        if end.is_none_or(|end| end > region.len) {
+            return Err(PostError::Bounds);
+        }
+        Ok((region.span.clone(), local.offset))
+    }
+}

@@ -1,0 +1,407 @@
+use std::time::Duration;
+
+use herdwick_fabric::{
+    Access, InlineData, Opcode, QpState, Qpn, RecvWr, Remote, Scope, Source, Status, Transport,
+};
+use herdwick_mem::{Span, WORD};
+
+use super::{
+    party::{Qp, Received},
+    world::{Event, Kind, Packet, Reply, Request, Verb, World, digest},
+};
+
+/// A WRITE whose words become visible one by one.
+pub(super) struct Landing {
+    packet: Packet,
+    region: u32,
+    span: Span,
+    /// What is still to come, the next at the end.
+    words: Vec<(usize, Vec<u8>)>,
+    recv: Option<RecvWr>,
+}
+
+impl Landing {
+    pub(super) fn digest(&self) -> u64 {
+        let next = self.words.last();
+        next.map_or(0, |(offset, bytes)| digest(bytes) ^ *offset as u64)
+    }
+}
+
+/// What became of a request.
+enum Executed {
+    Done(Vec<u8>),
+    /// Its words are landing; the answer follows.
+    Landing,
+    /// There is no RECV for it.
+    NotReady,
+    Refused(Status, &'static str),
+}
+
+/// Where a one-sided verb works, after every check.
+struct Place {
+    region: u32,
+    span: Span,
+    offset: usize,
+}
+
+impl World {
+    pub(super) fn arrive(&mut self, packet: Packet) {
+        let Some(party) = self.qps.get(&packet.to).map(|qp| qp.party) else {
+            self.lost += 1;
+            return;
+        };
+        if !self.road(packet.origin, party) {
+            self.lost += 1;
+            return;
+        }
+        match packet.kind {
+            Kind::Reply(reply) => self.replied(packet.to, packet.psn, reply),
+            Kind::Request(_) => self.accept(packet),
+        }
+    }
+
+    fn accept(&mut self, packet: Packet) {
+        let Some(qp) = self.qps.get_mut(&packet.to) else {
+            return;
+        };
+        if qp.receive.landing {
+            qp.receive.waiting.push_back(packet);
+            return;
+        }
+        let (party, transport) = (qp.party, qp.transport);
+        let from_peer = transport == Transport::Ud || qp.peer == Some(packet.from);
+        if !from_peer {
+            self.parties[party].count_drop("not connected");
+        } else if transport == Transport::Rc {
+            self.accept_reliable(packet);
+        } else if qp.state == QpState::ReadyToSend {
+            self.accept_unreliable(packet, party);
+        } else {
+            self.parties[party].count_drop("queue pair in error");
+        }
+    }
+
+    fn accept_unreliable(&mut self, packet: Packet, party: usize) {
+        match self.execute(packet) {
+            Executed::Done(_) | Executed::Landing => {}
+            Executed::NotReady => self.parties[party].count_drop("no RECV"),
+            Executed::Refused(_, reason) => self.parties[party].count_drop(reason),
+        }
+    }
+
+    fn accept_reliable(&mut self, packet: Packet) {
+        let (from, to, psn) = (packet.from, packet.to, packet.psn);
+        let Some(qp) = self.qps.get_mut(&to) else {
+            return;
+        };
+        if let Kind::Request(Request { oldest, .. }) = packet.kind {
+            qp.receive.replies = qp.receive.replies.split_off(&oldest);
+        }
+        let (party, expected) = (qp.party, qp.receive.expected_psn);
+        if psn < expected {
+            let saved = qp.receive.replies.get(&psn).cloned();
+            return self.answer(to, from, psn, saved.unwrap_or(Reply::Ack(Vec::new())));
+        }
+        if psn > expected || qp.state != QpState::ReadyToSend {
+            return;
+        }
+        match self.execute(packet) {
+            Executed::Landing => {}
+            Executed::NotReady => self.answer(to, from, psn, Reply::NotReady),
+            Executed::Done(data) => self.settle_request(to, from, psn, Reply::Ack(data)),
+            Executed::Refused(status, reason) => {
+                self.parties[party].count_drop(reason);
+                self.settle_request(to, from, psn, Reply::Refused(status));
+                self.fail(to, Status::Flushed);
+            }
+        }
+    }
+
+    /// Answers a request once and for all.
+    fn settle_request(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
+        if let Some(qp) = self.qps.get_mut(&to) {
+            qp.receive.expected_psn = psn + 1;
+            qp.receive.replies.insert(psn, reply.clone());
+        }
+        self.answer(to, from, psn, reply);
+    }
+
+    fn answer(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
+        let Some(origin) = self.qps.get(&to).map(|qp| qp.party) else {
+            return;
+        };
+        self.launch(Packet {
+            origin,
+            from: to,
+            to: from,
+            psn,
+            kind: Kind::Reply(reply),
+        });
+    }
+
+    fn execute(&mut self, packet: Packet) -> Executed {
+        let Kind::Request(request) = &packet.kind else {
+            return Executed::Done(Vec::new());
+        };
+        match request.verb {
+            Verb::Send => self.execute_send(&packet, request),
+            Verb::Write(at) => self.execute_write(at, packet),
+            Verb::Read(at, len) => match self.open(packet.to, at, len, |a| a.remote_read) {
+                Err(reason) => Executed::Refused(Status::RemoteAccess, reason),
+                Ok(place) => {
+                    let mut data = vec![0; len];
+                    place.span.read_bytes(place.offset, &mut data);
+                    Executed::Done(data)
+                }
+            },
+            Verb::FetchAdd(at, add) => {
+                self.execute_atomic(packet.to, at, |span, word| span.fetch_add(word, add))
+            }
+            Verb::CompareSwap(at, expected, new) => {
+                self.execute_atomic(packet.to, at, |span, word| {
+                    span.compare_swap(word, expected, new)
+                })
+            }
+        }
+    }
+
+    fn execute_send(&mut self, packet: &Packet, request: &Request) -> Executed {
+        let inline_bytes = self.capabilities.inline_receive_bytes;
+        let Some(qp) = self.qps.get_mut(&packet.to) else {
+            return Executed::NotReady;
+        };
+        let Some(recv) = qp.receive.entries.front().copied() else {
+            return Executed::NotReady;
+        };
+        let fits = request.body.len() <= inline_bytes;
+        if !fits && request.body.len() > recv.into.len {
+            let reliable = qp.transport == Transport::Rc;
+            if reliable {
+                qp.receive.entries.pop_front();
+                self.complete_receive(packet.to, recv, Received::failed(Status::LengthError));
+            }
+            return Executed::Refused(Status::RemoteInvalid, "short RECV buffer");
+        }
+        qp.receive.entries.pop_front();
+        let inline = fits.then(|| inline_data(&request.body));
+        let region = self.parties[qp.party].regions.get(&recv.into.region.0);
+        let source = qp.source(packet.from);
+        if let (None, Some(region)) = (inline, region) {
+            region.span.write_bytes(recv.into.offset, &request.body);
+        }
+        let received = Received {
+            status: Status::Success,
+            opcode: Opcode::Recv,
+            len: request.body.len(),
+            imm: request.imm,
+            source,
+            inline,
+        };
+        self.complete_receive(packet.to, recv, received);
+        Executed::Done(Vec::new())
+    }
+
+    fn execute_write(&mut self, at: Remote, packet: Packet) -> Executed {
+        let Kind::Request(request) = &packet.kind else {
+            return Executed::Done(Vec::new());
+        };
+        let place = match self.open(packet.to, at, request.body.len(), |a| a.remote_write) {
+            Ok(place) => place,
+            Err(reason) => return Executed::Refused(Status::RemoteAccess, reason),
+        };
+        let words = self.visibility(place.offset, &request.body);
+        let Some(qp) = self.qps.get_mut(&packet.to) else {
+            return Executed::NotReady;
+        };
+        let mut recv = None;
+        if request.imm.is_some() {
+            recv = qp.receive.entries.pop_front();
+            if recv.is_none() {
+                return Executed::NotReady;
+            }
+        }
+        qp.receive.landing = true;
+        let landing = Landing {
+            packet,
+            region: place.region,
+            span: place.span,
+            words,
+            recv,
+        };
+        self.continue_landing(landing);
+        Executed::Landing
+    }
+
+    /// The words of a WRITE, in the reverse of the order in which they will be seen.
+    fn visibility(&mut self, offset: usize, bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        let (mut words, mut at, mut rest) = (Vec::new(), offset, bytes);
+        while !rest.is_empty() {
+            let take = (WORD - at % WORD).min(rest.len());
+            words.push((at, rest[..take].to_vec()));
+            rest = &rest[take..];
+            at += take;
+        }
+        words.reverse();
+        let torn = self.faults.tear > Duration::ZERO;
+        let shuffled = match (self.capabilities.ordered_write, torn) {
+            (true, false) => &mut [],
+            (true, true) => words.get_mut(1..).unwrap_or_default(),
+            (false, _) => &mut words[..],
+        };
+        self.rng.shuffle(shuffled);
+        words
+    }
+
+    /// Shows the next word, or all of them where nothing is torn.
+    fn continue_landing(&mut self, mut landing: Landing) {
+        let tear = self.faults.tear;
+        while let Some((offset, bytes)) = landing.words.pop() {
+            landing.span.write_bytes(offset, &bytes);
+            if tear > Duration::ZERO && !landing.words.is_empty() {
+                let at = self.now + self.rng.between(Duration::from_nanos(1), tear);
+                self.schedule(at, Event::Land(landing));
+                return;
+            }
+        }
+        self.finish_landing(&landing);
+    }
+
+    pub(super) fn land(&mut self, landing: Landing) {
+        let to = landing.packet.to;
+        let Some(party) = self.qps.get(&to).map(|qp| qp.party) else {
+            return;
+        };
+        let open = self.parties[party].regions.contains_key(&landing.region);
+        if open && self.road(landing.packet.origin, party) {
+            self.continue_landing(landing);
+        } else {
+            self.abandon_landing(&landing);
+        }
+    }
+
+    /// Leaves a WRITE half visible: its writer died, or its region is gone.
+    fn abandon_landing(&mut self, landing: &Landing) {
+        let to = landing.packet.to;
+        let state = self.qps.get(&to).map(|qp| qp.state);
+        match (landing.recv, state) {
+            (Some(recv), Some(QpState::Error)) => {
+                self.complete_receive(to, recv, Received::failed(Status::Flushed));
+            }
+            (Some(recv), _) => {
+                if let Some(qp) = self.qps.get_mut(&to) {
+                    qp.receive.entries.push_front(recv);
+                }
+            }
+            (None, _) => {}
+        }
+        self.resume_waiting(to);
+    }
+
+    fn finish_landing(&mut self, landing: &Landing) {
+        let Packet { from, to, psn, .. } = landing.packet;
+        let Some((party, transport)) = self.qps.get(&to).map(|qp| (qp.party, qp.transport)) else {
+            return;
+        };
+        if let (Some(recv), Kind::Request(request)) = (landing.recv, &landing.packet.kind) {
+            let received = Received {
+                status: Status::Success,
+                opcode: Opcode::RecvWithImm,
+                len: request.body.len(),
+                imm: request.imm,
+                source: None,
+                inline: None,
+            };
+            self.complete_receive(to, recv, received);
+        }
+        if self.capabilities.wakes_on_write {
+            self.parties[party].wake_any();
+        }
+        if transport == Transport::Rc {
+            self.settle_request(to, from, psn, Reply::Ack(Vec::new()));
+        }
+        self.resume_waiting(to);
+    }
+
+    fn resume_waiting(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.receive.landing = false;
+        }
+        while let Some(packet) = self.qps.get_mut(&qpn).and_then(Qp::next_waiting) {
+            self.accept(packet);
+        }
+    }
+
+    fn execute_atomic(
+        &mut self,
+        qpn: Qpn,
+        at: Remote,
+        operate: impl Fn(&Span, usize) -> u64,
+    ) -> Executed {
+        match self.open(qpn, at, WORD, |access| access.remote_atomic) {
+            Err(reason) => Executed::Refused(Status::RemoteAccess, reason),
+            Ok(place) if !place.offset.is_multiple_of(WORD) => {
+                Executed::Refused(Status::RemoteInvalid, "misaligned atomic")
+            }
+            Ok(place) => {
+                let old = operate(&place.span, place.offset / WORD);
+                Executed::Done(old.to_le_bytes().to_vec())
+            }
+        }
+    }
+
+    /// Checks key, domain, scope, right and range, in this order.
+    fn open(
+        &self,
+        qpn: Qpn,
+        at: Remote,
+        len: usize,
+        right: impl Fn(Access) -> bool,
+    ) -> Result<Place, &'static str> {
+        let qp = self.qps.get(&qpn).ok_or("not connected")?;
+        let mut regions = self.parties[qp.party].regions.iter();
+        let (id, region) = regions
+            .find(|(_, region)| region.rkey == at.rkey && region.pd == qp.pd)
+            .ok_or("unknown rkey")?;
+        if region.scope != Scope::Pd && region.scope != Scope::Qp(qp.id) {
+            return Err("rkey of another queue pair");
+        }
+        if !right(region.access) {
+            return Err("right not granted");
+        }
+        let offset = at.addr.checked_sub(region.base);
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+        let offset = offset.ok_or("out of range")?;
+        let end = offset.checked_add(len).ok_or("out of range")?;
+        if end > region.len {
+            return Err("out of range");
+        }
+        Ok(Place {
+            region: *id,
+            span: region.span.clone(),
+            offset,
+        })
+    }
+}
+
+impl Qp {
+    fn source(&self, from: Qpn) -> Option<Source> {
+        (self.transport == Transport::Ud).then_some(Source { qpn: from })
+    }
+
+    fn next_waiting(&mut self) -> Option<Packet> {
+        if self.receive.landing {
+            return None;
+        }
+        self.receive.waiting.pop_front()
+    }
+}
+
+fn inline_data(body: &[u8]) -> InlineData {
+    let mut words = [0; 7];
+    for (word, bytes) in words.iter_mut().zip(body.chunks(WORD)) {
+        let mut whole = [0; WORD];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    InlineData::new(words, body.len())
+}

@@ -1,0 +1,51 @@
+use std::time::Duration;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same on every machine.
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub(super) fn next_u32(&mut self) -> u32 {
+        (self.next() >> 32) as u32
+    }
+
+    /// Below `bound`, which is not zero.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(super) fn chance(&mut self, per_mille: u16) -> bool {
+        per_mille > 0 && self.below(1000) < per_mille.into()
+    }
+
+    /// Between `from` and `to`, both included.
+    pub(super) fn between(&mut self, from: Duration, to: Duration) -> Duration {
+        let spread = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX - 1);
+        if spread == 0 {
+            return from;
+        }
+        from + Duration::from_nanos(self.below(spread + 1))
+    }
+
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            let j = usize::try_from(self.below(i as u64 + 1)).unwrap_or(0);
+            items.swap(i, j);
+        }
+    }
+}
+
+/// The finaliser of SplitMix64, also what folds events into a trace.
+pub(super) fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,272 @@
+use std::{collections::VecDeque, time::Duration};
+
+use herdwick_fabric::{Completion, CqId, Opcode, QpState, Qpn, Status, Transport};
+use herdwick_mem::Span;
+
+use super::{
+    RETRY_DEADLINE,
+    party::{Entry, Qp, Received, SendSide},
+    world::{Event, Kind, Packet, Reply, Request, Verb, World},
+};
+
+/// How long RC waits for an answer before it sends again, beyond four times the longest travel.
+const RETRY_PAUSE: Duration = Duration::from_micros(50);
+/// How long RC waits when the peer has no RECV.
+const NOT_READY_PAUSE: Duration = Duration::from_micros(20);
+
+/// A send work request under way.
+pub(super) struct SendEntry {
+    pub(super) wr_id: u64,
+    pub(super) signaled: bool,
+    pub(super) psn: u64,
+    pub(super) verb: Verb,
+    pub(super) imm: Option<u32>,
+    pub(super) body: Body,
+    pub(super) to: Qpn,
+    /// Where a READ or atomic puts what it brings.
+    pub(super) into: Option<(Span, usize)>,
+    pub(super) outcome: Option<Result<Vec<u8>, Status>>,
+}
+
+pub(super) enum Body {
+    Copied(Vec<u8>),
+    Region(Span, usize, usize),
+}
+
+impl Body {
+    fn fetch(&self) -> Vec<u8> {
+        match self {
+            Self::Copied(bytes) => bytes.clone(),
+            Self::Region(span, offset, len) => {
+                let mut bytes = vec![0; *len];
+                span.read_bytes(*offset, &mut bytes);
+                bytes
+            }
+        }
+    }
+}
+
+impl SendEntry {
+    fn opcode(&self) -> Opcode {
+        match self.verb {
+            Verb::Send => Opcode::Send,
+            Verb::Write(_) => Opcode::Write,
+            Verb::Read(..) => Opcode::Read,
+            Verb::FetchAdd(..) => Opcode::FetchAdd,
+            Verb::CompareSwap(..) => Opcode::CompareSwap,
+        }
+    }
+
+    /// Whether the answer to a later request tells that this one was done, too.
+    fn implied(&self) -> bool {
+        matches!(self.verb, Verb::Send | Verb::Write(_))
+    }
+}
+
+impl SendSide {
+    pub(super) fn new(cq: CqId, depth: usize) -> Self {
+        Self {
+            cq,
+            depth,
+            held: 0,
+            quiet: 0,
+            entries: VecDeque::new(),
+            sent: 0,
+            next_psn: 0,
+            timer: None,
+            stuck_since: Duration::ZERO,
+            not_ready: false,
+        }
+    }
+}
+
+impl Qp {
+    fn packet(&self, index: usize) -> Option<Packet> {
+        let entry = self.send.entries.get(index)?;
+        let oldest = self.send.entries.front().map_or(entry.psn, |e| e.psn);
+        Some(Packet {
+            origin: self.party,
+            from: self.qpn,
+            to: entry.to,
+            psn: entry.psn,
+            kind: Kind::Request(Request {
+                verb: entry.verb,
+                imm: entry.imm,
+                body: entry.body.fetch(),
+                oldest,
+            }),
+        })
+    }
+}
+
+impl World {
+    pub(super) fn transmit(&mut self, qpn: Qpn) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let Some(packet) = qp.packet(qp.send.sent) else {
+            return;
+        };
+        qp.send.sent += 1;
+        let first = qp.send.sent == 1;
+        let reliable = qp.transport == Transport::Rc;
+        self.launch(packet);
+        if !reliable {
+            self.retire(qpn, Status::Success);
+        } else if first {
+            self.restart_timer(qpn, self.retry_pause());
+        }
+    }
+
+    fn retry_pause(&self) -> Duration {
+        RETRY_PAUSE + 4 * (self.faults.delay_max + self.faults.reorder_window)
+    }
+
+    /// Notes that something new was heard, and waits `pause` for the next answer.
+    fn restart_timer(&mut self, qpn: Qpn, pause: Duration) {
+        let now = self.now;
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.send.stuck_since = now;
+            qp.send.not_ready = false;
+        }
+        self.set_timer(qpn, pause);
+    }
+
+    fn set_timer(&mut self, qpn: Qpn, pause: Duration) {
+        self.cancel_timer(qpn);
+        if self.qps.get(&qpn).is_some_and(|qp| qp.send.sent > 0) {
+            let key = self.schedule(self.now + pause, Event::Timer(qpn));
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.send.timer = Some(key);
+            }
+        }
+    }
+
+    pub(super) fn cancel_timer(&mut self, qpn: Qpn) {
+        let key = self.qps.get_mut(&qpn).and_then(|qp| qp.send.timer.take());
+        if let Some(key) = key {
+            self.cancel(key);
+        }
+    }
+
+    pub(super) fn timer(&mut self, qpn: Qpn) {
+        let Some(qp) = self.qps.get(&qpn) else {
+            return;
+        };
+        if self.now.saturating_sub(qp.send.stuck_since) >= RETRY_DEADLINE {
+            let status = if qp.send.not_ready {
+                Status::ReceiverNotReady
+            } else {
+                Status::RetryExceeded
+            };
+            self.fail(qpn, status);
+            return;
+        }
+        let again: Vec<Packet> = (0..qp.send.sent).filter_map(|i| qp.packet(i)).collect();
+        for packet in again {
+            self.launch(packet);
+        }
+        self.set_timer(qpn, self.retry_pause());
+    }
+
+    pub(super) fn replied(&mut self, qpn: Qpn, psn: u64, reply: Reply) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let sent = qp.send.sent;
+        let mut known = qp.send.entries.iter_mut().take(sent);
+        let Some(index) = known.position(|entry| entry.psn == psn) else {
+            return;
+        };
+        let outcome = match reply {
+            Reply::Ack(data) => Ok(data),
+            Reply::Refused(status) => Err(status),
+            Reply::NotReady => {
+                qp.send.not_ready = true;
+                self.set_timer(qpn, NOT_READY_PAUSE);
+                return;
+            }
+        };
+        for earlier in qp.send.entries.iter_mut().take(index) {
+            if earlier.implied() && earlier.outcome.is_none() {
+                earlier.outcome = Some(Ok(Vec::new()));
+            }
+        }
+        qp.send.entries[index].outcome = Some(outcome);
+        self.settle(qpn);
+    }
+
+    /// Retires what has its outcome, in order.
+    fn settle(&mut self, qpn: Qpn) {
+        while let Some(front) = self
+            .qps
+            .get_mut(&qpn)
+            .and_then(|qp| qp.send.entries.front_mut())
+        {
+            match front.outcome.take() {
+                None => break,
+                Some(Err(status)) => return self.fail(qpn, status),
+                Some(Ok(data)) => {
+                    if let Some((span, offset)) = &front.into {
+                        span.write_bytes(*offset, &data);
+                    }
+                    self.retire(qpn, Status::Success);
+                    self.restart_timer(qpn, self.retry_pause());
+                }
+            }
+        }
+    }
+
+    /// Ends the oldest send: a completion if it is signaled or failed.
+    fn retire(&mut self, qpn: Qpn, status: Status) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let Some(entry) = qp.send.entries.pop_front() else {
+            return;
+        };
+        qp.send.sent = qp.send.sent.saturating_sub(1);
+        if status == Status::Success && !entry.signaled {
+            qp.send.quiet += 1;
+            return;
+        }
+        let completion = Completion {
+            wr_id: entry.wr_id,
+            status,
+            opcode: entry.opcode(),
+            qp: qp.id,
+            byte_len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        };
+        let slots = 1 + std::mem::take(&mut qp.send.quiet);
+        let (party, cq) = (qp.party, qp.send.cq);
+        let entry = Entry {
+            completion,
+            qpn,
+            slots,
+            receive: false,
+        };
+        self.push_completion(party, cq, entry);
+    }
+
+    /// Moves a queue pair to the error state: the oldest send ends with `status`, the rest and
+    /// every RECV are flushed.
+    pub(super) fn fail(&mut self, qpn: Qpn, status: Status) {
+        self.cancel_timer(qpn);
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        qp.state = QpState::Error;
+        let sends = qp.send.entries.len();
+        let recvs = std::mem::take(&mut qp.receive.entries);
+        for i in 0..sends {
+            let status = if i == 0 { status } else { Status::Flushed };
+            self.retire(qpn, status);
+        }
+        for recv in recvs {
+            self.complete_receive(qpn, recv, Received::failed(Status::Flushed));
+        }
+    }
+}

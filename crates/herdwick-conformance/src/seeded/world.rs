@@ -1,0 +1,297 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Remote, Rkey, Status};
+
+use super::{
+    Faults, PartyId,
+    party::{Entry, Party, Qp, Received},
+    receive::Landing,
+    rng::{Rng, mix},
+};
+
+/// Everything there is: parties, queue pairs, and what is under way between them.
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) faults: Faults,
+    pub(super) capabilities: Capabilities,
+    pub(super) now: Duration,
+    pub(super) steps: u64,
+    pub(super) trace: u64,
+    pub(super) lost: u64,
+    pub(super) parties: Vec<Party>,
+    pub(super) qps: BTreeMap<Qpn, Qp>,
+    /// Every key ever given out.
+    pub(super) rkeys: BTreeSet<Rkey>,
+    /// Names this network in its endpoints.
+    pub(super) tag: u64,
+    events: BTreeMap<EventKey, Event>,
+    next_event: u64,
+    cuts: BTreeSet<(PartyId, PartyId)>,
+    stops: Vec<(u64, PartyId)>,
+}
+
+/// When, and which of those.
+pub(super) type EventKey = (Duration, u64);
+
+/// What can happen.
+pub(super) enum Event {
+    /// A queue pair transmits its next work request.
+    Transmit(Qpn),
+    /// A packet arrives.
+    Arrive(Packet),
+    /// The next word of a WRITE becomes visible.
+    Land(Landing),
+    /// RC has waited long enough for an answer.
+    Timer(Qpn),
+}
+
+#[derive(Clone)]
+pub(super) struct Packet {
+    pub(super) origin: usize,
+    pub(super) from: Qpn,
+    pub(super) to: Qpn,
+    pub(super) psn: u64,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone)]
+pub(super) enum Kind {
+    Request(Request),
+    Reply(Reply),
+}
+
+#[derive(Clone)]
+pub(super) struct Request {
+    pub(super) verb: Verb,
+    pub(super) imm: Option<u32>,
+    pub(super) body: Vec<u8>,
+    /// The requester has the answers to everything before.
+    pub(super) oldest: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Verb {
+    Send,
+    Write(Remote),
+    Read(Remote, usize),
+    FetchAdd(Remote, u64),
+    CompareSwap(Remote, u64, u64),
+}
+
+#[derive(Clone)]
+pub(super) enum Reply {
+    /// Done; what READ and atomics bring.
+    Ack(Vec<u8>),
+    /// No RECV.
+    NotReady,
+    /// Never.
+    Refused(Status),
+}
+
+impl World {
+    pub(super) fn new(seed: u64, capabilities: Capabilities) -> Self {
+        let mut rng = Rng::new(seed);
+        let tag = rng.next();
+        Self {
+            rng,
+            faults: Faults::default(),
+            capabilities,
+            now: Duration::ZERO,
+            steps: 0,
+            trace: seed,
+            lost: 0,
+            parties: Vec::new(),
+            qps: BTreeMap::new(),
+            rkeys: BTreeSet::new(),
+            tag,
+            events: BTreeMap::new(),
+            next_event: 0,
+            cuts: BTreeSet::new(),
+            stops: Vec::new(),
+        }
+    }
+
+    pub(super) fn run(&mut self, now: Duration) -> bool {
+        let before = self.steps;
+        while self.next_due().is_some_and(|due| due <= now) {
+            self.step();
+        }
+        self.now = self.now.max(now);
+        self.steps != before
+    }
+
+    pub(super) fn step(&mut self) -> bool {
+        let Some(((at, _), event)) = self.events.pop_first() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.steps += 1;
+        self.stop_the_due();
+        self.fold(&event);
+        match event {
+            Event::Transmit(qpn) => self.transmit(qpn),
+            Event::Arrive(packet) => self.arrive(packet),
+            Event::Land(landing) => self.land(landing),
+            Event::Timer(qpn) => self.timer(qpn),
+        }
+        true
+    }
+
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    pub(super) fn schedule(&mut self, at: Duration, event: Event) -> EventKey {
+        self.next_event += 1;
+        let key = (at, self.next_event);
+        self.events.insert(key, event);
+        key
+    }
+
+    pub(super) fn cancel(&mut self, key: EventKey) {
+        self.events.remove(&key);
+    }
+
+    /// Puts a packet of `packet.from` on the road, with the accidents of the road.
+    pub(super) fn launch(&mut self, packet: Packet) {
+        let twice = self.rng.chance(self.faults.duplicate_per_mille);
+        if twice {
+            self.launch_once(packet.clone());
+        }
+        self.launch_once(packet);
+    }
+
+    fn launch_once(&mut self, packet: Packet) {
+        if self.rng.chance(self.faults.drop_per_mille) {
+            self.lost += 1;
+            return;
+        }
+        let travel = self
+            .rng
+            .between(self.faults.delay_min, self.faults.delay_max);
+        let mut at = self.now + travel;
+        if self.rng.chance(self.faults.reorder_per_mille) {
+            at += self.rng.between(Duration::ZERO, self.faults.reorder_window);
+        } else if let Some(qp) = self.qps.get_mut(&packet.from) {
+            at = at.max(qp.last_arrival);
+            qp.last_arrival = at;
+        }
+        self.schedule(at, Event::Arrive(packet));
+    }
+
+    /// Whether a packet from one party may reach the other now.
+    pub(super) fn road(&self, from: usize, to: usize) -> bool {
+        let cut = self.cuts.contains(&pair(PartyId(from), PartyId(to)));
+        !cut && !self.parties[from].stopped && !self.parties[to].stopped
+    }
+
+    pub(super) fn stop(&mut self, party: PartyId) {
+        self.parties[party.0].stopped = true;
+    }
+
+    pub(super) fn stop_after(&mut self, party: PartyId, steps: u64) {
+        self.stops.push((self.steps.saturating_add(steps), party));
+    }
+
+    fn stop_the_due(&mut self) {
+        let steps = self.steps;
+        for (at, party) in &self.stops {
+            if *at < steps {
+                self.parties[party.0].stopped = true;
+            }
+        }
+        self.stops.retain(|(at, _)| *at >= steps);
+    }
+
+    pub(super) fn partition(&mut self, a: PartyId, b: PartyId) {
+        self.cuts.insert(pair(a, b));
+    }
+
+    pub(super) fn heal(&mut self, a: PartyId, b: PartyId) {
+        self.cuts.remove(&pair(a, b));
+    }
+
+    /// Queues a completion that gives back `slots` when polled.
+    pub(super) fn push_completion(&mut self, party: usize, cq: CqId, entry: Entry) {
+        let party = &mut self.parties[party];
+        let Some(queue) = party.cqs.get_mut(&cq) else {
+            return;
+        };
+        debug_assert!(
+            queue.entries.len() < queue.depth,
+            "depths were summed at creation"
+        );
+        queue.entries.push_back(entry);
+        if std::mem::take(&mut queue.armed) {
+            party.ring();
+        }
+    }
+
+    pub(super) fn complete_receive(&mut self, qpn: Qpn, recv: RecvWr, received: Received) {
+        let Some(qp) = self.qps.get(&qpn) else {
+            return;
+        };
+        let completion = Completion {
+            wr_id: recv.wr_id,
+            status: received.status,
+            opcode: received.opcode,
+            qp: qp.id,
+            byte_len: u32::try_from(received.len).unwrap_or(u32::MAX),
+            imm: received.imm,
+            source: received.source,
+            inline: received.inline,
+        };
+        let (party, cq) = (qp.party, qp.receive.cq);
+        let entry = Entry {
+            completion,
+            qpn,
+            slots: 1,
+            receive: true,
+        };
+        self.push_completion(party, cq, entry);
+    }
+
+    fn fold(&mut self, event: &Event) {
+        let [kind, a, b, c] = match event {
+            Event::Transmit(qpn) => [1, qpn.0.into(), 0, 0],
+            Event::Arrive(packet) => {
+                let route = u64::from(packet.from.0) << 32 | u64::from(packet.to.0);
+                [2, route, packet.psn, packet.kind.digest()]
+            }
+            Event::Land(landing) => [3, landing.digest(), 0, 0],
+            Event::Timer(qpn) => [4, qpn.0.into(), 0, 0],
+        };
+        let at = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
+        for value in [at, kind, a, b, c] {
+            self.trace = mix(self.trace ^ value).wrapping_add(value);
+        }
+    }
+}
+
+impl Kind {
+    fn digest(&self) -> u64 {
+        match self {
+            Self::Request(request) => {
+                let imm = request.imm.map_or(0, |imm| u64::from(imm) + 1);
+                digest(&request.body) ^ imm
+            }
+            Self::Reply(Reply::Ack(data)) => digest(data).rotate_left(1),
+            Self::Reply(Reply::NotReady) => 1,
+            Self::Reply(Reply::Refused(status)) => 2 + *status as u64,
+        }
+    }
+}
+
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(
+        bytes.len() as u64,
+        |hash, byte| mix(hash ^ u64::from(*byte)),
+    )
+}
+
+fn pair(a: PartyId, b: PartyId) -> (PartyId, PartyId) {
+    (a.min(b), a.max(b))
+}
