@@ -1,4 +1,21 @@
-//! memcached's text protocol as bytes: parse requests, format replies
+//! memcached's classic text protocol as bytes: commands in, replies out, and the other way round.
+//!
+//! No sockets and no clock: [`Decoder`] reads commands from a byte slice, [`text`] writes the
+//! replies, and [`reply`] reads them again on the client's side. The reference is memcached
+//! 1.6.18; where it truncates a number silently (client flags and lengths beyond their range),
+//! the line is refused instead.
 #![forbid(unsafe_code)]
 
+mod command;
+mod decode;
+mod number;
 pub mod reply;
+pub mod text;
+
+pub use command::{
+    Arith, Command, Delete, FlushAll, Get, Keys, Oversized, Put, Refusal, Refused, Touch, Verb,
+};
+pub use decode::{Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+
+/// Most bytes of a key.
+pub const KEY_BYTES_MAX: usize = 250;

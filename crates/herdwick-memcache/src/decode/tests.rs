@@ -1,0 +1,205 @@
+use super::*;
+use proptest::prelude::*;
+
+const VALUE_BYTES_MAX: usize = 100;
+
+fn decode(input: &[u8]) -> Decoded<'_> {
+    Decoder::new(VALUE_BYTES_MAX).decode(input)
+}
+
+fn command(input: &[u8]) -> Command<'_> {
+    match decode(input) {
+        Decoded::Command { command, .. } => command,
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+fn refusal(input: &[u8]) -> (Refusal, bool) {
+    match command(input) {
+        Command::Refused(refused) => (refused.refusal, refused.noreply),
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+#[test]
+fn a_command_knows_how_much_it_took() {
+    let put = Put {
+        verb: Verb::Cas(7),
+        key: b"k",
+        flags: 4_294_967_295,
+        exptime: -1,
+        value: b"a\r\nb",
+        noreply: true,
+    };
+    let input = b"cas k 4294967295 -1 4 7 noreply\r\na\r\nb\r\nget";
+    assert_eq!(
+        decode(input),
+        Decoded::Command {
+            command: Command::Put(put),
+            used: input.len() - 3,
+            swallow: 0
+        }
+    );
+}
+
+#[test]
+fn an_oversized_block_is_announced_not_awaited() {
+    assert_eq!(
+        decode(b"set k 0 0 101 noreply\r\n"),
+        Decoded::Command {
+            command: Command::Oversized(Oversized {
+                verb: Verb::Set,
+                key: b"k",
+                noreply: true
+            }),
+            used: 23,
+            swallow: 103
+        }
+    );
+}
+
+#[test]
+fn a_part_of_a_block_says_how_much_is_missing() {
+    assert_eq!(
+        decode(b"set k 0 0 100\r\nabc"),
+        Decoded::NeedMore { at: 117 }
+    );
+    assert_eq!(decode(b"set k 0 0 100"), Decoded::NeedMore { at: 14 });
+}
+
+#[test]
+fn gets_walk_their_keys() {
+    let Command::Get(get) = command(b"gats 5  a bb   ccc \r\n") else {
+        panic!("no get");
+    };
+    assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"bb", b"ccc"]);
+    assert_eq!((get.with_cas, get.touch), (true, Some(5)));
+}
+
+#[test]
+fn a_long_key_anywhere_spoils_a_get() {
+    for position in 0..9 {
+        for length in [250, 251, 500, 502] {
+            let mut keys = vec![vec![b'k'; 120]; 9];
+            keys[position] = vec![b'x'; length];
+            let line = [&b"get "[..], &keys.join(&b' '), b"\r\n"].concat();
+            let spoilt = matches!(command(&line), Command::Refused(_));
+            assert_eq!(spoilt, length > 250, "{length} at {position}");
+        }
+    }
+}
+
+#[test]
+fn noreply_silences_refusals_but_not_argument_counts() {
+    assert_eq!(refusal(b"set k 0 0 -5 noreply\n"), (Refusal::Format, true));
+    assert_eq!(refusal(b"set k 0 0 noreply\n"), (Refusal::Format, true));
+    assert_eq!(refusal(b"set k 0 noreply\n"), (Refusal::Arguments, false));
+    assert_eq!(refusal(b"verbosity noreply\n"), (Refusal::Format, true));
+    assert_eq!(refusal(b"flush_all x noreply\n"), (Refusal::Exptime, true));
+}
+
+#[test]
+fn endless_lines_end() {
+    let junk = vec![b'a'; LINE_BYTES_MAX];
+    assert_eq!(
+        decode(&junk),
+        Decoded::NeedMore {
+            at: LINE_BYTES_MAX + 1
+        }
+    );
+    assert_eq!(decode(&[&junk[..], b"a"].concat()), Decoded::Close);
+    let mut get = b"gets ".to_vec();
+    get.resize(GET_LINE_BYTES_MAX, b' ');
+    assert!(matches!(decode(&get), Decoded::NeedMore { .. }));
+    get.push(b' ');
+    assert_eq!(decode(&get), Decoded::Close);
+}
+
+#[test]
+fn browsers_are_hung_up_on() {
+    assert_eq!(decode(b"GET / HTTP/1.1\r\n"), Decoded::Close);
+    assert_eq!(decode(b"POST /x HTTP/1.0\r\n"), Decoded::Close);
+    assert!(matches!(
+        command(b"gopher HTTP/1.1\r\n"),
+        Command::Unknown(_)
+    ));
+}
+
+/// Words of which commands, valid and broken, are made.
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    let fixed = [
+        "get",
+        "gets",
+        "gat",
+        "set",
+        "cas",
+        "append",
+        "delete",
+        "incr",
+        "touch",
+        "flush_all",
+        "stats",
+        "verbosity",
+        "k",
+        "0",
+        "1",
+        "5",
+        "-1",
+        "101",
+        "noreply",
+        "2147483646",
+        "18446744073709551616",
+    ];
+    prop_oneof![
+        8 => prop::sample::select(fixed.map(|w| w.as_bytes().to_vec()).to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..300),
+    ]
+}
+
+proptest! {
+    /// However a stream is cut, the same commands come out, and `NeedMore` keeps its word.
+    #[test]
+    fn cuts_change_nothing(
+        lines in prop::collection::vec((prop::collection::vec(word(), 0..7), any::<bool>()), 1..8),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let stream: Vec<u8> = lines
+            .iter()
+            .flat_map(|(words, crlf)| [&words.join(&b' ')[..], if *crlf { b"\r\n" } else { b"\n" }].concat())
+            .collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        cuts.sort_unstable();
+        cuts.push(stream.len());
+        prop_assert_eq!(transcript(&stream, &[stream.len()]), transcript(&stream, &cuts));
+    }
+}
+
+fn transcript(stream: &[u8], cuts: &[usize]) -> Vec<String> {
+    let mut decoder = Decoder::new(VALUE_BYTES_MAX);
+    let (mut said, mut at, mut asked) = (Vec::new(), 0, 0);
+    for &cut in cuts {
+        while at < cut && cut - at >= asked {
+            match decoder.decode(&stream[at..cut]) {
+                Decoded::Command {
+                    command,
+                    used,
+                    swallow,
+                } => {
+                    said.push(format!("{command:?}"));
+                    assert!(used > 0 && used <= cut - at);
+                    at += used + usize::try_from(swallow).unwrap();
+                    asked = 0;
+                }
+                Decoded::NeedMore { at: more } => {
+                    assert!(more > cut - at);
+                    asked = more;
+                }
+                Decoded::Close => {
+                    said.push("close".into());
+                    return said;
+                }
+            }
+        }
+    }
+    said
+}

@@ -1,0 +1,129 @@
+//! The server's side of the conversation: replies, appended to a buffer whose bound the caller
+//! keeps.
+
+use crate::KEY_BYTES_MAX;
+
+/// `set` and its kin have stored.
+pub const STORED: &[u8] = b"STORED\r\n";
+/// The condition of `add`, `replace`, `append` or `prepend` did not hold.
+pub const NOT_STORED: &[u8] = b"NOT_STORED\r\n";
+/// `cas` on an item changed since.
+pub const EXISTS: &[u8] = b"EXISTS\r\n";
+/// No such item.
+pub const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+/// `delete` has deleted.
+pub const DELETED: &[u8] = b"DELETED\r\n";
+/// `touch` has touched.
+pub const TOUCHED: &[u8] = b"TOUCHED\r\n";
+/// Done, for commands without a result.
+pub const OK: &[u8] = b"OK\r\n";
+/// `stats reset` is done.
+pub const RESET: &[u8] = b"RESET\r\n";
+/// The end of values or statistics.
+pub const END: &[u8] = b"END\r\n";
+/// No such command.
+pub const ERROR: &[u8] = b"ERROR\r\n";
+/// `incr` or `decr` of something else than a number.
+pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+/// The item exceeds the largest.
+pub const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+/// The store has no room that it may free.
+pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+/// Said to a connection beyond the limit, which is then closed.
+pub const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// Most bytes of [`value`] beside the data: `VALUE`, key, flags, length, CAS, two line ends.
+pub const VALUE_OVERHEAD_BYTES_MAX: usize = 6 + KEY_BYTES_MAX + 11 + 11 + 21 + 2 + 2;
+
+/// Appends one item of a `get`.
+#[inline]
+pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {
+    out.reserve(VALUE_OVERHEAD_BYTES_MAX + data.len());
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    decimal(out, u64::from(flags));
+    out.push(b' ');
+    decimal(out, data.len() as u64);
+    if let Some(cas) = cas {
+        out.push(b' ');
+        decimal(out, cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the new number of `incr` or `decr`.
+pub fn number(out: &mut Vec<u8>, number: u64) {
+    decimal(out, number);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `STAT name value`.
+pub fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
+    use std::io::Write;
+    write!(out, "STAT {name} {value}\r\n").expect("a Vec takes every write");
+}
+
+/// Most digits of a u64.
+const DIGITS_MAX: usize = 20;
+
+#[inline]
+fn decimal(out: &mut Vec<u8>, mut number: u64) {
+    if number < 10 {
+        out.push(b'0' + number as u8);
+        return;
+    }
+    let mut digits = [0; DIGITS_MAX];
+    let mut at = DIGITS_MAX;
+    while number > 0 {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_print_as_the_standard_library_prints_them(n in any::<u64>(), shift in 0u32..64) {
+            let mut out = Vec::new();
+            number(&mut out, n >> shift);
+            prop_assert_eq!(out, format!("{}\r\n", n >> shift).into_bytes());
+        }
+    }
+
+    #[test]
+    fn an_item_looks_like_protocol_txt_says() {
+        let mut out = Vec::new();
+        value(&mut out, b"k", 0, None, b"abc");
+        value(&mut out, b"k", u32::MAX, Some(u64::MAX), b"");
+        assert_eq!(
+            out,
+            b"VALUE k 0 3\r\nabc\r\nVALUE k 4294967295 0 18446744073709551615\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn the_overhead_bound_is_reached_and_not_passed() {
+        let mut out = Vec::new();
+        let data = vec![b'x'; 1 << 20];
+        value(
+            &mut out,
+            &[b'k'; KEY_BYTES_MAX],
+            u32::MAX,
+            Some(u64::MAX),
+            &data,
+        );
+        assert_eq!(
+            out.len() - data.len() + "4294967295".len() - "1048576".len(),
+            VALUE_OVERHEAD_BYTES_MAX
+        );
+    }
+}
