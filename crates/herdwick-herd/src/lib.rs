@@ -1,4 +1,32 @@
-//! HERD: requests written into the server's memory, replies sent back
+//! HERD: requests written into the server's memory, replies sent back.
+//!
+//! The round trip of the HERD paper (SIGCOMM'14) with the batches of the ATC'16 guidelines. A
+//! client WRITEs a request line into its window of slots at the worker that owns the key; the
+//! worker finds it by polling, executes a batch, and answers with UD SENDs.
+//!
+//! [`wire`] is what travels. [`ServerSide`] and [`ClientSide`] are state machines over a
+//! [`herdwick_fabric::Port`]: they read no clock, allocate nothing after set-up, and name no
+//! provider.
 #![forbid(unsafe_code)]
 
+#[cfg(target_endian = "big")]
+compile_error!("lines and replies are little-endian words, and are used as such in memory");
+
+mod client;
+mod counters;
+mod echo;
 pub mod hello;
+mod server;
+mod signals;
+pub mod wire;
+
+pub use client::{
+    Answer, ClientOptions, ClientSetupError, ClientSide, Outcome, Refused, Ticket, WorkerLane,
+};
+pub use counters::{ClientCounters, ServerCounters};
+pub use echo::Echo;
+pub use server::{
+    AttachError, BATCH, Chunk, ClientId, REPLY_BYTES_MIN, ServerOptions, ServerOptionsError,
+    ServerSide,
+};
+pub use signals::SEND_DEPTH_MIN;

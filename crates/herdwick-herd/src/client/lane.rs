@@ -1,0 +1,349 @@
+use arrayvec::ArrayVec;
+use herdwick_fabric::{Local, Payload, Port, PostError, QpId, RecvWr, Remote, SendOp, SendWr};
+use herdwick_mem::Span;
+use herdwick_mica::{Op, Request};
+
+use super::{ClientOptions, ClientSetupError, Outcome, Refused, WorkerLane, nanos};
+use crate::{
+    ClientCounters,
+    signals::Signals,
+    wire::{LINE_BYTES, Line, OVERFLOW_BYTES, Sequence, Stamp, encode},
+};
+
+/// Most work requests in one postlist of ours.
+const POSTLIST: usize = 32;
+
+/// One worker's window of slots, seen from the client.
+pub(super) struct Lane {
+    pub(super) spec: WorkerLane,
+    pub(super) slots: Box<[Slot]>,
+    /// What each slot's line holds, for retries.
+    pub(super) lines: Box<[Line]>,
+    /// Where overflowing bodies are sent from, an area a slot.
+    stage: Span,
+    /// Where they are put together.
+    overflow: Box<[u8; OVERFLOW_BYTES]>,
+    /// Where the search for a free slot begins.
+    next: usize,
+    pub(super) in_flight: usize,
+    /// Slots whose lines are to be written. At most two entries a slot: a request and a retry.
+    pub(super) pending: Vec<u16>,
+    /// Retries that may still be sent before the next look at the slots.
+    pub(super) retries_left: usize,
+    /// Memory of the RECVs.
+    pub(super) receive: Span,
+    /// RECVs consumed, to be posted again.
+    pub(super) consumed: Vec<RecvWr>,
+    reply_words: usize,
+    pub(super) signals: Signals,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) token: u64,
+    /// When its line is to be written again, in nanoseconds.
+    pub(super) retry_at: u64,
+    /// When it is given up, in nanoseconds.
+    pub(super) deadline: u64,
+    /// Of the request in it, or else of its next.
+    pub(super) sequence: Sequence,
+    pub(super) overflow_len: u16,
+    pub(super) attempts: u8,
+    pub(super) is_read: bool,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Free,
+    /// Its line was never written.
+    Queued,
+    /// Its line was written at least once.
+    InFlight,
+    /// Given up; a harmless read under the same sequence asks for the slot back.
+    Abandoned,
+    /// Given up for good.
+    Lost,
+}
+
+impl Lane {
+    pub(super) fn new<P: Port>(
+        port: &mut P,
+        options: &ClientOptions,
+        worker: usize,
+        spec: WorkerLane,
+    ) -> Result<Self, ClientSetupError> {
+        let window = options.window.slots();
+        let reply_words = options.reply_bytes_max.div_ceil(8);
+        let recvs = window + options.recv_slack;
+        let needed = recvs * reply_words * 8;
+        let memory = |what, region, needed| {
+            let span = port.region(region).cloned();
+            let len = span.as_ref().map_or(0, Span::len);
+            span.filter(|span| span.len() >= needed)
+                .ok_or(ClientSetupError::Memory {
+                    worker,
+                    what,
+                    len,
+                    needed,
+                })
+        };
+        let receive = memory("receive", spec.receive, needed)?;
+        let stage = memory("stage", spec.stage, options.window.overflow_bytes())?;
+        let slots = (0..window).map(|slot| Slot {
+            token: 0,
+            retry_at: 0,
+            deadline: 0,
+            sequence: Sequence::default().plus(slot),
+            overflow_len: 0,
+            attempts: 0,
+            is_read: true,
+            state: State::Free,
+        });
+        let mut lane = Self {
+            slots: slots.collect(),
+            lines: vec![Line::default(); window].into(),
+            stage,
+            overflow: Box::new([0; OVERFLOW_BYTES]),
+            signals: Signals::default(),
+            next: 0,
+            in_flight: 0,
+            pending: Vec::with_capacity(2 * window),
+            retries_left: options.recv_slack,
+            receive,
+            consumed: Vec::with_capacity(recvs),
+            reply_words,
+            spec,
+        };
+        lane.consumed
+            .extend((0..recvs).map(|i| lane_recv(&lane.spec, i, reply_words)));
+        lane.post_recvs(port)?;
+        Ok(lane)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    #[inline]
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Notes that RECV number `index` was consumed.
+    #[inline]
+    pub(super) fn recv_consumed(&mut self, index: u64) {
+        let count = self.consumed.capacity() as u64;
+        if index < count && self.consumed.len() < self.consumed.capacity() {
+            self.consumed
+                .push(lane_recv(&self.spec, index as usize, self.reply_words));
+        }
+    }
+
+    #[inline]
+    pub(super) fn post_recvs<P: Port>(&mut self, port: &mut P) -> Result<(), PostError> {
+        port.post_recv(self.spec.replies, &self.consumed)?;
+        self.consumed.clear();
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn submit(
+        &mut self,
+        request: &Request<'_>,
+        token: u64,
+    ) -> Result<Sequence, Refused> {
+        let index = self.free_slot().ok_or(Refused::Full)?;
+        let slot = &mut self.slots[index];
+        let stamp = Stamp::new(self.spec.epoch, slot.sequence);
+        let body = &mut self.overflow[..];
+        let overflow_len = encode(request, stamp, &mut self.lines[index], body)?;
+        if overflow_len > 0 {
+            let at = index * OVERFLOW_BYTES;
+            self.stage.write_bytes(at, &body[..overflow_len]);
+        }
+        slot.token = token;
+        slot.overflow_len = overflow_len as u16;
+        slot.attempts = 0;
+        slot.is_read = matches!(request.op, Op::Get(_));
+        slot.state = State::Queued;
+        slot.deadline = u64::MAX;
+        let sequence = slot.sequence;
+        self.next = (index + 1) & (self.slots.len() - 1);
+        self.in_flight += 1;
+        self.pending.push(index as u16);
+        Ok(sequence)
+    }
+
+    /// The next free slot. Busy ones are stepped over, so that a stalled one stalls nothing else.
+    #[inline]
+    fn free_slot(&self) -> Option<usize> {
+        if self.in_flight == self.slots.len() || self.pending.len() == self.pending.capacity() {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut index = self.next;
+        while self.slots[index].state != State::Free {
+            index = (index + 1) & mask;
+        }
+        Some(index)
+    }
+
+    /// Gives the slot at `index` to its next request.
+    #[inline]
+    pub(super) fn release(&mut self, index: usize) {
+        let window = self.slots.len();
+        let slot = &mut self.slots[index];
+        slot.state = State::Free;
+        slot.sequence = slot.sequence.plus(window);
+        self.in_flight -= 1;
+    }
+
+    /// Writes the pending lines, postlist by postlist.
+    pub(super) fn flush<P: Port>(
+        &mut self,
+        port: &mut P,
+        now: u64,
+        options: &ClientOptions,
+        counters: &mut ClientCounters,
+    ) {
+        let limit = options.postlist_max.min(POSTLIST);
+        let mut sent = 0;
+        while sent < self.pending.len() {
+            let (taken, posted) = self.post(port, sent, limit);
+            self.stamp(sent..sent + taken, now, options, posted.is_ok());
+            if posted.is_err() {
+                counters.writes_held += 1;
+                break;
+            }
+            sent += taken;
+        }
+        self.pending.drain(..sent);
+    }
+
+    /// Posts pending lines from the `first` on, at most `limit` WRITEs; how many lines it took.
+    #[inline]
+    fn post<P: Port>(
+        &mut self,
+        port: &mut P,
+        first: usize,
+        limit: usize,
+    ) -> (usize, Result<(), PostError>) {
+        let mut postlist: ArrayVec<SendWr<'_>, POSTLIST> = ArrayVec::new();
+        let mut taken = 0;
+        for index in &self.pending[first..] {
+            let index = usize::from(*index);
+            let slot = &self.slots[index];
+            if postlist.len() + 1 + usize::from(slot.overflow_len > 0) > limit {
+                break;
+            }
+            taken += 1;
+            if slot.state == State::Free {
+                continue;
+            }
+            if slot.overflow_len > 0 {
+                let body = Local {
+                    region: self.spec.stage,
+                    offset: index * OVERFLOW_BYTES,
+                    len: slot.overflow_len.into(),
+                };
+                let at = self.spec.overflow.offset(body.offset as u64);
+                postlist.push(write(Payload::Region(body), at));
+            }
+            let at = self.spec.lines.offset((index * LINE_BYTES) as u64);
+            postlist.push(write(Payload::Words(self.lines[index].words()), at));
+        }
+        let count = postlist.len();
+        let Some(last) = postlist.last_mut() else {
+            return (taken, Ok(()));
+        };
+        let signaled = self.signals.due(count);
+        last.signaled = signaled;
+        let posted = port.post_send(self.spec.requests, &postlist);
+        if posted.is_ok() {
+            self.signals.posted(count, signaled);
+        }
+        (taken, posted)
+    }
+
+    #[inline]
+    pub(super) fn awaits_completion(&self) -> bool {
+        self.signals.awaited()
+    }
+
+    /// Sets the times of pending entries that were posted, or tried.
+    #[inline]
+    fn stamp(
+        &mut self,
+        entries: std::ops::Range<usize>,
+        now: u64,
+        options: &ClientOptions,
+        posted: bool,
+    ) {
+        for index in &self.pending[entries] {
+            let slot = &mut self.slots[usize::from(*index)];
+            if slot.state == State::Queued {
+                slot.deadline = slot
+                    .deadline
+                    .min(now.saturating_add(nanos(options.deadline)));
+                if posted {
+                    slot.state = State::InFlight;
+                    slot.retry_at = now.saturating_add(nanos(options.retry_after));
+                }
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
+        for slot in &mut self.slots {
+            match slot.state {
+                State::Queued => sink(slot.token, Outcome::Timeout),
+                State::InFlight => sink(slot.token, slot.given_up()),
+                State::Free | State::Abandoned | State::Lost => {}
+            }
+            slot.state = State::Lost;
+        }
+    }
+
+    /// The queue pair that its replies arrive at.
+    #[inline]
+    pub(super) fn receives_at(&self, qp: QpId) -> bool {
+        self.spec.replies == qp
+    }
+}
+
+impl Slot {
+    /// What is known of a request that was sent and got no reply.
+    pub(super) fn given_up(&self) -> Outcome<'static> {
+        if self.is_read {
+            Outcome::Timeout
+        } else {
+            Outcome::Unknown
+        }
+    }
+}
+
+fn lane_recv(spec: &WorkerLane, index: usize, reply_words: usize) -> RecvWr {
+    RecvWr {
+        wr_id: index as u64,
+        into: Local {
+            region: spec.receive,
+            offset: index * reply_words * 8,
+            len: reply_words * 8,
+        },
+    }
+}
+
+#[inline]
+fn write(payload: Payload<'_>, to: Remote) -> SendWr<'_> {
+    SendWr {
+        wr_id: 0,
+        op: SendOp::Write {
+            payload,
+            to,
+            imm: None,
+        },
+        signaled: false,
+        solicited: false,
+    }
+}

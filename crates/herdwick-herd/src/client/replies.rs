@@ -1,0 +1,189 @@
+use herdwick_fabric::{Completion, InlineData, Port, Status};
+use zerocopy::IntoBytes;
+
+use super::{
+    Answer, ClientSide, Outcome, POLL_MAX,
+    lane::{Lane, State},
+};
+use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
+
+impl ClientSide {
+    /// Polls once, hands out what was answered, and posts the consumed RECVs again.
+    #[inline]
+    pub(super) fn take_replies<P: Port>(
+        &mut self,
+        port: &mut P,
+        sink: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> usize {
+        let found = port.poll(self.options.reply_cq, &mut self.completions[..]);
+        let mut outcomes = 0;
+        for i in 0..found.min(POLL_MAX) {
+            outcomes += usize::from(self.handle_completion(i, sink));
+        }
+        if found > 0 {
+            for lane in &mut self.lanes {
+                if !lane.consumed.is_empty() && lane.post_recvs(port).is_err() {
+                    self.counters.recvs_short += lane.consumed.len() as u64;
+                }
+            }
+        }
+        outcomes
+    }
+
+    /// Frees the send queues' slots and counts WRITEs that failed. Their requests are retried like
+    /// any that goes unanswered.
+    #[cold]
+    pub(super) fn take_completions<P: Port>(&mut self, port: &mut P) {
+        let found = port.poll(self.options.request_cq, &mut self.completions[..]);
+        for done in self.completions.iter().take(found) {
+            if done.status != Status::Success {
+                self.counters.failed_completions += 1;
+            }
+            let mut lanes = self.lanes.iter_mut();
+            if let Some(lane) = lanes.find(|lane| lane.spec.requests == done.qp) {
+                lane.signals.arrived();
+            }
+        }
+    }
+
+    /// Matches one completion to its request; whether that gave an outcome.
+    #[inline]
+    fn handle_completion(&mut self, i: usize, sink: &mut impl FnMut(u64, Outcome<'_>)) -> bool {
+        let Self {
+            lanes,
+            options,
+            completions,
+            large,
+            counters,
+            ..
+        } = self;
+        let completion = &completions[i];
+        if completion.status != Status::Success {
+            counters.failed_completions += 1;
+            return_recv(lanes, completion);
+            return false;
+        }
+        let (worker, sequence) = split_imm(completion.imm.unwrap_or(u32::MAX));
+        let lane = lanes.get_mut(usize::from(worker));
+        let Some(lane) = lane.filter(|lane| lane.receives_at(completion.qp)) else {
+            counters.malformed_replies += 1;
+            return_recv(lanes, completion);
+            return false;
+        };
+        let bytes = payload(lane, completion, large);
+        lane.recv_consumed(completion.wr_id);
+        let Some(answer) = Answer::read(bytes) else {
+            counters.malformed_replies += 1;
+            return false;
+        };
+        if answer.head.epoch() != lane.spec.epoch.get() {
+            counters.stale_epoch += 1;
+            return false;
+        }
+        match lane.settle(options.window, sequence) {
+            Settled::Now(token) => {
+                counters.answers += 1;
+                sink(token, Outcome::Answered(answer));
+                true
+            }
+            Settled::Reclaimed => {
+                counters.reclaimed += 1;
+                false
+            }
+            Settled::Before => {
+                counters.stale_replies += 1;
+                false
+            }
+        }
+    }
+}
+
+/// What a reply did to its slot.
+enum Settled {
+    /// It answered the request of this token.
+    Now(u64),
+    /// The request was given up before; the slot is free again.
+    Reclaimed,
+    /// The slot had its answer already.
+    Before,
+}
+
+impl Lane {
+    #[inline]
+    fn settle(&mut self, window: Window, sequence: Sequence) -> Settled {
+        let index = window.slot(sequence);
+        let slot = &self.slots[index];
+        let token = slot.token;
+        if slot.sequence != sequence {
+            return Settled::Before;
+        }
+        let settled = match slot.state {
+            State::InFlight => Settled::Now(token),
+            State::Abandoned | State::Lost => Settled::Reclaimed,
+            State::Free | State::Queued => return Settled::Before,
+        };
+        self.release(index);
+        settled
+    }
+}
+
+/// Gives the RECV of a completion that is no reply of ours back to its queue pair. A flushed one
+/// would only be flushed again.
+#[cold]
+fn return_recv(lanes: &mut [Lane], completion: &Completion) {
+    if completion.status == Status::Flushed {
+        return;
+    }
+    let mut lanes = lanes.iter_mut();
+    if let Some(lane) = lanes.find(|lane| lane.receives_at(completion.qp)) {
+        lane.recv_consumed(completion.wr_id);
+    }
+}
+
+/// The bytes of a reply: in the completion, or copied out of the RECV's buffer into `large`.
+#[inline]
+fn payload<'a>(lane: &Lane, completion: &'a Completion, large: &'a mut [u64]) -> &'a [u8] {
+    if let Some(inline) = &completion.inline {
+        return inline_bytes(inline);
+    }
+    let stride = size_of_val(large);
+    let len = (completion.byte_len as usize).min(stride);
+    let at = (completion.wr_id as usize).saturating_mul(stride);
+    let bytes = &mut large.as_mut_bytes()[..len];
+    match lane.receive.slice(at..at.saturating_add(stride)) {
+        Ok(buffer) => buffer.read_bytes(0, bytes),
+        Err(_) => return &[],
+    }
+    bytes
+}
+
+#[inline]
+fn inline_bytes(inline: &InlineData) -> &[u8] {
+    &inline.words().as_bytes()[..inline.len()]
+}
+
+impl<'a> Answer<'a> {
+    /// Reads a reply; `None` when it is none.
+    #[inline]
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk()?;
+        let head = ReplyHead(u64::from_le_bytes(*head));
+        let status = head.status()?;
+        let (number, value) = match rest.split_first_chunk() {
+            Some((number, value)) => (Some(u64::from_le_bytes(*number)), value),
+            None => (None, rest),
+        };
+        let (value, value_len) = match status {
+            ReplyStatus::ReplyTooLarge => (&[][..], u64::from_le_bytes(value.try_into().ok()?)),
+            _ => (value, value.len() as u64),
+        };
+        let whole = number.is_some() || bytes.len() + 8 == REPLY_HEAD_BYTES;
+        whole.then_some(Self {
+            head,
+            status,
+            number,
+            value,
+            value_len,
+        })
+    }
+}

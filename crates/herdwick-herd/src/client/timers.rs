@@ -1,0 +1,114 @@
+use super::{
+    ClientOptions, ClientSide, Outcome,
+    lane::{Lane, State},
+    nanos,
+};
+use crate::ClientCounters;
+
+/// Retries of a cancellation before its slot counts as lost. With pauses that double from 1 ms to
+/// 100 ms they take three seconds: longer than a lease stays silent.
+const CANCELLATIONS_MAX: u8 = 32;
+
+impl ClientSide {
+    /// Looks through the slots for what has waited too long; how many outcomes that gave.
+    #[cold]
+    pub(super) fn scan(&mut self, now: u64, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        let period = (nanos(self.options.retry_after) / 2).max(1);
+        self.next_scan = now.saturating_add(period);
+        let mut outcomes = 0;
+        for lane in &mut self.lanes {
+            lane.retries_left = self.options.recv_slack;
+            if lane.in_flight > 0 {
+                outcomes += lane.scan(now, &self.options, &mut self.counters, sink);
+            }
+        }
+        outcomes
+    }
+}
+
+impl Lane {
+    fn scan(
+        &mut self,
+        now: u64,
+        options: &ClientOptions,
+        counters: &mut ClientCounters,
+        sink: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> usize {
+        let mut outcomes = 0;
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            match slot.state {
+                State::Queued if now >= slot.deadline => {
+                    sink(slot.token, Outcome::Timeout);
+                    self.unqueue(index);
+                    counters.abandoned += 1;
+                    outcomes += 1;
+                }
+                State::InFlight if now >= slot.deadline => {
+                    sink(slot.token, slot.given_up());
+                    self.cancel(index, now);
+                    counters.abandoned += 1;
+                    outcomes += 1;
+                    self.retry(index, now, options, counters);
+                }
+                State::InFlight if now >= slot.retry_at => {
+                    self.retry(index, now, options, counters);
+                }
+                State::Abandoned if now >= slot.retry_at => {
+                    if slot.attempts >= CANCELLATIONS_MAX {
+                        self.slots[index].state = State::Lost;
+                        counters.slots_lost += 1;
+                    } else {
+                        self.retry(index, now, options, counters);
+                    }
+                }
+                _ => {}
+            }
+        }
+        outcomes
+    }
+
+    /// Takes back a request whose line was never written.
+    fn unqueue(&mut self, index: usize) {
+        self.pending
+            .retain(|pending| usize::from(*pending) != index);
+        self.slots[index].state = State::Free;
+        self.in_flight -= 1;
+    }
+
+    /// Turns a request given up into its cancellation, under the same sequence. If the worker never
+    /// saw the request, it will not execute it any more; if it did, it answers with what it
+    /// remembers. Either way the request cannot take effect after the answer.
+    fn cancel(&mut self, index: usize, now: u64) {
+        let slot = &mut self.slots[index];
+        self.lines[index].cancel();
+        slot.overflow_len = 0;
+        slot.attempts = 0;
+        slot.retry_at = now;
+        slot.state = State::Abandoned;
+    }
+
+    /// Writes the slot's line again, one attempt later, if the RECVs allow for another reply.
+    fn retry(
+        &mut self,
+        index: usize,
+        now: u64,
+        options: &ClientOptions,
+        counters: &mut ClientCounters,
+    ) {
+        if self.retries_left == 0 || self.pending.len() == self.pending.capacity() {
+            counters.retries_held += 1;
+            return;
+        }
+        self.retries_left -= 1;
+        counters.retries += 1;
+        let slot = &mut self.slots[index];
+        slot.attempts = slot.attempts.saturating_add(1);
+        let pause = nanos(options.retry_after)
+            .saturating_mul(1 << slot.attempts.min(32))
+            .min(nanos(options.retry_after_max));
+        slot.retry_at = now.saturating_add(pause);
+        self.lines[index].retry();
+        self.pending.push(index as u16);
+    }
+}

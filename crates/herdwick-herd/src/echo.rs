@@ -1,0 +1,43 @@
+use herdwick_mica::{Clock, Deadline, Execute, Item, Op, Reply, Request, Second, Sink, Status};
+
+/// Answers every GET with the same value and everything else with "not found": what is left of a
+/// server when the store is taken out, for measuring all the rest.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    value: Box<[u8]>,
+}
+
+impl Echo {
+    /// Answers with `value_bytes` bytes.
+    #[must_use]
+    pub fn new(value_bytes: usize) -> Self {
+        Self {
+            value: vec![b'e'; value_bytes].into(),
+        }
+    }
+}
+
+impl Execute for Echo {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        let hit = Reply::with(
+            Status::Done,
+            Item {
+                value: &self.value,
+                flags: 0,
+                version: 1,
+                deadline: Deadline::NEVER,
+                fetched: true,
+                last_access: Second(1),
+                won: false,
+                stale: false,
+                win_sent: false,
+            },
+        );
+        for (index, request) in batch.iter().enumerate() {
+            match request.op {
+                Op::Get(_) => sink.reply(index, &hit),
+                _ => sink.reply(index, &Reply::bare(Status::NotFound)),
+            }
+        }
+    }
+}

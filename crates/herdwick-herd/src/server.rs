@@ -1,0 +1,285 @@
+//! The worker's half: finds requests in its clients' lines, executes them in batches, answers.
+
+mod batch;
+mod chunk;
+mod gather;
+mod replies;
+mod roster;
+
+pub use chunk::Chunk;
+
+use std::fmt;
+
+use herdwick_fabric::{Completion, CqId, Opcode, Port, QpId, RegionId, Status};
+use herdwick_mem::Span;
+use herdwick_mica::{Clock, Execute};
+
+use crate::{ServerCounters, signals::Signals, wire::WORKERS_MAX};
+pub use batch::BATCH;
+use batch::Batch;
+use chunk::Attached;
+pub use replies::REPLY_BYTES_MIN;
+use replies::Replies;
+use roster::Roster;
+
+/// What a worker's server side is made with.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Which worker this is, below `workers`.
+    pub worker: usize,
+    /// How many there are: each owns one partition of the keys.
+    pub workers: usize,
+    /// The UD queue pair that replies leave by, with a send queue of at least
+    /// [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
+    pub replies: QpId,
+    /// The completion queue of its sends; nothing else completes there.
+    pub reply_cq: CqId,
+    /// Most bytes of a reply, head included: no more than the provider's `datagram_bytes_max`.
+    pub reply_bytes_max: usize,
+    /// Local memory for replies too large for a completion, in the domain of `replies`:
+    /// [`ServerOptions::reply_memory`] bytes.
+    pub reply_region: RegionId,
+    /// Most work requests in one post: the provider's `postlist_max`.
+    pub postlist_max: usize,
+    /// Most clients.
+    pub clients_max: usize,
+}
+
+/// The server half of HERD at one worker.
+///
+/// - mutators, at set-up and tear-down: [`ServerSide::attach`], [`ServerSide::detach`]
+/// - the poll loop calls [`ServerSide::pass`], and before it sleeps, with the port armed,
+///   [`ServerSide::has_news`]
+/// - getters: [`ServerSide::clients`], [`ServerSide::counters`]
+pub struct ServerSide {
+    worker: u8,
+    options: ServerOptions,
+    roster: Roster,
+    batch: Batch,
+    signals: Signals,
+    counters: ServerCounters,
+}
+
+/// A client of one [`ServerSide`]; never valid again after its detachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    index: u32,
+    generation: u32,
+}
+
+/// The options contradict each other or the layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerOptionsError {
+    /// The worker's number is not below their count, or there are too many.
+    #[error("worker {worker} of {workers}: there are at most {WORKERS_MAX}, counted from 0")]
+    Worker {
+        /// Its number.
+        worker: usize,
+        /// How many there are to be.
+        workers: usize,
+    },
+    /// The memory for large replies is missing or too small.
+    #[error("{len} bytes for large replies, {needed} needed")]
+    Memory {
+        /// What there is.
+        len: usize,
+        /// What is needed.
+        needed: usize,
+    },
+    /// Too small for any reply, or for any post.
+    #[error(
+        "replies of {reply_bytes_max} bytes (at least {REPLY_BYTES_MIN}), \
+         {postlist_max} to a post (at least 1)"
+    )]
+    Replies {
+        /// The limit asked for.
+        reply_bytes_max: usize,
+        /// The limit asked for.
+        postlist_max: usize,
+    },
+}
+
+/// A client cannot be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// There are as many clients as there may be.
+    #[error("{0} clients are attached, the most there may be")]
+    Full(usize),
+    /// The memory is smaller than the window needs.
+    #[error("{what}: {len} bytes, the window needs {needed}")]
+    TooSmall {
+        /// Which memory.
+        what: &'static str,
+        /// What it has.
+        len: usize,
+        /// What it needs.
+        needed: usize,
+    },
+}
+
+impl ServerOptions {
+    /// Bytes of memory that replies of at most `reply_bytes_max` bytes need.
+    #[must_use]
+    pub const fn reply_memory(reply_bytes_max: usize) -> usize {
+        Replies::bytes(reply_bytes_max)
+    }
+}
+
+impl ServerSide {
+    /// A worker without clients.
+    ///
+    /// # Errors
+    /// [`ServerOptionsError`].
+    pub fn new<P: Port>(port: &P, options: ServerOptions) -> Result<Self, ServerOptionsError> {
+        let (worker, workers) = (options.worker, options.workers);
+        let number = u8::try_from(worker).ok().filter(|_| worker < workers);
+        let worker = number
+            .filter(|_| workers <= WORKERS_MAX)
+            .ok_or(ServerOptionsError::Worker { worker, workers })?;
+        if options.reply_bytes_max < REPLY_BYTES_MIN || options.postlist_max == 0 {
+            return Err(ServerOptionsError::Replies {
+                reply_bytes_max: options.reply_bytes_max,
+                postlist_max: options.postlist_max,
+            });
+        }
+        let memory = port.region(options.reply_region).cloned();
+        let len = memory.as_ref().map_or(0, Span::len);
+        let needed = ServerOptions::reply_memory(options.reply_bytes_max);
+        let memory = memory
+            .filter(|memory| memory.len() >= needed)
+            .ok_or(ServerOptionsError::Memory { len, needed })?;
+        let replies = Replies::new(memory, options.reply_region, options.reply_bytes_max);
+        Ok(Self {
+            worker,
+            roster: Roster::new(options.clients_max),
+            batch: Batch::new(replies),
+            signals: Signals::default(),
+            counters: ServerCounters::default(),
+            options,
+        })
+    }
+
+    /// Takes a client into service. Its lines must be zeroed, or their epoch a new one.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach(&mut self, mut client: Chunk) -> Result<ClientId, AttachError> {
+        let areas = [
+            ("request lines", &client.lines, client.window.line_bytes()),
+            (
+                "overflow areas",
+                &client.overflow,
+                client.window.overflow_bytes(),
+            ),
+        ];
+        for (what, span, needed) in areas {
+            let len = span.len();
+            if len < needed {
+                return Err(AttachError::TooSmall { what, len, needed });
+            }
+        }
+        client.reply_bytes_max = client
+            .reply_bytes_max
+            .clamp(REPLY_BYTES_MIN, self.options.reply_bytes_max);
+        self.roster
+            .insert(Attached::new(client))
+            .ok_or(AttachError::Full(self.options.clients_max))
+    }
+
+    /// Takes a client out of service and gives its memory back; `None` if it was not in service.
+    /// From the return on, nothing reads that memory and nothing is sent to that address.
+    pub fn detach(&mut self, client: ClientId) -> Option<Chunk> {
+        self.roster.remove(client).map(|attached| attached.chunk)
+    }
+
+    /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their
+    /// replies as one postlist. Returns how many there were.
+    pub fn pass<P: Port, E: Execute>(&mut self, port: &mut P, clock: Clock, exec: &mut E) -> usize {
+        self.gather();
+        let requests = self.batch.len();
+        if requests == 0 {
+            return 0;
+        }
+        self.counters.requests += requests as u64;
+        self.counters.batches += 1;
+        self.batch
+            .execute(clock, exec, &mut self.roster, &mut self.counters);
+        self.send(port);
+        self.batch.clear();
+        requests
+    }
+
+    /// Whether any slot of any client holds something that no pass has looked at. Costs a line a
+    /// slot: for the last look before sleeping.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.roster.iter().any(Attached::has_news)
+    }
+
+    /// How many clients are attached.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.roster.len()
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &ServerCounters {
+        &self.counters
+    }
+
+    fn send<P: Port>(&mut self, port: &mut P) {
+        let mut sends = self.batch.sends();
+        for postlist in sends.chunks_mut(self.options.postlist_max) {
+            let count = postlist.len();
+            let signaled = self.signals.due(count) || self.batch.replies.holds_cells();
+            if let (true, Some(last)) = (signaled, postlist.last_mut()) {
+                last.signaled = true;
+            }
+            match port.post_send(self.options.replies, postlist) {
+                Ok(()) => self.signals.posted(count, signaled),
+                Err(_) => self.counters.replies_refused += count as u64,
+            }
+        }
+        drop(sends);
+        if self.signals.awaited() {
+            self.take_completions(port);
+        }
+    }
+
+    /// Frees what was sent and counts what failed.
+    fn take_completions<P: Port>(&mut self, port: &mut P) {
+        let mut done = [NO_COMPLETION; 4];
+        let found = port.poll(self.options.reply_cq, &mut done);
+        for done in done.iter().take(found) {
+            self.batch.replies.sent(done.wr_id);
+            if done.status == Status::Success {
+                self.signals.arrived();
+            } else {
+                self.counters.replies_failed += 1;
+            }
+        }
+    }
+}
+
+/// What a completion array holds before it is polled into.
+pub(crate) const NO_COMPLETION: Completion = Completion {
+    wr_id: 0,
+    status: Status::Flushed,
+    opcode: Opcode::Send,
+    qp: QpId(0),
+    byte_len: 0,
+    imm: None,
+    source: None,
+    inline: None,
+};
+
+impl fmt::Debug for ServerSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerSide")
+            .field("worker", &self.worker)
+            .field("clients", &self.clients())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,184 @@
+use herdwick_fabric::AddressHandle;
+use herdwick_mem::{Span, Words};
+
+use crate::wire::{
+    CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Window,
+};
+
+/// One client's slots at one worker, and where its replies go.
+#[derive(Debug)]
+pub struct Chunk {
+    /// The request lines, [`Window::line_bytes`] long; the client writes them at any instant.
+    pub lines: Span,
+    /// The overflow areas, [`Window::overflow_bytes`] long; the client writes them too.
+    pub overflow: Span,
+    /// How many slots there are.
+    pub window: Window,
+    /// The lease's epoch; lines of any other are refused.
+    pub epoch: Epoch,
+    /// The client's UD queue pair.
+    pub address: AddressHandle,
+    /// Bytes of the RECVs that the client posts. The server's own limit may be lower.
+    pub reply_bytes_max: usize,
+}
+
+/// A [`Chunk`] in service: what the server knows of each slot, and where it looks next.
+pub(super) struct Attached {
+    pub(super) chunk: Chunk,
+    pub(super) slots: Box<[Slot]>,
+    /// The slot whose request is expected next.
+    pub(super) cursor: usize,
+    /// How far ahead of the cursor the sweep looks next.
+    sweep: usize,
+    /// Polls since a request was last found.
+    pub(super) idle: u32,
+}
+
+/// What the server remembers of one slot. The client cannot reach it.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    /// The control word last judged; the slot is quiet while it stays.
+    seen: Control,
+    /// The sequence of the next new request.
+    next: Sequence,
+    pub(super) last: Last,
+    /// Words 0 and 1 of the last reply, where `last` says so.
+    pub(super) reply: [u64; 2],
+}
+
+/// How to answer a retry of a slot's last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Last {
+    /// There was none.
+    None,
+    /// It was a read: run it again.
+    Rerun,
+    /// It waits in this pass's batch; its reply is on the way.
+    Pending,
+    /// So many words of reply are remembered.
+    Words(u8),
+}
+
+/// What a control word means to its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing has changed.
+    Quiet,
+    /// The next request.
+    New,
+    /// The last request again.
+    Retry,
+    /// Of another lease.
+    StaleEpoch,
+    /// Neither the next nor the last.
+    OutOfWindow,
+}
+
+impl Attached {
+    pub(super) fn new(chunk: Chunk) -> Self {
+        let slots = (0..chunk.window.slots()).map(|slot| Slot {
+            seen: Control::default(),
+            next: Sequence::default().plus(slot),
+            last: Last::None,
+            reply: [0; 2],
+        });
+        Self {
+            slots: slots.collect(),
+            chunk,
+            cursor: 0,
+            sweep: 1,
+            idle: 0,
+        }
+    }
+
+    /// The control word of `slot`; what was written before it can be read after.
+    #[inline]
+    pub(super) fn control(&self, slot: usize) -> Control {
+        let word = slot * LINE_WORDS + CONTROL_WORD;
+        Control(self.chunk.lines.load_acquire(word))
+    }
+
+    /// Asks for the line that the cursor will reach in `ahead` steps.
+    #[inline]
+    pub(super) fn prefetch(&self, ahead: usize) {
+        let slot = (self.cursor + ahead) & (self.slots.len() - 1);
+        self.chunk.lines.prefetch(slot * LINE_WORDS);
+    }
+
+    /// The line of `slot`, copied once, under the control word that was judged.
+    #[inline]
+    pub(super) fn copy_line(&self, slot: usize, control: Control) -> Line {
+        Line::copied(&self.chunk.lines, slot * LINE_WORDS, control)
+    }
+
+    /// Copies the overflowing body of `slot` into `out`.
+    pub(super) fn copy_overflow(&self, slot: usize, out: &mut [u8]) {
+        self.chunk.overflow.read_bytes(slot * OVERFLOW_BYTES, out);
+    }
+
+    #[inline]
+    pub(super) fn judge(&self, slot: usize, control: Control) -> Verdict {
+        let known = &self.slots[slot];
+        if control == known.seen {
+            return Verdict::Quiet;
+        }
+        let stamp = control.stamp();
+        if stamp.epoch() != self.chunk.epoch.get() {
+            return Verdict::StaleEpoch;
+        }
+        if stamp.sequence() == known.next {
+            return Verdict::New;
+        }
+        let last = known.next.minus(self.slots.len());
+        if stamp.sequence() == last && known.last != Last::None {
+            return Verdict::Retry;
+        }
+        Verdict::OutOfWindow
+    }
+
+    /// Remembers that `control` was judged.
+    #[inline]
+    pub(super) fn mark_seen(&mut self, slot: usize, control: Control) {
+        self.slots[slot].seen = control;
+    }
+
+    /// The slot's next request was taken; `last` says how to answer its retries.
+    #[inline]
+    pub(super) fn take(&mut self, slot: usize, last: Last) {
+        let window = self.slots.len();
+        let known = &mut self.slots[slot];
+        known.next = known.next.plus(window);
+        known.last = last;
+    }
+
+    #[inline]
+    pub(super) fn step(&mut self) {
+        self.cursor = (self.cursor + 1) & (self.slots.len() - 1);
+        self.sweep = 1;
+    }
+
+    /// The slot the sweep looks at now: nearest behind the cursor first, then ever further.
+    pub(super) fn sweep_slot(&mut self) -> usize {
+        let slot = (self.cursor + self.sweep) & (self.slots.len() - 1);
+        self.sweep += 1;
+        if self.sweep >= self.slots.len() {
+            self.sweep = 1;
+        }
+        slot
+    }
+
+    /// A new request overtook the one at the cursor: the cursor follows it, and leaves what is
+    /// missing to the sweep. A late arrival, more than half a window back, moves nothing.
+    pub(super) fn overtaken_by(&mut self, slot: usize) {
+        let mask = self.slots.len() - 1;
+        if slot.wrapping_sub(self.cursor) & mask <= mask / 2 {
+            self.cursor = slot;
+            self.step();
+        }
+    }
+
+    /// Whether any slot holds a word not judged yet.
+    pub(super) fn has_news(&self) -> bool {
+        (0..self.slots.len()).any(|slot| self.control(slot) != self.slots[slot].seen)
+    }
+}

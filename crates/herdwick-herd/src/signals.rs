@@ -1,0 +1,47 @@
+/// Unsignaled work requests after which one is signaled.
+const QUIET_MAX: usize = 64;
+
+/// Asks for a completion now and then: a send queue's slots are free again when a later completion
+/// is polled, and only then.
+///
+/// With postlists of at most 32, at most 64 + 31 requests are posted without a signaled one among
+/// them: a send queue of [`SEND_DEPTH_MIN`] never fills up for want of a completion.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    quiet: usize,
+    outstanding: usize,
+}
+
+/// Work requests that the send queues of requests and replies hold at least.
+pub const SEND_DEPTH_MIN: usize = 2 * QUIET_MAX;
+
+impl Signals {
+    /// Whether the last of `count` requests to be posted is to be signaled.
+    #[inline]
+    pub(crate) fn due(&self, count: usize) -> bool {
+        self.quiet + count >= QUIET_MAX
+    }
+
+    /// Notes that `count` requests were posted.
+    #[inline]
+    pub(crate) fn posted(&mut self, count: usize, signaled: bool) {
+        if signaled {
+            self.quiet = 0;
+            self.outstanding += 1;
+        } else {
+            self.quiet += count;
+        }
+    }
+
+    /// Whether a completion is on its way.
+    #[inline]
+    pub(crate) fn awaited(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Notes that one arrived.
+    #[inline]
+    pub(crate) fn arrived(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+}

@@ -1,0 +1,304 @@
+use super::{BODY_LEN, CONTROL_OFFSET, EPOCH, KEY_LEN, OPCODE, SEQUENCE};
+
+const KEY_LEN_SHIFT: u32 = KEY_LEN.shift_in(CONTROL_OFFSET);
+const BODY_LEN_SHIFT: u32 = BODY_LEN.shift_in(CONTROL_OFFSET);
+const ATTEMPT_SHIFT: u32 = BODY_LEN_SHIFT + 6;
+const STAMP_SHIFT: u32 = SEQUENCE.shift_in(CONTROL_OFFSET);
+const EPOCH_SHIFT: u32 = EPOCH.shift_in(CONTROL_OFFSET);
+const _: () = assert!(OPCODE.shift_in(CONTROL_OFFSET) == 0 && EPOCH_SHIFT == STAMP_SHIFT + 24);
+
+/// Sequence numbers before they come round again.
+pub const SEQUENCES: u32 = 1 << (8 * SEQUENCE.bytes);
+/// Attempts that a control word tells apart.
+pub const ATTEMPTS: u8 = 4;
+
+/// The number of a request: 24 bits, counted per slot in steps of the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sequence(u32);
+
+impl Sequence {
+    /// The lower 24 bits of `number`.
+    #[inline]
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number & (SEQUENCES - 1))
+    }
+
+    /// The number, below [`SEQUENCES`].
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The sequence `steps` later.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, steps: usize) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "counted modulo 2^24 anyway"
+        )]
+        Self::new(self.0.wrapping_add(steps as u32))
+    }
+
+    /// The sequence `steps` earlier.
+    #[inline]
+    #[must_use]
+    pub const fn minus(self, steps: usize) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "counted modulo 2^24 anyway"
+        )]
+        Self::new(self.0.wrapping_sub(steps as u32))
+    }
+}
+
+/// Which lease of a client a request belongs to: never 0, so that zeroed memory holds none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Epoch(u16);
+
+impl Epoch {
+    /// Any number but 0.
+    #[must_use]
+    pub const fn new(number: u16) -> Option<Self> {
+        if number == 0 {
+            None
+        } else {
+            Some(Self(number))
+        }
+    }
+
+    /// The number.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// Epoch and sequence: what makes a request new, old, or none of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// The request `sequence` of lease `epoch`.
+    #[inline]
+    #[must_use]
+    pub const fn new(epoch: Epoch, sequence: Sequence) -> Self {
+        Self((epoch.0 as u64) << 24 | sequence.0 as u64)
+    }
+
+    /// Its sequence.
+    #[inline]
+    #[must_use]
+    pub const fn sequence(self) -> Sequence {
+        Sequence::new(self.0 as u32)
+    }
+
+    /// Its epoch, 0 included: a peer wrote it.
+    #[inline]
+    #[must_use]
+    pub const fn epoch(self) -> u16 {
+        (self.0 >> 24) as u16
+    }
+}
+
+/// The operations of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OpCode {
+    /// Read.
+    Get = 1,
+    /// Read and give a new exptime.
+    Gat = 2,
+    /// Store.
+    Set = 3,
+    /// Store if absent.
+    Add = 4,
+    /// Store if present.
+    Replace = 5,
+    /// Store behind.
+    Append = 6,
+    /// Store before.
+    Prepend = 7,
+    /// Remove.
+    Delete = 8,
+    /// Add to a number.
+    Incr = 9,
+    /// Subtract from a number.
+    Decr = 10,
+    /// Give the slot back without doing anything; the rest of the line is not looked at.
+    Cancel = 11,
+}
+
+impl OpCode {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 11] = [
+        Self::Get,
+        Self::Gat,
+        Self::Set,
+        Self::Add,
+        Self::Replace,
+        Self::Append,
+        Self::Prepend,
+        Self::Delete,
+        Self::Incr,
+        Self::Decr,
+        Self::Cancel,
+    ];
+
+    /// The operation of `code`.
+    #[inline]
+    #[must_use]
+    pub const fn new(code: u8) -> Option<Self> {
+        if code == 0 || code as usize > Self::ALL.len() {
+            return None;
+        }
+        Some(Self::ALL[code as usize - 1])
+    }
+
+    /// Whether it may follow a read under the read's sequence.
+    #[inline]
+    #[must_use]
+    pub const fn may_rerun(self) -> bool {
+        self.is_read() || matches!(self, Self::Cancel)
+    }
+
+    /// Whether running it twice does what running it once does; such requests are re-run, not
+    /// remembered.
+    #[inline]
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Get | Self::Gat)
+    }
+}
+
+/// The last word of a line: what to do, how long things are, and whose turn it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control(pub u64);
+
+impl Control {
+    /// A first attempt.
+    #[inline]
+    #[must_use]
+    pub const fn new(op: OpCode, bits: u8, key_len: u8, body_len: u8, stamp: Stamp) -> Self {
+        Self(
+            (op as u8 | bits) as u64
+                | (key_len as u64) << KEY_LEN_SHIFT
+                | (body_len as u64) << BODY_LEN_SHIFT
+                | stamp.0 << STAMP_SHIFT,
+        )
+    }
+
+    /// The operation, unless the code names none.
+    #[inline]
+    #[must_use]
+    pub const fn op(self) -> Option<OpCode> {
+        OpCode::new(self.0 as u8 & 0xf)
+    }
+
+    /// HAS_ATTR, HAS_COMPARE, the reserved bit and OVERFLOW.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0 as u8 & 0xf0
+    }
+
+    /// Bytes of key.
+    #[inline]
+    #[must_use]
+    pub const fn key_len(self) -> usize {
+        (self.0 >> KEY_LEN_SHIFT) as usize & 0xff
+    }
+
+    /// Bytes of body in the line.
+    #[inline]
+    #[must_use]
+    pub const fn body_len(self) -> usize {
+        (self.0 >> BODY_LEN_SHIFT) as usize & 0x3f
+    }
+
+    /// Which attempt this is, modulo [`ATTEMPTS`].
+    #[inline]
+    #[must_use]
+    pub const fn attempt(self) -> u8 {
+        (self.0 >> ATTEMPT_SHIFT) as u8 & (ATTEMPTS - 1)
+    }
+
+    /// The same request, one attempt later.
+    #[inline]
+    #[must_use]
+    pub const fn retried(self) -> Self {
+        let attempt = (self.attempt() + 1) & (ATTEMPTS - 1);
+        let others = self.0 & !((ATTEMPTS as u64 - 1) << ATTEMPT_SHIFT);
+        Self(others | (attempt as u64) << ATTEMPT_SHIFT)
+    }
+
+    /// The cancellation of the same request, as the same attempt.
+    #[inline]
+    #[must_use]
+    pub const fn canceled(self) -> Self {
+        Self(self.0 & !0xff | OpCode::Cancel as u64)
+    }
+
+    /// Whose request it is.
+    #[inline]
+    #[must_use]
+    pub const fn stamp(self) -> Stamp {
+        Stamp(self.0 >> STAMP_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(sequence: u32) -> Control {
+        let stamp = Stamp::new(Epoch::new(0xbeef).unwrap(), Sequence::new(sequence));
+        Control::new(OpCode::Decr, super::super::HAS_ATTR, 250, 48, stamp)
+    }
+
+    #[test]
+    fn every_part_comes_back() {
+        let control = control(0xff_fffe);
+        assert_eq!(
+            control.0.to_le_bytes(),
+            [0x1a, 250, 48, 0xfe, 0xff, 0xff, 0xef, 0xbe]
+        );
+        assert_eq!(control.op(), Some(OpCode::Decr));
+        assert_eq!(control.bits(), super::super::HAS_ATTR);
+        assert_eq!((control.key_len(), control.body_len()), (250, 48));
+        assert_eq!(control.stamp().sequence(), Sequence::new(0xff_fffe));
+        assert_eq!(control.stamp().epoch(), 0xbeef);
+    }
+
+    #[test]
+    fn a_retry_differs_in_its_attempt_alone() {
+        let first = control(7);
+        let mut retried = first;
+        for attempt in [1, 2, 3, 0] {
+            retried = retried.retried();
+            assert_eq!(retried.attempt(), attempt);
+            assert_eq!(retried.stamp(), first.stamp());
+            assert_eq!(retried.body_len(), first.body_len());
+        }
+        assert_eq!(retried, first);
+    }
+
+    #[test]
+    fn sequences_come_round() {
+        assert_eq!(Sequence::new(SEQUENCES - 1).plus(1), Sequence::new(0));
+        assert_eq!(Sequence::new(3).minus(8), Sequence::new(SEQUENCES - 5));
+    }
+
+    #[test]
+    fn every_operation_has_its_code() {
+        for (i, op) in OpCode::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(op as u8), i + 1);
+            assert_eq!(OpCode::new(op as u8), Some(op));
+        }
+        assert_eq!(OpCode::new(0), None);
+        assert_eq!(OpCode::new(12), None);
+    }
+}
