@@ -9,12 +9,22 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod counters;
 mod hash;
+mod index;
+mod item;
+mod log;
+mod number;
+mod ops;
 mod request;
+mod room;
+mod store;
 
 pub use clock::{Clock, Deadline, Second};
+pub use counters::Counters;
 pub use hash::{HashKey, KeyHash};
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
+pub use store::{Store, StoreConfig, StoreError};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -1,0 +1,280 @@
+use std::io;
+
+use herdwick_mem::{Arena, prefetch_read};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{KeyHash, item::ALIGN, log::Offset};
+
+/// Ways of a bucket.
+const WAYS: usize = 8;
+
+/// A slot: tag in bits 48..64, the bucket's overflow mark in bit 47 (of way 0 only), offset in
+/// 8-byte units in bits 0..47. A tag is never 0, so a slot with tag 0 is free.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(64))]
+struct Bucket([u64; WAYS]);
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+/// Bytes of a bucket.
+pub(crate) const BUCKET: usize = size_of::<Bucket>();
+
+const TAG_SHIFT: u32 = 48;
+const OVERFLOWED: u64 = 1 << 47;
+const OFFSET: u64 = OVERFLOWED - 1;
+
+/// One slot, by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    bucket: usize,
+    way: usize,
+}
+
+/// The lossy index: partial-key cuckoo hashing, two buckets a key, bounded work always.
+pub(crate) struct Index {
+    buckets: Arena<Bucket>,
+}
+
+impl Index {
+    /// An index of `buckets`, 1 to 2^32.
+    pub(crate) fn new(buckets: usize) -> io::Result<Self> {
+        debug_assert!(buckets > 0 && buckets <= 1 << 32);
+        Ok(Self {
+            buckets: Arena::zeroed(buckets)?,
+        })
+    }
+
+    /// Slots, free ones included.
+    pub(crate) fn slots(&self) -> usize {
+        self.buckets.len() * WAYS
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.buckets.as_mut_bytes().fill(0);
+    }
+
+    /// The entry of `hash` whose item `is_it`.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        hash: KeyHash,
+        mut is_it: impl FnMut(Offset) -> bool,
+    ) -> Option<(Place, Offset)> {
+        let tag = tag(hash);
+        let first = self.first(hash);
+        if let Some(found) = self.find_in(first, tag, &mut is_it) {
+            return Some(found);
+        }
+        if !self.buckets[first].overflowed() {
+            return None;
+        }
+        self.find_in(self.other(first, tag), tag, &mut is_it)
+    }
+
+    /// Points the entry at `offset`.
+    #[inline]
+    pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
+        self.buckets[place.bucket].set(place.way, tag(hash), offset);
+    }
+
+    /// Frees the entry.
+    #[inline]
+    pub(crate) fn remove(&mut self, place: Place) {
+        self.buckets[place.bucket].0[place.way] &= OVERFLOWED;
+    }
+
+    /// Adds an entry for a key that has none. Where both buckets are full and no neighbour can
+    /// step aside, the entry with the greatest `age` is replaced and returned.
+    pub(crate) fn insert(
+        &mut self,
+        hash: KeyHash,
+        offset: Offset,
+        age: impl Fn(Offset) -> usize,
+    ) -> Option<Offset> {
+        let tag = tag(hash);
+        let first = self.first(hash);
+        let second = self.other(first, tag);
+        let (place, evicted) = match self.make_way(first, second) {
+            Some(place) => (place, None),
+            None => {
+                let (place, oldest) = self.oldest(first, second, age);
+                (place, Some(oldest))
+            }
+        };
+        if place.bucket != first {
+            self.buckets[first].mark_overflowed();
+        }
+        self.buckets[place.bucket].set(place.way, tag, offset);
+        evicted
+    }
+
+    /// Brings the bucket in which `hash` is looked for first near.
+    #[inline]
+    pub(crate) fn prefetch_first(&self, hash: KeyHash) {
+        prefetch_read(&self.buckets, self.first(hash));
+    }
+
+    /// Brings the other bucket near if there is reason to look there.
+    #[inline]
+    pub(crate) fn prefetch_other(&self, hash: KeyHash) -> bool {
+        let first = self.first(hash);
+        let overflowed = self.buckets[first].overflowed();
+        if overflowed {
+            prefetch_read(&self.buckets, self.other(first, tag(hash)));
+        }
+        overflowed
+    }
+
+    /// Where the item of `hash` probably is, going by the tags of its first bucket.
+    #[inline]
+    pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<Offset> {
+        let bucket = &self.buckets[self.first(hash)];
+        bucket.ways(tag(hash)).next().map(|way| bucket.offset(way))
+    }
+
+    /// As [`Self::guess_first`], in its other bucket.
+    #[inline]
+    pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<Offset> {
+        let tag = tag(hash);
+        let bucket = &self.buckets[self.other(self.first(hash), tag)];
+        bucket.ways(tag).next().map(|way| bucket.offset(way))
+    }
+
+    #[inline]
+    fn find_in(
+        &self,
+        bucket: usize,
+        tag: u16,
+        is_it: &mut impl FnMut(Offset) -> bool,
+    ) -> Option<(Place, Offset)> {
+        let slots = &self.buckets[bucket];
+        slots
+            .ways(tag)
+            .map(|way| (Place { bucket, way }, slots.offset(way)))
+            .find(|&(_, offset)| is_it(offset))
+    }
+
+    /// A free slot in one of the buckets, freed by a neighbour that steps into its other bucket
+    /// if need be.
+    fn make_way(&mut self, first: usize, second: usize) -> Option<Place> {
+        for bucket in [first, second] {
+            if let Some(way) = self.buckets[bucket].free() {
+                return Some(Place { bucket, way });
+            }
+        }
+        for bucket in [first, second] {
+            for way in 0..WAYS {
+                if self.step_aside(bucket, way) {
+                    return Some(Place { bucket, way });
+                }
+            }
+        }
+        None
+    }
+
+    fn step_aside(&mut self, bucket: usize, way: usize) -> bool {
+        let (tag, offset) = self.buckets[bucket].entry(way);
+        let other = self.other(bucket, tag);
+        let Some(free) = self.buckets[other].free() else {
+            return false;
+        };
+        self.buckets[other].set(free, tag, offset);
+        // Which of the two is the neighbour's first bucket cannot be told from its tag. If it is
+        // this one, a search for it must go on; if not, the mark costs a search a line.
+        self.buckets[bucket].mark_overflowed();
+        true
+    }
+
+    fn oldest(
+        &self,
+        first: usize,
+        second: usize,
+        age: impl Fn(Offset) -> usize,
+    ) -> (Place, Offset) {
+        [first, second]
+            .into_iter()
+            .flat_map(|bucket| (0..WAYS).map(move |way| Place { bucket, way }))
+            .map(|place| (place, self.buckets[place.bucket].offset(place.way)))
+            .max_by_key(|&(_, offset)| age(offset))
+            .expect("two buckets have slots")
+    }
+
+    /// Multiply-shift: bits 16..48 of the hash scaled to the number of buckets.
+    #[inline]
+    fn first(&self, hash: KeyHash) -> usize {
+        scale((hash.0 >> 16) as u32, self.buckets.len())
+    }
+
+    /// The other bucket of an entry: the difference to a point that its tag alone decides, so
+    /// that the other of the other is where it came from, for any number of buckets.
+    #[inline]
+    fn other(&self, bucket: usize, tag: u16) -> usize {
+        let buckets = self.buckets.len();
+        let point = scale(u32::from(tag).wrapping_mul(0x9e37_79b1), buckets);
+        if point >= bucket {
+            point - bucket
+        } else {
+            point + buckets - bucket
+        }
+    }
+}
+
+impl Bucket {
+    /// The ways that carry `tag`.
+    #[inline]
+    fn ways(&self, tag: u16) -> impl Iterator<Item = usize> + use<> {
+        let mut ways = 0u32;
+        for (way, slot) in self.0.iter().enumerate() {
+            ways |= u32::from((slot >> TAG_SHIFT) as u16 == tag) << way;
+        }
+        std::iter::from_fn(move || {
+            (ways != 0).then(|| {
+                let way = ways.trailing_zeros() as usize;
+                ways &= ways - 1;
+                way % WAYS
+            })
+        })
+    }
+
+    #[inline]
+    fn free(&self) -> Option<usize> {
+        self.ways(0).next()
+    }
+
+    #[inline]
+    fn entry(&self, way: usize) -> (u16, Offset) {
+        ((self.0[way] >> TAG_SHIFT) as u16, self.offset(way))
+    }
+
+    #[inline]
+    fn offset(&self, way: usize) -> Offset {
+        Offset((self.0[way] & OFFSET) as usize * ALIGN)
+    }
+
+    #[inline]
+    fn set(&mut self, way: usize, tag: u16, offset: Offset) {
+        let entry = u64::from(tag) << TAG_SHIFT | (offset.0 / ALIGN) as u64;
+        self.0[way] = (self.0[way] & OVERFLOWED) | entry;
+    }
+
+    #[inline]
+    fn overflowed(&self) -> bool {
+        self.0[0] & OVERFLOWED != 0
+    }
+
+    #[inline]
+    fn mark_overflowed(&mut self) {
+        self.0[0] |= OVERFLOWED;
+    }
+}
+
+/// Bits 0..16; 0 is the mark of a free slot, so 1 stands for it too.
+#[inline]
+fn tag(hash: KeyHash) -> u16 {
+    (hash.0 as u16).max(1)
+}
+
+#[inline]
+fn scale(x: u32, n: usize) -> usize {
+    ((u64::from(x) * n as u64) >> 32) as usize
+}

@@ -1,0 +1,86 @@
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{Deadline, Second};
+
+/// The first 32 bytes of an item in the log; key and value follow, then padding to 8 bytes.
+///
+/// The checksum covers `version..` to the end of the value, seeded with the key's length, so that
+/// it changes with everything that is not bookkeeping of reads.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// 1 to 250; 0 says that nothing follows up to the physical end of the log.
+    pub(crate) key_len: u8,
+    pub(crate) bits: u8,
+    /// The flush generation in which it was stored.
+    pub(crate) generation: U16,
+    pub(crate) crc: U32,
+    pub(crate) deadline: U32,
+    pub(crate) last_access: U32,
+    pub(crate) version: U64,
+    pub(crate) value_len: U32,
+    pub(crate) flags: U32,
+}
+
+/// Bytes of a [`Header`].
+pub(crate) const HEADER: usize = size_of::<Header>();
+/// Where the checksum's coverage begins.
+const CRC_FROM: usize = std::mem::offset_of!(Header, version);
+/// Items begin at multiples of this.
+pub(crate) const ALIGN: usize = 8;
+
+const _: () = assert!(HEADER == 32 && CRC_FROM == 16 && HEADER.is_multiple_of(ALIGN));
+const _: () = assert!(std::mem::offset_of!(Header, key_len) == 0);
+const _: () = assert!(std::mem::offset_of!(Header, value_len) == 24);
+
+/// Bits of [`Header::bits`].
+pub(crate) mod bit {
+    /// Read since it was stored.
+    pub(crate) const FETCHED: u8 = 1;
+    /// Marked stale by a delete or an older set.
+    pub(crate) const STALE: u8 = 2;
+    /// A reader has been told to recache it.
+    pub(crate) const WIN_SENT: u8 = 4;
+}
+
+impl Header {
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline(self.deadline.get())
+    }
+
+    pub(crate) fn last_access(&self) -> Second {
+        Second(self.last_access.get())
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, bit: u8) -> bool {
+        self.bits & bit != 0
+    }
+
+    /// Bytes of key and value.
+    #[inline]
+    pub(crate) fn payload(&self) -> usize {
+        self.key_len as usize + self.value_len.get() as usize
+    }
+
+    /// Bytes in the log, padding included.
+    #[inline]
+    pub(crate) fn footprint(&self) -> usize {
+        footprint(self.key_len as usize, self.value_len.get() as usize)
+    }
+}
+
+/// Bytes that an item takes in the log.
+#[inline]
+pub(crate) fn footprint(key_len: usize, value_len: usize) -> usize {
+    (HEADER + key_len + value_len).next_multiple_of(ALIGN)
+}
+
+/// The checksum of an item given as its bytes, header first, without padding.
+#[inline]
+pub(crate) fn checksum(item: &[u8]) -> u32 {
+    crc32c::crc32c_append(u32::from(item[0]), &item[CRC_FROM..])
+}

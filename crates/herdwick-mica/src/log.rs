@@ -1,0 +1,251 @@
+use std::io;
+
+use herdwick_mem::{Arena, prefetch_read};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::item::{ALIGN, HEADER, Header, checksum};
+
+/// Where an item begins: bytes from the log's first, a multiple of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offset(pub(crate) usize);
+
+/// A point in the log: `at` bytes into the memory, having passed `passed` bytes since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    at: usize,
+    passed: u64,
+}
+
+impl Cursor {
+    /// Bytes of log from the first ever written up to here, laps counted.
+    pub(crate) fn passed(self) -> u64 {
+        self.passed
+    }
+}
+
+/// Some bytes of the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) from: usize,
+    pub(crate) len: usize,
+}
+
+/// A circular run of items. New ones go in at the tail; the oldest come out at the head.
+///
+/// An item never straddles the physical end: what is left there is skipped, by a zero key length
+/// where there is room to write one. The length is a multiple of 8, so there always is, or
+/// nothing is left.
+pub(crate) struct Log {
+    bytes: Arena<u8>,
+    head: Cursor,
+    tail: Cursor,
+}
+
+impl Log {
+    /// A log of `len` bytes, a multiple of 8.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        debug_assert!(len.is_multiple_of(ALIGN));
+        Ok(Self {
+            bytes: Arena::zeroed(len)?,
+            head: Cursor::default(),
+            tail: Cursor::default(),
+        })
+    }
+
+    /// Bytes of the log.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets every item.
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    /// Bytes between tail and head.
+    pub(crate) fn free(&self) -> usize {
+        self.len() - (self.tail.passed - self.head.passed) as usize
+    }
+
+    /// Bytes that must be free for an item of `len` bytes: with what it skips at the end.
+    pub(crate) fn needs(&self, len: usize) -> usize {
+        let left = self.len() - self.tail.at;
+        if len <= left { len } else { left + len }
+    }
+
+    /// Takes `len` bytes at the tail, to be written by the caller at once.
+    pub(crate) fn reserve(&mut self, len: usize) -> Offset {
+        debug_assert!(self.needs(len) <= self.free());
+        let left = self.len() - self.tail.at;
+        if len > left {
+            if left > 0 {
+                self.bytes[self.tail.at] = 0;
+            }
+            self.tail.at = 0;
+            self.tail.passed += left as u64;
+        }
+        let at = self.tail.at;
+        self.tail = self.past(self.tail, len);
+        Offset(at)
+    }
+
+    /// `part.0 / part.1` of the log, in bytes.
+    #[inline]
+    pub(crate) fn share(&self, part: (usize, usize)) -> usize {
+        self.len() / part.1 * part.0
+    }
+
+    /// Where the oldest item is looked for.
+    pub(crate) fn head(&self) -> Cursor {
+        self.head
+    }
+
+    /// Behind the youngest item.
+    pub(crate) fn tail(&self) -> Cursor {
+        self.tail
+    }
+
+    /// Gives everything older than `cursor` back.
+    pub(crate) fn release(&mut self, cursor: Cursor) {
+        debug_assert!(self.head.passed <= cursor.passed && cursor.passed <= self.tail.passed);
+        self.head = cursor;
+    }
+
+    /// The first item at or behind `cursor`, and the point behind it. This walk is what eviction
+    /// runs on, and all that a scan of the log needs.
+    pub(crate) fn next(&self, mut cursor: Cursor) -> Option<(Offset, Cursor)> {
+        if cursor.passed >= self.tail.passed {
+            return None;
+        }
+        let left = self.len() - cursor.at;
+        if left == 0 || self.bytes[cursor.at] == 0 {
+            cursor = Cursor {
+                at: 0,
+                passed: cursor.passed + left as u64,
+            };
+        }
+        let at = Offset(cursor.at);
+        Some((at, self.past(cursor, self.header(at).footprint())))
+    }
+
+    /// How far back from the tail an item begins.
+    #[inline]
+    pub(crate) fn age(&self, at: Offset) -> usize {
+        if at.0 < self.tail.at {
+            self.tail.at - at.0
+        } else {
+            self.tail.at + self.len() - at.0
+        }
+    }
+
+    #[inline]
+    pub(crate) fn header(&self, at: Offset) -> &Header {
+        let bytes = &self.bytes[at.0..at.0 + HEADER];
+        Header::ref_from_bytes(bytes).expect("HEADER bytes are a Header")
+    }
+
+    #[inline]
+    pub(crate) fn header_mut(&mut self, at: Offset) -> &mut Header {
+        let bytes = &mut self.bytes[at.0..at.0 + HEADER];
+        Header::mut_from_bytes(bytes).expect("HEADER bytes are a Header")
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, at: Offset) -> &[u8] {
+        let from = at.0 + HEADER;
+        &self.bytes[from..from + self.header(at).key_len as usize]
+    }
+
+    #[inline]
+    pub(crate) fn value(&self, at: Offset) -> &[u8] {
+        let header = self.header(at);
+        let from = at.0 + HEADER + header.key_len as usize;
+        &self.bytes[from..from + header.value_len.get() as usize]
+    }
+
+    #[inline]
+    pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
+        let header = self.header(at);
+        let from = at.0 + HEADER + header.key_len as usize;
+        let to = from + header.value_len.get() as usize;
+        &mut self.bytes[from..to]
+    }
+
+    /// Whether the item at `at` has this key.
+    #[inline]
+    pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
+        self.key(at) == key
+    }
+
+    /// Writes an item and its checksum.
+    #[inline]
+    pub(crate) fn write(&mut self, at: Offset, header: &Header, key: &[u8], value: &[u8]) {
+        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
+        let (head, payload) = item.split_at_mut(HEADER);
+        head.copy_from_slice(header.as_bytes());
+        payload[..key.len()].copy_from_slice(key);
+        payload[key.len()..].copy_from_slice(value);
+        self.seal(at);
+    }
+
+    /// As [`Self::write`], with a value of `front`, the value now at `old`, and `back`. The item
+    /// may overlap the old one.
+    pub(crate) fn write_around(
+        &mut self,
+        at: Offset,
+        header: &Header,
+        key: &[u8],
+        (front, old, back): (&[u8], Run, &[u8]),
+    ) {
+        let value = at.0 + HEADER + key.len();
+        let middle = value + front.len();
+        self.bytes.copy_within(old.from..old.from + old.len, middle);
+        let end = middle + old.len;
+        self.bytes[value..middle].copy_from_slice(front);
+        self.bytes[end..end + back.len()].copy_from_slice(back);
+        self.bytes[at.0..at.0 + HEADER].copy_from_slice(header.as_bytes());
+        self.bytes[at.0 + HEADER..value].copy_from_slice(key);
+        self.seal(at);
+    }
+
+    /// Where an item's value lies.
+    pub(crate) fn value_run(&self, at: Offset) -> Run {
+        let header = self.header(at);
+        Run {
+            from: at.0 + HEADER + header.key_len as usize,
+            len: header.value_len.get() as usize,
+        }
+    }
+
+    /// Copies an item of `len` bytes; the two places may overlap.
+    pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
+        self.bytes.copy_within(from.0..from.0 + len, to.0);
+    }
+
+    /// Makes the checksum that of the item as it stands.
+    #[inline]
+    pub(crate) fn seal(&mut self, at: Offset) {
+        let crc = checksum(self.item(at));
+        self.header_mut(at).crc.set(crc);
+    }
+
+    /// Brings the first two lines of an item near.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: Offset) {
+        prefetch_read(&self.bytes, at.0);
+        prefetch_read(&self.bytes, at.0 + herdwick_mem::LINE);
+    }
+
+    #[inline]
+    fn item(&self, at: Offset) -> &[u8] {
+        &self.bytes[at.0..at.0 + HEADER + self.header(at).payload()]
+    }
+
+    fn past(&self, cursor: Cursor, len: usize) -> Cursor {
+        let at = cursor.at + len;
+        Cursor {
+            at: if at == self.len() { 0 } else { at },
+            passed: cursor.passed + len as u64,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+/// Digits of `u64::MAX`.
+const DIGITS_MAX: usize = 20;
+
+/// A decimal number as memcached reads one (`strtoull`): white space before it, an optional plus,
+/// digits, and either nothing or white space and anything behind it.
+pub(crate) fn parse(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii_start();
+    let value = value.strip_prefix(b"+").unwrap_or(value);
+    let digits = value
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let (digits, rest) = value.split_at(digits);
+    if digits.is_empty() || !rest.first().is_none_or(u8::is_ascii_whitespace) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, digit| {
+        number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })
+}
+
+/// A number in decimal.
+pub(crate) struct Decimal {
+    digits: [u8; DIGITS_MAX],
+    from: usize,
+}
+
+impl Decimal {
+    pub(crate) fn new(mut number: u64) -> Self {
+        let mut digits = [0; DIGITS_MAX];
+        let mut from = DIGITS_MAX;
+        loop {
+            from -= 1;
+            digits[from] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, from };
+            }
+        }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.from..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_strtoull_reads() {
+        let read: [(&[u8], u64); 6] = [
+            (b"0", 0),
+            (b"18446744073709551615", u64::MAX),
+            (b"9 ", 9),
+            (b" \t+12", 12),
+            (b"12 and more", 12),
+            (b"0000000000000000000000007", 7),
+        ];
+        for (text, number) in read {
+            assert_eq!(parse(text), Some(number), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_number() {
+        let refused: [&[u8]; 8] = [
+            b"",
+            b" ",
+            b"x",
+            b"12x",
+            b"-1",
+            b"+",
+            b"18446744073709551616",
+            b"1\0",
+        ];
+        for text in refused {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn writes_what_format_writes() {
+        for number in [0, 7, 10, 99, 1 << 40, u64::MAX] {
+            assert_eq!(
+                Decimal::new(number).as_bytes(),
+                number.to_string().as_bytes()
+            );
+        }
+    }
+}

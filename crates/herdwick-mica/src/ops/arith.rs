@@ -1,0 +1,110 @@
+use super::differs;
+use crate::{
+    Arith, Clock, Reply, Request, Status,
+    log::Offset,
+    number::{self, Decimal},
+    room::Fresh,
+    store::{Absent, Hit, Store},
+};
+
+impl Store {
+    pub(crate) fn arith(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        arith: &Arith,
+    ) -> Reply<'_> {
+        let hit = match self.lookup(request) {
+            Ok(hit) => hit,
+            Err(absent) => return self.initial(clock, request, arith, absent),
+        };
+        let value = self.log.value(hit.at);
+        if value.is_empty() {
+            return Reply::bare(Status::NonNumeric);
+        }
+        if differs(arith.compare, self.log.header(hit.at).version.get()) {
+            return Reply::bare(Status::Exists);
+        }
+        let Some(number) = number::parse(value) else {
+            return Reply::bare(Status::NonNumeric);
+        };
+        let number = if arith.decrement {
+            number.saturating_sub(arith.delta)
+        } else {
+            number.wrapping_add(arith.delta)
+        };
+        let Some(at) = self.write_number(request, arith, hit, &Decimal::new(number)) else {
+            return Reply::bare(Status::TooLarge);
+        };
+        if let Some(exptime) = arith.touch {
+            let deadline = clock.deadline(exptime);
+            self.log.header_mut(at).deadline.set(deadline.0);
+        }
+        Reply {
+            number,
+            ..Reply::with(Status::Done, self.item(at))
+        }
+    }
+
+    /// A number no longer than the value is written over it and filled up with spaces; a longer
+    /// one makes a new item. `None` if that would be too large.
+    fn write_number(
+        &mut self,
+        request: &Request<'_>,
+        arith: &Arith,
+        hit: Hit,
+        number: &Decimal,
+    ) -> Option<Offset> {
+        let digits = number.as_bytes();
+        let old = *self.log.header(hit.at);
+        if digits.len() > old.value_len.get() as usize {
+            if self.too_large(request.key, digits.len()) {
+                return None;
+            }
+            let fresh = Fresh {
+                flags: old.flags.get(),
+                deadline: old.deadline(),
+                bits: 0,
+                version: arith.version,
+            };
+            return Some(self.store(request, Some(hit), digits, &fresh));
+        }
+        let at = self.refresh(request.hash, hit);
+        let version = arith.version.unwrap_or_else(|| self.next_version());
+        let now = self.now;
+        let (to, padding) = self.log.value_mut(at).split_at_mut(digits.len());
+        to.copy_from_slice(digits);
+        padding.fill(b' ');
+        let header = self.log.header_mut(at);
+        header.version.set(version);
+        header.last_access.set(now.0);
+        self.log.seal(at);
+        Some(at)
+    }
+
+    fn initial(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        arith: &Arith,
+        absent: Absent,
+    ) -> Reply<'_> {
+        let Some(exptime) = arith.vivify else {
+            return absent.reply(Status::NotFound);
+        };
+        let digits = Decimal::new(arith.initial);
+        if self.too_large(request.key, digits.as_bytes().len()) {
+            return absent.reply(Status::TooLarge);
+        }
+        let fresh = Fresh {
+            deadline: clock.deadline(exptime),
+            version: arith.version,
+            ..Fresh::default()
+        };
+        let at = self.store(request, None, digits.as_bytes(), &fresh);
+        Reply {
+            number: arith.initial,
+            ..Reply::with(Status::Done, self.item(at))
+        }
+    }
+}

@@ -1,0 +1,63 @@
+use crate::{
+    Clock, Deadline, Delete, Reply, Request, Status,
+    item::bit,
+    room::Fresh,
+    store::{Hit, Store},
+};
+
+impl Store {
+    pub(crate) fn delete(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        delete: &Delete,
+    ) -> Reply<'_> {
+        let hit = match self.lookup(request) {
+            Ok(hit) => hit,
+            Err(absent) => return absent.reply(Status::NotFound),
+        };
+        let version = self.log.header(hit.at).version.get();
+        if delete.compare.is_some_and(|compare| compare != version) {
+            return Reply::bare(Status::Exists);
+        }
+        if !delete.drop_value && !delete.invalidate {
+            self.unlink(hit);
+            return Reply::bare(Status::Done);
+        }
+        let mut at = hit.at;
+        if delete.drop_value {
+            at = self.drop_value(clock, request, delete, hit, version);
+        }
+        if delete.invalidate {
+            let version = delete.version.unwrap_or_else(|| self.next_version());
+            let header = self.log.header_mut(at);
+            if let Some(exptime) = delete.exptime {
+                header.deadline.set(clock.deadline(exptime).0);
+            }
+            header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
+            header.version.set(version);
+            self.log.seal(at);
+        }
+        Reply::with(Status::Done, self.item(at))
+    }
+
+    /// Puts an empty item in its place: no flags, its own version, and no deadline but a new one.
+    fn drop_value(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        delete: &Delete,
+        hit: Hit,
+        version: u64,
+    ) -> crate::log::Offset {
+        let deadline = delete
+            .exptime
+            .map_or(Deadline::NEVER, |exptime| clock.deadline(exptime));
+        let fresh = Fresh {
+            deadline,
+            version: Some(delete.version.unwrap_or(version)),
+            ..Fresh::default()
+        };
+        self.store(request, Some(hit), &[], &fresh)
+    }
+}

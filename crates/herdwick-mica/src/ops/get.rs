@@ -1,0 +1,98 @@
+use crate::{
+    Clock, Deadline, Get, Reply, Request, Status,
+    item::{Header, bit},
+    room::Fresh,
+    store::{Absent, Hit, Store},
+};
+
+impl Store {
+    #[inline]
+    pub(crate) fn get(&mut self, clock: &Clock, request: &Request<'_>, get: &Get) -> Reply<'_> {
+        match self.lookup(request) {
+            Ok(hit) => self.read(clock, request, get, hit),
+            Err(absent) => self.miss(clock, request, get, absent),
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, clock: &Clock, request: &Request<'_>, get: &Get, hit: Hit) -> Reply<'_> {
+        let at = if get.quiet_access {
+            hit.at
+        } else {
+            self.refresh(request.hash, hit)
+        };
+        let now = self.now;
+        let header = self.log.header_mut(at);
+        let before = *header;
+        let won = wins(clock, get, &before);
+        if let Some(exptime) = get.touch {
+            header.deadline.set(clock.deadline(exptime).0);
+        }
+        let mut bits = before.bits;
+        if won {
+            bits |= bit::WIN_SENT;
+        }
+        if !get.quiet_access {
+            bits |= bit::FETCHED;
+            if before.last_access() != now {
+                header.last_access.set(now.0);
+            }
+        }
+        // A store to a line that is only read costs its way back to memory.
+        if bits != before.bits {
+            header.bits = bits;
+        }
+        let mut item = self.item(at);
+        item.fetched = before.has(bit::FETCHED);
+        item.last_access = before.last_access();
+        item.win_sent = before.has(bit::WIN_SENT);
+        item.won = won;
+        Reply::with(Status::Done, item)
+    }
+
+    #[cold]
+    fn miss(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        get: &Get,
+        absent: Absent,
+    ) -> Reply<'_> {
+        let Some(exptime) = get.vivify else {
+            return absent.reply(Status::NotFound);
+        };
+        if !self.genuine(request) {
+            self.counters.bad_keys += 1;
+            return Reply::bare(Status::BadKey);
+        }
+        if self.too_large(request.key, 0) {
+            return absent.reply(Status::TooLarge);
+        }
+        let read = if get.quiet_access { 0 } else { bit::FETCHED };
+        let fresh = Fresh {
+            deadline: clock.deadline(exptime),
+            bits: bit::WIN_SENT | read,
+            version: get.version,
+            ..Fresh::default()
+        };
+        let at = self.store(request, None, &[], &fresh);
+        let mut item = self.item(at);
+        item.fetched = false;
+        item.win_sent = false;
+        item.won = true;
+        Reply::with(Status::Done, item)
+    }
+}
+
+/// Whether this reader is the one to recache the item: the first since it became stale, or since
+/// less than the asked-for time was left. The time left is that before a touch by the same read.
+fn wins(clock: &Clock, get: &Get, header: &Header) -> bool {
+    if header.has(bit::WIN_SENT) {
+        return false;
+    }
+    header.has(bit::STALE)
+        || get.recache.is_some_and(|exptime| {
+            let deadline = header.deadline();
+            deadline != Deadline::NEVER && deadline.0 < clock.deadline(exptime).0
+        })
+}

@@ -1,0 +1,221 @@
+//! Room in the log: how items get in, stay in, and go.
+
+use crate::{
+    Deadline, KeyHash, Request,
+    index::Place,
+    item::{Header, bit},
+    log::{Cursor, Log, Offset},
+    store::{Hit, Store},
+};
+
+/// An item older than this part of the log is copied to the young end when it is read or written:
+/// what is used stays, as under LRU, at the cost of one copy in three quarters of a lap.
+const OLD: (usize, usize) = (3, 4);
+/// While live items take at most this part of the log, none of them is evicted by the log: those
+/// at the old end are copied to the young one, and only the dead go. Above it the log is a plain
+/// cache, oldest first.
+const SPARSE: (usize, usize) = (5, 8);
+/// So that no single request pays for a long live stretch, the old end of a sparse log runs ahead:
+/// as long as less than this part is free ...
+const AHEAD: (usize, usize) = (1, 4);
+/// ... it moves on by this many times the bytes that come in. Crossing all the live items (5/8)
+/// then takes in 5/32, less than what is free when that begins (1/4).
+const AHEAD_RATE: usize = 4;
+
+/// What an item about to be stored is, besides key and value.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fresh {
+    pub(crate) flags: u32,
+    pub(crate) deadline: Deadline,
+    pub(crate) bits: u8,
+    /// Else the next one.
+    pub(crate) version: Option<u64>,
+}
+
+impl Store {
+    /// Stores a value over `old`, or as a new item.
+    #[inline]
+    pub(crate) fn store(
+        &mut self,
+        request: &Request<'_>,
+        old: Option<Hit>,
+        value: &[u8],
+        fresh: &Fresh,
+    ) -> Offset {
+        let header = self.header(request.key, value.len(), fresh);
+        let len = header.footprint();
+        let at = match old {
+            Some(hit) if self.may_stay(hit, len) => hit.at,
+            _ => {
+                let place = old.map(|hit| self.unlink(hit));
+                self.run_ahead(len, self.log.tail());
+                self.claim(request.hash, place, len)
+            }
+        };
+        self.log.write(at, &header, request.key, value);
+        at
+    }
+
+    /// Stores `front`, the value of `old`, and `back` over `old`.
+    pub(crate) fn store_around(
+        &mut self,
+        request: &Request<'_>,
+        old: Hit,
+        (front, back): (&[u8], &[u8]),
+        fresh: &Fresh,
+    ) -> Offset {
+        let run = self.log.value_run(old.at);
+        let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
+        self.replace(request.hash, old, header.footprint(), |log, at| {
+            log.write_around(at, &header, request.key, (front, run, back));
+        })
+    }
+
+    /// Copies an item to the young end if it is near the old one.
+    #[inline]
+    pub(crate) fn refresh(&mut self, hash: KeyHash, hit: Hit) -> Offset {
+        if !self.is_old(hit.at) {
+            return hit.at;
+        }
+        self.counters.refreshed += 1;
+        let len = self.log.header(hit.at).footprint();
+        self.replace(hash, hit, len, |log, at| log.copy(hit.at, len, at))
+    }
+
+    /// Takes an item out of the index and the books; its room in the log comes back later.
+    pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
+        self.index.remove(hit.place);
+        self.counters.items -= 1;
+        self.counters.bytes -= self.log.header(hit.at).footprint() as u64;
+        hit.place
+    }
+
+    /// Gives a key with an item another one of `len` bytes, written by `write` from the bytes of
+    /// the old one: nothing may be kept, that is written, between.
+    fn replace(
+        &mut self,
+        hash: KeyHash,
+        old: Hit,
+        len: usize,
+        write: impl FnOnce(&mut Log, Offset),
+    ) -> Offset {
+        let place = self.unlink(old);
+        let tail = self.log.tail();
+        let at = self.claim(hash, Some(place), len);
+        write(&mut self.log, at);
+        self.run_ahead(len, tail);
+        at
+    }
+
+    fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
+        let version = match fresh.version {
+            Some(version) => version,
+            None => self.next_version(),
+        };
+        self.counters.total_items += 1;
+        Header {
+            key_len: key.len() as u8,
+            bits: fresh.bits,
+            generation: self.generation.into(),
+            crc: 0.into(),
+            deadline: fresh.deadline.0.into(),
+            last_access: self.now.0.into(),
+            version: version.into(),
+            value_len: (value_len as u32).into(),
+            flags: fresh.flags.into(),
+        }
+    }
+
+    /// Whether an item may be overwritten where it is.
+    #[inline]
+    fn may_stay(&self, hit: Hit, len: usize) -> bool {
+        self.log.header(hit.at).footprint() == len && !self.is_old(hit.at)
+    }
+
+    #[inline]
+    fn is_old(&self, at: Offset) -> bool {
+        self.log.age(at) > self.log.share(OLD)
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.counters.bytes <= self.log.share(SPARSE) as u64
+    }
+
+    /// Takes `len` bytes at the young end, evicting what is in the way, and points the index
+    /// there: at `place`, or wherever there is one. The caller writes the item at once. What the
+    /// log held before stays readable until then.
+    fn claim(&mut self, hash: KeyHash, place: Option<Place>, len: usize) -> Offset {
+        while self.log.free() < self.log.needs(len) {
+            self.release_oldest(false);
+        }
+        let at = self.log.reserve(len);
+        self.counters.items += 1;
+        self.counters.bytes += len as u64;
+        match place {
+            Some(place) => self.index.point(place, hash, at),
+            None => self.insert(hash, at),
+        }
+        at
+    }
+
+    fn insert(&mut self, hash: KeyHash, at: Offset) {
+        let log = &self.log;
+        if let Some(loser) = self.index.insert(hash, at, |at| log.age(at)) {
+            self.counters.index_evictions += u64::from(!self.gone(loser));
+            self.count_dropped(loser);
+        }
+    }
+
+    /// Moves the old end of a sparse log on by what an intake of `len` bytes calls for, not past
+    /// `stop`.
+    fn run_ahead(&mut self, len: usize, stop: Cursor) {
+        if self.log.free() >= self.log.share(AHEAD) {
+            return;
+        }
+        let goal = self.log.head().passed() + (len * AHEAD_RATE) as u64;
+        let goal = goal.min(stop.passed());
+        while self.log.head().passed() < goal && self.is_sparse() {
+            self.release_oldest(true);
+        }
+    }
+
+    /// Gives the room of the oldest item back. If it is live it is evicted, or, with `keep`,
+    /// copied to the young end.
+    fn release_oldest(&mut self, keep: bool) {
+        let Some((at, past)) = self.log.next(self.log.head()) else {
+            return;
+        };
+        self.log.release(past);
+        let hash = self.hash_key.hash(self.log.key(at));
+        let Some((place, _)) = self.index.find(hash, |it| it == at) else {
+            return;
+        };
+        let len = self.log.header(at).footprint();
+        if keep && !self.gone(at) && self.log.needs(len) <= self.log.free() {
+            let to = self.log.reserve(len);
+            self.log.copy(at, len, to);
+            self.index.point(place, hash, to);
+            self.counters.kept += 1;
+        } else {
+            self.index.remove(place);
+            self.count_dropped(at);
+        }
+    }
+
+    fn count_dropped(&mut self, at: Offset) {
+        let gone = self.gone(at);
+        let header = self.log.header(at);
+        let unfetched = u64::from(!header.has(bit::FETCHED));
+        let counters = &mut self.counters;
+        counters.items -= 1;
+        counters.bytes -= header.footprint() as u64;
+        if gone {
+            counters.reclaimed += 1;
+            counters.expired_unfetched += unfetched;
+        } else {
+            counters.evictions += 1;
+            counters.evicted_unfetched += unfetched;
+            counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+use std::io;
+
+use crate::{
+    Clock, Counters, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink,
+    Status,
+    index::{BUCKET, Index, Place},
+    item::{ALIGN, HEADER, bit},
+    log::{Log, Offset},
+};
+
+/// Requests whose memory is fetched ahead together.
+const CHUNK: usize = 32;
+/// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
+/// slots are then four fifths full when the log is.
+const INDEX_SHARE: usize = 9;
+/// The largest item may take this part of the log: with what an item skips at the physical end,
+/// room for it can then always be made.
+const ITEM_SHARE: usize = 4;
+
+/// How to make a [`Store`].
+#[derive(Clone, Copy, Debug)]
+pub struct StoreConfig {
+    /// Everything that this store will ever hold: index, log, headers.
+    pub memory_bytes: usize,
+    /// Largest item, 32 bytes of header and the key included (memcached's `-I`).
+    pub item_bytes_max: usize,
+    /// Key of the hash that requests carry.
+    pub hash_key: HashKey,
+}
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The memory cannot hold a few of the largest items.
+    #[error(
+        "{memory_bytes} bytes of memory are too few for items of up to {item_bytes_max} bytes: \
+         give each partition at least {needed}, or allow smaller items only"
+    )]
+    TooSmall {
+        /// What was given.
+        memory_bytes: usize,
+        /// The largest item.
+        item_bytes_max: usize,
+        /// What would do.
+        needed: usize,
+    },
+    /// The kernel refused the memory.
+    #[error("the kernel refused {memory_bytes} bytes of memory: {source}")]
+    Refused {
+        /// What was asked for.
+        memory_bytes: usize,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+/// One partition: a lossy index over a circular log, with one owner.
+pub struct Store {
+    pub(crate) index: Index,
+    pub(crate) log: Log,
+    pub(crate) counters: Counters,
+    pub(crate) hash_key: HashKey,
+    item_bytes_max: usize,
+    /// The last version given.
+    sequence: u64,
+    /// Items of another generation are flushed.
+    pub(crate) generation: u16,
+    /// When the generation ends.
+    flush_at: Option<Second>,
+    pub(crate) now: Second,
+}
+
+impl Execute for Store {
+    fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        self.tick(clock.second);
+        for (n, chunk) in batch.chunks(CHUNK).enumerate() {
+            self.prefetch(chunk);
+            for (i, request) in chunk.iter().enumerate() {
+                sink.reply(n * CHUNK + i, &self.run(&clock, request));
+            }
+        }
+    }
+}
+
+/// An item that can be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit {
+    pub(crate) place: Place,
+    pub(crate) at: Offset,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Absent {
+    pub(crate) expired: bool,
+    pub(crate) flushed: bool,
+}
+
+impl Store {
+    /// A store in `config.memory_bytes` of memory, taken as it is first touched.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
+        let memory_bytes = config.memory_bytes;
+        let buckets = memory_bytes / INDEX_SHARE / BUCKET;
+        let log_bytes = (memory_bytes - buckets * BUCKET) / ALIGN * ALIGN;
+        let item_bytes_max = config.item_bytes_max;
+        if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
+            return Err(StoreError::TooSmall {
+                memory_bytes,
+                item_bytes_max,
+                needed: (item_bytes_max.max(BUCKET) * ITEM_SHARE).div_ceil(INDEX_SHARE - 1)
+                    * INDEX_SHARE,
+            });
+        }
+        let refused = |source| StoreError::Refused {
+            memory_bytes,
+            source,
+        };
+        Ok(Self {
+            index: Index::new(buckets).map_err(refused)?,
+            log: Log::new(log_bytes).map_err(refused)?,
+            counters: Counters::default(),
+            hash_key: config.hash_key,
+            item_bytes_max,
+            sequence: 0,
+            generation: 0,
+            flush_at: None,
+            now: Second(1),
+        })
+    }
+
+    /// What it holds and what became of the rest.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Slots of the index, free ones included.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.index.slots()
+    }
+
+    /// Makes everything stored before second `at` go at that second; at once if that is not after
+    /// `now`. A later flush takes the place of one that is still to come.
+    pub fn flush(&mut self, now: Second, at: Second) {
+        self.flush_at = Some(at);
+        self.tick(now);
+    }
+
+    /// Notes the time, once a batch.
+    fn tick(&mut self, now: Second) {
+        self.now = now;
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            self.next_generation();
+        }
+    }
+
+    fn next_generation(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        if self.generation == 0 {
+            // Items from 65,536 flushes ago would come alive again.
+            self.index.clear();
+            self.log.clear();
+            self.counters.items = 0;
+            self.counters.bytes = 0;
+        }
+    }
+
+    /// The two-stage prefetch: the buckets of all requests, then the items that their tags point to.
+    fn prefetch(&self, requests: &[Request<'_>]) {
+        for request in requests {
+            self.index.prefetch_first(request.hash);
+        }
+        let mut elsewhere = 0u32;
+        for (i, request) in requests.iter().enumerate() {
+            match self.index.guess_first(request.hash) {
+                Some(at) => self.log.prefetch(at),
+                None => elsewhere |= u32::from(self.index.prefetch_other(request.hash)) << i,
+            }
+        }
+        while elsewhere != 0 {
+            let request = &requests[elsewhere.trailing_zeros() as usize];
+            if let Some(at) = self.index.guess_other(request.hash) {
+                self.log.prefetch(at);
+            }
+            elsewhere &= elsewhere - 1;
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, clock: &Clock, request: &Request<'_>) -> Reply<'_> {
+        match &request.op {
+            Op::Get(get) => self.get(clock, request, get),
+            _ if !self.genuine(request) => {
+                self.counters.bad_keys += 1;
+                Reply::bare(Status::BadKey)
+            }
+            Op::Put(put) => self.put(clock, request, put),
+            Op::Delete(delete) => self.delete(clock, request, delete),
+            Op::Arith(arith) => self.arith(clock, request, arith),
+        }
+    }
+
+    /// Whether the hash is the key's. A mutation under a wrong one would store a key twice.
+    pub(crate) fn genuine(&self, request: &Request<'_>) -> bool {
+        (1..=KEY_BYTES_MAX).contains(&request.key.len())
+            && self.hash_key.hash(request.key) == request.hash
+    }
+
+    pub(crate) fn too_large(&self, key: &[u8], value_len: usize) -> bool {
+        HEADER + key.len() + value_len > self.item_bytes_max
+    }
+
+    pub(crate) fn next_version(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// The item of a key, unless it has expired or was flushed; then it is taken out.
+    #[inline]
+    pub(crate) fn lookup(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
+        let log = &self.log;
+        let found = self.index.find(request.hash, |at| log.is(at, request.key));
+        let (place, at) = found.ok_or_else(Absent::default)?;
+        let header = self.log.header(at);
+        let flushed = header.generation.get() != self.generation;
+        if flushed || header.deadline().passed(self.now) {
+            self.unlink(Hit { place, at });
+            return Err(Absent {
+                expired: !flushed,
+                flushed,
+            });
+        }
+        Ok(Hit { place, at })
+    }
+
+    /// Whether no read may find the item any more.
+    pub(crate) fn gone(&self, at: Offset) -> bool {
+        let header = self.log.header(at);
+        header.generation.get() != self.generation || header.deadline().passed(self.now)
+    }
+
+    #[inline]
+    pub(crate) fn item(&self, at: Offset) -> Item<'_> {
+        let header = self.log.header(at);
+        Item {
+            value: self.log.value(at),
+            flags: header.flags.get(),
+            version: header.version.get(),
+            deadline: header.deadline(),
+            fetched: header.has(bit::FETCHED),
+            last_access: header.last_access(),
+            won: false,
+            stale: header.has(bit::STALE),
+            win_sent: header.has(bit::WIN_SENT),
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! memcached's rules, one by one, on a store of one partition.
+
+use herdwick_mica::{
+    Arith, Clock, Deadline, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second,
+    Status, Store, StoreConfig,
+};
+
+const HASH_KEY: HashKey = HashKey([1, 2]);
+
+/// A reply with its value copied out.
+#[derive(Debug)]
+struct Answer {
+    status: Status,
+    value: Option<Vec<u8>>,
+    flags: u32,
+    version: u64,
+    deadline: Deadline,
+    fetched: bool,
+    last_access: Second,
+    won: bool,
+    stale: bool,
+    win_sent: bool,
+    number: u64,
+    expired: bool,
+    flushed: bool,
+}
+
+impl From<&Reply<'_>> for Answer {
+    fn from(reply: &Reply<'_>) -> Self {
+        let item = reply.item;
+        Self {
+            status: reply.status,
+            value: item.map(|item| item.value.to_vec()),
+            flags: item.map_or(0, |item| item.flags),
+            version: item.map_or(0, |item| item.version),
+            deadline: item.map_or(Deadline::NEVER, |item| item.deadline),
+            fetched: item.is_some_and(|item| item.fetched),
+            last_access: item.map_or(Second(0), |item| item.last_access),
+            won: item.is_some_and(|item| item.won),
+            stale: item.is_some_and(|item| item.stale),
+            win_sent: item.is_some_and(|item| item.win_sent),
+            number: reply.number,
+            expired: reply.expired,
+            flushed: reply.flushed,
+        }
+    }
+}
+
+/// A store and the second it lives in.
+struct Bed {
+    store: Store,
+    second: u32,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let config = StoreConfig {
+            memory_bytes: 1 << 20,
+            item_bytes_max: 100_000,
+            hash_key: HASH_KEY,
+        };
+        Self {
+            store: Store::new(&config).unwrap(),
+            second: 100,
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        Clock {
+            epoch_unix: 1_700_000_000,
+            second: Second(self.second),
+        }
+    }
+
+    fn run(&mut self, key: &str, op: Op<'_>) -> Answer {
+        let request = Request {
+            hash: HASH_KEY.hash(key.as_bytes()),
+            key: key.as_bytes(),
+            op,
+        };
+        let mut answer = None;
+        let clock = self.clock();
+        self.store
+            .execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+                answer = Some(Answer::from(reply));
+            });
+        answer.expect("one reply a request")
+    }
+
+    fn get(&mut self, key: &str) -> Answer {
+        self.run(key, Op::Get(Get::default()))
+    }
+
+    fn put(&mut self, key: &str, put: Put<'_>) -> Answer {
+        self.run(key, Op::Put(put))
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Answer {
+        self.put(key, set(value))
+    }
+}
+
+fn set(value: &str) -> Put<'_> {
+    Put {
+        value: value.as_bytes(),
+        ..Put::default()
+    }
+}
+
+fn with_mode(mode: Mode, value: &str) -> Put<'_> {
+    Put { mode, ..set(value) }
+}
+
+#[test]
+fn what_is_set_is_read_with_flags_and_version() {
+    let mut bed = Bed::new();
+    let put = Put {
+        flags: 7,
+        ..set("value")
+    };
+    let stored = bed.put("key", put);
+    let read = bed.get("key");
+    assert_eq!((stored.status, read.status), (Status::Done, Status::Done));
+    assert_eq!(read.value.as_deref(), Some(&b"value"[..]));
+    assert_eq!((read.flags, read.version), (7, stored.version));
+    assert_eq!(bed.get("other").status, Status::NotFound);
+}
+
+#[test]
+fn modes_look_at_what_is_there() {
+    let mut bed = Bed::new();
+    for mode in [Mode::Replace, Mode::Append, Mode::Prepend] {
+        assert_eq!(
+            bed.put("key", with_mode(mode, "x")).status,
+            Status::NotStored
+        );
+    }
+    assert_eq!(
+        bed.put("key", with_mode(Mode::Add, "b")).status,
+        Status::Done
+    );
+    assert_eq!(
+        bed.put("key", with_mode(Mode::Add, "c")).status,
+        Status::NotStored
+    );
+    bed.put("key", with_mode(Mode::Append, "c"));
+    bed.put("key", with_mode(Mode::Prepend, "a"));
+    assert_eq!(bed.get("key").value.as_deref(), Some(&b"abc"[..]));
+    bed.put("key", with_mode(Mode::Replace, "z"));
+    assert_eq!(bed.get("key").value.as_deref(), Some(&b"z"[..]));
+}
+
+#[test]
+fn append_keeps_flags_and_deadline() {
+    let mut bed = Bed::new();
+    let put = Put {
+        flags: 9,
+        exptime: 50,
+        ..set("a")
+    };
+    bed.put("key", put);
+    let put = Put {
+        flags: 1,
+        exptime: 7,
+        ..with_mode(Mode::Append, "b")
+    };
+    let joined = bed.put("key", put);
+    assert_eq!((joined.flags, joined.deadline), (9, Deadline(150)));
+}
+
+#[test]
+fn append_vivifies_on_a_miss() {
+    let mut bed = Bed::new();
+    let put = Put {
+        vivify: Some(30),
+        ..with_mode(Mode::Append, "b")
+    };
+    assert_eq!(bed.put("key", put).deadline, Deadline(130));
+    assert_eq!(bed.put("key", put).value.as_deref(), Some(&b"bb"[..]));
+}
+
+#[test]
+fn a_set_with_a_version_stores_only_over_that_version() {
+    let mut bed = Bed::new();
+    let versioned = |version| Put {
+        compare: Some(version),
+        ..set("new")
+    };
+    assert_eq!(bed.put("key", versioned(1)).status, Status::NotFound);
+    let version = bed.set("key", "old").version;
+    assert_eq!(
+        bed.put("key", versioned(version + 1)).status,
+        Status::Exists
+    );
+    assert_eq!(bed.put("key", versioned(0)).status, Status::Exists);
+    assert_eq!(bed.put("key", versioned(version)).status, Status::Done);
+    assert_eq!(bed.put("key", versioned(version)).status, Status::Exists);
+}
+
+#[test]
+fn append_takes_version_zero_for_none() {
+    let mut bed = Bed::new();
+    let version = bed.set("key", "a").version;
+    let append = |version| Put {
+        compare: Some(version),
+        ..with_mode(Mode::Append, "b")
+    };
+    assert_eq!(bed.put("key", append(0)).status, Status::Done);
+    assert_eq!(bed.put("key", append(version)).status, Status::Exists);
+}
+
+#[test]
+fn an_older_set_that_may_invalidate_is_stored_stale_with_the_old_deadline() {
+    let mut bed = Bed::new();
+    let put = Put {
+        version: Some(10),
+        exptime: 60,
+        ..set("new")
+    };
+    bed.put("key", put);
+    let put = Put {
+        compare: Some(5),
+        invalidate: true,
+        exptime: 1000,
+        ..set("older")
+    };
+    let stored = bed.put("key", put);
+    assert_eq!(
+        (stored.status, stored.stale, stored.deadline),
+        (Status::Done, true, Deadline(160))
+    );
+    let newer = Put {
+        compare: Some(u64::MAX),
+        ..put
+    };
+    assert_eq!(bed.put("key", newer).status, Status::Exists);
+}
+
+#[test]
+fn an_explicit_version_is_the_items_version() {
+    let mut bed = Bed::new();
+    let put = Put {
+        version: Some(4711),
+        ..set("x")
+    };
+    assert_eq!(bed.put("key", put).version, 4711);
+    assert_eq!(bed.get("key").version, 4711);
+}
+
+#[test]
+fn items_go_at_their_deadline() {
+    let mut bed = Bed::new();
+    let put = Put {
+        exptime: 10,
+        ..set("x")
+    };
+    bed.put("key", put);
+    bed.second += 9;
+    assert_eq!(bed.get("key").status, Status::Done);
+    bed.second += 1;
+    let miss = bed.get("key");
+    assert_eq!((miss.status, miss.expired), (Status::NotFound, true));
+    assert!(
+        !bed.get("key").expired,
+        "it was taken out by the first read"
+    );
+    assert_eq!(bed.store.counters().items, 0);
+    bed.put("key", Put { exptime: -1, ..put });
+    assert_eq!(bed.get("key").status, Status::NotFound);
+}
+
+#[test]
+fn a_touch_moves_the_deadline_and_not_the_version() {
+    let mut bed = Bed::new();
+    let version = bed.set("key", "x").version;
+    let touch = Get {
+        touch: Some(20),
+        ..Get::default()
+    };
+    let touched = bed.run("key", Op::Get(touch));
+    assert_eq!(
+        (touched.deadline, touched.version),
+        (Deadline(120), version)
+    );
+    bed.second += 20;
+    assert!(bed.get("key").expired);
+}
+
+#[test]
+fn a_read_shows_the_access_before_it() {
+    let mut bed = Bed::new();
+    bed.set("key", "x");
+    bed.second += 5;
+    let quiet = Get {
+        quiet_access: true,
+        ..Get::default()
+    };
+    assert!(!bed.run("key", Op::Get(quiet)).fetched);
+    let first = bed.get("key");
+    assert_eq!((first.fetched, first.last_access), (false, Second(100)));
+    bed.second += 5;
+    let second = bed.get("key");
+    assert_eq!((second.fetched, second.last_access), (true, Second(105)));
+}
+
+#[test]
+fn a_vivified_miss_is_won_once() {
+    let mut bed = Bed::new();
+    let lease = Op::Get(Get {
+        vivify: Some(30),
+        ..Get::default()
+    });
+    let first = bed.run("key", lease);
+    assert_eq!(
+        (first.status, first.won, first.win_sent, first.deadline),
+        (Status::Done, true, false, Deadline(130))
+    );
+    assert_eq!(first.value.as_deref(), Some(&b""[..]));
+    let second = bed.run("key", lease);
+    assert_eq!((second.won, second.win_sent), (false, true));
+    bed.set("key", "x");
+    let third = bed.run("key", lease);
+    assert_eq!((third.won, third.win_sent), (false, false));
+}
+
+#[test]
+fn the_first_reader_near_the_deadline_recaches() {
+    let mut bed = Bed::new();
+    let put = Put {
+        exptime: 60,
+        ..set("x")
+    };
+    bed.put("key", put);
+    let read = Op::Get(Get {
+        recache: Some(30),
+        ..Get::default()
+    });
+    bed.second += 30;
+    assert!(!bed.run("key", read).won);
+    bed.second += 1;
+    assert!(bed.run("key", read).won);
+    let next = bed.run("key", read);
+    assert_eq!((next.won, next.win_sent), (false, true));
+    bed.set("key", "for ever");
+    assert!(!bed.run("key", read).won);
+}
+
+#[test]
+fn a_delete_that_invalidates_makes_the_next_reader_win() {
+    let mut bed = Bed::new();
+    let version = bed.set("key", "x").version;
+    let delete = Delete {
+        invalidate: true,
+        exptime: Some(30),
+        ..Delete::default()
+    };
+    let deleted = bed.run("key", Op::Delete(delete));
+    assert!(deleted.version > version);
+    assert_eq!((deleted.stale, deleted.deadline), (true, Deadline(130)));
+    let first = bed.get("key");
+    assert_eq!((first.stale, first.won), (true, true));
+    let second = bed.get("key");
+    assert_eq!(
+        (second.stale, second.won, second.win_sent),
+        (true, false, true)
+    );
+}
+
+#[test]
+fn a_delete_may_drop_the_value_alone() {
+    let mut bed = Bed::new();
+    let put = Put {
+        flags: 3,
+        exptime: 60,
+        ..set("value")
+    };
+    let version = bed.put("key", put).version;
+    let delete = Delete {
+        drop_value: true,
+        ..Delete::default()
+    };
+    bed.run("key", Op::Delete(delete));
+    let read = bed.get("key");
+    assert_eq!(read.value.as_deref(), Some(&b""[..]));
+    assert_eq!(
+        (read.flags, read.version, read.deadline),
+        (0, version, Deadline::NEVER)
+    );
+}
+
+#[test]
+fn a_delete_with_a_version_deletes_only_that_version() {
+    let mut bed = Bed::new();
+    let version = bed.set("key", "x").version;
+    let delete = |version| {
+        Op::Delete(Delete {
+            compare: Some(version),
+            ..Delete::default()
+        })
+    };
+    assert_eq!(bed.run("key", delete(version + 1)).status, Status::Exists);
+    assert_eq!(bed.run("key", delete(version)).status, Status::Done);
+    assert_eq!(bed.run("key", delete(version)).status, Status::NotFound);
+}
+
+fn by(delta: u64, decrement: bool) -> Op<'static> {
+    Op::Arith(Arith {
+        decrement,
+        delta,
+        ..Arith::default()
+    })
+}
+
+#[test]
+fn increment_wraps_and_decrement_stops_at_zero() {
+    let mut bed = Bed::new();
+    bed.set("key", "18446744073709551615");
+    assert_eq!(bed.run("key", by(2, false)).number, 1);
+    assert_eq!(bed.run("key", by(5, true)).number, 0);
+    assert_eq!(bed.run("none", by(1, false)).status, Status::NotFound);
+}
+
+#[test]
+fn a_shorter_number_is_filled_up_with_spaces() {
+    let mut bed = Bed::new();
+    let version = bed.set("key", "10").version;
+    let nine = bed.run("key", by(1, true));
+    assert_eq!(nine.value.as_deref(), Some(&b"9 "[..]));
+    assert!(nine.version > version);
+    assert_eq!(
+        bed.run("key", by(90, false)).value.as_deref(),
+        Some(&b"99"[..])
+    );
+    let longer = bed.run("key", by(1, false));
+    assert_eq!(longer.value.as_deref(), Some(&b"100"[..]));
+}
+
+#[test]
+fn arithmetic_keeps_flags_and_refuses_words() {
+    let mut bed = Bed::new();
+    let put = Put {
+        flags: 5,
+        exptime: 60,
+        ..set("9")
+    };
+    bed.put("key", put);
+    let ten = bed.run("key", by(1, false));
+    assert_eq!((ten.flags, ten.deadline), (5, Deadline(160)));
+    for word in ["", "x", "-1", "18446744073709551616"] {
+        bed.set("key", word);
+        assert_eq!(bed.run("key", by(1, false)).status, Status::NonNumeric);
+    }
+}
+
+#[test]
+fn arithmetic_vivifies_with_its_initial_number() {
+    let mut bed = Bed::new();
+    let op = Op::Arith(Arith {
+        delta: 5,
+        initial: 40,
+        vivify: Some(30),
+        ..Arith::default()
+    });
+    let first = bed.run("key", op);
+    assert_eq!((first.number, first.deadline), (40, Deadline(130)));
+    assert_eq!(bed.run("key", op).number, 45);
+}
+
+#[test]
+fn a_set_too_large_removes_the_old_value_and_nothing_else_does() {
+    let mut bed = Bed::new();
+    let huge = "x".repeat(100_001 - 32 - 3);
+    bed.set("key", "small");
+    for mode in [Mode::Add, Mode::Replace, Mode::Append, Mode::Prepend] {
+        assert_eq!(
+            bed.put("key", with_mode(mode, &huge)).status,
+            Status::TooLarge
+        );
+    }
+    assert_eq!(bed.get("key").status, Status::Done);
+    assert_eq!(bed.set("key", &huge).status, Status::TooLarge);
+    assert_eq!(bed.get("key").status, Status::NotFound);
+    assert_eq!(bed.set("key", &huge[1..]).status, Status::Done);
+    let appended = bed.put("key", with_mode(Mode::Append, "y"));
+    assert_eq!(appended.status, Status::NotStored, "memcached says so");
+}
+
+#[test]
+fn a_flush_takes_what_was_stored_before_it_and_nothing_after() {
+    let mut bed = Bed::new();
+    bed.set("old", "x");
+    bed.store.flush(Second(100), Second(100));
+    bed.set("new", "x");
+    let old = bed.get("old");
+    assert_eq!(
+        (old.status, old.flushed, old.expired),
+        (Status::NotFound, true, false)
+    );
+    assert_eq!(bed.get("new").status, Status::Done);
+}
+
+#[test]
+fn a_flush_may_wait() {
+    let mut bed = Bed::new();
+    bed.set("old", "x");
+    bed.store.flush(Second(100), Second(110));
+    bed.second = 109;
+    assert_eq!(bed.get("old").status, Status::Done);
+    bed.set("between", "x");
+    bed.second = 110;
+    bed.set("new", "x");
+    assert!(bed.get("old").flushed && bed.get("between").flushed);
+    assert_eq!(bed.get("new").status, Status::Done);
+}
+
+#[test]
+fn a_flush_stays_true_after_a_full_turn_of_generations() {
+    let mut bed = Bed::new();
+    bed.set("old", "x");
+    for _ in 0..1 << 16 {
+        bed.store.flush(Second(100), Second(100));
+    }
+    assert_eq!(bed.get("old").status, Status::NotFound);
+    assert_eq!(bed.store.counters().items, 0);
+}
+
+#[test]
+fn a_mutation_under_a_wrong_hash_does_nothing() {
+    let mut bed = Bed::new();
+    bed.set("key", "x");
+    let long = "k".repeat(251);
+    let lease = Get {
+        vivify: Some(0),
+        ..Get::default()
+    };
+    let ops = [
+        Op::Put(set("y")),
+        Op::Delete(Delete::default()),
+        by(1, false),
+        Op::Get(lease),
+    ];
+    for op in ops {
+        for (key, hashed) in [("key", "other"), ("", ""), (&long, &long)] {
+            let request = Request {
+                hash: HASH_KEY.hash(hashed.as_bytes()),
+                key: key.as_bytes(),
+                op,
+            };
+            let clock = bed.clock();
+            bed.store
+                .execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+                    assert_eq!(reply.status, Status::BadKey);
+                });
+        }
+    }
+    assert_eq!(bed.store.counters().bad_keys, 12);
+    assert_eq!(bed.get("key").value.as_deref(), Some(&b"x"[..]));
+}
+
+#[test]
+fn a_store_too_small_for_its_items_is_refused() {
+    let config = StoreConfig {
+        memory_bytes: 1 << 20,
+        item_bytes_max: 1 << 20,
+        hash_key: HASH_KEY,
+    };
+    let error = Store::new(&config).err().expect("four items do not fit");
+    assert!(error.to_string().contains("give each partition at least"));
+}
