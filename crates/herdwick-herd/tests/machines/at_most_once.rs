@@ -1,0 +1,248 @@
+//! However many requests and replies are lost, an increment is counted once or not at all, and
+//! once if it was acknowledged.
+
+use std::time::Duration;
+
+use herdwick_conformance::seeded::{Faults, SeededPort};
+use herdwick_fabric::{
+    AddressHandle, Armed, Completion, CqId, Port, PostError, Progress, QpId, RecvWr, RegionId,
+    SendOp, SendWr,
+};
+use herdwick_herd::{
+    Outcome, Refused,
+    wire::{CONTROL_WORD, LINE_WORDS, ReplyStatus, Sequence, Window, imm, split_imm},
+};
+use herdwick_mem::{Span, Words};
+use herdwick_mica::{Arith, Op};
+
+use crate::{
+    model::Model,
+    rig::{CLOCK, Rig, request},
+};
+
+const CLIENTS: usize = 4;
+const KEYS: [&[u8]; 3] = [b"a counter", b"another counter", b"the third"];
+
+/// What the clients know at the end, and what the store holds.
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: u64,
+    unknown: u64,
+    value: u64,
+}
+
+impl Tally {
+    fn holds(&self) -> bool {
+        let most = self.acknowledged + self.unknown;
+        (self.acknowledged..=most).contains(&self.value)
+    }
+}
+
+/// Adds 1, `total` times, from several clients to several counters on two workers.
+fn count(seed: u64, total: u64, faults: Faults, serve: &mut impl FnMut(&mut Rig<Model>)) -> Tally {
+    let mut rig = Rig::new(seed, 16, vec![Model::default(); 2]);
+    for client in 0..CLIENTS {
+        rig.join(client as u16 + 1);
+    }
+    rig.faults(faults);
+    let add = Op::Arith(Arith {
+        delta: 1,
+        vivify: Some(0),
+        initial: 1,
+        ..Arith::default()
+    });
+    let mut tally = Tally::default();
+    let (mut submitted, mut finished) = (0, 0);
+    while finished < total {
+        for client in &mut rig.clients {
+            while submitted < total {
+                let key = KEYS[submitted as usize % KEYS.len()];
+                match client.side.submit(&request(key, add), submitted) {
+                    Ok(_) => submitted += 1,
+                    Err(Refused::Full) => break,
+                    Err(refused) => panic!("{refused}"),
+                }
+            }
+        }
+        rig.advance();
+        serve(&mut rig);
+        rig.poll_clients(&mut |_, _, outcome| {
+            finished += 1;
+            match outcome {
+                Outcome::Answered(answer) => {
+                    assert_eq!(answer.status, ReplyStatus::Done, "seed {seed}");
+                    tally.acknowledged += 1;
+                }
+                Outcome::Unknown => tally.unknown += 1,
+                Outcome::Timeout => panic!("every increment was sent, seed {seed}"),
+            }
+        });
+    }
+    let numbers = rig
+        .workers
+        .iter()
+        .flat_map(|worker| KEYS.map(|key| worker.exec.number(key)));
+    tally.value = numbers.flatten().sum();
+    tally
+}
+
+fn lossy() -> Faults {
+    Faults {
+        drop_per_mille: 100,
+        delay_min: Duration::from_micros(1),
+        delay_max: Duration::from_micros(3),
+        ..Faults::default()
+    }
+}
+
+fn plainly(rig: &mut Rig<Model>) {
+    rig.serve();
+}
+
+#[test]
+fn a_million_increments_survive_one_loss_in_ten() {
+    let tally = count(1, 1_000_000, lossy(), &mut plainly);
+    assert!(tally.holds(), "{tally:?}");
+    assert!(tally.acknowledged > 990_000, "{tally:?}");
+}
+
+#[test]
+fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
+    for seed in 0..20 {
+        let faults = Faults {
+            drop_per_mille: 600,
+            duplicate_per_mille: 200,
+            reorder_per_mille: 200,
+            reorder_window: Duration::from_micros(100),
+            ..lossy()
+        };
+        let tally = count(seed, 2_000, faults, &mut plainly);
+        assert!(tally.holds(), "seed {seed}: {tally:?}");
+        assert!(tally.unknown > 0, "seed {seed}: {tally:?}");
+    }
+}
+
+#[test]
+fn a_server_that_forgets_fails_the_same_check() {
+    let mut forgetful: Option<Vec<Forgetful>> = None;
+    let tally = count(1, 20_000, lossy(), &mut |rig| {
+        let views = forgetful.get_or_insert_with(|| {
+            let workers = 0..rig.workers.len();
+            workers.map(|worker| Forgetful::new(rig, worker)).collect()
+        });
+        for (worker, view) in rig.workers.iter_mut().zip(views) {
+            view.make_retries_new();
+            let mut port = Renaming {
+                port: &mut worker.port,
+                view,
+            };
+            worker.side.pass(&mut port, CLOCK, &mut worker.exec);
+        }
+    });
+    assert!(!tally.holds(), "{tally:?}");
+    assert!(
+        tally.value > tally.acknowledged + tally.unknown,
+        "{tally:?}"
+    );
+}
+
+/// Stands between the clients' lines and a worker, and gives every retry of a request that was
+/// executed the next sequence, as if the worker did not remember.
+struct Forgetful {
+    window: Window,
+    clients: Vec<Forgotten>,
+}
+
+struct Forgotten {
+    address: AddressHandle,
+    lines: Span,
+    /// For each slot the control word last shown to the worker, and by how many sequences the
+    /// worker is ahead of the client.
+    slots: Vec<(u64, usize)>,
+}
+
+const SEQUENCE_SHIFT: u32 = 24;
+
+impl Forgetful {
+    fn new(rig: &Rig<Model>, worker: usize) -> Self {
+        let slots = rig.window.slots();
+        let clients = rig.clients.iter().map(|client| Forgotten {
+            address: client.leases[worker].address,
+            lines: client.leases[worker].lines.clone(),
+            slots: vec![(0, 0); slots],
+        });
+        Self {
+            window: rig.window,
+            clients: clients.collect(),
+        }
+    }
+
+    fn make_retries_new(&mut self) {
+        let window = self.window.slots();
+        for Forgotten { lines, slots, .. } in &mut self.clients {
+            for (slot, (shown, ahead)) in slots.iter_mut().enumerate() {
+                let word = slot * LINE_WORDS + CONTROL_WORD;
+                let control = lines.load_acquire(word);
+                if control == *shown {
+                    continue;
+                }
+                let sequence = Sequence::new((control >> SEQUENCE_SHIFT) as u32);
+                let last = Sequence::new((*shown >> SEQUENCE_SHIFT) as u32);
+                let is_retry = *shown != 0 && sequence.plus(*ahead) == last;
+                *ahead += if is_retry { window } else { 0 };
+                let renamed = u64::from(sequence.plus(*ahead).get()) << SEQUENCE_SHIFT;
+                *shown = control & !(0xff_ffff << SEQUENCE_SHIFT) | renamed;
+                lines.store_release(word, *shown);
+            }
+        }
+    }
+}
+
+/// The worker's port: replies bear the sequence that the client knows.
+struct Renaming<'a> {
+    port: &'a mut SeededPort,
+    view: &'a Forgetful,
+}
+
+impl Port for Renaming<'_> {
+    fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        let mut renamed = batch.to_vec();
+        for send in &mut renamed {
+            let SendOp::Send {
+                imm: Some(name),
+                to: Some(to),
+                ..
+            } = &mut send.op
+            else {
+                continue;
+            };
+            let (worker, sequence) = split_imm(*name);
+            let slot = self.view.window.slot(sequence);
+            let mut clients = self.view.clients.iter();
+            let client = clients.find(|client| client.address == *to).unwrap();
+            *name = imm(worker, sequence.minus(client.slots[slot].1));
+        }
+        self.port.post_send(qp, &renamed)
+    }
+    fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        self.port.post_recv(qp, batch)
+    }
+    fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.port.poll(cq, out)
+    }
+    fn progress(&mut self, now: Duration) -> Progress {
+        self.port.progress(now)
+    }
+    fn arm(&mut self, cq: CqId) -> Armed {
+        self.port.arm(cq)
+    }
+    fn disarm(&mut self, cq: CqId) {
+        self.port.disarm(cq);
+    }
+    fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.port.wait_fd()
+    }
+    fn region(&self, region: RegionId) -> Option<&Span> {
+        self.port.region(region)
+    }
+}

@@ -1,0 +1,705 @@
+//! A client that writes its lines itself, as no client of ours would. Names begin with the row of
+//! the list of attacks on request memory that they belong to.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use herdwick_conformance::seeded::Faults;
+use herdwick_fabric::{Completion, Payload, Port, SendOp, SendWr};
+use herdwick_herd::{
+    Chunk, Outcome, ServerCounters,
+    wire::{
+        CONTROL_WORD, Control, Epoch, HAS_ATTR, HAS_COMPARE, LINE_WORDS, Line, OVERFLOW,
+        OVERFLOW_BYTES, OpCode, RESERVED, ReplyHead, ReplyStatus, Sequence, Stamp, encode,
+        split_imm,
+    },
+};
+use herdwick_mem::{Span, Words};
+use herdwick_mica::{Arith, Clock, Execute, Get, KeyHash, Op, Put, Request, Sink};
+
+use crate::{
+    model::Model,
+    rig::{BLANK, HASH_KEY, Rig, request},
+};
+
+const WINDOW: usize = 8;
+const HONEST: usize = 0;
+const HOSTILE: usize = 1;
+const EPOCH: u16 = 666;
+
+/// One worker, an honest client whose value must survive, and a hostile one.
+struct Siege<E> {
+    rig: Rig<E>,
+}
+
+impl<E: Execute> Siege<E> {
+    fn new(execs: Vec<E>) -> Self {
+        let mut rig = Rig::new(1, WINDOW, execs);
+        assert_eq!(rig.join(1), HONEST);
+        assert_eq!(rig.join(EPOCH), HOSTILE);
+        let mut siege = Self { rig };
+        siege.honest(put(b"untouched"), ReplyStatus::Done, b"");
+        siege
+    }
+
+    fn honest(&mut self, op: Op<'_>, status: ReplyStatus, value: &[u8]) {
+        self.rig
+            .call(HONEST, b"honest key", op, |outcome| match outcome {
+                Outcome::Answered(answer) => {
+                    assert_eq!((answer.status, answer.value), (status, value))
+                }
+                _ => panic!("{outcome:?}"),
+            });
+    }
+
+    /// The honest client is served, and finds what it stored.
+    fn survives(&mut self) {
+        self.honest(get(), ReplyStatus::Done, b"untouched");
+    }
+
+    fn lines(&self) -> &Span {
+        &self.rig.clients[HOSTILE].leases[0].lines
+    }
+
+    fn overflow(&self) -> &Span {
+        &self.rig.clients[HOSTILE].leases[0].overflow
+    }
+
+    fn counters(&self) -> ServerCounters {
+        *self.rig.workers[0].side.counters()
+    }
+
+    /// Writes a line as a client would: the control word last.
+    fn write(&self, slot: usize, words: &[u64; LINE_WORDS]) {
+        self.lines().write_words(slot * LINE_WORDS, words);
+    }
+
+    /// Writes `request` as number `sequence`, well-formed.
+    fn submit(&self, request: &Request<'_>, sequence: u32) -> Line {
+        let mut line = Line::default();
+        let mut overflow = [0; OVERFLOW_BYTES];
+        let stamp = stamp(EPOCH, sequence);
+        let len = encode(request, stamp, &mut line, &mut overflow).unwrap();
+        let slot = sequence as usize % WINDOW;
+        self.overflow()
+            .write_bytes(slot * OVERFLOW_BYTES, &overflow[..len]);
+        self.write(slot, line.words());
+        line
+    }
+
+    /// Lets the worker look until it has found nothing for a while; what it answered to the hostile
+    /// client, by sequence.
+    fn replies(&mut self) -> Vec<(u32, ReplyStatus)> {
+        for _ in 0..4 * WINDOW {
+            self.rig.serve();
+        }
+        self.rig.advance();
+        let client = &mut self.rig.clients[HOSTILE];
+        let mut out = [BLANK; 64];
+        let found = client.port.poll(client.reply_cq, &mut out);
+        out[..found].iter().map(reply).collect()
+    }
+}
+
+fn reply(completion: &Completion) -> (u32, ReplyStatus) {
+    let (_, sequence) = split_imm(completion.imm.unwrap());
+    let head = ReplyHead(completion.inline.unwrap().words()[0]);
+    assert_eq!(head.epoch(), EPOCH);
+    (sequence.get(), head.status().unwrap())
+}
+
+fn stamp(epoch: u16, sequence: u32) -> Stamp {
+    Stamp::new(Epoch::new(epoch).unwrap(), Sequence::new(sequence))
+}
+
+fn get() -> Op<'static> {
+    Op::Get(Get::default())
+}
+
+fn put(value: &[u8]) -> Op<'_> {
+    Op::Put(Put {
+        value,
+        ..Put::default()
+    })
+}
+
+fn add_one() -> Op<'static> {
+    Op::Arith(Arith {
+        delta: 1,
+        vivify: Some(0),
+        initial: 1,
+        ..Arith::default()
+    })
+}
+
+fn siege() -> Siege<Model> {
+    Siege::new(vec![Model::default()])
+}
+
+/// A word from a seed, and the next seed (splitmix64).
+fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *seed;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[test]
+fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
+    let mut siege = siege();
+    let mut seed = 1;
+    let mut next = [0; WINDOW];
+    for round in 0..200_000 {
+        let mut words = [(); LINE_WORDS].map(|()| random(&mut seed));
+        let slot = random(&mut seed) as usize % WINDOW;
+        if round % 2 == 0 {
+            // Half of them get as far as the body: right epoch, right sequence.
+            let sequence = slot as u32 + next[slot] * WINDOW as u32;
+            let stamp = Control::new(OpCode::Get, 0, 0, 0, stamp(EPOCH, sequence)).0;
+            words[CONTROL_WORD] = words[CONTROL_WORD] & 0xff_ffff | stamp & !0xff_ffff;
+        }
+        siege.write(slot, &words);
+        let before = siege.counters().requests;
+        siege.rig.serve();
+        next[slot] += u32::from(siege.counters().requests > before && round % 2 == 0);
+        if round % 1000 == 0 {
+            siege.replies();
+            siege.survives();
+        }
+    }
+    siege.survives();
+    let counted = siege.counters();
+    for (name, count) in [
+        ("stale_epoch", counted.stale_epoch),
+        ("bad_opcode", counted.bad_opcode),
+        ("bad_reserved", counted.bad_reserved),
+        ("bad_body_length", counted.bad_body_length),
+        ("bad_truncated", counted.bad_truncated),
+    ] {
+        assert!(count > 0, "{name}");
+    }
+}
+
+#[test]
+fn r02_a_length_beyond_what_there_is_is_refused() {
+    let mut siege = siege();
+    let executed = siege.rig.workers[0].exec.executed;
+    let mut sequence = 0;
+    let mut refused = |siege: &mut Siege<Model>, bits, body_len, word1: u64| {
+        let control = Control::new(OpCode::Set, bits, 4, body_len, stamp(EPOCH, sequence));
+        let words = [HASH_KEY.hash(b"four").0, word1, 0, 0, 0, 0, 0, control.0];
+        siege.write(sequence as usize % WINDOW, &words);
+        assert_eq!(siege.replies(), [(sequence, ReplyStatus::BadRequest)]);
+        sequence += 1;
+    };
+    for body_len in 49..64 {
+        refused(&mut siege, 0, body_len, 0);
+    }
+    for len in [0, 1025, 65_535, u64::from(u32::MAX)] {
+        refused(&mut siege, OVERFLOW, 8, len);
+    }
+    refused(&mut siege, OVERFLOW, 12, 100);
+    refused(&mut siege, 0, 3, 0);
+    assert_eq!(siege.counters().bad_body_length, 20);
+    assert_eq!(siege.counters().bad_truncated, 1);
+    assert_eq!(siege.rig.workers[0].exec.executed, executed);
+    siege.survives();
+}
+
+#[test]
+fn r02_a_body_longer_than_what_was_written_fails_its_checksum() {
+    let mut siege = siege();
+    let value = [b'v'; 300];
+    let line = siege.submit(&request(b"key", put(&value)), 0);
+    siege.overflow().write_bytes(200, &[0; 100]);
+    assert_eq!(siege.replies(), []);
+    assert_eq!(siege.counters().torn_overflow, 1);
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), None);
+    // The slot is as it was: a retry with the whole body is executed.
+    siege.submit(&request(b"key", put(&value)), 0);
+    let mut line = line;
+    line.retry();
+    siege.write(0, line.words());
+    assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
+    siege.survives();
+}
+
+/// Fails when a request is not what some control word said in one piece.
+struct Wary {
+    executed: u64,
+}
+
+impl Execute for Wary {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        for (index, request) in batch.iter().enumerate() {
+            let shape = match &request.op {
+                Op::Put(put) => (request.key.len(), put.value.len()),
+                _ => panic!("{request:?}"),
+            };
+            assert!([(4, 16), (40, 8)].contains(&shape), "{shape:?}");
+            self.executed += 1;
+            let done = herdwick_mica::Reply::bare(herdwick_mica::Status::Done);
+            sink.reply(index, &done);
+        }
+    }
+}
+
+#[test]
+fn r03_a_header_flipped_during_the_read_is_read_once() {
+    let mut rig = Rig::new(1, WINDOW, vec![Wary { executed: 0 }]);
+    rig.join(EPOCH);
+    let lines = rig.clients[0].leases[0].lines.clone();
+    let done = AtomicBool::new(false);
+    let (lines, done) = (&lines, &done);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut sequence = 0;
+            while !done.load(Ordering::Relaxed) {
+                for slot in 0..WINDOW {
+                    let stamp = stamp(EPOCH, sequence + slot as u32);
+                    let short = Control::new(OpCode::Set, 0, 4, 20, stamp);
+                    let long = Control::new(OpCode::Add, 0, 40, 48, stamp);
+                    let word = slot * LINE_WORDS + CONTROL_WORD;
+                    for control in [short, long, short.retried(), long.retried()] {
+                        lines.store_release(word, control.0);
+                    }
+                }
+                sequence = if sequence > 1 << 20 {
+                    0
+                } else {
+                    sequence + WINDOW as u32
+                };
+            }
+        });
+        let worker = &mut rig.workers[0];
+        let mut passes = 0;
+        while worker.exec.executed < 1000 && passes < 10_000_000 {
+            worker.pass();
+            passes += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(rig.workers[0].exec.executed > 0);
+}
+
+#[test]
+fn r04_a_value_changed_after_its_publication_is_not_stored() {
+    let mut siege = siege();
+    let value = [b'v'; 500];
+    siege.submit(&request(b"key", put(&value)), 0);
+    siege.overflow().write_bytes(400, b"V");
+    assert_eq!(siege.replies(), []);
+    assert_eq!(siege.counters().torn_overflow, 1);
+    assert!(!siege.rig.workers[0].exec.items.contains_key(&b"key"[..]));
+    siege.survives();
+}
+
+#[test]
+fn r05_a_zero_hash_is_a_wrong_hash_like_any_other() {
+    let mut siege = siege();
+    let with_zero = |op| Request {
+        hash: KeyHash(0),
+        ..request(b"key", op)
+    };
+    siege.submit(&with_zero(put(b"v")), 0);
+    siege.submit(&with_zero(get()), 1);
+    let replies = siege.replies();
+    assert_eq!(
+        replies,
+        [(0, ReplyStatus::BadKey), (1, ReplyStatus::NotFound)]
+    );
+    siege.survives();
+}
+
+#[test]
+fn r06_a_line_without_its_control_word_waits_for_ever_and_stops_nobody() {
+    let mut siege = siege();
+    let mut line = *siege.submit(&request(b"elsewhere", put(b"v")), 0).words();
+    siege.replies();
+    line[CONTROL_WORD] = 0;
+    siege.lines().write_words(LINE_WORDS, &line);
+    let executed = siege.rig.workers[0].exec.executed;
+    assert_eq!(siege.replies(), []);
+    assert_eq!(siege.rig.workers[0].exec.executed, executed);
+    assert!(!siege.rig.workers[0].side.has_news());
+    siege.survives();
+}
+
+#[test]
+fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
+    let mut siege = siege();
+    let executed = siege.rig.workers[0].exec.executed;
+    let cases: &[(u8, u8, u8, u8)] = &[
+        // Operation and bits, key length, body length; and the one that is unknown.
+        (0, 0, 4, 4),
+        (12, 0, 4, 4),
+        (15, 0, 4, 4),
+        (1, RESERVED, 4, 4),
+        (1, 0, 4, 20),
+        (1, HAS_ATTR, 4, 12),
+        (1, HAS_COMPARE, 4, 12),
+        (2, 0, 4, 4),
+        (3, 0, 0, 4),
+        (3, 0, 251, 48),
+        (8, 0, 4, 8),
+        (8, HAS_ATTR, 4, 12),
+        (9, 0, 4, 4),
+        (9, 0, 4, 20),
+        (10, HAS_ATTR, 4, 20),
+    ];
+    for (sequence, (op, bits, key_len, body_len)) in (0..).zip(cases) {
+        let control = Control::new(
+            OpCode::Get,
+            *bits,
+            *key_len,
+            *body_len,
+            stamp(EPOCH, sequence),
+        );
+        let control = control.0 & !0xf | u64::from(*op);
+        let hash = HASH_KEY.hash(b"four").0;
+        siege.write(
+            sequence as usize % WINDOW,
+            &[hash, 0, 0, 0, 0, 0, 0, control],
+        );
+        let expected = [(sequence, ReplyStatus::BadRequest)];
+        assert_eq!(
+            siege.replies(),
+            expected,
+            "{op} {bits:#x} {key_len} {body_len}"
+        );
+    }
+    assert_eq!(siege.rig.workers[0].exec.executed, executed);
+    let counted: u64 = siege
+        .counters()
+        .iter()
+        .filter(|(name, _)| name.starts_with("bad_"))
+        .map(|(_, count)| count)
+        .sum();
+    assert_eq!(counted, cases.len() as u64);
+    siege.survives();
+}
+
+#[test]
+fn r08_a_value_of_another_length_replaces_the_old_one() {
+    let mut siege = siege();
+    for (sequence, len) in (0..).zip([32, 1, 700, 0, 40]) {
+        siege.submit(&request(b"key", put(&[b'x'; 700][..len])), sequence);
+        assert_eq!(siege.replies(), [(sequence, ReplyStatus::Done)]);
+        assert_eq!(
+            siege.rig.workers[0].exec.items[&b"key"[..]].value.len(),
+            len
+        );
+    }
+    siege.survives();
+}
+
+#[test]
+fn r09_the_same_request_again_has_no_second_effect() {
+    let mut siege = siege();
+    let mut line = siege.submit(&request(b"key", add_one()), 0);
+    assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
+    // The same bytes: nothing new.
+    siege.write(0, line.words());
+    assert_eq!(siege.replies(), []);
+    // The next attempts: the same answer.
+    for _ in 0..10 {
+        line.retry();
+        siege.write(0, line.words());
+        assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
+    }
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    assert_eq!(siege.counters().retries_remembered, 10);
+    siege.survives();
+}
+
+#[test]
+fn r09_a_retry_that_changed_its_operation_gets_the_old_answer_or_none() {
+    let mut siege = siege();
+    siege.submit(&request(b"key", add_one()), 0);
+    siege.submit(&request(b"key", get()), 1);
+    siege.replies();
+    let mut line = siege.submit(&request(b"key", get()), 0);
+    line.retry();
+    siege.write(0, line.words());
+    let mut line = siege.submit(&request(b"key", add_one()), 1);
+    line.retry();
+    siege.write(1, line.words());
+    let replies = siege.replies();
+    assert!(
+        replies.iter().all(|reply| *reply == (0, ReplyStatus::Done)),
+        "{replies:?}"
+    );
+    assert!(siege.counters().retries_changed > 0);
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    siege.survives();
+}
+
+#[test]
+fn r10_sequences_out_of_their_window_are_dropped() {
+    let mut siege = siege();
+    siege.submit(&request(b"key", add_one()), 0);
+    siege.replies();
+    let window = WINDOW as u32;
+    let outside = [
+        2 * window,
+        16 * window,
+        (1 << 24) - window,
+        (1 << 23) + window,
+    ];
+    for (count, sequence) in (1..).zip(outside) {
+        siege.submit(&request(b"key", add_one()), sequence);
+        assert_eq!(siege.replies(), [], "{sequence}");
+        assert_eq!(siege.counters().out_of_window, count);
+    }
+    // A slot that has had no request has no last one either.
+    siege.submit(&request(b"key", add_one()), (1 << 24) - window + 3);
+    assert_eq!(siege.replies(), []);
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    siege.submit(&request(b"key", add_one()), window);
+    assert_eq!(siege.replies(), [(window, ReplyStatus::Done)]);
+    siege.survives();
+}
+
+#[test]
+fn r11_all_slots_at_once_and_out_of_turn_are_executed_once_each() {
+    let mut siege = siege();
+    for lap in 0..50 {
+        let mut order: Vec<u32> = (0..WINDOW as u32).collect();
+        order.rotate_left(lap as usize % WINDOW);
+        if lap % 2 == 0 {
+            order.reverse();
+        }
+        let mut answered = Vec::new();
+        for slot in order {
+            siege.submit(&request(b"key", add_one()), lap * WINDOW as u32 + slot);
+            if lap % 3 == 0 {
+                answered.extend(siege.replies());
+            }
+        }
+        while answered.len() < WINDOW {
+            answered.extend(siege.replies());
+        }
+        answered.sort_by_key(|(sequence, _)| *sequence);
+        let expected =
+            (0..WINDOW as u32).map(|slot| (lap * WINDOW as u32 + slot, ReplyStatus::Done));
+        assert!(answered.into_iter().eq(expected), "lap {lap}");
+        siege.rig.clients[HOSTILE].post_recvs(WINDOW);
+        let count = u64::from(lap + 1) * WINDOW as u64;
+        assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(count));
+    }
+    siege.survives();
+}
+
+#[test]
+fn r12_a_write_into_another_clients_lines_is_refused() {
+    let mut siege = siege();
+    let victim = siege.rig.clients[HONEST].leases[0].lines.clone();
+    let before: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
+    let to = siege.rig.clients[HONEST].lanes[0].lines;
+    let attacker = &mut siege.rig.clients[HOSTILE];
+    let write = SendWr {
+        wr_id: 0,
+        op: SendOp::Write {
+            payload: Payload::Words(&[u64::MAX; LINE_WORDS]),
+            to,
+            imm: None,
+        },
+        signaled: false,
+        solicited: false,
+    };
+    let requests = attacker.lanes[0].requests;
+    attacker.port.post_send(requests, &[write]).unwrap();
+    siege.rig.advance();
+    let (now, port) = (siege.rig.now, &mut siege.rig.workers[0].port);
+    port.progress(now);
+    assert!(port.drops().iter().any(|(_, count)| *count > 0));
+    let after: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
+    assert_eq!(after, before);
+    siege.survives();
+}
+
+#[test]
+fn r14_keys_of_another_worker_are_refused_not_stored() {
+    let mut siege = Siege::new(vec![Model::default(), Model::default()]);
+    let key = (0..).map(|n| format!("key {n}"));
+    let foreign = key
+        .into_iter()
+        .find(|key| HASH_KEY.hash(key.as_bytes()).partition(2) == 1);
+    let foreign = foreign.unwrap();
+    let mut line = siege.submit(&request(foreign.as_bytes(), put(b"v")), 0);
+    siege.submit(&request(foreign.as_bytes(), get()), 1);
+    let refused = ReplyStatus::WrongPartition;
+    assert_eq!(siege.replies(), [(0, refused), (1, refused)]);
+    line.retry();
+    siege.write(0, line.words());
+    assert_eq!(siege.replies(), [(0, refused)]);
+    assert_eq!(siege.counters().wrong_partition, 2);
+    let stored = siege
+        .rig
+        .workers
+        .iter()
+        .any(|worker| worker.exec.items.contains_key(foreign.as_bytes()));
+    assert!(!stored);
+    siege.survives();
+}
+
+#[test]
+fn r15_a_hash_of_another_key_finds_nothing_and_changes_nothing() {
+    let mut siege = siege();
+    let lie = |op| Request {
+        hash: HASH_KEY.hash(b"honest key"),
+        ..request(b"key", op)
+    };
+    siege.submit(&lie(put(b"v")), 0);
+    siege.submit(&lie(get()), 1);
+    siege.submit(&lie(add_one()), 2);
+    let expected = [
+        (0, ReplyStatus::BadKey),
+        (1, ReplyStatus::NotFound),
+        (2, ReplyStatus::BadKey),
+    ];
+    assert_eq!(siege.replies(), expected);
+    siege.survives();
+}
+
+#[test]
+fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
+    let mut siege = siege();
+    for sequence in 0..500 {
+        siege.submit(&request(b"key", add_one()), sequence);
+        siege.rig.serve();
+        siege.rig.advance();
+    }
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(500));
+    assert_eq!(siege.counters().replies_refused, 0);
+    let (now, port) = (siege.rig.now, &mut siege.rig.clients[HOSTILE].port);
+    port.progress(now);
+    let drops = port.drops();
+    assert!(drops.iter().any(|(_, count)| *count > 400), "{drops:?}");
+    siege.survives();
+}
+
+/// Rewrites the attacker's slot while its request is being executed.
+struct Meddler {
+    inner: Model,
+    lines: Option<Span>,
+    rewrite: [u64; LINE_WORDS],
+}
+
+impl Execute for Meddler {
+    fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        if let Some(lines) = &self.lines {
+            lines.write_words(0, &self.rewrite);
+        }
+        self.inner.execute(clock, batch, sink);
+    }
+}
+
+#[test]
+fn r19_a_slot_cleared_or_rewritten_in_mid_execution_is_executed_once() {
+    let meddler = Meddler {
+        inner: Model::default(),
+        lines: None,
+        rewrite: [0; LINE_WORDS],
+    };
+    let mut siege = Siege::new(vec![meddler]);
+    let add = request(b"key", add_one());
+    for lap in 0..30 {
+        let sequence = lap * WINDOW as u32;
+        let mut line = siege.submit(&add, sequence);
+        let rewrite = match lap % 3 {
+            0 => [0; LINE_WORDS],
+            1 => *line.words(),
+            _ => {
+                line.retry();
+                *line.words()
+            }
+        };
+        let exec = &mut siege.rig.workers[0].exec;
+        (exec.lines, exec.rewrite) = (None, rewrite);
+        exec.lines = Some(siege.rig.clients[HOSTILE].leases[0].lines.clone());
+        let replies = siege.replies();
+        assert!(
+            replies
+                .iter()
+                .all(|reply| *reply == (sequence, ReplyStatus::Done))
+        );
+        assert!(!replies.is_empty(), "lap {lap}");
+        siege.rig.clients[HOSTILE].post_recvs(replies.len());
+        let exec = &mut siege.rig.workers[0].exec;
+        exec.lines = None;
+        assert_eq!(
+            exec.inner.number(b"key"),
+            Some(u64::from(lap) + 1),
+            "lap {lap}"
+        );
+    }
+    siege.survives();
+}
+
+#[test]
+fn r20_lines_of_an_old_lease_are_refused() {
+    let mut siege = siege();
+    let old = siege.submit(&request(b"key", add_one()), 0);
+    siege.replies();
+    let lease = &siege.rig.clients[HOSTILE].leases[0];
+    let (id, address) = (lease.id, lease.address);
+    let side = &mut siege.rig.workers[0].side;
+    let chunk = side.detach(id).unwrap();
+    assert!(side.detach(id).is_none());
+    side.attach(Chunk {
+        epoch: Epoch::new(EPOCH + 1).unwrap(),
+        address,
+        ..chunk
+    })
+    .unwrap();
+    assert!(side.detach(id).is_none(), "an id of the past names nobody");
+    // What lies in the slot, and what a delayed WRITE brings.
+    assert_eq!(siege.replies(), []);
+    let mut late = old;
+    late.retry();
+    siege.write(0, late.words());
+    assert_eq!(siege.replies(), []);
+    assert_eq!(siege.counters().stale_epoch, 2);
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    siege.survives();
+}
+
+#[test]
+fn a_detached_clients_lines_are_not_looked_at() {
+    let mut siege = siege();
+    let id = siege.rig.clients[HOSTILE].leases[0].id;
+    siege.rig.workers[0].side.detach(id).unwrap();
+    siege.submit(&request(b"key", add_one()), 0);
+    assert_eq!(siege.replies(), []);
+    assert!(!siege.rig.workers[0].side.has_news());
+    assert_eq!(siege.rig.workers[0].exec.number(b"key"), None);
+    siege.survives();
+}
+
+#[test]
+fn a_stopped_client_keeps_nobody_waiting() {
+    let mut siege = siege();
+    siege.rig.faults(Faults {
+        delay_max: Duration::from_micros(2),
+        ..Faults::default()
+    });
+    let client = &mut siege.rig.clients[HOSTILE];
+    for token in 0..WINDOW as u64 {
+        client
+            .side
+            .submit(&request(b"key", add_one()), token)
+            .unwrap();
+    }
+    client.side.flush(&mut client.port, siege.rig.now);
+    let party = client.party();
+    siege.rig.network.stop_after(party, 3);
+    for _ in 0..100 {
+        siege.survives();
+    }
+    let executed = siege.rig.workers[0].exec.number(b"key").unwrap_or(0);
+    assert!(executed <= WINDOW as u64);
+}

@@ -1,0 +1,351 @@
+//! Workers and clients on the seeded fabric, in one thread under virtual time.
+
+use std::time::Duration;
+
+use herdwick_conformance::seeded::{Faults, PartyId, SeededDevice, SeededNetwork, SeededPort};
+use herdwick_fabric::{
+    Access, AddressHandle, Completion, CqId, CqSpec, Device, Local, Opcode, PdId, Port, PortLimits,
+    QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Status, Transport,
+};
+use herdwick_herd::{
+    Chunk, ClientId, ClientOptions, ClientSide, Outcome, SEND_DEPTH_MIN, ServerOptions, ServerSide,
+    WorkerLane,
+    wire::{Epoch, Window},
+};
+use herdwick_mem::Span;
+use herdwick_mica::{Clock, Execute, HashKey, Op, Request, Second};
+
+pub(crate) const HASH_KEY: HashKey = HashKey([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
+pub(crate) const CLOCK: Clock = Clock {
+    epoch_unix: 1_700_000_000,
+    second: Second(100),
+};
+/// What a completion array holds before it is polled into.
+pub(crate) const BLANK: Completion = Completion {
+    wr_id: 0,
+    status: Status::Flushed,
+    opcode: Opcode::Send,
+    qp: QpId(0),
+    byte_len: 0,
+    imm: None,
+    source: None,
+    inline: None,
+};
+pub(crate) const REPLY_BYTES_MAX: usize = 1040;
+const SLACK: usize = 16;
+
+/// One worker and its port.
+pub(crate) struct Worker<E> {
+    pub(crate) device: SeededDevice,
+    pub(crate) port: SeededPort,
+    pub(crate) side: ServerSide,
+    pub(crate) exec: E,
+    pd: PdId,
+    cq: CqId,
+    replies: QpId,
+}
+
+/// One client and its port.
+pub(crate) struct Client {
+    pub(crate) port: SeededPort,
+    pub(crate) side: ClientSide,
+    pub(crate) reply_cq: CqId,
+    /// What each worker knows of the client, and the client of it.
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) lanes: Vec<WorkerLane>,
+}
+
+/// One client at one worker, as the worker sees it.
+pub(crate) struct Lease {
+    pub(crate) id: ClientId,
+    pub(crate) lines: Span,
+    pub(crate) overflow: Span,
+    pub(crate) address: AddressHandle,
+}
+
+/// Workers, clients, and the network between them.
+pub(crate) struct Rig<E> {
+    pub(crate) network: SeededNetwork,
+    pub(crate) workers: Vec<Worker<E>>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) window: Window,
+    pub(crate) now: Duration,
+}
+
+impl<E: Execute> Rig<E> {
+    pub(crate) fn new(seed: u64, window: usize, execs: Vec<E>) -> Self {
+        let network = SeededNetwork::new(seed);
+        let workers = execs.len();
+        let workers = execs
+            .into_iter()
+            .enumerate()
+            .map(|(number, exec)| Worker::new(&network, number, workers, exec))
+            .collect();
+        Self {
+            network,
+            workers,
+            clients: Vec::new(),
+            window: Window::new(window).unwrap(),
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Adds a client; returns its number.
+    pub(crate) fn join(&mut self, epoch: u16) -> usize {
+        let client = Client::new(
+            &self.network,
+            &mut self.workers,
+            self.window,
+            epoch,
+            options,
+        );
+        self.clients.push(client);
+        self.clients.len() - 1
+    }
+
+    pub(crate) fn faults(&self, faults: Faults) {
+        self.network.set_faults(faults);
+    }
+
+    /// One microsecond: the network moves, workers pass, clients flush and poll.
+    pub(crate) fn step(&mut self, sink: &mut impl FnMut(usize, u64, Outcome<'_>)) {
+        self.advance();
+        self.serve();
+        self.poll_clients(sink);
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.now += Duration::from_micros(1);
+        self.network.run(self.now);
+    }
+
+    pub(crate) fn poll_clients(&mut self, sink: &mut impl FnMut(usize, u64, Outcome<'_>)) {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            let mut sink = |token, outcome: Outcome<'_>| sink(number, token, outcome);
+            client.side.flush(&mut client.port, self.now);
+            client.side.poll(&mut client.port, self.now, &mut sink);
+        }
+    }
+
+    pub(crate) fn serve(&mut self) -> usize {
+        let workers = self.workers.iter_mut();
+        workers.map(Worker::pass).sum()
+    }
+
+    /// Submits one request and waits for its outcome.
+    pub(crate) fn call<T>(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        op: Op<'_>,
+        mut read: impl FnMut(Outcome<'_>) -> T,
+    ) -> T {
+        let request = request(key, op);
+        let side = &mut self.clients[client].side;
+        side.submit(&request, 7).expect("a free slot");
+        let mut got = None;
+        while got.is_none() {
+            self.step(&mut |from, token, outcome| {
+                assert_eq!((from, token), (client, 7));
+                got = Some(read(outcome));
+            });
+        }
+        got.unwrap()
+    }
+}
+
+pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
+    Request {
+        hash: HASH_KEY.hash(key),
+        key,
+        op,
+    }
+}
+
+pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
+    ClientOptions {
+        window,
+        recv_slack: SLACK,
+        reply_bytes_max: REPLY_BYTES_MAX,
+        request_cq: cq[0],
+        reply_cq: cq[1],
+        postlist_max: 32,
+        retry_after: Duration::from_micros(50),
+        retry_after_max: Duration::from_millis(1),
+        deadline: Duration::from_millis(5),
+    }
+}
+
+impl<E: Execute> Worker<E> {
+    fn new(network: &SeededNetwork, worker: usize, workers: usize, exec: E) -> Self {
+        let device = network.device();
+        let mut port = device.open_port(&PortLimits::default()).unwrap();
+        let pd = device.create_pd(&mut port).unwrap();
+        let cq = device
+            .create_cq(&mut port, &CqSpec { depth: 4096 })
+            .unwrap();
+        let replies = qp(&device, &mut port, pd, Transport::Ud, [cq; 2], 1);
+        let bytes = ServerOptions::reply_memory(4096);
+        let reply_region = local(&device, &mut port, pd, bytes);
+        let options = ServerOptions {
+            worker,
+            workers,
+            replies,
+            reply_cq: cq,
+            reply_bytes_max: 4096,
+            reply_region,
+            postlist_max: 1024,
+            clients_max: 64,
+        };
+        Self {
+            side: ServerSide::new(&port, options).unwrap(),
+            device,
+            port,
+            exec,
+            pd,
+            cq,
+            replies,
+        }
+    }
+
+    pub(crate) fn pass(&mut self) -> usize {
+        self.side.pass(&mut self.port, CLOCK, &mut self.exec)
+    }
+
+    /// What one client sees of this worker, and the worker of it.
+    fn lease(
+        &mut self,
+        client: (&SeededDevice, &mut SeededPort, PdId, [CqId; 2]),
+        window: Window,
+        epoch: Epoch,
+    ) -> (Lease, WorkerLane) {
+        let (theirs, their_port, their_pd, their_cqs) = client;
+        let (ours, port) = (&self.device, &mut self.port);
+        let recvs = window.slots() + SLACK;
+        let their_uc = qp(theirs, their_port, their_pd, Transport::Uc, their_cqs, 1);
+        let their_ud = qp(
+            theirs,
+            their_port,
+            their_pd,
+            Transport::Ud,
+            their_cqs,
+            recvs,
+        );
+        let our_uc = qp(ours, port, self.pd, Transport::Uc, [self.cq; 2], 1);
+        let [lines, overflow] = [window.line_bytes(), window.overflow_bytes()].map(|len| {
+            let spec = RegionSpec {
+                len,
+                access: Access::WRITE,
+                scope: Scope::Qp(our_uc),
+            };
+            ours.allocate_region(port, self.pd, &spec).unwrap()
+        });
+        let their_end = theirs.endpoint(their_port, their_uc).unwrap();
+        let our_end = ours.endpoint(port, our_uc).unwrap();
+        ours.connect(port, our_uc, &their_end).unwrap();
+        theirs.connect(their_port, their_uc, &our_end).unwrap();
+        let reply_end = theirs.endpoint(their_port, their_ud).unwrap();
+        let address = ours.create_address(port, self.replies, &reply_end).unwrap();
+        let memory = [lines, overflow].map(|region| port.region(region).unwrap().clone());
+        let lane = WorkerLane {
+            epoch,
+            requests: their_uc,
+            replies: their_ud,
+            lines: ours.remote(port, lines).unwrap(),
+            overflow: ours.remote(port, overflow).unwrap(),
+            receive: local(theirs, their_port, their_pd, recvs * REPLY_BYTES_MAX),
+            stage: local(theirs, their_port, their_pd, window.overflow_bytes()),
+        };
+        let id = self.side.attach(Chunk {
+            lines: memory[0].clone(),
+            overflow: memory[1].clone(),
+            window,
+            epoch,
+            address,
+            reply_bytes_max: REPLY_BYTES_MAX,
+        });
+        let [lines, overflow] = memory;
+        let lease = Lease {
+            id: id.unwrap(),
+            lines,
+            overflow,
+            address,
+        };
+        (lease, lane)
+    }
+}
+
+impl Client {
+    pub(crate) fn new<E: Execute>(
+        network: &SeededNetwork,
+        workers: &mut [Worker<E>],
+        window: Window,
+        epoch: u16,
+        options: impl FnOnce(Window, [CqId; 2]) -> ClientOptions,
+    ) -> Self {
+        let device = network.device();
+        let mut port = device.open_port(&PortLimits::default()).unwrap();
+        let pd = device.create_pd(&mut port).unwrap();
+        let depth = CqSpec { depth: 4096 };
+        let cqs = [(); 2].map(|()| device.create_cq(&mut port, &depth).unwrap());
+        let epoch = Epoch::new(epoch).unwrap();
+        let (mut leases, mut lanes) = (Vec::new(), Vec::new());
+        for worker in workers {
+            let (lease, lane) = worker.lease((&device, &mut port, pd, cqs), window, epoch);
+            leases.push(lease);
+            lanes.push(lane);
+        }
+        let side = ClientSide::new(&mut port, options(window, cqs), lanes.clone()).unwrap();
+        Self {
+            port,
+            side,
+            reply_cq: cqs[1],
+            leases,
+            lanes,
+        }
+    }
+
+    /// The client's name in the network's faults.
+    pub(crate) fn party(&self) -> PartyId {
+        self.port.party()
+    }
+
+    /// Posts `count` RECVs at the first worker's lane, for a test that polls by itself.
+    pub(crate) fn post_recvs(&mut self, count: usize) {
+        let into = Local {
+            region: self.lanes[0].receive,
+            offset: 0,
+            len: REPLY_BYTES_MAX,
+        };
+        let recvs = vec![RecvWr { wr_id: 0, into }; count];
+        self.port.post_recv(self.lanes[0].replies, &recvs).unwrap();
+    }
+}
+
+fn qp(
+    device: &SeededDevice,
+    port: &mut SeededPort,
+    pd: PdId,
+    transport: Transport,
+    [send_cq, recv_cq]: [CqId; 2],
+    recv_depth: usize,
+) -> QpId {
+    let spec = QpSpec {
+        pd,
+        transport,
+        send_cq,
+        recv_cq,
+        send_depth: SEND_DEPTH_MIN,
+        recv_depth,
+    };
+    device.create_qp(port, &spec).unwrap()
+}
+
+fn local(device: &SeededDevice, port: &mut SeededPort, pd: PdId, len: usize) -> RegionId {
+    let spec = RegionSpec {
+        len,
+        access: Access::LOCAL,
+        scope: Scope::Pd,
+    };
+    device.allocate_region(port, pd, &spec).unwrap()
+}

@@ -1,0 +1,117 @@
+//! Every operation makes its round trip, on one worker and on several, whatever its size.
+
+use crate::{model::Model, rig::Rig};
+use herdwick_herd::{Outcome, wire::ReplyStatus};
+use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put};
+
+fn rig() -> Rig<Model> {
+    let mut rig = Rig::new(1, 8, vec![Model::default(); 3]);
+    rig.join(1);
+    rig
+}
+
+/// Status, number, flags and value of an answer.
+type Seen = (ReplyStatus, Option<u64>, u32, Vec<u8>);
+
+fn seen(outcome: Outcome<'_>) -> Seen {
+    let Outcome::Answered(answer) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let flags = answer.flags();
+    (answer.status, answer.number, flags, answer.value.to_vec())
+}
+
+fn put<'a>(mode: Mode, value: &'a [u8]) -> Op<'a> {
+    Op::Put(Put {
+        mode,
+        value,
+        flags: 5,
+        ..Put::default()
+    })
+}
+
+fn get() -> Op<'static> {
+    Op::Get(Get::default())
+}
+
+#[test]
+fn every_operation_is_answered_as_the_model_says() {
+    use ReplyStatus::{Done, Exists, NonNumeric, NotFound, NotStored};
+    let mut rig = rig();
+    let mut call = |op| rig.call(0, b"a key of 16 bytes", op, seen);
+    let incr = |delta, vivify| {
+        Op::Arith(Arith {
+            delta,
+            vivify,
+            initial: 40,
+            ..Arith::default()
+        })
+    };
+    let touch = Op::Get(Get {
+        touch: Some(60),
+        ..Get::default()
+    });
+    let cas = Op::Put(Put {
+        value: b"v",
+        compare: Some(77),
+        ..Put::default()
+    });
+    let delete = |compare| {
+        Op::Delete(Delete {
+            compare,
+            ..Delete::default()
+        })
+    };
+    let none = Vec::new;
+    assert_eq!(call(get()), (NotFound, None, 0, none()));
+    assert_eq!(call(put(Mode::Replace, b"x")), (NotStored, None, 0, none()));
+    assert_eq!(call(put(Mode::Set, b"value")), (Done, Some(1), 5, none()));
+    assert_eq!(call(put(Mode::Add, b"x")), (NotStored, None, 0, none()));
+    assert_eq!(call(get()), (Done, Some(1), 5, b"value".to_vec()));
+    assert_eq!(call(put(Mode::Append, b"+")), (Done, Some(2), 5, none()));
+    assert_eq!(call(put(Mode::Prepend, b"-")), (Done, Some(3), 5, none()));
+    assert_eq!(call(touch), (Done, Some(3), 5, b"-value+".to_vec()));
+    assert_eq!(call(cas), (Exists, Some(3), 5, none()));
+    assert_eq!(call(incr(2, None)), (NonNumeric, None, 0, none()));
+    assert_eq!(call(delete(Some(9))), (Exists, Some(3), 5, none()));
+    assert_eq!(call(delete(Some(3))), (Done, None, 0, none()));
+    assert_eq!(call(delete(None)), (NotFound, None, 0, none()));
+    assert_eq!(call(incr(2, None)), (NotFound, None, 0, none()));
+    assert_eq!(call(incr(2, Some(0))), (Done, Some(40), 0, none()));
+    assert_eq!(call(incr(2, Some(0))), (Done, Some(42), 0, none()));
+}
+
+#[test]
+fn values_of_every_size_come_back_whole() {
+    let mut rig = rig();
+    for len in (0..770).chain([1000, 1007, 1008]) {
+        let key = format!("key {len}");
+        let value: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        let stored = rig.call(0, key.as_bytes(), put(Mode::Set, &value), seen);
+        assert_eq!(stored.0, ReplyStatus::Done, "{len}");
+        let found = rig.call(0, key.as_bytes(), get(), seen);
+        assert_eq!((found.0, found.3), (ReplyStatus::Done, value), "{len}");
+    }
+}
+
+#[test]
+fn what_exceeds_the_receive_buffer_is_named_not_sent() {
+    let mut rig = rig();
+    let half = [b'h'; 700];
+    rig.call(0, b"k", put(Mode::Set, &half), seen);
+    rig.call(0, b"k", put(Mode::Append, &half), seen);
+    let (status, version, flags, len) = rig.call(0, b"k", get(), |outcome| match outcome {
+        Outcome::Answered(answer) => {
+            assert_eq!(answer.value, b"");
+            (
+                answer.status,
+                answer.number,
+                answer.flags(),
+                answer.value_len,
+            )
+        }
+        _ => panic!("{outcome:?}"),
+    });
+    assert_eq!(status, ReplyStatus::ReplyTooLarge);
+    assert_eq!((version, flags, len), (Some(2), 5, 1400));
+}
