@@ -1,4 +1,4 @@
-use std::{io, os::fd::AsFd, ptr::NonNull};
+use std::{io, ops::Range, os::fd::AsFd, ptr::NonNull};
 
 use rustix::{
     fs::{SealFlags, fcntl_get_seals, fstat},
@@ -101,6 +101,39 @@ impl Mapping {
     pub fn advise_huge(&self) {
         // SAFETY: the range is ours, and MADV_HUGEPAGE changes no contents.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
+    /// Takes the pages of `bytes` now, so that a shortage is an error here and not a signal later.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range outside the mapping; else what `madvise` says.
+    pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
+        if bytes.start > bytes.end || bytes.end > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = bytes.start / 4096 * 4096;
+        let advice = match self.access {
+            Access::Read => Advice::LinuxPopulateRead,
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+        };
+        // SAFETY: the range is ours by the check above, and populating changes no contents.
+        unsafe {
+            let from = self.base.as_ptr().add(start).cast();
+            madvise(from, bytes.end - start, advice)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every page of a shared mapping back to the system, whoever else maps it: all of it
+    /// reads as zeros from now on.
+    ///
+    /// # Errors
+    /// What `madvise` says: `EINVAL` for private memory, which this never touches.
+    pub fn discard(&self) -> io::Result<()> {
+        // SAFETY: the range is ours. MADV_REMOVE works on shared mappings alone, whose contents
+        // any holder of the file may change at any instant anyway.
+        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxRemove) }?;
+        Ok(())
     }
 
     /// Length in bytes.

@@ -24,6 +24,19 @@ pub trait Words {
     fn store(&self, index: usize, value: u64);
     /// Stores word `index` after everything before it.
     fn store_release(&self, index: usize, value: u64);
+
+    /// Copies `N` words out, starting at word `first`; orders nothing.
+    #[inline]
+    fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {
+        std::array::from_fn(|i| self.load(first + i))
+    }
+    /// Stores `words` from word `first` on; orders nothing.
+    #[inline]
+    fn copy_in(&self, first: usize, words: &[u64]) {
+        for (i, word) in words.iter().enumerate() {
+            self.store(first + i, *word);
+        }
+    }
 }
 
 /// A range lies outside its span, or is not word-aligned where it must be.
@@ -260,6 +273,17 @@ impl Words for Span {
     fn store_release(&self, index: usize, value: u64) {
         self.writable();
         self.word(index).store(value, Ordering::Release);
+    }
+    #[inline]
+    fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {
+        self.read_words(first)
+    }
+    #[inline]
+    fn copy_in(&self, first: usize, words: &[u64]) {
+        self.writable();
+        for (to, from) in self.run(first, words.len()).iter().zip(words) {
+            to.store(*from, Ordering::Relaxed);
+        }
     }
 }
 
