@@ -1,0 +1,114 @@
+//! What a work request carries, wherever it lies, and copies between spans.
+
+use herdwick_mem::{LINE, Span, WORD, Words};
+
+const LINE_WORDS: usize = LINE / WORD;
+
+/// The bytes of a payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bytes<'a> {
+    Words(&'a [u64]),
+    Inline(&'a [u8]),
+    /// Offset and length lie within the span.
+    Span(&'a Span, usize, usize),
+}
+
+impl Bytes<'_> {
+    /// Bytes 64 `n` and on, as words; what lies beyond the end is zero.
+    pub(crate) fn line(&self, n: usize) -> [u64; LINE_WORDS] {
+        let mut line = [0; LINE_WORDS];
+        match *self {
+            Self::Words(words) => {
+                let words = words.get(n * LINE_WORDS..).unwrap_or(&[]);
+                for (to, word) in line.iter_mut().zip(words) {
+                    *to = *word;
+                }
+            }
+            Self::Inline(bytes) => fill(&mut line, bytes.get(n * LINE..).unwrap_or(&[])),
+            Self::Span(span, offset, len) => {
+                let (at, rest) = (offset + n * LINE, len.saturating_sub(n * LINE));
+                if rest >= LINE && at.is_multiple_of(WORD) {
+                    return span.copy_out(at / WORD);
+                }
+                let mut bytes = [0; LINE];
+                let bytes = &mut bytes[..rest.min(LINE)];
+                span.read_bytes(at, bytes);
+                fill(&mut line, bytes);
+            }
+        }
+        line
+    }
+
+    /// Stores all of it, `len` bytes, from `offset` of `to` on, its last word last.
+    pub(crate) fn write_to(&self, to: &Span, offset: usize, len: usize) {
+        match *self {
+            Self::Inline(bytes) => to.write_bytes(offset, bytes),
+            Self::Span(from, start, _) => copy(from, start, to, offset, len),
+            Self::Words(words) => {
+                for (n, word) in words.iter().enumerate() {
+                    to.write_bytes(offset + n * WORD, &word.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+fn fill(line: &mut [u64; LINE_WORDS], bytes: &[u8]) {
+    for (to, bytes) in line.iter_mut().zip(bytes.chunks(WORD)) {
+        let mut word = [0; WORD];
+        word[..bytes.len()].copy_from_slice(bytes);
+        *to = u64::from_le_bytes(word);
+    }
+}
+
+/// Copies `len` bytes from one span to another in rising order, the last word last. Either may be
+/// changing; they must not overlap.
+pub(crate) fn copy(from: &Span, from_at: usize, to: &Span, to_at: usize, len: usize) {
+    let aligned = from_at.is_multiple_of(WORD) && to_at.is_multiple_of(WORD);
+    let mut done = 0;
+    while done < len {
+        let step = (len - done).min(LINE);
+        if aligned && step == LINE {
+            let line: [u64; LINE_WORDS] = from.copy_out((from_at + done) / WORD);
+            to.write_words((to_at + done) / WORD, &line);
+        } else {
+            let mut bytes = [0; LINE];
+            let bytes = &mut bytes[..step];
+            from.read_bytes(from_at + done, bytes);
+            to.write_bytes(to_at + done, bytes);
+        }
+        done += step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_kind_of_payload_lands_as_its_bytes(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), skip in 0usize..17, at in 0usize..17,
+        ) {
+            let source = Span::anonymous(4096).unwrap();
+            source.write_bytes(skip, &bytes);
+            let whole = &bytes[..bytes.len() / 8 * 8];
+            let words: Vec<u64> = whole.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            for (from, bytes) in [
+                (Bytes::Inline(&bytes), &bytes[..]),
+                (Bytes::Span(&source, skip, bytes.len()), &bytes),
+                (Bytes::Words(&words), whole),
+            ] {
+                let target = Span::anonymous(4096).unwrap();
+                from.write_to(&target, at, bytes.len());
+                let mut got = vec![0; bytes.len()];
+                target.read_bytes(at, &mut got);
+                prop_assert_eq!(&got[..], bytes);
+                let lines: Vec<u8> = (0..bytes.len().div_ceil(LINE)).flat_map(|n| from.line(n)).flat_map(u64::to_le_bytes).collect();
+                prop_assert_eq!(&lines[..bytes.len()], bytes);
+                prop_assert!(lines[bytes.len()..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}

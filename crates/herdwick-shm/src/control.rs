@@ -1,0 +1,368 @@
+//! Making and unmaking what a port holds.
+
+use std::{collections::VecDeque, io};
+
+use herdwick_fabric::{
+    Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, PdId, QpId, QpSpec,
+    QpState, Qpn, RegionId, RegionSpec, Rkey, Scope, Transport,
+};
+use herdwick_mem::Span;
+
+use crate::{
+    DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX,
+    device::PD,
+    layout::{QP_READY, QpAddress, REGIONS, Side},
+    pd::{Opened, OutboundError, Pd, Shortage},
+    port::ShmPort,
+    qp::{Address, Cq, Peer, Qp, Region},
+    ring::{Consumer, Shape},
+};
+
+const QP: &str = "queue pair";
+const CQ: &str = "completion queue";
+
+pub(crate) fn limit(what: &'static str, limit: usize) -> ControlError {
+    ControlError::Limit { what, limit }
+}
+
+fn short(shortage: Shortage) -> ControlError {
+    match shortage {
+        Shortage::Limit(what, limit) => ControlError::Limit { what, limit },
+        Shortage::System(what, source) => ControlError::System { what, source },
+    }
+}
+
+/// Unmakes a domain: what lives in it, what points to it, then its memory.
+pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
+    let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
+    port.belfry.take_down(&gone.bell);
+    let ids = |of: Vec<u32>| of.into_iter();
+    let qps = port.qps.iter().filter(|(_, qp)| qp.pd == pd.0);
+    for id in ids(qps.map(|(id, _)| id).collect()) {
+        destroy_qp(port, QpId(id))?;
+    }
+    let regions = port.regions.iter().filter(|(_, region)| region.pd == pd.0);
+    for id in ids(regions.map(|(id, _)| id).collect()) {
+        port.regions.remove(id);
+    }
+    let addresses = port.addresses.iter().filter(|(_, to)| to.pd == pd.0);
+    for id in ids(addresses.map(|(id, _)| id).collect()) {
+        port.addresses.remove(id);
+    }
+    port.pds.remove(pd.0);
+    Ok(())
+}
+
+pub(crate) fn allocate_region(
+    port: &mut ShmPort,
+    id: PdId,
+    spec: &RegionSpec,
+) -> Result<RegionId, ControlError> {
+    let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
+    if !port.regions.has_room() {
+        return Err(limit("regions", port.regions.capacity()));
+    }
+    let scope = match spec.scope {
+        Scope::Pd => 0,
+        Scope::Qp(qp) => {
+            let qp = port.qps.get(qp.0).filter(|qp| qp.pd == id.0);
+            qp.ok_or(ControlError::Unknown(QP))?.qpn.0
+        }
+    };
+    let random = random()?;
+    let region = if spec.access == Access::LOCAL {
+        let span = Span::anonymous(spec.len).and_then(|span| trim(&span, spec.len));
+        Region {
+            pd: id.0,
+            rkey: rkey(random, 0),
+            span: span.map_err(|source| ControlError::System {
+                what: "allocating memory",
+                source,
+            })?,
+            place: None,
+        }
+    } else {
+        let opened = pd.open_region(spec.len, spec.access, scope, |entry| rkey(random, entry));
+        let (place, rkey, span) = opened.map_err(short)?;
+        Region {
+            pd: id.0,
+            rkey,
+            span,
+            place: Some(place),
+        }
+    };
+    let inserted = port.regions.insert(region);
+    inserted
+        .map(RegionId)
+        .map_err(|_| limit("regions", port.regions.capacity()))
+}
+
+/// The first `len` bytes, rounded up to words.
+fn trim(span: &Span, len: usize) -> io::Result<Span> {
+    let len = len.checked_next_multiple_of(8);
+    let slice = len.and_then(|len| span.slice(0..len).ok());
+    slice.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+fn random() -> Result<u32, ControlError> {
+    getrandom::u32().map_err(|error| ControlError::System {
+        what: "drawing a random number",
+        source: io::Error::other(error),
+    })
+}
+
+/// An rkey names its entry on the desk in its low bits; the others are drawn, and not all zero.
+#[expect(clippy::cast_possible_truncation, reason = "entry < REGIONS = 64")]
+fn rkey(random: u32, entry: usize) -> Rkey {
+    let mask = REGIONS as u32 - 1;
+    let drawn = match random & !mask {
+        0 => REGIONS as u32,
+        drawn => drawn,
+    };
+    Rkey(drawn | entry as u32 & mask)
+}
+
+pub(crate) fn create_cq(port: &mut ShmPort, spec: &CqSpec) -> Result<CqId, ControlError> {
+    let cq = Cq {
+        depth: spec.depth,
+        reserved: 0,
+        sent: VecDeque::new(),
+        receivers: Vec::with_capacity(port.qps.capacity()),
+        next: 0,
+        users: 0,
+    };
+    let inserted = port.cqs.insert(cq);
+    inserted
+        .map(CqId)
+        .map_err(|_| limit("completion queues", port.cqs.capacity()))
+}
+
+pub(crate) fn destroy_cq(port: &mut ShmPort, id: CqId) -> Result<(), ControlError> {
+    let cq = port.cqs.get(id.0).ok_or(ControlError::Unknown(CQ))?;
+    if cq.users > 0 {
+        return Err(ControlError::InUse(CQ));
+    }
+    port.cqs.remove(id.0);
+    Ok(())
+}
+
+pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, ControlError> {
+    if spec.recv_depth > Shape::RECVS_MAX {
+        return Err(limit("outstanding RECVs", Shape::RECVS_MAX));
+    }
+    let full = limit("queue pairs", port.qps.capacity());
+    let id = QpId(port.qps.next_id().ok_or(full)?);
+    reserve(port, spec.send_cq, spec.send_depth)?;
+    let reserved = reserve(port, spec.recv_cq, spec.recv_depth);
+    let made = reserved.and_then(|()| {
+        let made = make_qp(port, id, spec);
+        if made.is_err() {
+            release(port, spec.recv_cq, spec.recv_depth);
+        }
+        made
+    });
+    let qp = match made {
+        Ok(qp) => qp,
+        Err(error) => {
+            release(port, spec.send_cq, spec.send_depth);
+            return Err(error);
+        }
+    };
+    if let Some(cq) = port.cqs.get_mut(spec.send_cq.0) {
+        cq.sent.reserve(cq.reserved);
+    }
+    if let (Some(cq), true) = (port.cqs.get_mut(spec.recv_cq.0), spec.recv_depth > 0) {
+        cq.receivers.push(id);
+    }
+    let inserted = port.qps.insert(qp);
+    inserted
+        .map(QpId)
+        .map_err(|_| limit("queue pairs", port.qps.capacity()))
+}
+
+/// Makes `depth` entries of a completion queue a queue pair's own.
+fn reserve(port: &mut ShmPort, cq: CqId, depth: usize) -> Result<(), ControlError> {
+    let cq = port.cqs.get_mut(cq.0).ok_or(ControlError::Unknown(CQ))?;
+    let reserved = cq.reserved.saturating_add(depth);
+    if reserved > cq.depth {
+        return Err(limit("completions of the queue", cq.depth));
+    }
+    cq.reserved = reserved;
+    cq.users += 1;
+    Ok(())
+}
+
+fn release(port: &mut ShmPort, cq: CqId, depth: usize) {
+    if let Some(cq) = port.cqs.get_mut(cq.0) {
+        cq.reserved -= depth;
+        cq.users -= 1;
+    }
+}
+
+/// The queue pair itself, with its line on the desk and its ring.
+fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlError> {
+    let pd = port.pds.get_mut(spec.pd.0);
+    let pd = pd.ok_or(ControlError::Unknown(PD))?;
+    let (state, message_max) = match spec.transport {
+        Transport::Ud => (QpState::ReadyToSend, DATAGRAM_BYTES_MAX),
+        Transport::Rc | Transport::Uc => (QpState::Init, MESSAGE_BYTES_MAX),
+    };
+    let line = pd.take_line().map_err(short)?;
+    let ring = (spec.recv_depth > 0).then(|| {
+        let shape = Shape::for_receiver(spec.recv_depth, message_max);
+        pd.take_ring(line, shape)
+    });
+    let ring = match ring.transpose() {
+        Ok(ring) => ring,
+        Err(shortage) => {
+            pd.give_line(line);
+            return Err(short(shortage));
+        }
+    };
+    let qpn = Qpn((((id.0 >> 16) % 0xff + 1) << 16) | (id.0 & 0xffff));
+    pd.show_qp(
+        line,
+        qpn,
+        if state == QpState::ReadyToSend {
+            QP_READY
+        } else {
+            0
+        },
+    );
+    let place = ring.as_ref().map(|(place, ..)| *place);
+    Ok(Qp {
+        id,
+        qpn,
+        pd: spec.pd.0,
+        transport: spec.transport,
+        state,
+        send_cq: spec.send_cq,
+        recv_cq: spec.recv_cq,
+        send_depth: spec.send_depth,
+        send_pending: 0,
+        recv_depth: spec.recv_depth,
+        recvs: VecDeque::with_capacity(spec.recv_depth),
+        line,
+        place,
+        inbox: ring.map(|(place, ring, taken)| Consumer::new(ring, taken, place.shape)),
+        peer: None,
+        opened: Opened::NOTHING,
+    })
+}
+
+pub(crate) fn destroy_qp(port: &mut ShmPort, id: QpId) -> Result<(), ControlError> {
+    let qp = port.qps.remove(id.0).ok_or(ControlError::Unknown(QP))?;
+    for (_, pd) in port.pds.iter_mut() {
+        pd.strike_sender(qp.qpn);
+    }
+    if let Some(pd) = port.pds.get_mut(qp.pd) {
+        pd.give_line(qp.line);
+    }
+    let addresses = port.addresses.iter().filter(|(_, to)| to.qp == id);
+    for address in addresses.map(|(id, _)| id).collect::<Vec<_>>() {
+        port.addresses.remove(address);
+    }
+    if let Some(cq) = port.cqs.get_mut(qp.send_cq.0) {
+        cq.sent.retain(|sent| sent.qp != id);
+    }
+    if let Some(cq) = port.cqs.get_mut(qp.recv_cq.0) {
+        cq.receivers.retain(|receiver| *receiver != id);
+        cq.next = 0;
+    }
+    release(port, qp.send_cq, qp.send_depth);
+    release(port, qp.recv_cq, qp.recv_depth);
+    Ok(())
+}
+
+pub(crate) fn endpoint(port: &ShmPort, qp: QpId) -> Result<Endpoint, ControlError> {
+    let qp = port.qps.get(qp.0).ok_or(ControlError::Unknown(QP))?;
+    let pd = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?;
+    let address = QpAddress {
+        side: pd.side,
+        transport: qp.transport,
+        line: qp.line,
+        qpn: qp.qpn,
+        token: pd.layout.token,
+        ring: qp.place,
+    };
+    Ok(address.encode())
+}
+
+pub(crate) fn connect(port: &mut ShmPort, id: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
+    let qp = port.qps.get_mut(id.0).ok_or(ControlError::Unknown(QP))?;
+    if qp.transport == Transport::Ud {
+        return Err(ConnectError::Transport(qp.transport));
+    }
+    if qp.state != QpState::Init {
+        return Err(ConnectError::State(qp.state));
+    }
+    let pd = port.pds.get_mut(qp.pd).ok_or(ControlError::Unknown(PD))?;
+    let peer = read(peer, qp.transport, pd.side)?;
+    if peer.token != pd.layout.token {
+        return Err(ConnectError::Endpoint("it is of another protection domain"));
+    }
+    open_outbound(pd, &peer)?;
+    qp.peer = Some(Peer {
+        line: peer.line,
+        qpn: peer.qpn,
+    });
+    qp.state = QpState::ReadyToSend;
+    pd.show_qp(qp.line, qp.qpn, QP_READY);
+    Ok(())
+}
+
+pub(crate) fn create_address(
+    port: &mut ShmPort,
+    id: QpId,
+    peer: &Endpoint,
+) -> Result<AddressHandle, ConnectError> {
+    let qp = port.qps.get(id.0).ok_or(ControlError::Unknown(QP))?;
+    if qp.transport != Transport::Ud {
+        return Err(ConnectError::Transport(qp.transport));
+    }
+    if !port.addresses.has_room() {
+        return Err(limit("address handles", port.addresses.capacity()).into());
+    }
+    let side = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?.side;
+    let peer = read(peer, Transport::Ud, side)?;
+    let found = port
+        .pds
+        .iter_mut()
+        .find(|(id, pd)| pd.layout.token == peer.token && (pd.side == Side::Host || *id == qp.pd));
+    let elsewhere = ConnectError::Endpoint("it is of a protection domain out of reach");
+    let (pd_id, pd) = found.ok_or(elsewhere)?;
+    open_outbound(pd, &peer)?;
+    let address = Address {
+        qp: id,
+        pd: pd_id,
+        line: peer.line,
+        qpn: peer.qpn,
+        sender: pd.enrol_sender(qp.qpn).map_err(short)?,
+    };
+    let inserted = port.addresses.insert(address);
+    let full = |_| limit("address handles", port.addresses.capacity()).into();
+    inserted.map(AddressHandle).map_err(full)
+}
+
+/// Reads a peer's endpoint: one of the other side, and of the same transport.
+fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, ConnectError> {
+    let peer = QpAddress::decode(peer).ok_or(ConnectError::Endpoint("it is malformed"))?;
+    if peer.side == side {
+        return Err(ConnectError::Endpoint("it is of this side of its domain"));
+    }
+    if peer.transport != transport {
+        return Err(ConnectError::Endpoint("it is of another transport"));
+    }
+    Ok(peer)
+}
+
+fn open_outbound(pd: &mut Pd, peer: &QpAddress) -> Result<(), ConnectError> {
+    pd.open_outbound(peer).map_err(|error| match error {
+        OutboundError::Place => ConnectError::Endpoint("its ring is out of place"),
+        OutboundError::System(source) => ControlError::System {
+            what: "populating shared memory",
+            source,
+        }
+        .into(),
+    })
+}

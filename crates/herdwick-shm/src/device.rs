@@ -1,0 +1,351 @@
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use herdwick_fabric::{
+    AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
+    RegionSpec, Remote,
+};
+
+use crate::{
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket,
+    bell::{Belfry, Bell},
+    control,
+    drops::Drops,
+    file::{self, Board, Writers},
+    layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, Side},
+    park::Arming,
+    pd::{Files, Parts, Pd, Unclaimed},
+    port::{Doorbell, ShmPort},
+    recv,
+    slab::{SLOTS_MAX, Slab},
+    ticket::{self, AttachError},
+};
+
+/// How much memory a protection domain may use, by what it is used for; bytes, rounded up to
+/// pages. What is not used is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PdSize {
+    /// Regions of the host that the guest may WRITE, and rings into the host's queue pairs.
+    pub host_inbound: usize,
+    /// Regions of the host that the guest may only READ.
+    pub host_readable: usize,
+    /// Rings into the guest's queue pairs.
+    pub guest_inbound: usize,
+    /// Regions of the guest with remote rights.
+    pub guest_regions: usize,
+}
+
+impl Default for PdSize {
+    /// A mebibyte each.
+    fn default() -> Self {
+        Self {
+            host_inbound: 1 << 20,
+            host_readable: 1 << 20,
+            guest_inbound: 1 << 20,
+            guest_regions: 1 << 20,
+        }
+    }
+}
+
+/// The shared-memory provider, in one of its two roles.
+///
+/// A *host* makes protection domains and hands each out, once, as a [`PdTicket`]. A *guest* takes
+/// tickets up and has no domains of its own. Queue pairs connect a host's port with a guest's,
+/// within one domain; and a host's UD queue pairs address guest UD queue pairs of any domain of
+/// their port.
+#[derive(Debug)]
+pub struct ShmDevice {
+    capabilities: Capabilities,
+    /// `None`: a guest.
+    host: Option<PdSize>,
+    /// Domains made so far: colours them.
+    made: AtomicU64,
+}
+
+impl ShmDevice {
+    /// A device that makes domains of `size`.
+    #[must_use]
+    pub fn host(size: PdSize) -> Self {
+        Self {
+            capabilities: CAPABILITIES,
+            host: Some(size),
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// A device that attaches to the domains of hosts.
+    #[must_use]
+    pub fn guest() -> Self {
+        Self {
+            capabilities: CAPABILITIES,
+            host: None,
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// The ticket to `pd`. There is one: a domain has one guest.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before.
+    pub fn ticket(&self, port: &mut ShmPort, pd: PdId) -> Result<PdTicket, ControlError> {
+        let ShmPort { pds, board, .. } = port;
+        let pd = pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;
+        let board = board.as_ref().ok_or(ControlError::Unsupported("tickets"))?;
+        let board = board.fd.as_fd().try_clone_to_owned();
+        let board = board.map_err(|source| ControlError::System {
+            what: "duplicating a descriptor",
+            source,
+        })?;
+        let unclaimed = pd.unclaimed.take().ok_or(ControlError::InUse("ticket"))?;
+        Ok(PdTicket {
+            fds: vec![unclaimed.up, unclaimed.down, board, unclaimed.bell],
+            blob: pd.layout.encode(),
+        })
+    }
+
+    /// Takes up the guest's side of a domain.
+    ///
+    /// # Errors
+    /// A ticket that makes no sense, limits, or the operating system's refusal.
+    pub fn attach(&self, port: &mut ShmPort, ticket: PdTicket) -> Result<PdId, AttachError> {
+        if self.host.is_some() {
+            return Err(AttachError::NotAGuest);
+        }
+        let limit = AttachError::Limit(port.pds.capacity());
+        if !port.pds.has_room() {
+            return Err(limit);
+        }
+        let pd = ticket::open(ticket)?;
+        hang(port, pd).map_err(|source| AttachError::System {
+            what: "watching the bell",
+            source,
+        })
+    }
+
+    fn layout(&self, size: &PdSize) -> Result<PdLayout, ControlError> {
+        let bytes = [
+            size.host_inbound,
+            size.host_readable,
+            size.guest_inbound,
+            size.guest_regions,
+        ];
+        if bytes.iter().any(|bytes| *bytes > FILE_BYTES_MAX / 4) {
+            return Err(ControlError::Limit {
+                what: "bytes of a part of a protection domain",
+                limit: FILE_BYTES_MAX / 4,
+            });
+        }
+        // A page more each, for the colour.
+        let [host_inbound, host_readable, guest_inbound, guest_regions] =
+            bytes.map(|bytes| bytes.next_multiple_of(PAGE) + PAGE);
+        let random = getrandom::u64().map_err(|error| ControlError::System {
+            what: "drawing a random number",
+            source: io::Error::other(error),
+        })?;
+        let colour = self.made.fetch_add(1, Ordering::Relaxed) % 64;
+        Ok(PdLayout {
+            token: random & !63 | colour,
+            up_split: DESK_BYTES + host_inbound,
+            up_len: DESK_BYTES + host_inbound + guest_regions,
+            down_split: DESK_BYTES + guest_inbound,
+            down_len: DESK_BYTES + guest_inbound + host_readable,
+        })
+    }
+}
+
+pub(crate) const PD: &str = "protection domain";
+
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "shm",
+    rc: true,
+    uc: true,
+    ud: true,
+    read: true,
+    atomics: Atomics::Coherent,
+    ordered_write: true,
+    wakes_on_write: true,
+    lossless: true,
+    inline_bytes_max: INLINE_BYTES_MAX,
+    inline_receive_bytes: INLINE_RECEIVE,
+    datagram_bytes_max: DATAGRAM_BYTES_MAX,
+    message_bytes_max: MESSAGE_BYTES_MAX,
+    postlist_max: 1024,
+    virtual_addresses: false,
+};
+
+/// Makes the host's side of a domain.
+fn make(layout: PdLayout) -> io::Result<Pd> {
+    let (up, up_mapping) = file::make(layout.up_len, Writers::Everyone)?;
+    let (down, down_mapping) = file::make(layout.down_len, Writers::MakerAlone)?;
+    let (bell, theirs) = Bell::pair()?;
+    Pd::new(Parts {
+        side: Side::Host,
+        layout,
+        files: Files {
+            up: up_mapping,
+            down: down_mapping,
+        },
+        bell,
+        board: None,
+        unclaimed: Some(Unclaimed {
+            up,
+            down,
+            bell: theirs,
+        }),
+    })
+}
+
+/// Adds a domain to a port that has room for it.
+fn hang(port: &mut ShmPort, pd: Pd) -> io::Result<PdId> {
+    let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
+    let id = port.pds.next_id().ok_or_else(full)?;
+    port.belfry.hang(&pd.bell, id)?;
+    pd.show(port.arming);
+    let id = port.pds.insert(pd).map_err(|_| full())?;
+    Ok(PdId(id))
+}
+
+impl Device for ShmDevice {
+    type Port = ShmPort;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn open_port(&self, limits: &PortLimits) -> Result<ShmPort, OpenError> {
+        let all = [
+            ("protection domains", limits.pds),
+            ("queue pairs", limits.qps),
+            ("completion queues", limits.cqs),
+            ("regions", limits.regions),
+            ("address handles", limits.addresses),
+        ];
+        if let Some((what, asked)) = all.into_iter().find(|(_, asked)| *asked > SLOTS_MAX) {
+            return Err(OpenError::Limit {
+                what,
+                asked,
+                allowed: SLOTS_MAX,
+            });
+        }
+        let system = |what| move |source| OpenError::System { what, source };
+        let board = self.host.as_ref().map(|_| Board::new());
+        let board = board.transpose().map_err(system("making a board"))?;
+        Ok(ShmPort {
+            pds: Slab::new(limits.pds),
+            qps: Slab::new(limits.qps),
+            cqs: Slab::new(limits.cqs),
+            regions: Slab::new(limits.regions),
+            addresses: Slab::new(limits.addresses),
+            drops: Drops::new(),
+            arming: Arming::default(),
+            board,
+            belfry: Belfry::new().map_err(system("making an epoll descriptor"))?,
+            doorbell: Doorbell::new(limits.pds),
+        })
+    }
+
+    fn create_pd(&self, port: &mut ShmPort) -> Result<PdId, ControlError> {
+        let unsupported = ControlError::Unsupported("domains of a guest's own; attach a ticket");
+        let size = self.host.as_ref().ok_or(unsupported)?;
+        if !port.pds.has_room() {
+            return Err(control::limit("protection domains", port.pds.capacity()));
+        }
+        let layout = self.layout(size)?;
+        let made = make(layout).and_then(|pd| hang(port, pd));
+        made.map_err(|source| ControlError::System {
+            what: "making a protection domain",
+            source,
+        })
+    }
+
+    fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
+        control::destroy_pd(port, pd)
+    }
+
+    fn allocate_region(
+        &self,
+        port: &mut ShmPort,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
+        control::allocate_region(port, pd, spec)
+    }
+
+    fn free_region(&self, port: &mut ShmPort, region: RegionId) -> Result<(), ControlError> {
+        let freed = port.regions.remove(region.0);
+        let freed = freed.ok_or(ControlError::Unknown("region"))?;
+        if let (Some(pd), Some(place)) = (port.pds.get_mut(freed.pd), freed.place) {
+            pd.close_region(place);
+        }
+        Ok(())
+    }
+
+    fn remote(&self, port: &ShmPort, region: RegionId) -> Result<Remote, ControlError> {
+        let region = port.regions.get(region.0);
+        let region = region.ok_or(ControlError::Unknown("region"))?;
+        Ok(Remote {
+            rkey: region.rkey,
+            addr: 0,
+        })
+    }
+
+    fn create_cq(&self, port: &mut ShmPort, spec: &CqSpec) -> Result<CqId, ControlError> {
+        control::create_cq(port, spec)
+    }
+
+    fn destroy_cq(&self, port: &mut ShmPort, cq: CqId) -> Result<(), ControlError> {
+        control::destroy_cq(port, cq)
+    }
+
+    fn create_qp(&self, port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, ControlError> {
+        control::create_qp(port, spec)
+    }
+
+    fn destroy_qp(&self, port: &mut ShmPort, qp: QpId) -> Result<(), ControlError> {
+        control::destroy_qp(port, qp)
+    }
+
+    fn endpoint(&self, port: &ShmPort, qp: QpId) -> Result<Endpoint, ControlError> {
+        control::endpoint(port, qp)
+    }
+
+    fn connect(&self, port: &mut ShmPort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
+        control::connect(port, qp, peer)
+    }
+
+    fn create_address(
+        &self,
+        port: &mut ShmPort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<AddressHandle, ConnectError> {
+        control::create_address(port, qp, peer)
+    }
+
+    fn destroy_address(
+        &self,
+        port: &mut ShmPort,
+        address: AddressHandle,
+    ) -> Result<(), ControlError> {
+        let gone = port.addresses.remove(address.0);
+        gone.map(drop)
+            .ok_or(ControlError::Unknown("address handle"))
+    }
+
+    fn fail_qp(&self, port: &mut ShmPort, qp: QpId) -> Result<(), ControlError> {
+        let qp = port.qps.get_mut(qp.0);
+        let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
+        let pd = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?;
+        recv::fail(qp, pd);
+        Ok(())
+    }
+
+    fn qp_state(&self, port: &ShmPort, qp: QpId) -> Result<QpState, ControlError> {
+        let qp = port.qps.get(qp.0);
+        Ok(qp.ok_or(ControlError::Unknown("queue pair"))?.state)
+    }
+}

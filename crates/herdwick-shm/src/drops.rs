@@ -1,0 +1,42 @@
+/// Why something was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drop {
+    /// A message for an unreliable queue pair with no RECV posted.
+    NoRecv,
+    /// A message to an unreliable queue pair whose ring has no room, or which takes none.
+    RingFull,
+    /// A UC WRITE with a wrong rkey, range, right or scope.
+    Refused,
+    /// A message or WRITE to a queue pair that is gone, failed, or not connected.
+    NoPeer,
+    /// A message that no provider of ours would have sent.
+    Malformed,
+    /// A peer's ring counters went where they cannot go.
+    BadCounter,
+}
+
+/// How often each reason occurred at one port.
+#[derive(Debug)]
+pub(crate) struct Drops([(&'static str, u64); 6]);
+
+impl Drops {
+    pub(crate) const fn new() -> Self {
+        Self([
+            ("no RECV posted", 0),
+            ("receiver's ring full", 0),
+            ("remote access refused", 0),
+            ("no such peer", 0),
+            ("malformed message", 0),
+            ("impossible ring counter", 0),
+        ])
+    }
+
+    #[cold]
+    pub(crate) fn count(&mut self, reason: Drop) {
+        self.0[reason as usize].1 += 1;
+    }
+
+    pub(crate) fn all(&self) -> &[(&'static str, u64)] {
+        &self.0
+    }
+}

@@ -1,0 +1,130 @@
+//! Sleeping without losing a wake-up.
+//!
+//! A port that wants to sleep stores an odd number in its *parked word*, which its peers can read,
+//! fences, looks once more for work, and sleeps on its bell. A peer stores its work, fences, and
+//! rings when the word is odd. Of two fences one comes first: either the sleeper sees the work, or
+//! the peer sees the word (Dekker). The number grows with each arming, so that a peer knows which
+//! of them it has rung for.
+
+use herdwick_mem::{
+    Words,
+    sync::{Ordering, fence},
+};
+
+/// The number in a parked word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arming(u64);
+
+impl Arming {
+    /// The next armed number, to be stored with [`Arming::show`].
+    pub(crate) fn arm(&mut self) {
+        self.0 = self.0.wrapping_add(1) | 1;
+    }
+
+    /// The next disarmed number.
+    pub(crate) fn disarm(&mut self) {
+        self.0 = self.0.wrapping_add(1) & !1;
+    }
+
+    pub(crate) fn is_armed(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    pub(crate) fn show(self, words: &impl Words, index: usize) {
+        words.store_release(index, self.0);
+    }
+}
+
+/// The fence of both sides: after showing an arming and before the last look, and after posting
+/// and before looking at a parked word.
+#[inline]
+pub(crate) fn settle() {
+    fence(Ordering::SeqCst);
+}
+
+/// A peer's parked word, and the arming it was last rung for.
+#[derive(Debug)]
+pub(crate) struct Sleeper<W> {
+    words: W,
+    index: usize,
+    rung: u64,
+}
+
+impl<W: Words> Sleeper<W> {
+    pub(crate) fn new(words: W, index: usize) -> Self {
+        Self {
+            words,
+            index,
+            rung: 0,
+        }
+    }
+
+    /// Whether to ring now: it sleeps, or is about to, and this arming was not rung for. Comes
+    /// after [`settle`].
+    #[inline]
+    pub(crate) fn wants_ring(&mut self) -> bool {
+        let word = self.words.load(self.index);
+        if word & 1 == 0 || word == self.rung {
+            return false;
+        }
+        self.rung = word;
+        true
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::model::Memory;
+    use herdwick_mem::sync::{Arc, AtomicBool, thread};
+
+    /// Work, a parked word, and a bell that may be rung before anybody waits.
+    struct World {
+        words: Memory,
+        bell: AtomicBool,
+    }
+
+    const WORK: usize = 0;
+    const PARKED: usize = 1;
+
+    fn sleep_until_rung(world: &World) {
+        while !world.bell.swap(false, Ordering::Acquire) {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn no_wake_is_lost() {
+        loom::model(|| {
+            let world = Arc::new(World {
+                words: Memory::new(2),
+                bell: AtomicBool::new(false),
+            });
+            let peer = Arc::clone(&world);
+            let poster = thread::spawn(move || {
+                let mut sleeper = Sleeper::new(&peer.words, PARKED);
+                for n in 1..=2 {
+                    peer.words.store_release(WORK, n);
+                    settle();
+                    if sleeper.wants_ring() {
+                        peer.bell.store(true, Ordering::Release);
+                    }
+                }
+            });
+            let mut arming = Arming::default();
+            while world.words.load_acquire(WORK) < 2 {
+                arming.arm();
+                arming.show(&world.words, PARKED);
+                settle();
+                // A lost wake leaves this loop waiting for a bell that nobody rings: loom reports
+                // the branch limit.
+                if world.words.load_acquire(WORK) < 2 {
+                    sleep_until_rung(&world);
+                }
+                arming.disarm();
+                arming.show(&world.words, PARKED);
+            }
+            poster.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,167 @@
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    Armed, Completion, CqId, Port, PostError, Progress, QpId, QpState, RecvWr, RegionId, SendWr,
+};
+use herdwick_mem::Span;
+
+use crate::{
+    bell::Belfry,
+    drops::Drops,
+    file::Board,
+    park::{Arming, settle},
+    pd::Pd,
+    qp::{Address, Cq, Qp, Region, local},
+    recv, send,
+    slab::Slab,
+};
+
+/// One thread's end of the shared-memory fabric.
+#[derive(Debug)]
+pub struct ShmPort {
+    pub(crate) pds: Slab<Pd>,
+    pub(crate) qps: Slab<Qp>,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) regions: Slab<Region>,
+    pub(crate) addresses: Slab<Address>,
+    pub(crate) drops: Drops,
+    pub(crate) arming: Arming,
+    /// Where a host's guests see whether it sleeps.
+    pub(crate) board: Option<Board>,
+    pub(crate) belfry: Belfry,
+    pub(crate) doorbell: Doorbell,
+}
+
+/// The domains that the batch being posted has put something into.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    batch: u64,
+    /// Never more than there are domains.
+    touched: Vec<u32>,
+}
+
+impl Doorbell {
+    pub(crate) fn new(pds: usize) -> Self {
+        Self {
+            batch: 0,
+            touched: Vec::with_capacity(pds),
+        }
+    }
+
+    /// Remembers to look whether the peer of `pd` sleeps.
+    #[inline]
+    pub(crate) fn touch(&mut self, pd: &mut Pd, id: u32) {
+        if pd.touched != self.batch {
+            pd.touched = self.batch;
+            self.touched.push(id);
+        }
+    }
+
+    fn begin(&mut self) {
+        self.batch += 1;
+        self.touched.clear();
+    }
+
+    /// Rings for those who sleep, once each.
+    fn ring(&self, pds: &mut Slab<Pd>) {
+        if self.touched.is_empty() {
+            return;
+        }
+        settle();
+        for id in &self.touched {
+            if let Some(pd) = pds.get_mut(*id)
+                && pd.sleeper.wants_ring()
+            {
+                pd.bell.ring();
+            }
+        }
+    }
+}
+
+impl ShmPort {
+    fn show(&self) {
+        if let Some(board) = &self.board {
+            self.arming.show(&board.span, 0);
+        }
+        for (_, pd) in self.pds.iter() {
+            pd.show(self.arming);
+        }
+    }
+
+    fn has_completions(&self, cq: &Cq) -> bool {
+        let arrived = |id: &QpId| self.qps.get(id.0).is_some_and(Qp::has_arrivals);
+        !cq.sent.is_empty() || cq.receivers.iter().any(arrived)
+    }
+}
+
+impl Port for ShmPort {
+    fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.doorbell.begin();
+        send::post(self, qp, batch)?;
+        self.doorbell.ring(&mut self.pds);
+        Ok(())
+    }
+
+    fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qp.0).ok_or(PostError::UnknownQp)?;
+        if qp.state == QpState::Error {
+            return Err(PostError::State(qp.state));
+        }
+        if batch.len() > qp.recv_depth - qp.recvs.len() {
+            return Err(PostError::Full);
+        }
+        for wr in batch {
+            let into = (wr.into.region, wr.into.offset, wr.into.len);
+            local(&self.regions, qp.pd, into).ok_or(PostError::Bounds)?;
+        }
+        qp.recvs.extend(batch);
+        Ok(())
+    }
+
+    fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        recv::poll(self, cq, out)
+    }
+
+    fn progress(&mut self, _now: Duration) -> Progress {
+        Progress::default()
+    }
+
+    fn arm(&mut self, cq: CqId) -> Armed {
+        let Some(queue) = self.cqs.get(cq.0) else {
+            return Armed::Never;
+        };
+        self.arming.arm();
+        self.show();
+        settle();
+        if !self.has_completions(queue) {
+            return Armed::Yes;
+        }
+        self.arming.disarm();
+        self.show();
+        Armed::Pending
+    }
+
+    fn disarm(&mut self, _cq: CqId) {
+        if self.arming.is_armed() {
+            self.arming.disarm();
+            self.show();
+        }
+        let pds = &self.pds;
+        self.belfry.silence(|id| pds.get(id).map(|pd| &pd.bell));
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.belfry.as_fd())
+    }
+
+    fn region(&self, region: RegionId) -> Option<&Span> {
+        self.regions.get(region.0).map(|region| &region.span)
+    }
+
+    fn drops(&self) -> &[(&'static str, u64)] {
+        self.drops.all()
+    }
+}

@@ -1,0 +1,149 @@
+use std::collections::VecDeque;
+
+use herdwick_fabric::{
+    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Status, Transport,
+};
+use herdwick_mem::Span;
+
+use crate::{
+    layout::RingPlace,
+    pd::{Opened, Place},
+    ring::Consumer,
+    slab::Slab,
+};
+
+/// A queue pair of this port.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    pub(crate) qpn: Qpn,
+    pub(crate) pd: u32,
+    pub(crate) transport: Transport,
+    pub(crate) state: QpState,
+    pub(crate) send_cq: CqId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) send_depth: usize,
+    /// Send completions that nobody has polled yet.
+    pub(crate) send_pending: usize,
+    pub(crate) recv_depth: usize,
+    /// Posted RECVs, oldest first; never more than `recv_depth`.
+    pub(crate) recvs: VecDeque<RecvWr>,
+    /// Its line on this side's desk.
+    pub(crate) line: usize,
+    pub(crate) place: Option<RingPlace>,
+    pub(crate) inbox: Option<Consumer<Span>>,
+    /// Whom it is connected with.
+    pub(crate) peer: Option<Peer>,
+    /// The peer's region it last reached into.
+    pub(crate) opened: Opened,
+}
+
+/// The other end of a connected queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) line: usize,
+    pub(crate) qpn: Qpn,
+}
+
+impl Qp {
+    /// Whether a poll would find something to receive.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        match self.state {
+            QpState::Init => false,
+            QpState::Error => !self.recvs.is_empty(),
+            QpState::ReadyToSend => {
+                let waits = self.transport == Transport::Rc && self.recvs.is_empty();
+                let next = self.inbox.as_ref().and_then(Consumer::peek);
+                !waits && next.is_some()
+            }
+        }
+    }
+}
+
+/// A region of this port.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) pd: u32,
+    pub(crate) rkey: herdwick_fabric::Rkey,
+    pub(crate) span: Span,
+    /// `None` for memory that no peer reaches.
+    pub(crate) place: Option<Place>,
+}
+
+/// Where datagrams go.
+#[derive(Debug)]
+pub(crate) struct Address {
+    pub(crate) qp: QpId,
+    /// The domain of the receiver.
+    pub(crate) pd: u32,
+    pub(crate) line: usize,
+    pub(crate) qpn: Qpn,
+    /// Under which number the receiver's side finds our qpn.
+    pub(crate) sender: usize,
+}
+
+/// A send that is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) wr_id: u64,
+    pub(crate) qp: QpId,
+    pub(crate) opcode: Opcode,
+    pub(crate) status: Status,
+}
+
+/// A completion queue: finished sends, and where receives come from.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) depth: usize,
+    /// Queue depths that feed it; never beyond `depth`.
+    pub(crate) reserved: usize,
+    /// Never more than the send depths that feed it.
+    pub(crate) sent: VecDeque<Sent>,
+    /// Queue pairs whose receives complete here.
+    pub(crate) receivers: Vec<QpId>,
+    /// The one to look at first in the next poll.
+    pub(crate) next: usize,
+    /// Queue pairs that name it.
+    pub(crate) users: usize,
+}
+
+impl Cq {
+    /// Moves finished sends to the front of `out`.
+    #[inline]
+    pub(crate) fn take_sent(&mut self, qps: &mut Slab<Qp>, out: &mut [Completion]) -> usize {
+        if self.sent.is_empty() {
+            return 0;
+        }
+        let count = self.sent.len().min(out.len());
+        for (to, sent) in out.iter_mut().zip(self.sent.drain(..count)) {
+            *to = Completion {
+                wr_id: sent.wr_id,
+                status: sent.status,
+                opcode: sent.opcode,
+                qp: sent.qp,
+                byte_len: 0,
+                imm: None,
+                source: None,
+                inline: None,
+            };
+            if let Some(qp) = qps.get_mut(sent.qp.0) {
+                qp.send_pending -= 1;
+            }
+        }
+        count
+    }
+}
+
+/// The bytes of `len` at `offset` of a region of domain `pd`; `None` when there are no such.
+#[inline]
+pub(crate) fn local(
+    regions: &Slab<Region>,
+    pd: u32,
+    (region, offset, len): (RegionId, usize, usize),
+) -> Option<&Span> {
+    let region = regions.get(region.0)?;
+    let inside = offset
+        .checked_add(len)
+        .is_some_and(|end| end <= region.span.len());
+    (region.pd == pd && inside).then_some(&region.span)
+}

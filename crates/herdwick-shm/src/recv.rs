@@ -1,0 +1,200 @@
+//! Receiving: merges the rings that feed a completion queue into its queue pairs' RECVs.
+
+use herdwick_fabric::{
+    Completion, CqId, InlineData, Opcode, QpState, Qpn, RecvWr, Source, Status, Transport,
+};
+use herdwick_mem::{LINE, Span, Words};
+
+use crate::{
+    DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX,
+    drops::{Drop, Drops},
+    layout::sender_word,
+    pd::Pd,
+    port::ShmPort,
+    qp::{Qp, Region, local},
+    ring::{CELL_PAYLOAD, Consumer, Control},
+    slab::Slab,
+};
+
+/// Takes completions of `cq` into the front of `out`: finished sends, then one look at each ring,
+/// starting where the last poll ran out of room.
+pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usize {
+    let Some(cq) = port.cqs.get_mut(cq.0) else {
+        return 0;
+    };
+    let mut count = cq.take_sent(&mut port.qps, out);
+    for _ in 0..cq.receivers.len() {
+        let room = &mut out[count..];
+        if room.is_empty() {
+            break;
+        }
+        let id = cq.receivers[cq.next];
+        if let Some(qp) = port.qps.get_mut(id.0)
+            && let Some(pd) = port.pds.get(qp.pd)
+        {
+            count += receive(qp, pd, &port.regions, &mut port.drops, room);
+        }
+        if count < out.len() {
+            cq.next += 1;
+            if cq.next == cq.receivers.len() {
+                cq.next = 0;
+            }
+        }
+    }
+    count
+}
+
+fn receive(
+    qp: &mut Qp,
+    pd: &Pd,
+    regions: &Slab<Region>,
+    drops: &mut Drops,
+    out: &mut [Completion],
+) -> usize {
+    if qp.state == QpState::Error {
+        return flush(qp, out);
+    }
+    if qp.state == QpState::Init {
+        return 0;
+    }
+    let Some(mut inbox) = qp.inbox.take() else {
+        return 0;
+    };
+    let mut count = 0;
+    // A peer may refill the ring as fast as we drop what it holds: once round is enough.
+    for _ in 0..inbox.shape().cells() {
+        let (Some(to), Some(control)) = (out.get_mut(count), inbox.peek()) else {
+            break;
+        };
+        match take(qp, pd, regions, &inbox, control, to) {
+            Taken::Delivered => count += 1,
+            Taken::Waits => break,
+            Taken::Dropped(reason) => drops.count(reason),
+        }
+        inbox.advance(control);
+        if qp.state == QpState::Error {
+            break;
+        }
+    }
+    qp.inbox = Some(inbox);
+    count
+}
+
+/// What became of one message.
+enum Taken {
+    Delivered,
+    /// It stays where it is until a RECV is posted.
+    Waits,
+    Dropped(Drop),
+}
+
+#[inline]
+fn take(
+    qp: &mut Qp,
+    pd: &Pd,
+    regions: &Slab<Region>,
+    inbox: &Consumer<Span>,
+    control: Control,
+    to: &mut Completion,
+) -> Taken {
+    let len = control.len();
+    let datagram = qp.transport == Transport::Ud;
+    let max = if datagram {
+        DATAGRAM_BYTES_MAX
+    } else {
+        MESSAGE_BYTES_MAX
+    };
+    if len > max || (datagram && control.is_written()) {
+        return Taken::Dropped(Drop::Malformed);
+    }
+    let Some(wr) = qp.recvs.pop_front() else {
+        return if qp.transport == Transport::Rc {
+            Taken::Waits
+        } else {
+            Taken::Dropped(Drop::NoRecv)
+        };
+    };
+    let inline = len <= CELL_PAYLOAD && !control.is_written();
+    let (opcode, status) = if control.is_written() {
+        (Opcode::RecvWithImm, Status::Success)
+    } else if inline {
+        (Opcode::Recv, Status::Success)
+    } else {
+        (Opcode::Recv, place(qp, regions, inbox, len, wr))
+    };
+    *to = Completion {
+        wr_id: wr.wr_id,
+        status,
+        opcode,
+        qp: qp.id,
+        #[expect(clippy::cast_possible_truncation, reason = "17 bits")]
+        byte_len: len as u32,
+        imm: control.imm(),
+        source: datagram.then(|| source(pd, control)),
+        inline: inline.then(|| InlineData::new(inbox.small(), len)),
+    };
+    if status != Status::Success && qp.transport == Transport::Rc {
+        fail(qp, pd);
+    }
+    Taken::Delivered
+}
+
+fn source(pd: &Pd, control: Control) -> Source {
+    let qpn = pd.theirs.load(sender_word(control.sender())) & 0xff_ffff;
+    let qpn = Qpn(qpn as u32);
+    Source { qpn }
+}
+
+/// Copies a long message to its RECV.
+fn place(
+    qp: &Qp,
+    regions: &Slab<Region>,
+    inbox: &Consumer<Span>,
+    len: usize,
+    wr: RecvWr,
+) -> Status {
+    if len > wr.into.len {
+        return Status::LengthError;
+    }
+    let Some(span) = local(regions, qp.pd, (wr.into.region, wr.into.offset, len)) else {
+        return Status::LocalError;
+    };
+    for (n, at) in (0..len).step_by(LINE).enumerate() {
+        let line = inbox.long_line(n);
+        let (offset, rest) = (wr.into.offset + at, len - at);
+        if rest >= LINE && offset.is_multiple_of(8) {
+            span.write_words(offset / 8, &line);
+        } else {
+            let mut bytes = [0; LINE];
+            for (to, word) in bytes.chunks_exact_mut(8).zip(line) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            span.write_bytes(offset, &bytes[..rest.min(LINE)]);
+        }
+    }
+    Status::Success
+}
+
+/// Moves a queue pair to the error state, for its peer to see.
+pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
+    qp.state = QpState::Error;
+    pd.show_qp(qp.line, qp.qpn, crate::layout::QP_FAILED);
+}
+
+/// Completes what was posted before the queue pair failed.
+fn flush(qp: &mut Qp, out: &mut [Completion]) -> usize {
+    let count = qp.recvs.len().min(out.len());
+    for (to, wr) in out.iter_mut().zip(qp.recvs.drain(..count)) {
+        *to = Completion {
+            wr_id: wr.wr_id,
+            status: Status::Flushed,
+            opcode: Opcode::Recv,
+            qp: qp.id,
+            byte_len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        };
+    }
+    count
+}

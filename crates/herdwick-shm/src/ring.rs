@@ -1,0 +1,355 @@
+//! The message ring: from all queue pairs of one side to one queue pair of the other.
+//!
+//! Single producer, single consumer, because a port has one thread. A message takes one cell of 64
+//! bytes: 56 of payload, then the control word, stored last, so that a consumer polls one word and
+//! pays one line transfer for a small message. The payload of a longer message lies in the *long
+//! lines* behind the cells instead, taken in the same order; its length alone tells both sides how
+//! many. A control word carries the lap of its cell, so nothing is ever cleared.
+//!
+//! The consumer says how far it is in two words of its own desk, a quarter ring at a time; the
+//! producer reads them only when it believes the ring full.
+//!
+//! Neither side trusts the other: a consumer bounds every length, a producer bounds the heads.
+
+use herdwick_mem::{LINE, WORD, Words};
+
+/// Bytes of payload that fit into a cell.
+pub(crate) const CELL_PAYLOAD: usize = CONTROL * WORD;
+/// Word of a cell that holds its control word.
+const CONTROL: usize = 7;
+const CELL_WORDS: usize = LINE / WORD;
+/// Word of a queue pair's desk line that counts cells taken; the long lines stand in the next.
+const CELLS_TAKEN: usize = 1;
+const LONG_TAKEN: usize = 2;
+
+/// How large a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) cells_log2: u8,
+    pub(crate) long_log2: u8,
+}
+
+/// Long bytes a ring has for each RECV besides what one largest message needs.
+const LONG_BYTES_PER_RECV: usize = 1024;
+/// 65,536 cells and as many long lines: 8 MiB.
+const LOG2_MAX: u8 = 16;
+
+impl Shape {
+    /// No ring.
+    pub(crate) const NONE: Self = Self {
+        cells_log2: 0,
+        long_log2: 0,
+    };
+    /// Most RECVs a ring can be sized for.
+    pub(crate) const RECVS_MAX: usize = (1 << LOG2_MAX) / 4 * 3 - 1;
+
+    /// For `recvs` outstanding RECVs and messages to `message_max` bytes. A quarter of a ring may
+    /// be taken and not yet said so, hence a third more than is needed.
+    pub(crate) fn for_receiver(recvs: usize, message_max: usize) -> Self {
+        let recvs = recvs.min(Self::RECVS_MAX);
+        let long = message_max.max(recvs * LONG_BYTES_PER_RECV).div_ceil(LINE);
+        Self {
+            cells_log2: log2_with_slack(recvs),
+            long_log2: log2_with_slack(long),
+        }
+    }
+
+    /// Whether a peer may ask for it.
+    pub(crate) fn is_sound(self) -> bool {
+        let sizes = 2..=LOG2_MAX;
+        sizes.contains(&self.cells_log2) && sizes.contains(&self.long_log2)
+    }
+
+    pub(crate) fn cells(self) -> usize {
+        1 << self.cells_log2
+    }
+
+    pub(crate) fn long_lines(self) -> usize {
+        1 << self.long_log2
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        (self.cells() + self.long_lines()) * LINE
+    }
+}
+
+fn log2_with_slack(needed: usize) -> u8 {
+    let sized = (needed + needed / 3 + 1).max(4).next_power_of_two();
+    u8::try_from(sized.ilog2()).map_or(LOG2_MAX, |log2| log2.min(LOG2_MAX))
+}
+
+/// A cell's last word: immediate (32 bits), length (17), flags (3), sender (5), lap (7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Control(u64);
+
+const LEN_SHIFT: u32 = 32;
+const HAS_IMM: u64 = 1 << 49;
+const WRITTEN: u64 = 1 << 50;
+const SENDER_SHIFT: u32 = 52;
+const LAP_SHIFT: u32 = 57;
+const _: () = assert!(crate::layout::SENDERS <= 1 << (LAP_SHIFT - SENDER_SHIFT));
+const _: () = assert!(crate::MESSAGE_BYTES_MAX < 1 << 17);
+
+impl Control {
+    #[inline]
+    pub(crate) fn new(len: usize, imm: Option<u32>) -> Self {
+        let imm = imm.map_or(0, |imm| u64::from(imm) | HAS_IMM);
+        Self((len as u64) << LEN_SHIFT & (HAS_IMM - 1) | imm)
+    }
+
+    /// The payload is in memory already: an immediate announces a WRITE of this length.
+    pub(crate) fn written(self) -> Self {
+        Self(self.0 | WRITTEN)
+    }
+
+    /// `sender` as [`Control::sender`] will give it, ready to be ORed in.
+    #[inline]
+    pub(crate) fn sent_by(self, sender: usize) -> Self {
+        Self(self.0 | (sender as u64) << SENDER_SHIFT & ((1 << LAP_SHIFT) - 1))
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        (self.0 >> LEN_SHIFT) as usize & 0x1_ffff
+    }
+
+    #[inline]
+    pub(crate) fn imm(self) -> Option<u32> {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+        (self.0 & HAS_IMM != 0).then_some(self.0 as u32)
+    }
+
+    #[inline]
+    pub(crate) fn is_written(self) -> bool {
+        self.0 & WRITTEN != 0
+    }
+
+    #[inline]
+    pub(crate) fn sender(self) -> usize {
+        (self.0 >> SENDER_SHIFT) as usize & 0x1f
+    }
+
+    /// Long lines that a message with this control word takes.
+    #[inline]
+    fn long_lines(self) -> u64 {
+        long_lines(if self.is_written() { 0 } else { self.len() })
+    }
+}
+
+#[inline]
+fn long_lines(len: usize) -> u64 {
+    if len <= CELL_PAYLOAD {
+        0
+    } else {
+        len.div_ceil(LINE) as u64
+    }
+}
+
+/// The lap of the cell at position `at`, where a control word has it. Never that of zeroed memory
+/// in the first lap.
+#[inline]
+fn lap(at: u64, shape: Shape) -> u64 {
+    (at >> shape.cells_log2).wrapping_add(1) << LAP_SHIFT
+}
+
+#[inline]
+fn cell_word(at: u64, shape: Shape) -> usize {
+    (at as usize & (shape.cells() - 1)) * CELL_WORDS
+}
+
+/// First word of long line `at`, and lines from there until they wrap.
+#[inline]
+fn long_word(at: u64, shape: Shape) -> usize {
+    (shape.cells() + (at as usize & (shape.long_lines() - 1))) * CELL_WORDS
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub(crate) struct Producer<W> {
+    ring: W,
+    /// The desk line of the receiving queue pair: the peer writes it.
+    taken: W,
+    shape: Shape,
+    tail: u64,
+    long_tail: u64,
+    head_seen: u64,
+    long_seen: u64,
+    /// The peer said something impossible about how far it is.
+    pub(crate) liar: bool,
+}
+
+/// The ring has no room for the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+impl<W: Words> Producer<W> {
+    /// `ring` has [`Shape::bytes`] zeroed bytes; `taken` is a line.
+    pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
+        Self {
+            ring,
+            taken,
+            shape,
+            tail: 0,
+            long_tail: 0,
+            head_seen: 0,
+            long_seen: 0,
+            liar: false,
+        }
+    }
+
+    /// Sends a message whose payload, at most 7 words, fits into its cell.
+    #[inline]
+    pub(crate) fn push_small(&mut self, control: Control, payload: &[u64]) -> Result<(), Full> {
+        self.reserve(1, 0)?;
+        self.publish(control, payload);
+        Ok(())
+    }
+
+    /// Sends a message too long for a cell; `line` gives its payload 64 bytes at a time.
+    pub(crate) fn push_long(
+        &mut self,
+        control: Control,
+        mut line: impl FnMut(usize) -> [u64; CELL_WORDS],
+    ) -> Result<(), Full> {
+        let lines = control.long_lines();
+        self.reserve(1, lines)?;
+        for n in 0..lines {
+            let word = long_word(self.long_tail + n, self.shape);
+            self.ring.copy_in(word, &line(n as usize));
+        }
+        self.long_tail += lines;
+        self.publish(control, &[]);
+        Ok(())
+    }
+
+    /// Whether this many cells and long lines are free.
+    #[inline]
+    pub(crate) fn reserve(&mut self, cells: u64, lines: u64) -> Result<(), Full> {
+        if self.fits(cells, lines) {
+            return Ok(());
+        }
+        self.look();
+        if self.fits(cells, lines) {
+            Ok(())
+        } else {
+            Err(Full)
+        }
+    }
+
+    /// Long lines that a message of `len` bytes needs.
+    pub(crate) fn lines_for(len: usize) -> u64 {
+        long_lines(len)
+    }
+
+    #[inline]
+    fn fits(&self, cells: u64, lines: u64) -> bool {
+        self.tail - self.head_seen + cells <= self.shape.cells() as u64
+            && self.long_tail - self.long_seen + lines <= self.shape.long_lines() as u64
+    }
+
+    /// Reads how far the consumer is; believes only what is possible.
+    #[cold]
+    fn look(&mut self) {
+        // Pairs with the release in `Consumer::say`: what it took, it has copied out.
+        let head = self.taken.load_acquire(CELLS_TAKEN);
+        let long = self.taken.load_acquire(LONG_TAKEN);
+        if (self.head_seen..=self.tail).contains(&head)
+            && (self.long_seen..=self.long_tail).contains(&long)
+        {
+            self.head_seen = head;
+            self.long_seen = long;
+        } else {
+            self.liar = true;
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, control: Control, payload: &[u64]) {
+        let word = cell_word(self.tail, self.shape);
+        self.ring.copy_in(word, payload);
+        // Pairs with the acquire in `Consumer::peek`.
+        self.ring
+            .store_release(word + CONTROL, control.0 | lap(self.tail, self.shape));
+        self.tail += 1;
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct Consumer<W> {
+    ring: W,
+    /// The desk line of this queue pair: its owner alone writes it.
+    taken: W,
+    shape: Shape,
+    head: u64,
+    long_head: u64,
+    said: u64,
+    long_said: u64,
+}
+
+impl<W: Words> Consumer<W> {
+    /// As [`Producer::new`].
+    pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
+        Self {
+            ring,
+            taken,
+            shape,
+            head: 0,
+            long_head: 0,
+            said: 0,
+            long_said: 0,
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The control word of the next message, once that message is whole.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<Control> {
+        let word = cell_word(self.head, self.shape) + CONTROL;
+        // Pairs with the release in `Producer::publish`.
+        let control = self.ring.load_acquire(word);
+        let fresh = control >> LAP_SHIFT == lap(self.head, self.shape) >> LAP_SHIFT;
+        fresh.then_some(Control(control))
+    }
+
+    /// The payload in the next message's cell.
+    #[inline]
+    pub(crate) fn small(&self) -> [u64; CONTROL] {
+        self.ring.copy_out(cell_word(self.head, self.shape))
+    }
+
+    /// 64 bytes of the next message's long payload.
+    pub(crate) fn long_line(&self, n: usize) -> [u64; CELL_WORDS] {
+        let at = self.long_head.wrapping_add(n as u64);
+        self.ring.copy_out(long_word(at, self.shape))
+    }
+
+    /// Gives the next message's place back to the producer.
+    #[inline]
+    pub(crate) fn advance(&mut self, control: Control) {
+        self.head += 1;
+        self.long_head += control.long_lines();
+        let cells = self.head - self.said;
+        let lines = self.long_head - self.long_said;
+        if cells >= self.shape.cells() as u64 / 4 || lines >= self.shape.long_lines() as u64 / 4 {
+            self.say();
+        }
+    }
+
+    #[cold]
+    fn say(&mut self) {
+        // Pairs with the acquires in `Producer::look`.
+        self.taken.store_release(LONG_TAKEN, self.long_head);
+        self.taken.store_release(CELLS_TAKEN, self.head);
+        (self.said, self.long_said) = (self.head, self.long_head);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod models;

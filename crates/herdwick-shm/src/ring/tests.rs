@@ -1,0 +1,93 @@
+use std::collections::VecDeque;
+
+use herdwick_mem::Span;
+use proptest::prelude::*;
+
+use super::*;
+
+const SHAPE: Shape = Shape {
+    cells_log2: 3,
+    long_log2: 3,
+};
+
+fn ring() -> (Producer<Span>, Consumer<Span>, Span) {
+    let memory = Span::anonymous(SHAPE.bytes() + LINE).unwrap();
+    let ring = memory.slice(0..SHAPE.bytes()).unwrap();
+    let taken = memory.slice(SHAPE.bytes()..SHAPE.bytes() + LINE).unwrap();
+    let producer = Producer::new(ring.clone(), taken.clone(), SHAPE);
+    (producer, Consumer::new(ring, taken, SHAPE), memory)
+}
+
+fn line(seed: u64, n: usize) -> [u64; 8] {
+    std::array::from_fn(|i| seed ^ (n * 8 + i) as u64)
+}
+
+proptest! {
+    #[test]
+    fn messages_come_out_as_they_went_in(steps in prop::collection::vec((any::<bool>(), 0usize..500, any::<u64>()), 0..200)) {
+        let (mut producer, mut consumer, _) = ring();
+        let mut model = VecDeque::new();
+        for (push, len, seed) in steps {
+            if push {
+                let imm = (seed % 3 != 0).then_some(seed as u32);
+                let control = Control::new(len, imm).sent_by(seed as usize % 32);
+                let pushed = if len <= CELL_PAYLOAD {
+                    producer.push_small(control, &line(seed, 0)[..7])
+                } else {
+                    producer.push_long(control, |n| line(seed, n))
+                };
+                if pushed.is_ok() {
+                    model.push_back((len, imm, seed));
+                } else {
+                    // Room for three quarters of the cells and lines is a promise.
+                    let lines: usize = model.iter().map(|(len, ..)| if *len > 56 { len.div_ceil(64) } else { 0 }).sum();
+                    prop_assert!(model.len() >= 6 || lines + len.div_ceil(64) > 6);
+                }
+            } else if let Some(control) = consumer.peek() {
+                let (len, imm, seed) = model.pop_front().unwrap();
+                prop_assert_eq!((control.len(), control.imm(), control.sender()), (len, imm, seed as usize % 32));
+                if len <= CELL_PAYLOAD {
+                    prop_assert_eq!(&consumer.small()[..], &line(seed, 0)[..7]);
+                } else {
+                    for n in 0..len.div_ceil(LINE) {
+                        prop_assert_eq!(consumer.long_line(n), line(seed, n));
+                    }
+                }
+                consumer.advance(control);
+            } else {
+                prop_assert!(model.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_consumer_survives_any_memory(words in prop::collection::vec(any::<u64>(), 128)) {
+        let (_, mut consumer, memory) = ring();
+        memory.copy_in(0, &words);
+        for _ in 0..64 {
+            if let Some(control) = consumer.peek() {
+                let _ = (consumer.small(), consumer.long_line(control.len() / 64));
+                consumer.advance(control);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_producer_believes_no_impossible_counter() {
+    let (mut producer, _, memory) = ring();
+    let taken = SHAPE.bytes() / WORD + CELLS_TAKEN;
+    for _ in 0..8 {
+        producer.push_small(Control::new(0, None), &[]).unwrap();
+    }
+    for lie in [9, u64::MAX, 1 << 63] {
+        memory.store(taken, lie);
+        assert_eq!(producer.push_small(Control::new(0, None), &[]), Err(Full));
+        assert!(std::mem::take(&mut producer.liar));
+    }
+    memory.store(taken, 4);
+    producer.push_small(Control::new(0, None), &[]).unwrap();
+    memory.store(taken, 3);
+    producer.reserve(4, 0).unwrap_err();
+    assert!(producer.liar);
+}

@@ -1,0 +1,401 @@
+//! Sending: the CPU that posts is the RNIC, so a batch is done when its post returns.
+
+use herdwick_fabric::{
+    Local, Opcode, Payload, PostError, QpId, QpState, Qpn, Remote, SendOp, SendWr, Status,
+    Transport,
+};
+use herdwick_mem::{Span, Words};
+
+use crate::{
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX,
+    bytes::{Bytes, copy},
+    drops::{Drop, Drops},
+    layout::{QP_READY, qp_word},
+    pd::{Outbound, Pd, Right},
+    port::ShmPort,
+    qp::{Address, Cq, Peer, Qp, Region, Sent, local},
+    recv::fail,
+    ring::{CELL_PAYLOAD, Control, Full, Producer},
+    slab::Slab,
+};
+
+/// Posts a batch: all of it is checked before any of it is done.
+#[inline]
+pub(crate) fn post(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+    let qp = port.qps.get(id.0).ok_or(PostError::UnknownQp)?;
+    if qp.state != QpState::ReadyToSend {
+        return Err(PostError::State(qp.state));
+    }
+    // Each may need a completion, should it fail.
+    if batch.len() > qp.send_depth - qp.send_pending {
+        return Err(PostError::Full);
+    }
+    for wr in batch {
+        check(qp, &port.regions, &port.addresses, wr)?;
+    }
+    match qp.transport {
+        Transport::Ud => post_datagrams(port, id, batch),
+        Transport::Uc | Transport::Rc => post_connected(port, id, batch)?,
+    }
+    Ok(())
+}
+
+/// Whether `wr` may be posted at all: everything that is the caller's own mistake.
+#[inline]
+fn check(
+    qp: &Qp,
+    regions: &Slab<Region>,
+    addresses: &Slab<Address>,
+    wr: &SendWr<'_>,
+) -> Result<(), PostError> {
+    match (&wr.op, qp.transport) {
+        (SendOp::Send { payload, to, .. }, Transport::Ud) => {
+            let address = to.and_then(|to| addresses.get(to.0));
+            if address.is_none_or(|address| address.qp != qp.id) {
+                return Err(PostError::Transport(qp.transport));
+            }
+            check_payload(qp, regions, payload, DATAGRAM_BYTES_MAX)
+        }
+        (
+            SendOp::Write { payload, .. }
+            | SendOp::Send {
+                payload, to: None, ..
+            },
+            Transport::Rc | Transport::Uc,
+        ) => check_payload(qp, regions, payload, MESSAGE_BYTES_MAX),
+        (SendOp::Read { into, .. }, Transport::Rc) if into.len <= MESSAGE_BYTES_MAX => {
+            check_local(qp, regions, *into)
+        }
+        (SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. }, Transport::Rc)
+            if into.len == 8 && into.offset.is_multiple_of(8) =>
+        {
+            check_local(qp, regions, *into)
+        }
+        (
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. },
+            Transport::Rc,
+        ) => Err(PostError::Bounds),
+        _ => Err(PostError::Transport(qp.transport)),
+    }
+}
+
+#[inline]
+fn check_payload(
+    qp: &Qp,
+    regions: &Slab<Region>,
+    payload: &Payload<'_>,
+    max: usize,
+) -> Result<(), PostError> {
+    let inside = match payload {
+        Payload::Words(words) => words.len() <= INLINE_BYTES_MAX / 8,
+        Payload::Inline(bytes) => bytes.len() <= INLINE_BYTES_MAX,
+        Payload::Region(from) => from.len <= max && check_local(qp, regions, *from).is_ok(),
+    };
+    if inside {
+        Ok(())
+    } else {
+        Err(PostError::Bounds)
+    }
+}
+const _: () = assert!(INLINE_BYTES_MAX <= DATAGRAM_BYTES_MAX);
+
+fn check_local(qp: &Qp, regions: &Slab<Region>, at: Local) -> Result<(), PostError> {
+    let found = local(regions, qp.pd, (at.region, at.offset, at.len));
+    found.map(|_| ()).ok_or(PostError::Bounds)
+}
+
+/// UD: each SEND finds its own ring; a ring without room loses it.
+fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
+    let ShmPort {
+        pds,
+        qps,
+        cqs,
+        regions,
+        addresses,
+        drops,
+        doorbell,
+        ..
+    } = port;
+    let Some(qp) = qps.get_mut(id.0) else {
+        return;
+    };
+    for wr in batch {
+        if let SendOp::Send {
+            payload,
+            imm,
+            to: Some(to),
+        } = &wr.op
+        {
+            let Some(address) = addresses.get(to.0) else {
+                continue;
+            };
+            if let Some(pd) = pds.get_mut(address.pd) {
+                doorbell.touch(pd, address.pd);
+                let control = Control::new(payload.len(), *imm).sent_by(address.sender);
+                let from = bytes_of(payload, regions, qp.pd);
+                let sent = send_to(pd, (address.line, address.qpn), control, &from, drops);
+                if let Err(reason) = sent {
+                    drops.count(reason);
+                }
+            }
+        }
+        if wr.signaled {
+            complete(qp, cqs, wr, Status::Success);
+        }
+    }
+}
+
+/// Puts one message into the ring of a queue pair of `pd`'s peer.
+#[inline]
+fn send_to(
+    pd: &mut Pd,
+    (line, qpn): (usize, Qpn),
+    control: Control,
+    from: &Bytes<'_>,
+    drops: &mut Drops,
+) -> Result<(), Drop> {
+    let outbound = pd.outbound.get_mut(line).and_then(Option::as_mut);
+    let Some(Outbound { ring, .. }) = outbound.filter(|outbound| outbound.qpn == qpn) else {
+        return Err(Drop::NoPeer);
+    };
+    let pushed = match from {
+        Bytes::Words(words) if words.len() <= CELL_PAYLOAD / 8 => ring.push_small(control, words),
+        _ if control.len() <= CELL_PAYLOAD => ring.push_small(control, &from.line(0)[..7]),
+        _ => ring.push_long(control, |n| from.line(n)),
+    };
+    if ring.liar {
+        ring.liar = false;
+        drops.count(Drop::BadCounter);
+    }
+    pushed.map_err(|Full| Drop::RingFull)
+}
+
+/// RC and UC: one peer, looked up once.
+fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+    let ShmPort {
+        pds,
+        qps,
+        cqs,
+        regions,
+        drops,
+        doorbell,
+        ..
+    } = port;
+    let qp = qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
+    let (Some(pd), Some(peer)) = (pds.get_mut(qp.pd), qp.peer) else {
+        return Err(PostError::UnknownQp);
+    };
+    let listens = pd.theirs.load_acquire(qp_word(peer.line)) == u64::from(peer.qpn.0) | QP_READY;
+    if qp.transport == Transport::Rc && listens {
+        reserve(pd, peer, batch)?;
+    }
+    doorbell.touch(pd, qp.pd);
+    let mut wire = Wire {
+        pd,
+        regions,
+        drops,
+        peer,
+        listens,
+    };
+    for wr in batch {
+        let status = if qp.state == QpState::Error {
+            Status::Flushed
+        } else {
+            wire.execute(qp, wr)
+        };
+        if wr.signaled || status != Status::Success {
+            complete(qp, cqs, wr, status);
+        }
+        if status != Status::Success && qp.state != QpState::Error {
+            fail(qp, wire.pd);
+        }
+    }
+    Ok(())
+}
+
+/// RC loses nothing: a batch whose messages do not fit into the peer's ring is refused whole.
+fn reserve(pd: &mut Pd, peer: Peer, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+    let (mut cells, mut lines) = (0, 0);
+    for wr in batch {
+        match &wr.op {
+            SendOp::Send { payload, .. } => {
+                cells += 1;
+                lines += Producer::<Span>::lines_for(payload.len());
+            }
+            SendOp::Write { imm: Some(_), .. } => cells += 1,
+            _ => (),
+        }
+    }
+    let outbound = pd.outbound.get_mut(peer.line).and_then(Option::as_mut);
+    match outbound {
+        Some(outbound) if cells > 0 => {
+            let reserved = outbound.ring.reserve(cells, lines);
+            reserved.map_err(|Full| PostError::Full)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a connected queue pair works on.
+struct Wire<'a> {
+    pd: &'a mut Pd,
+    regions: &'a Slab<Region>,
+    drops: &'a mut Drops,
+    peer: Peer,
+    /// The peer's queue pair is there and ready.
+    listens: bool,
+}
+
+impl Wire<'_> {
+    /// Does one work request. UC never learns that something was lost.
+    #[inline]
+    fn execute(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Status {
+        if !self.listens {
+            return self.lost(qp, Drop::NoPeer, Status::RetryExceeded);
+        }
+        match &wr.op {
+            SendOp::Write { payload, to, imm } => {
+                let status = self.write(qp, payload, *to);
+                match imm {
+                    Some(imm) if status == Status::Success => {
+                        let control = Control::new(payload.len(), Some(*imm)).written();
+                        self.message(qp, control, &Bytes::Words(&[]))
+                    }
+                    _ => status,
+                }
+            }
+            SendOp::Send { payload, imm, .. } => {
+                let control = Control::new(payload.len(), *imm);
+                let from = bytes_of(payload, self.regions, qp.pd);
+                self.message(qp, control, &from)
+            }
+            SendOp::Read { into, from } => self.read(qp, *into, *from),
+            SendOp::FetchAdd { into, at, add } => {
+                self.atomic(qp, *into, *at, |span, word| span.fetch_add(word, *add))
+            }
+            SendOp::CompareSwap {
+                into,
+                at,
+                expected,
+                new,
+            } => self.atomic(qp, *into, *at, |span, word| {
+                span.compare_swap(word, *expected, *new)
+            }),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, qp: &mut Qp, payload: &Payload<'_>, to: Remote) -> Status {
+        let len = payload.len();
+        let at = (to.addr, len);
+        let reached = qp
+            .opened
+            .reach(self.pd, to.rkey, at, Right::WRITE, qp_scope(qp));
+        let Some((file, offset)) = reached else {
+            return self.lost(qp, Drop::Refused, Status::RemoteAccess);
+        };
+        let span = self.pd.span(file);
+        match payload {
+            Payload::Words(words) if offset.is_multiple_of(8) => {
+                span.write_words(offset / 8, words);
+            }
+            _ => bytes_of(payload, self.regions, qp.pd).write_to(span, offset, len),
+        }
+        Status::Success
+    }
+
+    fn message(&mut self, qp: &Qp, control: Control, from: &Bytes<'_>) -> Status {
+        let to = (self.peer.line, self.peer.qpn);
+        match send_to(self.pd, to, control, from, self.drops) {
+            Ok(()) => Status::Success,
+            Err(reason) => self.lost(qp, reason, Status::ReceiverNotReady),
+        }
+    }
+
+    fn read(&mut self, qp: &mut Qp, into: Local, from: Remote) -> Status {
+        let at = (from.addr, into.len);
+        let reached = qp
+            .opened
+            .reach(self.pd, from.rkey, at, Right::READ, qp_scope(qp));
+        let Some((file, offset)) = reached else {
+            return Status::RemoteAccess;
+        };
+        let Some(to) = local(self.regions, qp.pd, (into.region, into.offset, into.len)) else {
+            return Status::LocalError;
+        };
+        copy(self.pd.span(file), offset, to, into.offset, into.len);
+        Status::Success
+    }
+
+    fn atomic(
+        &mut self,
+        qp: &mut Qp,
+        into: Local,
+        at: Remote,
+        change: impl FnOnce(&Span, usize) -> u64,
+    ) -> Status {
+        if !at.addr.is_multiple_of(8) {
+            return Status::RemoteInvalid;
+        }
+        let word = (at.addr, 8);
+        let reached = qp
+            .opened
+            .reach(self.pd, at.rkey, word, Right::ATOMIC, qp_scope(qp));
+        let Some((file, offset)) = reached else {
+            return Status::RemoteAccess;
+        };
+        let Some(to) = local(self.regions, qp.pd, (into.region, into.offset, 8)) else {
+            return Status::LocalError;
+        };
+        let old = change(self.pd.span(file), offset / 8);
+        to.store(into.offset / 8, old);
+        Status::Success
+    }
+
+    /// RC fails with `status`; UC counts a loss that nobody hears of.
+    #[cold]
+    fn lost(&mut self, qp: &Qp, reason: Drop, status: Status) -> Status {
+        if qp.transport == Transport::Rc {
+            return status;
+        }
+        self.drops.count(reason);
+        Status::Success
+    }
+}
+
+fn qp_scope(qp: &Qp) -> Qpn {
+    qp.peer.map_or(Qpn(0), |peer| peer.qpn)
+}
+
+/// What `payload` carries; nothing for a local range that has gone since it was checked.
+#[inline]
+fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> Bytes<'a> {
+    match *payload {
+        Payload::Words(words) => Bytes::Words(words),
+        Payload::Inline(bytes) => Bytes::Inline(bytes),
+        Payload::Region(from) => match local(regions, pd, (from.region, from.offset, from.len)) {
+            Some(span) => Bytes::Span(span, from.offset, from.len),
+            None => Bytes::Words(&[]),
+        },
+    }
+}
+
+#[cold]
+fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Status) {
+    let opcode = match wr.op {
+        SendOp::Send { .. } => Opcode::Send,
+        SendOp::Write { .. } => Opcode::Write,
+        SendOp::Read { .. } => Opcode::Read,
+        SendOp::FetchAdd { .. } => Opcode::FetchAdd,
+        SendOp::CompareSwap { .. } => Opcode::CompareSwap,
+    };
+    if let Some(cq) = cqs.get_mut(qp.send_cq.0) {
+        qp.send_pending += 1;
+        cq.sent.push_back(Sent {
+            wr_id: wr.wr_id,
+            qp: qp.id,
+            opcode,
+            status,
+        });
+    }
+}

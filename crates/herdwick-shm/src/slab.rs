@@ -1,0 +1,132 @@
+/// Slots in a [`Slab`] at most: what the low half of an id can name.
+pub(crate) const SLOTS_MAX: usize = 1 << 16;
+
+/// A bounded table whose ids carry a generation, so that an id used after its item is gone names
+/// nothing. Sized once; never grows.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Generation above, slot number below.
+    id: u32,
+    item: Option<T>,
+}
+
+impl<T> Slab<T> {
+    /// Room for `limit` items, at most [`SLOTS_MAX`].
+    pub(crate) fn new(limit: usize) -> Self {
+        let limit = u32::try_from(limit.min(SLOTS_MAX)).unwrap_or(0);
+        let slot = |n| Slot {
+            id: 1 << 16 | n,
+            item: None,
+        };
+        Self {
+            slots: (0..limit).map(slot).collect(),
+            free: (0..limit).rev().collect(),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// The id that the next [`Slab::insert`] will give.
+    pub(crate) fn next_id(&self) -> Option<u32> {
+        self.free.last().map(|n| self.slots[*n as usize].id)
+    }
+
+    /// Stores `item`; gives it back when there is no room.
+    pub(crate) fn insert(&mut self, item: T) -> Result<u32, T> {
+        let Some(n) = self.free.pop() else {
+            return Err(item);
+        };
+        let slot = &mut self.slots[n as usize];
+        slot.item = Some(item);
+        Ok(slot.id)
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        let slot = self.slots.get_mut((id & 0xffff) as usize)?;
+        if slot.id != id {
+            return None;
+        }
+        let item = slot.item.take()?;
+        self.free.push(id & 0xffff);
+        // The next generation; never 0, so that no id is 0.
+        let generation = (id >> 16) % 0xffff + 1;
+        slot.id = generation << 16 | id & 0xffff;
+        Some(item)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        let slot = self.slots.get((id & 0xffff) as usize)?;
+        if slot.id == id {
+            slot.item.as_ref()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut((id & 0xffff) as usize)?;
+        if slot.id == id {
+            slot.item.as_mut()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let item = |slot: &'_ Slot<T>| slot.item.is_some();
+        self.slots
+            .iter()
+            .filter(move |slot| item(slot))
+            .filter_map(|slot| Some((slot.id, slot.item.as_ref()?)))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots
+            .iter_mut()
+            .filter_map(|slot| Some((slot.id, slot.item.as_mut()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_dies_with_its_item() {
+        let mut slab = Slab::new(2);
+        let a = slab.insert('a').unwrap();
+        let b = slab.insert('b').unwrap();
+        assert_eq!(slab.insert('c'), Err('c'));
+        assert_eq!(slab.remove(a), Some('a'));
+        assert_eq!(slab.remove(a), None);
+        let c = slab.insert('c').unwrap();
+        assert_eq!(slab.get(a), None);
+        assert_eq!((slab.get(b), slab.get(c)), (Some(&'b'), Some(&'c')));
+        assert_eq!(slab.get(u32::MAX), None);
+    }
+
+    #[test]
+    fn generations_wrap_without_an_id_of_zero() {
+        let mut slab = Slab::new(1);
+        for _ in 0..70_000 {
+            let id = slab.insert(()).unwrap();
+            assert_ne!(id, 0);
+            assert_ne!(id >> 16, 0);
+            slab.remove(id).unwrap();
+        }
+    }
+}

@@ -1,0 +1,84 @@
+use std::{io, os::fd::OwnedFd};
+
+use herdwick_mem::Span;
+
+use crate::{
+    bell::Bell,
+    file::{self, BOARD_BYTES, Writers},
+    layout::{PdLayout, Side, TICKET_BYTES},
+    pd::{Files, Parts, Pd},
+};
+
+/// What a guest needs to take up its side of a protection domain: to be carried to it over a unix
+/// socket, once.
+#[derive(Debug)]
+pub struct PdTicket {
+    /// [`PdTicket::FDS`] descriptors, in order.
+    pub fds: Vec<OwnedFd>,
+    /// [`PdTicket::BLOB_BYTES`] bytes.
+    pub blob: Vec<u8>,
+}
+
+impl PdTicket {
+    /// How many descriptors: `up`, `down`, the host's board, the guest's end of the bell.
+    pub const FDS: usize = 4;
+    /// How many bytes of blob.
+    pub const BLOB_BYTES: usize = TICKET_BYTES;
+}
+
+/// A ticket could not be taken up. Nothing of it is kept.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// This device makes domains; it does not join them.
+    #[error("a host attaches to nothing; open the port on a guest device")]
+    NotAGuest,
+    /// The ticket is not what a host makes.
+    #[error("the ticket makes no sense: {0}; ask the server for a new one")]
+    Ticket(&'static str),
+    /// A bound of the port is reached.
+    #[error("the port has room for {0} protection domains; open it with larger limits")]
+    Limit(usize),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+/// Takes up the guest's side, believing nothing of the ticket.
+pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
+    let layout = PdLayout::decode(&ticket.blob).ok_or(AttachError::Ticket("its blob"))?;
+    let fds = <[OwnedFd; PdTicket::FDS]>::try_from(ticket.fds);
+    let [up, down, board, bell] = fds.map_err(|_| AttachError::Ticket("its descriptors"))?;
+    let map = |fd, len, writers, what| match file::open(fd, len, writers) {
+        Ok(Some(mapping)) => Ok(mapping),
+        Ok(None) => Err(AttachError::Ticket(what)),
+        Err(source) => Err(AttachError::System { what, source }),
+    };
+    let files = Files {
+        up: map(up, layout.up_len, Writers::Everyone, "the file to write")?,
+        down: map(
+            down,
+            layout.down_len,
+            Writers::MakerAlone,
+            "the file to read",
+        )?,
+    };
+    let board = map(board, BOARD_BYTES, Writers::MakerAlone, "the board")?;
+    let bell = Bell::open(bell).ok_or(AttachError::Ticket("the bell"))?;
+    let parts = Parts {
+        side: Side::Guest,
+        layout,
+        files,
+        bell,
+        board: Some(Span::new(board)),
+        unclaimed: None,
+    };
+    Pd::new(parts).map_err(|source| AttachError::System {
+        what: "populating shared memory",
+        source,
+    })
+}
