@@ -4,19 +4,25 @@ const DIGITS_MAX: usize = 20;
 /// A decimal number as memcached reads one (`strtoull`): white space before it, an optional plus,
 /// digits, and either nothing or white space and anything behind it.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
-    let value = value.trim_ascii_start();
+    let blanks = value.iter().take_while(|byte| is_space(byte)).count();
+    let value = &value[blanks..];
     let value = value.strip_prefix(b"+").unwrap_or(value);
     let digits = value
         .iter()
         .take_while(|byte| byte.is_ascii_digit())
         .count();
     let (digits, rest) = value.split_at(digits);
-    if digits.is_empty() || !rest.first().is_none_or(u8::is_ascii_whitespace) {
+    if digits.is_empty() || !rest.first().is_none_or(is_space) {
         return None;
     }
     digits.iter().try_fold(0u64, |number, digit| {
         number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     })
+}
+
+/// C's `isspace`, which counts the vertical tab, unlike Rust's.
+fn is_space(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || *byte == 0x0b
 }
 
 /// A number in decimal.
@@ -50,12 +56,13 @@ mod tests {
 
     #[test]
     fn reads_what_strtoull_reads() {
-        let read: [(&[u8], u64); 6] = [
+        let read: [(&[u8], u64); 7] = [
             (b"0", 0),
             (b"18446744073709551615", u64::MAX),
             (b"9 ", 9),
             (b" \t+12", 12),
             (b"12 and more", 12),
+            (b"\x0b12\x0b", 12),
             (b"0000000000000000000000007", 7),
         ];
         for (text, number) in read {

@@ -1,50 +1,12 @@
 //! memcached's rules, one by one, on a store of one partition.
 
+mod common;
+
+use common::{Answer, HASH_KEY};
 use herdwick_mica::{
-    Arith, Clock, Deadline, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second,
-    Status, Store, StoreConfig,
+    Arith, Clock, Deadline, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status,
+    Store, StoreConfig,
 };
-
-const HASH_KEY: HashKey = HashKey([1, 2]);
-
-/// A reply with its value copied out.
-#[derive(Debug)]
-struct Answer {
-    status: Status,
-    value: Option<Vec<u8>>,
-    flags: u32,
-    version: u64,
-    deadline: Deadline,
-    fetched: bool,
-    last_access: Second,
-    won: bool,
-    stale: bool,
-    win_sent: bool,
-    number: u64,
-    expired: bool,
-    flushed: bool,
-}
-
-impl From<&Reply<'_>> for Answer {
-    fn from(reply: &Reply<'_>) -> Self {
-        let item = reply.item;
-        Self {
-            status: reply.status,
-            value: item.map(|item| item.value.to_vec()),
-            flags: item.map_or(0, |item| item.flags),
-            version: item.map_or(0, |item| item.version),
-            deadline: item.map_or(Deadline::NEVER, |item| item.deadline),
-            fetched: item.is_some_and(|item| item.fetched),
-            last_access: item.map_or(Second(0), |item| item.last_access),
-            won: item.is_some_and(|item| item.won),
-            stale: item.is_some_and(|item| item.stale),
-            win_sent: item.is_some_and(|item| item.win_sent),
-            number: reply.number,
-            expired: reply.expired,
-            flushed: reply.flushed,
-        }
-    }
-}
 
 /// A store and the second it lives in.
 struct Bed {

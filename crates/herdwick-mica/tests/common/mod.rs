@@ -1,0 +1,48 @@
+//! What the tests of the store share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+
+pub mod model;
+
+use herdwick_mica::{Deadline, HashKey, Reply, Second, Status};
+
+/// The hash key of every test.
+pub const HASH_KEY: HashKey = HashKey([1, 2]);
+
+/// A reply with its value copied out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: Status,
+    pub value: Option<Vec<u8>>,
+    pub flags: u32,
+    pub version: u64,
+    pub deadline: Deadline,
+    pub fetched: bool,
+    pub last_access: Second,
+    pub won: bool,
+    pub stale: bool,
+    pub win_sent: bool,
+    pub number: u64,
+    pub expired: bool,
+    pub flushed: bool,
+}
+
+impl From<&Reply<'_>> for Answer {
+    fn from(reply: &Reply<'_>) -> Self {
+        let item = reply.item;
+        Self {
+            status: reply.status,
+            value: item.map(|item| item.value.to_vec()),
+            flags: item.map_or(0, |item| item.flags),
+            version: item.map_or(0, |item| item.version),
+            deadline: item.map_or(Deadline::NEVER, |item| item.deadline),
+            fetched: item.is_some_and(|item| item.fetched),
+            last_access: item.map_or(Second(0), |item| item.last_access),
+            won: item.is_some_and(|item| item.won),
+            stale: item.is_some_and(|item| item.stale),
+            win_sent: item.is_some_and(|item| item.win_sent),
+            number: reply.number,
+            expired: reply.expired,
+            flushed: reply.flushed,
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Random work on the store against a plain map.
+
+mod common;
+
+use common::{Answer, HASH_KEY, model::Model};
+use herdwick_mica::{
+    Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
+};
+use proptest::{
+    collection::vec,
+    option,
+    prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
+    test_runner::{Config, TestCaseError},
+};
+
+/// A request that owns its bytes.
+#[derive(Clone, Debug)]
+struct Step {
+    key: u16,
+    op: StepOp,
+    /// Ends the batch, with this much time passing after it.
+    ends: Option<u32>,
+    /// After the batch, a flush this many seconds ahead.
+    flush: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+enum StepOp {
+    Get(Get),
+    Put(Vec<u8>, Put<'static>),
+    Delete(Delete),
+    Arith(Arith),
+}
+
+impl StepOp {
+    fn op(&self) -> Op<'_> {
+        match self {
+            Self::Get(get) => Op::Get(*get),
+            Self::Put(value, put) => Op::Put(Put { value, ..*put }),
+            Self::Delete(delete) => Op::Delete(*delete),
+            Self::Arith(arith) => Op::Arith(*arith),
+        }
+    }
+}
+
+/// How a store is worked on.
+#[derive(Clone, Copy)]
+struct Plan {
+    memory_bytes: usize,
+    item_bytes_max: usize,
+    keys: u16,
+    value_bytes: usize,
+    /// Whether anything expires or is flushed.
+    mortal: bool,
+}
+
+/// The store beside the model, in step.
+struct Pair {
+    store: Store,
+    model: Model,
+    second: u32,
+    /// Keys that the model holds and the store missed.
+    lost: u64,
+    /// Highest share of the store that the model's items would take, in bytes.
+    peak: usize,
+}
+
+impl Pair {
+    fn new(plan: &Plan) -> Self {
+        let config = StoreConfig {
+            memory_bytes: plan.memory_bytes,
+            item_bytes_max: plan.item_bytes_max,
+            hash_key: HASH_KEY,
+        };
+        Self {
+            store: Store::new(&config).unwrap(),
+            model: Model::default(),
+            second: 1,
+            lost: 0,
+            peak: 0,
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        Clock {
+            epoch_unix: 1_700_000_000,
+            second: Second(self.second),
+        }
+    }
+
+    fn work(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
+        for batch in steps.split_inclusive(|step| step.ends.is_some()) {
+            self.batch(batch)?;
+            let last = batch.last().expect("no batch is empty");
+            self.second += last.ends.unwrap_or(0);
+            if let Some(delay) = last.flush {
+                let (now, at) = (Second(self.second), Second(self.second + delay));
+                self.store.flush(now, at);
+                self.model.flush(now, at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Each step with a probe before it, all in one batch.
+    fn batch(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
+        let keys: Vec<Vec<u8>> = steps.iter().map(|step| key(step.key)).collect();
+        let ops = steps.iter().zip(&keys);
+        let requests: Vec<Request<'_>> = ops
+            .flat_map(|(step, key)| [request(key, PROBE), request(key, step.op.op())])
+            .collect();
+        let answers = self.run(&requests);
+        self.model.tick(Second(self.second));
+        for (pair, step) in answers.chunks(2).zip(steps) {
+            let key = key(step.key);
+            self.settle(&key, &pair[0])?;
+            let expected = self.model.run(self.clock(), &key, &step.op.op());
+            prop_assert_eq!(&pair[1], &expected, "{:?}", step);
+            self.peak = self.peak.max(self.model.bytes());
+        }
+        Ok(())
+    }
+
+    /// Strikes from the model what the store has lost, and holds the probe against the rest.
+    fn settle(&mut self, key: &[u8], probe: &Answer) -> Result<(), TestCaseError> {
+        if probe.value.is_none() && self.model.holds(key) {
+            prop_assert!(!probe.expired && !probe.flushed);
+            self.model.lose(key);
+            self.lost += 1;
+        }
+        let mut probe = probe.clone();
+        // The model drops at once what the store drops when it meets it.
+        probe.expired = false;
+        probe.flushed = false;
+        prop_assert_eq!(probe, self.model.run(self.clock(), key, &PROBE));
+        Ok(())
+    }
+
+    /// Looks for all that the model holds, and checks the books.
+    fn audit(&mut self) -> Result<(), TestCaseError> {
+        self.model.tick(Second(self.second));
+        for key in self.model.keys() {
+            let answers = self.run(&[request(&key, PROBE)]);
+            self.settle(&key, &answers[0])?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, requests: &[Request<'_>]) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        let clock = self.clock();
+        self.store
+            .execute(clock, requests, &mut |i, reply: &Reply<'_>| {
+                assert_eq!(i, answers.len());
+                answers.push(Answer::from(reply));
+            });
+        assert_eq!(answers.len(), requests.len());
+        answers
+    }
+}
+
+/// Changes nothing but that it may win a stale item.
+const PROBE: Op<'static> = Op::Get(Get {
+    touch: None,
+    vivify: None,
+    recache: None,
+    version: None,
+    quiet_access: true,
+});
+
+fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
+    Request {
+        hash: HASH_KEY.hash(key),
+        key,
+        op,
+    }
+}
+
+/// Keys of many lengths.
+fn key(n: u16) -> Vec<u8> {
+    let mut key = format!("key {n} ").into_bytes();
+    key.resize(key.len() + usize::from(n % 23), b'k');
+    key
+}
+
+fn exptime(mortal: bool) -> impl Strategy<Value = i32> {
+    if mortal {
+        prop_oneof![4 => Just(0), 4 => 1..20, 1 => Just(-1)].boxed()
+    } else {
+        Just(0).boxed()
+    }
+}
+
+fn version() -> impl Strategy<Value = Option<u64>> {
+    option::weighted(0.3, 0u64..4)
+}
+
+fn get(mortal: bool) -> impl Strategy<Value = StepOp> {
+    let exptime = || option::weighted(0.2, exptime(mortal));
+    (exptime(), exptime(), exptime(), version(), any::<bool>()).prop_map(
+        |(touch, vivify, recache, version, quiet_access)| {
+            StepOp::Get(Get {
+                touch,
+                vivify,
+                recache,
+                version,
+                quiet_access,
+            })
+        },
+    )
+}
+
+fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {
+    let mode = prop_oneof![
+        6 => Just(Mode::Set),
+        1 => Just(Mode::Add),
+        1 => Just(Mode::Replace),
+        1 => Just(Mode::Append),
+        1 => Just(Mode::Prepend),
+    ];
+    let value = prop_oneof![
+        3 => vec(any::<u8>(), 0..value_bytes),
+        1 => any::<u64>().prop_map(|n| (n % 1000).to_string().into_bytes()),
+    ];
+    let rest = (any::<u32>(), exptime(mortal), any::<bool>());
+    let viv = option::weighted(0.3, exptime(mortal));
+    (mode, value, rest, version(), version(), viv).prop_map(
+        |(mode, mut value, (flags, exptime, invalidate), compare, version, vivify)| {
+            if matches!(mode, Mode::Append | Mode::Prepend) {
+                value.truncate(16);
+            }
+            let put = Put {
+                mode,
+                value: &[],
+                flags,
+                exptime,
+                compare,
+                version,
+                invalidate,
+                vivify,
+            };
+            StepOp::Put(value, put)
+        },
+    )
+}
+
+fn delete(mortal: bool) -> impl Strategy<Value = StepOp> {
+    let exptime = option::weighted(0.3, exptime(mortal));
+    (version(), version(), any::<bool>(), exptime, any::<bool>()).prop_map(
+        |(compare, version, invalidate, exptime, drop_value)| {
+            StepOp::Delete(Delete {
+                compare,
+                version,
+                invalidate,
+                exptime,
+                drop_value,
+            })
+        },
+    )
+}
+
+fn arith(mortal: bool) -> impl Strategy<Value = StepOp> {
+    let delta = prop_oneof![0u64..200, any::<u64>()];
+    let exptime = || option::weighted(0.3, exptime(mortal));
+    let numbers = (any::<bool>(), delta, 0u64..2000);
+    (numbers, exptime(), exptime(), version(), version()).prop_map(
+        |((decrement, delta, initial), vivify, touch, compare, version)| {
+            StepOp::Arith(Arith {
+                decrement,
+                delta,
+                vivify,
+                initial,
+                touch,
+                compare,
+                version,
+            })
+        },
+    )
+}
+
+fn steps(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Step>> {
+    let op = prop_oneof![
+        3 => get(plan.mortal),
+        6 => put(plan.mortal, plan.value_bytes),
+        1 => delete(plan.mortal),
+        1 => arith(plan.mortal),
+    ];
+    let flush = if plan.mortal {
+        option::weighted(0.01, 0u32..5).boxed()
+    } else {
+        Just(None).boxed()
+    };
+    let step = (0..plan.keys, op, option::weighted(0.05, 0u32..3), flush);
+    let step = step.prop_map(|(key, op, ends, flush)| Step {
+        key,
+        op,
+        ends: ends.or(flush.map(|_| 0)),
+        flush,
+    });
+    vec(step, count / 2..count)
+}
+
+/// Under half full, whatever the churn.
+const ROOMY: Plan = Plan {
+    memory_bytes: 64 << 10,
+    item_bytes_max: 4 << 10,
+    keys: 100,
+    value_bytes: 400,
+    mortal: false,
+};
+
+/// A log that holds a few dozen items and laps all the time.
+const TIGHT: Plan = Plan {
+    memory_bytes: 8 << 10,
+    item_bytes_max: 1 << 10,
+    keys: 200,
+    value_bytes: 600,
+    mortal: false,
+};
+
+proptest! {
+    #![proptest_config(Config { cases: 12, ..Config::default() })]
+
+    #[test]
+    fn half_full_nothing_is_ever_missed(steps in steps(ROOMY, 3000)) {
+        let mut pair = Pair::new(&ROOMY);
+        pair.work(&steps)?;
+        pair.audit()?;
+        prop_assert!(pair.peak < ROOMY.memory_bytes / 2, "{} is no test of half full", pair.peak);
+        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+    }
+
+    #[test]
+    fn every_loss_is_an_eviction_and_every_eviction_a_loss(steps in steps(TIGHT, 3000)) {
+        let mut pair = Pair::new(&TIGHT);
+        pair.work(&steps)?;
+        pair.audit()?;
+        let counters = pair.store.counters();
+        prop_assert_eq!(pair.lost, counters.evictions);
+        prop_assert_eq!(counters.items, pair.model.keys().len() as u64);
+        prop_assert_eq!(counters.bytes, pair.model.bytes() as u64);
+    }
+
+    #[test]
+    fn what_expires_or_is_flushed_goes_in_time(
+        steps in steps(Plan { mortal: true, ..TIGHT }, 3000),
+    ) {
+        let mut pair = Pair::new(&TIGHT);
+        pair.work(&steps)?;
+        pair.audit()?;
+        prop_assert!(pair.lost <= pair.store.counters().evictions);
+    }
+}
