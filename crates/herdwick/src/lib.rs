@@ -1,1 +1,40 @@
-//! The Herdwick client: the best way in, or plain memcached
+//! The Herdwick client: the best way into a server, or plain memcached.
+//!
+//! [`Client`] makes one call at a time and waits for it. [`Session`] is the engine below it: many
+//! requests in flight, polled by hand.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use herdwick::{Client, Put};
+//!
+//! let mut client = Client::connect("localhost:11211")?;
+//! client.set("greeting", "hello")?;
+//! client.set("session:7", Put::new("...").ttl(Duration::from_secs(60)))?;
+//! assert_eq!(client.get("greeting")?.as_deref(), Some(&b"hello"[..]));
+//! # Ok::<(), herdwick::Error>(())
+//! ```
+//!
+//! What is expected is a value (`None`, `false`, [`Cas::Changed`]); what is not is an [`Error`],
+//! sorted by who is to blame. One of them deserves a thought in every program that counts or
+//! appends: [`Error::UnknownOutcome`].
+#![forbid(unsafe_code)]
+
+mod address;
+mod answer;
+mod client;
+mod error;
+mod memcached;
+mod options;
+mod request;
+mod session;
+mod stream;
+mod text;
+mod ways;
+
+pub use address::Address;
+pub use answer::{Answer, Hit, Lost, Refusal, Ticket};
+pub use client::{Cas, Client, Item};
+pub use error::{Cause, DialError, Error, Usage};
+pub use options::Options;
+pub use request::{Key, Mode, Op, Put, Ttl};
+pub use session::Session;

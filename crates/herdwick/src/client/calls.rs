@@ -1,0 +1,328 @@
+use std::time::Duration;
+
+use super::{Client, not_taken, request};
+use crate::{
+    Answer, Cause, Error, Hit, Key, Lost, Mode, Op, Put, Refusal, Session, Ttl, Usage,
+    text::Command,
+};
+
+/// An item as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// Changes with every change of the item; [`Client::cas`] takes it.
+    pub version: u64,
+}
+
+/// How a [`Client::cas`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cas {
+    /// Stored.
+    Stored,
+    /// The item has changed since its version was read.
+    Changed,
+    /// The item is gone.
+    Missing,
+}
+
+/// Every call may fail with [`Error::Usage`], [`Error::Server`], [`Error::Unreachable`],
+/// [`Error::Timeout`] and [`Error::Disconnected`]; those that change something also with
+/// [`Error::UnknownOutcome`].
+impl Client {
+    /// The value, or `None` if there is none.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.gets(key)?.map(|item| item.value))
+    }
+
+    /// The item: value, flags and version.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn gets(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Item>, Error> {
+        self.call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
+    }
+
+    /// The items of `keys`, in their order, in one round trip.
+    ///
+    /// # Errors
+    /// As every call; all keys share its fate.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
+        let keys = keys
+            .iter()
+            .map(|key| Key::new(key.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.with_session(|session, now| read_all(session, now, &keys))
+    }
+
+    /// Stores, whatever is there.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn set<'a>(&mut self, key: impl AsRef<[u8]>, put: impl Into<Put<'a>>) -> Result<(), Error> {
+        self.store(key.as_ref(), Op::Store(Mode::Set, put.into()))
+            .map(drop)
+    }
+
+    /// Stores if nothing is there; says whether.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn add<'a>(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        put: impl Into<Put<'a>>,
+    ) -> Result<bool, Error> {
+        self.store(key.as_ref(), Op::Store(Mode::Add, put.into()))
+    }
+
+    /// Stores if something is there; says whether.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn replace<'a>(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        put: impl Into<Put<'a>>,
+    ) -> Result<bool, Error> {
+        self.store(key.as_ref(), Op::Store(Mode::Replace, put.into()))
+    }
+
+    /// Adds `value` behind the present one, if there is one; says whether. Flags and time to live
+    /// stay.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn append(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<bool, Error> {
+        self.store(key.as_ref(), Op::Store(Mode::Append, Put::new(&value)))
+    }
+
+    /// Adds `value` before the present one, if there is one; says whether. Flags and time to live
+    /// stay.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn prepend(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<bool, Error> {
+        self.store(key.as_ref(), Op::Store(Mode::Prepend, Put::new(&value)))
+    }
+
+    /// Stores if the item still has this [`Item::version`].
+    ///
+    /// # Errors
+    /// As every call, and [`Error::TooLarge`].
+    pub fn cas<'a>(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        put: impl Into<Put<'a>>,
+        version: u64,
+    ) -> Result<Cas, Error> {
+        let op = Op::Cas(version, put.into());
+        self.call(request(key.as_ref(), op)?, |answer| {
+            Some(match answer {
+                Answer::Done => Ok(Cas::Stored),
+                Answer::Exists => Ok(Cas::Changed),
+                Answer::Miss => Ok(Cas::Missing),
+                other => Err(unexpected(other)),
+            })
+        })
+    }
+
+    /// Removes the item; says whether there was one.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.call(request(key.as_ref(), Op::Delete)?, |answer| {
+            Some(found(answer))
+        })
+    }
+
+    /// Gives the item a new time to live; says whether there was one.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn touch(&mut self, key: impl AsRef<[u8]>, ttl: impl Into<Ttl>) -> Result<bool, Error> {
+        let op = Op::Touch(ttl.into());
+        self.call(request(key.as_ref(), op)?, |answer| Some(found(answer)))
+    }
+
+    /// Adds to a decimal value, wrapping at 2^64: the new number, or `None` if there is no item.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::NotNumeric`].
+    pub fn incr(&mut self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
+        self.call(request(key.as_ref(), Op::Incr(delta))?, |answer| {
+            Some(number(answer))
+        })
+    }
+
+    /// Subtracts from a decimal value, down to 0: the new number, or `None` if there is no item.
+    ///
+    /// # Errors
+    /// As every call, and [`Error::NotNumeric`].
+    pub fn decr(&mut self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
+        self.call(request(key.as_ref(), Op::Decr(delta))?, |answer| {
+            Some(number(answer))
+        })
+    }
+
+    /// The server's statistics, `argument` empty or such as `items`.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn stats(&mut self, argument: &str) -> Result<Vec<(String, String)>, Error> {
+        let bytes = argument.as_bytes();
+        if bytes.len() > 250 || bytes.iter().any(|&byte| byte < b' ') {
+            return Err(Usage::StatsArgument.into());
+        }
+        self.list(Command::Stats(bytes))
+    }
+
+    /// The server's version.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn version(&mut self) -> Result<String, Error> {
+        let lines = self.list(Command::Version)?;
+        Ok(lines.into_iter().map(|(_, version)| version).collect())
+    }
+
+    /// Empties the server.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn flush_all(&mut self) -> Result<(), Error> {
+        self.list(Command::FlushAll).map(drop)
+    }
+
+    fn store(&mut self, key: &[u8], op: Op<'_>) -> Result<bool, Error> {
+        self.call(request(key, op)?, |answer| {
+            Some(match answer {
+                Answer::Done => Ok(true),
+                Answer::NotStored => Ok(false),
+                other => Err(unexpected(other)),
+            })
+        })
+    }
+
+    fn list(&mut self, command: Command<'_>) -> Result<Vec<(String, String)>, Error> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut lines = Vec::new();
+        self.call(
+            |session, now| session.command(now, command),
+            |answer| match answer {
+                Answer::Line { name, value } => {
+                    lines.push((text(name), text(value)));
+                    None
+                }
+                Answer::Done => Some(Ok(std::mem::take(&mut lines))),
+                other => Some(Err(unexpected(other))),
+            },
+        )
+    }
+}
+
+/// Reads `keys`, as many at a time as the session takes.
+fn read_all(
+    session: &mut Session,
+    now: &dyn Fn() -> Duration,
+    keys: &[Key<'_>],
+) -> Result<Result<Vec<Option<Item>>, Error>, Lost> {
+    let mut items = vec![None; keys.len()];
+    let (mut submitted, mut answered) = (0, 0);
+    let (mut first, mut refused, mut lost) = (None, None, None);
+    while answered < keys.len() {
+        let at = now();
+        while let Some(key) = keys.get(submitted)
+            && let Some(ticket) = session.submit(at, *key, &Op::Get)
+        {
+            first.get_or_insert(ticket.0);
+            submitted += 1;
+        }
+        let Some(first) = first else {
+            return Err(not_taken(session));
+        };
+        session.flush();
+        session.wait(at);
+        session.poll(now(), &mut |ticket, answer| {
+            answered += 1;
+            match (
+                item_or_lost(answer),
+                items.get_mut((ticket.0 - first) as usize),
+            ) {
+                (Ok(Ok(item)), Some(place)) => *place = item,
+                (Ok(Ok(_)), None) => {}
+                (Ok(Err(error)), _) => refused = Some(error),
+                (Err(end), _) => lost = Some(end),
+            }
+        });
+        if let Some(lost) = lost {
+            return Err(lost);
+        }
+    }
+    Ok(refused.map_or(Ok(items), Err))
+}
+
+fn item_or_lost(answer: Answer<'_>) -> Result<Result<Option<Item>, Error>, Lost> {
+    match answer {
+        Answer::Lost(lost) => Err(lost),
+        answer => Ok(item(answer)),
+    }
+}
+
+fn item(answer: Answer<'_>) -> Result<Option<Item>, Error> {
+    match answer {
+        Answer::Hit(Hit {
+            value,
+            flags,
+            version,
+        }) => Ok(Some(Item {
+            value: value.to_vec(),
+            flags,
+            version,
+        })),
+        Answer::Miss => Ok(None),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn found(answer: Answer<'_>) -> Result<bool, Error> {
+    match answer {
+        Answer::Done => Ok(true),
+        Answer::Miss => Ok(false),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn number(answer: Answer<'_>) -> Result<Option<u64>, Error> {
+    match answer {
+        Answer::Number(number) => Ok(Some(number)),
+        Answer::Miss => Ok(None),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// The answers that every call may get, and those that no server of ours gives to it.
+fn unexpected(answer: Answer<'_>) -> Error {
+    match answer {
+        Answer::Refused(Refusal::TooLarge) => Error::TooLarge,
+        Answer::Refused(Refusal::NotNumeric) => Error::NotNumeric,
+        Answer::Refused(Refusal::Other(text)) => {
+            Error::Server(String::from_utf8_lossy(text).into_owned())
+        }
+        _ => Error::Disconnected(Cause::Unexpected),
+    }
+}

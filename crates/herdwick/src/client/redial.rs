@@ -1,0 +1,139 @@
+use std::time::Duration;
+
+use crate::{Address, DialError, Error, Options, Session};
+
+/// Pause after the first failed dial; it doubles with each further one up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Longest pause: how long a server may be back before its clients notice.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Dials, and keeps clients from storming a server that has gone or just come back: after a failure
+/// nobody dials for a pause, half of it by chance, and calls fail at once meanwhile.
+#[derive(Debug)]
+pub(super) struct Redial {
+    address: Address,
+    failure: Option<Failure>,
+    chance: u64,
+}
+
+#[derive(Debug)]
+struct Failure {
+    reason: DialError,
+    pause: Duration,
+    until: Duration,
+}
+
+impl Redial {
+    /// `seed` sets this client's pauses apart from others'.
+    pub(super) fn new(address: Address, seed: u64) -> Self {
+        Self {
+            address,
+            failure: None,
+            chance: seed | 1,
+        }
+    }
+
+    /// Dials, unless a pause lasts.
+    pub(super) fn dial(&mut self, now: Duration, options: &Options) -> Result<Session, Error> {
+        self.attempt(now, |address| Session::dial(address, options))
+    }
+
+    fn attempt<T>(
+        &mut self,
+        now: Duration,
+        dial: impl FnOnce(&Address) -> Result<T, DialError>,
+    ) -> Result<T, Error> {
+        let reason = match &self.failure {
+            Some(failure) if now < failure.until => failure.reason.clone(),
+            _ => match dial(&self.address) {
+                Ok(dialled) => {
+                    self.failure = None;
+                    return Ok(dialled);
+                }
+                Err(reason) => self.note(now, reason),
+            },
+        };
+        Err(Error::Unreachable {
+            address: self.address.to_string(),
+            reason,
+        })
+    }
+
+    fn note(&mut self, now: Duration, reason: DialError) -> DialError {
+        let before = self.failure.as_ref().map(|failure| failure.pause);
+        let pause = before.map_or(PAUSE_FIRST, |pause| (pause * 2).min(PAUSE_MAX));
+        let until = now + pause / 2 + (pause / 2).mul_f64(self.draw());
+        self.failure = Some(Failure {
+            reason: reason.clone(),
+            pause,
+            until,
+        });
+        reason
+    }
+
+    /// From 0 to 1, by xorshift64.
+    fn draw(&mut self) -> f64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance as f64 / u64::MAX as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    const REFUSED: DialError = DialError::Io(ErrorKind::ConnectionRefused);
+
+    /// Dial times, in a minute of calls every millisecond against a server that is away.
+    fn dials(seed: u64) -> Vec<u64> {
+        let mut redial = Redial::new(Address::Tcp("h:1".into()), seed);
+        let mut times = Vec::new();
+        for at in 0..60_000 {
+            let refuse = |_: &Address| {
+                times.push(at);
+                Err::<(), _>(REFUSED)
+            };
+            let error = redial
+                .attempt(Duration::from_millis(at), refuse)
+                .unwrap_err();
+            assert!(matches!(
+                error,
+                Error::Unreachable {
+                    reason: REFUSED,
+                    ..
+                }
+            ));
+        }
+        times
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_not_stormed() {
+        let times = dials(7);
+        assert!(
+            (60..130).contains(&times.len()),
+            "{} dials in a minute",
+            times.len()
+        );
+        assert!(times[1] <= 11, "the first pause is short, not {}", times[1]);
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.max() <= Some(1001), "and none is longer than a second");
+        assert_ne!(times, dials(8), "two clients do not dial in step");
+    }
+
+    #[test]
+    fn success_forgets_the_failures() {
+        let mut redial = Redial::new(Address::Tcp("h:1".into()), 7);
+        for at in 0..10 {
+            let _ = redial.attempt(Duration::from_secs(at), |_| Err::<(), _>(REFUSED));
+        }
+        assert!(redial.attempt(Duration::from_secs(20), |_| Ok(())).is_ok());
+        let now = Duration::from_secs(21);
+        assert!(redial.attempt(now, |_| Err::<(), _>(REFUSED)).is_err());
+        assert!(redial.attempt(now + PAUSE_FIRST, |_| Ok(())).is_ok());
+    }
+}

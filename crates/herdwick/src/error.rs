@@ -1,0 +1,93 @@
+use std::{io, time::Duration};
+
+use herdwick_memcache::reply::Malformed;
+
+/// A call failed. The variants are sorted by who is to blame.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller: nothing was sent.
+    #[error(transparent)]
+    Usage(#[from] Usage),
+    /// The caller, says the server: the item is larger than it stores. A `set` that ends so has
+    /// removed the old value, as memcached does.
+    #[error("the server refuses the item as too large")]
+    TooLarge,
+    /// The data: `incr` or `decr` on a value that is no decimal number.
+    #[error("the value is not a number")]
+    NotNumeric,
+    /// The server: it answered, and said no. Nothing was done.
+    #[error("the server refuses: {0}")]
+    Server(String),
+    /// No connection to the server, or not again yet. Nothing was done.
+    #[error("cannot reach {address}: {reason}")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What the operating system said, last time it was asked.
+        reason: DialError,
+    },
+    /// No answer in time. Nothing was changed.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The connection was lost, and again when tried again. Nothing was changed.
+    #[error("the connection was lost: {0}")]
+    Disconnected(Cause),
+    /// A mutation was sent and no answer came: it may have been carried out, or not. Read to find
+    /// out, or use a form that says so (`add`, `cas`).
+    #[error("sent, but no answer came ({0}): it may or may not have been carried out")]
+    UnknownOutcome(Cause),
+}
+
+/// What the caller did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Usage {
+    /// A key's length is not 1 to 250 bytes.
+    #[error("a key has 1 to 250 bytes, this one has {0}")]
+    KeyLength(usize),
+    /// A key holds a space or a control character.
+    #[error("a key holds no spaces or control characters, this one holds byte {0:#04x}")]
+    KeyByte(u8),
+    /// The address is neither `host`, `host:port` nor a path.
+    #[error("an address is HOST:PORT or the path of a unix socket")]
+    Address,
+    /// A `stats` argument with line ends or of more than 250 bytes.
+    #[error("a stats argument is one line of at most 250 bytes")]
+    StatsArgument,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The oldest request in flight got no answer in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The peer closed it.
+    #[error("the server closed the connection")]
+    Closed,
+    /// The operating system reported an error.
+    #[error("{0}")]
+    Io(io::ErrorKind),
+    /// The peer does not speak memcached.
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    /// A reply that does not belong to the oldest request in flight.
+    #[error("the server's reply does not fit the request")]
+    Unexpected,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The operating system's answer.
+    #[error("{0}")]
+    Io(io::ErrorKind),
+    /// The host name leads nowhere.
+    #[error("the name does not resolve: {0}")]
+    Name(String),
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind())
+    }
+}

@@ -1,0 +1,99 @@
+use std::{os::fd::AsFd, time::Duration};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    Answer, Cause, Key, Op, Ticket,
+    stream::Stream,
+    text::{Command, Text, When},
+};
+
+/// The way in by memcached's text protocol, over TCP or a unix socket.
+#[derive(Debug)]
+pub(crate) struct Memcached {
+    stream: Stream,
+    text: Text,
+    broken: Option<Cause>,
+}
+
+impl Memcached {
+    pub(crate) fn new(stream: Stream, value_bytes_max: usize) -> Self {
+        Self {
+            stream,
+            text: Text::new(value_bytes_max),
+            broken: None,
+        }
+    }
+
+    pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
+        self.text.submit(when, key, op)
+    }
+
+    pub(crate) fn command(&mut self, due: Duration, command: Command<'_>) -> Option<Ticket> {
+        self.text.command(due, command)
+    }
+
+    /// Hands the kernel what it takes.
+    pub(crate) fn flush(&mut self) {
+        while self.broken.is_none() && !self.text.unsent().is_empty() {
+            match self.stream.write(self.text.unsent()) {
+                Ok(Some(len)) => self.text.sent(len),
+                Ok(None) => return,
+                Err(error) => self.broken = Some(Cause::Io(error.kind())),
+            }
+        }
+    }
+
+    /// Flushes, reads once, answers; ends the session when the oldest answer is overdue at `now`.
+    pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        // Replies to be read may explain why the socket takes no more, so a failed write does not
+        // end the session before they are.
+        self.flush();
+        let outcome = self.read(sink);
+        let overdue = self.text.due().is_some_and(|due| due <= now);
+        let cause = outcome
+            .err()
+            .or(self.broken)
+            .or_else(|| overdue.then_some(Cause::Timeout));
+        if let Some(cause) = cause {
+            self.broken = Some(cause);
+            self.text.lose(cause, sink);
+        }
+    }
+
+    fn read(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<(), Cause> {
+        match self.stream.read(self.text.room()) {
+            Ok(Some(0)) => Err(Cause::Closed),
+            Ok(Some(len)) => self.text.received(len, sink),
+            Ok(None) => Ok(()),
+            Err(error) => Err(Cause::Io(error.kind())),
+        }
+    }
+
+    /// Sleeps until there is something to do, or `limit` has gone by.
+    pub(crate) fn wait(&self, limit: Duration) {
+        if self.broken.is_some() {
+            return;
+        }
+        let writes = if self.text.unsent().is_empty() {
+            PollFlags::empty()
+        } else {
+            PollFlags::OUT
+        };
+        let mut fds = [PollFd::from_borrowed_fd(
+            self.stream.as_fd(),
+            PollFlags::IN | writes,
+        )];
+        let limit = Timespec::try_from(limit).ok();
+        // An interrupted wait is a short one, which every caller expects.
+        let _ = poll(&mut fds, limit.as_ref());
+    }
+
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.text.due()
+    }
+
+    pub(crate) fn broken(&self) -> Option<Cause> {
+        self.broken
+    }
+}

@@ -1,0 +1,124 @@
+use std::time::{Duration, SystemTime};
+
+use crate::{
+    Address, Answer, Cause, DialError, Key, Op, Options, Ticket,
+    text::{Command, When},
+    ways::Way,
+};
+
+/// One connection, driven by hand: submit many requests, flush them together, poll the answers.
+///
+/// Every request that [`Session::submit`] takes is answered exactly once by a later
+/// [`Session::poll`], with [`Answer::Lost`] if nothing better comes. Requests are carried out in
+/// order. A session that breaks stays broken; dial another.
+///
+/// `now` is any clock of the caller's that does not run backwards; the session reads none.
+///
+/// ```no_run
+/// # let address = "localhost";
+/// use herdwick::{Answer, Key, Op, Options, Session};
+/// use std::time::Instant;
+///
+/// let mut session = Session::dial(&address.parse()?, &Options::default())?;
+/// # #[expect(clippy::disallowed_methods, reason = "an example")]
+/// let start = Instant::now();
+/// for name in ["ant", "bee", "cow"] {
+///     session.submit(start.elapsed(), Key::new(name.as_bytes())?, &Op::Get);
+/// }
+/// session.flush();
+/// let mut answers = Vec::new();
+/// while answers.len() < 3 {
+///     session.wait(start.elapsed());
+///     session.poll(start.elapsed(), &mut |ticket, answer| {
+///         answers.push((ticket, answer == Answer::Miss));
+///     });
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    way: Way,
+    deadline: Duration,
+    /// Unix time and `now` of the first request, from which later Unix times follow.
+    wall: Option<(u64, Duration)>,
+}
+
+impl Session {
+    /// Opens the best way to a server that both ends have. Blocks.
+    ///
+    /// # Errors
+    /// [`DialError`].
+    pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
+        let way = Way::dial(address, options)?;
+        Ok(Self {
+            way,
+            deadline: options.deadline,
+            wall: None,
+        })
+    }
+
+    /// How long the answer to a request is waited for, from its submission on. An answer cannot
+    /// overtake another, so a request behind a more patient one waits as long.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    /// Takes a request, or `None` when so many are in flight that it must be polled first, or when
+    /// the session is broken.
+    pub fn submit(&mut self, now: Duration, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
+        if self.broken().is_some() {
+            return None;
+        }
+        let (unix, since) = *self.wall.get_or_insert_with(|| (unix_seconds(), now));
+        let unix = unix + now.saturating_sub(since).as_secs();
+        self.way.submit(
+            When {
+                unix,
+                due: now + self.deadline,
+            },
+            key,
+            op,
+        )
+    }
+
+    pub(crate) fn command(&mut self, now: Duration, command: Command<'_>) -> Option<Ticket> {
+        if self.broken().is_some() {
+            return None;
+        }
+        self.way.command(now + self.deadline, command)
+    }
+
+    /// Hands over what was submitted, as far as it is taken now; polling hands over the rest.
+    pub fn flush(&mut self) {
+        self.way.flush();
+    }
+
+    /// Takes what answers there are, without waiting.
+    pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.way.poll(now, sink);
+    }
+
+    /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
+    /// Returns at once when nothing is in flight, and sometimes early.
+    pub fn wait(&self, now: Duration) {
+        if let Some(due) = self.way.due() {
+            self.way.wait(due.saturating_sub(now));
+        }
+    }
+
+    /// Why the session ended, if it has.
+    #[must_use]
+    pub fn broken(&self) -> Option<Cause> {
+        self.way.broken()
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "long times to live are sent as dates"
+)]
+fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

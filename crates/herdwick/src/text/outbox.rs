@@ -1,0 +1,65 @@
+/// Bytes on their way to the socket. Positions count from the start of the stream.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Position of `bytes[0]`.
+    base: u64,
+}
+
+impl Outbox {
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// Notes that the socket took `len` more bytes.
+    pub(super) fn advance(&mut self, len: usize) {
+        self.sent += len;
+        debug_assert!(
+            self.sent <= self.bytes.len(),
+            "a socket takes no more than it is given"
+        );
+        if self.sent == self.bytes.len() {
+            self.base += self.sent as u64;
+            self.bytes.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Where the next byte to be written will stand.
+    pub(super) fn end(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    /// All before this position is in the socket.
+    pub(super) fn sent(&self) -> u64 {
+        self.base + self.sent as u64
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Pushes a space and `number` in decimal.
+    pub(super) fn push_number(&mut self, number: u64) {
+        const DIGITS_MAX: usize = 20;
+        let mut digits = [b' '; DIGITS_MAX + 1];
+        let (mut at, mut rest) = (digits.len(), number);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(&digits[at - 1..]);
+    }
+
+    /// Takes back the last `len` bytes, none of which the socket has.
+    pub(super) fn unpush(&mut self, len: usize) {
+        let end = self.bytes.len() - len;
+        debug_assert!(self.sent <= end, "what the socket has cannot be taken back");
+        self.bytes.truncate(end);
+    }
+}

@@ -1,0 +1,282 @@
+use std::{collections::VecDeque, time::Duration};
+
+use herdwick_memcache::reply::{Reply, Value};
+
+use crate::{Answer, Cause, Hit, Lost, Refusal, Ticket};
+
+/// What a request was, as far as its reply depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One `gets` line for a run of tickets.
+    Gets,
+    Store,
+    Delete,
+    Touch,
+    Arith,
+    Stats,
+    Version,
+    FlushAll,
+}
+
+impl Kind {
+    fn mutates(self) -> bool {
+        !matches!(self, Self::Gets | Self::Stats | Self::Version)
+    }
+}
+
+/// A command whose reply is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) kind: Kind,
+    /// Its tickets not answered yet: `first` and the `count - 1` behind it. Only `Gets` has more
+    /// than one; it keeps its place with none left until its `END`.
+    pub(super) first: Ticket,
+    pub(super) count: u64,
+    /// When waiting for it ends.
+    pub(super) due: Duration,
+    /// Stream positions of its first byte and of the byte behind its last.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// Commands in flight, oldest first: a memcached answers in order.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pending: VecDeque<Pending>,
+    keys: Keys,
+    tickets: u64,
+}
+
+impl Queue {
+    pub(super) fn next_ticket(&self) -> Ticket {
+        Ticket(self.tickets)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        // Answers come in order, so what is not answered is a run of tickets up to the next one.
+        self.pending
+            .front()
+            .map_or(0, |front| (self.tickets - front.first.0) as usize)
+    }
+
+    pub(super) fn front(&self) -> Option<&Pending> {
+        self.pending.front()
+    }
+
+    /// Adds a command with one ticket; a `Gets` with its key.
+    pub(super) fn push(&mut self, pending: Pending, key: &[u8]) {
+        if pending.kind == Kind::Gets {
+            self.keys.push(key);
+        }
+        self.pending.push_back(pending);
+        self.tickets += 1;
+    }
+
+    /// The youngest command, if it is a `Gets`.
+    pub(super) fn last_gets(&self) -> Option<&Pending> {
+        self.pending.back().filter(|last| last.kind == Kind::Gets)
+    }
+
+    /// Adds a key to the youngest command, a `Gets`, which now reaches to `end`.
+    pub(super) fn extend_gets(&mut self, key: &[u8], end: u64) {
+        if let Some(last) = self.pending.back_mut() {
+            last.count += 1;
+            last.end = end;
+            self.keys.push(key);
+            self.tickets += 1;
+        }
+    }
+
+    /// Hands the oldest command its reply.
+    ///
+    /// # Errors
+    /// [`Cause::Unexpected`]: the stream is out of step and no later reply can be trusted.
+    pub(super) fn answer(
+        &mut self,
+        reply: Reply<'_>,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) -> Result<(), Cause> {
+        let front = *self.pending.front().ok_or(Cause::Unexpected)?;
+        match (front.kind, reply) {
+            (Kind::Gets, Reply::Value(value)) => return self.answer_hit(&value, sink),
+            (Kind::Gets, Reply::End) => {
+                self.finish(front, Answer::Miss, sink);
+                return Ok(());
+            }
+            (Kind::Stats, Reply::Stat { name, value }) => {
+                sink(front.first, Answer::Line { name, value });
+                return Ok(());
+            }
+            (Kind::Version, Reply::Version(value)) => {
+                sink(
+                    front.first,
+                    Answer::Line {
+                        name: b"version",
+                        value,
+                    },
+                );
+                self.finish(front, Answer::Done, sink);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let answer = match refusal(reply) {
+            Some(refusal) => Answer::Refused(refusal),
+            None => plain(front.kind, reply).ok_or(Cause::Unexpected)?,
+        };
+        self.finish(front, answer, sink);
+        if misread(front.kind, answer, reply) {
+            Err(Cause::Unexpected)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends every request, oldest first, as lost. `sent` bytes of the stream are in the socket.
+    pub(super) fn lose(
+        &mut self,
+        cause: Cause,
+        sent: u64,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) {
+        while let Some(front) = self.pending.front().copied() {
+            // A server carries out no command that it has not got to the last byte.
+            let perhaps_done = front.kind.mutates() && front.end <= sent;
+            self.finish(
+                front,
+                Answer::Lost(Lost {
+                    cause,
+                    perhaps_done,
+                }),
+                sink,
+            );
+        }
+    }
+
+    /// The keys of a `gets` come back in order without the misses: those passed over are misses.
+    fn answer_hit(
+        &mut self,
+        value: &Value<'_>,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) -> Result<(), Cause> {
+        let Some(front) = self.pending.front_mut() else {
+            return Err(Cause::Unexpected);
+        };
+        let misses = self
+            .keys
+            .position(value.key, front.count)
+            .ok_or(Cause::Unexpected)?;
+        let version = value.cas.ok_or(Cause::Unexpected)?;
+        for _ in 0..misses {
+            sink(front.first, Answer::Miss);
+            front.first.0 += 1;
+        }
+        let hit = Hit {
+            value: value.data,
+            flags: value.flags,
+            version,
+        };
+        sink(front.first, Answer::Hit(hit));
+        front.first.0 += 1;
+        front.count -= misses + 1;
+        self.keys.pop(misses + 1);
+        Ok(())
+    }
+
+    /// Takes the oldest command off, the same answer for all its tickets.
+    fn finish(
+        &mut self,
+        front: Pending,
+        answer: Answer<'_>,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) {
+        self.pending.pop_front();
+        if front.kind == Kind::Gets {
+            self.keys.pop(front.count);
+        }
+        for index in 0..front.count {
+            sink(Ticket(front.first.0 + index), answer);
+        }
+    }
+}
+
+/// The replies that say no. Texts are memcached's.
+fn refusal(reply: Reply<'_>) -> Option<Refusal<'_>> {
+    match reply {
+        Reply::ServerError(text) if text.starts_with(b"object too large") => {
+            Some(Refusal::TooLarge)
+        }
+        Reply::ClientError(text) if text.starts_with(b"cannot increment or decrement") => {
+            Some(Refusal::NotNumeric)
+        }
+        Reply::Error(b"") => Some(Refusal::Other(b"it does not know the command")),
+        Reply::Error(text) | Reply::ClientError(text) | Reply::ServerError(text) => {
+            Some(Refusal::Other(text))
+        }
+        _ => None,
+    }
+}
+
+fn plain(kind: Kind, reply: Reply<'_>) -> Option<Answer<'static>> {
+    Some(match (kind, reply) {
+        (Kind::Store, Reply::Stored)
+        | (Kind::Delete, Reply::Deleted)
+        | (Kind::Touch, Reply::Touched)
+        | (Kind::FlushAll, Reply::Ok)
+        | (Kind::Stats, Reply::End | Reply::Reset | Reply::Ok) => Answer::Done,
+        (Kind::Store, Reply::NotStored) => Answer::NotStored,
+        (Kind::Store, Reply::Exists) => Answer::Exists,
+        (Kind::Store | Kind::Delete | Kind::Touch | Kind::Arith, Reply::NotFound) => Answer::Miss,
+        (Kind::Arith, Reply::Number(number)) => Answer::Number(number),
+        _ => return None,
+    })
+}
+
+/// A server that did not understand the line of a store reads its block as commands.
+fn misread(kind: Kind, answer: Answer<'_>, reply: Reply<'_>) -> bool {
+    let refused = matches!(answer, Answer::Refused(_));
+    kind == Kind::Store && refused && !matches!(reply, Reply::ServerError(_))
+}
+
+/// The keys of the `gets` in flight, each behind a byte of length.
+#[derive(Debug, Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Keys {
+    /// Popped bytes are given back when they are more than this and more than the rest.
+    const SLACK_BYTES: usize = 16 << 10;
+
+    fn push(&mut self, key: &[u8]) {
+        debug_assert!(
+            key.len() <= herdwick_mica::KEY_BYTES_MAX,
+            "Key::new checks it"
+        );
+        self.bytes.push(key.len() as u8);
+        self.bytes.extend_from_slice(key);
+    }
+
+    /// Where `key` stands among the first `count`.
+    fn position(&self, key: &[u8], count: u64) -> Option<u64> {
+        let mut at = self.start;
+        (0..count).find(|_| {
+            let begin = at + 1;
+            at = begin + usize::from(self.bytes[begin - 1]);
+            &self.bytes[begin..at] == key
+        })
+    }
+
+    fn pop(&mut self, count: u64) {
+        for _ in 0..count {
+            self.start += 1 + usize::from(self.bytes[self.start]);
+        }
+        if self.start == self.bytes.len()
+            || self.start > Self::SLACK_BYTES.max(self.bytes.len() / 2)
+        {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Servers that go, stall and babble.
+
+use std::{io::ErrorKind, net::TcpListener, time::Duration};
+
+use herdwick::{Cause, Client, DialError, Error, Options};
+
+use crate::servers::{Memcached, Script};
+
+const PATIENT: Options = Options {
+    deadline: Duration::from_secs(60),
+    value_bytes_max: 1 << 20,
+};
+
+fn patient(address: &str) -> Client {
+    Client::connect_with(address, PATIENT).unwrap()
+}
+
+#[test]
+fn a_read_is_repeated_and_a_mutation_is_not() {
+    let script = Script::start(&[
+        &[b""],
+        &[b"VALUE k 0 1 9\r\nv\r\nEND\r\n", b""],
+        &[b"VALUE a 0 1 9\r\n"],
+        &[b"END\r\n", b""],
+        &[b"2\r\n"],
+    ]);
+    let mut client = patient(&script.address);
+    assert_eq!(client.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert!(matches!(client.incr("k", 1), Err(Error::UnknownOutcome(_))));
+    assert_eq!(client.get_many(&["a", "b"]).unwrap(), [None, None]);
+    assert!(matches!(
+        client.set("k", "v"),
+        Err(Error::UnknownOutcome(_))
+    ));
+    assert_eq!(client.incr("k", 1).unwrap(), Some(2));
+    let asked: [&[&str]; 5] = [
+        &["gets k"],
+        &["gets k", "incr k 1"],
+        &["gets a b"],
+        &["gets a b", "set k 0 0 1"],
+        &["incr k 1"],
+    ];
+    assert_eq!(script.asked(), asked);
+}
+
+#[test]
+fn a_read_is_not_repeated_for_ever() {
+    let script = Script::start(&[&[b""], &[b""], &[b""]]);
+    let error = patient(&script.address).get("k").unwrap_err();
+    assert!(
+        matches!(error, Error::Disconnected(Cause::Closed | Cause::Io(_))),
+        "{error}"
+    );
+    assert_eq!(script.asked(), [["gets k"]; 3]);
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = patient(&listener.local_addr().unwrap().to_string());
+    client.set_deadline(Duration::from_millis(30));
+    assert!(matches!(client.get("k"), Err(Error::Timeout(_))));
+    assert!(matches!(
+        client.incr("k", 1),
+        Err(Error::UnknownOutcome(Cause::Timeout))
+    ));
+}
+
+#[test]
+fn a_request_that_was_not_handed_over_whole_was_not_carried_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = patient(&listener.local_addr().unwrap().to_string());
+    client.set_deadline(Duration::from_millis(30));
+    let more_than_sockets_hold = vec![0; 64 << 20];
+    assert!(matches!(
+        client.set("k", &more_than_sockets_hold),
+        Err(Error::Timeout(_))
+    ));
+}
+
+#[test]
+fn nobody_there_is_said_with_the_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let error = Client::connect(&address).unwrap_err();
+    let refused = DialError::Io(ErrorKind::ConnectionRefused);
+    assert!(matches!(&error, Error::Unreachable { reason, .. } if *reason == refused));
+    assert_eq!(
+        error.to_string(),
+        format!("cannot reach {address}: connection refused")
+    );
+}
+
+#[test]
+fn another_protocol_is_not_taken_for_an_answer() {
+    const BABBLE: [&[&[u8]]; 3] = [
+        &[b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+        &[b"VALUE k 0 9999999999 1\r\n"],
+        &[b"STORED\r\n"],
+    ];
+    let script = Script::start(&BABBLE);
+    let mut client = patient(&script.address);
+    for babble in BABBLE {
+        let error = client.get("k").unwrap_err();
+        let blames = matches!(
+            error,
+            Error::Disconnected(Cause::Malformed(_) | Cause::Unexpected)
+        );
+        assert!(blames, "{error} for {}", babble[0].escape_ascii());
+    }
+}
+
+#[test]
+fn a_refusal_is_the_servers_word() {
+    let script = Script::start(&[&[b"ERROR Too many open connections\r\n"]]);
+    match patient(&script.address).get("k") {
+        Err(Error::Server(why)) => assert_eq!(why, "Too many open connections"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_stopped_server_leaves_the_outcome_unknown() {
+    let Some(server) = Memcached::start() else {
+        return;
+    };
+    let mut client = patient(&server.address());
+    client.set("n", "0").unwrap();
+    server.stop();
+    client.set_deadline(Duration::from_millis(30));
+    let unknown = client.incr("n", 1);
+    server.go_on();
+    assert!(matches!(
+        unknown,
+        Err(Error::UnknownOutcome(Cause::Timeout))
+    ));
+    client.set_deadline(PATIENT.deadline);
+    let value = client.get("n").unwrap().unwrap();
+    assert!(
+        value == b"0" || value == b"1",
+        "both are possible: that is what unknown means"
+    );
+}
+
+#[test]
+fn a_restarted_server_is_found_again() {
+    let Some(server) = Memcached::start() else {
+        return;
+    };
+    let mut client = patient(&server.address());
+    client.set("k", "before").unwrap();
+    let path = server.kill();
+    assert!(matches!(client.get("k"), Err(Error::Unreachable { .. })));
+    let Some(_server) = Memcached::start_at(path) else {
+        return;
+    };
+    let value = loop {
+        match client.get("k") {
+            Err(Error::Unreachable { .. }) => std::thread::yield_now(),
+            other => break other.unwrap(),
+        }
+    };
+    assert_eq!(value, None, "the new one is empty");
+}

@@ -1,0 +1,5 @@
+//! The client against servers: stock ones, and ones that fail.
+
+mod faults;
+mod peers;
+mod servers;
