@@ -1,29 +1,26 @@
 //! What the tests of the store share.
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
-
-pub mod model;
 
 use herdwick_mica::{Deadline, HashKey, Reply, Second, Status};
 
 /// The hash key of every test.
-pub const HASH_KEY: HashKey = HashKey([1, 2]);
+pub(crate) const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// A reply with its value copied out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub status: Status,
-    pub value: Option<Vec<u8>>,
-    pub flags: u32,
-    pub version: u64,
-    pub deadline: Deadline,
-    pub fetched: bool,
-    pub last_access: Second,
-    pub won: bool,
-    pub stale: bool,
-    pub win_sent: bool,
-    pub number: u64,
-    pub expired: bool,
-    pub flushed: bool,
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) flags: u32,
+    pub(crate) version: u64,
+    pub(crate) deadline: Deadline,
+    pub(crate) fetched: bool,
+    pub(crate) last_access: Second,
+    pub(crate) won: bool,
+    pub(crate) stale: bool,
+    pub(crate) win_sent: bool,
+    pub(crate) number: u64,
+    pub(crate) expired: bool,
+    pub(crate) flushed: bool,
 }
 
 impl From<&Reply<'_>> for Answer {

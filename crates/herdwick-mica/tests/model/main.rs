@@ -1,11 +1,14 @@
 //! Random work on the store against a plain map.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod map;
 
-use common::{Answer, HASH_KEY, model::Model};
+use common::{Answer, HASH_KEY};
 use herdwick_mica::{
     Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
 };
+use map::Model;
 use proptest::{
     collection::vec,
     option,
@@ -294,7 +297,7 @@ fn steps(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = step.prop_map(|(key, op, ends, flush)| Step {
         key,
         op,
-        ends: ends.or(flush.map(|_| 0)),
+        ends: ends.or_else(|| flush.map(|_| 0)),
         flush,
     });
     vec(step, count / 2..count)

@@ -7,11 +7,11 @@ use herdwick_mica::{
     Arith, Clock, Deadline, Delete, Get, Item, Mode, Op, Put, Reply, Second, Status,
 };
 
-use super::Answer;
+use crate::common::Answer;
 
 /// What the map holds of a key.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     value: Vec<u8>,
     flags: u32,
     version: u64,
@@ -24,19 +24,19 @@ pub struct Entry {
 
 /// The map.
 #[derive(Default)]
-pub struct Model {
+pub(crate) struct Model {
     entries: HashMap<Vec<u8>, Entry>,
     sequence: u64,
     flush_at: Option<Second>,
 }
 
 impl Model {
-    pub fn flush(&mut self, now: Second, at: Second) {
+    pub(crate) fn flush(&mut self, now: Second, at: Second) {
         self.flush_at = Some(at);
         self.tick(now);
     }
 
-    pub fn tick(&mut self, now: Second) {
+    pub(crate) fn tick(&mut self, now: Second) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
             self.entries.clear();
@@ -44,27 +44,27 @@ impl Model {
         self.entries.retain(|_, entry| !entry.deadline.passed(now));
     }
 
-    pub fn holds(&self, key: &[u8]) -> bool {
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
         self.entries.contains_key(key)
     }
 
-    pub fn keys(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.entries.keys().cloned().collect()
     }
 
     /// Bytes that its items would take in a log.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.entries
             .iter()
             .map(|(key, entry)| (32 + key.len() + entry.value.len()).next_multiple_of(8))
             .sum()
     }
 
-    pub fn lose(&mut self, key: &[u8]) {
+    pub(crate) fn lose(&mut self, key: &[u8]) {
         self.entries.remove(key);
     }
 
-    pub fn run(&mut self, clock: Clock, key: &[u8], op: &Op<'_>) -> Answer {
+    pub(crate) fn run(&mut self, clock: Clock, key: &[u8], op: &Op<'_>) -> Answer {
         let now = clock.second;
         let answer = match op {
             Op::Get(get) => self.get(clock, key, get),
