@@ -2,14 +2,10 @@ use arrayvec::ArrayVec;
 use herdwick_fabric::{AddressHandle, SendOp, SendWr};
 use herdwick_mica::{Clock, Execute, Reply, Request};
 
-use super::{
-    chunk::{Last, Slot},
-    replies::Replies,
-    roster::Roster,
-};
+use super::{replies::Replies, roster::Roster};
 use crate::{
     ServerCounters,
-    wire::{BadRequest, Body, Epoch, Line, OVERFLOW_BYTES, OpCode, ReplyStatus, decode},
+    wire::{BadRequest, Body, Epoch, Line, OVERFLOW_BYTES, ReplyStatus, decode},
 };
 
 /// Most requests of one pass: one batch through the store, one postlist of replies. Past 32 the
@@ -27,11 +23,11 @@ pub(super) struct Batch {
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) client: u32,
-    pub(super) slot: usize,
-    pub(super) epoch: Epoch,
-    pub(super) imm: u32,
     pub(super) to: AddressHandle,
-    pub(super) reply_bytes_max: usize,
+    pub(super) imm: u32,
+    pub(super) reply_bytes_max: u32,
+    pub(super) slot: u16,
+    pub(super) epoch: Epoch,
     pub(super) work: Work,
 }
 
@@ -39,7 +35,7 @@ pub(super) struct Job {
 #[derive(Clone, Copy)]
 pub(super) enum Work {
     /// Execute it; so much of its body lies in the overflow staging.
-    Run { overflow_len: usize },
+    Run { overflow_len: u16 },
     /// Answer with this status and nothing else.
     Refuse(ReplyStatus),
     /// Answer with so many words that the slot remembers.
@@ -71,16 +67,27 @@ impl Batch {
         self.jobs.clear();
     }
 
-    /// Where the overflowing body of the next job goes. There is room: the caller asked
-    /// [`Batch::is_full`].
-    pub(super) fn next_overflow(&mut self, len: usize) -> &mut [u8] {
+    /// Takes the line of the next job. There is room: the caller asked [`Batch::is_full`].
+    #[inline]
+    pub(super) fn stage(&mut self, line: Line) -> &Line {
+        let staged = &mut self.lines[self.jobs.len()];
+        *staged = line;
+        staged
+    }
+
+    /// The line of the next job.
+    pub(super) fn staged(&self) -> &Line {
+        &self.lines[self.jobs.len()]
+    }
+
+    /// Where the overflowing body of the next job goes.
+    pub(super) fn stage_overflow(&mut self, len: usize) -> &mut [u8] {
         &mut self.overflow[self.jobs.len() * OVERFLOW_BYTES..][..len]
     }
 
-    /// Appends a job. There is room: the caller asked [`Batch::is_full`].
+    /// Appends the job whose line was staged.
     #[inline]
-    pub(super) fn push(&mut self, line: Line, job: Job) {
-        self.lines[self.jobs.len()] = line;
+    pub(super) fn push(&mut self, job: Job) {
         self.jobs.push(job);
     }
 
@@ -100,35 +107,24 @@ impl Batch {
         } = self;
         let mut requests: ArrayVec<Request<'_>, BATCH> = ArrayVec::new();
         let mut whose = [0; BATCH];
-        let bodies = overflow.chunks_exact(OVERFLOW_BYTES);
-        for (i, ((job, line), overflow)) in jobs.iter().zip(lines.iter()).zip(bodies).enumerate() {
+        for (i, (job, line)) in jobs.iter().zip(lines.iter()).enumerate() {
             replies.forget(i);
-            let refused = match job.work {
-                Work::Refuse(status) => status,
-                Work::Repeat(words) => {
-                    replies.repeat(i, &slot(roster, job).reply[..words.into()]);
-                    continue;
+            if let (Work::Run { overflow_len: 0 }, Some(request)) = (job.work, line.plain_get()) {
+                whose[requests.len()] = i;
+                requests.push(request);
+                continue;
+            }
+            match read(job, line, &overflow[i * OVERFLOW_BYTES..]) {
+                Ok(request) => {
+                    whose[requests.len()] = i;
+                    requests.push(request);
                 }
-                Work::Run { overflow_len } => match read(line, &overflow[..overflow_len]) {
-                    Ok(request) => {
-                        whose[requests.len()] = i;
-                        requests.push(request);
-                        continue;
-                    }
-                    Err(bad) => {
-                        counters.count_bad(bad);
-                        ReplyStatus::BadRequest
-                    }
-                },
-            };
-            replies.bare(i, refused, job.epoch);
-            remember(roster, job, line, replies.head(i));
+                Err(instead) => replies.instead(i, job, line, instead, roster, counters),
+            }
         }
         exec.execute(clock, &requests, &mut |n: usize, reply: &Reply<'_>| {
             let i = whose[n];
-            let (job, line) = (&jobs[i], &lines[i]);
-            replies.write(i, job, line.control().op(), reply, counters);
-            remember(roster, job, line, replies.head(i));
+            replies.write(i, &jobs[i], lines[i].control(), reply, roster, counters);
         });
     }
 
@@ -155,27 +151,23 @@ impl Batch {
     }
 }
 
-#[inline]
-fn read<'a>(line: &'a Line, overflow: &'a [u8]) -> Result<Request<'a>, BadRequest> {
-    match line.body()? {
-        Body::Here(body) => decode(line, body),
-        Body::Overflow { .. } => decode(line, overflow),
-    }
+/// What is answered without execution.
+pub(super) enum Instead {
+    Refuse(ReplyStatus),
+    Repeat(u8),
+    Bad(BadRequest),
 }
 
-/// The slot a job came from. Its client cannot have left: nobody detaches during a pass.
-fn slot<'a>(roster: &'a mut Roster, job: &Job) -> &'a mut Slot {
-    let client = roster.client(job.client);
-    &mut client.expect("attached for the whole pass").slots[job.slot]
-}
-
-/// Keeps the reply to what must not run twice.
-#[inline]
-fn remember(roster: &mut Roster, job: &Job, line: &Line, reply: &[u64]) {
-    if line.control().op().is_some_and(OpCode::is_read) {
-        return;
-    }
-    let slot = slot(roster, job);
-    slot.reply[..reply.len()].copy_from_slice(reply);
-    slot.last = Last::Words(reply.len() as u8);
+fn read<'a>(job: &Job, line: &'a Line, overflow: &'a [u8]) -> Result<Request<'a>, Instead> {
+    let overflow_len = match job.work {
+        Work::Run { overflow_len } => overflow_len.into(),
+        Work::Refuse(status) => return Err(Instead::Refuse(status)),
+        Work::Repeat(words) => return Err(Instead::Repeat(words)),
+    };
+    let request = match line.body() {
+        Ok(Body::Here(body)) => decode(line, body),
+        Ok(Body::Overflow { .. }) => decode(line, &overflow[..overflow_len]),
+        Err(bad) => Err(bad),
+    };
+    request.map_err(Instead::Bad)
 }

@@ -2,7 +2,7 @@ use herdwick_fabric::AddressHandle;
 use herdwick_mem::{Span, Words};
 
 use crate::wire::{
-    CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Window,
+    CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
 
 /// One client's slots at one worker, and where its replies go.
@@ -39,8 +39,8 @@ pub(super) struct Attached {
 pub(super) struct Slot {
     /// The control word last judged; the slot is quiet while it stays.
     seen: Control,
-    /// The sequence of the next new request.
-    next: Sequence,
+    /// The next new request.
+    next: Stamp,
     pub(super) last: Last,
     /// Words 0 and 1 of the last reply, where `last` says so.
     pub(super) reply: [u64; 2],
@@ -78,7 +78,7 @@ impl Attached {
     pub(super) fn new(chunk: Chunk) -> Self {
         let slots = (0..chunk.window.slots()).map(|slot| Slot {
             seen: Control::default(),
-            next: Sequence::default().plus(slot),
+            next: Stamp::new(chunk.epoch, Sequence::default()).plus(slot),
             last: Last::None,
             reply: [0; 2],
         });
@@ -93,9 +93,32 @@ impl Attached {
 
     /// The control word of `slot`; what was written before it can be read after.
     #[inline]
-    pub(super) fn control(&self, slot: usize) -> Control {
+    fn control(&self, slot: usize) -> Control {
         let word = slot * LINE_WORDS + CONTROL_WORD;
         Control(self.chunk.lines.load_acquire(word))
+    }
+
+    /// Loads and judges the control word of `slot`. Each is judged once, whatever comes of it.
+    #[inline]
+    pub(super) fn look(&mut self, slot: usize) -> (Control, Verdict) {
+        let control = self.control(slot);
+        let window = self.slots.len();
+        let known = &mut self.slots[slot];
+        if control == known.seen {
+            return (control, Verdict::Quiet);
+        }
+        known.seen = control;
+        let stamp = control.stamp();
+        let verdict = if stamp == known.next {
+            Verdict::New
+        } else if stamp.epoch() != self.chunk.epoch.get() {
+            Verdict::StaleEpoch
+        } else if stamp.plus(window) == known.next && known.last != Last::None {
+            Verdict::Retry
+        } else {
+            Verdict::OutOfWindow
+        };
+        (control, verdict)
     }
 
     /// Asks for the line that the cursor will reach in `ahead` steps.
@@ -114,32 +137,6 @@ impl Attached {
     /// Copies the overflowing body of `slot` into `out`.
     pub(super) fn copy_overflow(&self, slot: usize, out: &mut [u8]) {
         self.chunk.overflow.read_bytes(slot * OVERFLOW_BYTES, out);
-    }
-
-    #[inline]
-    pub(super) fn judge(&self, slot: usize, control: Control) -> Verdict {
-        let known = &self.slots[slot];
-        if control == known.seen {
-            return Verdict::Quiet;
-        }
-        let stamp = control.stamp();
-        if stamp.epoch() != self.chunk.epoch.get() {
-            return Verdict::StaleEpoch;
-        }
-        if stamp.sequence() == known.next {
-            return Verdict::New;
-        }
-        let last = known.next.minus(self.slots.len());
-        if stamp.sequence() == last && known.last != Last::None {
-            return Verdict::Retry;
-        }
-        Verdict::OutOfWindow
-    }
-
-    /// Remembers that `control` was judged.
-    #[inline]
-    pub(super) fn mark_seen(&mut self, slot: usize, control: Control) {
-        self.slots[slot].seen = control;
     }
 
     /// The slot's next request was taken; `last` says how to answer its retries.

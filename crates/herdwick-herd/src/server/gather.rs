@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     ServerCounters,
-    wire::{Body, Control, Line, OpCode, ReplyStatus, imm},
+    wire::{Body, Control, OpCode, ReplyStatus, imm},
 };
 
 /// Requests that each hot client may have in one batch, however many clients there are.
@@ -22,6 +22,16 @@ struct Desk<'a> {
     workers: usize,
     batch: &'a mut Batch,
     counters: &'a mut ServerCounters,
+}
+
+/// What a look at a slot gave the batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// A new request.
+    New,
+    /// A retry.
+    Again,
 }
 
 impl ServerSide {
@@ -66,7 +76,7 @@ impl ServerSide {
         };
         let mut found = 0;
         while found < quantum && !desk.batch.is_full() {
-            if !desk.look(client, index, client.cursor) {
+            if desk.look(client, index, client.cursor) == Found::Nothing {
                 break;
             }
             client.prefetch(AHEAD);
@@ -83,24 +93,14 @@ impl ServerSide {
 }
 
 impl Desk<'_> {
-    /// Judges what `slot` holds now; whether it became a job.
+    /// Looks at `slot` and takes what is there.
     #[inline]
-    fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> bool {
-        let control = client.control(slot);
-        match client.judge(slot, control) {
-            Verdict::Quiet => false,
+    fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
+        let (control, verdict) = client.look(slot);
+        match verdict {
+            Verdict::Quiet => Found::Nothing,
             Verdict::New => self.admit(client, index, slot, control, true),
-            Verdict::Retry => self.retry(client, index, slot, control),
-            Verdict::StaleEpoch => {
-                client.mark_seen(slot, control);
-                self.counters.stale_epoch += 1;
-                false
-            }
-            Verdict::OutOfWindow => {
-                client.mark_seen(slot, control);
-                self.counters.out_of_window += 1;
-                false
-            }
+            odd => self.set_aside(client, index, slot, control, odd),
         }
     }
 
@@ -108,17 +108,16 @@ impl Desk<'_> {
     /// missing one.
     fn sweep(&mut self, client: &mut Attached, index: u32) -> bool {
         let slot = client.sweep_slot();
-        let control = client.control(slot);
-        let new = client.judge(slot, control) == Verdict::New;
         let found = self.look(client, index, slot);
-        if found && new {
+        if found == Found::New {
             self.counters.overtaking += 1;
             client.overtaken_by(slot);
         }
-        if found {
-            client.idle = 0;
+        if found == Found::Nothing {
+            return false;
         }
-        found
+        client.idle = 0;
+        true
     }
 
     /// Takes the request of `slot`. The line is copied once and judged in the copy; an overflowing
@@ -131,93 +130,88 @@ impl Desk<'_> {
         slot: usize,
         control: Control,
         is_new: bool,
-    ) -> bool {
-        client.mark_seen(slot, control);
-        let line = client.copy_line(slot, control);
-        if control.op() == Some(OpCode::Cancel) {
-            return self.cancel(client, index, slot, line, is_new);
-        }
-        let mut overflow_len = 0;
-        if let Ok(Body::Overflow { len, crc }) = line.body() {
-            let body = self.batch.next_overflow(len);
-            client.copy_overflow(slot, body);
-            if crc32c::crc32c(body) != crc {
-                self.counters.torn_overflow += 1;
-                return false;
-            }
-            overflow_len = len;
-        }
-        let remember = !control.op().is_some_and(OpCode::is_read);
-        if is_new {
-            client.take(slot, if remember { Last::Pending } else { Last::Rerun });
-        }
-        let work = if line.hash().partition(self.workers) == usize::from(self.worker) {
-            Work::Run { overflow_len }
-        } else {
+    ) -> Found {
+        let line = self.batch.stage(client.copy_line(slot, control));
+        let hash = line.hash();
+        let mut work = Work::Run { overflow_len: 0 };
+        if control.is(OpCode::Cancel) {
+            self.counters.canceled += 1;
+            work = Work::Refuse(ReplyStatus::NotFound);
+        } else if hash.partition(self.workers) != usize::from(self.worker) {
             self.counters.wrong_partition += 1;
-            Work::Refuse(ReplyStatus::WrongPartition)
-        };
-        self.batch
-            .push(line, self.job(client, index, slot, control, work));
-        true
+            work = Work::Refuse(ReplyStatus::WrongPartition);
+        } else if control.overflows() {
+            let Some(overflow_len) = self.copy_overflow(client, slot) else {
+                return Found::Nothing;
+            };
+            work = Work::Run { overflow_len };
+        }
+        if is_new {
+            let rerun = control.is_read();
+            client.take(slot, if rerun { Last::Rerun } else { Last::Pending });
+        }
+        self.push(client, index, slot, control, work);
+        if is_new { Found::New } else { Found::Again }
     }
 
-    /// Closes a slot whose request the client gave up before it was seen here, or that was a read.
+    /// Copies the body that the staged line says overflows, once, and checks the copy; its length,
+    /// or `None` if it is torn. A line that makes no sense has none to copy.
+    #[inline(never)]
+    fn copy_overflow(&mut self, client: &Attached, slot: usize) -> Option<u16> {
+        let Ok(Body::Overflow { len, crc }) = self.batch.staged().body() else {
+            return Some(0);
+        };
+        let body = self.batch.stage_overflow(len);
+        client.copy_overflow(slot, body);
+        if crc32c::crc32c(body) == crc {
+            return Some(len as u16);
+        }
+        self.counters.torn_overflow += 1;
+        None
+    }
+
+    /// Sees to what is not the slot's next request.
     #[cold]
-    fn cancel(
+    fn set_aside(
         &mut self,
         client: &mut Attached,
         index: u32,
         slot: usize,
-        line: Line,
-        is_new: bool,
-    ) -> bool {
-        if is_new {
-            client.take(slot, Last::Pending);
-        }
-        self.counters.canceled += 1;
-        let work = Work::Refuse(ReplyStatus::NotFound);
-        let job = self.job(client, index, slot, line.control(), work);
-        self.batch.push(line, job);
-        true
-    }
-
-    /// Answers a request that was taken before: reads run again, the rest is remembered.
-    #[cold]
-    fn retry(&mut self, client: &mut Attached, index: u32, slot: usize, control: Control) -> bool {
-        match client.slots[slot].last {
-            Last::None | Last::Pending => false,
-            Last::Rerun if control.op().is_some_and(OpCode::may_rerun) => {
+        control: Control,
+        verdict: Verdict,
+    ) -> Found {
+        match (verdict, client.slots[slot].last) {
+            (Verdict::Retry, Last::Rerun) if control.is_read() || control.is(OpCode::Cancel) => {
                 self.counters.retries_rerun += 1;
-                self.admit(client, index, slot, control, false)
+                return self.admit(client, index, slot, control, false);
             }
-            Last::Rerun => {
-                client.mark_seen(slot, control);
-                self.counters.retries_changed += 1;
-                false
-            }
-            Last::Words(words) => {
-                client.mark_seen(slot, control);
+            (Verdict::Retry, Last::Words(words)) => {
                 self.counters.retries_remembered += 1;
-                let line = client.copy_line(slot, control);
-                let work = Work::Repeat(words);
-                self.batch
-                    .push(line, self.job(client, index, slot, control, work));
-                true
+                self.batch.stage(client.copy_line(slot, control));
+                self.push(client, index, slot, control, Work::Repeat(words));
+                return Found::Again;
             }
+            (Verdict::Retry, Last::Rerun) => self.counters.retries_changed += 1,
+            // Its reply leaves with this pass.
+            (Verdict::Retry, Last::None | Last::Pending) => {}
+            (Verdict::StaleEpoch, _) => self.counters.stale_epoch += 1,
+            (Verdict::OutOfWindow, _) => self.counters.out_of_window += 1,
+            (Verdict::Quiet | Verdict::New, _) => {}
         }
+        Found::Nothing
     }
 
+    /// Makes a job of the line that was staged.
     #[inline]
-    fn job(&self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) -> Job {
-        Job {
+    fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
+        self.batch.push(Job {
             client: index,
-            slot,
+            slot: slot as u16,
             epoch: client.chunk.epoch,
             imm: imm(self.worker, control.stamp().sequence()),
             to: client.chunk.address,
-            reply_bytes_max: client.chunk.reply_bytes_max,
+            reply_bytes_max: client.chunk.reply_bytes_max as u32,
             work,
-        }
+        });
     }
 }

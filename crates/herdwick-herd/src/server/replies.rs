@@ -3,10 +3,14 @@ use herdwick_mem::Span;
 use herdwick_mica::{Item, Reply, Status};
 use zerocopy::IntoBytes;
 
-use super::batch::{BATCH, Job};
+use super::{
+    batch::{BATCH, Instead, Job},
+    chunk::Last,
+    roster::Roster,
+};
 use crate::{
     ServerCounters,
-    wire::{Epoch, OpCode, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
+    wire::{Control, Line, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
 };
 
 /// Every reply but a value fits these: REPLY_TOO_LARGE is the longest.
@@ -23,16 +27,10 @@ const LARGE_BATCHES: usize = 4;
 pub(super) struct Replies {
     small: Box<[[u64; SMALL_WORDS]; BATCH]>,
     ring: Ring,
-    places: [Place; BATCH],
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    Nowhere,
-    /// So many bytes in `small`.
-    Small(usize),
-    /// In the ring.
-    Large(Local),
+    /// Bytes of each; 0: there is none.
+    lens: [u32; BATCH],
+    /// Where in the ring those lie that do not fit `small`.
+    offsets: [usize; BATCH],
 }
 
 /// Cells for replies that do not travel inside a completion. A cell is in use from its filling
@@ -62,7 +60,8 @@ impl Replies {
                 filled: 0,
                 sent: 0,
             },
-            places: [Place::Nowhere; BATCH],
+            lens: [0; BATCH],
+            offsets: [0; BATCH],
         }
     }
 
@@ -73,56 +72,74 @@ impl Replies {
 
     #[inline]
     pub(super) fn forget(&mut self, i: usize) {
-        self.places[i] = Place::Nowhere;
+        self.lens[i] = 0;
     }
 
-    pub(super) fn repeat(&mut self, i: usize, words: &[u64]) {
-        self.small[i][..words.len()].copy_from_slice(words);
-        self.places[i] = Place::Small(words.len() * 8);
-    }
-
-    #[inline]
-    pub(super) fn bare(&mut self, i: usize, status: ReplyStatus, epoch: Epoch) {
-        self.small[i][0] = ReplyHead::bare(status, epoch).0;
-        self.places[i] = Place::Small(8);
-    }
-
-    /// Words 0 and 1 as far as the reply has them. Of a small reply: reads are not remembered.
-    #[inline]
-    pub(super) fn head(&self, i: usize) -> &[u64] {
-        let bytes = match self.places[i] {
-            Place::Small(bytes) => bytes.min(REPLY_HEAD_BYTES),
-            Place::Nowhere | Place::Large(_) => 0,
+    /// Answers job `i` without execution.
+    #[cold]
+    pub(super) fn instead(
+        &mut self,
+        i: usize,
+        job: &Job,
+        line: &Line,
+        instead: Instead,
+        roster: &mut Roster,
+        counters: &mut ServerCounters,
+    ) {
+        let status = match instead {
+            Instead::Refuse(status) => status,
+            Instead::Repeat(words) => {
+                self.small[i][..2].copy_from_slice(&roster.slot(job).reply);
+                self.lens[i] = u32::from(words) * 8;
+                return;
+            }
+            Instead::Bad(bad) => {
+                counters.count_bad(bad);
+                ReplyStatus::BadRequest
+            }
         };
-        &self.small[i][..bytes / 8]
+        self.small[i][0] = ReplyHead::bare(status, job.epoch).0;
+        self.lens[i] = 8;
+        if !line.control().is_read() {
+            self.remember(i, job, roster);
+        }
     }
 
-    /// Writes the reply to job `i`, an `op`.
+    /// Writes the reply to job `i`, and keeps it if the request must not run twice.
     #[inline]
     pub(super) fn write(
         &mut self,
         i: usize,
         job: &Job,
-        op: Option<OpCode>,
+        control: Control,
         reply: &Reply<'_>,
+        roster: &mut Roster,
         counters: &mut ServerCounters,
     ) {
+        let small = &mut self.small[i];
         let status = ReplyStatus::from(reply.status);
-        let is_number = matches!(op, Some(OpCode::Incr | OpCode::Decr));
-        let number = (is_number && reply.status == Status::Done).then_some(reply.number);
-        let head = match &reply.item {
-            Some(item) => ReplyHead::with(status, job.epoch, item),
-            None => ReplyHead::bare(status, job.epoch),
+        self.lens[i] = match &reply.item {
+            Some(item) => {
+                small[0] = ReplyHead::with(status, job.epoch, item).0;
+                small[1] = item.version;
+                REPLY_HEAD_BYTES as u32
+            }
+            None => {
+                small[0] = ReplyHead::bare(status, job.epoch).0;
+                8
+            }
         };
-        let Some(number) = number.or_else(|| reply.item.as_ref().map(|item| item.version)) else {
-            return self.bare(i, status, job.epoch);
-        };
-        self.small[i][0] = head.0;
-        self.small[i][1] = number;
-        self.places[i] = Place::Small(REPLY_HEAD_BYTES);
-        if let (true, Some(item)) = (op.is_some_and(OpCode::is_read), &reply.item) {
-            self.write_value(i, job, item, counters);
+        if control.is_read() {
+            if let Some(item) = &reply.item {
+                self.write_value(i, job, item, counters);
+            }
+            return;
         }
+        if control.is_arith() && reply.status == Status::Done {
+            small[1] = reply.number;
+            self.lens[i] = REPLY_HEAD_BYTES as u32;
+        }
+        self.remember(i, job, roster);
     }
 
     /// Adds the value to a reply whose head is written.
@@ -130,30 +147,45 @@ impl Replies {
     fn write_value(&mut self, i: usize, job: &Job, item: &Item<'_>, counters: &mut ServerCounters) {
         let small = &mut self.small[i];
         let len = REPLY_HEAD_BYTES + item.value.len();
-        self.places[i] = if len <= INLINE_RECEIVE {
+        if len <= INLINE_RECEIVE {
             copy_value(&mut small[VALUE.word()..], item.value);
-            Place::Small(len)
-        } else if len <= job.reply_bytes_max {
+            self.lens[i] = len as u32;
+        } else if len <= job.reply_bytes_max as usize {
             let place = self.ring.fill([small[0], small[1]], item.value);
             counters.replies_held += u64::from(place.is_none());
-            place.map_or(Place::Nowhere, Place::Large)
+            self.offsets[i] = place.unwrap_or_default();
+            self.lens[i] = place.map_or(0, |_| len as u32);
         } else {
             counters.replies_too_large += 1;
             small[0] = ReplyHead::with(ReplyStatus::ReplyTooLarge, job.epoch, item).0;
             small[VALUE.word()] = item.value.len() as u64;
-            Place::Small(REPLY_BYTES_MIN)
-        };
+            self.lens[i] = REPLY_BYTES_MIN as u32;
+        }
+    }
+
+    /// Keeps the reply to what must not run twice: one or two words.
+    fn remember(&self, i: usize, job: &Job, roster: &mut Roster) {
+        let slot = roster.slot(job);
+        slot.reply.copy_from_slice(&self.small[i][..2]);
+        slot.last = Last::Words((self.lens[i] / 8) as u8);
     }
 
     /// What the SEND of reply `i` carries; `None` if there is no reply.
     #[inline]
     pub(super) fn payload(&self, i: usize) -> Option<Payload<'_>> {
+        let len = self.lens[i] as usize;
+        if len > INLINE_RECEIVE {
+            return Some(Payload::Region(Local {
+                region: self.ring.region,
+                offset: self.offsets[i],
+                len,
+            }));
+        }
         let small = &self.small[i];
-        match self.places[i] {
-            Place::Nowhere => None,
-            Place::Large(local) => Some(Payload::Region(local)),
-            Place::Small(len) if len.is_multiple_of(8) => Some(Payload::Words(&small[..len / 8])),
-            Place::Small(len) => Some(Payload::Inline(&small.as_bytes()[..len])),
+        match len {
+            0 => None,
+            _ if len.is_multiple_of(8) => Some(Payload::Words(&small[..len / 8])),
+            _ => Some(Payload::Inline(&small.as_bytes()[..len])),
         }
     }
 
@@ -182,7 +214,8 @@ const fn stride(reply_bytes_max: usize) -> usize {
 }
 
 impl Ring {
-    fn fill(&mut self, head: [u64; 2], value: &[u8]) -> Option<Local> {
+    /// Where the reply was put; `None` when every cell is in use.
+    fn fill(&mut self, head: [u64; 2], value: &[u8]) -> Option<usize> {
         if self.filled - self.sent >= self.cells {
             return None;
         }
@@ -190,11 +223,7 @@ impl Ring {
         self.filled += 1;
         self.memory.write_words(offset / 8, &head);
         self.memory.write_bytes(offset + REPLY_HEAD_BYTES, value);
-        Some(Local {
-            region: self.region,
-            offset,
-            len: REPLY_HEAD_BYTES + value.len(),
-        })
+        Some(offset)
     }
 }
 

@@ -1,4 +1,8 @@
-use super::{ClientId, chunk::Attached};
+use super::{
+    ClientId,
+    batch::Job,
+    chunk::{Attached, Slot},
+};
 
 /// Polls without a request after which a client turns cold.
 const HOT_POLLS: u32 = 1024;
@@ -67,6 +71,14 @@ impl Roster {
     #[inline]
     pub(super) fn client(&mut self, index: u32) -> Option<&mut Attached> {
         self.places.get_mut(index as usize)?.client.as_mut()
+    }
+
+    /// The slot a job came from. Its client is there: nobody leaves during a pass.
+    pub(super) fn slot(&mut self, job: &Job) -> &mut Slot {
+        let client = self
+            .client(job.client)
+            .expect("clients leave between passes");
+        &mut client.slots[usize::from(job.slot)]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attached> {

@@ -1,4 +1,4 @@
-use super::{BODY_LEN, CONTROL_OFFSET, EPOCH, KEY_LEN, OPCODE, SEQUENCE};
+use super::{BODY_LEN, CONTROL_OFFSET, EPOCH, KEY_LEN, OPCODE, OVERFLOW, SEQUENCE};
 
 const KEY_LEN_SHIFT: u32 = KEY_LEN.shift_in(CONTROL_OFFSET);
 const BODY_LEN_SHIFT: u32 = BODY_LEN.shift_in(CONTROL_OFFSET);
@@ -89,6 +89,13 @@ impl Stamp {
         Self((epoch.0 as u64) << 24 | sequence.0 as u64)
     }
 
+    /// The request `steps` later in the same lease.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, steps: usize) -> Self {
+        Self(self.0 & !(SEQUENCES as u64 - 1) | self.sequence().plus(steps).0 as u64)
+    }
+
     /// Its sequence.
     #[inline]
     #[must_use]
@@ -157,21 +164,6 @@ impl OpCode {
         }
         Some(Self::ALL[code as usize - 1])
     }
-
-    /// Whether it may follow a read under the read's sequence.
-    #[inline]
-    #[must_use]
-    pub const fn may_rerun(self) -> bool {
-        self.is_read() || matches!(self, Self::Cancel)
-    }
-
-    /// Whether running it twice does what running it once does; such requests are re-run, not
-    /// remembered.
-    #[inline]
-    #[must_use]
-    pub const fn is_read(self) -> bool {
-        matches!(self, Self::Get | Self::Gat)
-    }
 }
 
 /// The last word of a line: what to do, how long things are, and whose turn it is.
@@ -198,11 +190,40 @@ impl Control {
         OpCode::new(self.0 as u8 & 0xf)
     }
 
+    /// Whether the operation is `op`.
+    #[inline]
+    #[must_use]
+    pub const fn is(self, op: OpCode) -> bool {
+        self.0 as u8 & 0xf == op as u8
+    }
+
+    /// Whether running the request twice does what running it once does: such requests are re-run,
+    /// not remembered.
+    #[inline]
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        self.is(OpCode::Get) || self.is(OpCode::Gat)
+    }
+
+    /// Whether the reply shows a number rather than a version.
+    #[inline]
+    #[must_use]
+    pub const fn is_arith(self) -> bool {
+        self.is(OpCode::Incr) || self.is(OpCode::Decr)
+    }
+
     /// HAS_ATTR, HAS_COMPARE, the reserved bit and OVERFLOW.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0 as u8 & 0xf0
+    }
+
+    /// Whether the body lies in the overflow area.
+    #[inline]
+    #[must_use]
+    pub const fn overflows(self) -> bool {
+        self.bits() & OVERFLOW != 0
     }
 
     /// Bytes of key.

@@ -131,7 +131,7 @@ impl Line {
         let here = self.0.as_bytes()[BODY.offset..][..BODY_BYTES_MAX]
             .get(..control.body_len())
             .ok_or(BadRequest::BodyLength)?;
-        if control.bits() & OVERFLOW == 0 {
+        if !control.overflows() {
             return Ok(Body::Here(here));
         }
         let (len, crc) = (
@@ -145,9 +145,35 @@ impl Line {
         Ok(Body::Overflow { len, crc })
     }
 
+    #[inline]
+    fn body_mut(&mut self) -> &mut [u8] {
+        &mut self.0.as_mut_bytes()[BODY.offset..][..BODY_BYTES_MAX]
+    }
+
     fn number(&self, offset: usize) -> u32 {
         let word = self.0[offset / 8];
         (word >> (offset % 8 * 8)) as u32
+    }
+}
+
+impl Line {
+    /// The request, when it is a GET without anything but its key: by far the most frequent one,
+    /// and what [`decode`] would say of it.
+    #[inline]
+    #[must_use]
+    pub fn plain_get(&self) -> Option<Request<'_>> {
+        let control = self.control();
+        let key_len = control.key_len();
+        let plain = control.is(OpCode::Get) && control.bits() == 0;
+        if !plain || key_len != control.body_len() || key_len == 0 {
+            return None;
+        }
+        let key = self.0.as_bytes()[BODY.offset..][..BODY_BYTES_MAX].get(..key_len)?;
+        Some(Request {
+            hash: self.hash(),
+            key,
+            op: Op::Get(Get::default()),
+        })
     }
 }
 
@@ -155,7 +181,6 @@ impl Line {
 ///
 /// # Errors
 /// What is wrong with it: [`BadRequest`].
-#[inline]
 pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest> {
     let control = line.control();
     let op = control.op().ok_or(BadRequest::Opcode)?;
@@ -329,133 +354,158 @@ pub fn encode(
     line: &mut Line,
     overflow: &mut [u8],
 ) -> Result<usize, Unencodable> {
-    let parts = Written::of(&request.op).ok_or(Unencodable::Option)?;
-    let key_len = u8::try_from(request.key.len()).map_err(|_| Unencodable::Key)?;
-    if key_len == 0 || request.key.len() > KEY_BYTES_MAX {
-        return Err(Unencodable::Key);
-    }
-    let head_len = 8 * (usize::from(parts.attr.is_some()) + usize::from(parts.compare.is_some()));
-    let len = head_len + request.key.len() + parts.value().len();
-    *line = Line::default();
-    line.0[HASH.word()] = request.hash.0;
-    let here = len <= BODY_BYTES_MAX;
-    if here {
-        parts.emit(request.key, &mut line.0.as_mut_bytes()[BODY.offset..]);
-    } else {
-        let body = overflow.get_mut(..len).ok_or(Unencodable::TooLarge)?;
-        parts.emit(request.key, body);
-        let crc = u64::from(crc32c::crc32c(body));
-        line.0[BODY.word()] = len as u64 | crc << 32;
-    }
-    let (bits, body_len) = if here {
-        (0, len)
-    } else {
-        (OVERFLOW, OVERFLOW_HEAD_BYTES)
-    };
-    let control = Control::new(
-        parts.op,
-        parts.bits() | bits,
-        key_len,
-        body_len as u8,
+    let mut pen = Pen {
+        request,
         stamp,
-    );
-    line.0[CONTROL_WORD] = control.0;
-    Ok(if here { 0 } else { len })
+        line,
+        overflow,
+    };
+    match &request.op {
+        Op::Get(get) => pen.read(get),
+        Op::Put(put) => pen.put(put),
+        Op::Delete(delete) => pen.delete(delete),
+        Op::Arith(arith) => pen.arith(arith),
+    }
 }
 
-/// A request as the line has it.
-struct Written<'a> {
-    op: OpCode,
+/// Writes one request.
+struct Pen<'a> {
+    request: &'a Request<'a>,
+    stamp: Stamp,
+    line: &'a mut Line,
+    overflow: &'a mut [u8],
+}
+
+/// What stands before the key.
+#[derive(Default)]
+struct Head {
     attr: Option<Attr>,
     compare: Option<u64>,
-    value: Value<'a>,
 }
 
-enum Value<'a> {
-    Bytes(&'a [u8]),
-    Numbers([u8; 16], usize),
-}
-
-impl<'a> Written<'a> {
-    /// `None` when `op` has an option that the line has no place for.
+impl Pen<'_> {
     #[inline]
-    fn of(op: &Op<'a>) -> Option<Self> {
-        match op {
-            Op::Get(get) => Self::read(get),
-            Op::Put(put) => Self::put(put),
-            Op::Delete(delete) => Self::delete(delete),
-            Op::Arith(arith) => Self::arith(arith),
+    fn read(&mut self, get: &Get) -> Result<usize, Unencodable> {
+        if get.vivify.is_some()
+            || get.recache.is_some()
+            || get.version.is_some()
+            || get.quiet_access
+        {
+            return Err(Unencodable::Option);
+        }
+        match get.touch {
+            None => self.plain_get(),
+            Some(exptime) => self.write(OpCode::Gat, &Head::exptime(exptime), &[]),
         }
     }
 
+    /// What [`Pen::write`] does for a GET, without what no GET needs: by far the most frequent one.
     #[inline]
-    fn read(get: &Get) -> Option<Self> {
-        let plain = get.vivify.is_none()
-            && get.recache.is_none()
-            && get.version.is_none()
-            && !get.quiet_access;
-        plain.then_some(Self {
-            op: if get.touch.is_some() {
-                OpCode::Gat
-            } else {
-                OpCode::Get
-            },
-            attr: get.touch.map(|exptime| Attr { flags: 0, exptime }),
-            compare: None,
-            value: Value::Bytes(&[]),
-        })
+    fn plain_get(&mut self) -> Result<usize, Unencodable> {
+        let key = self.request.key;
+        if key.is_empty() || key.len() > BODY_BYTES_MAX {
+            return self.write(OpCode::Get, &Head::default(), &[]);
+        }
+        let len = key.len() as u8;
+        *self.line = Line::default();
+        self.line.0[HASH.word()] = self.request.hash.0;
+        copy(self.line.body_mut(), key);
+        self.line.0[CONTROL_WORD] = Control::new(OpCode::Get, 0, len, len, self.stamp).0;
+        Ok(0)
     }
 
     #[inline]
-    fn put(put: &Put<'a>) -> Option<Self> {
-        let plain = put.version.is_none() && !put.invalidate && put.vivify.is_none();
+    fn put(&mut self, put: &Put<'_>) -> Result<usize, Unencodable> {
+        if put.version.is_some() || put.invalidate || put.vivify.is_some() {
+            return Err(Unencodable::Option);
+        }
+        let op = match put.mode {
+            Mode::Set => OpCode::Set,
+            Mode::Add => OpCode::Add,
+            Mode::Replace => OpCode::Replace,
+            Mode::Append => OpCode::Append,
+            Mode::Prepend => OpCode::Prepend,
+        };
         let attr = Attr {
             flags: put.flags,
             exptime: put.exptime,
         };
-        plain.then_some(Self {
-            op: match put.mode {
-                Mode::Set => OpCode::Set,
-                Mode::Add => OpCode::Add,
-                Mode::Replace => OpCode::Replace,
-                Mode::Append => OpCode::Append,
-                Mode::Prepend => OpCode::Prepend,
-            },
+        let head = Head {
             attr: (attr != Attr::default()).then_some(attr),
             compare: put.compare,
-            value: Value::Bytes(put.value),
-        })
+        };
+        self.write(op, &head, put.value)
     }
 
-    fn delete(delete: &Delete) -> Option<Self> {
+    fn delete(&mut self, delete: &Delete) -> Result<usize, Unencodable> {
         let plain = delete.version.is_none()
             && !delete.invalidate
             && delete.exptime.is_none()
             && !delete.drop_value;
-        plain.then_some(Self {
-            op: OpCode::Delete,
+        if !plain {
+            return Err(Unencodable::Option);
+        }
+        let head = Head {
             attr: None,
             compare: delete.compare,
-            value: Value::Bytes(&[]),
-        })
+        };
+        self.write(OpCode::Delete, &head, &[])
     }
 
-    fn arith(arith: &Arith) -> Option<Self> {
-        let mut numbers = [0; 16];
-        numbers[..8].copy_from_slice(&arith.delta.to_le_bytes());
-        numbers[8..].copy_from_slice(&arith.initial.to_le_bytes());
-        let len = if arith.vivify.is_some() { 16 } else { 8 };
-        let plain = arith.touch.is_none() && arith.version.is_none();
-        plain.then_some(Self {
-            op: if arith.decrement {
-                OpCode::Decr
-            } else {
-                OpCode::Incr
-            },
-            attr: arith.vivify.map(|exptime| Attr { flags: 0, exptime }),
+    fn arith(&mut self, arith: &Arith) -> Result<usize, Unencodable> {
+        if arith.touch.is_some() || arith.version.is_some() {
+            return Err(Unencodable::Option);
+        }
+        let op = if arith.decrement {
+            OpCode::Decr
+        } else {
+            OpCode::Incr
+        };
+        let head = Head {
             compare: arith.compare,
-            value: Value::Numbers(numbers, len),
-        })
+            ..arith.vivify.map(Head::exptime).unwrap_or_default()
+        };
+        let numbers = [arith.delta, arith.initial];
+        let numbers = &numbers[..1 + usize::from(arith.vivify.is_some())];
+        self.write(op, &head, numbers.as_bytes())
+    }
+
+    /// Writes body and control word.
+    fn write(&mut self, op: OpCode, head: &Head, value: &[u8]) -> Result<usize, Unencodable> {
+        let key = self.request.key;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Unencodable::Key);
+        }
+        let len = head.len() + key.len() + value.len();
+        *self.line = Line::default();
+        self.line.0[HASH.word()] = self.request.hash.0;
+        let (bits, body_len, overflow_len) = if len <= BODY_BYTES_MAX {
+            emit(head, key, value, self.line.body_mut());
+            (head.bits(), len, 0)
+        } else {
+            let body = self.overflow.get_mut(..len).ok_or(Unencodable::TooLarge)?;
+            emit(head, key, value, body);
+            let crc = u64::from(crc32c::crc32c(body));
+            self.line.0[BODY.word()] = len as u64 | crc << 32;
+            (head.bits() | OVERFLOW, OVERFLOW_HEAD_BYTES, len)
+        };
+        let control = Control::new(op, bits, key.len() as u8, body_len as u8, self.stamp);
+        self.line.0[CONTROL_WORD] = control.0;
+        Ok(overflow_len)
+    }
+}
+
+impl Head {
+    fn exptime(exptime: i32) -> Self {
+        Self {
+            attr: Some(Attr { flags: 0, exptime }),
+            compare: None,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        8 * (usize::from(self.attr.is_some()) + usize::from(self.compare.is_some()))
     }
 
     #[inline]
@@ -468,31 +518,39 @@ impl<'a> Written<'a> {
         };
         attr | compare
     }
+}
 
-    #[inline]
-    fn value(&self) -> &[u8] {
-        match &self.value {
-            Value::Bytes(bytes) => bytes,
-            Value::Numbers(bytes, len) => &bytes[..*len],
-        }
+/// Writes the body to the front of `out`, which has room for it.
+#[inline]
+fn emit(head: &Head, key: &[u8], value: &[u8], out: &mut [u8]) {
+    let mut rest = out;
+    if let Some(attr) = head.attr {
+        let word = u64::from(attr.flags) | u64::from(attr.exptime as u32) << 32;
+        rest = copy(rest, &word.to_le_bytes());
     }
+    if let Some(compare) = head.compare {
+        rest = copy(rest, &compare.to_le_bytes());
+    }
+    rest = copy(rest, key);
+    copy(rest, value);
+}
 
-    /// Writes the body to the front of `out`, which has room for it.
-    #[inline]
-    fn emit(&self, key: &[u8], out: &mut [u8]) {
-        let mut at = 0;
-        let mut push = |bytes: &[u8]| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        if let Some(attr) = self.attr {
-            push(&attr.flags.to_le_bytes());
-            push(&attr.exptime.to_le_bytes());
-        }
-        if let Some(compare) = self.compare {
-            push(&compare.to_le_bytes());
-        }
-        push(key);
-        push(self.value());
+/// Copies `from` to the front of `out` and returns what is behind it. By words: for the few bytes
+/// of a key that is cheaper than a call to `memcpy`.
+#[inline]
+fn copy<'a>(out: &'a mut [u8], from: &[u8]) -> &'a mut [u8] {
+    let (front, behind) = out.split_at_mut(from.len());
+    if from.len() > BODY_BYTES_MAX {
+        front.copy_from_slice(from);
+        return behind;
     }
+    let (words, last) = from.as_chunks::<8>();
+    let (to_words, to_last) = front.as_chunks_mut::<8>();
+    for (to, word) in to_words.iter_mut().zip(words) {
+        *to = *word;
+    }
+    for (to, byte) in to_last.iter_mut().zip(last) {
+        *to = *byte;
+    }
+    behind
 }
