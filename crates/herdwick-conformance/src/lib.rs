@@ -1,7 +1,42 @@
 //! Behaviours that every fabric provider shows, and a seeded fabric that misbehaves.
 //!
+//! A provider tests itself with one [`Fixture`], which makes two parties that reach each other,
+//! and one line, which becomes one `#[test]` per behaviour:
+//!
+//! ```
+//! use herdwick_conformance::{Fixture, LocalParty, Party, conformance, seeded::SeededNetwork};
+//! use herdwick_fabric::{Device, PortLimits};
+//!
+//! struct Calm;
+//!
+//! impl Fixture for Calm {
+//!     fn pair(&self) -> [Box<dyn Party>; 2] {
+//!         let network = SeededNetwork::new(1);
+//!         [(); 2].map(|()| {
+//!             let device = network.device();
+//!             let mut port = device.open_port(&PortLimits::default()).unwrap();
+//!             let pd = device.create_pd(&mut port).unwrap();
+//!             Box::new(LocalParty::new(device, port, pd)) as Box<dyn Party>
+//!         })
+//!     }
+//! }
+//!
+//! conformance!(Calm);
+//! # fn main() {}
+//! ```
+//!
+//! Behaviours speak to [`Party`] alone, so a party may live in another process: implement the
+//! trait over a pipe.
+//!
 //! [`seeded`] is a whole provider inside one process, under virtual time, whose every accident is
 //! drawn from a seed: the place to test a protocol against loss, reordering and dead peers.
 #![forbid(unsafe_code)]
 
+mod behaviours;
+mod party;
 pub mod seeded;
+mod stage;
+mod suite;
+
+pub use party::{LocalParty, Party};
+pub use suite::{BEHAVIOURS, Behaviour, Fixture, Skip, run};

@@ -1,0 +1,274 @@
+//! SEND, RECV and immediates.
+
+use herdwick_fabric::{
+    Access, Completion, Local, Opcode, Payload, SendOp, Status,
+    Transport::{Rc, Uc, Ud},
+};
+
+use crate::{
+    Skip,
+    stage::{A, B, BUFFER, Link, Stage, TRANSPORTS, need, signaled, unsignaled},
+};
+
+/// The payload of a receive, wherever it is.
+fn payload(stage: &mut Stage, received: &Completion, buffer: Local) -> Vec<u8> {
+    let len = usize::try_from(received.byte_len).expect("small");
+    let Some(inline) = received.inline else {
+        return stage.sides[B].party.read(buffer.region, buffer.offset, len);
+    };
+    assert_eq!(inline.len(), len);
+    let mut bytes = vec![0; len];
+    inline.copy_to(&mut bytes);
+    bytes
+}
+
+pub(crate) fn sends_match_recvs_in_order(mut stage: Stage) -> Result<(), Skip> {
+    for transport in stage.dependable(&TRANSPORTS)? {
+        let link = stage.link(transport);
+        for round in 0..20u64 {
+            let ids = (0..16).map(|i| round * 16 + i);
+            ids.clone()
+                .for_each(|id| stage.sides[B].recv(link.qp[B], id));
+            // Short and long messages take turns, so that no path overtakes the other.
+            let bodies: Vec<Vec<u8>> = ids.clone().map(body).collect();
+            let batch = bodies.iter().zip(ids.clone());
+            let batch: Vec<_> = batch
+                .map(|(body, id)| unsignaled(id, link.send(A, Payload::Inline(body), None)))
+                .collect();
+            stage.sides[A].post(link.qp[A], &batch[..15]);
+            let last = signaled(7, batch[15].op);
+            stage.sides[A].post(link.qp[A], &[last]);
+            for (id, body) in ids.zip(&bodies) {
+                let received = stage.success(B);
+                assert_eq!((received.wr_id, received.qp), (id, link.qp[B]));
+                assert_eq!((received.opcode, received.imm), (Opcode::Recv, None));
+                let buffer = stage.sides[B].buffer(usize::try_from(id).expect("small"));
+                assert_eq!(payload(&mut stage, &received, buffer), *body);
+            }
+            assert_eq!(stage.success(A).wr_id, 7);
+        }
+        stage.silence();
+    }
+    Ok(())
+}
+
+fn body(id: u64) -> Vec<u8> {
+    counting(usize::try_from(id * 37 % 200).expect("small"), id)
+}
+
+fn counting(len: usize, from: u64) -> Vec<u8> {
+    (from..).take(len).map(|i| i.to_le_bytes()[0]).collect()
+}
+
+pub(crate) fn immediates_arrive(mut stage: Stage) -> Result<(), Skip> {
+    for transport in stage.dependable(&TRANSPORTS)? {
+        let link = stage.link(transport);
+        for imm in [None, Some(0), Some(1), Some(0x0102_0304), Some(u32::MAX)] {
+            stage.sides[B].recv(link.qp[B], 1);
+            stage.perform(link.qp[A], link.send(A, Payload::Words(&[1, 2]), imm));
+            assert_eq!(stage.success(B).imm, imm);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn write_with_immediate_consumes_a_recv(mut stage: Stage) -> Result<(), Skip> {
+    for transport in stage.dependable(&[Rc, Uc])? {
+        let link = stage.link(transport);
+        let region = stage.sides[B].region(Access::WRITE);
+        let to = stage.sides[B].remote(region).offset(64);
+        stage.sides[B].recv(link.qp[B], 3);
+        stage.sides[B].recv(link.qp[B], 4);
+        let words = [5, 6, 7];
+        let op = SendOp::Write {
+            payload: Payload::Words(&words),
+            to,
+            imm: Some(11),
+        };
+        stage.perform(link.qp[A], op);
+        let received = stage.success(B);
+        assert_eq!((received.wr_id, received.opcode), (3, Opcode::RecvWithImm));
+        assert_eq!((received.imm, received.byte_len), (Some(11), 24));
+        let landed = stage.sides[B].party.read(region, 56, 40);
+        assert_eq!(landed, [0, 5, 6, 7, 0].map(u64::to_le_bytes).concat());
+        let inbox = stage.sides[B].inbox;
+        let buffers = stage.sides[B].party.read(inbox, 0, 16 * BUFFER);
+        assert_eq!(buffers, [0; 16 * BUFFER], "the buffer is not touched");
+        stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), None));
+        assert_eq!(
+            stage.success(B).wr_id,
+            4,
+            "the next RECV is the next message's"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn small_receives_travel_in_the_completion(mut stage: Stage) -> Result<(), Skip> {
+    let most = stage.capabilities().inline_receive_bytes;
+    need(most > 0, "no inline receive")?;
+    for transport in stage.dependable(&TRANSPORTS)? {
+        let link = stage.link(transport);
+        let buffer = stage.sides[B].buffer(1);
+        let inbox = (buffer.region, buffer.offset);
+        stage.sides[B]
+            .party
+            .write(inbox.0, inbox.1, &[0xee; BUFFER]);
+        for len in 0..=most {
+            let bytes = vec![u8::try_from(len).expect("small"); len];
+            stage.sides[B].recv(link.qp[B], 1);
+            stage.perform(link.qp[A], link.send(A, Payload::Inline(&bytes), None));
+            let received = stage.success(B);
+            assert!(received.inline.is_some(), "{len} bytes");
+            assert_eq!(payload(&mut stage, &received, buffer), bytes);
+            let untouched = stage.sides[B].party.read(inbox.0, inbox.1, BUFFER);
+            assert_eq!(untouched, [0xee; BUFFER], "after {len} bytes");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), Skip> {
+    let most = stage.capabilities().inline_receive_bytes;
+    for transport in stage.dependable(&TRANSPORTS)? {
+        let link = stage.link(transport);
+        let outbox = stage.sides[A].outbox;
+        // An odd start and room behind: nothing but the message may change.
+        let whole = stage.sides[B].buffer(1);
+        for len in [most + 1, most + 8, 100, 255, 256, 300, 499] {
+            let into = Local {
+                offset: whole.offset + 5,
+                len: whole.len - 5,
+                ..whole
+            };
+            stage.sides[B]
+                .party
+                .write(whole.region, whole.offset, &[0xee; BUFFER]);
+            let bytes = counting(len, 1);
+            stage.sides[A].party.write(outbox, 7, &bytes);
+            stage.sides[B].recv_into(link.qp[B], 1, into);
+            let local = Local {
+                region: outbox,
+                offset: 7,
+                len,
+            };
+            stage.perform(link.qp[A], link.send(A, Payload::Region(local), None));
+            let received = stage.success(B);
+            assert!(received.inline.is_none(), "{len} bytes");
+            let found = stage.sides[B]
+                .party
+                .read(whole.region, whole.offset, BUFFER);
+            let mut model = [0xee; BUFFER];
+            model[5..5 + len].copy_from_slice(&bytes);
+            assert_eq!(found, model, "{len} bytes");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn a_short_buffer_takes_nothing(mut stage: Stage) -> Result<(), Skip> {
+    let len = stage.capabilities().inline_receive_bytes + 9;
+    for transport in stage.dependable(&TRANSPORTS)? {
+        let link = stage.link(transport);
+        let whole = stage.sides[B].buffer(2);
+        let into = Local {
+            len: len - 1,
+            ..whole
+        };
+        let bytes = vec![0xaa; len];
+        stage.sides[B].recv_into(link.qp[B], 1, into);
+        let drops = stage.drops();
+        let op = link.send(A, Payload::Inline(&bytes), None);
+        stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+        if transport == Rc {
+            assert_eq!(stage.next(B).status, Status::LengthError);
+            assert_ne!(stage.next(A).status, Status::Success);
+        } else {
+            stage.success(A);
+            short_is_dropped(&mut stage, link, drops);
+        }
+        let behind = stage.sides[B]
+            .party
+            .read(whole.region, whole.offset + len - 1, 64);
+        assert_eq!(behind, [0; 64], "nothing behind the buffer");
+    }
+    Ok(())
+}
+
+/// The RECV is still there for a message that fits, and the loss was counted.
+fn short_is_dropped(stage: &mut Stage, link: Link, drops: u64) {
+    stage.silence();
+    assert!(stage.drops() > drops, "{:?}: not counted", link.transport);
+    stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), None));
+    assert_eq!(stage.success(B).wr_id, 1);
+}
+
+pub(crate) fn datagrams_name_their_source(mut stage: Stage) -> Result<(), Skip> {
+    stage.dependable(&[Ud])?;
+    let links = [stage.link(Ud), stage.link(Ud)];
+    // Both of A's queue pairs speak to the first of B's.
+    let ends = stage.endpoints(links[0].qp);
+    let other = stage.sides[A]
+        .party
+        .create_address(links[1].qp[A], &ends[B]);
+    let to = [links[0].to[A], Some(other.expect("an address"))];
+    let mut sources = Vec::new();
+    for round in 0..6 {
+        stage.sides[B].recv(links[0].qp[B], 1);
+        let op = SendOp::Send {
+            payload: Payload::Words(&[1]),
+            imm: None,
+            to: to[round % 2],
+        };
+        stage.perform(links[round % 2].qp[A], op);
+        let received = stage.success(B);
+        assert_eq!(received.qp, links[0].qp[B]);
+        sources.push(received.source.expect("a datagram has a source").qpn);
+    }
+    assert_ne!(sources[0], sources[1], "two senders, two names");
+    assert!(sources.chunks(2).all(|pair| pair == &sources[..2]));
+    Ok(())
+}
+
+pub(crate) fn datagrams_without_recv_are_dropped_and_counted(mut stage: Stage) -> Result<(), Skip> {
+    stage.dependable(&[Ud])?;
+    let link = stage.link(Ud);
+    let drops = stage.drops();
+    for _ in 0..3 {
+        stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), Some(1)));
+    }
+    stage.silence();
+    assert!(stage.drops() >= drops + 3, "each drop is counted");
+    stage.sides[B].recv(link.qp[B], 1);
+    stage.perform(link.qp[A], link.send(A, Payload::Words(&[2]), Some(2)));
+    assert_eq!(
+        stage.success(B).imm,
+        Some(2),
+        "what was dropped stays dropped"
+    );
+    stage.silence();
+    Ok(())
+}
+
+pub(crate) fn reliable_sends_wait_for_a_recv(mut stage: Stage) -> Result<(), Skip> {
+    need(stage.capabilities().rc, "no RC")?;
+    let link = stage.link(Rc);
+    let op = link.send(A, Payload::Words(&[1]), Some(1));
+    stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+    for _ in 0..20 {
+        stage.pass();
+    }
+    stage.sides[B].recv(link.qp[B], 1);
+    assert_eq!(stage.success(B).imm, Some(1));
+    stage.success(A);
+    Ok(())
+}
+
+pub(crate) fn a_receiver_never_ready_is_told(mut stage: Stage) -> Result<(), Skip> {
+    need(stage.capabilities().rc, "no RC")?;
+    let link = stage.link(Rc);
+    let op = link.send(A, Payload::Words(&[1]), None);
+    stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+    assert_eq!(stage.next(A).status, Status::ReceiverNotReady);
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Sleeping and being woken.
+
+use std::time::Duration;
+
+use herdwick_fabric::{
+    Access, Armed, Payload, RegionId, Remote,
+    Transport::{Rc, Uc, Ud},
+};
+
+use crate::{
+    Skip,
+    stage::{A, B, Link, Side, Stage, need, signaled, write},
+};
+
+/// Longer than any wake takes; waiting this long is a lost wake.
+const FOREVER: Duration = Duration::from_secs(20);
+/// Looks at a word or queue before the other side is given up.
+const LOOKS: u64 = 1 << 32;
+
+/// A link whose messages arrive, with some RECVs posted on both sides.
+fn messenger(stage: &mut Stage) -> Result<Link, Skip> {
+    let transport = stage.dependable(&[Rc, Uc, Ud])?[0];
+    let link = stage.link(transport);
+    for side in [A, B] {
+        (0..8).for_each(|id| stage.sides[side].recv(link.qp[side], id));
+    }
+    can_wake(stage, B)?;
+    Ok(link)
+}
+
+fn can_wake(stage: &mut Stage, side: usize) -> Result<(), Skip> {
+    let side = &mut stage.sides[side];
+    let armed = side.party.arm(side.cq);
+    side.party.disarm(side.cq);
+    need(armed != Armed::Never, "the port can only be polled")
+}
+
+fn asleep(side: &mut Side) -> bool {
+    side.party.wait(Duration::ZERO) == Some(false)
+}
+
+fn woken(side: &mut Side) -> bool {
+    side.party.wait(FOREVER) == Some(true)
+}
+
+pub(crate) fn a_completion_wakes_an_armed_port(mut stage: Stage) -> Result<(), Skip> {
+    let link = messenger(&mut stage)?;
+    for round in 0..20 {
+        let b = &mut stage.sides[B];
+        assert_eq!(b.party.arm(b.cq), Armed::Yes);
+        assert!(asleep(b), "round {round}: nothing has come yet");
+        let words = [round];
+        let op = link.send(A, Payload::Words(&words), None);
+        stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+        wake_comes(&mut stage);
+        assert_eq!(stage.success(A).wr_id, 1);
+        assert_eq!(stage.success(B).wr_id, round % 8);
+        stage.sides[B].recv(link.qp[B], round % 8);
+    }
+    Ok(())
+}
+
+/// Lets A work, and B only look at its descriptor, until B is woken; then takes the wake.
+fn wake_comes(stage: &mut Stage) {
+    for _ in 0..stage.patience() {
+        stage.now += Duration::from_micros(1);
+        let [a, b] = &mut stage.sides;
+        a.party.progress(stage.now);
+        if b.party.wait(Duration::ZERO) == Some(true) {
+            b.party.disarm(b.cq);
+            assert!(asleep(b), "disarming drains the descriptor");
+            return;
+        }
+    }
+    panic!("nothing woke the armed port");
+}
+
+pub(crate) fn a_write_wakes_an_armed_port(mut stage: Stage) -> Result<(), Skip> {
+    need(stage.capabilities().wakes_on_write, "a WRITE does not wake")?;
+    let transport = stage.dependable(&[Uc, Rc])?[0];
+    can_wake(&mut stage, B)?;
+    let link = stage.link(transport);
+    let region = stage.sides[B].region(Access::WRITE);
+    let at = stage.sides[B].remote(region);
+    for round in 1..=20 {
+        let b = &mut stage.sides[B];
+        assert_eq!(b.party.arm(b.cq), Armed::Yes);
+        assert!(asleep(b), "round {round}: nothing has come yet");
+        let words = [round];
+        let op = write(Payload::Words(&words), at);
+        stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+        wake_comes(&mut stage);
+        stage.success(A);
+        stage.arrived(region, 0, &round.to_le_bytes());
+    }
+    Ok(())
+}
+
+pub(crate) fn arming_beside_a_waiting_completion_is_pending(mut stage: Stage) -> Result<(), Skip> {
+    let link = messenger(&mut stage)?;
+    let b = &mut stage.sides[B];
+    b.party.fail_qp(link.qp[B]).expect("ours");
+    assert_eq!(b.party.arm(b.cq), Armed::Pending, "flushed RECVs wait");
+    assert_eq!(b.party.poll(b.cq).len(), 8);
+    assert_eq!(b.party.arm(b.cq), Armed::Yes);
+    b.party.disarm(b.cq);
+    Ok(())
+}
+
+pub(crate) fn disarming_takes_the_wake_back(mut stage: Stage) -> Result<(), Skip> {
+    let link = messenger(&mut stage)?;
+    for round in 0..4 {
+        let b = &mut stage.sides[B];
+        assert_eq!(b.party.arm(b.cq), Armed::Yes);
+        b.party.disarm(b.cq);
+        stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), None));
+        assert_eq!(stage.success(B).wr_id, round);
+        assert!(asleep(&mut stage.sides[B]), "woken though disarmed");
+    }
+    Ok(())
+}
+
+/// Lets B sleep until it finds what it looks for, arming and looking again each time.
+fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
+    for _ in 0..LOOKS {
+        *now += Duration::from_micros(1);
+        b.party.progress(*now);
+        if found(b) {
+            return;
+        }
+        let armed = b.party.arm(b.cq) == Armed::Yes;
+        b.party.progress(*now);
+        if found(b) {
+            b.party.disarm(b.cq);
+            return;
+        }
+        assert!(!armed || woken(b), "a wake was lost");
+        b.party.disarm(b.cq);
+    }
+    panic!("woken again and again for nothing");
+}
+
+/// Lets A look, never sleeping, until it finds what it looks for.
+fn spin_until(a: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
+    for _ in 0..LOOKS {
+        *now += Duration::from_micros(1);
+        a.party.progress(*now);
+        if found(a) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("the sleeper did not answer");
+}
+
+/// Receives one message, posts its RECV again; completions of own sends pass by.
+fn receive(side: &mut Side, link: Link, own: usize) -> bool {
+    let done = side.party.poll(side.cq);
+    let received = done
+        .iter()
+        .filter(|done| done.qp == link.qp[own] && done.wr_id < 8);
+    let ids: Vec<u64> = received.map(|done| done.wr_id).collect();
+    ids.iter().for_each(|id| side.recv(link.qp[own], *id));
+    !ids.is_empty()
+}
+
+/// A SENDs and spins, B sleeps and answers, each on a thread of its own.
+pub(crate) fn no_wake_is_lost_to_completions(mut stage: Stage) -> Result<(), Skip> {
+    let link = messenger(&mut stage)?;
+    let (start, rounds) = (stage.now, stage.rounds());
+    let [a, b] = &mut stage.sides;
+    let speak = |side: &mut Side, own: usize| {
+        let op = link.send(own, Payload::Words(&[1]), None);
+        side.post(link.qp[own], &[signaled(99, op)]);
+    };
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            let mut now = start;
+            for _ in 0..rounds {
+                sleep_until(b, &mut now, &mut |b| receive(b, link, B));
+                speak(b, B);
+                // What is posted must leave before this side sleeps again.
+                b.party.progress(now);
+            }
+        });
+        let mut now = start;
+        for _ in 0..rounds {
+            speak(a, A);
+            spin_until(a, &mut now, &mut |a| receive(a, link, A));
+        }
+        sleeper.join().expect("the sleeper woke each time");
+    });
+    Ok(())
+}
+
+/// As above, with WRITEs to B; B answers by WRITE, too.
+pub(crate) fn no_wake_is_lost_to_writes(mut stage: Stage) -> Result<(), Skip> {
+    need(stage.capabilities().wakes_on_write, "a WRITE does not wake")?;
+    let transport = stage.dependable(&[Uc, Rc])?[0];
+    can_wake(&mut stage, B)?;
+    let link = stage.link(transport);
+    let regions = [A, B].map(|side| stage.sides[side].region(Access::WRITE));
+    let at = [A, B].map(|side| stage.sides[side].remote(regions[side]));
+    let (start, rounds) = (stage.now, stage.rounds());
+    let [a, b] = &mut stage.sides;
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            let mut now = start;
+            for round in 1..=rounds {
+                sleep_until(b, &mut now, &mut |b| has(b, regions[B], round));
+                post_round(b, link.qp[B], at[A], round);
+                b.party.progress(now);
+            }
+        });
+        let mut now = start;
+        for round in 1..=rounds {
+            post_round(a, link.qp[A], at[B], round);
+            spin_until(a, &mut now, &mut |a| has(a, regions[A], round));
+        }
+        sleeper.join().expect("the sleeper woke each time");
+    });
+    Ok(())
+}
+
+fn has(side: &mut Side, region: RegionId, round: u64) -> bool {
+    side.party.poll(side.cq);
+    side.party.load(region, 0) == round
+}
+
+fn post_round(side: &mut Side, qp: herdwick_fabric::QpId, to: Remote, round: u64) {
+    let words = [round];
+    let op = write(Payload::Words(&words), to);
+    side.post(qp, &[signaled(99, op)]);
+}

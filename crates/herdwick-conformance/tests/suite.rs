@@ -1,0 +1,178 @@
+//! The seeded fabric does what every provider does: in calm, with torn WRITEs and delays, with
+//! fewer capabilities, and, on RC, in a storm.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use herdwick_conformance::{
+    Fixture, LocalParty, Party,
+    seeded::{Faults, SeededNetwork},
+};
+use herdwick_fabric::{Atomics, Capabilities, Device, PortLimits};
+
+/// Seeded parties with these capabilities and faults.
+struct Seeded {
+    capabilities: Capabilities,
+    faults: Faults,
+}
+
+impl Fixture for Seeded {
+    fn pair(&self) -> [Box<dyn Party>; 2] {
+        pair(&self.capabilities, &self.capabilities, &self.faults)
+    }
+
+    fn rounds(&self) -> u64 {
+        500
+    }
+}
+
+fn pair(has: &Capabilities, claims: &Capabilities, faults: &Faults) -> [Box<dyn Party>; 2] {
+    let network = SeededNetwork::with_capabilities(42, has.clone());
+    network.set_faults(faults.clone());
+    [(); 2].map(|()| {
+        let device = network.device();
+        let mut port = device.open_port(&PortLimits::default()).unwrap();
+        let pd = device.create_pd(&mut port).unwrap();
+        let party = LocalParty::new(device, port, pd).claiming(claims.clone());
+        Box::new(party) as Box<dyn Party>
+    })
+}
+
+fn lossless() -> Capabilities {
+    Capabilities {
+        lossless: true,
+        ..SeededNetwork::capabilities()
+    }
+}
+
+fn torn() -> Faults {
+    Faults {
+        delay_min: Duration::from_nanos(100),
+        delay_max: Duration::from_micros(3),
+        tear: Duration::from_nanos(200),
+        ..Faults::default()
+    }
+}
+
+mod calm {
+    use super::*;
+    herdwick_conformance::conformance!(Seeded {
+        capabilities: lossless(),
+        faults: Faults::default(),
+    });
+}
+
+mod torn_and_late {
+    use super::*;
+    herdwick_conformance::conformance!(Seeded {
+        capabilities: lossless(),
+        faults: torn(),
+    });
+}
+
+mod storm {
+    use super::*;
+    herdwick_conformance::conformance!(Seeded {
+        capabilities: SeededNetwork::capabilities(),
+        faults: Faults {
+            drop_per_mille: 100,
+            duplicate_per_mille: 100,
+            reorder_per_mille: 100,
+            reorder_window: Duration::from_micros(10),
+            ..torn()
+        },
+    });
+}
+
+mod lean {
+    use super::*;
+    herdwick_conformance::conformance!(Seeded {
+        capabilities: Capabilities {
+            rc: false,
+            read: false,
+            atomics: Atomics::None,
+            inline_receive_bytes: 0,
+            wakes_on_write: false,
+            ..lossless()
+        },
+        faults: Faults::default(),
+    });
+}
+
+/// Claims what it has not: an alarm that this does not set off is no alarm.
+struct Liar {
+    has: Capabilities,
+    faults: Faults,
+}
+
+impl Fixture for Liar {
+    fn pair(&self) -> [Box<dyn Party>; 2] {
+        pair(&self.has, &lossless(), &self.faults)
+    }
+
+    fn patience(&self) -> usize {
+        100_000
+    }
+}
+
+fn alarmed(behaviour: &str, has: Capabilities, faults: Faults) {
+    let liar = Liar { has, faults };
+    let run = || herdwick_conformance::run(behaviour, &liar);
+    assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{behaviour}");
+}
+
+#[test]
+fn unordered_writes_set_off_the_publication_alarm() {
+    let has = Capabilities {
+        ordered_write: false,
+        ..lossless()
+    };
+    alarmed("a_write_shows_its_last_word_last_step_by_step", has, torn());
+}
+
+#[test]
+fn loss_and_doubling_set_off_the_order_alarm() {
+    let lossy = Faults {
+        drop_per_mille: 50,
+        ..Faults::default()
+    };
+    let doubling = Faults {
+        duplicate_per_mille: 50,
+        ..Faults::default()
+    };
+    for faults in [lossy, doubling] {
+        alarmed("sends_match_recvs_in_order", lossless(), faults);
+    }
+}
+
+#[test]
+fn missing_wakes_set_off_the_waking_alarm() {
+    let has = Capabilities {
+        wakes_on_write: false,
+        ..lossless()
+    };
+    alarmed("a_write_wakes_an_armed_port", has, Faults::default());
+}
+
+#[test]
+fn missing_verbs_set_off_the_table_alarm() {
+    let has = [
+        Capabilities {
+            read: false,
+            ..lossless()
+        },
+        Capabilities {
+            atomics: Atomics::None,
+            ..lossless()
+        },
+        Capabilities {
+            inline_bytes_max: 4,
+            ..lossless()
+        },
+    ];
+    for has in has {
+        alarmed("table_1_allows_and_refuses", has, Faults::default());
+    }
+}
