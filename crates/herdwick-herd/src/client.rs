@@ -234,7 +234,7 @@ impl ClientSide {
     }
 
     /// Ends every request: for when the lease is over. The session takes no more of its replies.
-    pub fn close(mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
+    pub fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         for lane in &mut self.lanes {
             lane.close(sink);
         }

@@ -61,6 +61,12 @@ impl Memcached {
         }
     }
 
+    /// Ends the session for `cause`, without another look at the socket.
+    pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.broken = Some(cause);
+        self.text.lose(cause, sink);
+    }
+
     fn read(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<(), Cause> {
         match self.stream.read(self.text.room()) {
             Ok(Some(0)) => Err(Cause::Closed),

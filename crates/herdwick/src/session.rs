@@ -1,7 +1,9 @@
 use std::time::{Duration, SystemTime};
 
+use herdwick_fabric::Port;
+
 use crate::{
-    Address, Answer, Cause, DialError, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Direct, Key, Op, Options, Ticket,
     text::{Command, When},
     ways::Way,
 };
@@ -25,7 +27,7 @@ use crate::{
 /// for name in ["ant", "bee", "cow"] {
 ///     session.submit(start.elapsed(), Key::new(name.as_bytes())?, &Op::Get);
 /// }
-/// session.flush();
+/// session.flush(start.elapsed());
 /// let mut answers = Vec::new();
 /// while answers.len() < 3 {
 ///     session.wait(start.elapsed());
@@ -89,8 +91,8 @@ impl Session {
     }
 
     /// Hands over what was submitted, as far as it is taken now; polling hands over the rest.
-    pub fn flush(&mut self) {
-        self.way.flush();
+    pub fn flush(&mut self, now: Duration) {
+        self.way.flush(now);
     }
 
     /// Takes what answers there are, without waiting.
@@ -100,10 +102,21 @@ impl Session {
 
     /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
     /// Returns at once when nothing is in flight, and sometimes early.
-    pub fn wait(&self, now: Duration) {
+    pub fn wait(&mut self, now: Duration) {
         if let Some(due) = self.way.due() {
-            self.way.wait(due.saturating_sub(now));
+            self.way.wait(now, due.saturating_sub(now));
         }
+    }
+
+    /// Which way this session goes: `tcp` (memcached's text) or `shm`.
+    #[must_use]
+    pub fn way(&self) -> &'static str {
+        self.way.name()
+    }
+
+    /// The fabric under the session, where it has one: for callers that count nanoseconds.
+    pub fn direct(&mut self) -> Option<Direct<'_, impl Port + use<>>> {
+        self.way.direct()
     }
 
     /// Why the session ended, if it has.

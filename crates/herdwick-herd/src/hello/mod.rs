@@ -27,4 +27,4 @@ pub const LEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// A lease handshake that takes longer than this is cut off.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// Most workers that a grant can name: the reply's immediate has 8 bits for them.
-pub const WORKERS_MAX: usize = 64;
+pub const WORKERS_MAX: usize = 32;

@@ -255,7 +255,7 @@ fn read_all(
         let Some(first) = first else {
             return Err(not_taken(session));
         };
-        session.flush();
+        session.flush(now());
         session.wait(at);
         session.poll(now(), &mut |ticket, answer| {
             answered += 1;

@@ -71,7 +71,7 @@ impl Client {
             if submit(session, now()).is_none() {
                 return Err(not_taken(session));
             }
-            session.flush();
+            session.flush(now());
             let mut outcome = None;
             while outcome.is_none() {
                 session.wait(now());

@@ -9,6 +9,9 @@ use crate::servers::{Memcached, Script};
 const PATIENT: Options = Options {
     deadline: Duration::from_secs(60),
     value_bytes_max: 1 << 20,
+    // The scripts speak memcached and count lines: no hello.
+    fabric: false,
+    window: 1,
 };
 
 fn patient(address: &str) -> Client {

@@ -1,0 +1,80 @@
+//! The hello on the memcached port: one line each way.
+
+use std::{
+    fs,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, Offer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::stream::Stream;
+
+/// The longest that a peer may take to answer a hello before it counts as one that never will. A
+/// memcached answers `ERROR` at once; a proxy may swallow the line.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What came of a hello.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A Herdwick server, and what it offers.
+    Offer(Offer),
+    /// A memcached that did not understand; the connection is as good as new.
+    Memcached,
+    /// A peer that hung up, kept silent, or said something of which there may be more: dial again.
+    Spoiled,
+}
+
+/// Says hello on a fresh connection.
+pub(crate) fn exchange(stream: &mut Stream, deadline: Duration) -> Said {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let hello = Hello {
+        shm: true,
+        boot: boot.and_then(|text| BootId::parse(&text)),
+    };
+    let line = hello.to_line();
+    // A fresh socket takes a short line whole; one that does not is none to wait for.
+    if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
+        return Said::Spoiled;
+    }
+    let Some(reply) = read_line(stream, deadline.min(PATIENCE)) else {
+        return Said::Spoiled;
+    };
+    match Offer::parse(&reply) {
+        Ok(offer) => Said::Offer(offer),
+        Err(_) if reply == b"ERROR" => Said::Memcached,
+        Err(_) => Said::Spoiled,
+    }
+}
+
+/// One line without its end, and nothing behind it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "dialling blocks, and must end in time"
+)]
+fn read_line(stream: &mut Stream, patience: Duration) -> Option<Vec<u8>> {
+    let start = Instant::now();
+    let mut line = [0; HELLO_BYTES_MAX];
+    let mut len = 0;
+    loop {
+        match stream.read(&mut line[len..]) {
+            Ok(Some(0)) | Err(_) => return None,
+            Ok(Some(more)) => len += more,
+            Ok(None) => {
+                let left = patience.checked_sub(start.elapsed())?;
+                let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+                let left = Timespec::try_from(left).ok()?;
+                // An interrupted wait looks again.
+                let _ = poll(&mut fds, Some(&left));
+            }
+        }
+        if let Some(end) = line[..len].iter().position(|byte| *byte == b'\n') {
+            let text = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
+            return (end + 1 == len).then(|| text.to_vec());
+        }
+        if len == line.len() {
+            return None;
+        }
+    }
+}

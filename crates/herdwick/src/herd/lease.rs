@@ -1,0 +1,357 @@
+//! Claiming a lease and keeping it.
+
+use std::{
+    io::{self, Read, Write},
+    mem::MaybeUninit,
+    net::Shutdown,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    Access, ConnectError, ControlError, CqId, CqSpec, Device, OpenError, PdId, PortLimits, QpSpec,
+    RegionSpec, Scope, Transport,
+};
+use herdwick_herd::{
+    ClientOptions, ClientSetupError, ClientSide, SEND_DEPTH_MIN, WorkerLane,
+    hello::{
+        Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal, ShmOffer,
+        TICKET_FDS_MAX, WORKERS_MAX, WorkerAccept, WorkerGrant,
+    },
+    wire::{Epoch, Window},
+};
+use rustix::{
+    cmsg_space,
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
+};
+
+/// What a client needs of a provider besides the verbs: to take up a ticket.
+pub(crate) trait TicketDevice: Device {
+    /// Joins the domain that a ticket opens.
+    fn attach(
+        &self,
+        port: &mut Self::Port,
+        blob: Vec<u8>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// Largest reply that the client takes over the fabric; larger values come by text.
+const REPLY_BYTES_MAX: usize = 4096;
+/// RECVs beyond the window: retries that may be answered twice at once.
+const RECV_SLACK: usize = 16;
+/// A line is written again after this long. Shared memory loses nothing, so this is for a reply
+/// that found the ring full.
+const RETRY_AFTER: Duration = Duration::from_millis(5);
+const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
+/// The session ends requests by its own deadlines; this is beyond any of them.
+const NEVER: Duration = Duration::from_secs(1 << 30);
+
+/// No lease was to be had; the caller goes on with memcached's text.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaseError {
+    #[error("lease socket: {0}")]
+    Io(#[from] io::Error),
+    #[error("the server refuses: {0}")]
+    Refused(Refusal),
+    #[error("the server's frame: {0}")]
+    Frame(#[from] FrameError),
+    #[error("the server's ticket: {0}")]
+    Ticket(Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Setup(#[from] ClientSetupError),
+}
+
+/// A lease taken: everything that HERD needs.
+pub(crate) struct Taken<P> {
+    pub(super) port: P,
+    pub(super) side: ClientSide,
+    pub(super) reply_cq: CqId,
+    pub(super) lease: Lease,
+    /// Requests that may be in flight at all workers together.
+    pub(super) capacity: u32,
+}
+
+impl<P> Taken<P> {
+    /// How many workers granted.
+    pub(crate) fn workers(&self) -> usize {
+        self.side.workers()
+    }
+}
+
+/// The lease socket, and the thread that keeps it alive.
+///
+/// Heartbeats cannot wait for the caller's next call, and must stop when the process does: hence a
+/// thread.
+#[derive(Debug)]
+pub(super) struct Lease {
+    socket: UnixStream,
+    over: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Lease {
+    fn keep(socket: UnixStream) -> io::Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));
+        let keeper = std::thread::Builder::new()
+            .name("herdwick-lease".into())
+            .spawn(move || {
+                beat(&mut ours);
+                flag.store(true, Ordering::Release);
+            })?;
+        Ok(Self {
+            socket,
+            over,
+            keeper: Some(keeper),
+        })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for Lease {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+    }
+}
+
+/// Sends a byte every [`HEARTBEAT`] until the server hangs up, or we do.
+fn beat(socket: &mut UnixStream) {
+    let pause = Timespec {
+        tv_sec: HEARTBEAT.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    loop {
+        let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+        match poll(&mut fds, Some(&pause)) {
+            Ok(0) => {}
+            // The server has nothing to say after Go but that it is over.
+            Ok(_) => return,
+            Err(_) => continue,
+        }
+        if socket.write_all(&[0]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Claims a lease at `offer` and sets up HERD on it, within `deadline` for each answer.
+pub(crate) fn take<D: TicketDevice>(
+    device: &D,
+    offer: &ShmOffer,
+    window: Window,
+    deadline: Duration,
+) -> Result<Taken<D::Port>, LeaseError> {
+    let mut socket = UnixStream::connect(&offer.socket)?;
+    socket.set_read_timeout(Some(deadline))?;
+    socket.set_write_timeout(Some(deadline))?;
+    let claim = Claim {
+        token: offer.token,
+        window: window.slots() as u32,
+        reply_bytes_max: REPLY_BYTES_MAX as u32,
+    };
+    socket.write_all(&claim.to_frame())?;
+    let (body, fds) = receive(&mut socket, Kind::Grant)?;
+    let grant = Grant::parse(&body)?;
+    let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
+    let mut rig = Rig::new(device, &grant, window)?;
+    let mut fds = fds.into_iter();
+    let mut accept = Accept {
+        workers: Vec::new(),
+    };
+    for worker in &grant.workers {
+        accept.workers.push(rig.join(
+            device,
+            worker,
+            fds.by_ref().take(worker.fds.into()).collect(),
+        )?);
+    }
+    socket.write_all(&accept.to_frame())?;
+    receive(&mut socket, Kind::Go)?;
+    socket.set_read_timeout(None)?;
+    socket.set_write_timeout(None)?;
+    rig.finish(device, Lease::keep(socket)?)
+}
+
+/// Reads a frame of `kind` and the descriptors that ride on it.
+fn receive(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
+    let mut head = [0; HEADER_BYTES];
+    let (mut read, fds) = receive_with_fds(socket, &mut head)?;
+    while read < HEADER_BYTES {
+        match socket.read(&mut head[read..])? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            more => read += more,
+        }
+    }
+    let header = Header::parse(&head)?;
+    let mut body = vec![0; header.body_bytes];
+    socket.read_exact(&mut body)?;
+    match header.kind {
+        found if found == kind => Ok((body, fds)),
+        Kind::Refusal => Err(LeaseError::Refused(Refusal::parse(&body))),
+        _ => Err(FrameError::Body.into()),
+    }
+}
+
+fn receive_with_fds(
+    socket: &UnixStream,
+    into: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = recvmsg(
+        socket,
+        &mut [io::IoSliceMut::new(into)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .map_err(io::Error::from)?;
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.bytes == 0 || message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok((message.bytes, fds))
+}
+
+/// The client's objects, as they come together.
+struct Rig<D: Device> {
+    port: D::Port,
+    window: Window,
+    epoch: Epoch,
+    reply_bytes_max: usize,
+    request_cq: CqId,
+    reply_cq: CqId,
+    lanes: Vec<WorkerLane>,
+}
+
+impl<D: TicketDevice> Rig<D> {
+    fn new(device: &D, grant: &Grant, window: Window) -> Result<Self, LeaseError> {
+        let workers = grant.workers.len();
+        let mut port = device.open_port(&PortLimits {
+            pds: workers,
+            qps: 2 * workers,
+            cqs: 2,
+            regions: 2 * workers,
+            addresses: workers,
+        })?;
+        let requests = CqSpec {
+            depth: workers * SEND_DEPTH_MIN,
+        };
+        let replies = CqSpec {
+            depth: workers * (window.slots() + RECV_SLACK),
+        };
+        Ok(Self {
+            window,
+            epoch: Epoch::new(grant.epoch).ok_or(FrameError::Body)?,
+            reply_bytes_max: (grant.reply_bytes_max as usize).min(REPLY_BYTES_MAX),
+            request_cq: device.create_cq(&mut port, &requests)?,
+            reply_cq: device.create_cq(&mut port, &replies)?,
+            lanes: Vec::with_capacity(workers),
+            port,
+        })
+    }
+
+    /// Takes up one worker's ticket and makes the queue pairs for it.
+    fn join(
+        &mut self,
+        device: &D,
+        worker: &WorkerGrant,
+        fds: Vec<OwnedFd>,
+    ) -> Result<WorkerAccept, LeaseError> {
+        let port = &mut self.port;
+        let pd = device
+            .attach(port, worker.ticket.clone(), fds)
+            .map_err(LeaseError::Ticket)?;
+        let recvs = self.window.slots() + RECV_SLACK;
+        let mut queue_pair = |transport, cq, send_depth, recv_depth| {
+            let spec = QpSpec {
+                pd,
+                transport,
+                send_cq: cq,
+                recv_cq: cq,
+                send_depth,
+                recv_depth,
+            };
+            device.create_qp(port, &spec)
+        };
+        let requests = queue_pair(Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 1)?;
+        let replies = queue_pair(Transport::Ud, self.reply_cq, 1, recvs)?;
+        let mut memory = |len| {
+            let spec = RegionSpec {
+                len,
+                access: Access::LOCAL,
+                scope: Scope::Pd,
+            };
+            device.allocate_region(port, pd, &spec)
+        };
+        self.lanes.push(WorkerLane {
+            epoch: self.epoch,
+            requests,
+            replies,
+            lines: worker.lines,
+            overflow: worker.overflow,
+            receive: memory(recvs * self.reply_bytes_max.next_multiple_of(8))?,
+            stage: memory(self.window.overflow_bytes())?,
+        });
+        device.connect(port, requests, &worker.requests)?;
+        Ok(WorkerAccept {
+            requests: device.endpoint(port, requests)?,
+            replies: device.endpoint(port, replies)?,
+        })
+    }
+
+    fn finish(mut self, device: &D, lease: Lease) -> Result<Taken<D::Port>, LeaseError> {
+        let options = ClientOptions {
+            window: self.window,
+            recv_slack: RECV_SLACK,
+            reply_bytes_max: self.reply_bytes_max,
+            request_cq: self.request_cq,
+            reply_cq: self.reply_cq,
+            postlist_max: device.capabilities().postlist_max,
+            retry_after: RETRY_AFTER,
+            retry_after_max: RETRY_AFTER_MAX,
+            deadline: NEVER,
+        };
+        let capacity = (self.lanes.len() * self.window.slots()) as u32;
+        let side = ClientSide::new(&mut self.port, options, self.lanes)?;
+        Ok(Taken {
+            port: self.port,
+            side,
+            reply_cq: self.reply_cq,
+            lease,
+            capacity,
+        })
+    }
+}

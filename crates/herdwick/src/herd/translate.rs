@@ -1,0 +1,103 @@
+//! Between the client's words and the store's.
+
+use herdwick_herd::{Outcome, wire::ReplyStatus};
+use herdwick_mica::{self as mica, Arith, Delete, Get};
+
+use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
+
+/// What an answer means depends on what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Get,
+    Touch,
+    Arith,
+    Other,
+}
+
+impl Kind {
+    /// Whether a value that stayed behind is missed.
+    pub(super) fn wants_value(self) -> bool {
+        self == Self::Get
+    }
+}
+
+impl From<&Op<'_>> for Kind {
+    fn from(op: &Op<'_>) -> Self {
+        match op {
+            Op::Get => Self::Get,
+            Op::Touch(_) => Self::Touch,
+            Op::Incr(_) | Op::Decr(_) => Self::Arith,
+            Op::Store(..) | Op::Cas(..) | Op::Delete => Self::Other,
+        }
+    }
+}
+
+/// `op` in the store's language; `unix` is the time now.
+pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> mica::Op<'a> {
+    let put = |mode, put: &Put<'a>, compare| {
+        mica::Op::Put(mica::Put {
+            mode,
+            value: put.value,
+            flags: put.flags,
+            exptime: put.ttl.exptime(unix),
+            compare,
+            ..mica::Put::default()
+        })
+    };
+    match op {
+        Op::Get => mica::Op::Get(Get::default()),
+        Op::Touch(ttl) => mica::Op::Get(Get {
+            touch: Some(ttl.exptime(unix)),
+            ..Get::default()
+        }),
+        Op::Store(mode, value) => put(*mode, value, None),
+        Op::Cas(version, value) => put(mica::Mode::Set, value, Some(*version)),
+        Op::Delete => mica::Op::Delete(Delete::default()),
+        Op::Incr(delta) => mica::Op::Arith(Arith {
+            delta: *delta,
+            ..Arith::default()
+        }),
+        Op::Decr(delta) => mica::Op::Arith(Arith {
+            delta: *delta,
+            decrement: true,
+            ..Arith::default()
+        }),
+    }
+}
+
+/// The answer that `outcome` gives to a request of `kind`.
+pub(super) fn answer<'a>(kind: Kind, outcome: &Outcome<'a>) -> Answer<'a> {
+    let Outcome::Answered(reply) = outcome else {
+        return lost(Cause::Timeout, outcome);
+    };
+    match reply.status {
+        ReplyStatus::Done => match (kind, reply.number) {
+            (Kind::Get, Some(version)) => Answer::Hit(Hit {
+                value: reply.value,
+                flags: reply.flags(),
+                version,
+            }),
+            (Kind::Arith, Some(number)) => Answer::Number(number),
+            _ => Answer::Done,
+        },
+        ReplyStatus::NotFound => Answer::Miss,
+        ReplyStatus::NotStored => Answer::NotStored,
+        ReplyStatus::Exists => Answer::Exists,
+        ReplyStatus::TooLargeItem => Answer::Refused(Refusal::TooLarge),
+        ReplyStatus::NonNumeric => Answer::Refused(Refusal::NotNumeric),
+        ReplyStatus::OutOfMemory => Answer::Refused(Refusal::Other(b"out of memory")),
+        // A touch has done its work; its value was not asked for.
+        ReplyStatus::ReplyTooLarge => Answer::Done,
+        ReplyStatus::BadKey => Answer::Refused(Refusal::Other(b"the hash is not the key's")),
+        ReplyStatus::WrongPartition => Answer::Refused(Refusal::Other(b"not this worker's key")),
+        ReplyStatus::BadRequest => Answer::Refused(Refusal::Other(b"malformed request line")),
+    }
+}
+
+/// The answer to a request that will get none.
+pub(super) fn lost<'a>(cause: Cause, outcome: &Outcome<'_>) -> Answer<'a> {
+    Answer::Lost(Lost {
+        cause,
+        perhaps_done: matches!(outcome, Outcome::Unknown),
+    })
+}
