@@ -19,6 +19,9 @@ pub struct Capabilities {
     pub wakes_on_write: bool,
     /// UC and UD deliver everything to a receiver that keeps up: drops mean a full receiver.
     pub lossless: bool,
+    /// An RC SEND completes when a RECV has taken it; without, when it is out of the sender's
+    /// hands, and a short buffer or a missing RECV is the receiver's affair alone.
+    pub acknowledged_sends: bool,
     /// Most payload bytes of an inline work request.
     pub inline_bytes_max: usize,
     /// Received payloads up to this many bytes travel in the completion; 0: never.

@@ -169,6 +169,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     ordered_write: true,
     wakes_on_write: true,
     lossless: true,
+    acknowledged_sends: false,
     inline_bytes_max: INLINE_BYTES_MAX,
     inline_receive_bytes: INLINE_RECEIVE,
     datagram_bytes_max: DATAGRAM_BYTES_MAX,

@@ -97,6 +97,7 @@ impl SeededNetwork {
             ordered_write: true,
             wakes_on_write: true,
             lossless: false,
+            acknowledged_sends: true,
             inline_bytes_max: 256,
             inline_receive_bytes: INLINE_RECEIVE,
             datagram_bytes_max: 4096,
