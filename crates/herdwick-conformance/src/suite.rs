@@ -2,8 +2,9 @@ use crate::{Party, behaviours as b, stage::Stage};
 
 /// Makes the two parties of a behaviour, afresh for each.
 pub trait Fixture {
-    /// Two parties whose domains reach each other, with room for a few queue pairs of depth 64, a
-    /// completion queue of depth 1024 and a dozen regions of 8 KiB on each side.
+    /// Two parties whose domains reach each other, with room for eight queue pairs of depth 64, a
+    /// completion queue of depth 1024 and a dozen regions of 8 KiB on each side; and, where the
+    /// memory of a queue pair is not used again, for a few hundred made one after another.
     fn pair(&self) -> [Box<dyn Party>; 2];
 
     /// Passes over both parties after which what has not come does not come.
@@ -85,7 +86,7 @@ behaviours! { $
         datagrams_name_their_source
         datagrams_without_recv_are_dropped_and_counted
         reliable_sends_wait_for_a_recv
-        a_receiver_never_ready_is_told;
+        a_sender_is_told_of_a_receiver_never_ready;
     queues:
         unsignaled_success_is_silent
         failure_speaks_even_unsignaled

@@ -217,31 +217,48 @@ pub(crate) fn destroying_a_domain_takes_everything_in_it(mut stage: Stage) -> Re
     Ok(())
 }
 
-/// Offers `blob` as the peer of a fresh queue pair of every transport; whatever the answer, a
-/// queue pair that was not connected can still be.
-fn offer(stage: &mut Stage, blob: &[u8]) -> Vec<Result<(), ConnectError>> {
-    let peer = Endpoint::new(blob).expect("short enough");
-    let mut answers = Vec::new();
-    for transport in present(stage, &TRANSPORTS) {
-        let qp = stage.sides[A].qp(transport);
-        let party = &mut stage.sides[A].party;
-        let answer = if transport == Ud {
-            let address = party.create_address(qp, &peer);
-            address.map(|address| party.destroy_address(address).expect("ours"))
-        } else {
-            let answer = party.connect(qp, &peer);
-            let connected = party.qp_state(qp).expect("known") == QpState::ReadyToSend;
-            assert_eq!(connected, answer.is_ok());
-            answer
-        };
-        party.destroy_qp(qp).expect("ours");
-        answers.push(answer);
+/// A queue pair of A for each transport, to which endpoints are offered.
+struct Suitors {
+    stage: Stage,
+    qps: Vec<(Transport, QpId)>,
+}
+
+impl Suitors {
+    fn new(mut stage: Stage) -> Self {
+        let made = present(&stage, &TRANSPORTS).into_iter();
+        let qps = made.map(|transport| (transport, stage.sides[A].qp(transport)));
+        Self {
+            qps: qps.collect(),
+            stage,
+        }
     }
-    answers
+
+    /// Offers `blob` as everyone's peer. Who says no stays as it was; who says yes is replaced.
+    fn offer(&mut self, blob: &[u8]) -> Vec<Result<(), ConnectError>> {
+        let peer = Endpoint::new(blob).expect("short enough");
+        let side = &mut self.stage.sides[A];
+        let mut answers = Vec::new();
+        for (transport, qp) in &mut self.qps {
+            if *transport == Ud {
+                let made = side.party.create_address(*qp, &peer);
+                answers.push(made.map(|made| side.party.destroy_address(made).expect("ours")));
+                continue;
+            }
+            let answer = side.party.connect(*qp, &peer);
+            let connected = side.party.qp_state(*qp).expect("known") == QpState::ReadyToSend;
+            assert_eq!(connected, answer.is_ok());
+            if connected {
+                side.party.destroy_qp(*qp).expect("ours");
+                *qp = side.qp(*transport);
+            }
+            answers.push(answer);
+        }
+        answers
+    }
 }
 
 pub(crate) fn endpoint_garbage_is_an_error(stage: Stage) -> Result<(), Skip> {
-    let stage = std::cell::RefCell::new(stage);
+    let suitors = std::cell::RefCell::new(Suitors::new(stage));
     let mut runner = TestRunner::new(Config {
         cases: 500,
         failure_persistence: None,
@@ -249,7 +266,7 @@ pub(crate) fn endpoint_garbage_is_an_error(stage: Stage) -> Result<(), Skip> {
     });
     let blobs = prop::collection::vec(any::<u8>(), 0..=ENDPOINT_BYTES_MAX);
     let ran = runner.run(&blobs, |blob| {
-        for answer in offer(&mut stage.borrow_mut(), &blob) {
+        for answer in suitors.borrow_mut().offer(&blob) {
             assert!(
                 matches!(answer, Err(ConnectError::Endpoint(_))),
                 "{answer:?}"
@@ -262,25 +279,30 @@ pub(crate) fn endpoint_garbage_is_an_error(stage: Stage) -> Result<(), Skip> {
 }
 
 pub(crate) fn damaged_endpoints_never_panic(mut stage: Stage) -> Result<(), Skip> {
+    let mut theirs = Vec::new();
     for transport in present(&stage, &TRANSPORTS) {
         let qp = stage.sides[B].qp(transport);
-        let end = stage.sides[B].party.endpoint(qp).expect("an endpoint");
-        let whole = end.as_bytes().to_vec();
+        theirs.push(stage.sides[B].party.endpoint(qp).expect("an endpoint"));
+    }
+    let mut suitors = Suitors::new(stage);
+    for (index, end) in theirs.iter().enumerate() {
+        let whole = end.as_bytes();
         for cut in 0..whole.len() {
-            offer(&mut stage, &whole[..cut]);
+            suitors.offer(&whole[..cut]);
         }
         for bit in 0..whole.len() * 8 {
-            let mut blob = whole.clone();
+            let mut blob = whole.to_vec();
             blob[bit / 8] ^= 1 << (bit % 8);
-            offer(&mut stage, &blob);
+            suitors.offer(&blob);
         }
         if whole.len() < ENDPOINT_BYTES_MAX {
-            offer(&mut stage, &[&whole[..], &[0]].concat());
+            suitors.offer(&[whole, &[0]].concat());
         }
-        // After all that, the true one still serves.
-        let answers = offer(&mut stage, &whole);
-        assert!(answers.iter().any(Result::is_ok), "{transport:?}");
-        stage.sides[B].party.destroy_qp(qp).expect("ours");
+        // After all that, the true one still serves, and serves its own transport alone.
+        let answers = suitors.offer(whole).into_iter().enumerate();
+        for (other, answer) in answers {
+            assert_eq!(answer.is_ok(), other == index, "{answer:?}");
+        }
     }
     Ok(())
 }
