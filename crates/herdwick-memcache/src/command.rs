@@ -29,6 +29,13 @@ pub enum Command<'a> {
         /// Say nothing.
         noreply: bool,
     },
+    /// `cache_memlimit`.
+    MemoryLimit {
+        /// The limit asked for.
+        megabytes: u32,
+        /// Say nothing.
+        noreply: bool,
+    },
     /// `quit`.
     Quit,
     /// None of these: the whole line. Its answer is `ERROR`.

@@ -132,6 +132,7 @@ impl<'a> Line<'a> {
             b"flush_all" => self.just(flush_all(words)),
             b"stats" => self.just(Command::Stats(words)),
             b"version" => self.just(Command::Version),
+            b"cache_memlimit" => self.just(memory_limit(words)),
             b"verbosity" => self.just(verbosity(words)),
             b"quit" => self.just(Command::Quit),
             b"shutdown" => self.just(refused(Refusal::Shutdown, false)),
@@ -388,6 +389,18 @@ fn verbosity(source: Keys<'_>) -> Command<'static> {
     match number::unsigned32(words.words[0]) {
         Some(level) => Command::Verbosity { level, noreply },
         None => refused(Refusal::Format, noreply),
+    }
+}
+
+fn memory_limit(source: Keys<'_>) -> Command<'static> {
+    let words = match Words::new(source, 1, 2) {
+        Ok(words) => words,
+        Err(refused) => return Command::Refused(refused),
+    };
+    let noreply = words.noreply();
+    match number::unsigned32(words.words[0]) {
+        Some(megabytes) => Command::MemoryLimit { megabytes, noreply },
+        None => refused(Refusal::Arguments, noreply),
     }
 }
 

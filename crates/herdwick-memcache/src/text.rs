@@ -29,6 +29,12 @@ pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-
 pub const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 /// The store has no room that it may free.
 pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+/// `cache_memlimit` below what memcached allows.
+pub const MEMORY_LIMIT_TOO_SMALL: &[u8] =
+    b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+/// `cache_memlimit` that cannot be kept.
+pub const MEMORY_LIMIT_FAILED: &[u8] =
+    b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
 /// Said to a connection beyond the limit, which is then closed.
 pub const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
 
