@@ -1,1 +1,47 @@
-//! The server: workers, the ways in, leases
+//! The server: one thread, one partition and one set of connections per worker, nothing shared.
+//!
+//! A worker owns its partition of the store and several fronts, the ways in: sockets that speak
+//! memcached, and request lines in memory. Keys that another worker owns travel to it in parcels
+//! over bounded queues. [`spawn`] starts it all; [`Server::shutdown`] drains it.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod config;
+mod crossing;
+mod facts;
+mod front;
+mod parcel;
+mod parking;
+mod server;
+mod stats;
+mod stopping;
+mod tally;
+mod tcp;
+mod time;
+mod worker;
+
+pub use config::{Address, Config, Greeter, Listen, PORT, StartError, WORKERS_MAX};
+pub use server::{Server, spawn};
+
+use herdwick_mica::Request;
+
+/// An empty list in the memory of `list`, for requests with another lifetime.
+fn recycle<'a>(mut list: Vec<Request<'_>>) -> Vec<Request<'a>> {
+    list.clear();
+    // Collected in place: the standard library reuses the memory of a `Vec` whose iterator it
+    // maps to items of the same layout.
+    list.into_iter().map(|_| unreachable!()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recycling_keeps_the_memory() {
+        let list: Vec<Request<'_>> = Vec::with_capacity(100);
+        let at = list.as_ptr() as usize;
+        let again: Vec<Request<'_>> = recycle(list);
+        assert_eq!((again.as_ptr() as usize, again.capacity()), (at, 100));
+    }
+}

@@ -1,0 +1,168 @@
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
+
+/// memcached's port.
+pub const PORT: u16 = 11211;
+/// Most workers by default: more must be asked for.
+const WORKERS_DEFAULT_MAX: usize = 4;
+/// Most workers at all.
+pub const WORKERS_MAX: usize = 256;
+
+/// How a server is to be.
+#[derive(Clone)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: Listen,
+    /// Memory for items, split evenly over the workers.
+    pub memory_bytes: usize,
+    /// Most connections at a time.
+    pub connections_max: usize,
+    /// Workers; `None`: as many as there are allowed CPUs, up to 4.
+    pub workers: Option<usize>,
+    /// Largest item: key, value and header.
+    pub item_bytes_max: usize,
+    /// How long a worker looks for work after the last request before it sleeps.
+    pub spin: Duration,
+    /// memcached's `-v`, shown by `stats settings`.
+    pub verbosity: u8,
+    /// Who answers `hello` lines; without, they are unknown commands.
+    pub greeter: Option<Arc<dyn Greeter>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))]),
+            memory_bytes: 64 << 20,
+            connections_max: 1024,
+            workers: None,
+            item_bytes_max: ITEM_BYTES_MAX,
+            spin: Duration::from_micros(20),
+            verbosity: 0,
+            greeter: None,
+        }
+    }
+}
+
+impl Config {
+    /// A server on a free port of the loopback interface: for tests and examples.
+    #[must_use]
+    pub fn local() -> Self {
+        Self {
+            listen: Listen::Tcp(vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)]),
+            ..Self::default()
+        }
+    }
+
+    /// Checks what can be checked without the operating system, and settles the number of workers.
+    pub(crate) fn settle(&self, cpus: usize) -> Result<usize, StartError> {
+        let workers = self
+            .workers
+            .unwrap_or_else(|| cpus.clamp(1, WORKERS_DEFAULT_MAX));
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(StartError::Workers { workers });
+        }
+        if self.connections_max == 0 {
+            return Err(StartError::NoConnections);
+        }
+        Ok(workers)
+    }
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// On these; port 0 takes a free one.
+    Tcp(Vec<SocketAddr>),
+    /// On a unix socket only.
+    Unix {
+        /// Its path. A socket that nobody listens on any more is replaced.
+        path: PathBuf,
+        /// Its mode (memcached's `-a`).
+        mode: u32,
+    },
+}
+
+/// Where a server can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Over TCP.
+    Tcp(SocketAddr),
+    /// Over a unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The TCP port.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Answers the `hello` line by which a client asks for a faster way in.
+pub trait Greeter: Send + Sync {
+    /// The reply to `line`, both without line end; `None`: it is no hello, and gets `ERROR`.
+    fn greet(&self, line: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Too few or too many workers.
+    #[error("{workers} workers: give between 1 and {WORKERS_MAX} (-t)")]
+    Workers {
+        /// How many were asked for.
+        workers: usize,
+    },
+    /// Nobody could connect.
+    #[error("a server needs at least one connection (-c)")]
+    NoConnections,
+    /// Another process listens there.
+    #[error(
+        "{address} is in use by another process; give another port (-p), or find it with: \
+         ss -ltnp 'sport = :{}'", address.port().unwrap_or(0)
+    )]
+    InUse {
+        /// The address.
+        address: Address,
+    },
+    /// The operating system does not let us listen there.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: Address,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// A partition could not be made.
+    #[error("{0} (memory is split over the workers: see -m, -t and -I)")]
+    Store(#[from] StoreError),
+    /// Threads, polls or randomness were refused.
+    #[error("the operating system refused {what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,199 @@
+//! From one worker to the others: requests for a partition travel to its owner, as parcels.
+
+use herdwick_mem::spsc::{self, Consumer, Producer};
+use herdwick_mica::{Clock, Request, Store};
+
+use crate::{
+    parcel::{Order, Parcel, Scratch, Ticket},
+    parking::Bell,
+    tally::Tally,
+    tcp::Answer,
+};
+
+/// Parcels from one worker to another that may be under way. With what one holds
+/// ([`Parcel`]) this bounds the memory between two workers.
+const PARCELS_PER_PAIR: usize = 4;
+
+/// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
+pub(crate) struct Crossing {
+    links: Vec<Link>,
+    scratch: Scratch,
+}
+
+/// The queues between this worker and another.
+struct Link {
+    outbound: Producer<Box<Parcel>>,
+    returned: Consumer<Box<Parcel>>,
+    inbound: Consumer<Box<Parcel>>,
+    returning: Producer<Box<Parcel>>,
+    bell: Bell,
+    #[expect(clippy::vec_box, reason = "a parcel travels by pointer, not by value")]
+    free: Vec<Box<Parcel>>,
+    /// Being filled during this pass.
+    open: Option<Box<Parcel>>,
+    /// Something was pushed since the bell last rang.
+    news: bool,
+}
+
+/// All parcels to a worker are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+impl Crossing {
+    /// The crossings of all workers, connected. `bells[i]` wakes worker i.
+    pub(crate) fn connect(bells: &[Bell]) -> Vec<Self> {
+        let count = bells.len();
+        let mut forth = grid(count);
+        let mut back = grid(count);
+        (0..count)
+            .map(|own| Self {
+                links: (0..count)
+                    .map(|peer| Link {
+                        outbound: forth[own][peer].0.take().expect("each end is taken once"),
+                        inbound: forth[peer][own].1.take().expect("each end is taken once"),
+                        returning: back[own][peer].0.take().expect("each end is taken once"),
+                        returned: back[peer][own].1.take().expect("each end is taken once"),
+                        bell: bells[peer].clone(),
+                        free: (0..PARCELS_PER_PAIR).map(|_| Box::default()).collect(),
+                        open: None,
+                        news: false,
+                    })
+                    .collect(),
+                scratch: Scratch::default(),
+            })
+            .collect()
+    }
+
+    /// Puts a request into the parcel that leaves for `peer` at the end of this pass.
+    ///
+    /// # Errors
+    /// All parcels to `peer` are under way.
+    pub(crate) fn send(
+        &mut self,
+        peer: usize,
+        request: &Request<'_>,
+        answer: Answer,
+        ticket: Ticket,
+    ) -> Result<(), Exhausted> {
+        let link = &mut self.links[peer];
+        if link
+            .open
+            .as_ref()
+            .is_some_and(|open| !open.has_room(request))
+        {
+            link.seal();
+        }
+        if link.open.is_none() {
+            link.open = Some(link.free.pop().ok_or(Exhausted)?);
+        }
+        let open = link.open.as_mut().expect("opened above");
+        open.add(request, answer, ticket);
+        Ok(())
+    }
+
+    /// Sends `order` to every worker, this one included, behind all requests sent before.
+    ///
+    /// # Errors
+    /// All parcels to one of them are under way; nothing was sent.
+    pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
+        if self.links.iter().any(|link| link.free.is_empty()) {
+            return Err(Exhausted);
+        }
+        for link in &mut self.links {
+            link.seal();
+            let mut parcel = link.free.pop().expect("looked above");
+            parcel.order = order;
+            parcel.tickets.push(ticket);
+            link.push(parcel);
+        }
+        Ok(self.links.len())
+    }
+
+    /// A parcel whose replies have come back, and who executed it. Give it to
+    /// [`recycle`](Self::recycle).
+    pub(crate) fn returned(&mut self) -> Option<(usize, Box<Parcel>)> {
+        self.links
+            .iter_mut()
+            .enumerate()
+            .find_map(|(peer, link)| Some((peer, link.returned.pop()?)))
+    }
+
+    /// Makes an emptied parcel available again.
+    pub(crate) fn recycle(&mut self, peer: usize, mut parcel: Box<Parcel>) {
+        parcel.clear();
+        self.links[peer].free.push(parcel);
+    }
+
+    /// A parcel from another worker. Give it to [`give_back`](Self::give_back).
+    pub(crate) fn arrived(&mut self) -> Option<(usize, Box<Parcel>)> {
+        self.links
+            .iter_mut()
+            .enumerate()
+            .find_map(|(peer, link)| Some((peer, link.inbound.pop()?)))
+    }
+
+    /// Executes the requests of an arrived parcel, as one batch.
+    pub(crate) fn execute(
+        &mut self,
+        parcel: &mut Parcel,
+        store: &mut Store,
+        clock: Clock,
+        tally: &mut Tally,
+    ) {
+        parcel.execute(store, clock, tally, &mut self.scratch);
+    }
+
+    /// Sends an executed parcel back.
+    pub(crate) fn give_back(&mut self, peer: usize, parcel: Box<Parcel>) {
+        let link = &mut self.links[peer];
+        // Each parcel of a pair is in one place, and the queue holds them all.
+        let pushed = link.returning.push(parcel);
+        debug_assert!(pushed.is_ok());
+        link.news = true;
+    }
+
+    /// The end of a pass: what was filled leaves, and sleepers are woken.
+    pub(crate) fn depart(&mut self) {
+        for link in &mut self.links {
+            link.seal();
+            if std::mem::take(&mut link.news) {
+                link.bell.ring();
+            }
+        }
+    }
+
+    /// Whether neither requests nor replies wait here.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.links
+            .iter_mut()
+            .all(|link| link.inbound.is_empty() && link.returned.is_empty())
+    }
+}
+
+impl Link {
+    fn seal(&mut self) {
+        if let Some(parcel) = self.open.take() {
+            self.push(parcel);
+        }
+    }
+
+    fn push(&mut self, parcel: Box<Parcel>) {
+        // As in `give_back`: there are no more parcels than places.
+        let pushed = self.outbound.push(parcel);
+        debug_assert!(pushed.is_ok());
+        self.news = true;
+    }
+}
+
+type Ends = (Option<Producer<Box<Parcel>>>, Option<Consumer<Box<Parcel>>>);
+
+/// A queue from each of `count` workers to each.
+fn grid(count: usize) -> Vec<Vec<Ends>> {
+    let queue = || {
+        let (tx, rx) = spsc::channel(PARCELS_PER_PAIR);
+        (Some(tx), Some(rx))
+    };
+    (0..count)
+        .map(|_| (0..count).map(|_| queue()).collect())
+        .collect()
+}

@@ -1,0 +1,151 @@
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use herdwick_memcache::{Keys, text};
+use herdwick_mica::Clock;
+
+use crate::{
+    config::{Config, Greeter, Listen},
+    stats,
+    tally::Snapshot,
+    tcp::Topic,
+};
+
+/// What `version` says.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What all workers know of the server.
+pub(crate) struct Facts {
+    pub(crate) settings: Settings,
+    pub(crate) limits: Limits,
+    greeter: Option<Arc<dyn Greeter>>,
+}
+
+/// The settings, as `stats settings` shows them.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) memory_bytes: usize,
+    pub(crate) item_bytes_max: usize,
+    pub(crate) workers: usize,
+    pub(crate) verbosity: u8,
+    pub(crate) listen: Listen,
+    pub(crate) port: u16,
+    /// Most CPU-visible microseconds a worker looks for work before it sleeps.
+    pub(crate) spin_us: u128,
+}
+
+/// Connections: how many there may be, are, and have been.
+pub(crate) struct Limits {
+    pub(crate) connections_max: usize,
+    live: AtomicUsize,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// Times that accepting paused for want of descriptors.
+    pub(crate) paused: AtomicU64,
+}
+
+impl Limits {
+    pub(crate) fn new(connections_max: usize) -> Self {
+        Self {
+            connections_max,
+            live: AtomicUsize::new(0),
+            total: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts one more connection, if there may be one. Only the acceptor calls this.
+    pub(crate) fn enter(&self) -> bool {
+        if self.live.load(Relaxed) >= self.connections_max {
+            self.rejected.fetch_add(1, Relaxed);
+            return false;
+        }
+        self.live.fetch_add(1, Relaxed);
+        self.total.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Counts one less.
+    pub(crate) fn leave(&self) {
+        self.live.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Facts {
+    pub(crate) fn new(config: &Config, workers: usize, port: u16) -> Self {
+        Self {
+            settings: Settings {
+                memory_bytes: config.memory_bytes,
+                item_bytes_max: config.item_bytes_max,
+                workers,
+                verbosity: config.verbosity,
+                listen: config.listen.clone(),
+                port,
+                spin_us: config.spin.as_micros(),
+            },
+            limits: Limits::new(config.connections_max),
+            greeter: config.greeter.clone(),
+        }
+    }
+
+    /// Answers a hello; `false` if it is none.
+    pub(crate) fn greet(&self, line: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(greeter) = self
+            .greeter
+            .as_ref()
+            .filter(|_| line.starts_with(b"hello "))
+        else {
+            return false;
+        };
+        let Some(reply) = greeter.greet(line) else {
+            return false;
+        };
+        out.extend_from_slice(&reply);
+        out.extend_from_slice(b"\r\n");
+        true
+    }
+
+    /// Says what all workers have counted.
+    pub(crate) fn say(&self, topic: Topic, clock: Clock, sum: &Snapshot, out: &mut Vec<u8>) {
+        match topic {
+            Topic::General => stats::general(self, clock, sum, &mut Stats(out)),
+            Topic::Items => stats::items(sum, &mut Stats(out)),
+            Topic::Slabs => stats::slabs(self, sum, &mut Stats(out)),
+            Topic::Reset => {
+                out.extend_from_slice(text::RESET);
+                return;
+            }
+        }
+        out.extend_from_slice(text::END);
+    }
+
+    /// Says what one worker can say alone.
+    pub(crate) fn say_settings(&self, mut words: Keys<'_>, out: &mut Vec<u8>) {
+        match words.next() {
+            Some(b"settings") => stats::settings(self, &mut Stats(out)),
+            Some(b"sizes") => text::stat(out, "sizes_status", "disabled"),
+            // Nothing is listed: a log has no queue of items, and a list of clients is theirs.
+            Some(b"conns" | b"cachedump") => {}
+            _ => {
+                out.extend_from_slice(text::ERROR);
+                return;
+            }
+        }
+        out.extend_from_slice(text::END);
+    }
+}
+
+/// Where statistics are said.
+pub(crate) struct Stats<'a>(&'a mut Vec<u8>);
+
+impl Stats<'_> {
+    pub(crate) fn say(&mut self, name: &str, value: impl Display) {
+        text::stat(self.0, name, value);
+    }
+}

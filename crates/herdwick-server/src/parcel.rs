@@ -1,0 +1,185 @@
+use std::ops::Range;
+
+use herdwick_mica::{Clock, Execute, KeyHash, Op, Put, Request, Second, Store};
+
+use crate::{
+    recycle,
+    tally::{Snapshot, Tally},
+    tcp::{Answer, Speaker},
+};
+
+/// A parcel with this many bytes of keys and values takes no further request. One large value may
+/// exceed it.
+const PARCEL_BYTES: usize = 64 << 10;
+/// Most requests in a parcel.
+const PARCEL_REQUESTS: usize = 256;
+
+/// Requests for one partition and, on the way back, their replies. Parcels are made at the start
+/// and travel to and fro for ever.
+#[derive(Default)]
+pub(crate) struct Parcel {
+    pub(crate) order: Order,
+    errands: Vec<Errand>,
+    /// Keys and values, in the order of the errands.
+    bytes: Vec<u8>,
+    /// The replies' text.
+    replies: Vec<u8>,
+    /// Where each reply ends, or [`crate::tcp::DEFERRED`].
+    marks: Vec<u32>,
+    /// Who waits for each reply; a barrier has one.
+    pub(crate) tickets: Vec<Ticket>,
+    /// The answer to [`Order::Count`].
+    pub(crate) snapshot: Option<Box<Snapshot>>,
+}
+
+/// What the owner of the partition is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Execute the requests.
+    #[default]
+    Execute,
+    /// Make everything stored before this second go at it.
+    Flush(Second),
+    /// Say what was counted.
+    Count,
+    /// Forget what was counted.
+    Reset,
+}
+
+/// Whom a reply belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// The connection's place.
+    pub(crate) connection: u32,
+    /// Which of the connections that have had this place.
+    pub(crate) generation: u32,
+    /// Which reply of its round.
+    pub(crate) slot: u32,
+}
+
+/// A request without its bytes.
+struct Errand {
+    hash: KeyHash,
+    op: Op<'static>,
+    key_len: usize,
+    value_len: usize,
+    answer: Answer,
+}
+
+/// Lists that each execution fills anew.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    requests: Vec<Request<'static>>,
+    answers: Vec<Answer>,
+}
+
+impl Parcel {
+    /// Whether it carries an order for a worker rather than requests for its store.
+    pub(crate) fn is_barrier(&self) -> bool {
+        self.order != Order::Execute
+    }
+
+    pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
+        let more = request.key.len() + value_of(&request.op).len();
+        self.errands.len() < PARCEL_REQUESTS && self.bytes.len() + more <= PARCEL_BYTES
+    }
+
+    pub(crate) fn add(&mut self, request: &Request<'_>, answer: Answer, ticket: Ticket) {
+        let value = value_of(&request.op);
+        self.errands.push(Errand {
+            hash: request.hash,
+            op: without_value(&request.op),
+            key_len: request.key.len(),
+            value_len: value.len(),
+            answer,
+        });
+        self.bytes.extend_from_slice(request.key);
+        self.bytes.extend_from_slice(value);
+        self.tickets.push(ticket);
+    }
+
+    pub(crate) fn execute(
+        &mut self,
+        store: &mut Store,
+        clock: Clock,
+        tally: &mut Tally,
+        scratch: &mut Scratch,
+    ) {
+        let mut requests = recycle(std::mem::take(&mut scratch.requests));
+        scratch.answers.clear();
+        let mut bytes = &self.bytes[..];
+        for errand in &self.errands {
+            let (key, rest) = bytes.split_at(errand.key_len);
+            let (value, rest) = rest.split_at(errand.value_len);
+            bytes = rest;
+            requests.push(Request {
+                hash: errand.hash,
+                key,
+                op: with_value(&errand.op, value),
+            });
+            scratch.answers.push(errand.answer);
+        }
+        tally.crossed += requests.len() as u64;
+        let mut speaker = Speaker {
+            requests: &requests,
+            answers: &scratch.answers,
+            out: &mut self.replies,
+            marks: &mut self.marks,
+            tally,
+        };
+        store.execute(clock, &requests, &mut speaker);
+        scratch.requests = recycle(requests);
+    }
+
+    /// The replies in order: each with its ticket, and its text unless it was deferred.
+    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Option<&[u8]>)> {
+        let mut from = 0;
+        self.tickets
+            .iter()
+            .zip(&self.marks)
+            .map(move |(&ticket, &mark)| {
+                if mark == crate::tcp::DEFERRED {
+                    return (ticket, None);
+                }
+                let range: Range<usize> = from..mark as usize;
+                from = range.end;
+                (ticket, Some(&self.replies[range]))
+            })
+    }
+
+    /// Empties the parcel; what one large value made it grow to is given back.
+    pub(crate) fn clear(&mut self) {
+        self.order = Order::Execute;
+        self.errands.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(PARCEL_BYTES);
+        self.replies.clear();
+        self.replies.shrink_to(PARCEL_BYTES);
+        self.marks.clear();
+        self.tickets.clear();
+        self.snapshot = None;
+    }
+}
+
+fn value_of<'a>(op: &Op<'a>) -> &'a [u8] {
+    match op {
+        Op::Put(put) => put.value,
+        _ => &[],
+    }
+}
+
+fn without_value(op: &Op<'_>) -> Op<'static> {
+    match *op {
+        Op::Get(get) => Op::Get(get),
+        Op::Delete(delete) => Op::Delete(delete),
+        Op::Arith(arith) => Op::Arith(arith),
+        Op::Put(put) => Op::Put(Put { value: &[], ..put }),
+    }
+}
+
+fn with_value<'a>(op: &Op<'static>, value: &'a [u8]) -> Op<'a> {
+    match *op {
+        Op::Put(put) => Op::Put(Put { value, ..put }),
+        other => other,
+    }
+}

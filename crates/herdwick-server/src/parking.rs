@@ -1,0 +1,98 @@
+//! Sleeping without losing a wake-up.
+//!
+//! The sleeper raises its flag, fences, looks once more for work, and only then sleeps. Whoever
+//! brings work publishes it, fences, and looks at the flag. Of two sequentially consistent fences
+//! one is first: either the sleeper sees the work, or the bringer sees the flag.
+
+use std::sync::Arc;
+
+use herdwick_mem::sync::{AtomicBool, CachePadded, Ordering, fence};
+
+/// A worker's "I am about to sleep", seen by those who bring it work.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    raised: CachePadded<AtomicBool>,
+}
+
+impl Flag {
+    pub(crate) fn new() -> Self {
+        Self {
+            raised: CachePadded(AtomicBool::new(false)),
+        }
+    }
+
+    /// The sleeper: before the last look for work.
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sleeper: awake again.
+    pub(crate) fn lower(&self) {
+        self.raised.store(false, Ordering::Relaxed);
+    }
+
+    /// The bringer, after publishing work: whether it has to ring. One sleep, one ring.
+    pub(crate) fn claim(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.raised.load(Ordering::Relaxed) && self.raised.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Wakes one worker.
+#[derive(Clone)]
+pub(crate) struct Bell {
+    flag: Arc<Flag>,
+    waker: Arc<mio::Waker>,
+}
+
+impl Bell {
+    pub(crate) fn new(waker: mio::Waker) -> Self {
+        Self {
+            flag: Arc::new(Flag::new()),
+            waker: Arc::new(waker),
+        }
+    }
+
+    pub(crate) fn flag(&self) -> &Flag {
+        &self.flag
+    }
+
+    /// Wakes the worker if it sleeps, or is about to.
+    pub(crate) fn ring(&self) {
+        if self.flag.claim() {
+            // An eventfd write fails only when 2^64 - 2 wakes are pending; then one is.
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::Flag;
+    use herdwick_mem::sync::{AtomicBool, Ordering};
+    use loom::sync::{Arc, atomic::AtomicUsize};
+
+    /// Work brought while the worker goes to sleep is found by its last look, or rung for.
+    #[test]
+    fn no_wake_up_is_lost() {
+        loom::model(|| {
+            let flag = Arc::new(Flag::new());
+            let work = Arc::new(AtomicUsize::new(0));
+            let rung = Arc::new(AtomicBool::new(false));
+            let bringer = {
+                let (flag, work, rung) = (flag.clone(), work.clone(), rung.clone());
+                loom::thread::spawn(move || {
+                    work.store(1, Ordering::Release);
+                    if flag.claim() {
+                        rung.store(true, Ordering::Relaxed);
+                    }
+                })
+            };
+            flag.raise();
+            let found = work.load(Ordering::Acquire) == 1;
+            bringer.join().unwrap();
+            assert!(found || rung.load(Ordering::Relaxed));
+        });
+    }
+}

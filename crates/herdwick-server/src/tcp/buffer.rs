@@ -1,0 +1,191 @@
+use std::io::{self, Read, Write};
+
+use super::answer::OUTPUT_BYTES;
+
+/// What a read asks for, and what an input buffer starts with.
+const INPUT_BYTES: usize = 16 << 10;
+/// A rest of input up to this size is put aside, so that a connection that says no more for now
+/// keeps little.
+const ASIDE_BYTES: usize = 2 << 10;
+/// Unused buffers that a worker keeps.
+const POOL: usize = 64;
+
+/// Buffers that no connection needs now.
+#[derive(Default)]
+pub(crate) struct Pool {
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    fn output(&mut self) -> Vec<u8> {
+        self.outputs.pop().unwrap_or_default()
+    }
+
+    /// Takes an output buffer back, unless a large value has made it grow.
+    fn put_output(&mut self, mut buffer: Vec<u8>) {
+        if self.outputs.len() < POOL && buffer.capacity() <= 2 * OUTPUT_BYTES {
+            buffer.clear();
+            self.outputs.push(buffer);
+        }
+    }
+
+    fn input(&mut self) -> Vec<u8> {
+        self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_BYTES])
+    }
+
+    fn put_input(&mut self, buffer: Vec<u8>) {
+        if self.inputs.len() < POOL && buffer.len() == INPUT_BYTES {
+            self.inputs.push(buffer);
+        }
+    }
+}
+
+/// What a connection has received and not used yet. It grows only when it is full of such bytes,
+/// by as much as it holds, and never beyond its limit.
+#[derive(Default)]
+pub(crate) struct Input {
+    /// All of it initialised; the data is `start..end`.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Forgets the first `count` bytes of the data.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Reads once. The second value says whether the room was filled: there may be more.
+    pub(crate) fn read(
+        &mut self,
+        source: &mut impl Read,
+        pool: &mut Pool,
+        limit: usize,
+    ) -> io::Result<(usize, bool)> {
+        self.make_room(pool, limit);
+        let room = &mut self.bytes[self.end..];
+        let wanted = room.len();
+        let count = source.read(room)?;
+        self.end += count;
+        Ok((count, count == wanted))
+    }
+
+    fn make_room(&mut self, pool: &mut Pool, limit: usize) {
+        if self.bytes.len() < INPUT_BYTES {
+            let mut larger = pool.input();
+            larger[..self.data().len()].copy_from_slice(self.data());
+            self.end -= self.start;
+            self.start = 0;
+            self.bytes = larger;
+        }
+        if self.end < self.bytes.len() {
+            return;
+        }
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        } else {
+            let larger = (2 * self.bytes.len()).min(limit.max(self.bytes.len() + 1));
+            self.bytes.resize(larger, 0);
+        }
+    }
+
+    /// The connection rests: keeps no more memory than the data needs.
+    pub(crate) fn rest(&mut self, pool: &mut Pool) {
+        let left = self.end - self.start;
+        if left > ASIDE_BYTES || self.bytes.len() <= ASIDE_BYTES {
+            return;
+        }
+        let aside = self.data().to_vec();
+        pool.put_input(std::mem::replace(&mut self.bytes, aside));
+        self.start = 0;
+        self.end = left;
+    }
+}
+
+/// What a connection has to say and has not sent yet.
+#[derive(Default)]
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    /// Where to append replies.
+    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = pool.output();
+        }
+        &mut self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Whether further replies have to wait for the peer to read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= OUTPUT_BYTES
+    }
+
+    /// Writes once; returns how much.
+    pub(crate) fn write(&mut self, to: &mut impl Write, pool: &mut Pool) -> io::Result<usize> {
+        let count = to.write(&self.bytes[self.sent..])?;
+        self.sent += count;
+        if self.is_empty() {
+            self.sent = 0;
+            pool.put_output(std::mem::take(&mut self.bytes));
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What goes in comes out, whatever the sizes of reads and uses.
+        #[test]
+        fn input_is_a_queue_of_bytes(steps in prop::collection::vec((0usize..40_000, 0usize..50_000, any::<bool>()), 1..30)) {
+            let (mut pool, mut input) = (Pool::default(), Input::default());
+            let (mut fed, mut used) = (0u64, 0u64);
+            for (feed, take, rest) in steps {
+                let chunk: Vec<u8> = (0..feed as u64).map(|i| ((fed + i) % 251) as u8).collect();
+                let (count, _) = input.read(&mut &chunk[..], &mut pool, 1 << 20).unwrap();
+                fed += count as u64;
+                let expected: Vec<u8> = (used..fed).map(|i| (i % 251) as u8).collect();
+                prop_assert_eq!(input.data(), &expected[..]);
+                let take = take.min(expected.len());
+                input.consume(take);
+                used += take as u64;
+                if rest { input.rest(&mut pool); }
+            }
+        }
+    }
+
+    #[test]
+    fn growth_stops_at_the_limit_and_ends_with_the_data() {
+        let (mut pool, mut input) = (Pool::default(), Input::default());
+        let limit = 5 * INPUT_BYTES;
+        for _ in 0..10 {
+            let mut endless = io::repeat(7);
+            if input.data().len() < limit {
+                input.read(&mut endless, &mut pool, limit).unwrap();
+            }
+        }
+        assert_eq!(input.bytes.len(), limit);
+        input.consume(limit);
+        input.rest(&mut pool);
+        assert_eq!(input.bytes.capacity(), 0);
+    }
+}

@@ -1,0 +1,176 @@
+use std::io::ErrorKind;
+
+use herdwick_memcache::Decoder;
+
+use super::{
+    buffer::{Input, Output, Pool},
+    gather::Gather,
+    run::{Cursor, Progress},
+    stream::Stream,
+};
+use crate::tally::Tally;
+
+/// The first byte of memcached's binary protocol, which is not spoken here.
+const BINARY_MAGIC: u8 = 0x80;
+
+/// A client, and where the conversation with it stands.
+pub(crate) struct Connection {
+    pub(crate) stream: Stream,
+    pub(crate) generation: u32,
+    pub(crate) decoder: Decoder,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+    pub(crate) cursor: Cursor,
+    /// The input is not worth looking at before it has this many bytes.
+    need: usize,
+    /// How much of the stream is to be dropped unread.
+    swallow: u64,
+    /// What other workers are doing for it; nothing else happens meanwhile.
+    pub(crate) gather: Option<Gather>,
+    /// In the list of those to be served.
+    pub(crate) queued: bool,
+    /// A read may find something.
+    pub(crate) readable: bool,
+    /// The peer has closed its side: reads come to an end.
+    pub(crate) half_closed: bool,
+    /// No more reads: hang up when what is under way is done.
+    pub(crate) closing: bool,
+    /// Answers what has arrived, then hangs up.
+    draining: bool,
+    /// Has said something already.
+    spoken: bool,
+}
+
+/// What became of a read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Something moved, or there was nothing to move.
+    Moved,
+    /// The peer has to move first.
+    Blocked,
+    /// Hang up.
+    Broken,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, generation: u32, decoder: Decoder) -> Self {
+        Self {
+            stream,
+            generation,
+            decoder,
+            input: Input::default(),
+            output: Output::default(),
+            cursor: Cursor::default(),
+            need: 1,
+            swallow: 0,
+            gather: None,
+            queued: false,
+            readable: true,
+            half_closed: false,
+            closing: false,
+            draining: false,
+            spoken: false,
+        }
+    }
+
+    /// Reads once.
+    pub(crate) fn read(&mut self, pool: &mut Pool, limit: usize, tally: &mut Tally) -> Flow {
+        match self.input.read(&mut self.stream, pool, limit) {
+            Ok((0, _)) => {
+                self.readable = false;
+                self.closing = true;
+                Flow::Moved
+            }
+            Ok((count, filled)) => {
+                // A short read has emptied the socket; more announces itself.
+                self.readable = filled || self.half_closed || self.draining;
+                tally.bytes_read += count as u64;
+                if !self.spoken && self.input.data()[0] == BINARY_MAGIC {
+                    tally.closed_binary += 1;
+                    return Flow::Broken;
+                }
+                self.spoken = true;
+                Flow::Moved
+            }
+            Err(error) => self.trouble(error.kind(), tally),
+        }
+    }
+
+    /// Writes once.
+    pub(crate) fn write(&mut self, pool: &mut Pool, tally: &mut Tally) -> Flow {
+        if self.output.is_empty() {
+            return Flow::Moved;
+        }
+        match self.output.write(&mut self.stream, pool) {
+            Ok(count) => {
+                tally.bytes_written += count as u64;
+                if self.output.is_empty() {
+                    Flow::Moved
+                } else {
+                    Flow::Blocked
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Flow::Blocked,
+            Err(error) => self.trouble(error.kind(), tally),
+        }
+    }
+
+    fn trouble(&mut self, kind: ErrorKind, tally: &mut Tally) -> Flow {
+        match kind {
+            ErrorKind::WouldBlock => {
+                self.readable = false;
+                self.closing |= self.draining;
+                Flow::Blocked
+            }
+            // The next pass tries again.
+            ErrorKind::Interrupted => Flow::Moved,
+            _ => {
+                tally.closed_errors += 1;
+                Flow::Broken
+            }
+        }
+    }
+
+    /// Whether there is input that has not been looked at.
+    pub(crate) fn has_work(&self) -> bool {
+        let here = self.input.data().len();
+        self.cursor.rest.is_some() || here > 0 && (self.swallow > 0 || here >= self.need)
+    }
+
+    /// Drops what is to be swallowed of the input; whether all of it is gone.
+    pub(crate) fn swallow(&mut self) -> bool {
+        let here = self.input.data().len();
+        let count = usize::try_from(self.swallow).map_or(here, |swallow| swallow.min(here));
+        self.input.consume(count);
+        self.swallow -= count as u64;
+        self.swallow == 0
+    }
+
+    /// Moves on in the input.
+    pub(crate) fn advance(&mut self, progress: Progress) {
+        let (used, cursor) = progress.cursor.rebased();
+        self.input.consume(used);
+        self.cursor = cursor;
+        self.need = progress.need;
+        self.swallow = progress.swallow;
+    }
+
+    /// Reads and understands no more.
+    pub(crate) fn hang_up(&mut self) {
+        let left = self.input.data().len();
+        self.advance(Progress::past(left));
+        self.readable = false;
+        self.closing = true;
+    }
+
+    /// From now on: what the socket holds is answered, then the connection ends.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+        self.readable = true;
+    }
+
+    /// Whether it may be forgotten.
+    pub(crate) fn is_done(&self) -> bool {
+        self.closing && self.gather.is_none() && self.output.is_empty() && !self.has_work()
+    }
+}

@@ -1,0 +1,113 @@
+use std::ops::Range;
+
+use herdwick_memcache::Keys;
+use herdwick_mica::Clock;
+
+use super::{
+    answer::OUTPUT_BYTES,
+    run::{Cursor, Point, Progress},
+};
+use crate::tally::Snapshot;
+
+/// A round of one connection that other workers take part in: its replies, until the last is in.
+pub(crate) struct Gather {
+    /// Replies, or workers, still to come.
+    pub(crate) outstanding: usize,
+    pub(crate) purpose: Purpose,
+}
+
+/// What is being gathered.
+pub(crate) enum Purpose {
+    /// The replies to a run.
+    Replies(Box<Replies>),
+    /// Every worker's flush.
+    Flush {
+        /// Say nothing.
+        noreply: bool,
+    },
+    /// Every worker's counters.
+    Count {
+        topic: Topic,
+        clock: Clock,
+        sum: Box<Snapshot>,
+    },
+}
+
+/// Which statistics were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    General,
+    Items,
+    Slabs,
+    /// Not asked for: to be forgotten.
+    Reset,
+}
+
+impl Topic {
+    /// The topic that the arguments of `stats` name, if all workers have to say something on it.
+    pub(crate) fn of(mut words: Keys<'_>) -> Option<Self> {
+        match words.next() {
+            None => Some(Self::General),
+            Some(b"items") => Some(Self::Items),
+            Some(b"slabs") => Some(Self::Slabs),
+            Some(b"reset") => Some(Self::Reset),
+            Some(_) => None,
+        }
+    }
+}
+
+/// Replies in any order of arrival, to be said in the order of their requests.
+#[derive(Default)]
+pub(crate) struct Replies {
+    slots: Vec<Slot>,
+    text: Vec<u8>,
+    points: Vec<Point>,
+    /// How far the connection has come once all are said.
+    after: Option<Progress>,
+}
+
+#[derive(Clone)]
+enum Slot {
+    Deferred,
+    Said(Range<usize>),
+}
+
+impl Replies {
+    /// Expects the replies to the requests at `points`.
+    pub(crate) fn expect(&mut self, points: &[Point], after: Progress) {
+        self.slots.clear();
+        self.slots.resize(points.len(), Slot::Deferred);
+        self.text.clear();
+        self.points.clear();
+        self.points.extend_from_slice(points);
+        self.after = Some(after);
+    }
+
+    /// Takes the reply to request `slot`; a deferred one has no text.
+    pub(crate) fn put(&mut self, slot: usize, text: Option<&[u8]>) {
+        let (Some(text), Some(slot)) = (text, self.slots.get_mut(slot)) else {
+            return;
+        };
+        let from = self.text.len();
+        self.text.extend_from_slice(text);
+        *slot = Slot::Said(from..self.text.len());
+    }
+
+    /// Says the replies in order, up to the first deferred one, whose request has to be read
+    /// again. Gives back how far the connection has come, of the `input` it stood at.
+    pub(crate) fn say(&self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
+        for (slot, point) in self.slots.iter().zip(&self.points) {
+            match slot {
+                Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
+                Slot::Deferred => return Progress::to(Cursor::back_to(*point, input)),
+            }
+        }
+        self.after.unwrap_or_else(|| Progress::past(0))
+    }
+
+    /// Gives back what large values have made it grow to.
+    pub(crate) fn shrink(&mut self) {
+        self.text.clear();
+        self.text.shrink_to(OUTPUT_BYTES);
+    }
+}

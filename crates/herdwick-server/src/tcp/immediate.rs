@@ -1,0 +1,209 @@
+//! Commands that are no requests to one partition: answered at once, or by all workers.
+
+use herdwick_memcache::{Command, FlushAll, Oversized, text};
+use herdwick_mica::Second;
+
+use super::{
+    buffer::Output,
+    connection::Connection,
+    gather::{Gather, Purpose, Topic},
+    run::{Progress, Stop},
+    service::{Round, Service},
+};
+use crate::{
+    facts::VERSION,
+    front::Pass,
+    parcel::{Order, Ticket},
+};
+
+/// What a command, or what stands in its place, has begun.
+pub(super) enum Begun {
+    /// Answered: the connection goes on behind it.
+    Said { used: usize, swallow: u64 },
+    /// Given to all workers.
+    Away { used: usize, gather: Gather },
+    /// All parcels to some worker are under way.
+    Starved,
+    /// Not a whole command.
+    Hungry,
+    /// Hang up.
+    HangUp,
+}
+
+/// Begins what `stop` stands before.
+pub(super) fn begin(
+    service: &mut Service,
+    output: &mut Output,
+    stop: Stop<'_>,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let (command, used, swallow) = match stop {
+        Stop::Immediate {
+            command,
+            used,
+            swallow,
+        } => (command, used, swallow),
+        Stop::Close => {
+            pass.tally.closed_not_memcached += 1;
+            return Begun::HangUp;
+        }
+        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) => return Begun::Hungry,
+    };
+    match command {
+        Command::Quit => Begun::HangUp,
+        Command::FlushAll(flush) => flush_all(flush, used, ticket, pass),
+        Command::Stats(words) if Topic::of(words).is_some() => {
+            let topic = Topic::of(words).unwrap_or(Topic::General);
+            let order = if topic == Topic::Reset {
+                Order::Reset
+            } else {
+                Order::Count
+            };
+            let purpose = Purpose::Count {
+                topic,
+                clock: pass.clock,
+                sum: Box::default(),
+            };
+            broadcast(order, purpose, used, ticket, pass)
+        }
+        command => {
+            let out = output.buffer(&mut service.pool);
+            answer(service, command, out, pass);
+            Begun::Said { used, swallow }
+        }
+    }
+}
+
+fn flush_all(flush: FlushAll, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
+    let at = if flush.delay > 0 {
+        Second(pass.clock.deadline(flush.delay).0)
+    } else {
+        pass.clock.second
+    };
+    let noreply = flush.noreply;
+    let begun = broadcast(
+        Order::Flush(at),
+        Purpose::Flush { noreply },
+        used,
+        ticket,
+        pass,
+    );
+    if matches!(begun, Begun::Away { .. }) {
+        pass.tally.cmd_flush += 1;
+    }
+    begun
+}
+
+/// Gives every worker the same order.
+fn broadcast(
+    order: Order,
+    purpose: Purpose,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    match pass.crossing.broadcast(order, ticket) {
+        Ok(outstanding) => Begun::Away {
+            used,
+            gather: Gather {
+                outstanding,
+                purpose,
+            },
+        },
+        Err(_) => {
+            pass.tally.parcels_exhausted += 1;
+            Begun::Starved
+        }
+    }
+}
+
+/// Answers a command that needs no store.
+fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
+    let line = match command {
+        Command::Version => {
+            out.extend_from_slice(b"VERSION ");
+            out.extend_from_slice(VERSION.as_bytes());
+            b"\r\n"
+        }
+        Command::Verbosity { noreply: false, .. } => text::OK,
+        Command::Verbosity { noreply: true, .. } => &[],
+        Command::MemoryLimit { noreply: true, .. } => &[],
+        Command::MemoryLimit { megabytes, .. } => memory_limit(service, megabytes),
+        // A `gat` without keys.
+        Command::Get(_) => text::END,
+        Command::Stats(words) => {
+            service.facts.say_settings(words, out);
+            &[]
+        }
+        Command::Oversized(put) => too_large(put, pass),
+        Command::Unknown(line) => {
+            if service.facts.greet(line, out) {
+                &[]
+            } else {
+                pass.tally.refused_lines += 1;
+                text::ERROR
+            }
+        }
+        Command::Refused(refused) => {
+            pass.tally.refused_lines += 1;
+            if refused.noreply {
+                &[]
+            } else {
+                refused.refusal.line()
+            }
+        }
+        // The rest are requests, or begun elsewhere.
+        _ => text::ERROR,
+    };
+    out.extend_from_slice(line);
+}
+
+/// Least megabytes that memcached lets `cache_memlimit` ask for.
+const MEMORY_LIMIT_MEGABYTES: u32 = 8;
+
+/// The memory was taken at the start: a limit holds if it is not below that, and else cannot be
+/// kept.
+fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
+    let asked = u64::from(megabytes) << 20;
+    if megabytes < MEMORY_LIMIT_MEGABYTES {
+        text::MEMORY_LIMIT_TOO_SMALL
+    } else if asked >= service.facts.settings.memory_bytes as u64 {
+        text::OK
+    } else {
+        text::MEMORY_LIMIT_FAILED
+    }
+}
+
+fn too_large(put: Oversized<'_>, pass: &mut Pass<'_>) -> &'static [u8] {
+    pass.tally.store_too_large += 1;
+    pass.tally.refused_blocks += 1;
+    if put.noreply { &[] } else { text::TOO_LARGE }
+}
+
+/// Finishes the round.
+pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) -> Round {
+    match begun {
+        Begun::Said { used, swallow } => {
+            connection.advance(Progress {
+                swallow,
+                ..Progress::past(used)
+            });
+            Round::Done
+        }
+        Begun::Away { used, gather } => {
+            connection.advance(Progress::past(used));
+            connection.gather = Some(gather);
+            Round::Away
+        }
+        Begun::Starved => Round::Starved,
+        Begun::Hungry => {
+            connection.advance(after);
+            Round::Hungry
+        }
+        Begun::HangUp => {
+            connection.hang_up();
+            Round::Hungry
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The front for memcached's clients: sockets, one connection each.
+
+mod answer;
+mod buffer;
+mod connection;
+mod gather;
+mod immediate;
+mod run;
+mod service;
+mod stream;
+
+use std::{collections::VecDeque, io, sync::Arc};
+
+use herdwick_mem::spsc::Consumer;
+use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+use mio::{Registry, event::Event};
+
+pub(crate) use answer::{Answer, DEFERRED, Speaker};
+pub(crate) use gather::Topic;
+pub(crate) use run::Owners;
+pub(crate) use stream::Stream;
+
+use crate::{
+    facts::Facts,
+    front::{Activity, Front, Pass, Tokens},
+    parcel::{Parcel, Ticket},
+    tcp::{
+        connection::{Connection, Flow},
+        gather::Purpose,
+        service::{Round, Service},
+    },
+};
+
+/// Rounds of one connection in one pass; then it is the next one's turn.
+const ROUNDS: usize = 4;
+
+/// One worker's connections.
+pub(crate) struct TcpFront {
+    /// Accepted for this worker.
+    intake: Consumer<Stream>,
+    connections: Vec<Option<Connection>>,
+    vacant: Vec<u32>,
+    /// Connections to be served, each at most once.
+    queue: VecDeque<u32>,
+    /// Those that wait for a parcel.
+    starved: Vec<u32>,
+    service: Service,
+    tokens: Tokens,
+    /// Counts the connections ever made: tells those apart that have had the same place.
+    generation: u32,
+    input_bytes_max: usize,
+    draining: bool,
+}
+
+impl TcpFront {
+    pub(crate) fn new(facts: Arc<Facts>, owners: Owners, intake: Consumer<Stream>) -> Self {
+        // The longest command: a line and the largest block, or the longest `get`.
+        let block = LINE_BYTES_MAX + facts.settings.item_bytes_max + 2;
+        Self {
+            intake,
+            connections: Vec::new(),
+            vacant: Vec::new(),
+            queue: VecDeque::new(),
+            starved: Vec::new(),
+            service: Service::new(facts, owners),
+            tokens: Tokens::of_front(0),
+            generation: 0,
+            input_bytes_max: block.max(GET_LINE_BYTES_MAX + 1),
+            draining: false,
+        }
+    }
+
+    fn admit(&mut self, mut stream: Stream, pass: &mut Pass<'_>) {
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            // `-c` is far below 2^32.
+            (self.connections.len() - 1) as u32
+        });
+        let token = self.tokens.token(place as usize);
+        if stream.register(pass.registry, token).is_err() {
+            pass.tally.closed_errors += 1;
+            self.service.facts.limits.leave();
+            self.vacant.push(place);
+            return;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let decoder = Decoder::new(self.service.facts.settings.item_bytes_max);
+        let mut connection = Connection::new(stream, self.generation, decoder);
+        connection.queued = true;
+        if self.draining {
+            connection.drain();
+        }
+        self.connections[place as usize] = Some(connection);
+        self.queue.push_back(place);
+        pass.tally.connections += 1;
+    }
+
+    /// Serves one connection: one read, some rounds, one write.
+    fn serve(&mut self, place: u32, pass: &mut Pass<'_>) {
+        let Some(connection) = self.connections[place as usize].as_mut() else {
+            return;
+        };
+        connection.queued = false;
+        let (flow, starved) = turn(
+            &mut self.service,
+            connection,
+            place,
+            self.input_bytes_max,
+            pass,
+        );
+        if flow == Flow::Broken || connection.is_done() {
+            self.dismiss(place, pass);
+            return;
+        }
+        connection.input.rest(&mut self.service.pool);
+        let may_go_on = flow == Flow::Moved && connection.gather.is_none();
+        if starved {
+            connection.queued = true;
+            self.starved.push(place);
+        } else if may_go_on && (connection.readable || connection.has_work()) {
+            pass.tally.conn_yields += u64::from(connection.has_work());
+            connection.queued = true;
+            self.queue.push_back(place);
+        }
+    }
+
+    fn dismiss(&mut self, place: u32, pass: &mut Pass<'_>) {
+        if let Some(mut connection) = self.connections[place as usize].take() {
+            // Closing the descriptor would do it as well.
+            let _ = connection.stream.deregister(pass.registry);
+            self.vacant.push(place);
+            pass.tally.connections -= 1;
+            self.service.facts.limits.leave();
+        }
+    }
+
+    /// Hands out the replies of a parcel that has come back.
+    fn deliver(&mut self, parcel: &Parcel) {
+        if parcel.is_barrier() {
+            for &ticket in &parcel.tickets {
+                self.arrive(ticket, |purpose| {
+                    if let (Purpose::Count { sum, .. }, Some(part)) = (purpose, &parcel.snapshot) {
+                        sum.add(part);
+                    }
+                });
+            }
+            return;
+        }
+        for (ticket, text) in parcel.replies() {
+            self.arrive(ticket, |purpose| {
+                if let Purpose::Replies(replies) = purpose {
+                    replies.put(ticket.slot as usize, text);
+                }
+            });
+        }
+    }
+
+    /// One more reply is in for the connection that holds `ticket`, if it still lives.
+    fn arrive(&mut self, ticket: Ticket, take: impl FnOnce(&mut Purpose)) {
+        let place = ticket.connection as usize;
+        let Some(connection) = self.connections[place].as_mut() else {
+            return;
+        };
+        if connection.generation != ticket.generation {
+            return;
+        }
+        let Some(gather) = connection.gather.as_mut() else {
+            return;
+        };
+        take(&mut gather.purpose);
+        gather.outstanding -= 1;
+        if gather.outstanding == 0 {
+            self.service.complete(connection);
+            if !connection.queued {
+                connection.queued = true;
+                self.queue.push_back(ticket.connection);
+            }
+        }
+    }
+}
+
+/// One connection's turn: how its stream flows, and whether it waits for a parcel.
+fn turn(
+    service: &mut Service,
+    connection: &mut Connection,
+    place: u32,
+    input_bytes_max: usize,
+    pass: &mut Pass<'_>,
+) -> (Flow, bool) {
+    let flow = connection.write(&mut service.pool, pass.tally);
+    if flow != Flow::Moved || connection.gather.is_some() {
+        return (flow, false);
+    }
+    if connection.readable && !connection.closing && !connection.has_work() {
+        let flow = connection.read(&mut service.pool, input_bytes_max, pass.tally);
+        if flow == Flow::Broken {
+            return (flow, false);
+        }
+    }
+    let ticket = Ticket {
+        connection: place,
+        generation: connection.generation,
+        slot: 0,
+    };
+    let mut starved = false;
+    for _ in 0..ROUNDS {
+        match service.round(connection, ticket, pass) {
+            Round::Done => {}
+            Round::Starved => {
+                starved = true;
+                break;
+            }
+            Round::Hungry | Round::Full | Round::Away => break,
+        }
+    }
+    (connection.write(&mut service.pool, pass.tally), starved)
+}
+
+impl Front for TcpFront {
+    fn register(&mut self, _registry: &Registry, tokens: Tokens) -> io::Result<()> {
+        self.tokens = tokens;
+        Ok(())
+    }
+
+    fn ready(&mut self, local: usize, event: &Event) {
+        let Some(Some(connection)) = self.connections.get_mut(local) else {
+            return;
+        };
+        connection.readable |= event.is_readable();
+        connection.half_closed |= event.is_read_closed() || event.is_error();
+        if !connection.queued {
+            connection.queued = true;
+            self.queue.push_back(local as u32);
+        }
+    }
+
+    fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
+        let mut busy = false;
+        while let Some(stream) = self.intake.pop() {
+            busy = true;
+            self.admit(stream, pass);
+        }
+        while let Some((peer, parcel)) = pass.crossing.returned() {
+            busy = true;
+            self.deliver(&parcel);
+            pass.crossing.recycle(peer, parcel);
+            self.queue.extend(self.starved.drain(..));
+        }
+        for _ in 0..self.queue.len() {
+            busy = true;
+            if let Some(place) = self.queue.pop_front() {
+                self.serve(place, pass);
+            }
+        }
+        if busy { Activity::Busy } else { Activity::Idle }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue.is_empty() && self.intake.is_empty()
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+        for (place, connection) in self.connections.iter_mut().enumerate() {
+            if let Some(connection) = connection {
+                connection.drain();
+                if !connection.queued {
+                    connection.queued = true;
+                    self.queue.push_back(place as u32);
+                }
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.draining && self.vacant.len() == self.connections.len()
+    }
+}

@@ -1,0 +1,352 @@
+use herdwick_memcache::{Command, Decoded, Decoder, Get as Retrieval, Keys, Put as Storage, Verb};
+use herdwick_mica::{Arith, Delete, Get, HashKey, Mode, Op, Put, Request};
+
+use super::answer::{Answer, Shape};
+
+/// Most requests in a run: a get of 100 keys is one batch of the store.
+pub(crate) const RUN_REQUESTS: usize = 128;
+
+/// Where a connection stands in its input.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    /// The command to be read next; in the middle of a `get`, that `get`.
+    pub(crate) at: usize,
+    /// The keys of it that are left.
+    pub(crate) rest: Option<Rest>,
+}
+
+/// A `get` with keys left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    keys_at: usize,
+    keys_end: usize,
+    /// The command behind it.
+    next: usize,
+    with_cas: bool,
+    touch: Option<i32>,
+}
+
+/// How far a round has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) cursor: Cursor,
+    /// The input behind the cursor is not worth looking at before it has this many bytes.
+    pub(crate) need: usize,
+    /// How much of the stream behind the cursor is to be dropped.
+    pub(crate) swallow: u64,
+}
+
+impl Progress {
+    /// Everything up to `at` is done.
+    pub(crate) fn past(at: usize) -> Self {
+        Self::to(Cursor { at, rest: None })
+    }
+
+    /// Everything up to `cursor` is done.
+    pub(crate) fn to(cursor: Cursor) -> Self {
+        Self {
+            cursor,
+            need: 1,
+            swallow: 0,
+        }
+    }
+
+    /// The end of a run.
+    pub(crate) fn after(cursor: Cursor, stop: &Stop<'_>) -> Self {
+        let (need, swallow) = match *stop {
+            Stop::NeedMore(need) => (need, 0),
+            Stop::Swallow(swallow) => (1, swallow),
+            _ => (1, 0),
+        };
+        Self {
+            cursor,
+            need,
+            swallow,
+        }
+    }
+}
+
+/// Where a request begins, to come back to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    at: usize,
+    /// Its key, in a `get`.
+    keys_at: Option<usize>,
+}
+
+/// Which worker owns a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owners {
+    pub(crate) hash_key: HashKey,
+    pub(crate) workers: usize,
+    pub(crate) own: usize,
+}
+
+/// Consecutive requests of one connection that are executed as one batch: mutations first, then
+/// reads. So a read that finds no room for its reply can be executed again later: nothing behind it
+/// has changed what it will read.
+#[derive(Default)]
+pub(crate) struct Run<'a> {
+    pub(crate) requests: Vec<Request<'a>>,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) points: Vec<Point>,
+    /// The owner of each request's key.
+    pub(crate) owners: Vec<u16>,
+    /// Some requests are for other workers.
+    pub(crate) crosses: bool,
+}
+
+/// Why a run goes no further.
+pub(crate) enum Stop<'a> {
+    /// It is full, or what follows does not belong in it.
+    Full,
+    /// The input must first have this many bytes, from the cursor on.
+    NeedMore(usize),
+    /// This much of the stream after the cursor is to be dropped first.
+    Swallow(u64),
+    /// A command that is no request stands in front of an empty run.
+    Immediate {
+        command: Command<'a>,
+        used: usize,
+        swallow: u64,
+    },
+    /// Hang up.
+    Close,
+}
+
+impl<'a> Run<'a> {
+    /// Starts a run over the lists of an earlier one.
+    pub(crate) fn reuse(old: Run<'_>) -> Self {
+        let mut run = Self {
+            requests: crate::recycle(old.requests),
+            answers: old.answers,
+            points: old.points,
+            owners: old.owners,
+            crosses: false,
+        };
+        run.answers.clear();
+        run.points.clear();
+        run.owners.clear();
+        run
+    }
+
+    /// Reads requests from `input`, moving `cursor` behind them.
+    pub(crate) fn collect(
+        &mut self,
+        input: &'a [u8],
+        cursor: &mut Cursor,
+        decoder: &mut Decoder,
+        owners: &Owners,
+    ) -> Stop<'a> {
+        loop {
+            if let Some(rest) = cursor.rest {
+                cursor.rest = self.retrieve(input, cursor.at, rest, owners);
+                if cursor.rest.is_some() {
+                    return Stop::Full;
+                }
+                cursor.at = rest.next;
+            }
+            if cursor.at == input.len() {
+                return Stop::NeedMore(1);
+            }
+            if self.requests.len() >= RUN_REQUESTS {
+                return Stop::Full;
+            }
+            let (command, used, swallow) = match decoder.decode(&input[cursor.at..]) {
+                Decoded::NeedMore { at } => return Stop::NeedMore(at),
+                Decoded::Close if self.requests.is_empty() => return Stop::Close,
+                Decoded::Close => return Stop::Full,
+                Decoded::Command {
+                    command,
+                    used,
+                    swallow,
+                } => (command, used, swallow),
+            };
+            if let Command::Get(get) = command
+                && let Some(rest) = Rest::new(&get, input, cursor.at + used)
+            {
+                cursor.rest = Some(rest);
+                continue;
+            }
+            let Some((key, op, answer)) = mutation(&command) else {
+                if !self.requests.is_empty() {
+                    return Stop::Full;
+                }
+                return Stop::Immediate {
+                    command,
+                    used,
+                    swallow,
+                };
+            };
+            if self.answers.last().is_some_and(|last| last.is_read()) {
+                return Stop::Full;
+            }
+            let point = Point {
+                at: cursor.at,
+                keys_at: None,
+            };
+            self.push(key, op, answer, point, owners);
+            cursor.at += used;
+            if swallow > 0 {
+                return Stop::Swallow(swallow);
+            }
+        }
+    }
+
+    /// Takes the keys of a `get`, as many as there is room for; gives back what is left.
+    fn retrieve(
+        &mut self,
+        input: &'a [u8],
+        at: usize,
+        mut rest: Rest,
+        owners: &Owners,
+    ) -> Option<Rest> {
+        let mut keys = Keys::new(&input[rest.keys_at..rest.keys_end]);
+        let op = Op::Get(Get {
+            touch: rest.touch,
+            ..Get::default()
+        });
+        while self.requests.len() < RUN_REQUESTS {
+            let point = Point {
+                at,
+                keys_at: Some(rest.keys_end - keys.rest().len()),
+            };
+            let key = keys.next()?;
+            let last = keys.rest().iter().all(|&byte| byte == b' ');
+            let shape = Shape::Value {
+                with_cas: rest.with_cas,
+                touched: rest.touch.is_some(),
+                last,
+            };
+            let answer = Answer {
+                shape,
+                noreply: false,
+            };
+            self.push(key, op, answer, point, owners);
+            if last {
+                return None;
+            }
+        }
+        rest.keys_at = rest.keys_end - keys.rest().len();
+        Some(rest)
+    }
+
+    fn push(&mut self, key: &'a [u8], op: Op<'a>, answer: Answer, point: Point, owners: &Owners) {
+        let hash = owners.hash_key.hash(key);
+        let owner = hash.partition(owners.workers);
+        self.crosses |= owner != owners.own;
+        self.requests.push(Request { hash, key, op });
+        self.answers.push(answer);
+        self.points.push(point);
+        // Partitions are numbered by 16 bits.
+        self.owners.push(owner as u16);
+    }
+}
+
+impl Rest {
+    /// All keys of a `get` that ends at `next`; `None` if it has none (`gat` may).
+    fn new(get: &Retrieval<'_>, input: &[u8], next: usize) -> Option<Self> {
+        get.keys.clone().next()?;
+        let keys = get.keys.rest();
+        // The keys are a part of the input: where they begin is the distance of the two.
+        let keys_at = keys.as_ptr() as usize - input.as_ptr() as usize;
+        Some(Self {
+            keys_at,
+            keys_end: keys_at + keys.len(),
+            next,
+            with_cas: get.with_cas,
+            touch: get.touch,
+        })
+    }
+}
+
+impl Cursor {
+    /// How much of the input it has passed, and the same cursor once that is gone.
+    pub(crate) fn rebased(self) -> (usize, Self) {
+        let rest = self.rest.map(|rest| Rest {
+            keys_at: rest.keys_at - self.at,
+            keys_end: rest.keys_end - self.at,
+            next: rest.next - self.at,
+            ..rest
+        });
+        (self.at, Self { at: 0, rest })
+    }
+
+    /// The cursor from which the request at `point` is read again.
+    pub(crate) fn back_to(point: Point, input: &[u8]) -> Self {
+        let rest = point.keys_at.and_then(|keys_at| {
+            let decoded = Decoder::new(0).decode(&input[point.at..]);
+            let Decoded::Command {
+                command: Command::Get(get),
+                used,
+                ..
+            } = decoded
+            else {
+                return None;
+            };
+            let rest = Rest::new(&get, input, point.at + used)?;
+            Some(Rest { keys_at, ..rest })
+        });
+        Self { at: point.at, rest }
+    }
+}
+
+/// The request that a command other than `get` is, if it is one.
+fn mutation<'a>(command: &Command<'a>) -> Option<(&'a [u8], Op<'a>, Answer)> {
+    let (key, op, shape, noreply) = match *command {
+        Command::Put(put) => (put.key, storage(&put), storage_shape(put.verb), put.noreply),
+        Command::Arith(arith) => {
+            let op = Op::Arith(Arith {
+                decrement: arith.decrement,
+                delta: arith.delta,
+                ..Arith::default()
+            });
+            let decrement = arith.decrement;
+            (arith.key, op, Shape::Number { decrement }, arith.noreply)
+        }
+        Command::Touch(touch) => {
+            let op = Op::Get(Get {
+                touch: Some(touch.exptime),
+                ..Get::default()
+            });
+            (touch.key, op, Shape::Touched, touch.noreply)
+        }
+        Command::Delete(delete) => {
+            let op = Op::Delete(Delete::default());
+            (delete.key, op, Shape::Deleted, delete.noreply)
+        }
+        Command::Oversized(put) if put.verb == Verb::Set => {
+            let op = Op::Delete(Delete::default());
+            (put.key, op, Shape::TooLarge, put.noreply)
+        }
+        _ => return None,
+    };
+    Some((key, op, Answer { shape, noreply }))
+}
+
+fn storage<'a>(put: &Storage<'a>) -> Op<'a> {
+    let (mode, compare) = match put.verb {
+        Verb::Set => (Mode::Set, None),
+        Verb::Add => (Mode::Add, None),
+        Verb::Replace => (Mode::Replace, None),
+        Verb::Append => (Mode::Append, None),
+        Verb::Prepend => (Mode::Prepend, None),
+        Verb::Cas(unique) => (Mode::Set, Some(unique)),
+    };
+    Op::Put(Put {
+        mode,
+        value: put.value,
+        flags: put.flags,
+        exptime: put.exptime,
+        compare,
+        ..Put::default()
+    })
+}
+
+fn storage_shape(verb: Verb) -> Shape {
+    match verb {
+        Verb::Cas(_) => Shape::Swapped,
+        Verb::Append | Verb::Prepend => Shape::Extended,
+        Verb::Set | Verb::Add | Verb::Replace => Shape::Stored,
+    }
+}

@@ -1,0 +1,259 @@
+use std::sync::Arc;
+
+use herdwick_mica::{Execute, Request};
+
+use super::{
+    answer::{Answer, DEFERRED, Speaker},
+    buffer::Pool,
+    connection::Connection,
+    gather::{Gather, Purpose, Replies},
+    run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
+};
+use crate::{facts::Facts, front::Pass, parcel::Ticket, recycle};
+
+/// Serves connections, one round at a time: reads a run of requests, executes it here or sends
+/// parts of it away, and says the replies.
+pub(crate) struct Service {
+    pub(crate) pool: Pool,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) owners: Owners,
+    run: Run<'static>,
+    marks: Vec<u32>,
+    own: Own,
+    #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
+    spare: Vec<Box<Replies>>,
+}
+
+/// The requests of a scattered run that stay here.
+#[derive(Default)]
+struct Own {
+    requests: Vec<Request<'static>>,
+    answers: Vec<Answer>,
+    slots: Vec<usize>,
+    text: Vec<u8>,
+}
+
+/// Unused lists of replies that a worker keeps.
+const SPARE: usize = 64;
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Something was done; there may be more.
+    Done,
+    /// The input holds no whole command.
+    Hungry,
+    /// The peer has to read first.
+    Full,
+    /// Other workers are at it.
+    Away,
+    /// All parcels to some worker are under way; nothing was done.
+    Starved,
+}
+
+impl Service {
+    pub(crate) fn new(facts: Arc<Facts>, owners: Owners) -> Self {
+        Self {
+            pool: Pool::default(),
+            facts,
+            owners,
+            run: Run::default(),
+            marks: Vec::with_capacity(RUN_REQUESTS),
+            own: Own::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// One round of `connection`, whose tickets begin with `ticket`.
+    pub(crate) fn round(
+        &mut self,
+        connection: &mut Connection,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Round {
+        if !connection.swallow() || !connection.has_work() {
+            return Round::Hungry;
+        }
+        if connection.output.is_full() {
+            return Round::Full;
+        }
+        let mut run = Run::reuse(std::mem::take(&mut self.run));
+        let mut cursor = connection.cursor;
+        let input = connection.input.data();
+        let stop = run.collect(input, &mut cursor, &mut connection.decoder, &self.owners);
+        let after = Progress::after(cursor, &stop);
+        if run.requests.is_empty() {
+            let begun = super::immediate::begin(self, &mut connection.output, stop, ticket, pass);
+            self.run = Run::reuse(run);
+            return super::immediate::end(connection, begun, after);
+        }
+        if run.crosses {
+            let scattered = self.scatter(&run, input, after, ticket, pass);
+            self.run = Run::reuse(run);
+            return self.await_replies(connection, scattered);
+        }
+        let out = connection.output.buffer(&mut self.pool);
+        let progress = execute(&run, out, &mut self.marks, pass).map_or(after, |deferred| {
+            Progress::to(Cursor::back_to(run.points[deferred], input))
+        });
+        self.run = Run::reuse(run);
+        connection.advance(progress);
+        Round::Done
+    }
+
+    /// Sends the requests for others away and executes the rest. `None`: no parcel was to be had.
+    fn scatter(
+        &mut self,
+        run: &Run<'_>,
+        input: &[u8],
+        after: Progress,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Option<Gather> {
+        let (sent, outstanding) = send_away(run, &self.owners, ticket, pass);
+        if sent == 0 {
+            return None;
+        }
+        let after = match run.points.get(sent) {
+            Some(&point) => Progress::to(Cursor::back_to(point, input)),
+            None => after,
+        };
+        let mut replies = self.spare.pop().unwrap_or_default();
+        replies.expect(&run.points[..sent], after);
+        self.execute_own(run, sent, &mut replies, pass);
+        Some(Gather {
+            outstanding,
+            purpose: Purpose::Replies(replies),
+        })
+    }
+
+    fn execute_own(
+        &mut self,
+        run: &Run<'_>,
+        count: usize,
+        replies: &mut Replies,
+        pass: &mut Pass<'_>,
+    ) {
+        let own = &mut self.own;
+        let mut requests = recycle(std::mem::take(&mut own.requests));
+        own.answers.clear();
+        own.slots.clear();
+        own.text.clear();
+        self.marks.clear();
+        for slot in (0..count).filter(|&slot| usize::from(run.owners[slot]) == self.owners.own) {
+            requests.push(run.requests[slot]);
+            own.answers.push(run.answers[slot]);
+            own.slots.push(slot);
+        }
+        let mut speaker = Speaker {
+            requests: &requests,
+            answers: &own.answers,
+            out: &mut own.text,
+            marks: &mut self.marks,
+            tally: pass.tally,
+        };
+        pass.store.execute(pass.clock, &requests, &mut speaker);
+        own.requests = recycle(requests);
+        let mut from = 0;
+        for (&slot, &mark) in own.slots.iter().zip(&self.marks) {
+            let text = (mark != DEFERRED).then(|| {
+                let text = &own.text[from..mark as usize];
+                from = mark as usize;
+                text
+            });
+            replies.put(slot, text);
+        }
+        own.text.shrink_to(super::answer::OUTPUT_BYTES);
+    }
+
+    fn await_replies(&mut self, connection: &mut Connection, gather: Option<Gather>) -> Round {
+        let Some(gather) = gather else {
+            return Round::Starved;
+        };
+        let outstanding = gather.outstanding;
+        connection.gather = Some(gather);
+        if outstanding == 0 {
+            self.complete(connection);
+            return Round::Done;
+        }
+        Round::Away
+    }
+
+    /// Says the replies that have all come in, and moves on.
+    pub(crate) fn complete(&mut self, connection: &mut Connection) {
+        let Some(gather) = connection.gather.take() else {
+            return;
+        };
+        let out = connection.output.buffer(&mut self.pool);
+        match gather.purpose {
+            Purpose::Replies(mut replies) => {
+                let progress = replies.say(out, connection.input.data());
+                connection.advance(progress);
+                replies.shrink();
+                if self.spare.len() < SPARE {
+                    self.spare.push(replies);
+                }
+            }
+            Purpose::Flush { noreply: false } => {
+                out.extend_from_slice(herdwick_memcache::text::OK);
+            }
+            Purpose::Flush { noreply: true } => {}
+            Purpose::Count { topic, clock, sum } => self.facts.say(topic, clock, &sum, out),
+        }
+    }
+}
+
+/// Puts the requests for others into parcels; returns how many requests, from the first, go ahead,
+/// and how many of those are away.
+fn send_away(
+    run: &Run<'_>,
+    owners: &Owners,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> (usize, usize) {
+    let mut away = 0;
+    for (slot, request) in run.requests.iter().enumerate() {
+        let owner = usize::from(run.owners[slot]);
+        if owner == owners.own {
+            continue;
+        }
+        // A run has fewer than 2^32 requests.
+        let ticket = Ticket {
+            slot: slot as u32,
+            ..ticket
+        };
+        if pass
+            .crossing
+            .send(owner, request, run.answers[slot], ticket)
+            .is_err()
+        {
+            pass.tally.parcels_exhausted += 1;
+            return (slot, away);
+        }
+        away += 1;
+    }
+    (run.requests.len(), away)
+}
+
+/// Executes a run whose keys are all here; returns the first read whose reply found no room.
+fn execute(
+    run: &Run<'_>,
+    out: &mut Vec<u8>,
+    marks: &mut Vec<u32>,
+    pass: &mut Pass<'_>,
+) -> Option<usize> {
+    marks.clear();
+    let mut speaker = Speaker {
+        requests: &run.requests,
+        answers: &run.answers,
+        out,
+        marks,
+        tally: pass.tally,
+    };
+    pass.store.execute(pass.clock, &run.requests, &mut speaker);
+    // Deferrals are the reads at the end.
+    match marks.last() {
+        Some(&DEFERRED) => marks.iter().position(|&mark| mark == DEFERRED),
+        _ => None,
+    }
+}

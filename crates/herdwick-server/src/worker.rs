@@ -1,0 +1,183 @@
+use std::{sync::Arc, time::Duration};
+
+use herdwick_mica::Store;
+use mio::{Events, Poll};
+
+use crate::{
+    crossing::Crossing,
+    front::{Activity, Front, Pass, Tokens},
+    parcel::{Order, Parcel},
+    parking::Bell,
+    stopping::Stopping,
+    tally::{Snapshot, Tally},
+    time::Timer,
+};
+
+/// While a front finds work in memory, the sockets are looked at once in so many passes.
+const SOCKET_PASSES: u32 = 16;
+/// A sleeping worker wakes at least this often, to notice the time.
+const TICK: Duration = Duration::from_secs(1);
+/// Connections that have not finished this long after the shutdown began are cut.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Readiness taken from the kernel at a time.
+pub(crate) const EVENTS: usize = 256;
+/// Parcels executed between two looks at the fronts.
+const PARCELS: usize = 16;
+
+/// One thread, one partition, and the ways into it.
+pub(crate) struct Worker {
+    pub(crate) store: Store,
+    pub(crate) fronts: Vec<Box<dyn Front + Send>>,
+    pub(crate) crossing: Crossing,
+    pub(crate) poll: Poll,
+    pub(crate) events: Events,
+    pub(crate) bell: Bell,
+    pub(crate) timer: Timer,
+    pub(crate) spin: Duration,
+    pub(crate) stopping: Arc<Stopping>,
+    pub(crate) tally: Tally,
+    /// When the drain ends, once it has begun.
+    pub(crate) drain_end: Option<Duration>,
+    /// This worker has nothing left to drain.
+    pub(crate) drained: bool,
+}
+
+/// What a pass has found, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Nothing,
+    /// Work that an event announced.
+    ByEvents,
+    /// Work that a front found by looking at memory.
+    InMemory,
+}
+
+impl Worker {
+    /// Serves until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut last_work = Duration::ZERO;
+        let mut passes = 0u32;
+        loop {
+            let now = self.timer.now();
+            let found = self.pass(now);
+            if found != Found::Nothing {
+                last_work = now;
+            }
+            if self.stopping.is_set() && self.has_stopped(now) {
+                return;
+            }
+            passes = passes.wrapping_add(1);
+            if found == Found::InMemory && !passes.is_multiple_of(SOCKET_PASSES) {
+                continue;
+            }
+            if now.saturating_sub(last_work) < self.spin || found != Found::Nothing {
+                self.look(Duration::ZERO);
+            } else {
+                self.sleep();
+            }
+        }
+    }
+
+    /// One pass: other workers' requests, then every front.
+    fn pass(&mut self, now: Duration) -> Found {
+        let clock = self.timer.clock(now);
+        let mut found = Found::Nothing;
+        for _ in 0..PARCELS {
+            let Some((peer, mut parcel)) = self.crossing.arrived() else {
+                break;
+            };
+            found = Found::ByEvents;
+            self.obey(&mut parcel, now);
+            self.crossing.give_back(peer, parcel);
+        }
+        let mut pass = Pass {
+            clock,
+            store: &mut self.store,
+            crossing: &mut self.crossing,
+            tally: &mut self.tally,
+            registry: self.poll.registry(),
+        };
+        for front in &mut self.fronts {
+            if front.pass(&mut pass) == Activity::Busy {
+                let kind = if front.polls_memory() {
+                    Found::InMemory
+                } else {
+                    Found::ByEvents
+                };
+                found = found.max(kind);
+            }
+        }
+        self.crossing.depart();
+        found
+    }
+
+    /// Does what a parcel from another worker asks for.
+    fn obey(&mut self, parcel: &mut Parcel, now: Duration) {
+        let clock = self.timer.clock(now);
+        match parcel.order {
+            Order::Execute => {
+                self.crossing
+                    .execute(parcel, &mut self.store, clock, &mut self.tally);
+            }
+            Order::Flush(at) => self.store.flush(clock.second, at),
+            Order::Reset => self.tally.reset(),
+            Order::Count => {
+                let mut snapshot = Snapshot {
+                    tally: self.tally,
+                    store: self.store.counters(),
+                    slots: self.store.slots() as u64,
+                    drops: Vec::new(),
+                };
+                for front in &self.fronts {
+                    front.drops(&mut snapshot.drops);
+                }
+                parcel.snapshot = Some(Box::new(snapshot));
+            }
+        }
+    }
+
+    /// Takes readiness from the kernel.
+    fn look(&mut self, patience: Duration) {
+        if self.poll.poll(&mut self.events, Some(patience)).is_err() {
+            // Interrupted by a signal: the next pass looks again.
+            return;
+        }
+        for event in &self.events {
+            let (front, local) = Tokens::split(event.token());
+            if let Some(front) = self.fronts.get_mut(front) {
+                front.ready(local, event);
+            }
+        }
+    }
+
+    /// Sleeps until something arrives, unless something already has.
+    fn sleep(&mut self) {
+        self.bell.flag().raise();
+        let mut may_sleep =
+            self.crossing.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
+        for front in &mut self.fronts {
+            may_sleep &= front.arm();
+        }
+        self.look(if may_sleep { TICK } else { Duration::ZERO });
+        self.bell.flag().lower();
+        for front in &mut self.fronts {
+            front.disarm();
+        }
+    }
+
+    /// Drains, and says whether the worker may end: when all have drained, for until then others
+    /// may need this partition.
+    fn has_stopped(&mut self, now: Duration) -> bool {
+        let end = *self.drain_end.get_or_insert_with(|| {
+            for front in &mut self.fronts {
+                front.drain();
+            }
+            now + DRAIN
+        });
+        if !self.drained && self.fronts.iter().all(|front| front.is_drained()) {
+            self.drained = true;
+            self.stopping.one_drained();
+        }
+        self.stopping.all_drained() || now >= end
+    }
+}
