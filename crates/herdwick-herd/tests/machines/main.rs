@@ -3,5 +3,7 @@
 mod at_most_once;
 mod hostile;
 mod model;
+mod odd_replies;
 mod rig;
 mod round_trip;
+mod schedules;

@@ -40,9 +40,9 @@ pub(crate) struct Worker<E> {
     pub(crate) port: SeededPort,
     pub(crate) side: ServerSide,
     pub(crate) exec: E,
+    pub(crate) cq: CqId,
+    pub(crate) replies: QpId,
     pd: PdId,
-    cq: CqId,
-    replies: QpId,
 }
 
 /// One client and its port.

@@ -1,0 +1,129 @@
+//! What a client makes of messages that answer nothing it asked.
+
+use herdwick_fabric::{Payload, Port, SendOp, SendWr};
+use herdwick_herd::{
+    ClientCounters, Outcome,
+    wire::{Epoch, ReplyHead, ReplyStatus, Sequence, imm},
+};
+use herdwick_mica::{Get, Op, Put};
+
+use crate::{
+    model::Model,
+    rig::{BLANK, HASH_KEY, Rig, request},
+};
+
+const EPOCH: u16 = 9;
+
+struct Forger {
+    rig: Rig<Model>,
+}
+
+impl Forger {
+    fn new() -> Self {
+        let mut rig = Rig::new(1, 4, vec![Model::default(); 2]);
+        rig.join(EPOCH);
+        Self { rig }
+    }
+
+    /// Sends `bytes` to the client as worker 0, which gives no outcome.
+    fn send(&mut self, bytes: &[u8], imm: Option<u32>) {
+        let to = self.rig.clients[0].leases[0].address;
+        let worker = &mut self.rig.workers[0];
+        let send = SendWr {
+            wr_id: 0,
+            op: SendOp::Send {
+                payload: Payload::Inline(bytes),
+                imm,
+                to: Some(to),
+            },
+            signaled: true,
+            solicited: false,
+        };
+        worker.port.post_send(worker.replies, &[send]).unwrap();
+        self.rig.advance();
+        let worker = &mut self.rig.workers[0];
+        worker.port.poll(worker.cq, &mut [BLANK; 4]);
+        self.rig
+            .poll_clients(&mut |_, _, outcome| panic!("{outcome:?}"));
+    }
+
+    fn counters(&self) -> ClientCounters {
+        *self.rig.clients[0].side.counters()
+    }
+
+    /// The client still makes its round trips, on every slot and both workers.
+    fn still_serves(&mut self) {
+        for n in 0..32 {
+            let key = format!("key {n}");
+            let op = Op::Put(Put {
+                value: b"v",
+                ..Put::default()
+            });
+            self.rig.call(0, key.as_bytes(), op, |outcome| {
+                assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+            });
+        }
+        assert_eq!(self.counters().recvs_short, 0);
+    }
+}
+
+fn head(status: u8, epoch: u16) -> [u8; 8] {
+    let bare = ReplyHead::bare(ReplyStatus::Done, Epoch::new(epoch).unwrap());
+    (bare.0 & !0xff | u64::from(status)).to_le_bytes()
+}
+
+#[test]
+fn messages_that_are_no_replies_are_counted_and_cost_no_recv() {
+    let mut forger = Forger::new();
+    let name = Some(imm(0, Sequence::new(0)));
+    let cut = [&head(1, EPOCH)[..], &[0; 4]].concat();
+    let too_large_without_length = [&head(11, EPOCH)[..], &[0; 8]].concat();
+    let cases: [(&[u8], Option<u32>); 9] = [
+        (&[], name),
+        (&head(1, EPOCH)[..7], name),
+        (&cut, name),
+        (&head(0, EPOCH), name),
+        (&head(12, EPOCH), name),
+        (&head(255, EPOCH), name),
+        (&too_large_without_length, name),
+        (&head(1, EPOCH), None),
+        (&head(1, EPOCH), Some(imm(200, Sequence::new(0)))),
+    ];
+    for round in 0..10 {
+        for (n, (bytes, imm)) in cases.into_iter().enumerate() {
+            forger.send(bytes, imm);
+            let expected = round * cases.len() + n + 1;
+            assert_eq!(forger.counters().malformed_replies, expected as u64, "{n}");
+        }
+    }
+    // A reply in another worker's name arrives at the wrong queue pair.
+    forger.send(&head(1, EPOCH), Some(imm(1, Sequence::new(0))));
+    assert_eq!(forger.counters().malformed_replies, 91);
+    forger.still_serves();
+}
+
+#[test]
+fn replies_of_another_lease_are_dropped() {
+    let mut forger = Forger::new();
+    let side = &mut forger.rig.clients[0].side;
+    let key = (0..)
+        .map(|n| format!("{n}"))
+        .find(|key| HASH_KEY.hash(key.as_bytes()).partition(2) == 0);
+    let key = key.unwrap();
+    side.submit(&request(key.as_bytes(), Op::Get(Get::default())), 1)
+        .unwrap();
+    forger.send(&head(2, EPOCH + 1), Some(imm(0, Sequence::new(0))));
+    assert_eq!(forger.counters().stale_epoch, 1);
+    assert_eq!(forger.counters().answers, 0);
+}
+
+#[test]
+fn replies_to_nothing_outstanding_are_dropped() {
+    let mut forger = Forger::new();
+    for sequence in [0, 1, 4, 77, (1 << 24) - 1] {
+        forger.send(&head(1, EPOCH), Some(imm(0, Sequence::new(sequence))));
+    }
+    assert_eq!(forger.counters().stale_replies, 5);
+    forger.still_serves();
+    assert_eq!(forger.counters().stale_replies, 5);
+}
