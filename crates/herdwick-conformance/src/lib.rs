@@ -26,13 +26,14 @@
 //! ```
 //!
 //! Behaviours speak to [`Party`] alone, so a party may live in another process: implement the
-//! trait over a pipe.
+//! trait over a stream, or have [`far`] do it.
 //!
 //! [`seeded`] is a whole provider inside one process, under virtual time, whose every accident is
 //! drawn from a seed: the place to test a protocol against loss, reordering and dead peers.
 #![forbid(unsafe_code)]
 
 mod behaviours;
+pub mod far;
 mod party;
 pub mod seeded;
 mod stage;

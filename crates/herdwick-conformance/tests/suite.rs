@@ -2,12 +2,14 @@
 //! fewer capabilities, and, on RC, in a storm.
 
 use std::{
+    os::unix::net::UnixStream,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
 use herdwick_conformance::{
     Fixture, LocalParty, Party,
+    far::{FarParty, serve},
     seeded::{Faults, SeededNetwork},
 };
 use herdwick_fabric::{Atomics, Capabilities, Device, PortLimits};
@@ -99,6 +101,32 @@ mod lean {
         },
         faults: Faults::default(),
     });
+}
+
+/// Side B is spoken for over a stream, as if it were in another process.
+struct Far;
+
+impl Fixture for Far {
+    fn pair(&self) -> [Box<dyn Party>; 2] {
+        let claims = lossless();
+        let [near, there] = pair(&claims, &claims, &Faults::default());
+        let (here, other) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || serve(there, other).unwrap());
+        [near, Box::new(FarParty::new(here, claims).unwrap())]
+    }
+
+    fn rounds(&self) -> u64 {
+        200
+    }
+
+    fn quiet(&self) -> usize {
+        50
+    }
+}
+
+mod far {
+    use super::*;
+    herdwick_conformance::conformance!(Far);
 }
 
 /// Claims what it has not: an alarm that this does not set off is no alarm.
