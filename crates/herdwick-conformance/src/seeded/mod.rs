@@ -7,7 +7,7 @@
 //! the same run, event by event ([`SeededNetwork::trace`]).
 //!
 //! What it does with messages is [`Faults`]; what it promises is a
-//! [`Capabilities`](herdwick_fabric::Capabilities) value that the test may change, such as
+//! [`Capabilities`] value that the test may change, such as
 //! `ordered_write: false`.
 //!
 //! - **RC** retries underneath: exactly once, in order. A peer that does not answer for
