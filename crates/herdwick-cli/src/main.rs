@@ -1,6 +1,8 @@
 //! The `herdwick` command: parses, wires, launches.
 #![forbid(unsafe_code)]
 
+mod client;
+mod doctor;
 mod serve;
 
 use std::process::ExitCode;
@@ -18,10 +20,20 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(serve::ServeArgs),
+    Get(client::GetArgs),
+    Set(client::SetArgs),
+    Delete(client::DeleteArgs),
+    Stats(client::StatsArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
+        Command::Get(args) => client::run(&args.server, |client| client::get(client, &args)),
+        Command::Set(args) => client::run(&args.server, |client| client::set(client, &args)),
+        Command::Delete(args) => client::run(&args.server, |client| client::delete(client, &args)),
+        Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
+        Command::Doctor(args) => doctor::run(&args),
     }
 }

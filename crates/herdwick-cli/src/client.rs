@@ -1,0 +1,232 @@
+//! `herdwick get`, `set`, `delete`, `stats`: the client from a shell. Exit codes: 0 found or done,
+//! 1 not there, 2 an error.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal, Read, Write},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    process::ExitCode,
+};
+
+use clap::Args;
+use herdwick::{Client, DialError, Error, Item, Put, Ttl};
+
+/// Which server.
+#[derive(Args, Debug)]
+pub(crate) struct Server {
+    /// Where the server listens: HOST:PORT, or the path of a unix socket.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
+    server: String,
+}
+
+/// Read values: one key's as it is, several as lines of key, tab, value.
+///
+/// Exit code 1 if a key is not there.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// What to read.
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
+}
+
+/// Store a value.
+#[derive(Args, Debug)]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Its name.
+    key: OsString,
+    /// The value; - reads it from standard input.
+    value: OsString,
+    /// Seconds until it goes; without, it stays until it is evicted.
+    #[arg(long, value_name = "S")]
+    ttl: Option<u32>,
+    /// A number kept with the value.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    flags: u32,
+}
+
+/// Remove a value. Exit code 1 if there is none.
+#[derive(Args, Debug)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// What to remove.
+    key: OsString,
+}
+
+/// Show the server's statistics.
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Which, such as settings or items; without, the general ones.
+    #[arg(default_value = "", value_name = "ARG")]
+    argument: String,
+}
+
+/// Whether what was asked for was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Found,
+    Missing,
+}
+
+/// Why a subcommand failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Client(#[from] Error),
+    #[error("cannot read the value from standard input: {0}")]
+    Input(io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Connects, runs `command`, says what went wrong.
+pub(crate) fn run(
+    server: &Server,
+    command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
+) -> ExitCode {
+    let outcome = Client::connect(&server.server)
+        .map_err(Failure::from)
+        .and_then(|mut client| command(&mut client));
+    match outcome {
+        Ok(Outcome::Found) => ExitCode::SUCCESS,
+        Ok(Outcome::Missing) => ExitCode::from(1),
+        Err(failure) => {
+            eprintln!("herdwick: {failure}{}", advice(&failure));
+            ExitCode::from(2)
+        }
+    }
+}
+
+pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Failure> {
+    let keys: Vec<&[u8]> = args.keys.iter().map(|key| key.as_bytes()).collect();
+    let items = client.get_many(&keys)?;
+    show(
+        &mut io::stdout().lock(),
+        io::stdout().is_terminal(),
+        &keys,
+        &items,
+    )?;
+    let misses = keys.iter().zip(&items).filter(|(_, item)| item.is_none());
+    let mut outcome = Outcome::Found;
+    for (key, _) in misses {
+        eprintln!("herdwick: {}: not there", key.escape_ascii());
+        outcome = Outcome::Missing;
+    }
+    Ok(outcome)
+}
+
+pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, Failure> {
+    let value = if args.value == "-" {
+        let mut value = Vec::new();
+        io::stdin()
+            .lock()
+            .read_to_end(&mut value)
+            .map_err(Failure::Input)?;
+        value
+    } else {
+        args.value.clone().into_vec()
+    };
+    let ttl = args.ttl.map_or(Ttl::Never, Ttl::Seconds);
+    client.set(
+        args.key.as_bytes(),
+        Put::new(&value).ttl(ttl).flags(args.flags),
+    )?;
+    Ok(Outcome::Found)
+}
+
+pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, Failure> {
+    let found = client.delete(args.key.as_bytes())?;
+    Ok(if found {
+        Outcome::Found
+    } else {
+        Outcome::Missing
+    })
+}
+
+pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, Failure> {
+    let stats = client.stats(&args.argument)?;
+    let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = io::stdout().lock();
+    for (name, value) in stats {
+        writeln!(out, "{name:width$}  {value}")?;
+    }
+    Ok(Outcome::Found)
+}
+
+/// A single value goes out byte for byte, so that it can go into a file; a terminal gets its line
+/// ended.
+fn show(
+    out: &mut impl Write,
+    terminal: bool,
+    keys: &[&[u8]],
+    items: &[Option<Item>],
+) -> io::Result<()> {
+    if let [Some(item)] = items {
+        out.write_all(&item.value)?;
+        if terminal {
+            out.write_all(b"\n")?;
+        }
+        return out.flush();
+    }
+    for (key, item) in keys.iter().zip(items) {
+        if let Some(item) = item {
+            out.write_all(&[*key, b"\t", &item.value, b"\n"].concat())?;
+        }
+    }
+    out.flush()
+}
+
+/// What to type next, where we know.
+fn advice(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Client(Error::Unreachable {
+            reason: DialError::Io(kind),
+            ..
+        }) => match kind {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                "; start one with `herdwick serve`, or name another with --server"
+            }
+            _ => "; name another with --server",
+        },
+        Failure::Client(Error::UnknownOutcome(_)) => "; `herdwick get` shows which",
+        Failure::Client(Error::TooLarge) => {
+            "; a server started with a larger `herdwick serve -I` takes it"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(value: &str) -> Option<Item> {
+        Some(Item {
+            value: value.into(),
+            flags: 0,
+            version: 1,
+        })
+    }
+
+    fn shown(terminal: bool, keys: &[&str], items: &[Option<Item>]) -> String {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        let mut out = Vec::new();
+        show(&mut out, terminal, &keys, items).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn one_value_is_shown_as_it_is_and_several_with_their_keys() {
+        assert_eq!(shown(false, &["a"], &[item("1")]), "1");
+        assert_eq!(shown(true, &["a"], &[item("1")]), "1\n");
+        assert_eq!(shown(false, &["a"], &[None]), "");
+        let three = [item("1"), None, item("3")];
+        assert_eq!(shown(false, &["a", "b", "c"], &three), "a\t1\nc\t3\n");
+    }
+}

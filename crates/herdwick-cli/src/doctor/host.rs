@@ -1,0 +1,338 @@
+//! What the host offers to whatever runs on it.
+
+use std::fs;
+
+use herdwick_mem::Arena;
+use rustix::{
+    process::{Resource, Rlimit, getrlimit},
+    thread::{MembarrierCommand, membarrier_query, sched_getaffinity},
+};
+
+use super::report::{Check, Checks};
+
+/// `herdwick serve` takes no more workers than this unless asked.
+const WORKERS_DEFAULT_MAX: usize = 4;
+/// Descriptors that a server of 1,024 connections and 64 leases of 4 workers holds: a lease holds a
+/// socket and at most 8 a worker.
+const DESCRIPTORS_WANTED: u64 = 1024 + 64 * (1 + 4 * 8);
+
+pub(super) fn checks() -> Checks {
+    Checks::from([
+        (
+            "kernel",
+            kernel(fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
+        ),
+        ("huge_pages", huge_pages(&try_huge_pages())),
+        ("cpus", cpus(allowed_cpus())),
+        ("descriptors", descriptors(getrlimit(Resource::Nofile))),
+        ("locked_memory", locked_memory(getrlimit(Resource::Memlock))),
+        ("membarrier", membarrier(has_membarrier())),
+    ])
+}
+
+fn kernel(release: Option<String>) -> Check {
+    match release.as_deref().map(str::trim) {
+        Some(release) => Check::works(format!("Linux {release}")).fact("release", release),
+        None => Check::would_work_if("/proc cannot be read", "mount -t proc proc /proc"),
+    }
+}
+
+/// What was asked for and what came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HugePages {
+    /// The word in brackets, or none without the feature.
+    setting: Option<String>,
+    asked: usize,
+    /// `None` if the kernel does not say.
+    came: Option<usize>,
+}
+
+/// Touches memory that asks for huge pages, and reads in smaps whether they came: no return value
+/// tells.
+fn try_huge_pages() -> HugePages {
+    const ASKED: usize = 16 << 20;
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+    let setting = setting.and_then(|text| bracketed(&text).map(str::to_owned));
+    let came = touched(ASKED).and_then(|arena| huge_bytes_under(&arena));
+    HugePages {
+        setting,
+        asked: ASKED,
+        came,
+    }
+}
+
+fn touched(bytes: usize) -> Option<Arena<u8>> {
+    let mut arena = Arena::zeroed(bytes).ok()?;
+    arena.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    Some(arena)
+}
+
+fn huge_bytes_under(arena: &Arena<u8>) -> Option<usize> {
+    let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
+    let start = arena.as_ptr().addr();
+    // The kernel may show a neighbour and this as one mapping.
+    huge_bytes(&smaps, start..start + arena.len()).map(|bytes| bytes.min(arena.len()))
+}
+
+fn huge_pages(seen: &HugePages) -> Check {
+    const ADVISE: &str = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
+    const WITHOUT: &str = "the store works, but large ones miss the TLB more";
+    let (asked, came) = (seen.asked >> 20, seen.came.unwrap_or(0) >> 20);
+    let check = match (seen.setting.as_deref(), seen.came) {
+        (None, _) => Check::cannot(format!("the kernel has none to give: {WITHOUT}")),
+        (Some("never"), _) => Check::would_work_if(format!("switched off: {WITHOUT}"), ADVISE),
+        (Some(setting), None) => Check::would_work_if(
+            format!("set to {setting}, but smaps does not tell"),
+            "mount -t proc proc /proc",
+        ),
+        (Some(setting), Some(bytes)) if bytes * 2 >= seen.asked => Check::works(format!(
+            "set to {setting}; {came} of {asked} MiB asked for came"
+        )),
+        (Some(setting), Some(_)) => Check::would_work_if(
+            format!("set to {setting}, but only {came} of {asked} MiB asked for came: {WITHOUT}"),
+            "echo 1 | sudo tee /proc/sys/vm/compact_memory",
+        ),
+    };
+    check
+        .fact("setting", seen.setting.clone())
+        .fact("asked_bytes", seen.asked)
+        .fact("came_bytes", seen.came)
+}
+
+/// The chosen word of a list such as `always [madvise] never`.
+fn bracketed(text: &str) -> Option<&str> {
+    text.split_once('[')?
+        .1
+        .split_once(']')
+        .map(|(word, _)| word)
+}
+
+/// `AnonHugePages` of the mappings that reach into `range`, in bytes.
+fn huge_bytes(smaps: &str, range: std::ops::Range<usize>) -> Option<usize> {
+    let mut inside = false;
+    let mut sum = None;
+    for line in smaps.lines() {
+        if let Some(mapping) = addresses(line) {
+            inside = mapping.start < range.end && range.start < mapping.end;
+        } else if inside && let Some(size) = line.strip_prefix("AnonHugePages:") {
+            let kilobytes: usize = size.trim().strip_suffix(" kB")?.parse().ok()?;
+            sum = Some(sum.unwrap_or(0) + kilobytes * 1024);
+        }
+    }
+    sum
+}
+
+/// The range of a mapping's first line: `7f00-7f10 rw-p ...`.
+fn addresses(line: &str) -> Option<std::ops::Range<usize>> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
+fn allowed_cpus() -> Option<usize> {
+    sched_getaffinity(None).ok().map(|set| set.count() as usize)
+}
+
+fn cpus(allowed: Option<usize>) -> Check {
+    let Some(allowed) = allowed else {
+        return Check::cannot("the kernel does not say which CPUs this process may use");
+    };
+    let workers = allowed.clamp(1, WORKERS_DEFAULT_MAX);
+    let share = if allowed > workers {
+        "they are pinned, clients have the rest"
+    } else {
+        "they share their CPUs with clients and are not pinned"
+    };
+    Check::works(format!(
+        "{allowed} allowed; `herdwick serve` starts {workers} workers: {share}"
+    ))
+    .fact("allowed", allowed)
+    .fact("workers", workers)
+}
+
+fn descriptors(limit: Rlimit) -> Check {
+    let soft = limit.current.unwrap_or(u64::MAX);
+    let reason = format!("{} may be open", amount(limit.current));
+    let check = if soft >= DESCRIPTORS_WANTED {
+        Check::works(reason)
+    } else {
+        let why = "1,024 connections and 64 leases want more";
+        Check::would_work_if(
+            format!("only {reason}: {why}"),
+            format!("ulimit -n {DESCRIPTORS_WANTED}"),
+        )
+    };
+    limits(check, limit)
+}
+
+/// Nothing of shared memory is locked; adapters that register memory will ask.
+fn locked_memory(limit: Rlimit) -> Check {
+    let reason = format!(
+        "{} bytes may be locked; shm locks none",
+        amount(limit.current)
+    );
+    limits(Check::works(reason), limit)
+}
+
+fn limits(check: Check, limit: Rlimit) -> Check {
+    check
+        .fact("soft", limit.current)
+        .fact("hard", limit.maximum)
+}
+
+fn amount(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "any number of".into(), |limit| limit.to_string())
+}
+
+fn has_membarrier() -> bool {
+    membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
+}
+
+fn membarrier(present: bool) -> Check {
+    if present {
+        Check::works("expedited barriers are there")
+    } else {
+        Check::cannot("no expedited barriers: before each sleep both sides fence instead")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::report::Status;
+
+    const SMAPS: &str = "\
+1000-3000 rw-p 00000000 00:00 0
+Size:                  8 kB
+AnonHugePages:      2048 kB
+3000-5000 rw-p 00000000 00:00 0          [heap]
+AnonHugePages:      4096 kB
+7000-8000 rw-p 00000000 00:00 0
+AnonHugePages:      8192 kB
+";
+
+    fn pages(setting: &str, came: Option<usize>) -> Check {
+        huge_pages(&HugePages {
+            setting: Some(setting.into()),
+            asked: 16 << 20,
+            came,
+        })
+    }
+
+    #[test]
+    fn smaps_is_summed_over_the_range() {
+        assert_eq!(huge_bytes(SMAPS, 0x2000..0x4000), Some(6 << 20));
+        assert_eq!(huge_bytes(SMAPS, 0x7800..0x7900), Some(8 << 20));
+        assert_eq!(huge_bytes(SMAPS, 0x5000..0x7000), None);
+        assert_eq!(bracketed("always [madvise] never\n"), Some("madvise"));
+    }
+
+    #[test]
+    fn each_state_has_its_words() {
+        let limit = |current| Rlimit {
+            current,
+            maximum: None,
+        };
+        for (check, status, word) in [
+            (
+                pages("madvise", Some(16 << 20)),
+                Status::Works,
+                "16 of 16 MiB",
+            ),
+            (
+                pages("madvise", Some(2 << 20)),
+                Status::WouldWorkIf,
+                "only 2 of 16 MiB",
+            ),
+            (pages("never", Some(0)), Status::WouldWorkIf, "switched off"),
+            (
+                cpus(Some(2)),
+                Status::Works,
+                "2 allowed; `herdwick serve` starts 2",
+            ),
+            (
+                cpus(Some(64)),
+                Status::Works,
+                "starts 4 workers: they are pinned",
+            ),
+            (cpus(None), Status::Cannot, "does not say"),
+            (
+                descriptors(limit(Some(1024))),
+                Status::WouldWorkIf,
+                "only 1024",
+            ),
+            (descriptors(limit(None)), Status::Works, "any number"),
+            (
+                locked_memory(limit(Some(8 << 20))),
+                Status::Works,
+                "8388608 bytes",
+            ),
+            (membarrier(false), Status::Cannot, "fence"),
+        ] {
+            assert_eq!(check.status, status, "{check:?}");
+            assert!(check.reason.contains(word), "{check:?}");
+            assert_eq!(
+                check.advice.is_some(),
+                status == Status::WouldWorkIf,
+                "{check:?}"
+            );
+        }
+    }
+
+    /// A line of /proc that tells the same thing another way.
+    fn proc_field(file: &str, name: &str) -> String {
+        let text = fs::read_to_string(file).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
+        line.trim_start_matches(':').trim().to_owned()
+    }
+
+    #[test]
+    fn the_limits_are_those_of_proc() {
+        let limits = |name| {
+            let fields = proc_field("/proc/self/limits", name);
+            fields
+                .split_whitespace()
+                .take(2)
+                .map(|text| text.parse().ok())
+                .collect::<Vec<_>>()
+        };
+        for (name, resource) in [
+            ("Max open files", Resource::Nofile),
+            ("Max locked memory", Resource::Memlock),
+        ] {
+            let limit = getrlimit(resource);
+            assert_eq!(limits(name), [limit.current, limit.maximum], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_cpus_are_those_of_proc() {
+        let list = proc_field("/proc/self/status", "Cpus_allowed_list");
+        let number = |text: &str| text.parse::<usize>().unwrap();
+        let spans = list
+            .split(',')
+            .map(|span| span.split_once('-').unwrap_or((span, span)));
+        let count = spans
+            .map(|(first, last)| number(last) - number(first) + 1)
+            .sum();
+        assert_eq!(allowed_cpus(), Some(count));
+    }
+
+    #[test]
+    fn the_huge_pages_are_those_of_the_rollup() {
+        let arena = touched(16 << 20).unwrap();
+        let came = huge_bytes_under(&arena).unwrap();
+        let rollup = proc_field("/proc/self/smaps_rollup", "AnonHugePages");
+        let rollup: usize = rollup.strip_suffix(" kB").unwrap().parse().unwrap();
+        assert!(
+            came <= rollup * 1024,
+            "{came} bytes of {rollup} kB in the whole process"
+        );
+        if try_huge_pages().setting.as_deref() == Some("never") {
+            assert_eq!(came, 0);
+        }
+    }
+}

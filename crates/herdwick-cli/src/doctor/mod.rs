@@ -1,0 +1,54 @@
+//! `herdwick doctor`: what works on this host, and for what does not, why and what to type. It
+//! reads the system and tries things in its own process; it changes nothing.
+
+mod host;
+mod report;
+mod shm;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+
+use self::report::{Fabric, Report};
+
+/// Say which fabrics work on this host and, for each that does not, why and what to type.
+///
+/// Exit code 1 if one does not.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
+    let report = examine();
+    match show(&report, args.json) {
+        Ok(()) if report.all_fabrics_work() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("herdwick: cannot write to standard output: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn show(report: &Report, json: bool) -> io::Result<()> {
+    let text = if json {
+        report.to_json()? + "\n"
+    } else {
+        report.to_text()
+    };
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
+fn examine() -> Report {
+    Report {
+        fabrics: BTreeMap::from([("shm", Fabric::new(shm::checks()))]),
+        host: host::checks(),
+    }
+}

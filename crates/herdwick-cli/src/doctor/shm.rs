@@ -1,0 +1,268 @@
+//! What the shared-memory fabric needs.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+};
+
+use herdwick_mem::{Access, Mapping, Span};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
+    io::{Errno, write},
+};
+
+use super::report::{Check, Checks};
+
+pub(super) fn checks() -> Checks {
+    let directory = std::env::temp_dir();
+    Checks::from([
+        ("memfd_seals", sealed_memory(try_sealed_memory())),
+        ("eventfd", event(try_event())),
+        (
+            "lease_socket_dir",
+            socket_dir(&directory, try_directory(&directory)),
+        ),
+        (
+            "boot_id",
+            boot_id(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()),
+        ),
+    ])
+}
+
+/// What became of a sealed memfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sealed {
+    /// It holds what a lease needs it to hold.
+    Tight,
+    /// A second writable mapping was possible after all.
+    Leaky,
+    /// `memfd_create` failed.
+    NoMemfd(Errno),
+    /// The seals were refused.
+    NoSeals(Errno),
+    /// It could not be sized or mapped.
+    NoMemory,
+}
+
+/// Does to a page what the server does to a lease's memory: maps it, seals it, and then finds that
+/// another holder may read it and not write it.
+fn try_sealed_memory() -> Sealed {
+    const PAGE: usize = 4096;
+    const SEALS: SealFlags = SealFlags::SHRINK
+        .union(SealFlags::GROW)
+        .union(SealFlags::FUTURE_WRITE)
+        .union(SealFlags::SEAL);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match memfd_create("herdwick-doctor", flags) {
+        Ok(fd) => fd,
+        Err(errno) => return Sealed::NoMemfd(errno),
+    };
+    let map =
+        |access| Mapping::shared(&fd, PAGE, access).map(|mapping| Span::new(Arc::new(mapping)));
+    let seal = |seals| fcntl_add_seals(&fd, seals);
+    if ftruncate(&fd, PAGE as u64).is_err() {
+        return Sealed::NoMemory;
+    }
+    if let Err(errno) = seal(SealFlags::SHRINK) {
+        return Sealed::NoSeals(errno);
+    }
+    let Ok(ours) = map(Access::ReadWrite) else {
+        return Sealed::NoMemory;
+    };
+    if let Err(errno) = seal(SEALS) {
+        return Sealed::NoSeals(errno);
+    }
+    let Ok(theirs) = map(Access::Read) else {
+        return Sealed::NoMemory;
+    };
+    ours.write_words(1, &[7]);
+    let seen = theirs.read_words(1) == [7];
+    if seen && map(Access::ReadWrite).is_err() {
+        Sealed::Tight
+    } else {
+        Sealed::Leaky
+    }
+}
+
+fn sealed_memory(sealed: Sealed) -> Check {
+    const FORBIDDEN: &str =
+        "run outside of the container, or with a seccomp profile that allows it";
+    match sealed {
+        Sealed::Tight => Check::works("memory can be shared read-only (F_SEAL_FUTURE_WRITE)"),
+        Sealed::Leaky => Check::cannot("sealed memory can be mapped writable again"),
+        Sealed::NoMemfd(Errno::PERM) => {
+            Check::would_work_if("memfd_create is forbidden to this process", FORBIDDEN)
+        }
+        Sealed::NoMemfd(errno) => Check::cannot(format!("memfd_create: {errno}")),
+        Sealed::NoSeals(Errno::INVAL) => {
+            Check::cannot("the kernel lacks F_SEAL_FUTURE_WRITE: it came with Linux 5.1")
+        }
+        Sealed::NoSeals(errno) => Check::would_work_if(format!("F_ADD_SEALS: {errno}"), FORBIDDEN),
+        Sealed::NoMemory => Check::would_work_if(
+            "one page of shared memory could not be had",
+            "raise the memory limit of this process or container",
+        ),
+    }
+}
+
+/// Rings an eventfd and looks whether it is heard.
+fn try_event() -> Result<bool, Errno> {
+    let bell: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let heard = || {
+        let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
+        )
+    };
+    let before = heard()?;
+    write(&bell, &1u64.to_le_bytes())?;
+    Ok(before == 0 && heard()? == 1)
+}
+
+fn event(heard: Result<bool, Errno>) -> Check {
+    match heard {
+        Ok(true) => Check::works("a sleeper can be woken"),
+        Ok(false) => Check::cannot("an eventfd that was written does not become readable"),
+        Err(Errno::MFILE) => Check::would_work_if("no file descriptor is left", "ulimit -n 65536"),
+        Err(errno) => Check::cannot(format!("eventfd: {errno}")),
+    }
+}
+
+/// Whether this process may make a directory there, without making one.
+fn try_directory(directory: &Path) -> Result<(), Errno> {
+    use rustix::fs::{Access, access};
+    access(directory, Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn socket_dir(directory: &Path, allowed: Result<(), Errno>) -> Check {
+    let name = directory.display();
+    let advice = "TMPDIR=/a/directory/of/yours herdwick serve";
+    match allowed {
+        Ok(()) => Check::works(format!("leases can be had in {name}")),
+        Err(errno) => {
+            let why = io::Error::from(errno).kind();
+            Check::would_work_if(format!("no socket can be made in {name}: {why}"), advice)
+        }
+    }
+    .fact("path", name.to_string())
+}
+
+/// Client and server compare it to learn that they run on one host.
+fn boot_id(text: Option<String>) -> Check {
+    match text
+        .map(|text| text.trim().to_owned())
+        .filter(|id| !id.is_empty())
+    {
+        Some(id) => Check::works("this host can be told from others").fact("id", id),
+        None => Check::would_work_if(
+            "/proc/sys/kernel/random/boot_id cannot be read",
+            "mount -t proc proc /proc",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::report::Status;
+
+    #[test]
+    fn each_way_to_fail_has_its_words() {
+        for (check, status, word) in [
+            (
+                sealed_memory(Sealed::Tight),
+                Status::Works,
+                "F_SEAL_FUTURE_WRITE",
+            ),
+            (
+                sealed_memory(Sealed::Leaky),
+                Status::Cannot,
+                "writable again",
+            ),
+            (
+                sealed_memory(Sealed::NoMemfd(Errno::NOSYS)),
+                Status::Cannot,
+                "not implemented",
+            ),
+            (
+                sealed_memory(Sealed::NoMemfd(Errno::PERM)),
+                Status::WouldWorkIf,
+                "forbidden",
+            ),
+            (
+                sealed_memory(Sealed::NoSeals(Errno::INVAL)),
+                Status::Cannot,
+                "Linux 5.1",
+            ),
+            (
+                sealed_memory(Sealed::NoMemory),
+                Status::WouldWorkIf,
+                "one page",
+            ),
+            (event(Ok(true)), Status::Works, "woken"),
+            (event(Ok(false)), Status::Cannot, "readable"),
+            (
+                event(Err(Errno::MFILE)),
+                Status::WouldWorkIf,
+                "no file descriptor",
+            ),
+            (socket_dir(Path::new("/x"), Ok(())), Status::Works, "/x"),
+            (
+                socket_dir(Path::new("/x"), Err(Errno::ACCESS)),
+                Status::WouldWorkIf,
+                "permission",
+            ),
+            (boot_id(None), Status::WouldWorkIf, "boot_id"),
+            (boot_id(Some("ab\n".into())), Status::Works, "told"),
+        ] {
+            assert_eq!(check.status, status, "{check:?}");
+            assert!(
+                check.reason.to_lowercase().contains(&word.to_lowercase()),
+                "{check:?}"
+            );
+            assert_eq!(
+                check.advice.is_some(),
+                status == Status::WouldWorkIf,
+                "{check:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_or_none_is_noticed() {
+        assert_eq!(try_directory(&std::env::temp_dir()), Ok(()));
+        assert_eq!(
+            try_directory(Path::new("/no/such/directory")),
+            Err(Errno::NOENT)
+        );
+        assert_eq!(
+            try_directory(Path::new("/proc/self/status")),
+            Err(Errno::ACCESS),
+            "even for root"
+        );
+    }
+
+    /// The kernel's release decides independently what must be possible.
+    #[test]
+    fn a_kernel_since_5_1_has_all_of_it() {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+        let mut number = || {
+            numbers
+                .next()
+                .and_then(|text| text.parse::<u32>().ok())
+                .unwrap()
+        };
+        if (number(), number()) >= (5, 1) {
+            assert_eq!(try_sealed_memory(), Sealed::Tight);
+            assert_eq!(try_event(), Ok(true));
+        }
+    }
+}

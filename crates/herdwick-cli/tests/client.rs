@@ -1,0 +1,130 @@
+//! The client's subcommands as a shell sees them, against a stock memcached.
+
+use std::{
+    io::Write,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+/// A memcached on a unix socket, killed on drop.
+struct Memcached {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Memcached {
+    /// `None`, with a word, where there is none.
+    fn start() -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("herdwick-cli-{}.sock", std::process::id()));
+        let mut command = Command::new("memcached");
+        let Ok(child) = command.args(["-u", "root", "-s"]).arg(&path).spawn() else {
+            eprintln!("skipped: there is no memcached here (apt-get install memcached)");
+            return None;
+        };
+        let server = Self { child, path };
+        while herdwick::Client::connect(&server.address()).is_err() {
+            std::thread::yield_now();
+        }
+        Some(server)
+    }
+
+    fn address(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Runs `herdwick` with `input`: exit code, standard output, standard error.
+fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may have closed it.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    (
+        status.code().unwrap(),
+        stdout,
+        String::from_utf8(stderr).unwrap(),
+    )
+}
+
+#[test]
+fn values_go_in_and_come_out() {
+    let Some(server) = Memcached::start() else {
+        return;
+    };
+    let at = ["--server", &server.address()];
+    let run = |args: &[&str], input: &[u8]| {
+        let (code, out, err) = herdwick(&[args, &at].concat(), input);
+        (code, String::from_utf8_lossy(&out).into_owned(), err)
+    };
+    let quiet = |code, out: &str| (code, out.to_owned(), String::new());
+
+    assert_eq!(
+        run(&["get", "a"], b""),
+        (1, String::new(), "herdwick: a: not there\n".into())
+    );
+    assert_eq!(
+        run(&["set", "a", "one", "--flags", "3", "--ttl", "1000"], b""),
+        quiet(0, "")
+    );
+    assert_eq!(run(&["get", "a"], b""), quiet(0, "one"));
+    assert_eq!(run(&["set", "b", "-"], b"from\r\nstdin\n"), quiet(0, ""));
+    assert_eq!(run(&["get", "b"], b""), quiet(0, "from\r\nstdin\n"));
+    let both = run(&["get", "a", "none", "b"], b"");
+    assert_eq!(
+        both,
+        (
+            1,
+            "a\tone\nb\tfrom\r\nstdin\n\n".into(),
+            "herdwick: none: not there\n".into()
+        )
+    );
+    assert_eq!(run(&["delete", "a"], b""), quiet(0, ""));
+    assert_eq!(run(&["delete", "a"], b""), quiet(1, ""));
+    let (code, out, _) = run(&["stats"], b"");
+    let items = out
+        .lines()
+        .find(|line| line.starts_with("curr_items"))
+        .unwrap();
+    assert_eq!((code, items.split_whitespace().nth(1)), (0, Some("1")));
+    let (code, _, err) = run(&["set", "a b", "x"], b"");
+    assert_eq!((code, err.contains("no spaces")), (2, true), "{err}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_a_way_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let (code, _, err) = herdwick(&["get", "k", "--server", &address], b"");
+    let start = format!("herdwick: cannot reach {address}: connection refused; start one with");
+    assert!(err.starts_with(&start), "{err}");
+    assert_eq!(code, 2);
+}
+
+#[test]
+fn the_doctor_speaks_json() {
+    let (code, out, err) = herdwick(&["doctor", "--json"], b"");
+    let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    let status = report["fabrics"]["shm"]["status"].as_str().unwrap();
+    assert_eq!(code == 0, status == "works", "{err}");
+    assert!(report["host"]["cpus"]["allowed"].as_u64() >= Some(1));
+}
