@@ -76,38 +76,33 @@ impl<W: Words> Sleeper<W> {
 mod models {
     use super::*;
     use crate::model::Memory;
-    use herdwick_mem::sync::{Arc, AtomicBool, thread};
+    use herdwick_mem::sync::{Arc, thread};
+    use loom::sync::Notify;
 
     /// Work, a parked word, and a bell that may be rung before anybody waits.
     struct World {
         words: Memory,
-        bell: AtomicBool,
+        bell: Notify,
     }
 
     const WORK: usize = 0;
     const PARKED: usize = 1;
-
-    fn sleep_until_rung(world: &World) {
-        while !world.bell.swap(false, Ordering::Acquire) {
-            thread::yield_now();
-        }
-    }
 
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
             let world = Arc::new(World {
                 words: Memory::new(2),
-                bell: AtomicBool::new(false),
+                bell: Notify::new(),
             });
             let peer = Arc::clone(&world);
             let poster = thread::spawn(move || {
-                let mut sleeper = Sleeper::new(&peer.words, PARKED);
+                let mut sleeper = Sleeper::new(peer.words.clone(), PARKED);
                 for n in 1..=2 {
                     peer.words.store_release(WORK, n);
                     settle();
                     if sleeper.wants_ring() {
-                        peer.bell.store(true, Ordering::Release);
+                        peer.bell.notify();
                     }
                 }
             });
@@ -116,10 +111,9 @@ mod models {
                 arming.arm();
                 arming.show(&world.words, PARKED);
                 settle();
-                // A lost wake leaves this loop waiting for a bell that nobody rings: loom reports
-                // the branch limit.
+                // A lost wake leaves everybody waiting: loom reports a deadlock.
                 if world.words.load_acquire(WORK) < 2 {
-                    sleep_until_rung(&world);
+                    world.bell.wait();
                 }
                 arming.disarm();
                 arming.show(&world.words, PARKED);
