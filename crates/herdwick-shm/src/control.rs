@@ -12,10 +12,11 @@ use crate::{
     DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX,
     device::PD,
     layout::{QP_READY, QpAddress, REGIONS, Side},
-    pd::{Opened, OutboundError, Pd, Shortage},
+    pd::{Opened, Outbound, OutboundError, Pd, Shortage},
     port::ShmPort,
     qp::{Address, Cq, Peer, Qp, Region},
-    ring::{Consumer, Shape},
+    ring::{Consumer, Control, Shape},
+    slab::Slab,
 };
 
 const QP: &str = "queue pair";
@@ -49,7 +50,11 @@ pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<(), ControlErro
     for id in ids(addresses.map(|(id, _)| id).collect()) {
         port.addresses.remove(id);
     }
-    port.pds.remove(pd.0);
+    if let Some(gone) = port.pds.remove(pd.0) {
+        for ring in gone.outbound.iter().flatten() {
+            port.outbounds.remove(*ring);
+        }
+    }
     Ok(())
 }
 
@@ -301,10 +306,10 @@ pub(crate) fn connect(port: &mut ShmPort, id: QpId, peer: &Endpoint) -> Result<(
     if peer.token != pd.layout.token {
         return Err(ConnectError::Endpoint("it is of another protection domain"));
     }
-    open_outbound(pd, &peer)?;
     qp.peer = Some(Peer {
         line: peer.line,
         qpn: peer.qpn,
+        outbound: open_outbound(&mut port.outbounds, (qp.pd, pd), &peer)?,
     });
     qp.state = QpState::ReadyToSend;
     pd.show_qp(qp.line, qp.qpn, QP_READY);
@@ -331,13 +336,11 @@ pub(crate) fn create_address(
         .find(|(id, pd)| pd.layout.token == peer.token && (pd.side == Side::Host || *id == qp.pd));
     let elsewhere = ConnectError::Endpoint("it is of a protection domain out of reach");
     let (pd_id, pd) = found.ok_or(elsewhere)?;
-    open_outbound(pd, &peer)?;
     let address = Address {
         qp: id,
         pd: pd_id,
-        line: peer.line,
-        qpn: peer.qpn,
-        sender: pd.enrol_sender(qp.qpn).map_err(short)?,
+        outbound: open_outbound(&mut port.outbounds, (pd_id, pd), &peer)?,
+        stamp: Control::stamp(pd.enrol_sender(qp.qpn).map_err(short)?),
     };
     let inserted = port.addresses.insert(address);
     let full = |_| limit("address handles", port.addresses.capacity()).into();
@@ -356,13 +359,39 @@ fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, 
     Ok(peer)
 }
 
-fn open_outbound(pd: &mut Pd, peer: &QpAddress) -> Result<(), ConnectError> {
-    pd.open_outbound(peer).map_err(|error| match error {
+/// The ring to a queue pair of the peer: there is one, whoever on this side sends. A queue pair
+/// that took the line of another takes its ring's place too.
+fn open_outbound(
+    outbounds: &mut Slab<Outbound>,
+    (id, pd): (u32, &mut Pd),
+    peer: &QpAddress,
+) -> Result<Option<u32>, ConnectError> {
+    let Some(place) = peer.ring else {
+        return Ok(None);
+    };
+    if let Some(open) = pd.outbound[peer.line] {
+        if outbounds.get(open).is_some_and(|o| o.qpn == peer.qpn) {
+            return Ok(Some(open));
+        }
+        outbounds.remove(open);
+        pd.outbound[peer.line] = None;
+    }
+    let ring = pd.reach_ring(peer.line, place);
+    let ring = ring.map_err(|error| match error {
         OutboundError::Place => ConnectError::Endpoint("its ring is out of place"),
         OutboundError::System(source) => ControlError::System {
             what: "populating shared memory",
             source,
         }
         .into(),
-    })
+    })?;
+    let opened = outbounds.insert(Outbound {
+        qpn: peer.qpn,
+        pd: id,
+        touched: 0,
+        ring,
+    });
+    let opened = opened.map_err(|_| limit("rings to peers", outbounds.capacity()))?;
+    pd.outbound[peer.line] = Some(opened);
+    Ok(Some(opened))
 }

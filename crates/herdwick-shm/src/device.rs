@@ -235,6 +235,8 @@ impl Device for ShmDevice {
         let system = |what| move |source| OpenError::System { what, source };
         let board = self.host.as_ref().map(|_| Board::new());
         let board = board.transpose().map_err(system("making a board"))?;
+        // One for each address and each connection.
+        let rings = SLOTS_MAX.min(limits.qps + limits.addresses);
         Ok(ShmPort {
             pds: Slab::new(limits.pds),
             qps: Slab::new(limits.qps),
@@ -245,7 +247,8 @@ impl Device for ShmDevice {
             arming: Arming::default(),
             board,
             belfry: Belfry::new().map_err(system("making an epoll descriptor"))?,
-            doorbell: Doorbell::new(limits.pds),
+            outbounds: Slab::new(rings),
+            doorbell: Doorbell::new(rings),
         })
     }
 

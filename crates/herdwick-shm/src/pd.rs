@@ -12,8 +12,8 @@ use crate::{
     area::Area,
     bell::Bell,
     layout::{
-        DESK_BYTES, PARKED_WORD, PdLayout, QPS, QpAddress, REGIONS, RingPlace, SENDERS, Side,
-        qp_word, region_word, sender_word,
+        DESK_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
+        region_word, sender_word,
     },
     park::{Arming, Sleeper},
     ring::{Producer, Shape},
@@ -55,16 +55,14 @@ pub(crate) struct Pd {
     pub(crate) theirs: Span,
     pub(crate) bell: Bell,
     pub(crate) sleeper: Sleeper<Span>,
-    /// The number of the last batch that put something here: rung once for each.
-    pub(crate) touched: u64,
     /// This side's area of `up` and of `down`.
     areas: [Area; 2],
     regions_taken: u64,
     lines_taken: u32,
     senders: [u32; SENDERS],
     serial: u64,
-    /// Rings to the peer's queue pairs, by their line.
-    pub(crate) outbound: Vec<Option<Outbound>>,
+    /// Which of the port's rings lead to the peer's queue pairs, by their line.
+    pub(crate) outbound: [Option<u32>; QPS],
     /// What the ticket will take: until then nobody can ring.
     pub(crate) unclaimed: Option<Unclaimed>,
 }
@@ -81,6 +79,10 @@ pub(crate) struct Unclaimed {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) qpn: Qpn,
+    /// The domain it lies in.
+    pub(crate) pd: u32,
+    /// The number of the last batch that put something here.
+    pub(crate) touched: u64,
     pub(crate) ring: Producer<Span>,
 }
 
@@ -148,13 +150,12 @@ impl Pd {
             theirs,
             bell: parts.bell,
             sleeper: Sleeper::new(parked, PARKED_WORD),
-            touched: 0,
             areas: areas.map(Area::new),
             regions_taken: 0,
             lines_taken: 0,
             senders: [0; SENDERS],
             serial: 0,
-            outbound: Vec::new(),
+            outbound: [None; QPS],
             unclaimed: parts.unclaimed,
         })
     }
@@ -305,16 +306,13 @@ impl Pd {
         }
     }
 
-    /// Opens the ring to a queue pair of the peer, unless it is open already. What the peer says
-    /// of it is held against the layout.
-    pub(crate) fn open_outbound(&mut self, peer: &QpAddress) -> Result<(), OutboundError> {
-        let Some(place) = peer.ring else {
-            return Ok(());
-        };
-        let open = self.outbound.get(peer.line).and_then(Option::as_ref);
-        if open.is_some_and(|open| open.qpn == peer.qpn) {
-            return Ok(());
-        }
+    /// The ring to a queue pair of the peer at `line`. What the peer says of its place is held
+    /// against the layout.
+    pub(crate) fn reach_ring(
+        &self,
+        line: usize,
+        place: RingPlace,
+    ) -> Result<Producer<Span>, OutboundError> {
         let (file, area) = match self.side {
             Side::Host => (File::Down, self.layout.down_guest()),
             Side::Guest => (File::Up, self.layout.up_host()),
@@ -326,18 +324,11 @@ impl Pd {
         let populated = self.files.mapping(file).populate(bytes.clone());
         populated.map_err(OutboundError::System)?;
         let ring = self.span(file).slice(bytes);
-        let taken = self.theirs.slice(line_bytes(peer.line));
-        let (Ok(ring), Ok(taken)) = (ring, taken) else {
-            return Err(OutboundError::Place);
-        };
-        if self.outbound.len() <= peer.line {
-            self.outbound.resize_with(peer.line + 1, || None);
+        let taken = self.theirs.slice(line_bytes(line));
+        match (ring, taken) {
+            (Ok(ring), Ok(taken)) => Ok(Producer::new(ring, taken, place.shape)),
+            _ => Err(OutboundError::Place),
         }
-        self.outbound[peer.line] = Some(Outbound {
-            qpn: peer.qpn,
-            ring: Producer::new(ring, taken, place.shape),
-        });
-        Ok(())
     }
 
     /// The number under which datagrams of `qpn` name their sender here.

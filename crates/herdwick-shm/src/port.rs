@@ -13,7 +13,7 @@ use crate::{
     drops::Drops,
     file::Board,
     park::{Arming, settle},
-    pd::Pd,
+    pd::{Outbound, Pd},
     qp::{Address, Cq, Qp, Region, local},
     recv, send,
     slab::Slab,
@@ -27,6 +27,7 @@ pub struct ShmPort {
     pub(crate) cqs: Slab<Cq>,
     pub(crate) regions: Slab<Region>,
     pub(crate) addresses: Slab<Address>,
+    pub(crate) outbounds: Slab<Outbound>,
     pub(crate) drops: Drops,
     pub(crate) arming: Arming,
     /// Where a host's guests see whether it sleeps.
@@ -39,25 +40,31 @@ pub struct ShmPort {
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     batch: u64,
-    /// Never more than there are domains.
+    /// A domain may stand here twice, but once for each ring at most.
     touched: Vec<u32>,
 }
 
 impl Doorbell {
-    pub(crate) fn new(pds: usize) -> Self {
+    /// For a port with so many rings to its peers.
+    pub(crate) fn new(rings: usize) -> Self {
         Self {
             batch: 0,
-            touched: Vec::with_capacity(pds),
+            touched: Vec::with_capacity(rings + 1),
         }
     }
 
-    /// Remembers to look whether the peer of `pd` sleeps.
+    /// Remembers to look whether the receiver of `outbound` sleeps.
     #[inline]
-    pub(crate) fn touch(&mut self, pd: &mut Pd, id: u32) {
-        if pd.touched != self.batch {
-            pd.touched = self.batch;
-            self.touched.push(id);
+    pub(crate) fn touch(&mut self, outbound: &mut Outbound) {
+        if outbound.touched != self.batch {
+            outbound.touched = self.batch;
+            self.touched.push(outbound.pd);
         }
+    }
+
+    /// Remembers to look whether the peer of `pd` sleeps; at most once in a batch.
+    pub(crate) fn touch_pd(&mut self, pd: u32) {
+        self.touched.push(pd);
     }
 
     fn begin(&mut self) {

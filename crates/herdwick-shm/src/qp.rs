@@ -8,7 +8,7 @@ use herdwick_mem::Span;
 use crate::{
     layout::RingPlace,
     pd::{Opened, Place},
-    ring::Consumer,
+    ring::{Consumer, Control},
     slab::Slab,
 };
 
@@ -43,6 +43,8 @@ pub(crate) struct Qp {
 pub(crate) struct Peer {
     pub(crate) line: usize,
     pub(crate) qpn: Qpn,
+    /// The ring to it; `None`: it takes no messages.
+    pub(crate) outbound: Option<u32>,
 }
 
 impl Qp {
@@ -76,10 +78,10 @@ pub(crate) struct Address {
     pub(crate) qp: QpId,
     /// The domain of the receiver.
     pub(crate) pd: u32,
-    pub(crate) line: usize,
-    pub(crate) qpn: Qpn,
+    /// The ring to it; `None`: it takes no messages.
+    pub(crate) outbound: Option<u32>,
     /// Under which number the receiver's side finds our qpn.
-    pub(crate) sender: usize,
+    pub(crate) stamp: Control,
 }
 
 /// A send that is done.

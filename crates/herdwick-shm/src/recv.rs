@@ -12,7 +12,7 @@ use crate::{
     pd::Pd,
     port::ShmPort,
     qp::{Qp, Region, local},
-    ring::{CELL_PAYLOAD, Consumer, Control},
+    ring::{Consumer, Control},
     slab::Slab,
 };
 
@@ -63,6 +63,7 @@ fn receive(
     let mut count = 0;
     // A peer may refill the ring as fast as we drop what it holds: once round is enough.
     for _ in 0..inbox.shape().cells() {
+        count += take_small(qp, pd, &mut inbox, &mut out[count..]);
         let (Some(to), Some(control)) = (out.get_mut(count), inbox.peek()) else {
             break;
         };
@@ -76,7 +77,38 @@ fn receive(
             break;
         }
     }
+    inbox.give_back();
     qp.inbox = Some(inbox);
+    count
+}
+
+/// The common case alone: messages that fit into their cells, and have RECVs.
+#[inline]
+fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Completion]) -> usize {
+    let datagram = qp.transport == Transport::Ud;
+    let mut count = 0;
+    for to in out {
+        let Some(control) = inbox.peek().filter(|control| control.is_small()) else {
+            break;
+        };
+        let Some(wr) = qp.recvs.pop_front() else {
+            break;
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "at most 56")]
+        let byte_len = control.len() as u32;
+        *to = Completion {
+            wr_id: wr.wr_id,
+            status: Status::Success,
+            opcode: Opcode::Recv,
+            qp: qp.id,
+            byte_len,
+            imm: control.imm(),
+            source: datagram.then(|| source(pd, control)),
+            inline: Some(InlineData::new(inbox.small(), control.len())),
+        };
+        inbox.advance(control);
+        count += 1;
+    }
     count
 }
 
@@ -88,7 +120,7 @@ enum Taken {
     Dropped(Drop),
 }
 
-#[inline]
+/// The other cases: long messages, WRITEs with an immediate, missing RECVs, nonsense.
 fn take(
     qp: &mut Qp,
     pd: &Pd,
@@ -97,8 +129,7 @@ fn take(
     control: Control,
     to: &mut Completion,
 ) -> Taken {
-    let len = control.len();
-    let datagram = qp.transport == Transport::Ud;
+    let (len, datagram) = (control.len(), qp.transport == Transport::Ud);
     let max = if datagram {
         DATAGRAM_BYTES_MAX
     } else {
@@ -107,6 +138,10 @@ fn take(
     if len > max || (datagram && control.is_written()) {
         return Taken::Dropped(Drop::Malformed);
     }
+    if control.is_small() && !qp.recvs.is_empty() {
+        // It arrived between two looks: the next one takes it.
+        return Taken::Waits;
+    }
     let Some(wr) = qp.recvs.pop_front() else {
         return if qp.transport == Transport::Rc {
             Taken::Waits
@@ -114,11 +149,8 @@ fn take(
             Taken::Dropped(Drop::NoRecv)
         };
     };
-    let inline = len <= CELL_PAYLOAD && !control.is_written();
     let (opcode, status) = if control.is_written() {
         (Opcode::RecvWithImm, Status::Success)
-    } else if inline {
-        (Opcode::Recv, Status::Success)
     } else {
         (Opcode::Recv, place(qp, regions, inbox, len, wr))
     };
@@ -131,7 +163,7 @@ fn take(
         byte_len: len as u32,
         imm: control.imm(),
         source: datagram.then(|| source(pd, control)),
-        inline: inline.then(|| InlineData::new(inbox.small(), len)),
+        inline: None,
     };
     if status != Status::Success && qp.transport == Transport::Rc {
         fail(qp, pd);

@@ -78,13 +78,14 @@ fn log2_with_slack(needed: usize) -> u8 {
     u8::try_from(sized.ilog2()).map_or(LOG2_MAX, |log2| log2.min(LOG2_MAX))
 }
 
-/// A cell's last word: immediate (32 bits), length (17), flags (3), sender (5), lap (7).
+/// A cell's last word, from its low end: immediate (32 bits), length (17), WRITTEN (1), HAS_IMM
+/// (1), unused (1), sender (5), lap (7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Control(u64);
 
 const LEN_SHIFT: u32 = 32;
-const HAS_IMM: u64 = 1 << 49;
-const WRITTEN: u64 = 1 << 50;
+const WRITTEN: u64 = 1 << 49;
+const HAS_IMM: u64 = 1 << 50;
 const SENDER_SHIFT: u32 = 52;
 const LAP_SHIFT: u32 = 57;
 const _: () = assert!(crate::layout::SENDERS <= 1 << (LAP_SHIFT - SENDER_SHIFT));
@@ -94,7 +95,7 @@ impl Control {
     #[inline]
     pub(crate) fn new(len: usize, imm: Option<u32>) -> Self {
         let imm = imm.map_or(0, |imm| u64::from(imm) | HAS_IMM);
-        Self((len as u64) << LEN_SHIFT & (HAS_IMM - 1) | imm)
+        Self((len as u64) << LEN_SHIFT & (WRITTEN - 1) | imm)
     }
 
     /// The payload is in memory already: an immediate announces a WRITE of this length.
@@ -102,15 +103,26 @@ impl Control {
         Self(self.0 | WRITTEN)
     }
 
-    /// `sender` as [`Control::sender`] will give it, ready to be ORed in.
+    /// The part of a control word that names the sender of a datagram.
+    pub(crate) fn stamp(sender: usize) -> Self {
+        Self(((sender as u64) << SENDER_SHIFT) & (LAP - 1))
+    }
+
     #[inline]
-    pub(crate) fn sent_by(self, sender: usize) -> Self {
-        Self(self.0 | (sender as u64) << SENDER_SHIFT & ((1 << LAP_SHIFT) - 1))
+    pub(crate) fn stamped(self, stamp: Self) -> Self {
+        Self(self.0 | stamp.0)
     }
 
     #[inline]
     pub(crate) fn len(self) -> usize {
         (self.0 >> LEN_SHIFT) as usize & 0x1_ffff
+    }
+
+    /// Whether the payload is all in the cell.
+    #[inline]
+    pub(crate) fn is_small(self) -> bool {
+        // WRITTEN stands just above the length: one comparison sees both.
+        (self.0 >> LEN_SHIFT) as usize & 0x3_ffff <= CELL_PAYLOAD
     }
 
     #[inline]
@@ -145,34 +157,55 @@ fn long_lines(len: usize) -> u64 {
     }
 }
 
-/// The lap of the cell at position `at`, where a control word has it. Never that of zeroed memory
-/// in the first lap.
-#[inline]
-fn lap(at: u64, shape: Shape) -> u64 {
-    (at >> shape.cells_log2).wrapping_add(1) << LAP_SHIFT
-}
-
-#[inline]
-fn cell_word(at: u64, shape: Shape) -> usize {
-    (at as usize & (shape.cells() - 1)) * CELL_WORDS
-}
-
-/// First word of long line `at`, and lines from there until they wrap.
+/// First word of long line `at`.
 #[inline]
 fn long_word(at: u64, shape: Shape) -> usize {
     (shape.cells() + (at as usize & (shape.long_lines() - 1))) * CELL_WORDS
+}
+
+/// Where the next cell is: its first word, and the lap its control word has. The first lap is not
+/// that of zeroed memory.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    word: usize,
+    lap: u64,
+    end: usize,
+}
+
+const LAP: u64 = 1 << LAP_SHIFT;
+
+impl Place {
+    fn start(shape: Shape) -> Self {
+        Self {
+            word: 0,
+            lap: LAP,
+            end: shape.cells() * CELL_WORDS,
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        self.word += CELL_WORDS;
+        if self.word == self.end {
+            self.word = 0;
+            self.lap = self.lap.wrapping_add(LAP);
+        }
+    }
 }
 
 /// The sending end.
 #[derive(Debug)]
 pub(crate) struct Producer<W> {
     ring: W,
+    next: Place,
+    /// Cells known to be free.
+    free: usize,
     /// The desk line of the receiving queue pair: the peer writes it.
     taken: W,
     shape: Shape,
-    tail: u64,
+    /// The position that `free` reaches to: a ring beyond the last counter we believed.
+    granted: u64,
     long_tail: u64,
-    head_seen: u64,
     long_seen: u64,
     /// The peer said something impossible about how far it is.
     pub(crate) liar: bool,
@@ -187,11 +220,12 @@ impl<W: Words> Producer<W> {
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
+            next: Place::start(shape),
+            free: shape.cells(),
             taken,
             shape,
-            tail: 0,
+            granted: shape.cells() as u64,
             long_tail: 0,
-            head_seen: 0,
             long_seen: 0,
             liar: false,
         }
@@ -200,7 +234,9 @@ impl<W: Words> Producer<W> {
     /// Sends a message whose payload, at most 7 words, fits into its cell.
     #[inline]
     pub(crate) fn push_small(&mut self, control: Control, payload: &[u64]) -> Result<(), Full> {
-        self.reserve(1, 0)?;
+        if self.free == 0 {
+            self.reserve(1, 0)?;
+        }
         self.publish(control, payload);
         Ok(())
     }
@@ -223,12 +259,10 @@ impl<W: Words> Producer<W> {
     }
 
     /// Whether this many cells and long lines are free.
-    #[inline]
-    pub(crate) fn reserve(&mut self, cells: u64, lines: u64) -> Result<(), Full> {
-        if self.fits(cells, lines) {
-            return Ok(());
+    pub(crate) fn reserve(&mut self, cells: usize, lines: u64) -> Result<(), Full> {
+        if !self.fits(cells, lines) {
+            self.look();
         }
-        self.look();
         if self.fits(cells, lines) {
             Ok(())
         } else {
@@ -241,9 +275,8 @@ impl<W: Words> Producer<W> {
         long_lines(len)
     }
 
-    #[inline]
-    fn fits(&self, cells: u64, lines: u64) -> bool {
-        self.tail - self.head_seen + cells <= self.shape.cells() as u64
+    fn fits(&self, cells: usize, lines: u64) -> bool {
+        cells <= self.free
             && self.long_tail - self.long_seen + lines <= self.shape.long_lines() as u64
     }
 
@@ -253,24 +286,27 @@ impl<W: Words> Producer<W> {
         // Pairs with the release in `Consumer::say`: what it took, it has copied out.
         let head = self.taken.load_acquire(CELLS_TAKEN);
         let long = self.taken.load_acquire(LONG_TAKEN);
-        if (self.head_seen..=self.tail).contains(&head)
-            && (self.long_seen..=self.long_tail).contains(&long)
-        {
-            self.head_seen = head;
+        let cells = self.shape.cells() as u64;
+        let (tail, seen) = (self.granted - self.free as u64, self.granted - cells);
+        if (seen..=tail).contains(&head) && (self.long_seen..=self.long_tail).contains(&long) {
+            self.free += (head - seen) as usize;
+            self.granted = head + cells;
             self.long_seen = long;
         } else {
             self.liar = true;
         }
     }
 
+    /// Fills the next cell, which is free.
     #[inline]
     fn publish(&mut self, control: Control, payload: &[u64]) {
-        let word = cell_word(self.tail, self.shape);
+        let word = self.next.word;
         self.ring.copy_in(word, payload);
         // Pairs with the acquire in `Consumer::peek`.
         self.ring
-            .store_release(word + CONTROL, control.0 | lap(self.tail, self.shape));
-        self.tail += 1;
+            .store_release(word + CONTROL, control.0 | self.next.lap);
+        self.next.advance();
+        self.free -= 1;
     }
 }
 
@@ -278,11 +314,12 @@ impl<W: Words> Producer<W> {
 #[derive(Debug)]
 pub(crate) struct Consumer<W> {
     ring: W,
+    next: Place,
+    head: u64,
+    long_head: u64,
     /// The desk line of this queue pair: its owner alone writes it.
     taken: W,
     shape: Shape,
-    head: u64,
-    long_head: u64,
     said: u64,
     long_said: u64,
 }
@@ -292,10 +329,11 @@ impl<W: Words> Consumer<W> {
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
-            taken,
-            shape,
+            next: Place::start(shape),
             head: 0,
             long_head: 0,
+            taken,
+            shape,
             said: 0,
             long_said: 0,
         }
@@ -308,17 +346,15 @@ impl<W: Words> Consumer<W> {
     /// The control word of the next message, once that message is whole.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Control> {
-        let word = cell_word(self.head, self.shape) + CONTROL;
         // Pairs with the release in `Producer::publish`.
-        let control = self.ring.load_acquire(word);
-        let fresh = control >> LAP_SHIFT == lap(self.head, self.shape) >> LAP_SHIFT;
-        fresh.then_some(Control(control))
+        let control = self.ring.load_acquire(self.next.word + CONTROL);
+        ((control ^ self.next.lap) >> LAP_SHIFT == 0).then_some(Control(control))
     }
 
     /// The payload in the next message's cell.
     #[inline]
     pub(crate) fn small(&self) -> [u64; CONTROL] {
-        self.ring.copy_out(cell_word(self.head, self.shape))
+        self.ring.copy_out(self.next.word)
     }
 
     /// 64 bytes of the next message's long payload.
@@ -327,11 +363,19 @@ impl<W: Words> Consumer<W> {
         self.ring.copy_out(long_word(at, self.shape))
     }
 
-    /// Gives the next message's place back to the producer.
+    /// Leaves the next message behind; its place is the producer's after [`Consumer::give_back`].
     #[inline]
     pub(crate) fn advance(&mut self, control: Control) {
+        self.next.advance();
         self.head += 1;
-        self.long_head += control.long_lines();
+        if !control.is_small() {
+            self.long_head += control.long_lines();
+        }
+    }
+
+    /// Tells the producer how far we are, once that is a quarter ring further than it knows.
+    #[inline]
+    pub(crate) fn give_back(&mut self) {
         let cells = self.head - self.said;
         let lines = self.long_head - self.long_said;
         if cells >= self.shape.cells() as u64 / 4 || lines >= self.shape.long_lines() as u64 / 4 {

@@ -11,9 +11,9 @@ use crate::{
     bytes::{Bytes, copy},
     drops::{Drop, Drops},
     layout::{QP_READY, qp_word},
-    pd::{Outbound, Pd, Right},
+    pd::{Pd, Right},
     port::ShmPort,
-    qp::{Address, Cq, Peer, Qp, Region, Sent, local},
+    qp::{Address, Cq, Qp, Region, Sent, local},
     recv::fail,
     ring::{CELL_PAYLOAD, Control, Full, Producer},
     slab::Slab,
@@ -107,11 +107,11 @@ fn check_local(qp: &Qp, regions: &Slab<Region>, at: Local) -> Result<(), PostErr
 /// UD: each SEND finds its own ring; a ring without room loses it.
 fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
     let ShmPort {
-        pds,
         qps,
         cqs,
         regions,
         addresses,
+        outbounds,
         drops,
         doorbell,
         ..
@@ -125,18 +125,18 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
             imm,
             to: Some(to),
         } = &wr.op
+            && let Some(address) = addresses.get(to.0)
         {
-            let Some(address) = addresses.get(to.0) else {
-                continue;
-            };
-            if let Some(pd) = pds.get_mut(address.pd) {
-                doorbell.touch(pd, address.pd);
-                let control = Control::new(payload.len(), *imm).sent_by(address.sender);
-                let from = bytes_of(payload, regions, qp.pd);
-                let sent = send_to(pd, (address.line, address.qpn), control, &from, drops);
-                if let Err(reason) = sent {
-                    drops.count(reason);
+            let outbound = address.outbound.and_then(|ring| outbounds.get_mut(ring));
+            if let Some(outbound) = outbound {
+                doorbell.touch(outbound);
+                let control = Control::new(payload.len(), *imm).stamped(address.stamp);
+                let ring = &mut outbound.ring;
+                if push(ring, control, payload, regions, qp.pd).is_err() {
+                    lost_for_room(ring, drops);
                 }
+            } else {
+                drops.count(Drop::NoPeer);
             }
         }
         if wr.signaled {
@@ -145,29 +145,37 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
     }
 }
 
-/// Puts one message into the ring of a queue pair of `pd`'s peer.
+/// Puts one message into a ring.
 #[inline]
-fn send_to(
-    pd: &mut Pd,
-    (line, qpn): (usize, Qpn),
+fn push(
+    ring: &mut Producer<Span>,
     control: Control,
-    from: &Bytes<'_>,
-    drops: &mut Drops,
-) -> Result<(), Drop> {
-    let outbound = pd.outbound.get_mut(line).and_then(Option::as_mut);
-    let Some(Outbound { ring, .. }) = outbound.filter(|outbound| outbound.qpn == qpn) else {
-        return Err(Drop::NoPeer);
-    };
-    let pushed = match from {
-        Bytes::Words(words) if words.len() <= CELL_PAYLOAD / 8 => ring.push_small(control, words),
-        _ if control.len() <= CELL_PAYLOAD => ring.push_small(control, &from.line(0)[..7]),
-        _ => ring.push_long(control, |n| from.line(n)),
-    };
+    payload: &Payload<'_>,
+    regions: &Slab<Region>,
+    pd: u32,
+) -> Result<(), Full> {
+    match payload {
+        Payload::Words(words) if words.len() <= CELL_PAYLOAD / 8 => ring.push_small(control, words),
+        _ => push_bytes(ring, control, &bytes_of(payload, regions, pd)),
+    }
+}
+
+#[inline(never)]
+fn push_bytes(ring: &mut Producer<Span>, control: Control, from: &Bytes<'_>) -> Result<(), Full> {
+    if control.is_small() {
+        ring.push_small(control, &from.line(0)[..CELL_PAYLOAD / 8])
+    } else {
+        ring.push_long(control, |n| from.line(n))
+    }
+}
+
+#[cold]
+fn lost_for_room(ring: &mut Producer<Span>, drops: &mut Drops) {
+    drops.count(Drop::RingFull);
     if ring.liar {
         ring.liar = false;
         drops.count(Drop::BadCounter);
     }
-    pushed.map_err(|Full| Drop::RingFull)
 }
 
 /// RC and UC: one peer, looked up once.
@@ -177,24 +185,28 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         qps,
         cqs,
         regions,
+        outbounds,
         drops,
         doorbell,
         ..
     } = port;
     let qp = qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
-    let (Some(pd), Some(peer)) = (pds.get_mut(qp.pd), qp.peer) else {
+    let (Some(pd), Some(peer)) = (pds.get(qp.pd), qp.peer) else {
         return Err(PostError::UnknownQp);
     };
     let listens = pd.theirs.load_acquire(qp_word(peer.line)) == u64::from(peer.qpn.0) | QP_READY;
-    if qp.transport == Transport::Rc && listens {
-        reserve(pd, peer, batch)?;
+    let outbound = peer.outbound.and_then(|ring| outbounds.get_mut(ring));
+    let mut ring = outbound.map(|outbound| &mut outbound.ring);
+    if let (Transport::Rc, true, Some(ring)) = (qp.transport, listens, &mut ring) {
+        reserve(ring, drops, batch)?;
     }
-    doorbell.touch(pd, qp.pd);
+    doorbell.touch_pd(qp.pd);
     let mut wire = Wire {
         pd,
         regions,
+        ring,
         drops,
-        peer,
+        peer: peer.qpn,
         listens,
     };
     for wr in batch {
@@ -214,7 +226,11 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
 }
 
 /// RC loses nothing: a batch whose messages do not fit into the peer's ring is refused whole.
-fn reserve(pd: &mut Pd, peer: Peer, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+fn reserve(
+    ring: &mut Producer<Span>,
+    drops: &mut Drops,
+    batch: &[SendWr<'_>],
+) -> Result<(), PostError> {
     let (mut cells, mut lines) = (0, 0);
     for wr in batch {
         match &wr.op {
@@ -226,22 +242,23 @@ fn reserve(pd: &mut Pd, peer: Peer, batch: &[SendWr<'_>]) -> Result<(), PostErro
             _ => (),
         }
     }
-    let outbound = pd.outbound.get_mut(peer.line).and_then(Option::as_mut);
-    match outbound {
-        Some(outbound) if cells > 0 => {
-            let reserved = outbound.ring.reserve(cells, lines);
-            reserved.map_err(|Full| PostError::Full)
+    if cells > 0 && ring.reserve(cells, lines).is_err() {
+        if std::mem::take(&mut ring.liar) {
+            drops.count(Drop::BadCounter);
         }
-        _ => Ok(()),
+        return Err(PostError::Full);
     }
+    Ok(())
 }
 
 /// What a connected queue pair works on.
 struct Wire<'a> {
-    pd: &'a mut Pd,
+    pd: &'a Pd,
     regions: &'a Slab<Region>,
+    /// `None`: the peer takes no messages.
+    ring: Option<&'a mut Producer<Span>>,
     drops: &'a mut Drops,
-    peer: Peer,
+    peer: Qpn,
     /// The peer's queue pair is there and ready.
     listens: bool,
 }
@@ -259,15 +276,14 @@ impl Wire<'_> {
                 match imm {
                     Some(imm) if status == Status::Success => {
                         let control = Control::new(payload.len(), Some(*imm)).written();
-                        self.message(qp, control, &Bytes::Words(&[]))
+                        self.message(qp, control, &Payload::Words(&[]))
                     }
                     _ => status,
                 }
             }
             SendOp::Send { payload, imm, .. } => {
                 let control = Control::new(payload.len(), *imm);
-                let from = bytes_of(payload, self.regions, qp.pd);
-                self.message(qp, control, &from)
+                self.message(qp, control, payload)
             }
             SendOp::Read { into, from } => self.read(qp, *into, *from),
             SendOp::FetchAdd { into, at, add } => {
@@ -290,7 +306,7 @@ impl Wire<'_> {
         let at = (to.addr, len);
         let reached = qp
             .opened
-            .reach(self.pd, to.rkey, at, Right::WRITE, qp_scope(qp));
+            .reach(self.pd, to.rkey, at, Right::WRITE, self.peer);
         let Some((file, offset)) = reached else {
             return self.lost(qp, Drop::Refused, Status::RemoteAccess);
         };
@@ -304,11 +320,13 @@ impl Wire<'_> {
         Status::Success
     }
 
-    fn message(&mut self, qp: &Qp, control: Control, from: &Bytes<'_>) -> Status {
-        let to = (self.peer.line, self.peer.qpn);
-        match send_to(self.pd, to, control, from, self.drops) {
+    fn message(&mut self, qp: &Qp, control: Control, payload: &Payload<'_>) -> Status {
+        let Some(ring) = &mut self.ring else {
+            return self.lost(qp, Drop::RingFull, Status::ReceiverNotReady);
+        };
+        match push(ring, control, payload, self.regions, qp.pd) {
             Ok(()) => Status::Success,
-            Err(reason) => self.lost(qp, reason, Status::ReceiverNotReady),
+            Err(Full) => self.lost(qp, Drop::RingFull, Status::ReceiverNotReady),
         }
     }
 
@@ -316,7 +334,7 @@ impl Wire<'_> {
         let at = (from.addr, into.len);
         let reached = qp
             .opened
-            .reach(self.pd, from.rkey, at, Right::READ, qp_scope(qp));
+            .reach(self.pd, from.rkey, at, Right::READ, self.peer);
         let Some((file, offset)) = reached else {
             return Status::RemoteAccess;
         };
@@ -340,7 +358,7 @@ impl Wire<'_> {
         let word = (at.addr, 8);
         let reached = qp
             .opened
-            .reach(self.pd, at.rkey, word, Right::ATOMIC, qp_scope(qp));
+            .reach(self.pd, at.rkey, word, Right::ATOMIC, self.peer);
         let Some((file, offset)) = reached else {
             return Status::RemoteAccess;
         };
@@ -361,10 +379,6 @@ impl Wire<'_> {
         self.drops.count(reason);
         Status::Success
     }
-}
-
-fn qp_scope(qp: &Qp) -> Qpn {
-    qp.peer.map_or(Qpn(0), |peer| peer.qpn)
 }
 
 /// What `payload` carries; nothing for a local range that has gone since it was checked.

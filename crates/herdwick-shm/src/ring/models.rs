@@ -20,6 +20,7 @@ fn take(consumer: &mut Consumer<Memory>, next: &mut u64) -> bool {
         assert_eq!(consumer.small()[6], *next);
     }
     consumer.advance(control);
+    consumer.give_back();
     *next += 1;
     true
 }
@@ -48,7 +49,7 @@ fn explore(long: bool, stops_inside: bool) {
                 // Killed between the payload and the control word of the next message: with room
                 // for it only if the consumer had said so.
                 if producer.reserve(1, 0).is_ok() {
-                    let word = cell_word(producer.tail, SHAPE);
+                    let word = producer.next.word;
                     producer.ring.copy_in(word, &[u64::MAX; 7]);
                 }
             }

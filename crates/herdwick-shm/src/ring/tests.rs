@@ -30,7 +30,7 @@ proptest! {
         for (push, len, seed) in steps {
             if push {
                 let imm = (seed % 3 != 0).then_some(seed as u32);
-                let control = Control::new(len, imm).sent_by(seed as usize % 32);
+                let control = Control::new(len, imm).stamped(Control::stamp(seed as usize % 32));
                 let pushed = if len <= CELL_PAYLOAD {
                     producer.push_small(control, &line(seed, 0)[..7])
                 } else {
@@ -54,6 +54,7 @@ proptest! {
                     }
                 }
                 consumer.advance(control);
+                consumer.give_back();
             } else {
                 prop_assert!(model.is_empty());
             }
@@ -68,6 +69,7 @@ proptest! {
             if let Some(control) = consumer.peek() {
                 let _ = (consumer.small(), consumer.long_line(control.len() / 64));
                 consumer.advance(control);
+                consumer.give_back();
             }
         }
     }
