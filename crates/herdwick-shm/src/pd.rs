@@ -189,8 +189,12 @@ impl Pd {
 }
 
 impl Drop for Pd {
-    /// The host gives the memory back to the system, though the guest may still map it.
+    /// Tells the peer that no queue pair is left; and the host gives the memory back to the
+    /// system, though the guest may still map it.
     fn drop(&mut self) {
+        for line in 0..QPS {
+            self.give_line(line);
+        }
         if self.side == Side::Host {
             // What can be refused here is refused to private or sealed mappings; these are neither.
             let _ = self.files.up.discard();
@@ -434,11 +438,14 @@ impl Opened {
             .checked_add(len as u64)
             .is_some_and(|end| end <= self.len);
         let in_scope = self.scope == 0 || self.scope == peer.0;
+        if !(opens && inside && in_scope) {
+            return None;
+        }
         #[expect(
             clippy::cast_possible_truncation,
             reason = "within the region, which is mapped"
         )]
-        (opens && inside && in_scope).then_some((self.file, self.start + addr as usize))
+        Some((self.file, self.start + addr as usize))
     }
 
     #[cold]

@@ -1,0 +1,49 @@
+//! Every behaviour of the suite, between a host's port and a guest's in one process: once with the
+//! guest as the side that asks, as in HERD, and once with the host.
+
+use herdwick_conformance::{Fixture, LocalParty, Party};
+use herdwick_fabric::{Device, PortLimits};
+use herdwick_shm::{PdSize, ShmDevice};
+
+/// Ring memory is not used again while its domain lives; some behaviours make hundreds of queue
+/// pairs, one after another.
+const ROOMY: PdSize = PdSize {
+    host_inbound: 128 << 20,
+    host_readable: 1 << 20,
+    guest_inbound: 128 << 20,
+    guest_regions: 1 << 20,
+};
+
+/// A guest, and its host.
+fn pair() -> [Box<dyn Party>; 2] {
+    let device = ShmDevice::host(ROOMY);
+    let mut port = device.open_port(&PortLimits::default()).unwrap();
+    let pd = device.create_pd(&mut port).unwrap();
+    let ticket = device.ticket(&mut port, pd).unwrap();
+    let host = LocalParty::new(device, port, pd);
+    let device = ShmDevice::guest();
+    let mut port = device.open_port(&PortLimits::default()).unwrap();
+    let pd = device.attach(&mut port, ticket).unwrap();
+    [Box::new(LocalParty::new(device, port, pd)), Box::new(host)]
+}
+
+mod guest_asks {
+    struct Shm;
+    impl super::Fixture for Shm {
+        fn pair(&self) -> [Box<dyn super::Party>; 2] {
+            super::pair()
+        }
+    }
+    herdwick_conformance::conformance!(Shm);
+}
+
+mod host_asks {
+    struct Shm;
+    impl super::Fixture for Shm {
+        fn pair(&self) -> [Box<dyn super::Party>; 2] {
+            let [guest, host] = super::pair();
+            [host, guest]
+        }
+    }
+    herdwick_conformance::conformance!(Shm);
+}
