@@ -233,7 +233,7 @@ impl ClientSide {
         (self.in_flight() > 0).then(|| Duration::from_nanos(self.next_scan))
     }
 
-    /// Ends every request: for when the lease is over. The session takes no more of its replies.
+    /// Ends every request, and takes no more: for when the lease is over.
     pub fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         for lane in &mut self.lanes {
             lane.close(sink);

@@ -303,6 +303,8 @@ impl Lane {
             }
             slot.state = State::Lost;
         }
+        self.pending.clear();
+        self.in_flight = self.slots.len();
     }
 
     /// The queue pair that its replies arrive at.

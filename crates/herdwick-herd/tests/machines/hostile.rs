@@ -487,6 +487,20 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once_each() {
 }
 
 #[test]
+fn r11_a_missing_request_stalls_its_own_slot_alone() {
+    let mut siege = siege();
+    for sequence in 1..WINDOW as u32 {
+        siege.submit(&request(b"key", add_one()), sequence);
+    }
+    assert_eq!(siege.replies().len(), WINDOW - 1);
+    // The sweep found one of them; the cursor followed it and found the others.
+    assert_eq!(siege.counters().overtaking, 1);
+    siege.submit(&request(b"key", add_one()), 0);
+    assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
+    siege.survives();
+}
+
+#[test]
 fn r12_a_write_into_another_clients_lines_is_refused() {
     let mut siege = siege();
     let victim = siege.rig.clients[HONEST].leases[0].lines.clone();

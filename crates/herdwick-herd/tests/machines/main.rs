@@ -1,6 +1,7 @@
 //! The two machines against each other, over the seeded fabric.
 
 mod at_most_once;
+mod given_up;
 mod hostile;
 mod model;
 mod odd_replies;

@@ -1,0 +1,172 @@
+//! What becomes of requests whose deadline passed: told as unknown, never executed late, and their
+//! slots come back.
+
+use herdwick_herd::{
+    Outcome, Refused,
+    wire::{LINE_WORDS, ReplyStatus},
+};
+use herdwick_mem::Words;
+use herdwick_mica::{Arith, Get, Op};
+
+use crate::{
+    model::Model,
+    rig::{Rig, request},
+};
+
+const WINDOW: usize = 8;
+const KEY: &[u8] = b"a counter";
+
+fn rig() -> Rig<Model> {
+    let mut rig = Rig::new(1, WINDOW, vec![Model::default()]);
+    rig.join(1);
+    rig
+}
+
+fn add_one() -> Op<'static> {
+    Op::Arith(Arith {
+        delta: 1,
+        vivify: Some(0),
+        initial: 1,
+        ..Arith::default()
+    })
+}
+
+/// Submits a window of requests, one read among them.
+fn submit_window(rig: &mut Rig<Model>) {
+    let client = &mut rig.clients[0];
+    for token in 0..WINDOW as u64 {
+        let op = match token {
+            3 => Op::Get(Get::default()),
+            _ => add_one(),
+        };
+        client.side.submit(&request(KEY, op), token).unwrap();
+    }
+    client.side.flush(&mut client.port, rig.now);
+}
+
+fn cut(rig: &Rig<Model>) {
+    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
+    rig.network.partition(client, worker);
+}
+
+fn heal(rig: &Rig<Model>) {
+    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
+    rig.network.heal(client, worker);
+}
+
+/// Runs until every request has its outcome: unknown for mutations, a timeout for the read.
+fn wait_for_deadlines(rig: &mut Rig<Model>) {
+    let mut outcomes = [0; WINDOW];
+    while outcomes != [1; WINDOW] {
+        rig.step(&mut |_, token, outcome| {
+            outcomes[token as usize] += 1;
+            match outcome {
+                Outcome::Timeout => assert_eq!(token, 3),
+                Outcome::Unknown => assert_ne!(token, 3),
+                Outcome::Answered(_) => panic!("{outcome:?}"),
+            }
+        });
+    }
+    assert_eq!(rig.clients[0].side.in_flight(), WINDOW);
+}
+
+fn wait_for_slots(rig: &mut Rig<Model>) {
+    while rig.clients[0].side.in_flight() > 0 {
+        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+    }
+    let counters = rig.clients[0].side.counters();
+    assert_eq!(counters.abandoned, WINDOW as u64);
+    assert_eq!(counters.reclaimed, WINDOW as u64);
+}
+
+/// Every slot takes another request, and is answered.
+fn every_slot_serves(rig: &mut Rig<Model>, count: u64) {
+    for n in 1..=2 * WINDOW as u64 {
+        rig.call(0, KEY, add_one(), |outcome| match outcome {
+            Outcome::Answered(answer) => {
+                assert_eq!(answer.status, ReplyStatus::Done);
+                assert_eq!(answer.number, Some(count + n));
+            }
+            _ => panic!("{outcome:?}"),
+        });
+    }
+}
+
+#[test]
+fn requests_that_never_arrived_are_not_executed_later() {
+    let mut rig = rig();
+    cut(&rig);
+    submit_window(&mut rig);
+    wait_for_deadlines(&mut rig);
+    heal(&rig);
+    wait_for_slots(&mut rig);
+    assert_eq!(rig.workers[0].exec.executed, 0);
+    assert_eq!(rig.workers[0].side.counters().canceled, WINDOW as u64);
+    every_slot_serves(&mut rig, 0);
+}
+
+#[test]
+fn requests_that_were_executed_stay_so_once() {
+    let mut rig = rig();
+    submit_window(&mut rig);
+    rig.advance();
+    cut(&rig);
+    rig.serve();
+    wait_for_deadlines(&mut rig);
+    heal(&rig);
+    wait_for_slots(&mut rig);
+    let executed = WINDOW as u64 - 1;
+    assert_eq!(rig.workers[0].exec.number(KEY), Some(executed));
+    every_slot_serves(&mut rig, executed);
+}
+
+#[test]
+fn a_line_delayed_beyond_its_cancellation_is_not_executed() {
+    let mut rig = rig();
+    cut(&rig);
+    submit_window(&mut rig);
+    wait_for_deadlines(&mut rig);
+    heal(&rig);
+    wait_for_slots(&mut rig);
+    let lines = rig.clients[0].leases[0].lines.clone();
+    // The cancellation lies in the slot: under its control word, every word is the request's.
+    let mut late = lines.read_words::<LINE_WORDS>(0);
+    let opcode = 0x19;
+    late[LINE_WORDS - 1] = late[LINE_WORDS - 1] & !0xff | opcode;
+    lines.write_words(0, &late);
+    for _ in 0..100 {
+        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+    }
+    assert_eq!(rig.workers[0].exec.executed, 0);
+    assert_eq!(lines.load(LINE_WORDS - 1), late[LINE_WORDS - 1]);
+    assert_eq!(rig.clients[0].side.counters().stale_replies, 1);
+    every_slot_serves(&mut rig, 0);
+}
+
+#[test]
+fn a_worker_silent_for_good_breaks_the_session_and_no_request_waits_for_it() {
+    let mut rig = rig();
+    cut(&rig);
+    submit_window(&mut rig);
+    wait_for_deadlines(&mut rig);
+    while !rig.clients[0].side.is_broken() {
+        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+    }
+    let mut client = rig.clients.remove(0);
+    client.side.close(&mut |_, outcome| panic!("{outcome:?}"));
+}
+
+#[test]
+fn closing_tells_every_request_its_outcome() {
+    let mut rig = rig();
+    submit_window(&mut rig);
+    let mut client = rig.clients.remove(0);
+    let mut outcomes = Vec::new();
+    client.side.close(&mut |token, outcome| {
+        outcomes.push((token, matches!(outcome, Outcome::Unknown)));
+    });
+    let expected = (0..WINDOW as u64).map(|token| (token, token != 3));
+    assert!(outcomes.into_iter().eq(expected));
+    let refused = client.side.submit(&request(KEY, add_one()), 99);
+    assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
+}
