@@ -1,1 +1,8 @@
 //! Load, measurement and report
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod pace;
+pub mod tally;
+pub mod target;
+pub mod workload;

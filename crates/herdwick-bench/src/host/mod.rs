@@ -1,0 +1,11 @@
+//! The machine: what it is, where threads run on it, what they cost, how fast its cores talk.
+
+mod cpus;
+mod line;
+mod machine;
+mod time;
+
+pub use cpus::{Placement, allowed_cpus, pin};
+pub use line::{DRIFT_MAX, LineRtt, line_rtt};
+pub use machine::Machine;
+pub use time::{ProcessCpu, Stopwatch, thread_cpu_ns};

@@ -1,0 +1,87 @@
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since it was made: the clock of one measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts now.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the benchmark's one clock")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// How long ago that was.
+    #[inline]
+    #[must_use]
+    pub fn ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// CPU time that this thread has used.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Reads the CPU time of another process, in steps of a clock tick (10 ms).
+#[derive(Clone, Debug)]
+pub struct ProcessCpu {
+    pid: u32,
+}
+
+impl ProcessCpu {
+    /// Of process `pid`.
+    #[must_use]
+    pub fn new(pid: u32) -> Self {
+        Self { pid }
+    }
+
+    /// CPU time of all its threads, or `None` when it cannot be read.
+    #[must_use]
+    pub fn ns(&self) -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        Some(cpu_ticks(&stat)? * tick_ns)
+    }
+}
+
+/// utime + stime of a `/proc/PID/stat` line (proc(5): fields 14 and 15). The name, field 2, is in
+/// parentheses and may hold anything, so count from the last one.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_read_behind_any_name() {
+        let stat = "42 (a) b (c)) R 1 42 42 0 -1 4194304 100 0 0 0 7 5 0 0 20 0 1 0 999 0 0";
+        assert_eq!(cpu_ticks(stat), Some(12));
+        assert_eq!(cpu_ticks("42 (x) R 1 2"), None);
+        assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn work_costs_time_on_every_clock() {
+        let (watch, own) = (Stopwatch::start(), ProcessCpu::new(std::process::id()));
+        let before = (thread_cpu_ns(), own.ns().unwrap());
+        while own.ns().unwrap() == before.1 {
+            std::hint::spin_loop();
+        }
+        assert!(thread_cpu_ns() > before.0);
+        assert!(watch.ns() > 0);
+        assert_eq!(ProcessCpu::new(u32::MAX).ns(), None);
+    }
+}
