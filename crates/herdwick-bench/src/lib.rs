@@ -3,6 +3,7 @@
 
 pub mod host;
 pub mod pace;
+pub mod report;
 pub mod tally;
 pub mod target;
 pub mod workload;

@@ -1,0 +1,206 @@
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Subject};
+use crate::host::LineRtt;
+
+/// CPU time per operation, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuPerOp {
+    /// The server's process.
+    pub server: Option<f64>,
+    /// The clients' threads.
+    pub client: Option<f64>,
+}
+
+/// A figure on both sides of a measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BeforeAfter {
+    /// Just before.
+    pub before: Option<f64>,
+    /// Just after.
+    pub after: Option<f64>,
+}
+
+impl BeforeAfter {
+    /// Line round trips, if there were two CPUs to measure between.
+    #[must_use]
+    pub fn lines(before: Option<LineRtt>, after: Option<LineRtt>) -> Self {
+        Self {
+            before: before.map(|rtt| round(rtt.ns, 1)),
+            after: after.map(|rtt| round(rtt.ns, 1)),
+        }
+    }
+
+    fn drifted(&self) -> bool {
+        match (self.before, self.after) {
+            (Some(before), Some(after)) => LineRtt { ns: before }.drifted(LineRtt { ns: after }),
+            _ => false,
+        }
+    }
+}
+
+/// A distribution of latencies, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "percentiles")]
+pub struct Latency {
+    pub mean: f64,
+    pub p5: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+impl Latency {
+    /// Of latencies in nanoseconds; `None` if there are none.
+    #[must_use]
+    pub fn of(latencies_ns: &Histogram<u64>) -> Option<Self> {
+        let us = |ns: f64| round(ns / 1000.0, 3);
+        let at = |quantile| us(latencies_ns.value_at_quantile(quantile) as f64);
+        (!latencies_ns.is_empty()).then(|| Self {
+            mean: us(latencies_ns.mean()),
+            p5: at(0.05),
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: us(latencies_ns.max() as f64),
+        })
+    }
+
+    /// Each percentile's median over `runs`; the maximum stays the maximum.
+    fn median(runs: &[Self]) -> Option<Self> {
+        let of = |field: fn(&Self) -> f64| median(runs.iter().map(field));
+        Some(Self {
+            mean: of(|run| run.mean)?,
+            p5: of(|run| run.p5)?,
+            p50: of(|run| run.p50)?,
+            p90: of(|run| run.p90)?,
+            p95: of(|run| run.p95)?,
+            p99: of(|run| run.p99)?,
+            p999: of(|run| run.p999)?,
+            max: runs.iter().map(|run| run.max).fold(0.0, f64::max),
+        })
+    }
+}
+
+/// The figures of one run.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Operations answered in a second.
+    pub ops_per_s: f64,
+    /// Operations due in a second, in an open loop.
+    pub offered_per_s: Option<f64>,
+    /// Share of reads that hit.
+    pub hit_ratio: Option<f64>,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Values that were not their key's.
+    pub wrong_values: u64,
+    /// Requests that the server executed together.
+    pub batch_mean: Option<f64>,
+    /// CPU time an operation cost.
+    pub cpu_ns_per_op: CpuPerOp,
+    /// Line round trip around the run.
+    pub line_rtt_ns: BeforeAfter,
+    /// Latency from the intended start.
+    pub latency_us: Option<Latency>,
+}
+
+impl Outcome {
+    /// The medians of `runs`, at least one.
+    #[must_use]
+    pub fn of(subject: Subject, runs: &[Run]) -> Self {
+        let rates = || runs.iter().map(|run| run.ops_per_s);
+        let known = |field: fn(&Run) -> Option<f64>| median(runs.iter().filter_map(field));
+        let latencies: Vec<_> = runs.iter().filter_map(|run| run.latency_us).collect();
+        Self {
+            subject,
+            runs: runs.len(),
+            ops_per_s: median(rates()).map_or(0.0, |rate| round(rate, 1)),
+            ops_per_s_min: round(rates().reduce(f64::min).unwrap_or(0.0), 1),
+            ops_per_s_max: round(rates().fold(0.0, f64::max), 1),
+            offered_per_s: known(|run| run.offered_per_s),
+            hit_ratio: known(|run| run.hit_ratio).map(|ratio| round(ratio, 6)),
+            errors: runs.iter().map(|run| run.errors).sum(),
+            wrong_values: runs.iter().map(|run| run.wrong_values).sum(),
+            batch_mean: known(|run| run.batch_mean).map(|mean| round(mean, 2)),
+            cpu_ns_per_op: CpuPerOp {
+                server: known(|run| run.cpu_ns_per_op.server).map(|ns| round(ns, 1)),
+                client: known(|run| run.cpu_ns_per_op.client).map(|ns| round(ns, 1)),
+            },
+            line_rtt_ns: BeforeAfter {
+                before: known(|run| run.line_rtt_ns.before),
+                after: known(|run| run.line_rtt_ns.after),
+            },
+            drifted_runs: runs.iter().filter(|run| run.line_rtt_ns.drifted()).count(),
+            latency_us: Latency::median(&latencies),
+        }
+    }
+}
+
+/// The middle value, or the mean of the two; `None` of nothing.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
+}
+
+/// Rounds to `digits` after the point; what is not finite becomes 0, which JSON can say.
+fn round(value: f64, digits: i32) -> f64 {
+    let unit = 10_f64.powi(digits);
+    let rounded = (value * unit).round() / unit;
+    if rounded.is_finite() { rounded } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_even_and_nothing() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn an_outcome_has_the_middle_run_and_the_sum_of_what_went_wrong() {
+        let run = |ops_per_s: f64, errors, max| Run {
+            ops_per_s,
+            errors,
+            hit_ratio: (errors == 0).then_some(0.5),
+            line_rtt_ns: BeforeAfter {
+                before: Some(100.0),
+                after: Some(ops_per_s),
+            },
+            latency_us: Some(Latency {
+                p50: ops_per_s,
+                max,
+                ..Latency::default()
+            }),
+            ..Run::default()
+        };
+        let runs = [run(110.0, 1, 7.0), run(130.0, 2, 9.0), run(90.0, 0, 8.0)];
+        let outcome = Outcome::of(Subject::default(), &runs);
+        assert_eq!(
+            (outcome.ops_per_s, outcome.errors, outcome.runs),
+            (110.0, 3, 3)
+        );
+        assert_eq!(
+            (outcome.ops_per_s_min, outcome.ops_per_s_max),
+            (90.0, 130.0)
+        );
+        assert_eq!(outcome.hit_ratio, Some(0.5));
+        assert_eq!(outcome.drifted_runs, 1);
+        let latency = outcome.latency_us.unwrap();
+        assert_eq!((latency.p50, latency.max), (110.0, 9.0));
+        assert_eq!(outcome.offered_per_s, None);
+    }
+}

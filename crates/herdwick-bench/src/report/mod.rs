@@ -1,0 +1,187 @@
+//! What a benchmark says: figures that never leave without what made them.
+
+mod figures;
+mod table;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::Machine;
+
+pub use figures::{BeforeAfter, CpuPerOp, Latency, Run};
+pub use table::Table;
+
+/// Version of the JSON; fields are only ever added to it.
+pub const SCHEMA: u32 = 1;
+
+/// Everything one invocation measured. `null` in JSON means: not measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What made the figures.
+    pub manifest: Manifest,
+    /// The figures.
+    pub results: Vec<Outcome>,
+}
+
+/// What made the figures of a [`Report`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Commit of the benchmark, `+changes` when built from an edited tree.
+    pub commit: String,
+    /// Version of the benchmark.
+    pub version: String,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// Fabrics measured, joined by commas.
+    pub fabric: String,
+    /// What kind of figures these are, joined by commas: [`Word`]s.
+    pub word: String,
+    /// Line round trip before the first run and after the last.
+    pub line_rtt_ns: BeforeAfter,
+    /// Every option, defaults resolved.
+    pub knobs: Knobs,
+}
+
+/// What a figure can be compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Word {
+    /// Shared memory of one host.
+    Shm,
+    /// Software on ordinary hardware: sockets, a software RNIC, a bare store.
+    Soft,
+    /// Under virtual time.
+    Sim,
+    /// An RNIC.
+    Hardware,
+}
+
+impl Word {
+    /// As in the manifest.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Soft => "soft",
+            Self::Sim => "sim",
+            Self::Hardware => "hardware",
+        }
+    }
+}
+
+/// Every option of a benchmark, as it was used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "named after the command's flags, which explain themselves in --help"
+)]
+pub struct Knobs {
+    pub server: Option<String>,
+    pub workload: String,
+    pub get_share: f64,
+    pub dist: String,
+    pub keys: u64,
+    pub key_size: usize,
+    pub value_size: usize,
+    pub seconds: f64,
+    pub warmup_seconds: f64,
+    pub clients: Option<usize>,
+    pub workers: Option<usize>,
+    pub window: Option<usize>,
+    pub connections: Option<usize>,
+    pub pipeline: Option<usize>,
+    pub multiget: Option<usize>,
+    pub batch: Option<usize>,
+    pub rate: Option<f64>,
+    pub runs: usize,
+    pub memory_mb: Option<u64>,
+    pub trace_steps: usize,
+    pub seed: u64,
+    pub server_cpus: Vec<usize>,
+    pub client_cpus: Vec<usize>,
+}
+
+/// One line of the report: a system on a fabric under a workload, medians over its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What was measured and how it was asked.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Runs of which these are the medians.
+    pub runs: usize,
+    /// Operations answered in a second.
+    pub ops_per_s: f64,
+    /// The slowest run's.
+    pub ops_per_s_min: f64,
+    /// The fastest run's.
+    pub ops_per_s_max: f64,
+    /// Operations due in a second, in an open loop.
+    pub offered_per_s: Option<f64>,
+    /// Share of reads that hit.
+    pub hit_ratio: Option<f64>,
+    /// Requests answered with an error, in all runs.
+    pub errors: u64,
+    /// Values that were not their key's, in all runs.
+    pub wrong_values: u64,
+    /// Requests that the server executed together.
+    pub batch_mean: Option<f64>,
+    /// CPU time an operation cost.
+    pub cpu_ns_per_op: CpuPerOp,
+    /// Line round trip around the runs.
+    pub line_rtt_ns: BeforeAfter,
+    /// Runs around which it moved by more than a fifth.
+    pub drifted_runs: usize,
+    /// Latency from the intended start.
+    pub latency_us: Option<Latency>,
+}
+
+/// What an [`Outcome`] is about.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "the fields are named after the command's flags"
+)]
+pub struct Subject {
+    pub system: String,
+    pub fabric: String,
+    /// A [`Word`].
+    pub word: String,
+    /// What the server calls itself.
+    pub server: Option<String>,
+    pub workload: String,
+    pub get_share: f64,
+    pub dist: String,
+    pub keys: u64,
+    pub key_bytes: usize,
+    pub value_bytes: usize,
+    pub workers: Option<usize>,
+    pub clients: usize,
+    pub window: Option<usize>,
+    pub connections: Option<usize>,
+    pub pipeline: Option<usize>,
+    pub multiget: Option<usize>,
+}
+
+impl Report {
+    /// The JSON, indented.
+    ///
+    /// # Panics
+    /// Never: the report holds nothing that JSON cannot.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("maps with string keys and finite shapes")
+    }
+
+    /// Whether everything read was right.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.results
+            .iter()
+            .all(|result| result.wrong_values == 0 && result.errors == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
