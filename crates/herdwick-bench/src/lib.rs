@@ -6,4 +6,5 @@ pub mod pace;
 pub mod report;
 pub mod tally;
 pub mod target;
+pub mod tcp;
 pub mod workload;

@@ -1,0 +1,140 @@
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read, Write},
+};
+
+use mio::net::TcpStream;
+
+use super::{
+    compose::Composer,
+    reply::{Asked, FOREIGN_MAX, Front, Reader},
+};
+use crate::{
+    tally::Tally,
+    target::{DriveError, Load},
+};
+
+/// One connection: requests composed but not written, bytes received but not understood, and what
+/// was asked in between.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    /// Bytes of `outbox` that are written.
+    sent: usize,
+    inbox: Vec<u8>,
+    /// Bytes of `inbox` that are received.
+    filled: usize,
+    asked: VecDeque<Asked>,
+    /// Keys of the reads in `asked`, in order.
+    wanted: VecDeque<u32>,
+}
+
+/// Room for headers beside a value, and for many small replies in one read.
+const INBOX: usize = 2 * FOREIGN_MAX as usize;
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, value_size: usize) -> Self {
+        Self {
+            stream,
+            outbox: Vec::new(),
+            sent: 0,
+            inbox: vec![0; INBOX + value_size],
+            filled: 0,
+            asked: VecDeque::new(),
+            wanted: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// When each request in flight was due, once for each of its keys.
+    pub(super) fn waiting_since(&self) -> impl Iterator<Item = u64> + '_ {
+        self.asked
+            .iter()
+            .flat_map(|asked| std::iter::repeat_n(asked.start_ns, asked.remaining.max(1)))
+    }
+
+    /// Composes one request; [`Connection::send`] sends it.
+    pub(super) fn ask(&mut self, composer: &mut Composer, load: &mut Load<'_>, now_ns: u64) {
+        let composed = composer.compose(load, &mut self.outbox, &mut self.wanted);
+        let operations = composed.reads.max(1) as u64;
+        self.asked.push_back(Asked {
+            start_ns: load.pace.take(operations, now_ns),
+            is_put: composed.reads == 0,
+            remaining: composed.reads,
+        });
+    }
+
+    /// Writes what the socket takes.
+    pub(super) fn send(&mut self) -> Result<(), DriveError> {
+        while self.sent < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.sent..]) {
+                Ok(0) => return Err(DriveError::Closed),
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.outbox.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Reads what has arrived and counts it as answered at `now_ns`.
+    pub(super) fn receive(
+        &mut self,
+        reader: &mut Reader,
+        tally: &mut Tally,
+        now_ns: u64,
+    ) -> Result<(), DriveError> {
+        loop {
+            let room = self.inbox.len() - self.filled;
+            match self.stream.read(&mut self.inbox[self.filled..]) {
+                Ok(0) => return Err(DriveError::Closed),
+                Ok(n) => {
+                    self.filled += n;
+                    self.understand(reader, tally, now_ns)?;
+                    // A short read has emptied the socket (epoll(7), edge-triggered streams).
+                    if n < room {
+                        return Ok(());
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn understand(
+        &mut self,
+        reader: &mut Reader,
+        tally: &mut Tally,
+        now_ns: u64,
+    ) -> Result<(), DriveError> {
+        let mut at = 0;
+        while let Some(asked) = self.asked.front_mut() {
+            let bytes = &self.inbox[at..self.filled];
+            match reader.front(bytes, asked, &mut self.wanted, tally)? {
+                Front::Partial => break,
+                Front::Part(n) => at += n,
+                Front::End(n) => {
+                    at += n;
+                    tally.latency(asked.start_ns, now_ns);
+                    self.asked.pop_front();
+                }
+            }
+        }
+        if self.asked.is_empty() && at < self.filled {
+            let text = String::from_utf8_lossy(&self.inbox[at..self.filled.min(at + 64)]);
+            return Err(DriveError::Reply(text.into_owned()));
+        }
+        self.inbox.copy_within(at..self.filled, 0);
+        self.filled -= at;
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! A memcached client made to be cheaper than any memcached server: requests are patched
+//! templates, replies are recognised by their fixed sizes, and both go many to a system call.
+
+mod compose;
+mod connection;
+mod reply;
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use mio::{Events, Interest, Poll, Token};
+
+use crate::{
+    target::{DriveError, Load, Target},
+    workload::KeySpace,
+};
+
+use compose::Composer;
+use connection::Connection;
+use reply::Reader;
+
+/// How one thread asks over TCP.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpOptions {
+    /// Connections of this thread.
+    pub connections: usize,
+    /// Requests in flight on each.
+    pub pipeline: usize,
+    /// Keys in one `get`.
+    pub multiget: usize,
+}
+
+/// The connections of one thread.
+#[derive(Debug)]
+pub struct TcpTarget {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    composer: Composer,
+    reader: Reader,
+    pipeline: usize,
+    /// Whose turn it is in an open loop.
+    turn: usize,
+}
+
+/// A server that does not answer a connect for so long is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeouts of epoll are whole milliseconds: what is due sooner is polled for.
+const SPIN_BELOW_NS: u64 = 1_500_000;
+/// Events taken from one `epoll_wait`.
+const EVENTS: usize = 1024;
+
+impl TcpTarget {
+    /// Connects to `server`.
+    ///
+    /// # Errors
+    /// What connecting said.
+    pub fn connect(
+        server: SocketAddr,
+        options: TcpOptions,
+        space: KeySpace,
+    ) -> Result<Self, DriveError> {
+        let poll = Poll::new()?;
+        let mut connections = Vec::with_capacity(options.connections);
+        for token in 0..options.connections.max(1) {
+            let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            let mut stream = mio::net::TcpStream::from_std(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry()
+                .register(&mut stream, Token(token), interest)?;
+            connections.push(Connection::new(stream, space.value_size()));
+        }
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(EVENTS),
+            connections,
+            composer: Composer::new(space, options.multiget.max(1)),
+            reader: Reader::new(space),
+            pipeline: options.pipeline.max(1),
+            turn: 0,
+        })
+    }
+
+    /// Closed loop: fills up every connection whose pipeline has half run out, so that requests
+    /// leave many to a write.
+    fn refill(&mut self, index: usize, load: &mut Load<'_>, now_ns: u64) -> Result<(), DriveError> {
+        let connection = &mut self.connections[index];
+        if connection.in_flight() > self.pipeline / 2 {
+            return Ok(());
+        }
+        while connection.in_flight() < self.pipeline && self.composer.has_more(load) {
+            connection.ask(&mut self.composer, load, now_ns);
+        }
+        connection.send()
+    }
+
+    /// Open loop: gives what is due to the connections in turn, as far as they have room.
+    fn offer(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<(), DriveError> {
+        let first = self.turn;
+        let mut full = 0;
+        while full < self.connections.len() && load.pace.is_due(now_ns) {
+            self.turn = (self.turn + 1) % self.connections.len();
+            let connection = &mut self.connections[self.turn];
+            if connection.in_flight() >= self.pipeline || !self.composer.has_more(load) {
+                full += 1;
+                continue;
+            }
+            full = 0;
+            connection.ask(&mut self.composer, load, now_ns);
+        }
+        if first != self.turn || full > 0 {
+            self.connections.iter_mut().try_for_each(Connection::send)?;
+        }
+        Ok(())
+    }
+
+    fn pass(
+        &mut self,
+        load: &mut Load<'_>,
+        timeout: Duration,
+        clock: &mut impl FnMut() -> u64,
+    ) -> Result<(), DriveError> {
+        if let Err(error) = self.poll.poll(&mut self.events, Some(timeout)) {
+            match error.kind() {
+                std::io::ErrorKind::Interrupted => return Ok(()),
+                _ => return Err(error.into()),
+            }
+        }
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in &events {
+            let Token(index) = event.token();
+            if event.is_writable() {
+                self.connections[index].send()?;
+            }
+            if event.is_readable() || event.is_read_closed() {
+                let now_ns = clock();
+                self.connections[index].receive(&mut self.reader, load.tally, now_ns)?;
+                if load.pace.next_due_ns().is_none() {
+                    self.refill(index, load, now_ns)?;
+                }
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.connections
+            .iter()
+            .all(|connection| connection.in_flight() == 0)
+    }
+}
+
+impl Target for TcpTarget {
+    fn drive(
+        &mut self,
+        load: &mut Load<'_>,
+        until_ns: u64,
+        clock: &mut impl FnMut() -> u64,
+    ) -> Result<(), DriveError> {
+        let mut now_ns = clock();
+        if load.pace.next_due_ns().is_none() {
+            for index in 0..self.connections.len() {
+                self.refill(index, load, now_ns)?;
+            }
+        }
+        while now_ns < until_ns {
+            let mut wait_ns = until_ns - now_ns;
+            if load.pace.next_due_ns().is_some() {
+                self.offer(load, now_ns)?;
+                wait_ns = wait_ns.min(patience_ns(load, now_ns));
+            }
+            if !self.composer.has_more(load) && self.is_idle() {
+                break;
+            }
+            self.pass(load, Duration::from_nanos(wait_ns), clock)?;
+            now_ns = clock();
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = u64> {
+        self.connections.iter().flat_map(Connection::waiting_since)
+    }
+}
+
+/// How long an open loop may sleep: not at all when the next request is near.
+fn patience_ns(load: &Load<'_>, now_ns: u64) -> u64 {
+    let due = load.pace.next_due_ns().unwrap_or(u64::MAX);
+    match due.saturating_sub(now_ns) {
+        // Overdue: every connection is full, and only an answer helps.
+        0 => u64::MAX,
+        near if near < SPIN_BELOW_NS => 0,
+        far => far - SPIN_BELOW_NS + 1,
+    }
+}

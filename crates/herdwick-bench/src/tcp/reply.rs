@@ -1,0 +1,332 @@
+use std::collections::VecDeque;
+
+use crate::{tally::Tally, target::DriveError, workload::KeySpace};
+
+/// Recognises replies. Every key and value has the size we gave it, so a hit is checked where it
+/// must lie rather than parsed; what looks different is read as the line it is.
+#[derive(Debug)]
+pub(super) struct Reader {
+    space: KeySpace,
+    /// The key that a value is expected for.
+    key: Vec<u8>,
+    /// ` 0 LENGTH\r\n`
+    tail: Vec<u8>,
+}
+
+/// A request that waits for its reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// When it was due.
+    pub(super) start_ns: u64,
+    /// Whether it writes.
+    pub(super) is_put: bool,
+    /// Keys still to be answered.
+    pub(super) remaining: usize,
+}
+
+/// What stands at the front of the bytes received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    /// The start of something.
+    Partial,
+    /// So many bytes of a reply that goes on.
+    Part(usize),
+    /// So many bytes that end a reply.
+    End(usize),
+}
+
+const VALUE: &[u8] = b"VALUE ";
+const STORED: &[u8] = b"STORED\r\n";
+const END: &[u8] = b"END\r\n";
+/// No line of memcached's is longer.
+const LINE_MAX: usize = 2048;
+/// Values of strangers up to this are read over; what a connection's buffer holds beside ours.
+pub(super) const FOREIGN_MAX: u64 = 60 << 10;
+
+impl Reader {
+    pub(super) fn new(space: KeySpace) -> Self {
+        Self {
+            key: space.key_filler(),
+            tail: format!(" 0 {}\r\n", space.value_size()).into_bytes(),
+            space,
+        }
+    }
+
+    /// Reads the front of `bytes`, an answer to `asked`, whose keys lie in `wanted`.
+    #[inline]
+    pub(super) fn front(
+        &mut self,
+        bytes: &[u8],
+        asked: &mut Asked,
+        wanted: &mut VecDeque<u32>,
+        tally: &mut Tally,
+    ) -> Result<Front, DriveError> {
+        if asked.is_put && bytes.starts_with(STORED) {
+            tally.puts += 1;
+            return Ok(Front::End(STORED.len()));
+        }
+        if !asked.is_put && bytes.starts_with(VALUE) {
+            return self.value(bytes, asked, wanted, tally);
+        }
+        if !asked.is_put && bytes.starts_with(END) {
+            tally.misses += asked.remaining as u64;
+            wanted.drain(..asked.remaining);
+            return Ok(Front::End(END.len()));
+        }
+        refusal(bytes, asked, wanted, tally)
+    }
+
+    fn value(
+        &mut self,
+        bytes: &[u8],
+        asked: &mut Asked,
+        wanted: &mut VecDeque<u32>,
+        tally: &mut Tally,
+    ) -> Result<Front, DriveError> {
+        let key_end = VALUE.len() + self.space.key_size();
+        let header_end = key_end + self.tail.len();
+        let value_end = header_end + self.space.value_size();
+        if bytes.get(key_end..header_end) != Some(&self.tail) {
+            return foreign_value(bytes, asked, wanted, tally);
+        }
+        if bytes.len() < value_end + 2 {
+            return Ok(Front::Partial);
+        }
+        match self.expected(&bytes[VALUE.len()..key_end], asked, wanted, tally) {
+            Some(key)
+                if self.space.check(key, &bytes[header_end..value_end])
+                    && bytes[value_end..].starts_with(b"\r\n") =>
+            {
+                tally.hits += 1;
+            }
+            _ => tally.wrong_values += 1,
+        }
+        Ok(Front::Part(value_end + 2))
+    }
+
+    /// The key asked for that `key` is; those before it were misses.
+    fn expected(
+        &mut self,
+        key: &[u8],
+        asked: &mut Asked,
+        wanted: &mut VecDeque<u32>,
+        tally: &mut Tally,
+    ) -> Option<u32> {
+        while asked.remaining > 0 {
+            let index = wanted.pop_front()?;
+            asked.remaining -= 1;
+            self.space.key_digits(index, &mut self.key);
+            if self.key == key {
+                return Some(index);
+            }
+            tally.misses += 1;
+        }
+        None
+    }
+}
+
+/// A value of another size or with flags: not ours, so wrong, whatever it holds.
+fn foreign_value(
+    bytes: &[u8],
+    asked: &mut Asked,
+    wanted: &mut VecDeque<u32>,
+    tally: &mut Tally,
+) -> Result<Front, DriveError> {
+    let Some(line) = line(bytes)? else {
+        return Ok(Front::Partial);
+    };
+    let text = String::from_utf8_lossy(line);
+    let length = text.split_ascii_whitespace().nth(3);
+    let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else {
+        return Err(DriveError::Reply(text.trim_end().to_owned()));
+    };
+    if length > FOREIGN_MAX {
+        return Err(DriveError::ForeignValue(length));
+    }
+    let total = line.len() + length as usize + 2;
+    if bytes.len() < total {
+        return Ok(Front::Partial);
+    }
+    tally.wrong_values += 1;
+    if asked.remaining > 0 {
+        wanted.pop_front();
+        asked.remaining -= 1;
+    }
+    Ok(Front::Part(total))
+}
+
+/// An error line ends the reply, whatever was still to come.
+fn refusal(
+    bytes: &[u8],
+    asked: &Asked,
+    wanted: &mut VecDeque<u32>,
+    tally: &mut Tally,
+) -> Result<Front, DriveError> {
+    let Some(line) = line(bytes)? else {
+        return Ok(Front::Partial);
+    };
+    let known = ["NOT_STORED", "ERROR", "SERVER_ERROR", "CLIENT_ERROR"];
+    if !known.iter().any(|word| line.starts_with(word.as_bytes())) {
+        let text = String::from_utf8_lossy(line);
+        return Err(DriveError::Reply(text.trim_end().to_owned()));
+    }
+    wanted.drain(..asked.remaining);
+    tally.errors += 1;
+    Ok(Front::End(line.len()))
+}
+
+/// The first line of `bytes`, its end included, once it is complete.
+fn line(bytes: &[u8]) -> Result<Option<&[u8]>, DriveError> {
+    let head = &bytes[..bytes.len().min(LINE_MAX)];
+    match head.iter().position(|byte| *byte == b'\n') {
+        Some(end) => Ok(Some(&head[..=end])),
+        None if head.len() == LINE_MAX => {
+            let text = String::from_utf8_lossy(&head[..64]);
+            Err(DriveError::Reply(format!("{text}...")))
+        }
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `replies` as the answers to `asked`, all at once and byte by byte, which must agree.
+    fn read(asked: &[Asked], wanted: &[u32], replies: &[u8]) -> Result<Tally, DriveError> {
+        let whole = feed(asked, wanted, replies, replies.len());
+        let bytewise = feed(asked, wanted, replies, 1);
+        match (&whole, &bytewise) {
+            (Ok(a), Ok(b)) => assert_eq!(counts(a), counts(b)),
+            (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string()),
+            _ => panic!("{whole:?} but bytewise {bytewise:?}"),
+        }
+        whole
+    }
+
+    fn feed(
+        asked: &[Asked],
+        wanted: &[u32],
+        replies: &[u8],
+        step: usize,
+    ) -> Result<Tally, DriveError> {
+        let mut reader = Reader::new(space());
+        let mut wanted: VecDeque<u32> = wanted.iter().copied().collect();
+        let mut asked: VecDeque<Asked> = asked.iter().copied().collect();
+        let (mut tally, mut at, mut seen) = (Tally::new(), 0, 0);
+        while let Some(front) = asked.front_mut() {
+            match reader.front(&replies[at..seen], front, &mut wanted, &mut tally)? {
+                Front::Partial => {
+                    assert!(seen < replies.len(), "waits for more than there is");
+                    seen = (seen + step).min(replies.len());
+                }
+                Front::Part(n) => at += n,
+                Front::End(n) => {
+                    at += n;
+                    asked.pop_front();
+                }
+            }
+        }
+        assert_eq!((at, wanted.len()), (replies.len(), 0));
+        Ok(tally)
+    }
+
+    fn counts(tally: &Tally) -> [u64; 5] {
+        let Tally {
+            hits,
+            misses,
+            puts,
+            errors,
+            wrong_values,
+            ..
+        } = tally;
+        [*hits, *misses, *puts, *errors, *wrong_values]
+    }
+
+    fn space() -> KeySpace {
+        KeySpace::new(100, 4, 12).unwrap()
+    }
+
+    fn get(remaining: usize) -> Asked {
+        Asked {
+            start_ns: 0,
+            is_put: false,
+            remaining,
+        }
+    }
+
+    const PUT: Asked = Asked {
+        start_ns: 0,
+        is_put: true,
+        remaining: 0,
+    };
+
+    fn value(key: u32, of: u32) -> Vec<u8> {
+        let mut value = [0; 12];
+        space().value(of, 9, &mut value);
+        let header = format!("VALUE {key:04x} 0 12\r\n");
+        [header.as_bytes(), &value, b"\r\n"].concat()
+    }
+
+    #[test]
+    fn hits_misses_and_stores_in_order() {
+        let replies = [
+            &b"STORED\r\n"[..],
+            &value(7, 7),
+            b"END\r\nEND\r\nSTORED\r\n",
+        ]
+        .concat();
+        let tally = read(&[PUT, get(1), get(1), PUT], &[7, 8], &replies).unwrap();
+        assert_eq!(counts(&tally), [1, 1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_multiget_finds_its_holes() {
+        let replies = [&value(2, 2)[..], &value(4, 4), b"END\r\n"].concat();
+        let tally = read(&[get(5)], &[1, 2, 3, 4, 5], &replies).unwrap();
+        assert_eq!(counts(&tally), [2, 3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_value_of_another_key_is_wrong() {
+        let tally = read(&[get(1)], &[1], &[&value(1, 2)[..], b"END\r\n"].concat()).unwrap();
+        assert_eq!(counts(&tally), [0, 0, 0, 0, 1]);
+        let tally = read(&[get(1)], &[1], &[&value(2, 2)[..], b"END\r\n"].concat()).unwrap();
+        assert_eq!(counts(&tally), [0, 1, 0, 0, 1], "nobody asked for it");
+    }
+
+    #[test]
+    fn values_of_other_sizes_or_with_flags_are_wrong_but_understood() {
+        for odd in [
+            "VALUE 0001 0 1\r\nx\r\n",
+            "VALUE 0001 0 20\r\n01234567890123456789\r\n",
+        ] {
+            let tally = read(&[get(1)], &[1], [odd, "END\r\n"].concat().as_bytes()).unwrap();
+            assert_eq!(counts(&tally), [0, 0, 0, 0, 1], "{odd}");
+        }
+        let flags = "VALUE 0001 5 12\r\n012345678901\r\nEND\r\n";
+        assert_eq!(
+            counts(&read(&[get(1)], &[1], flags.as_bytes()).unwrap()),
+            [0, 0, 0, 0, 1]
+        );
+        let huge = read(&[get(1)], &[1], b"VALUE 0001 0 99999999\r\n");
+        assert!(matches!(huge, Err(DriveError::ForeignValue(99_999_999))));
+    }
+
+    #[test]
+    fn refusals_are_errors_and_babble_ends_it() {
+        let replies = b"SERVER_ERROR out of memory storing object\r\nERROR\r\nNOT_STORED\r\n";
+        let tally = read(&[PUT, get(3), PUT], &[1, 2, 3], replies).unwrap();
+        assert_eq!(counts(&tally), [0, 0, 0, 3, 0]);
+        let http = read(&[get(1)], &[1], b"HTTP/1.1 400 Bad Request\r\n");
+        assert!(matches!(http, Err(DriveError::Reply(text)) if text.starts_with("HTTP")));
+        assert!(matches!(
+            read(&[PUT], &[], &[b'x'; 5000]),
+            Err(DriveError::Reply(_))
+        ));
+        assert!(matches!(
+            read(&[PUT], &[], b"END\r\n"),
+            Err(DriveError::Reply(_))
+        ));
+    }
+}
