@@ -6,6 +6,6 @@ mod machine;
 mod time;
 
 pub use cpus::{Placement, allowed_cpus, pin};
-pub use line::{DRIFT_MAX, LineRtt, line_rtt};
+pub use line::{LineRtt, line_rtt};
 pub use machine::Machine;
 pub use time::{ProcessCpu, Stopwatch, thread_cpu_ns};

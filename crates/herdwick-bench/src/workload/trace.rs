@@ -84,15 +84,13 @@ impl Trace {
     }
 
     /// Computes every step's locator hash beforehand.
-    #[must_use]
-    pub fn hashed(mut self, hash_key: &HashKey, space: &KeySpace) -> Self {
+    pub fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
         let mut key = space.key_filler();
         let hash = |step: &Step| {
             space.key_digits(step.key(), &mut key);
             hash_key.hash(&key)
         };
         self.hashes = self.steps.iter().map(hash).collect();
-        self
     }
 
     /// Takes the next request; `None` at the end of a fill.
@@ -106,7 +104,7 @@ impl Trace {
     /// Takes the next request with its locator hash.
     ///
     /// # Panics
-    /// On a trace that was not [`Trace::hashed`].
+    /// On a trace without [`Trace::hash`].
     #[inline]
     pub fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
         let step = self.peek()?;
@@ -297,7 +295,8 @@ mod tests {
     #[test]
     fn hashes_are_those_of_the_keys() {
         let (hash_key, space) = (HashKey([1, 2]), KeySpace::new(100, 16, 32).unwrap());
-        let mut trace = Trace::fill(0..100).hashed(&hash_key, &space);
+        let mut trace = Trace::fill(0..100);
+        trace.hash(&hash_key, &space);
         let mut key = space.key_filler();
         while let Some((step, hash)) = trace.take_hashed() {
             space.key_digits(step.key(), &mut key);

@@ -1,0 +1,346 @@
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use crate::{
+    host::{Placement, allowed_cpus},
+    report::{Knobs, Word},
+    workload::{Dist, KeySpace, KeySpaceError, Mix, TRACE_STEPS, Workload},
+};
+
+/// What to measure and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Fabrics, interleaved run by run.
+    pub fabrics: Vec<Fabric>,
+    /// A running server, `HOST:PORT`; without one the benchmark starts its own.
+    pub server: Option<String>,
+    /// The program whose `serve` is that own server.
+    pub program: PathBuf,
+    /// What is asked.
+    pub mix: Mix,
+    /// For which keys.
+    pub dist: Dist,
+    /// How many keys there are.
+    pub keys: u64,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// How long a run is measured.
+    pub seconds: f64,
+    /// Client threads.
+    pub clients: usize,
+    /// Workers of the own server; `None`: half of the CPUs, at most 4.
+    pub workers: Option<usize>,
+    /// Memory of the own server or store, MiB; `None`: ample for the keys.
+    pub memory_mb: Option<u64>,
+    /// HERD requests in flight, of each client at each worker.
+    pub window: usize,
+    /// TCP connections, of all clients together.
+    pub connections: usize,
+    /// Requests in flight on a connection.
+    pub pipeline: usize,
+    /// Keys in a TCP `get`.
+    pub multiget: usize,
+    /// Requests in a batch of the bare store.
+    pub batch: usize,
+    /// Open loop: operations a second, all clients together.
+    pub rate: Option<f64>,
+    /// Runs; the report has their medians.
+    pub runs: usize,
+}
+
+/// A way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Shared memory.
+    Shm,
+    /// memcached's text protocol.
+    Tcp,
+}
+
+/// A fabric that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no fabric: say shm, tcp, or shm,tcp")]
+pub struct FabricError(String);
+
+/// A combination of options that cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// Sizes.
+    #[error(transparent)]
+    Keys(#[from] KeySpaceError),
+    /// Zero of something.
+    #[error("--{0} must be at least 1")]
+    Zero(&'static str),
+    /// Not a share.
+    #[error("--get-share is a share, 0 to 1, not {0}")]
+    GetShare(f64),
+    /// Not a time, or not a rate.
+    #[error("--{0} must be above 0")]
+    NotPositive(&'static str),
+}
+
+impl Default for Config {
+    /// What a first look wants: a minute on a laptop.
+    fn default() -> Self {
+        Self {
+            fabrics: vec![Fabric::Tcp],
+            server: None,
+            program: PathBuf::from("herdwick"),
+            mix: Mix::Ycsb(Workload::B),
+            dist: Dist::Zipf(0.99),
+            keys: 1_000_000,
+            key_size: 16,
+            value_size: 32,
+            seconds: 5.0,
+            clients: 1,
+            workers: None,
+            memory_mb: None,
+            window: 128,
+            connections: 50,
+            pipeline: 1,
+            multiget: 1,
+            batch: 16,
+            rate: None,
+            runs: 3,
+        }
+    }
+}
+
+/// Seed of the first client's trace; client `i` has the `i`th after it.
+pub const SEED: u64 = 1;
+/// The store's header and the index's share, roughly, beside key and value.
+const ITEM_OVERHEAD: u64 = 48;
+/// Ample: the log stays below half full, so that nothing is evicted by chance.
+const AMPLE: u64 = 5;
+const AMPLE_OF: u64 = 2;
+/// For buffers, connections and small stores.
+const MEMORY_FLOOR_MB: u64 = 64;
+
+impl Config {
+    /// The shapes of keys and values.
+    ///
+    /// # Errors
+    /// Whatever option cannot be.
+    pub fn checked(&self) -> Result<KeySpace, ConfigError> {
+        let counts = [
+            ("clients", self.clients),
+            ("window", self.window),
+            ("connections", self.connections),
+            ("pipeline", self.pipeline),
+            ("multiget", self.multiget),
+            ("batch", self.batch),
+            ("runs", self.runs),
+            ("workers", self.workers.unwrap_or(1)),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(ConfigError::Zero(name));
+        }
+        let share = self.mix.get_share();
+        if !(0.0..=1.0).contains(&share) {
+            return Err(ConfigError::GetShare(share));
+        }
+        let amounts = [
+            ("seconds", self.seconds),
+            ("rate", self.rate.unwrap_or(1.0)),
+        ];
+        let positive = |amount: f64| amount > 0.0 && amount.is_finite();
+        if let Some((name, _)) = amounts.iter().find(|(_, amount)| !positive(*amount)) {
+            return Err(ConfigError::NotPositive(name));
+        }
+        Ok(KeySpace::new(self.keys, self.key_size, self.value_size)?)
+    }
+
+    /// Workers of an own server.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        let half = allowed_cpus().len() / 2;
+        self.workers.unwrap_or_else(|| half.clamp(1, 4))
+    }
+
+    /// Who runs where.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        Placement::new(&allowed_cpus(), self.workers())
+    }
+
+    /// Memory of an own server or store, MiB.
+    #[must_use]
+    pub fn memory_mb(&self) -> u64 {
+        let item = (self.key_size + self.value_size) as u64 + ITEM_OVERHEAD;
+        let ample = (self.keys * item * AMPLE / AMPLE_OF) >> 20;
+        self.memory_mb.unwrap_or(ample + MEMORY_FLOOR_MB)
+    }
+
+    /// Time before a measurement in which caches fill and windows open.
+    #[must_use]
+    pub fn warmup_seconds(&self) -> f64 {
+        (self.seconds / 5.0).min(1.0)
+    }
+
+    /// Every option for the manifest; those that only an own server, or only some fabric, has are
+    /// `None` without it.
+    #[must_use]
+    pub fn knobs(&self) -> Knobs {
+        let (placement, own) = (self.placement(), self.server.is_none());
+        let tcp = |value| self.fabrics.contains(&Fabric::Tcp).then_some(value);
+        let shm = |value| self.fabrics.contains(&Fabric::Shm).then_some(value);
+        Knobs {
+            server: self.server.clone(),
+            workload: self.mix.name().to_owned(),
+            get_share: self.mix.get_share(),
+            dist: self.dist.to_string(),
+            keys: self.keys,
+            key_size: self.key_size,
+            value_size: self.value_size,
+            seconds: self.seconds,
+            warmup_seconds: self.warmup_seconds(),
+            clients: Some(self.clients),
+            workers: own.then(|| self.workers()),
+            window: shm(self.window),
+            connections: tcp(self.connections),
+            pipeline: tcp(self.pipeline),
+            multiget: tcp(self.multiget),
+            batch: None,
+            rate: self.rate,
+            runs: self.runs,
+            memory_mb: own.then(|| self.memory_mb()),
+            trace_steps: TRACE_STEPS,
+            seed: SEED,
+            server_cpus: placement.server,
+            client_cpus: placement.clients,
+        }
+    }
+}
+
+impl Fabric {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// What its figures can be compared with.
+    #[must_use]
+    pub fn word(self) -> Word {
+        match self {
+            Self::Shm => Word::Shm,
+            Self::Tcp => Word::Soft,
+        }
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Fabric {
+    type Err = FabricError;
+
+    fn from_str(text: &str) -> Result<Self, FabricError> {
+        match text {
+            "shm" => Ok(Self::Shm),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(FabricError(text.to_owned())),
+        }
+    }
+}
+
+/// A count that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no count: say a number such as 1000000, 1M or 16K")]
+pub struct CountError(String);
+
+/// Reads `1000`, `16K`, `8M`, `1.5M` or `1G`; the suffixes are thousands.
+///
+/// # Errors
+/// [`CountError`].
+pub fn parse_count(text: &str) -> Result<u64, CountError> {
+    scaled(text, 1000).ok_or_else(|| CountError(text.to_owned()))
+}
+
+/// Reads `32`, `1K` or `1M`; the suffixes are powers of 1,024, as in memcached's sizes.
+///
+/// # Errors
+/// [`CountError`].
+pub fn parse_size(text: &str) -> Result<usize, CountError> {
+    let size = scaled(text, 1024).and_then(|size| usize::try_from(size).ok());
+    size.ok_or_else(|| CountError(text.to_owned()))
+}
+
+fn scaled(text: &str, unit: u64) -> Option<u64> {
+    let exponent = match text.bytes().last()?.to_ascii_lowercase() {
+        b'k' => 1,
+        b'm' => 2,
+        b'g' => 3,
+        _ => return text.parse().ok(),
+    };
+    let number: f64 = text[..text.len() - 1].parse().ok()?;
+    let value = number * unit.pow(exponent) as f64;
+    let whole = value.fract() == 0.0 && (0.0..=u64::MAX as f64).contains(&value);
+    whole.then_some(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_thousands_and_sizes_are_not() {
+        assert_eq!(parse_count("8M"), Ok(8_000_000));
+        assert_eq!(parse_count("1.5k"), Ok(1500));
+        assert_eq!(parse_count("17"), Ok(17));
+        assert_eq!(parse_size("1K"), Ok(1024));
+        assert_eq!(parse_size("32"), Ok(32));
+        for wrong in [
+            "", "K", "-1", "1.5", "0.0001K", "1T", "x", "1e3", "é", "-1M", "nanK",
+        ] {
+            assert_eq!(parse_count(wrong), Err(CountError(wrong.to_owned())));
+        }
+    }
+
+    #[test]
+    fn the_defaults_hold_and_zeros_are_named() {
+        assert!(Config::default().checked().is_ok());
+        let zero = Config {
+            pipeline: 0,
+            ..Config::default()
+        };
+        assert_eq!(zero.checked().unwrap_err(), ConfigError::Zero("pipeline"));
+        let share = Config {
+            mix: Mix::GetShare(1.5),
+            ..Config::default()
+        };
+        assert_eq!(share.checked().unwrap_err(), ConfigError::GetShare(1.5));
+        let rate = Config {
+            rate: Some(f64::NAN),
+            ..Config::default()
+        };
+        assert_eq!(
+            rate.checked().unwrap_err(),
+            ConfigError::NotPositive("rate")
+        );
+    }
+
+    #[test]
+    fn memory_is_ample_for_the_keys() {
+        let config = Config {
+            keys: 8_000_000,
+            ..Config::default()
+        };
+        assert!(config.memory_mb() << 20 > 8_000_000 * 80 * 2);
+        assert_eq!(
+            Config {
+                memory_mb: Some(5),
+                ..config
+            }
+            .memory_mb(),
+            5
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! One run: clients on their CPUs, a warm-up, a measurement, what it cost.
+
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    BenchError, Config, Progress,
+    host::{Placement, ProcessCpu, Stopwatch, pin, thread_cpu_ns},
+    pace::Pace,
+    report::{CpuPerOp, Latency, Run},
+    tally::Tally,
+    target::{Load, Target},
+    workload::{KeySpace, Trace},
+};
+
+/// What every client of a run shares.
+#[derive(Debug)]
+pub(crate) struct Bout<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) space: KeySpace,
+    pub(crate) placement: &'a Placement,
+    pub(crate) server_cpu: Option<&'a ProcessCpu>,
+    /// What the progress line calls it.
+    pub(crate) name: String,
+}
+
+/// What one client measured.
+struct Part {
+    tally: Tally,
+    elapsed_ns: u64,
+    client_cpu_ns: u64,
+    server_cpu_ns: Option<u64>,
+}
+
+/// How often the progress moves and a client looks at the time for it.
+const TICK: Duration = Duration::from_millis(100);
+/// A fill without an answer for so long has failed.
+const STALL_TICKS: u32 = 100;
+/// Versions of one client do not meet those of the next before so many writes.
+const VERSIONS_PER_CLIENT: u32 = 1 << 24;
+
+impl Bout<'_> {
+    /// Drives every target by its own thread and trace; the sum of what they saw.
+    pub(crate) fn run<T: Target + Send>(
+        &self,
+        targets: Vec<T>,
+        traces: &mut [Trace],
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Run, BenchError> {
+        let (barrier, answered) = (Barrier::new(targets.len()), AtomicU64::new(0));
+        let (done, parts) = mpsc::channel();
+        let clock = Stopwatch::start();
+        thread::scope(|scope| {
+            for (index, (target, trace)) in targets.into_iter().zip(traces).enumerate() {
+                let (done, barrier, answered) = (done.clone(), &barrier, &answered);
+                scope.spawn(move || {
+                    let client = Client {
+                        bout: self,
+                        index,
+                        clock,
+                        answered,
+                    };
+                    let _ = done.send(client.run(target, trace, barrier));
+                });
+            }
+            drop(done);
+            self.gather(&parts, &clock, &answered, watch)
+        })
+    }
+
+    fn gather(
+        &self,
+        parts: &mpsc::Receiver<Result<Part, BenchError>>,
+        clock: &Stopwatch,
+        answered: &AtomicU64,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Run, BenchError> {
+        let mut gathered = Vec::new();
+        loop {
+            match parts.recv_timeout(TICK) {
+                Ok(part) => gathered.push(part?),
+                Err(RecvTimeoutError::Disconnected) => return Ok(self.sum(&gathered)),
+                Err(RecvTimeoutError::Timeout) => watch(&Progress {
+                    what: self.name.clone(),
+                    operations: answered.load(Ordering::Relaxed),
+                    seconds: clock.ns() as f64 / 1e9,
+                    of: None,
+                }),
+            }
+        }
+    }
+
+    fn sum(&self, parts: &[Part]) -> Run {
+        let mut tally = Tally::new();
+        parts.iter().for_each(|part| tally.add(&part.tally));
+        let rate = |part: &Part| part.tally.operations() as f64 / part.elapsed_ns as f64 * 1e9;
+        let operations = tally.operations();
+        let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
+        let client_cpu_ns = parts.iter().map(|part| part.client_cpu_ns).sum();
+        Run {
+            ops_per_s: parts.iter().map(rate).sum(),
+            offered_per_s: self.config.rate,
+            hit_ratio: tally.hit_ratio(),
+            errors: tally.errors,
+            wrong_values: tally.wrong_values,
+            batch_mean: None,
+            cpu_ns_per_op: CpuPerOp {
+                server: parts
+                    .iter()
+                    .find_map(|part| part.server_cpu_ns)
+                    .and_then(per_op),
+                client: per_op(client_cpu_ns),
+            },
+            latency_us: Latency::of(tally.latencies()),
+            ..Run::default()
+        }
+    }
+
+    /// Stores every key once, through `target`.
+    pub(crate) fn fill(
+        &self,
+        mut target: impl Target,
+        mut trace: Trace,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
+        let clock = Stopwatch::start();
+        let (mut tally, mut pace) = (Tally::new(), Pace::closed());
+        let keys = trace.len() as u64;
+        let mut still = 0;
+        let (mut version, mut stored) = (0, 0);
+        while tally.puts + tally.errors < keys {
+            let mut load = Load {
+                space: self.space,
+                trace: &mut trace,
+                pace: &mut pace,
+                tally: &mut tally,
+                version,
+            };
+            let until_ns = clock.ns() + TICK.as_nanos() as u64;
+            target.drive(&mut load, until_ns, &mut || clock.ns())?;
+            version = load.version;
+            still = if tally.puts > stored { 0 } else { still + 1 };
+            stored = tally.puts;
+            if still == STALL_TICKS {
+                return Err(BenchError::Stalled { answered: stored });
+            }
+            watch(&Progress {
+                what: self.name.clone(),
+                operations: stored,
+                seconds: clock.ns() as f64 / 1e9,
+                of: Some(keys),
+            });
+        }
+        match tally.errors {
+            0 => Ok(()),
+            refused => Err(BenchError::Fill { refused, keys }),
+        }
+    }
+}
+
+struct Client<'a> {
+    bout: &'a Bout<'a>,
+    index: usize,
+    clock: Stopwatch,
+    answered: &'a AtomicU64,
+}
+
+impl Client<'_> {
+    fn run(
+        &self,
+        mut target: impl Target,
+        trace: &mut Trace,
+        barrier: &Barrier,
+    ) -> Result<Part, BenchError> {
+        pin(self.bout.placement.client(self.index));
+        let mut tally = Tally::new();
+        barrier.wait();
+        let config = self.bout.config;
+        let mut pace = self.pace();
+        let mut load = Load {
+            space: self.bout.space,
+            trace,
+            pace: &mut pace,
+            tally: &mut tally,
+            version: (self.index as u32).wrapping_mul(VERSIONS_PER_CLIENT),
+        };
+        self.drive_for(config.warmup_seconds(), &mut target, &mut load)?;
+        load.tally.clear();
+
+        let leads = self.index == 0;
+        let server_cpu = || self.bout.server_cpu.filter(|_| leads)?.ns();
+        let (start_ns, client_cpu, server) = (self.clock.ns(), thread_cpu_ns(), server_cpu());
+        self.drive_for(config.seconds, &mut target, &mut load)?;
+        let (end_ns, client_cpu_ns) = (self.clock.ns(), thread_cpu_ns() - client_cpu);
+        let server_cpu_ns = server.zip(server_cpu()).map(|(a, b)| b.saturating_sub(a));
+        load.count_unanswered(target.in_flight(), end_ns);
+        Ok(Part {
+            tally,
+            elapsed_ns: (end_ns - start_ns).max(1),
+            client_cpu_ns,
+            server_cpu_ns,
+        })
+    }
+
+    /// This client's share of the rate, the clients' turns evenly apart.
+    fn pace(&self) -> Pace {
+        let Some(rate) = self.bout.config.rate else {
+            return Pace::closed();
+        };
+        let turn_ns = (self.index as f64 / rate * 1e9) as u64;
+        let share = rate / self.bout.config.clients as f64;
+        Pace::open(share, self.clock.ns() + turn_ns)
+    }
+
+    fn drive_for(
+        &self,
+        seconds: f64,
+        target: &mut impl Target,
+        load: &mut Load<'_>,
+    ) -> Result<(), BenchError> {
+        let end_ns = self.clock.ns() + (seconds * 1e9) as u64;
+        let mut counted = 0;
+        loop {
+            let now_ns = self.clock.ns();
+            if now_ns >= end_ns {
+                return Ok(());
+            }
+            let slice_end = end_ns.min(now_ns + TICK.as_nanos() as u64);
+            target.drive(load, slice_end, &mut || self.clock.ns())?;
+            let operations = load.tally.operations();
+            self.answered
+                .fetch_add(operations - counted, Ordering::Relaxed);
+            counted = operations;
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The store alone: one pinned thread, one partition, batches of requests made beforehand.
+
+use herdwick_mica::{
+    Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, KeyHash, Op, Put, Reply, Request, Second, Sink,
+    Status, Store, StoreConfig,
+};
+
+use crate::{
+    BenchError, Config, Progress, SEED,
+    compare::{manifest, rtt, subject},
+    host::{Stopwatch, pin, thread_cpu_ns},
+    report::{BeforeAfter, CpuPerOp, Outcome, Report, Run, SCHEMA, Subject, Word},
+    tally::Tally,
+    workload::{KeySpace, Mix, Step, TRACE_STEPS, Trace},
+};
+
+/// Requests whose keys and values are laid out before they are executed and between two looks at
+/// the clock; small enough for the first-level cache.
+const BLOCK: usize = 256;
+/// Nothing expires here, so one second will do.
+const CLOCK: Clock = Clock {
+    epoch_unix: 0,
+    second: Second(1),
+};
+/// Any key will do: nobody attacks a benchmark.
+const HASH_KEY: HashKey = HashKey([0x6865_7264, 0x7769_636b]);
+
+/// Measures reads and writes of the bare store.
+///
+/// # Errors
+/// No memory, or options that cannot be.
+pub fn store(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+    let space = config.checked()?;
+    // On a thread of its own, so that the caller's stays unpinned.
+    std::thread::scope(|scope| {
+        let (sender, progress) = std::sync::mpsc::sync_channel(1);
+        let measuring = scope.spawn(move || {
+            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
+            Bare::new(config, space)?.report(&mut tell)
+        });
+        progress.iter().for_each(|progress| watch(&progress));
+        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
+
+struct Bare<'a> {
+    config: &'a Config,
+    store: Store,
+    block: Block,
+}
+
+impl<'a> Bare<'a> {
+    fn new(config: &'a Config, space: KeySpace) -> Result<Self, BenchError> {
+        pin(&config.placement().server[..1]);
+        let store = Store::new(&StoreConfig {
+            memory_bytes: (config.memory_mb() as usize) << 20,
+            item_bytes_max: ITEM_BYTES_MAX,
+            hash_key: HASH_KEY,
+        })?;
+        Ok(Self {
+            config,
+            store,
+            block: Block::new(space),
+        })
+    }
+
+    fn report(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+        let placement = self.config.placement();
+        self.fill(watch)?;
+        let mut traces = [("get", 1.0), ("put", 0.0)].map(|(name, get_share)| {
+            let Config { dist, keys, .. } = *self.config;
+            let mut trace = Trace::new(Mix::GetShare(get_share), dist, keys, TRACE_STEPS, SEED);
+            trace.hash(&HASH_KEY, &self.block.space);
+            (name, get_share, trace)
+        });
+        let mut runs = [const { Vec::new() }; 2];
+        let before = rtt(&placement);
+        for turn in 1..=self.config.runs {
+            for ((name, _, trace), runs) in traces.iter_mut().zip(&mut runs) {
+                let before = rtt(&placement);
+                let mut run = self.run(trace, &format!("{name} {turn}"), watch);
+                run.line_rtt_ns = BeforeAfter::lines(before, rtt(&placement));
+                runs.push(run);
+            }
+        }
+        let lines = BeforeAfter::lines(before, rtt(&placement));
+        let results = traces.iter().zip(&runs).map(|((name, get_share, _), runs)| {
+            Outcome::of(self.subject(name, *get_share), runs)
+        });
+        Ok(Report {
+            schema: SCHEMA,
+            results: results.collect(),
+            manifest: self.manifest(lines),
+        })
+    }
+
+    fn manifest(&self, lines: BeforeAfter) -> crate::Manifest {
+        let mut manifest = manifest(self.config, lines);
+        FABRIC.clone_into(&mut manifest.fabric);
+        Word::Soft.name().clone_into(&mut manifest.word);
+        let knobs = &mut manifest.knobs;
+        knobs.batch = Some(self.config.batch);
+        (knobs.connections, knobs.pipeline, knobs.multiget) = (None, None, None);
+        (knobs.window, knobs.clients, knobs.workers, knobs.rate) = (None, None, None, None);
+        "get,put".clone_into(&mut knobs.workload);
+        manifest
+    }
+
+    fn subject(&self, workload: &str, get_share: f64) -> Subject {
+        Subject {
+            system: "store".to_owned(),
+            fabric: FABRIC.to_owned(),
+            workload: workload.to_owned(),
+            get_share,
+            workers: Some(1),
+            clients: 1,
+            ..subject(self.config, Word::Soft)
+        }
+    }
+
+    /// Stores every key once.
+    fn fill(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<(), BenchError> {
+        let mut trace = Trace::fill(0..self.config.keys as u32);
+        trace.hash(&HASH_KEY, &self.block.space);
+        let (clock, keys) = (Stopwatch::start(), self.config.keys);
+        let mut tally = Tally::new();
+        while self.pass(&mut trace, &mut tally) > 0 {
+            let operations = tally.puts;
+            if operations.is_multiple_of(BLOCK as u64 * 1024) {
+                let seconds = clock.ns() as f64 / 1e9;
+                let what = "fill".to_owned();
+                watch(&Progress { what, operations, seconds, of: Some(keys) });
+            }
+        }
+        match tally.errors {
+            0 => Ok(()),
+            refused => Err(BenchError::Fill { refused, keys }),
+        }
+    }
+
+    fn run(&mut self, trace: &mut Trace, name: &str, watch: &mut dyn FnMut(&Progress)) -> Run {
+        let mut tally = Tally::new();
+        self.pass_for(self.config.warmup_seconds(), trace, &mut tally);
+        tally.clear();
+        let cpu_ns = thread_cpu_ns();
+        let elapsed_ns = self.pass_for(self.config.seconds, trace, &mut tally);
+        let cpu_ns = thread_cpu_ns() - cpu_ns;
+        let operations = tally.operations();
+        let seconds = elapsed_ns as f64 / 1e9;
+        watch(&Progress { what: name.to_owned(), operations, seconds, of: None });
+        Run {
+            ops_per_s: operations as f64 / seconds,
+            hit_ratio: tally.hit_ratio(),
+            errors: tally.errors,
+            wrong_values: tally.wrong_values,
+            batch_mean: Some(self.config.batch as f64),
+            cpu_ns_per_op: CpuPerOp {
+                server: Some(cpu_ns as f64 / operations.max(1) as f64),
+                client: None,
+            },
+            ..Run::default()
+        }
+    }
+
+    /// Returns how long it really took.
+    fn pass_for(&mut self, seconds: f64, trace: &mut Trace, tally: &mut Tally) -> u64 {
+        let (clock, end_ns) = (Stopwatch::start(), (seconds * 1e9) as u64);
+        loop {
+            self.pass(trace, tally);
+            let now_ns = clock.ns();
+            if now_ns >= end_ns {
+                return now_ns;
+            }
+        }
+    }
+
+    /// Executes a block of `trace` in batches; returns how many requests it had.
+    fn pass(&mut self, trace: &mut Trace, tally: &mut Tally) -> usize {
+        self.block.lay_out(trace);
+        self.block.execute(&mut self.store, self.config.batch, tally)
+    }
+}
+
+/// What the report says where others name their fabric: there is none.
+const FABRIC: &str = "none";
+
+/// Requests with their keys and values, laid out one behind the other.
+struct Block {
+    space: KeySpace,
+    steps: Vec<(Step, KeyHash)>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    version: u32,
+}
+
+impl Block {
+    fn new(space: KeySpace) -> Self {
+        Self {
+            space,
+            steps: Vec::with_capacity(BLOCK),
+            keys: space.key_filler().repeat(BLOCK),
+            values: vec![0; space.value_size() * BLOCK],
+            version: 0,
+        }
+    }
+
+    fn lay_out(&mut self, trace: &mut Trace) {
+        self.steps.clear();
+        self.steps
+            .extend(std::iter::from_fn(|| trace.take_hashed()).take(BLOCK));
+        let keys = self.keys.chunks_exact_mut(self.space.key_size());
+        for ((step, _), key) in self.steps.iter().zip(keys) {
+            self.space.key_digits(step.key(), key);
+        }
+        if self.space.value_size() == 0 {
+            return;
+        }
+        let values = self.values.chunks_exact_mut(self.space.value_size());
+        for ((step, _), value) in self.steps.iter().zip(values).filter(|((s, _), _)| s.is_put()) {
+            self.version = self.version.wrapping_add(1);
+            self.space.value(step.key(), self.version, value);
+        }
+    }
+
+    fn execute(&self, store: &mut Store, batch: usize, tally: &mut Tally) -> usize {
+        let mut requests = Vec::with_capacity(batch.min(BLOCK));
+        for first in (0..self.steps.len()).step_by(batch) {
+            let steps = &self.steps[first..self.steps.len().min(first + batch)];
+            requests.clear();
+            requests.extend((first..first + steps.len()).map(|i| self.request(i)));
+            let mut check = Check { space: &self.space, steps, tally };
+            store.execute(CLOCK, &requests, &mut check);
+        }
+        self.steps.len()
+    }
+
+    fn request(&self, index: usize) -> Request<'_> {
+        let (step, hash) = self.steps[index];
+        let (key_size, value_size) = (self.space.key_size(), self.space.value_size());
+        let op = if step.is_put() {
+            Op::Put(Put {
+                value: &self.values[index * value_size..][..value_size],
+                ..Put::default()
+            })
+        } else {
+            Op::Get(Get::default())
+        };
+        Request {
+            hash,
+            key: &self.keys[index * key_size..][..key_size],
+            op,
+        }
+    }
+}
+
+struct Check<'a> {
+    space: &'a KeySpace,
+    steps: &'a [(Step, KeyHash)],
+    tally: &'a mut Tally,
+}
+
+impl Sink for Check<'_> {
+    #[inline]
+    fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+        let step = self.steps[index].0;
+        match (reply.status, &reply.item) {
+            (Status::Done, _) if step.is_put() => self.tally.puts += 1,
+            (Status::Done, Some(item)) if self.space.check(step.key(), item.value) => {
+                self.tally.hits += 1;
+            }
+            (Status::Done, _) => self.tally.wrong_values += 1,
+            (Status::NotFound, _) if !step.is_put() => self.tally.misses += 1,
+            _ => self.tally.errors += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> Config {
+        Config {
+            keys: 10_000,
+            seconds: 0.05,
+            runs: 2,
+            memory_mb: Some(16),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn reads_hit_and_writes_store() {
+        let report = store(&small(), &mut |_| {}).unwrap();
+        let [get, put] = &report.results[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!((get.subject.workload.as_str(), put.subject.workload.as_str()), ("get", "put"));
+        assert_eq!((get.hit_ratio, put.hit_ratio), (Some(1.0), None));
+        assert!(get.ops_per_s > 0.0 && put.ops_per_s > 0.0);
+        assert!(report.is_sound());
+        assert_eq!((get.runs, get.latency_us), (2, None));
+    }
+
+    #[test]
+    fn what_does_not_fit_shows_as_misses() {
+        let config = Config { keys: 200_000, memory_mb: Some(5), ..small() };
+        let report = store(&config, &mut |_| {}).unwrap();
+        let ratio = report.results[0].hit_ratio.unwrap();
+        assert!(ratio < 0.9, "{ratio}");
+    }
+
+    #[test]
+    fn a_store_that_answers_with_another_keys_value_is_found_out() {
+        let space = KeySpace::new(10, 16, 32).unwrap();
+        let (mut tally, mut value) = (Tally::new(), [0; 32]);
+        space.value(3, 1, &mut value);
+        let steps = [3, 4].map(|key| (Step::get(key), KeyHash(0)));
+        let mut check = Check { space: &space, steps: &steps, tally: &mut tally };
+        let item = herdwick_mica::Item {
+            value: &value,
+            flags: 0,
+            version: 1,
+            deadline: herdwick_mica::Deadline::NEVER,
+            fetched: false,
+            last_access: Second(0),
+            won: false,
+            stale: false,
+            win_sent: false,
+        };
+        check.reply(0, &Reply::with(Status::Done, item));
+        check.reply(1, &Reply::with(Status::Done, item));
+        assert_eq!((tally.hits, tally.wrong_values), (1, 1));
+    }
+}
