@@ -9,7 +9,7 @@ use crate::{
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
     tcp::{TcpOptions, TcpTarget},
-    workload::{KeySpace, TRACE_STEPS, Trace},
+    workload::{KeySpace, Trace},
 };
 
 /// Requests in flight while the keys are stored.
@@ -32,7 +32,15 @@ pub fn herd(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
         )?,
     };
     let seeds = (SEED..).take(config.clients);
-    let trace = |seed| Trace::new(config.mix, config.dist, config.keys, TRACE_STEPS, seed);
+    let trace = |seed| {
+        Trace::new(
+            config.mix,
+            config.dist,
+            config.keys,
+            config.trace_steps,
+            seed,
+        )
+    };
     let mut comparison = Comparison {
         config,
         space,
@@ -48,7 +56,7 @@ pub fn herd(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
     let results = results.map(|(fabric, runs)| Outcome::of(comparison.subject(*fabric), runs));
     Ok(Report {
         schema: SCHEMA,
-        manifest: manifest(config, lines),
+        manifest: manifest(config, &placement, lines),
         results: results.collect(),
     })
 }
@@ -144,7 +152,6 @@ impl Comparison<'_> {
     fn bout(&self, name: String) -> Bout<'_> {
         Bout {
             config: self.config,
-            space: self.space,
             placement: self.placement,
             server_cpu: self.server.cpu.as_ref(),
             name,
@@ -183,7 +190,11 @@ pub(crate) fn subject(config: &Config, word: Word) -> Subject {
     }
 }
 
-pub(crate) fn manifest(config: &Config, line_rtt_ns: BeforeAfter) -> Manifest {
+pub(crate) fn manifest(
+    config: &Config,
+    placement: &Placement,
+    line_rtt_ns: BeforeAfter,
+) -> Manifest {
     let names = config.fabrics.iter().map(|fabric| fabric.name());
     let words: BTreeMap<_, _> = config
         .fabrics
@@ -193,11 +204,11 @@ pub(crate) fn manifest(config: &Config, line_rtt_ns: BeforeAfter) -> Manifest {
     Manifest {
         commit: env!("HERDWICK_COMMIT").to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        machine: Machine::here(),
+        machine: Machine::here(placement.cpus()),
         fabric: names.collect::<Vec<_>>().join(","),
         word: words.into_keys().collect::<Vec<_>>().join(","),
         line_rtt_ns,
-        knobs: config.knobs(),
+        knobs: config.knobs(placement),
     }
 }
 

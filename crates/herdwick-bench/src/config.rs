@@ -47,6 +47,8 @@ pub struct Config {
     pub rate: Option<f64>,
     /// Runs; the report has their medians.
     pub runs: usize,
+    /// Requests in a client's trace, which goes round.
+    pub trace_steps: usize,
 }
 
 /// A way to the server.
@@ -103,6 +105,7 @@ impl Default for Config {
             batch: 16,
             rate: None,
             runs: 3,
+            trace_steps: TRACE_STEPS,
         }
     }
 }
@@ -131,6 +134,7 @@ impl Config {
             ("multiget", self.multiget),
             ("batch", self.batch),
             ("runs", self.runs),
+            ("trace-steps", self.trace_steps),
             ("workers", self.workers.unwrap_or(1)),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
@@ -181,8 +185,8 @@ impl Config {
     /// Every option for the manifest; those that only an own server, or only some fabric, has are
     /// `None` without it.
     #[must_use]
-    pub fn knobs(&self) -> Knobs {
-        let (placement, own) = (self.placement(), self.server.is_none());
+    pub(crate) fn knobs(&self, placement: &Placement) -> Knobs {
+        let own = self.server.is_none();
         let tcp = |value| self.fabrics.contains(&Fabric::Tcp).then_some(value);
         let shm = |value| self.fabrics.contains(&Fabric::Shm).then_some(value);
         Knobs {
@@ -205,10 +209,10 @@ impl Config {
             rate: self.rate,
             runs: self.runs,
             memory_mb: own.then(|| self.memory_mb()),
-            trace_steps: TRACE_STEPS,
+            trace_steps: self.trace_steps,
             seed: SEED,
-            server_cpus: placement.server,
-            client_cpus: placement.clients,
+            server_cpus: placement.server.clone(),
+            client_cpus: placement.clients.clone(),
         }
     }
 }

@@ -17,14 +17,13 @@ use crate::{
     report::{CpuPerOp, Latency, Run},
     tally::Tally,
     target::{Load, Target},
-    workload::{KeySpace, Trace},
+    workload::Trace,
 };
 
 /// What every client of a run shares.
 #[derive(Debug)]
 pub(crate) struct Bout<'a> {
     pub(crate) config: &'a Config,
-    pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
     pub(crate) server_cpu: Option<&'a ProcessCpu>,
     /// What the progress line calls it.
@@ -137,7 +136,6 @@ impl Bout<'_> {
         let (mut version, mut stored) = (0, 0);
         while tally.puts + tally.errors < keys {
             let mut load = Load {
-                space: self.space,
                 trace: &mut trace,
                 pace: &mut pace,
                 tally: &mut tally,
@@ -185,7 +183,6 @@ impl Client<'_> {
         let config = self.bout.config;
         let mut pace = self.pace();
         let mut load = Load {
-            space: self.bout.space,
             trace,
             pace: &mut pace,
             tally: &mut tally,

@@ -4,7 +4,7 @@
 /// Latency counts from the start that this gives, so under an open loop a request that could not
 /// be sent in time has been waiting since its turn: no coordinated omission.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     open: Option<Schedule>,
 }
 
@@ -26,13 +26,13 @@ impl Schedule {
 impl Pace {
     /// A request starts when it is sent.
     #[must_use]
-    pub fn closed() -> Self {
+    pub(crate) fn closed() -> Self {
         Self { open: None }
     }
 
     /// `per_second` operations a second (above 0), evenly, from `start_ns` on.
     #[must_use]
-    pub fn open(per_second: f64, start_ns: u64) -> Self {
+    pub(crate) fn open(per_second: f64, start_ns: u64) -> Self {
         Self {
             open: Some(Schedule {
                 start_ns,
@@ -45,7 +45,7 @@ impl Pace {
     /// Whether an operation may start now.
     #[inline]
     #[must_use]
-    pub fn is_due(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.open
             .as_ref()
             .is_none_or(|schedule| schedule.due_ns(schedule.taken) <= now_ns)
@@ -53,7 +53,7 @@ impl Pace {
 
     /// Takes `operations` that start together; returns when the first was due.
     #[inline]
-    pub fn take(&mut self, operations: u64, now_ns: u64) -> u64 {
+    pub(crate) fn take(&mut self, operations: u64, now_ns: u64) -> u64 {
         match &mut self.open {
             None => now_ns,
             Some(schedule) => {
@@ -66,13 +66,13 @@ impl Pace {
 
     /// When the next operation is due, or `None` in a closed loop.
     #[must_use]
-    pub fn next_due_ns(&self) -> Option<u64> {
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let schedule = self.open.as_ref()?;
         Some(schedule.due_ns(schedule.taken))
     }
 
     /// Due times before `until_ns` that nobody took: requests that never got their turn.
-    pub fn owed(&self, until_ns: u64) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn owed(&self, until_ns: u64) -> impl Iterator<Item = u64> + '_ {
         self.open.iter().flat_map(move |schedule| {
             let due = (schedule.taken..).map(|operation| schedule.due_ns(operation));
             due.take_while(move |due| *due < until_ns)

@@ -17,7 +17,7 @@ use crate::host::{ProcessCpu, pin};
 
 /// Where requests go, and whose CPU time they cost.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// Its TCP address.
     pub address: SocketAddr,
     /// What it calls itself.
@@ -26,6 +26,7 @@ pub struct Server {
     pub workers: Option<usize>,
     /// Its CPU time, if it runs on this host.
     pub cpu: Option<ProcessCpu>,
+    #[expect(dead_code, reason = "held to end the process on drop")]
     own: Option<OwnProcess>,
 }
 
@@ -81,7 +82,7 @@ impl Server {
     ///
     /// # Errors
     /// It did not start, or does not answer.
-    pub fn start(
+    pub(crate) fn start(
         program: &Path,
         cpus: &[usize],
         workers: usize,
@@ -121,7 +122,7 @@ impl Server {
     ///
     /// # Errors
     /// It is not there, or no memcached server.
-    pub fn find(address: &str) -> Result<Self, ServerError> {
+    pub(crate) fn find(address: &str) -> Result<Self, ServerError> {
         let unknown = || ServerError::Address(address.to_owned());
         let mut addresses = address.to_socket_addrs().map_err(|_| unknown())?;
         let address = addresses.next().ok_or_else(unknown)?;
@@ -135,12 +136,6 @@ impl Server {
             cpu: pid.map(ProcessCpu::new),
             own: None,
         })
-    }
-
-    /// Whether we started it.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.own.is_some()
     }
 }
 

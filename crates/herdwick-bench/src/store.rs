@@ -8,10 +8,10 @@ use herdwick_mica::{
 use crate::{
     BenchError, Config, Progress, SEED,
     compare::{manifest, rtt, subject},
-    host::{Stopwatch, pin, thread_cpu_ns},
+    host::{Placement, Stopwatch, pin, thread_cpu_ns},
     report::{BeforeAfter, CpuPerOp, Outcome, Report, Run, SCHEMA, Subject, Word},
     tally::Tally,
-    workload::{KeySpace, Mix, Step, TRACE_STEPS, Trace},
+    workload::{KeySpace, Mix, Step, Trace},
 };
 
 /// Requests whose keys and values are laid out before they are executed and between two looks at
@@ -45,13 +45,15 @@ pub fn store(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report
 
 struct Bare<'a> {
     config: &'a Config,
+    placement: Placement,
     store: Store,
     block: Block,
 }
 
 impl<'a> Bare<'a> {
     fn new(config: &'a Config, space: KeySpace) -> Result<Self, BenchError> {
-        pin(&config.placement().server[..1]);
+        let placement = config.placement();
+        pin(&placement.server[..1]);
         let store = Store::new(&StoreConfig {
             memory_bytes: (config.memory_mb() as usize) << 20,
             item_bytes_max: ITEM_BYTES_MAX,
@@ -59,34 +61,41 @@ impl<'a> Bare<'a> {
         })?;
         Ok(Self {
             config,
+            placement,
             store,
             block: Block::new(space),
         })
     }
 
     fn report(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
-        let placement = self.config.placement();
         self.fill(watch)?;
         let mut traces = [("get", 1.0), ("put", 0.0)].map(|(name, get_share)| {
             let Config { dist, keys, .. } = *self.config;
-            let mut trace = Trace::new(Mix::GetShare(get_share), dist, keys, TRACE_STEPS, SEED);
+            let mut trace = Trace::new(
+                Mix::GetShare(get_share),
+                dist,
+                keys,
+                self.config.trace_steps,
+                SEED,
+            );
             trace.hash(&HASH_KEY, &self.block.space);
             (name, get_share, trace)
         });
         let mut runs = [const { Vec::new() }; 2];
-        let before = rtt(&placement);
+        let before = rtt(&self.placement);
         for turn in 1..=self.config.runs {
             for ((name, _, trace), runs) in traces.iter_mut().zip(&mut runs) {
-                let before = rtt(&placement);
+                let before = rtt(&self.placement);
                 let mut run = self.run(trace, &format!("{name} {turn}"), watch);
-                run.line_rtt_ns = BeforeAfter::lines(before, rtt(&placement));
+                run.line_rtt_ns = BeforeAfter::lines(before, rtt(&self.placement));
                 runs.push(run);
             }
         }
-        let lines = BeforeAfter::lines(before, rtt(&placement));
-        let results = traces.iter().zip(&runs).map(|((name, get_share, _), runs)| {
-            Outcome::of(self.subject(name, *get_share), runs)
-        });
+        let lines = BeforeAfter::lines(before, rtt(&self.placement));
+        let results = traces
+            .iter()
+            .zip(&runs)
+            .map(|((name, get_share, _), runs)| Outcome::of(self.subject(name, *get_share), runs));
         Ok(Report {
             schema: SCHEMA,
             results: results.collect(),
@@ -95,7 +104,7 @@ impl<'a> Bare<'a> {
     }
 
     fn manifest(&self, lines: BeforeAfter) -> crate::Manifest {
-        let mut manifest = manifest(self.config, lines);
+        let mut manifest = manifest(self.config, &self.placement, lines);
         FABRIC.clone_into(&mut manifest.fabric);
         Word::Soft.name().clone_into(&mut manifest.word);
         let knobs = &mut manifest.knobs;
@@ -129,7 +138,12 @@ impl<'a> Bare<'a> {
             if operations.is_multiple_of(BLOCK as u64 * 1024) {
                 let seconds = clock.ns() as f64 / 1e9;
                 let what = "fill".to_owned();
-                watch(&Progress { what, operations, seconds, of: Some(keys) });
+                watch(&Progress {
+                    what,
+                    operations,
+                    seconds,
+                    of: Some(keys),
+                });
             }
         }
         match tally.errors {
@@ -147,7 +161,12 @@ impl<'a> Bare<'a> {
         let cpu_ns = thread_cpu_ns() - cpu_ns;
         let operations = tally.operations();
         let seconds = elapsed_ns as f64 / 1e9;
-        watch(&Progress { what: name.to_owned(), operations, seconds, of: None });
+        watch(&Progress {
+            what: name.to_owned(),
+            operations,
+            seconds,
+            of: None,
+        });
         Run {
             ops_per_s: operations as f64 / seconds,
             hit_ratio: tally.hit_ratio(),
@@ -177,7 +196,8 @@ impl<'a> Bare<'a> {
     /// Executes a block of `trace` in batches; returns how many requests it had.
     fn pass(&mut self, trace: &mut Trace, tally: &mut Tally) -> usize {
         self.block.lay_out(trace);
-        self.block.execute(&mut self.store, self.config.batch, tally)
+        self.block
+            .execute(&mut self.store, self.config.batch, tally)
     }
 }
 
@@ -216,7 +236,12 @@ impl Block {
             return;
         }
         let values = self.values.chunks_exact_mut(self.space.value_size());
-        for ((step, _), value) in self.steps.iter().zip(values).filter(|((s, _), _)| s.is_put()) {
+        for ((step, _), value) in self
+            .steps
+            .iter()
+            .zip(values)
+            .filter(|((s, _), _)| s.is_put())
+        {
             self.version = self.version.wrapping_add(1);
             self.space.value(step.key(), self.version, value);
         }
@@ -228,7 +253,11 @@ impl Block {
             let steps = &self.steps[first..self.steps.len().min(first + batch)];
             requests.clear();
             requests.extend((first..first + steps.len()).map(|i| self.request(i)));
-            let mut check = Check { space: &self.space, steps, tally };
+            let mut check = Check {
+                space: &self.space,
+                steps,
+                tally,
+            };
             store.execute(CLOCK, &requests, &mut check);
         }
         self.steps.len()
@@ -284,6 +313,7 @@ mod tests {
             keys: 10_000,
             seconds: 0.05,
             runs: 2,
+            trace_steps: 50_000,
             memory_mb: Some(16),
             ..Config::default()
         }
@@ -295,7 +325,10 @@ mod tests {
         let [get, put] = &report.results[..] else {
             panic!("{report:?}");
         };
-        assert_eq!((get.subject.workload.as_str(), put.subject.workload.as_str()), ("get", "put"));
+        assert_eq!(
+            (get.subject.workload.as_str(), put.subject.workload.as_str()),
+            ("get", "put")
+        );
         assert_eq!((get.hit_ratio, put.hit_ratio), (Some(1.0), None));
         assert!(get.ops_per_s > 0.0 && put.ops_per_s > 0.0);
         assert!(report.is_sound());
@@ -304,7 +337,11 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_shows_as_misses() {
-        let config = Config { keys: 200_000, memory_mb: Some(5), ..small() };
+        let config = Config {
+            keys: 200_000,
+            memory_mb: Some(5),
+            ..small()
+        };
         let report = store(&config, &mut |_| {}).unwrap();
         let ratio = report.results[0].hit_ratio.unwrap();
         assert!(ratio < 0.9, "{ratio}");
@@ -316,7 +353,11 @@ mod tests {
         let (mut tally, mut value) = (Tally::new(), [0; 32]);
         space.value(3, 1, &mut value);
         let steps = [3, 4].map(|key| (Step::get(key), KeyHash(0)));
-        let mut check = Check { space: &space, steps: &steps, tally: &mut tally };
+        let mut check = Check {
+            space: &space,
+            steps: &steps,
+            tally: &mut tally,
+        };
         let item = herdwick_mica::Item {
             value: &value,
             flags: 0,

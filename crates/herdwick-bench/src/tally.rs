@@ -2,7 +2,7 @@ use hdrhistogram::Histogram;
 
 /// What came back. Counting starts over between warm-up and measurement.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Reads answered with a value.
     pub hits: u64,
     /// Reads answered without one.
@@ -27,7 +27,7 @@ impl Tally {
     /// # Panics
     /// Never: the bounds are constants.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             hits: 0,
             misses: 0,
@@ -40,7 +40,7 @@ impl Tally {
     }
 
     /// Forgets everything, keeps its memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.hits, self.misses, self.puts) = (0, 0, 0);
         (self.errors, self.wrong_values) = (0, 0);
         self.latency_ns.reset();
@@ -48,37 +48,37 @@ impl Tally {
 
     /// A request that was due at `start_ns` is answered at `now_ns`.
     #[inline]
-    pub fn latency(&mut self, start_ns: u64, now_ns: u64) {
+    pub(crate) fn latency(&mut self, start_ns: u64, now_ns: u64) {
         self.latency_ns
             .saturating_record(now_ns.saturating_sub(start_ns));
     }
 
     /// Operations that were answered as they should be.
     #[must_use]
-    pub fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.hits + self.misses + self.puts
     }
 
     /// Reads among them.
     #[must_use]
-    pub fn gets(&self) -> u64 {
+    pub(crate) fn gets(&self) -> u64 {
         self.hits + self.misses
     }
 
     /// Share of reads that hit, if there were any.
     #[must_use]
-    pub fn hit_ratio(&self) -> Option<f64> {
+    pub(crate) fn hit_ratio(&self) -> Option<f64> {
         (self.gets() > 0).then(|| self.hits as f64 / self.gets() as f64)
     }
 
     /// The latencies, in nanoseconds.
     #[must_use]
-    pub fn latencies(&self) -> &Histogram<u64> {
+    pub(crate) fn latencies(&self) -> &Histogram<u64> {
         &self.latency_ns
     }
 
     /// Adds what another client counted.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.hits += other.hits;
         self.misses += other.misses;
         self.puts += other.puts;

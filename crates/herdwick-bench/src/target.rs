@@ -1,12 +1,8 @@
-use crate::{
-    pace::Pace,
-    tally::Tally,
-    workload::{KeySpace, Trace},
-};
+use crate::{pace::Pace, tally::Tally, workload::Trace};
 
 /// A way to a server that requests can be driven through: one thread's connections, or one
 /// thread's HERD session.
-pub trait Target {
+pub(crate) trait Target {
     /// Sends requests of `load.trace` when `load.pace` lets them start, and counts the answers in
     /// `load.tally`, until `clock` (nanoseconds since any start) reaches `until_ns`, or until the
     /// trace has ended and everything is answered. Requests in flight stay in flight: the next
@@ -27,9 +23,7 @@ pub trait Target {
 
 /// What a [`Target`] drives.
 #[derive(Debug)]
-pub struct Load<'a> {
-    /// Shapes of keys and values.
-    pub space: KeySpace,
+pub(crate) struct Load<'a> {
     /// What to ask, in order.
     pub trace: &'a mut Trace,
     /// When.
@@ -43,7 +37,7 @@ pub struct Load<'a> {
 impl Load<'_> {
     /// Counts the age of what an open loop has due before `now_ns` and not answered: the end of a
     /// measurement must not hide a server that stands still.
-    pub fn count_unanswered(&mut self, in_flight: impl Iterator<Item = u64>, now_ns: u64) {
+    pub(crate) fn count_unanswered(&mut self, in_flight: impl Iterator<Item = u64>, now_ns: u64) {
         if self.pace.next_due_ns().is_none() {
             return;
         }
@@ -130,7 +124,6 @@ mod tests {
             waiting: VecDeque::new(),
         };
         let mut load = Load {
-            space: KeySpace::new(10, 16, 32).unwrap(),
             trace: &mut trace,
             pace: &mut pace,
             tally: &mut tally,

@@ -1,6 +1,7 @@
 //! The `herdwick` command: parses, wires, launches.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod client;
 mod doctor;
 mod serve;
@@ -25,6 +26,7 @@ enum Command {
     Delete(client::DeleteArgs),
     Stats(client::StatsArgs),
     Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +37,6 @@ fn main() -> ExitCode {
         Command::Delete(args) => client::run(&args.server, |client| client::delete(client, &args)),
         Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(args) => bench::run(&args),
     }
 }

@@ -43,6 +43,16 @@ impl Placement {
         }
     }
 
+    /// How many CPUs there are for all of them.
+    pub(crate) fn cpus(&self) -> usize {
+        let shared = if self.is_apart() {
+            0
+        } else {
+            self.clients.len()
+        };
+        self.server.len() + self.clients.len() - shared
+    }
+
     /// Two CPUs between which requests travel, if they do.
     #[must_use]
     pub fn pair(&self) -> Option<[usize; 2]> {
@@ -53,7 +63,7 @@ impl Placement {
 
 /// The CPUs that this thread may use, in order.
 #[must_use]
-pub fn allowed_cpus() -> Vec<usize> {
+pub(crate) fn allowed_cpus() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|cpu| set.is_set(*cpu))
@@ -63,7 +73,7 @@ pub fn allowed_cpus() -> Vec<usize> {
 
 /// Keeps this thread, and what it starts, on `cpus`. Where the kernel refuses, it stays free: the
 /// figures then say so by their spread.
-pub fn pin(cpus: &[usize]) {
+pub(crate) fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
         set.set(*cpu);

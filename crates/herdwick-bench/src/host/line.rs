@@ -16,7 +16,7 @@ pub struct LineRtt {
 }
 
 /// Drift between before and after above which a run is marked.
-pub const DRIFT_MAX: f64 = 0.2;
+pub(super) const DRIFT_MAX: f64 = 0.2;
 /// Samples of which the median counts: a preempted one does not matter.
 const SAMPLES: usize = 31;
 /// Round trips in a sample.
@@ -33,7 +33,7 @@ impl LineRtt {
 
 /// Measures between two CPUs, in about 50 ms.
 #[must_use]
-pub fn line_rtt(cpus: [usize; 2]) -> LineRtt {
+pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     let [ping, pong] = [
         CachePadded(AtomicU64::new(0)),
         CachePadded(AtomicU64::new(0)),

@@ -5,7 +5,7 @@ mod line;
 mod machine;
 mod time;
 
-pub use cpus::{Placement, allowed_cpus, pin};
-pub use line::{LineRtt, line_rtt};
+pub(crate) use cpus::{Placement, allowed_cpus, pin};
+pub(crate) use line::{LineRtt, line_rtt};
 pub use machine::Machine;
-pub use time::{ProcessCpu, Stopwatch, thread_cpu_ns};
+pub(crate) use time::{ProcessCpu, Stopwatch, thread_cpu_ns};

@@ -4,47 +4,47 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since it was made: the clock of one measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Stopwatch(Instant);
+pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
     /// Starts now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the benchmark's one clock")]
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
     /// How long ago that was.
     #[inline]
     #[must_use]
-    pub fn ns(&self) -> u64 {
+    pub(crate) fn ns(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64
     }
 }
 
 /// CPU time that this thread has used.
 #[must_use]
-pub fn thread_cpu_ns() -> u64 {
+pub(crate) fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Reads the CPU time of another process, in steps of a clock tick (10 ms).
 #[derive(Clone, Debug)]
-pub struct ProcessCpu {
+pub(crate) struct ProcessCpu {
     pid: u32,
 }
 
 impl ProcessCpu {
     /// Of process `pid`.
     #[must_use]
-    pub fn new(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         Self { pid }
     }
 
     /// CPU time of all its threads, or `None` when it cannot be read.
     #[must_use]
-    pub fn ns(&self) -> Option<u64> {
+    pub(crate) fn ns(&self) -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Some(cpu_ticks(&stat)? * tick_ns)

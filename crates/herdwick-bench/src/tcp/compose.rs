@@ -113,7 +113,6 @@ mod tests {
         let mut trace = Trace::new(mix, Dist::Uniform, 100, 1000, 3);
         let (mut pace, mut tally) = (Pace::closed(), Tally::new());
         let mut load = Load {
-            space,
             trace: &mut trace,
             pace: &mut pace,
             tally: &mut tally,

@@ -23,7 +23,7 @@ use reply::Reader;
 
 /// How one thread asks over TCP.
 #[derive(Clone, Copy, Debug)]
-pub struct TcpOptions {
+pub(crate) struct TcpOptions {
     /// Connections of this thread.
     pub connections: usize,
     /// Requests in flight on each.
@@ -34,7 +34,7 @@ pub struct TcpOptions {
 
 /// The connections of one thread.
 #[derive(Debug)]
-pub struct TcpTarget {
+pub(crate) struct TcpTarget {
     poll: Poll,
     events: Events,
     connections: Vec<Connection>,
@@ -57,7 +57,7 @@ impl TcpTarget {
     ///
     /// # Errors
     /// What connecting said.
-    pub fn connect(
+    pub(crate) fn connect(
         server: SocketAddr,
         options: TcpOptions,
         space: KeySpace,

@@ -7,8 +7,9 @@ mod rng;
 mod trace;
 mod zipf;
 
-pub use keys::{KeySpace, KeySpaceError};
+pub(crate) use keys::KeySpace;
+pub use keys::KeySpaceError;
 pub use mix::{Dist, DistError, Mix, Workload};
-pub use rng::Rng;
-pub use trace::{KEYS_MAX, Step, TRACE_STEPS, Trace};
-pub use zipf::Zipf;
+pub(crate) use rng::Rng;
+pub(crate) use trace::{KEYS_MAX, Step, TRACE_STEPS, Trace};
+pub(crate) use zipf::Zipf;

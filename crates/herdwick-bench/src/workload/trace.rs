@@ -3,47 +3,47 @@ use herdwick_mica::{HashKey, KeyHash};
 use super::{Dist, KeySpace, Mix, Rng, Workload, Zipf};
 
 /// Steps of a cyclic trace: 16 MB, long enough that a cycle at 25 M/s is no rhythm a cache learns.
-pub const TRACE_STEPS: usize = 4 << 20;
+pub(crate) const TRACE_STEPS: usize = 4 << 20;
 /// Most keys: a step keeps its key in 31 bits, and workload D inserts as many again at most.
-pub const KEYS_MAX: u64 = 1 << 30;
+pub(crate) const KEYS_MAX: u64 = 1 << 30;
 
 const PUT: u32 = 1 << 31;
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step(u32);
+pub(crate) struct Step(u32);
 
 impl Step {
     /// A read of key `index`.
     #[must_use]
-    pub fn get(index: u32) -> Self {
+    pub(crate) fn get(index: u32) -> Self {
         Self(index & !PUT)
     }
 
     /// A write of key `index`.
     #[must_use]
-    pub fn put(index: u32) -> Self {
+    pub(crate) fn put(index: u32) -> Self {
         Self(index | PUT)
     }
 
     /// Which key.
     #[inline]
     #[must_use]
-    pub fn key(self) -> u32 {
+    pub(crate) fn key(self) -> u32 {
         self.0 & !PUT
     }
 
     /// Whether it writes.
     #[inline]
     #[must_use]
-    pub fn is_put(self) -> bool {
+    pub(crate) fn is_put(self) -> bool {
         self.0 & PUT != 0
     }
 }
 
 /// The requests of one client, in order, decided beforehand; cyclic unless it is a fill.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     steps: Vec<Step>,
     hashes: Vec<KeyHash>,
     at: usize,
@@ -53,7 +53,7 @@ pub struct Trace {
 impl Trace {
     /// `steps` requests of `mix` over `keys` keys, the same for the same seed, for ever round.
     #[must_use]
-    pub fn new(mix: Mix, dist: Dist, keys: u64, steps: usize, seed: u64) -> Self {
+    pub(crate) fn new(mix: Mix, dist: Dist, keys: u64, steps: usize, seed: u64) -> Self {
         let zipf = match dist {
             Dist::Zipf(theta) => Some(Zipf::new(keys, theta)),
             Dist::Uniform => None,
@@ -74,7 +74,7 @@ impl Trace {
 
     /// Writes each of `keys` once and ends.
     #[must_use]
-    pub fn fill(keys: std::ops::Range<u32>) -> Self {
+    pub(crate) fn fill(keys: std::ops::Range<u32>) -> Self {
         Self {
             steps: keys.map(Step::put).collect(),
             hashes: Vec::new(),
@@ -84,7 +84,7 @@ impl Trace {
     }
 
     /// Computes every step's locator hash beforehand.
-    pub fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
+    pub(crate) fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
         let mut key = space.key_filler();
         let hash = |step: &Step| {
             space.key_digits(step.key(), &mut key);
@@ -95,7 +95,7 @@ impl Trace {
 
     /// Takes the next request; `None` at the end of a fill.
     #[inline]
-    pub fn take(&mut self) -> Option<Step> {
+    pub(crate) fn take(&mut self) -> Option<Step> {
         let step = self.peek()?;
         self.at += 1;
         Some(step)
@@ -106,7 +106,7 @@ impl Trace {
     /// # Panics
     /// On a trace without [`Trace::hash`].
     #[inline]
-    pub fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
+    pub(crate) fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
         let step = self.peek()?;
         let hash = self.hashes[self.at];
         self.at += 1;
@@ -115,7 +115,7 @@ impl Trace {
 
     /// The next request, left in place.
     #[inline]
-    pub fn peek(&mut self) -> Option<Step> {
+    pub(crate) fn peek(&mut self) -> Option<Step> {
         if self.at == self.steps.len() && self.cyclic {
             self.at = 0;
         }
@@ -124,14 +124,8 @@ impl Trace {
 
     /// Requests in one round.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.steps.len()
-    }
-
-    /// Whether it has no request at all.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
     }
 }
 

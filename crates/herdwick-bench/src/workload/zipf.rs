@@ -4,7 +4,7 @@ use super::Rng;
 /// Databases", SIGMOD'94), which is YCSB's: ranks 0 and 1 exact, the rest by inverting the
 /// distribution's integral.
 #[derive(Clone, Debug)]
-pub struct Zipf {
+pub(crate) struct Zipf {
     n: u64,
     zeta: f64,
     two: f64,
@@ -16,7 +16,7 @@ impl Zipf {
     /// Ranks `0..n`, rank `r` with weight `1 / (r + 1)^theta`, `0 < theta < 1`. Sums `n` terms: a
     /// tenth of a second for eight million.
     #[must_use]
-    pub fn new(n: u64, theta: f64) -> Self {
+    pub(crate) fn new(n: u64, theta: f64) -> Self {
         let zeta = zeta(n, theta);
         let two = 1.0 + 0.5_f64.powf(theta);
         let tail = 1.0 - (2.0 / n as f64).powf(1.0 - theta);
@@ -31,7 +31,7 @@ impl Zipf {
 
     /// Draws a rank.
     #[inline]
-    pub fn draw(&self, rng: &mut Rng) -> u64 {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> u64 {
         let u = rng.unit();
         let weight = u * self.zeta;
         if weight < 1.0 {

@@ -1,0 +1,143 @@
+//! The load generator against Debian's memcached, the peer it must speak to and be judged by.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use herdwick_bench::{Config, Dist, Fabric, Mix, Report, Workload, herd};
+
+/// A memcached on a port of the kernel's choice, ended with the test.
+struct Memcached {
+    child: Child,
+    address: String,
+    port_file: PathBuf,
+}
+
+impl Memcached {
+    fn start(name: &str) -> Self {
+        let port_file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_file(&port_file);
+        // A port of its own choice (-1), told through the file; -u root: it is told as root only.
+        let mut child = Command::new("memcached")
+            .args("-l 127.0.0.1 -p -1 -U 0 -t 1 -m 64 -u root".split(' '))
+            .env("MEMCACHED_PORT_FILENAME", &port_file)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("memcached is in the path (Debian: apt install memcached)");
+        let port = loop {
+            let text = std::fs::read_to_string(&port_file).unwrap_or_default();
+            if let Some(port) = text.trim().strip_prefix("TCP INET: ") {
+                break port.to_owned();
+            }
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "memcached ended: {ended:?}");
+            std::thread::yield_now();
+        };
+        Self {
+            child,
+            address: format!("127.0.0.1:{port}"),
+            port_file,
+        }
+    }
+
+    fn measure(&self, config: &Config) -> Report {
+        let config = Config {
+            fabrics: vec![Fabric::Tcp],
+            server: Some(self.address.clone()),
+            keys: 1000,
+            seconds: 0.2,
+            runs: 1,
+            trace_steps: 50_000,
+            ..config.clone()
+        };
+        herd(&config, &mut |_| {}).unwrap()
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.port_file);
+    }
+}
+
+#[test]
+fn every_shape_of_load_is_answered_rightly() {
+    let memcached = Memcached::start("shapes");
+    let plain = Config::default();
+    let shapes = [
+        Config {
+            connections: 3,
+            ..plain.clone()
+        },
+        Config {
+            connections: 2,
+            pipeline: 32,
+            ..plain.clone()
+        },
+        Config {
+            connections: 2,
+            pipeline: 4,
+            multiget: 100,
+            ..plain.clone()
+        },
+        Config {
+            mix: Mix::Ycsb(Workload::A),
+            clients: 2,
+            connections: 4,
+            ..plain.clone()
+        },
+        Config {
+            mix: Mix::Ycsb(Workload::F),
+            dist: Dist::Uniform,
+            ..plain.clone()
+        },
+    ];
+    for config in shapes {
+        let report = memcached.measure(&config);
+        let result = &report.results[0];
+        assert!(report.is_sound(), "{config:?}: {result:?}");
+        assert_eq!(result.hit_ratio, Some(1.0), "{config:?}");
+        assert!(
+            result.ops_per_s > 0.0 && result.latency_us.is_some(),
+            "{config:?}"
+        );
+        assert_eq!(
+            result.subject.server.as_deref().map(|v| &v[..2]),
+            Some("1.")
+        );
+        assert!(result.cpu_ns_per_op.client.is_some());
+    }
+}
+
+#[test]
+fn an_open_loop_offers_its_rate() {
+    let memcached = Memcached::start("rate");
+    let config = Config {
+        rate: Some(2000.0),
+        connections: 8,
+        ..Config::default()
+    };
+    let result = &memcached.measure(&config).results[0];
+    assert_eq!(result.offered_per_s, Some(2000.0));
+    assert!(result.ops_per_s < 2500.0, "{result:?}");
+}
+
+#[test]
+fn values_of_others_are_wrong() {
+    let memcached = Memcached::start("foreign");
+    let config = Config {
+        mix: Mix::GetShare(1.0),
+        connections: 2,
+        ..Config::default()
+    };
+    assert!(memcached.measure(&config).is_sound());
+    // The same keys with values of another size: a fill replaces them, except what it may not.
+    let other = Config {
+        value_size: 33,
+        ..config
+    };
+    assert!(memcached.measure(&other).is_sound());
+}

@@ -1,0 +1,193 @@
+//! `herdwick bench`: options in, a table out.
+
+use std::{
+    io::{IsTerminal, Write, stderr, stdout},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, ValueEnum};
+use herdwick_bench::{
+    BenchError, Config, Dist, Fabric, Mix, Progress, Report, Table, Workload, parse_count,
+    parse_size,
+};
+
+/// Measure: the store alone, or a whole server over each way in, with what made every figure.
+///
+/// Without --server it starts a server of its own, on other CPUs where there are more than one.
+/// Values are checked: a miss is counted, a wrong value fails the benchmark.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BenchArgs {
+    /// What to measure.
+    #[arg(value_enum, default_value_t = System::Herd)]
+    system: System,
+    /// Ways to the server, interleaved run by run and compared: shm, tcp (memcached's protocol).
+    #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
+    fabric: Vec<Fabric>,
+    /// Measure this server instead; with --fabric tcp it may be any memcached.
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
+    /// YCSB's mix: a half updates, b 5 % updates, c reads, d reads of the latest, f
+    /// read-modify-writes.
+    #[arg(long, value_enum, default_value_t = Letter::B)]
+    workload: Letter,
+    /// Share of reads, 0 to 1, instead of a workload's; the rest are updates.
+    #[arg(long, value_name = "F", conflicts_with = "workload")]
+    get_share: Option<f64>,
+    /// Which keys: zipf:THETA with 0 < THETA < 1, or uniform.
+    #[arg(long, default_value = "zipf:.99")]
+    dist: Dist,
+    /// How many keys; K, M and G are thousands.
+    #[arg(long, default_value = "1M", value_parser = parse_count)]
+    keys: u64,
+    /// Bytes of a key.
+    #[arg(long, default_value = "16", value_name = "B", value_parser = parse_size)]
+    key_size: usize,
+    /// Bytes of a value; K and M are powers of 1,024.
+    #[arg(long, default_value = "32", value_name = "B", value_parser = parse_size)]
+    value_size: usize,
+    /// How long each run is measured, after a warm-up of a fifth of it.
+    #[arg(long, default_value_t = 5.0, value_name = "S")]
+    seconds: f64,
+    /// Client threads.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    clients: usize,
+    /// HERD requests in flight, of each client at each worker: a power of two, 256 at most.
+    #[arg(long, default_value_t = Config::default().window, value_name = "N")]
+    window: usize,
+    /// TCP connections, of all clients together.
+    #[arg(long, default_value_t = Config::default().connections, value_name = "N")]
+    connections: usize,
+    /// Requests in flight on a TCP connection.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pipeline: usize,
+    /// Keys in one TCP get.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    multiget: usize,
+    /// Requests in a batch of the bare store.
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    batch: usize,
+    /// Open loop: so many operations a second, latency from when each was due.
+    #[arg(long, value_name = "OPS", value_parser = parse_count)]
+    rate: Option<u64>,
+    /// Runs of each kind; figures are their medians.
+    #[arg(long, default_value_t = Config::default().runs, value_name = "N")]
+    runs: usize,
+    /// Workers of the own server [default: half of the CPUs, 4 at most].
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Memory of the own server or store, MiB [default: ample for the keys].
+    #[arg(long, value_name = "MB")]
+    memory: Option<u64>,
+    /// Write the report to this file too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum System {
+    /// The store alone, without any fabric: reads, then writes.
+    Store,
+    /// The whole server.
+    Herd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Letter {
+    A,
+    B,
+    C,
+    D,
+    F,
+}
+
+/// Runs the benchmark; fails when it could not be run, or when a value was wrong.
+pub(crate) fn run(args: &BenchArgs) -> ExitCode {
+    match measure(args) {
+        Ok(report) => present(&report, args.json.as_deref()),
+        Err(error) => {
+            eprintln!("herdwick bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
+    let config = args.config();
+    let live = stderr().is_terminal();
+    let mut watch = |progress: &Progress| {
+        if live {
+            eprint!("\r\x1b[K{progress}");
+            let _ = stderr().flush();
+        }
+    };
+    let report = match args.system {
+        System::Store => herdwick_bench::store(&config, &mut watch),
+        System::Herd => herdwick_bench::herd(&config, &mut watch),
+    };
+    if live {
+        eprint!("\r\x1b[K");
+    }
+    report
+}
+
+fn present(report: &Report, json: Option<&Path>) -> ExitCode {
+    // A closed pipe is the reader's business.
+    let _ = write!(stdout(), "{}", Table(report));
+    if let Some(path) = json
+        && let Err(error) = std::fs::write(path, report.to_json() + "\n")
+    {
+        eprintln!(
+            "herdwick bench: {} cannot be written: {error}",
+            path.display()
+        );
+        return ExitCode::FAILURE;
+    }
+    if report.is_sound() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+impl BenchArgs {
+    fn config(&self) -> Config {
+        let mut defaults = Config::default();
+        if !self.fabric.is_empty() {
+            self.fabric.clone_into(&mut defaults.fabrics);
+        }
+        Config {
+            server: self.server.clone(),
+            program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
+            mix: self.mix(),
+            dist: self.dist,
+            keys: self.keys,
+            key_size: self.key_size,
+            value_size: self.value_size,
+            seconds: self.seconds,
+            clients: self.clients,
+            workers: self.workers,
+            memory_mb: self.memory,
+            window: self.window,
+            connections: self.connections,
+            pipeline: self.pipeline,
+            multiget: self.multiget,
+            batch: self.batch,
+            rate: self.rate.map(|rate| rate as f64),
+            runs: self.runs,
+            ..defaults
+        }
+    }
+
+    fn mix(&self) -> Mix {
+        let workload = match (self.get_share, self.workload) {
+            (Some(share), _) => return Mix::GetShare(share),
+            (None, Letter::A) => Workload::A,
+            (None, Letter::B) => Workload::B,
+            (None, Letter::C) => Workload::C,
+            (None, Letter::D) => Workload::D,
+            (None, Letter::F) => Workload::F,
+        };
+        Mix::Ycsb(workload)
+    }
+}
