@@ -126,7 +126,7 @@ fn an_open_loop_offers_its_rate() {
 }
 
 #[test]
-fn values_of_others_are_wrong() {
+fn a_fill_replaces_values_of_other_sizes() {
     let memcached = Memcached::start("foreign");
     let config = Config {
         mix: Mix::GetShare(1.0),
@@ -134,7 +134,6 @@ fn values_of_others_are_wrong() {
         ..Config::default()
     };
     assert!(memcached.measure(&config).is_sound());
-    // The same keys with values of another size: a fill replaces them, except what it may not.
     let other = Config {
         value_size: 33,
         ..config

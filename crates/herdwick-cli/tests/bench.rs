@@ -1,0 +1,113 @@
+//! `herdwick bench` from the outside: its help, its smoke runs, its JSON.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn bench(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .arg("bench")
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+/// Runs a tiny benchmark; its table and its JSON.
+fn tiny(name: &str, arguments: &str) -> (String, Value) {
+    let json: PathBuf = [env!("CARGO_TARGET_TMPDIR"), name].iter().collect();
+    let tiny = "--keys 2K --seconds 0.1 --runs 1 --memory 64 --json";
+    let output = bench(&format!("{arguments} {tiny} {}", json.display()));
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{complaint}");
+    assert_eq!(complaint, "", "progress is for terminals");
+    let report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(json).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), report)
+}
+
+#[test]
+fn help_has_every_flag() {
+    let help = String::from_utf8(bench("--help").stdout).unwrap();
+    let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
+        window connections pipeline multiget rate runs json batch workers memory";
+    for flag in flags.split_whitespace() {
+        assert!(help.contains(&format!("--{flag}")), "{flag}");
+    }
+    for system in ["store", "herd"] {
+        assert!(help.contains(&format!("- {system}")), "{system}");
+    }
+}
+
+#[test]
+fn the_store_alone_gives_reads_and_writes() {
+    let (table, report) = tiny("store", "store --dist uniform");
+    let results = report["results"].as_array().unwrap();
+    let workloads: Vec<_> = results.iter().map(|result| &result["workload"]).collect();
+    assert_eq!(workloads, ["get", "put"]);
+    assert_eq!(results[0]["hit_ratio"], 1.0);
+    assert_eq!(results[0]["batch_mean"], 16.0);
+    assert!(
+        table.contains("get 100%") && table.contains("put 0%"),
+        "{table}"
+    );
+}
+
+#[test]
+fn our_own_server_answers_over_tcp_as_it_should() {
+    let shapes = [
+        "--workload a --connections 4",
+        "--get-share 0.9 --connections 2 --pipeline 8 --multiget 10",
+        "--workload d --clients 2 --connections 4 --rate 2K",
+    ];
+    for (index, shape) in shapes.into_iter().enumerate() {
+        let (table, report) = tiny(
+            &format!("tcp{index}"),
+            &format!("herd --fabric tcp {shape}"),
+        );
+        let result = &report["results"][0];
+        assert_eq!(
+            (&result["system"], &result["fabric"]),
+            (&"herd".into(), &"tcp".into())
+        );
+        assert_eq!(
+            (&result["errors"], &result["wrong_values"]),
+            (&0.into(), &0.into())
+        );
+        assert!(
+            result["ops_per_s"].as_f64().unwrap() > 0.0,
+            "{shape}: {table}"
+        );
+        assert!(
+            result["hit_ratio"].as_f64().unwrap() > 0.9,
+            "{shape}: {table}"
+        );
+        assert!(
+            result["latency_us"]["p99"].as_f64().unwrap() > 0.0,
+            "{shape}: {table}"
+        );
+        assert!(
+            result["cpu_ns_per_op"]["client"].as_f64().unwrap() > 0.0,
+            "{shape}: {table}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_say_what_to_type() {
+    for (arguments, hint) in [
+        ("--dist gauss", "zipf:THETA"),
+        ("--fabric carrier-pigeon", "shm, tcp"),
+        ("--keys many", "1000000, 1M or 16K"),
+        ("--pipeline 0", "--pipeline must be at least 1"),
+        ("--server nowhere", "HOST:PORT"),
+        ("--keys 1M --key-size 2", "raise --key-size"),
+    ] {
+        let output = bench(arguments);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments}");
+        assert!(complaint.contains(hint), "{arguments}: {complaint}");
+    }
+}
