@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args};
-use herdwick_server::{Config, Listen, PORT, Server, StartError};
+use herdwick_server::{Config, Leases, Listen, PORT, Server, StartError};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -58,6 +58,13 @@ pub(crate) struct ServeArgs {
     /// Microseconds that a worker looks for work before it sleeps
     #[arg(long = "spin", value_name = "US", default_value_t = 20)]
     spin: u64,
+    /// Shared memory for clients on this host
+    #[arg(long = "shm", value_name = "auto|off", default_value = "auto", value_parser = on_or_off)]
+    shm: bool,
+    /// Where to make the private directory of the lease socket [default: the one for temporary
+    /// files]
+    #[arg(long = "shm-dir", value_name = "DIR")]
+    shm_directory: Option<PathBuf>,
     /// Say more; as often as you like
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     verbosity: u8,
@@ -127,8 +134,26 @@ fn config(args: &ServeArgs) -> Result<Config, ServeError> {
         item_bytes_max: args.item_bytes_max,
         spin: Duration::from_micros(args.spin),
         verbosity: args.verbosity,
-        ..Config::default()
+        leases: args.shm.then(|| leases(args)),
     })
+}
+
+fn leases(args: &ServeArgs) -> Leases {
+    let default = Leases::default();
+    Leases {
+        directory: args.shm_directory.clone().unwrap_or(default.directory),
+        // Whoever may open the one socket may open the other.
+        mode: args.unix_socket.as_ref().map(|_| args.unix_mode),
+        clients_max: default.clients_max,
+    }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("give auto or off".into()),
+    }
 }
 
 /// `ADDR[:PORT]`, separated by commas.

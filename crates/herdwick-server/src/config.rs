@@ -2,10 +2,10 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
+use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
 
 /// memcached's port.
@@ -32,8 +32,30 @@ pub struct Config {
     pub spin: Duration,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,
-    /// Who answers `hello` lines; without, they are unknown commands.
-    pub greeter: Option<Arc<dyn Greeter>>,
+    /// Whether, and where, clients on this host get shared memory.
+    pub leases: Option<Leases>,
+}
+
+/// Leases: shared memory for clients on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leases {
+    /// Below this, the server makes a private directory for the lease socket.
+    pub directory: PathBuf,
+    /// Mode of the socket and its directory, where it is not to be 0700.
+    pub mode: Option<u32>,
+    /// Most clients with a lease at a time.
+    pub clients_max: usize,
+}
+
+impl Default for Leases {
+    /// 512 clients of this user, by a socket in the directory for temporary files.
+    fn default() -> Self {
+        Self {
+            directory: std::env::temp_dir(),
+            mode: None,
+            clients_max: 512,
+        }
+    }
 }
 
 impl Default for Config {
@@ -46,7 +68,7 @@ impl Default for Config {
             item_bytes_max: ITEM_BYTES_MAX,
             spin: Duration::from_micros(20),
             verbosity: 0,
-            greeter: None,
+            leases: Some(Leases::default()),
         }
     }
 }
@@ -68,6 +90,9 @@ impl Config {
             .unwrap_or_else(|| cpus.clamp(1, WORKERS_DEFAULT_MAX));
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
+        }
+        if self.leases.is_some() && workers > LEASE_WORKERS_MAX {
+            return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
             return Err(StartError::NoConnections);
@@ -119,18 +144,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// Answers the `hello` line by which a client asks for a faster way in.
-pub trait Greeter: Send + Sync {
-    /// The reply to `line`, both without line end; `None`: it is no hello, and gets `ERROR`.
-    fn greet(&self, line: &[u8]) -> Option<Vec<u8>>;
-}
-
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Too few or too many workers.
     #[error("{workers} workers: give between 1 and {WORKERS_MAX} (-t)")]
     Workers {
+        /// How many were asked for.
+        workers: usize,
+    },
+    /// A lease cannot name so many workers.
+    #[error(
+        "{workers} workers: shared memory is for at most {LEASE_WORKERS_MAX} (-t); \
+         do without it (--shm off) for more"
+    )]
+    LeaseWorkers {
         /// How many were asked for.
         workers: usize,
     },
@@ -152,6 +180,17 @@ pub enum StartError {
         /// The address.
         address: Address,
         /// Its answer.
+        source: io::Error,
+    },
+    /// There is no place for the lease socket.
+    #[error(
+        "cannot make a lease socket below {directory}: {source}; give another directory \
+         (--shm-dir), or do without shared memory (--shm off)"
+    )]
+    Leases {
+        /// Where it was tried.
+        directory: PathBuf,
+        /// The operating system's answer.
         source: io::Error,
     },
     /// A partition could not be made.

@@ -1,16 +1,14 @@
 use std::{
     fmt::Display,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use herdwick_memcache::{Keys, text};
 use herdwick_mica::Clock;
 
 use crate::{
-    config::{Config, Greeter, Listen},
+    config::{Config, Listen},
+    lease::Host,
     stats,
     tally::Snapshot,
     tcp::Topic,
@@ -23,7 +21,7 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) struct Facts {
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
-    greeter: Option<Arc<dyn Greeter>>,
+    host: Host,
 }
 
 /// The settings, as `stats settings` shows them.
@@ -78,7 +76,7 @@ impl Limits {
 }
 
 impl Facts {
-    pub(crate) fn new(config: &Config, workers: usize, port: u16) -> Self {
+    pub(crate) fn new(config: &Config, workers: usize, port: u16, host: Host) -> Self {
         Self {
             settings: Settings {
                 memory_bytes: config.memory_bytes,
@@ -90,31 +88,28 @@ impl Facts {
                 spin_us: config.spin.as_micros(),
             },
             limits: Limits::new(config.connections_max),
-            greeter: config.greeter.clone(),
+            host,
         }
     }
 
     /// Answers a hello; `false` if it is none.
     pub(crate) fn greet(&self, line: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(greeter) = self
-            .greeter
-            .as_ref()
-            .filter(|_| line.starts_with(b"hello "))
-        else {
+        let Some(reply) = self.host.greet(line) else {
             return false;
         };
-        let Some(reply) = greeter.greet(line) else {
-            return false;
-        };
-        out.extend_from_slice(&reply);
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(reply.as_bytes());
         true
     }
 
     /// Says what all workers have counted.
     pub(crate) fn say(&self, topic: Topic, clock: Clock, sum: &Snapshot, out: &mut Vec<u8>) {
         match topic {
-            Topic::General => stats::general(self, clock, sum, &mut Stats(out)),
+            Topic::General => {
+                stats::general(self, clock, sum, &mut Stats(out));
+                for (name, count) in self.host.counters() {
+                    Stats(out).say(name, count);
+                }
+            }
             Topic::Items => stats::items(sum, &mut Stats(out)),
             Topic::Slabs => stats::slabs(self, sum, &mut Stats(out)),
             Topic::Reset => {

@@ -10,6 +10,8 @@ mod config;
 mod crossing;
 mod facts;
 mod front;
+mod herd;
+mod lease;
 mod parcel;
 mod parking;
 mod server;
@@ -18,9 +20,10 @@ mod stopping;
 mod tally;
 mod tcp;
 mod time;
+mod ways;
 mod worker;
 
-pub use config::{Address, Config, Greeter, Listen, PORT, StartError, WORKERS_MAX};
+pub use config::{Address, Config, Leases, Listen, PORT, StartError, WORKERS_MAX};
 pub use server::{Server, spawn};
 
 use herdwick_mica::Request;

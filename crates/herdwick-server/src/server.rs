@@ -4,6 +4,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use herdwick_herd::{hello::Offer, wire::Window};
 use herdwick_mem::spsc;
 use herdwick_mica::{HashKey, Store, StoreConfig};
 use mio::{Events, Poll, Waker};
@@ -15,11 +16,14 @@ use crate::{
     crossing::Crossing,
     facts::Facts,
     front::{Front, Tokens},
+    herd::HerdConfig,
+    lease::{Closing, DeskConfig, Host, Office, WorkerEnd},
     parking::Bell,
     stopping::Stopping,
     tally::Tally,
     tcp::{Owners, Stream, TcpFront},
     time::Timer,
+    ways,
     worker::{EVENTS, Worker},
 };
 
@@ -29,6 +33,7 @@ pub struct Server {
     workers: usize,
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
+    desk: Option<Closing>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -39,12 +44,11 @@ pub struct Server {
 pub fn spawn(config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
-    let stores = stores(&config, workers)?;
+    let leases = LeaseBounds::new(&config);
+    let stores = stores(&config, config.memory_bytes - leases.bytes_max, workers)?;
     let opened = accept::open(&config.listen)?;
     let (listeners, addresses): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-    let port = addresses.iter().find_map(Address::port).unwrap_or(0);
-    let facts = Arc::new(Facts::new(&config, workers, port));
-
+    let timer = Timer::start();
     let polls = (0..workers)
         .map(|_| Poll::new())
         .collect::<Result<Vec<_>, _>>();
@@ -55,62 +59,42 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let bells: Vec<Bell> = bells
         .collect::<Result<_, _>>()
         .map_err(refused("a waker"))?;
-    let stopping = Arc::new(Stopping::new(bells.clone()));
+    let office = leases.office(&config, &bells)?;
+    let offer = Offer {
+        workers,
+        hash_key: stores.hash_key,
+        item_bytes_max: config.item_bytes_max,
+        shm: None,
+    };
+    let host = Host::new(offer, office.as_ref(), timer);
+    let port = addresses.iter().find_map(Address::port).unwrap_or(0);
+    let facts = Arc::new(Facts::new(&config, workers, port, host));
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 
     let mut server = Server {
         addresses,
         workers,
-        stopping: Arc::clone(&stopping),
+        stopping: Arc::new(Stopping::new(bells.clone())),
         acceptor: Arc::new(acceptor),
+        desk: None,
         threads: Vec::new(),
     };
-    let timer = Timer::start();
-    let mut intakes = Vec::new();
-    let crossings = Crossing::connect(&bells);
-    let parts = stores.stores.into_iter().zip(crossings).zip(polls);
-    for (index, ((store, crossing), poll)) in parts.enumerate() {
-        let (intake, taken) = spsc::channel::<Stream>(config.connections_max);
-        intakes.push((intake, bells[index].clone()));
-        let owners = Owners {
-            hash_key: stores.hash_key,
-            workers,
-            own: index,
-        };
-        let mut fronts: Vec<Box<dyn Front + Send>> =
-            vec![Box::new(TcpFront::new(Arc::clone(&facts), owners, taken))];
-        for (number, front) in fronts.iter_mut().enumerate() {
-            front
-                .register(poll.registry(), Tokens::of_front(number))
-                .map_err(refused("a front's sources"))?;
-        }
-        let worker = Worker {
-            store,
-            fronts,
-            crossing,
-            poll,
-            events: Events::with_capacity(EVENTS),
-            bell: bells[index].clone(),
-            timer,
-            spin: config.spin,
-            stopping: Arc::clone(&stopping),
-            tally: Tally::default(),
-            drain_end: None,
-            drained: false,
-        };
-        let cpu = (cpus.len() > workers).then(|| cpus[index]);
-        server.start(format!("worker-{index}"), move || {
-            pin(cpu);
-            worker.run();
-        })?;
-    }
+    let ends = server.open_desk(office, timer)?;
+    let crew = Crew {
+        config: &config,
+        facts: &facts,
+        cpus: &cpus,
+        bells: &bells,
+        timer,
+    };
+    let intakes = server.start_workers(&crew, stores, polls, ends, &leases)?;
     let mut acceptor = Acceptor {
         poll: accept_poll,
         listeners,
         intakes,
         facts,
-        stopping,
+        stopping: Arc::clone(&server.stopping),
         next: 0,
     };
     acceptor
@@ -119,6 +103,18 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     server.start("accept".into(), move || acceptor.run())?;
     Ok(server)
 }
+
+/// What all workers are started with.
+struct Crew<'a> {
+    config: &'a Config,
+    facts: &'a Arc<Facts>,
+    cpus: &'a [usize],
+    bells: &'a [Bell],
+    timer: Timer,
+}
+
+/// Where accepted connections of each worker go, and how it is woken for them.
+type Intakes = Vec<(spsc::Producer<Stream>, Bell)>;
 
 impl Server {
     /// The first address it listens on.
@@ -145,6 +141,83 @@ impl Server {
         self.stop();
     }
 
+    /// Starts the desk; gives each worker's end of it, or none.
+    fn open_desk(
+        &mut self,
+        office: Option<Office>,
+        timer: Timer,
+    ) -> Result<Vec<WorkerEnd>, StartError> {
+        let Some(Office {
+            desk,
+            ends,
+            closing,
+            ..
+        }) = office
+        else {
+            return Ok(Vec::new());
+        };
+        let stop = closing.flag();
+        self.desk = Some(closing);
+        self.start("leases".into(), move || desk.run(timer, &stop))?;
+        Ok(ends)
+    }
+
+    fn start_workers(
+        &mut self,
+        crew: &Crew<'_>,
+        stores: Stores,
+        polls: Vec<Poll>,
+        ends: Vec<WorkerEnd>,
+        leases: &LeaseBounds,
+    ) -> Result<Intakes, StartError> {
+        let mut intakes = Intakes::new();
+        let mut ends = ends.into_iter();
+        let crossings = Crossing::connect(crew.bells);
+        let parts = stores.stores.into_iter().zip(crossings).zip(polls);
+        for (index, ((store, crossing), poll)) in parts.enumerate() {
+            let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
+            intakes.push((intake, crew.bells[index].clone()));
+            let owners = Owners {
+                hash_key: stores.hash_key,
+                workers: self.workers,
+                own: index,
+            };
+            let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(TcpFront::new(
+                Arc::clone(crew.facts),
+                owners,
+                taken,
+            ))];
+            if let Some(end) = ends.next() {
+                fronts.push(leases.front(index, self.workers, end)?);
+            }
+            for (number, front) in fronts.iter_mut().enumerate() {
+                front
+                    .register(poll.registry(), Tokens::of_front(number))
+                    .map_err(refused("a front's sources"))?;
+            }
+            let worker = Worker {
+                store,
+                fronts,
+                crossing,
+                poll,
+                events: Events::with_capacity(EVENTS),
+                bell: crew.bells[index].clone(),
+                timer: crew.timer,
+                spin: crew.config.spin,
+                stopping: Arc::clone(&self.stopping),
+                tally: Tally::default(),
+                drain_end: None,
+                drained: false,
+            };
+            let cpu = (crew.cpus.len() > self.workers).then(|| crew.cpus[index]);
+            self.start(format!("worker-{index}"), move || {
+                pin(cpu);
+                worker.run();
+            })?;
+        }
+        Ok(intakes)
+    }
+
     fn start(
         &mut self,
         name: String,
@@ -159,6 +232,9 @@ impl Server {
         self.stopping.ask();
         // Fails only while a wake is pending already.
         let _ = self.acceptor.wake();
+        if let Some(desk) = &self.desk {
+            desk.ask();
+        }
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so on stderr.
             let _ = thread.join();
@@ -170,6 +246,7 @@ impl Server {
             }
         }
         self.addresses.truncate(1);
+        self.desk = None;
     }
 }
 
@@ -181,13 +258,78 @@ impl Drop for Server {
     }
 }
 
+/// How much leases may hold, all together. It is set aside from the memory for items: what the
+/// server holds fits its limit.
+struct LeaseBounds {
+    clients_max: usize,
+    bytes_max: usize,
+}
+
+impl LeaseBounds {
+    /// A sixteenth of the memory, within these bounds.
+    const BYTES: std::ops::RangeInclusive<usize> = 4 << 20..=256 << 20;
+
+    fn new(config: &Config) -> Self {
+        let Some(leases) = &config.leases else {
+            return Self {
+                clients_max: 0,
+                bytes_max: 0,
+            };
+        };
+        let share = (config.memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
+        Self {
+            clients_max: leases.clients_max,
+            bytes_max: share.min(config.memory_bytes / 2),
+        }
+    }
+
+    fn office(&self, config: &Config, bells: &[Bell]) -> Result<Option<Office>, StartError> {
+        let Some(leases) = &config.leases else {
+            return Ok(None);
+        };
+        let desk = DeskConfig {
+            leases_max: self.clients_max,
+            window_max: Window::MAX as u16,
+            reply_bytes_max: REPLY_BYTES_MAX as u32,
+            bytes_max: self.bytes_max,
+            lease_bytes: ways::lease_bytes,
+        };
+        match Office::open(&leases.directory, leases.mode, desk, bells) {
+            Ok(office) => Ok(Some(office)),
+            Err(source) => Err(StartError::Leases {
+                directory: leases.directory.clone(),
+                source,
+            }),
+        }
+    }
+
+    fn front(
+        &self,
+        worker: usize,
+        workers: usize,
+        end: WorkerEnd,
+    ) -> Result<Box<dyn Front + Send>, StartError> {
+        let config = HerdConfig {
+            worker,
+            workers,
+            leases_max: self.clients_max,
+            reply_bytes_max: REPLY_BYTES_MAX,
+            end,
+        };
+        ways::shm(config).map_err(|error| refused("shared memory")(io::Error::other(error)))
+    }
+}
+
+/// Largest reply over a fabric; clients fetch larger values over their memcached connection.
+const REPLY_BYTES_MAX: usize = 4096;
+
 /// The partitions, and the key of the hash that spreads over them.
 struct Stores {
     stores: Vec<Store>,
     hash_key: HashKey,
 }
 
-fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+fn stores(config: &Config, memory_bytes: usize, workers: usize) -> Result<Stores, StartError> {
     let mut seed = [0u8; 16];
     getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
     let (low, high) = seed.split_at(8);
@@ -198,7 +340,7 @@ fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
     };
     let hash_key = HashKey([word(low), word(high)]);
     let store = StoreConfig {
-        memory_bytes: config.memory_bytes / workers,
+        memory_bytes: memory_bytes / workers,
         item_bytes_max: config.item_bytes_max,
         hash_key,
     };

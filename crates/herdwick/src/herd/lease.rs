@@ -266,11 +266,12 @@ impl<D: TicketDevice> Rig<D> {
             regions: 2 * workers,
             addresses: workers,
         })?;
+        // Each queue pair has one entry in the queue that it does not use.
         let requests = CqSpec {
-            depth: workers * SEND_DEPTH_MIN,
+            depth: workers * (SEND_DEPTH_MIN + 1),
         };
         let replies = CqSpec {
-            depth: workers * (window.slots() + RECV_SLACK),
+            depth: workers * (window.slots() + RECV_SLACK + 1),
         };
         Ok(Self {
             window,

@@ -1,0 +1,79 @@
+//! What the desk remembers of one socket.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use herdwick_herd::hello::{Grant, WorkerGrant};
+use mio::net::UnixStream;
+
+use super::{Terms, handshake::Handshake};
+
+pub(super) struct Client {
+    /// Gone once the lease ends; the record stays until every worker has let go.
+    pub(super) stream: Option<UnixStream>,
+    pub(super) shake: Handshake,
+    /// Set by the claim.
+    pub(super) terms: Option<Terms>,
+    /// What it counts against the bound on all leases.
+    pub(super) bytes: usize,
+    /// Whether every worker polls for it.
+    pub(super) live: bool,
+    /// Workers that have yet to connect it.
+    pub(super) connecting: usize,
+    /// Workers that have yet to let go of it.
+    pub(super) revoking: usize,
+    grants: Vec<Option<(WorkerGrant, Vec<OwnedFd>)>>,
+}
+
+/// All workers' grants, ready to send.
+pub(super) struct Grants {
+    pub(super) frame: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Client {
+    pub(super) fn new(stream: UnixStream, now: Duration) -> Self {
+        Self {
+            stream: Some(stream),
+            shake: Handshake::new(now),
+            terms: None,
+            bytes: 0,
+            live: false,
+            connecting: 0,
+            revoking: 0,
+            grants: Vec::new(),
+        }
+    }
+
+    pub(super) fn claim(&mut self, terms: Terms, bytes: usize, workers: usize) {
+        self.terms = Some(terms);
+        self.bytes = bytes;
+        self.grants = (0..workers).map(|_| None).collect();
+    }
+
+    /// Takes one worker's grant; with the last one, gives the frame that carries them all.
+    pub(super) fn grant(
+        &mut self,
+        worker: usize,
+        grant: (WorkerGrant, Vec<OwnedFd>),
+    ) -> Option<Grants> {
+        *self.grants.get_mut(worker)? = Some(grant);
+        let terms = self.terms?;
+        if self.grants.iter().any(Option::is_none) {
+            return None;
+        }
+        let (workers, fds): (Vec<_>, Vec<_>) = std::mem::take(&mut self.grants)
+            .into_iter()
+            .flatten()
+            .unzip();
+        let grant = Grant {
+            epoch: terms.epoch,
+            window: terms.window,
+            reply_bytes_max: terms.reply_bytes_max,
+            workers,
+        };
+        Some(Grants {
+            frame: grant.to_frame(),
+            fds: fds.into_iter().flatten().collect(),
+        })
+    }
+}

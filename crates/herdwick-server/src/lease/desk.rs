@@ -1,0 +1,412 @@
+use std::{
+    collections::HashMap,
+    io::{self, ErrorKind, Read},
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use herdwick_herd::hello::{Accept, Claim, Go, Refusal, WorkerGrant};
+use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
+
+use super::{
+    Answer, LeaseId, Order, Terms, Tokens,
+    client::{Client, Grants},
+    handshake::Event,
+    socket::send_frame,
+};
+use crate::time::Timer;
+
+/// Most sockets that have claimed nothing yet; further ones are closed at once.
+const STRANGERS_MAX: usize = 64;
+
+const LISTENER: Key = Key(0);
+/// What workers wake the desk by.
+pub(crate) const WAKER: Key = Key(1);
+const FIRST_CLIENT: usize = 2;
+
+/// How the desk reaches one worker.
+pub(crate) struct WorkerLink {
+    /// Orders, taken at the end of a pass. Bounded by three for each lease.
+    pub(crate) orders: Sender<Order>,
+    /// Wakes the worker if it sleeps.
+    pub(crate) wake: Box<dyn Fn() + Send>,
+}
+
+/// Bounds, and where to count.
+#[derive(Clone, Debug)]
+pub(crate) struct DeskConfig {
+    /// Most leases at a time.
+    pub(crate) leases_max: usize,
+    /// Most slots a worker that one client gets; a power of two.
+    pub(crate) window_max: u16,
+    /// Largest reply payload that a worker sends.
+    pub(crate) reply_bytes_max: u32,
+    /// Most bytes of memory that all leases hold at once.
+    pub(crate) bytes_max: usize,
+    /// Bytes that a lease of one slot count holds, at all workers together.
+    pub(crate) lease_bytes: fn(window: u16, workers: usize) -> usize,
+}
+
+/// What the desk counts.
+#[derive(Debug, Default)]
+pub(crate) struct DeskCounters {
+    /// Leases that stand now.
+    pub(crate) live: AtomicU64,
+    /// Leases that ever stood.
+    pub(crate) granted: AtomicU64,
+    /// Claims refused: a wrong, used or expired token.
+    pub(crate) refused_token: AtomicU64,
+    /// Claims refused: too many leases, or no memory for one more.
+    pub(crate) refused_full: AtomicU64,
+    /// Sockets ended for malformed or untimely bytes.
+    pub(crate) malformed: AtomicU64,
+    /// Sockets ended because the handshake took too long.
+    pub(crate) handshake_timeouts: AtomicU64,
+    /// Leases ended because no heartbeat came.
+    pub(crate) heartbeat_timeouts: AtomicU64,
+    /// Sockets closed unheard because too many strangers waited.
+    pub(crate) strangers_refused: AtomicU64,
+}
+
+impl DeskCounters {
+    /// All of them, by name.
+    pub(crate) fn all(&self) -> [(&'static str, u64); 8] {
+        [
+            ("leases", &self.live),
+            ("leases_granted", &self.granted),
+            ("lease_refused_token", &self.refused_token),
+            ("lease_refused_full", &self.refused_full),
+            ("lease_malformed", &self.malformed),
+            ("lease_handshake_timeouts", &self.handshake_timeouts),
+            ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
+            ("lease_strangers_refused", &self.strangers_refused),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Grants and revokes leases; runs on a thread of its own.
+pub(crate) struct Desk {
+    poll: Poll,
+    listener: UnixListener,
+    config: DeskConfig,
+    tokens: Arc<Tokens>,
+    counters: Arc<DeskCounters>,
+    workers: Vec<WorkerLink>,
+    answers: Receiver<(usize, Answer)>,
+    clients: HashMap<LeaseId, Client>,
+    next: usize,
+    epoch: u16,
+    bytes: usize,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        poll: Poll,
+        listener: std::os::unix::net::UnixListener,
+        config: DeskConfig,
+        tokens: Arc<Tokens>,
+        workers: Vec<WorkerLink>,
+        answers: Receiver<(usize, Answer)>,
+    ) -> io::Result<Self> {
+        let mut listener = UnixListener::from_std(listener);
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        let mut start = [0; 2];
+        getrandom::fill(&mut start).map_err(|_| io::Error::other("no random bytes"))?;
+        Ok(Self {
+            poll,
+            listener,
+            config,
+            tokens,
+            counters: Arc::default(),
+            workers,
+            answers,
+            clients: HashMap::new(),
+            next: FIRST_CLIENT,
+            epoch: u16::from_le_bytes(start),
+            bytes: 0,
+        })
+    }
+
+    pub(crate) fn counters(&self) -> Arc<DeskCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Serves until `stop` is set and the desk is woken.
+    pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
+        let mut events = Events::with_capacity(64);
+        while !stop.load(Ordering::Acquire) {
+            let timeout = self.timeout(timer.now());
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return,
+                _ => {}
+            }
+            let now = timer.now();
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.handle_strangers(now),
+                    WAKER => {}
+                    Key(client) => self.handle_client(LeaseId(client as u64), now),
+                }
+            }
+            self.handle_answers(now);
+            self.handle_timeouts(now);
+        }
+    }
+
+    /// How long the desk may sleep at `now`.
+    fn timeout(&self, now: Duration) -> Option<Duration> {
+        let heard = self
+            .clients
+            .values()
+            .filter(|client| client.stream.is_some());
+        let next = heard.map(|client| client.shake.poll_timeout()).min()?;
+        Some(next.saturating_sub(now))
+    }
+
+    fn handle_strangers(&mut self, now: Duration) {
+        loop {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // WouldBlock; or out of descriptors, and then the next event tries again.
+                Err(_) => return,
+            };
+            let strangers = self
+                .clients
+                .values()
+                .filter(|client| client.terms.is_none())
+                .count();
+            if strangers >= STRANGERS_MAX {
+                count(&self.counters.strangers_refused);
+                continue;
+            }
+            let key = Key(self.next);
+            if self
+                .poll
+                .registry()
+                .register(&mut stream, key, Interest::READABLE)
+                .is_ok()
+            {
+                self.clients
+                    .insert(LeaseId(self.next as u64), Client::new(stream, now));
+                self.next += 1;
+            }
+        }
+    }
+
+    fn handle_client(&mut self, id: LeaseId, now: Duration) {
+        let mut bytes = [0; 4096];
+        loop {
+            let Some(client) = self.clients.get_mut(&id) else {
+                return;
+            };
+            let Some(stream) = &mut client.stream else {
+                return;
+            };
+            let read = match stream.read(&mut bytes) {
+                Ok(0) => return self.end(id),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return self.end(id),
+            };
+            match client.shake.handle_input(now, &bytes[..read]) {
+                Ok(None) => {}
+                Ok(Some(Event::Claim(claim))) => self.handle_claim(id, claim, now),
+                Ok(Some(Event::Accept(accept))) => self.handle_accept(id, &accept),
+                Err(_) => {
+                    count(&self.counters.malformed);
+                    return self.refuse(id, Refusal::Malformed);
+                }
+            }
+        }
+    }
+
+    fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
+        if !self.tokens.redeem(claim.token, now) {
+            count(&self.counters.refused_token);
+            return self.refuse(id, Refusal::Token);
+        }
+        let asked = u16::try_from(claim.window.max(1)).unwrap_or(u16::MAX);
+        let window = asked.checked_next_power_of_two().unwrap_or(u16::MAX);
+        let window = window.min(self.config.window_max);
+        let bytes = (self.config.lease_bytes)(window, self.workers.len());
+        let leases = self
+            .clients
+            .values()
+            .filter(|client| client.terms.is_some())
+            .count();
+        if leases >= self.config.leases_max || self.bytes + bytes > self.config.bytes_max {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Full);
+        }
+        // 0 is no epoch.
+        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
+        let reply_bytes_max = claim.reply_bytes_max.min(self.config.reply_bytes_max);
+        let terms = Terms {
+            epoch: self.epoch,
+            window,
+            reply_bytes_max,
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.claim(terms, bytes, self.workers.len());
+        self.bytes += bytes;
+        self.order(|_| Order::Grant(id, terms));
+    }
+
+    fn handle_accept(&mut self, id: LeaseId, accept: &Accept) {
+        let workers = self.workers.len();
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        if accept.workers.len() != workers {
+            count(&self.counters.malformed);
+            return self.refuse(id, Refusal::Malformed);
+        }
+        client.connecting = workers;
+        self.order(|worker| Order::Connect(id, accept.workers[worker]));
+    }
+
+    fn handle_answers(&mut self, now: Duration) {
+        while let Ok((worker, answer)) = self.answers.try_recv() {
+            match answer {
+                Answer::Granted(id, grant) => self.handle_granted(id, worker, grant),
+                Answer::Connected(id, done) => self.handle_connected(id, done, now),
+                Answer::Revoked(id) => self.handle_revoked(id),
+            }
+        }
+    }
+
+    fn handle_granted(
+        &mut self,
+        id: LeaseId,
+        worker: usize,
+        grant: Option<Box<(WorkerGrant, Vec<OwnedFd>)>>,
+    ) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let Some(grant) = grant else {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Memory);
+        };
+        let Some(Grants { frame, fds }) = client.grant(worker, *grant) else {
+            return;
+        };
+        // No stream: the client is gone, and what was granted is on its way back.
+        match &client.stream {
+            Some(stream) if send_frame(stream, &frame, &fds) => client.shake.granted(),
+            _ => self.end(id),
+        }
+    }
+
+    fn handle_connected(&mut self, id: LeaseId, done: bool, now: Duration) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let Some(stream) = &client.stream else { return };
+        if !done {
+            count(&self.counters.malformed);
+            return self.refuse(id, Refusal::Malformed);
+        }
+        client.connecting -= 1;
+        if client.connecting > 0 {
+            return;
+        }
+        if !send_frame(stream, &Go.to_frame(), &[]) {
+            return self.end(id);
+        }
+        client.shake.connected(now);
+        client.live = true;
+        count(&self.counters.granted);
+        self.counters.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn handle_revoked(&mut self, id: LeaseId) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.revoking -= 1;
+        if client.revoking == 0 {
+            self.bytes -= client.bytes;
+            self.clients.remove(&id);
+        }
+    }
+
+    fn handle_timeouts(&mut self, now: Duration) {
+        let late = |client: &Client| client.stream.is_some() && client.shake.poll_timeout() <= now;
+        let late: Vec<LeaseId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| late(client))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            let live = self.clients.get(&id).is_some_and(|client| client.live);
+            let counters = &self.counters;
+            count(if live {
+                &counters.heartbeat_timeouts
+            } else {
+                &counters.handshake_timeouts
+            });
+            self.end(id);
+        }
+    }
+
+    /// Says no, as far as the socket takes it, and ends.
+    fn refuse(&mut self, id: LeaseId, refusal: Refusal) {
+        if let Some(stream) = self
+            .clients
+            .get(&id)
+            .and_then(|client| client.stream.as_ref())
+        {
+            send_frame(stream, &refusal.to_frame(), &[]);
+        }
+        self.end(id);
+    }
+
+    /// Closes the socket and has the workers take back what they gave.
+    fn end(&mut self, id: LeaseId) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let Some(mut stream) = client.stream.take() else {
+            return;
+        };
+        // Closing deregisters too; a failure here has nothing left to leak.
+        let _ = self.poll.registry().deregister(&mut stream);
+        if client.live {
+            self.counters.live.fetch_sub(1, Ordering::Relaxed);
+        }
+        if client.terms.is_none() {
+            self.clients.remove(&id);
+            return;
+        }
+        client.revoking = self.workers.len();
+        self.order(|_| Order::Revoke(id));
+    }
+
+    fn order(&self, order: impl Fn(usize) -> Order) {
+        for (worker, link) in self.workers.iter().enumerate() {
+            // A worker that is gone has let go of everything; the server is ending.
+            let _ = link.orders.send(order(worker));
+            (link.wake)();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! The desk on a real socket, with workers that grant a pipe each and remember what they hold.
+
+use std::{
+    io::Write,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        mpsc::{self, Receiver},
+    },
+    thread::JoinHandle,
+};
+
+use herdwick_fabric::{Endpoint, Remote, Rkey};
+use herdwick_herd::hello::{Grant, HEADER_BYTES, Header, Kind, Token, WorkerAccept};
+use mio::Waker;
+
+use super::*;
+use crate::lease::LeaseSocket;
+
+const WORKERS: usize = 2;
+
+struct Rig {
+    path: PathBuf,
+    tokens: Arc<Tokens>,
+    counters: Arc<DeskCounters>,
+    /// Leases that the workers hold memory for: (worker, lease).
+    held: Arc<Mutex<Vec<(usize, LeaseId)>>>,
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    desk: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+    _socket: LeaseSocket,
+}
+
+impl Rig {
+    fn new(leases_max: usize) -> Self {
+        let mut socket = LeaseSocket::bind(&std::env::temp_dir(), None).unwrap();
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
+        let (tokens, held) = (Arc::new(Tokens::default()), Arc::default());
+        let (to_desk, answers) = mpsc::channel();
+        let (mut links, mut workers) = (Vec::new(), Vec::new());
+        for worker in 0..WORKERS {
+            let (orders, taken) = mpsc::channel();
+            links.push(WorkerLink {
+                orders,
+                wake: Box::new(|| ()),
+            });
+            let (to_desk, waker, held) = (to_desk.clone(), Arc::clone(&waker), Arc::clone(&held));
+            workers.push(std::thread::spawn(move || {
+                work(worker, &taken, &to_desk, &waker, &held)
+            }));
+        }
+        let config = DeskConfig {
+            leases_max,
+            window_max: 256,
+            reply_bytes_max: 4096,
+            bytes_max: 1 << 30,
+            lease_bytes: |window, workers| usize::from(window) * 64 * workers,
+        };
+        let listener = socket.take_listener().unwrap();
+        let desk = Desk::new(poll, listener, config, Arc::clone(&tokens), links, answers).unwrap();
+        let (counters, stop) = (desk.counters(), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let desk = std::thread::spawn(move || desk.run(Timer::start(), &stopped));
+        let path = socket.path().to_owned();
+        Self {
+            path,
+            tokens,
+            counters,
+            held,
+            stop,
+            waker,
+            desk: Some(desk),
+            workers,
+            _socket: socket,
+        }
+    }
+
+    fn token(&self) -> Token {
+        self.tokens.issue(Duration::ZERO).unwrap()
+    }
+
+    fn dial(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+
+    /// A client that has its grant: (socket, epoch).
+    fn granted(&self) -> (UnixStream, Grant) {
+        let mut stream = self.dial();
+        stream.write_all(&claim(self.token()).to_frame()).unwrap();
+        let (kind, body) = frame(&mut stream);
+        assert_eq!(kind, Kind::Grant);
+        (stream, Grant::parse(&body).unwrap())
+    }
+
+    fn live(&self) -> UnixStream {
+        let (mut stream, grant) = self.granted();
+        stream
+            .write_all(&accept(grant.workers.len()).to_frame())
+            .unwrap();
+        assert_eq!(frame(&mut stream).0, Kind::Go);
+        stream
+    }
+
+    /// Waits until the workers hold memory for `leases` leases.
+    fn until_held(&self, leases: usize) {
+        while self.held.lock().unwrap().len() != leases * WORKERS {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake().unwrap();
+        self.desk.take().unwrap().join().unwrap();
+        for worker in self.workers.drain(..) {
+            worker.join().unwrap();
+        }
+    }
+}
+
+fn work(
+    worker: usize,
+    orders: &Receiver<Order>,
+    answers: &Sender<(usize, Answer)>,
+    waker: &Waker,
+    held: &Mutex<Vec<(usize, LeaseId)>>,
+) {
+    for order in orders {
+        let answer = match order {
+            Order::Grant(id, _) => {
+                held.lock().unwrap().push((worker, id));
+                let (read, write) = rustix::pipe::pipe().unwrap();
+                Answer::Granted(id, Some(Box::new((worker_grant(), vec![read, write]))))
+            }
+            Order::Connect(id, peer) => Answer::Connected(id, peer.requests.as_bytes() == [7; 8]),
+            Order::Revoke(id) => {
+                held.lock().unwrap().retain(|entry| *entry != (worker, id));
+                Answer::Revoked(id)
+            }
+        };
+        if answers.send((worker, answer)).is_err() || waker.wake().is_err() {
+            return;
+        }
+    }
+}
+
+fn worker_grant() -> WorkerGrant {
+    let (remote, endpoint) = (
+        Remote {
+            rkey: Rkey(1),
+            addr: 2,
+        },
+        Endpoint::new(&[3; 8]).unwrap(),
+    );
+    WorkerGrant {
+        ticket: vec![4; 5],
+        fds: 2,
+        lines: remote,
+        overflow: remote,
+        requests: endpoint,
+        replies: endpoint,
+    }
+}
+
+fn claim(token: Token) -> Claim {
+    Claim {
+        token,
+        window: 16,
+        reply_bytes_max: 1 << 20,
+    }
+}
+
+fn accept(workers: usize) -> Accept {
+    let endpoint = Endpoint::new(&[7; 8]).unwrap();
+    Accept {
+        workers: vec![
+            WorkerAccept {
+                requests: endpoint,
+                replies: endpoint
+            };
+            workers
+        ],
+    }
+}
+
+fn frame(stream: &mut UnixStream) -> (Kind, Vec<u8>) {
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).unwrap();
+    let header = Header::parse(&head).unwrap();
+    let mut body = vec![0; header.body_bytes];
+    stream.read_exact(&mut body).unwrap();
+    (header.kind, body)
+}
+
+/// Whether the server has hung up, after whatever it still says.
+fn ended(stream: &mut UnixStream) -> bool {
+    io::copy(stream, &mut io::sink()).is_ok()
+}
+
+#[test]
+fn a_lease_stands_until_its_socket_closes() {
+    let rig = Rig::new(8);
+    let stream = rig.live();
+    assert_eq!(rig.counters.live.load(Ordering::Relaxed), 1);
+    rig.until_held(1);
+    drop(stream);
+    rig.until_held(0);
+    assert_eq!(rig.counters.live.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn terms_are_clamped_and_epochs_differ() {
+    let rig = Rig::new(8);
+    let (mut stream, first) = rig.granted();
+    assert_eq!(
+        (first.window, first.reply_bytes_max, first.workers.len()),
+        (16, 4096, WORKERS)
+    );
+    let greedy = Claim {
+        token: rig.token(),
+        window: u32::MAX,
+        reply_bytes_max: 0,
+    };
+    let mut other = rig.dial();
+    other.write_all(&greedy.to_frame()).unwrap();
+    let second = Grant::parse(&frame(&mut other).1).unwrap();
+    assert_eq!((second.window, second.reply_bytes_max), (256, 0));
+    assert_ne!(first.epoch, second.epoch);
+    // An endpoint the workers cannot make sense of.
+    let endpoint = Endpoint::new(&[9]).unwrap();
+    let pair = WorkerAccept {
+        requests: endpoint,
+        replies: endpoint,
+    };
+    stream
+        .write_all(
+            &Accept {
+                workers: vec![pair; WORKERS],
+            }
+            .to_frame(),
+        )
+        .unwrap();
+    assert_eq!(frame(&mut stream).0, Kind::Refusal);
+    drop((stream, other));
+    rig.until_held(0);
+}
+
+#[test]
+fn tokens_wrong_or_replayed_open_nothing() {
+    let rig = Rig::new(8);
+    let token = rig.token();
+    for (token, opens) in [(Token([9; 16]), false), (token, true), (token, false)] {
+        let mut stream = rig.dial();
+        stream.write_all(&claim(token).to_frame()).unwrap();
+        let (kind, body) = frame(&mut stream);
+        assert_eq!(kind == Kind::Grant, opens);
+        if !opens {
+            assert_eq!(Refusal::parse(&body), Refusal::Token);
+            assert!(ended(&mut stream));
+        }
+    }
+    rig.until_held(0);
+    assert_eq!(rig.counters.refused_token.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_handshake_cut_at_any_byte_leaves_nothing() {
+    let rig = Rig::new(8);
+    let bystander = rig.live();
+    let first = claim(rig.token()).to_frame().len();
+    for cut in 0..first {
+        let mut stream = rig.dial();
+        stream
+            .write_all(&claim(rig.token()).to_frame()[..cut])
+            .unwrap();
+    }
+    let second = accept(WORKERS).to_frame();
+    for cut in 0..second.len() {
+        let (mut stream, _) = rig.granted();
+        stream.write_all(&second[..cut]).unwrap();
+    }
+    rig.until_held(1);
+    drop((rig.live(), bystander));
+    rig.until_held(0);
+}
+
+#[test]
+fn nonsense_ends_the_socket_and_nothing_else() {
+    let rig = Rig::new(8);
+    let bystander = rig.live();
+    let huge = [b"HWL\x00\x01\x00\xff\xff".as_slice(), &[0; 100]].concat();
+    for bytes in [
+        b"GET / HTTP/1.0\r\n\r\n".as_slice(),
+        &[0xff; 3000],
+        &accept(2).to_frame(),
+        &huge,
+    ] {
+        let mut stream = rig.dial();
+        stream.write_all(bytes).unwrap();
+        assert!(ended(&mut stream));
+    }
+    let (mut stream, _) = rig.granted();
+    stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap();
+    assert_eq!(frame(&mut stream).0, Kind::Refusal);
+    rig.until_held(1);
+    drop(bystander);
+}
+
+#[test]
+fn one_lease_too_many_is_refused_and_room_comes_back() {
+    let rig = Rig::new(1);
+    let first = rig.live();
+    let mut second = rig.dial();
+    second.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let (kind, body) = frame(&mut second);
+    assert_eq!(
+        (kind, Refusal::parse(&body)),
+        (Kind::Refusal, Refusal::Full)
+    );
+    drop(first);
+    rig.until_held(0);
+    // The workers have let go; the desk may hear of it only after the next claim.
+    loop {
+        let mut third = rig.dial();
+        third.write_all(&claim(rig.token()).to_frame()).unwrap();
+        if frame(&mut third).0 == Kind::Grant {
+            break;
+        }
+    }
+}
+
+#[test]
+fn strangers_beyond_the_bound_are_closed_unheard() {
+    let rig = Rig::new(8);
+    let mut silent: Vec<_> = (0..=STRANGERS_MAX).map(|_| rig.dial()).collect();
+    assert!(ended(&mut silent[STRANGERS_MAX]));
+    drop(silent);
+    drop(rig.live());
+}

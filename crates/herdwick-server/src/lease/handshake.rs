@@ -1,0 +1,203 @@
+//! One lease socket's protocol, without the socket: bytes in, events out.
+
+use std::time::Duration;
+
+use herdwick_herd::hello::{
+    Accept, Claim, FrameError, HANDSHAKE_DEADLINE, HEADER_BYTES, Header, Kind, LEASE_DEADLINE,
+};
+
+/// Most bytes of a body that a client may send: an accept for the most workers.
+const BODY_BYTES_MAX: usize = 1 + herdwick_herd::hello::WORKERS_MAX * 2 * (2 + 96);
+
+/// Where a lease socket stands.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    state: State,
+    input: Vec<u8>,
+    /// When this ends it, unless it moves on.
+    deadline: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The client's claim is due.
+    Claim,
+    /// The workers are making memory; the client has nothing to say.
+    Granting,
+    /// The client's accept is due.
+    Accept,
+    /// The workers are connecting; the client has nothing to say.
+    Connecting,
+    /// The lease stands; bytes are heartbeats.
+    Live,
+}
+
+/// What the client said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// It claims a lease.
+    Claim(Claim),
+    /// It accepts what was granted.
+    Accept(Accept),
+}
+
+impl Handshake {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            state: State::Claim,
+            input: Vec::new(),
+            deadline: now + HANDSHAKE_DEADLINE,
+        }
+    }
+
+    /// Takes bytes from the socket; at most one event is due at a time.
+    ///
+    /// # Errors
+    /// Bytes that are malformed or out of place end the socket.
+    pub(crate) fn handle_input(
+        &mut self,
+        now: Duration,
+        bytes: &[u8],
+    ) -> Result<Option<Event>, FrameError> {
+        let due = match self.state {
+            State::Live => {
+                self.deadline = now + LEASE_DEADLINE;
+                return Ok(None);
+            }
+            State::Granting | State::Connecting => return Err(FrameError::Body),
+            State::Claim => Kind::Claim,
+            State::Accept => Kind::Accept,
+        };
+        if self.input.len() + bytes.len() > HEADER_BYTES + BODY_BYTES_MAX {
+            return Err(FrameError::Body);
+        }
+        self.input.extend_from_slice(bytes);
+        let Some((head, body)) = self.input.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let header = Header::parse(head)?;
+        if header.kind != due
+            || header.body_bytes > BODY_BYTES_MAX
+            || body.len() > header.body_bytes
+        {
+            return Err(FrameError::Body);
+        }
+        if body.len() < header.body_bytes {
+            return Ok(None);
+        }
+        let event = match due {
+            Kind::Claim => Event::Claim(Claim::parse(body)?),
+            _ => Event::Accept(Accept::parse(body)?),
+        };
+        self.state = if due == Kind::Claim {
+            State::Granting
+        } else {
+            State::Connecting
+        };
+        self.input = Vec::new();
+        Ok(Some(event))
+    }
+
+    /// The grant went out.
+    pub(crate) fn granted(&mut self) {
+        self.state = State::Accept;
+    }
+
+    /// Everything is connected: the lease stands.
+    pub(crate) fn connected(&mut self, now: Duration) {
+        self.state = State::Live;
+        self.deadline = now + LEASE_DEADLINE;
+    }
+
+    /// When to give up on this client, unless it is heard.
+    pub(crate) fn poll_timeout(&self) -> Duration {
+        self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herdwick_fabric::Endpoint;
+    use herdwick_herd::hello::{Token, WorkerAccept};
+
+    const T0: Duration = Duration::from_secs(100);
+
+    fn claim() -> Claim {
+        Claim {
+            token: Token([1; 16]),
+            window: 16,
+            reply_bytes_max: 4096,
+        }
+    }
+
+    fn accept() -> Accept {
+        let endpoint = Endpoint::new(&[7; 96]).unwrap();
+        Accept {
+            workers: vec![
+                WorkerAccept {
+                    requests: endpoint,
+                    replies: endpoint
+                };
+                2
+            ],
+        }
+    }
+
+    #[test]
+    fn every_split_gives_the_same_two_events() {
+        let (claim_frame, accept_frame) = (claim().to_frame(), accept().to_frame());
+        for cut in 0..claim_frame.len() {
+            let mut shake = Handshake::new(T0);
+            assert_eq!(shake.handle_input(T0, &claim_frame[..cut]), Ok(None));
+            let event = shake.handle_input(T0, &claim_frame[cut..]);
+            assert_eq!(event, Ok(Some(Event::Claim(claim()))));
+            shake.granted();
+            for byte in &accept_frame[..accept_frame.len() - 1] {
+                assert_eq!(shake.handle_input(T0, &[*byte]), Ok(None));
+            }
+            let event = shake.handle_input(T0, &accept_frame[accept_frame.len() - 1..]);
+            assert_eq!(event, Ok(Some(Event::Accept(accept()))));
+        }
+    }
+
+    #[test]
+    fn frames_out_of_order_or_twice_end_it() {
+        let mut shake = Handshake::new(T0);
+        assert!(shake.handle_input(T0, &accept().to_frame()).is_err());
+        let mut shake = Handshake::new(T0);
+        let twice = [claim().to_frame(), claim().to_frame()].concat();
+        assert!(shake.handle_input(T0, &twice).is_err());
+        let mut shake = Handshake::new(T0);
+        assert!(shake.handle_input(T0, &claim().to_frame()).is_ok());
+        assert!(
+            shake.handle_input(T0, b"x").is_err(),
+            "nothing is due while granting"
+        );
+    }
+
+    #[test]
+    fn absurd_lengths_cost_nothing() {
+        let mut shake = Handshake::new(T0);
+        assert!(shake.handle_input(T0, b"HWL\x00\x01\x00\xff\xff").is_err());
+        let mut shake = Handshake::new(T0);
+        assert!(shake.handle_input(T0, &vec![b'H'; 1 << 20]).is_err());
+        assert!(shake.input.is_empty());
+    }
+
+    #[test]
+    fn slow_talk_does_not_extend_the_handshake_but_heartbeats_extend_the_lease() {
+        let mut shake = Handshake::new(T0);
+        let frame = claim().to_frame();
+        let later = T0 + Duration::from_secs(4);
+        assert_eq!(shake.handle_input(later, &frame[..9]), Ok(None));
+        assert_eq!(shake.poll_timeout(), T0 + HANDSHAKE_DEADLINE);
+        let mut shake = Handshake::new(T0);
+        let _ = shake.handle_input(T0, &frame);
+        shake.granted();
+        let _ = shake.handle_input(T0, &accept().to_frame());
+        shake.connected(T0);
+        assert_eq!(shake.handle_input(later, &[0]), Ok(None));
+        assert_eq!(shake.poll_timeout(), later + LEASE_DEADLINE);
+    }
+}

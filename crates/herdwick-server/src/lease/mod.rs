@@ -1,0 +1,60 @@
+//! Leases: how a client on this host comes by memory, and how the server takes it back.
+//!
+//! The desk is a thread of its own. It listens on a unix socket in a private directory, takes
+//! claims ([`herdwick_herd::hello`]), has every worker make memory for the client, and hands the
+//! file descriptors over. The socket is the lease: when it closes, or no heartbeat comes in time,
+//! the workers take the memory back at the end of a pass. The desk names no provider; what a worker
+//! grants is an opaque ticket.
+
+mod client;
+mod desk;
+mod handshake;
+mod office;
+mod socket;
+mod tokens;
+
+pub(crate) use desk::{Desk, DeskConfig, DeskCounters, WAKER, WorkerLink};
+pub(crate) use office::{Closing, Host, Office, WorkerEnd};
+pub(crate) use socket::LeaseSocket;
+pub(crate) use tokens::Tokens;
+
+use std::os::fd::OwnedFd;
+
+use herdwick_herd::hello::{WorkerAccept, WorkerGrant};
+
+/// Names a lease for the life of the server; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseId(pub(crate) u64);
+
+/// What a client gets at each worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// In every line and reply; never 0.
+    pub(crate) epoch: u16,
+    /// Slots: a power of two.
+    pub(crate) window: u16,
+    /// Largest reply payload.
+    pub(crate) reply_bytes_max: u32,
+}
+
+/// What the desk asks of a worker.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Make memory and queue pairs.
+    Grant(LeaseId, Terms),
+    /// Connect them with the client's, and begin to poll.
+    Connect(LeaseId, WorkerAccept),
+    /// Take everything back.
+    Revoke(LeaseId),
+}
+
+/// What a worker answers; the channel carries it with the worker's index.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// To [`Order::Grant`]; `None`: the worker could not, and holds nothing.
+    Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
+    /// To [`Order::Connect`]: whether the client's endpoints made sense.
+    Connected(LeaseId, bool),
+    /// To [`Order::Revoke`]: the memory is unmapped and its pages are free.
+    Revoked(LeaseId),
+}
