@@ -7,7 +7,7 @@ use herdwick_shm::{PdSize, ShmDevice};
 
 /// Ring memory is not used again while its domain lives; some behaviours make hundreds of queue
 /// pairs, one after another.
-const ROOMY: PdSize = PdSize {
+pub(crate) const ROOMY: PdSize = PdSize {
     host_inbound: 128 << 20,
     host_readable: 1 << 20,
     guest_inbound: 128 << 20,

@@ -1,0 +1,354 @@
+//! A guest that writes our memory itself: everything it can write, with whatever it likes, at any
+//! instant. The host must neither panic nor stall, and another guest's domain must not notice.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use herdwick_fabric::{
+    Access, AddressHandle, Device, Local, Payload, Port, PostError, QpId, QpState, RegionId,
+    Remote, SendOp, SendWr, Status, Transport,
+};
+use herdwick_mem::{Access as Rights, Mapping, Span, Words};
+use herdwick_shm::PdSize;
+use rustix::fs::fstat;
+
+use crate::party::{Party, connect, guest, host, send, write};
+
+/// Small, so that random words often hit something.
+const SMALL: PdSize = PdSize {
+    host_inbound: 512 << 10,
+    host_readable: 4096,
+    guest_inbound: 512 << 10,
+    guest_regions: 8192,
+};
+
+/// A generator of numbers that are often interesting: xorshift64*.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
+    }
+
+    /// Small, huge, near a power of two, a likely control word, or anything.
+    fn word(&mut self) -> u64 {
+        let any = self.next();
+        match any % 6 {
+            0 => any >> 58,
+            1 => u64::MAX - (any >> 58),
+            2 => (1 << (any >> 58)) + (any >> 8) % 3,
+            3 => {
+                ((1 << 57) * (1 + (any >> 8) % 3))
+                    | ((any & 0xe_00ff_0000_0000) ^ ((any >> 60) << 48))
+            }
+            4 => (any >> 8) % (1 << 20),
+            _ => any,
+        }
+    }
+}
+
+/// Where the host's side of `up` starts, and how its rings for 16 RECVs follow one another.
+const DESK_BYTES: usize = 8192;
+const RINGS: usize = 4;
+const RING_BYTES: usize = (32 + 2048) * 64;
+/// Cells of a ring, and the lines by which a domain's colour may move it.
+const CELLS: usize = 32 + 64;
+
+/// The whole of `up`, mapped once more.
+struct Scribbler {
+    up: Span,
+    chance: Chance,
+}
+
+impl Scribbler {
+    fn scribble(&mut self, words: usize) {
+        if self.chance.below(8) == 0 {
+            self.flood();
+        }
+        for _ in 0..words {
+            // The desk and the last words of the first cells are few and matter most.
+            let ring = self.chance.below(RINGS) * RING_BYTES / 8;
+            let index = match self.chance.below(4) {
+                0 => self.chance.below(DESK_BYTES / 8),
+                1 => self.chance.below(self.up.count()),
+                _ => DESK_BYTES / 8 + ring + self.chance.below(CELLS) * 8 + 7,
+            };
+            let word = self.chance.word();
+            self.up.store(index, word);
+        }
+    }
+}
+
+impl Scribbler {
+    /// Fills all cells of one ring with messages that were never sent.
+    fn flood(&mut self) {
+        let ring = DESK_BYTES / 8 + self.chance.below(RINGS) * RING_BYTES / 8;
+        for cell in 0..CELLS {
+            let word = (1 << 57) | ((self.chance.next() % 100) << 32);
+            self.up.store(ring + cell * 8 + 7, word);
+        }
+    }
+}
+
+/// The host's dealings with one guest that was honest until now.
+struct Dealings {
+    qps: Vec<QpId>,
+    to: AddressHandle,
+    /// The guest's region, and a local one.
+    remote: Remote,
+    buffers: RegionId,
+    lines: Span,
+}
+
+fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
+    let ticket = host.domain();
+    let len = usize::try_from(fstat(&ticket.fds[0]).unwrap().st_size).unwrap();
+    let up = Mapping::shared(&ticket.fds[0], len, Rights::ReadWrite).unwrap();
+    let mut guest = guest(ticket);
+    let mut qps = Vec::new();
+    for transport in [Transport::Rc, Transport::Uc, Transport::Uc] {
+        let (ours, theirs) = (host.qp(transport, 16), guest.qp(transport, 16));
+        connect(host, ours, &mut guest, theirs);
+        qps.push(ours);
+    }
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 16), guest.qp(Transport::Ud, 16));
+    qps.push(h_ud);
+    let theirs = guest.region(8192, Access::ALL);
+    let buffers = host.region(16 * 4096, Access::LOCAL);
+    let lines = host.region(4096, Access::WRITE);
+    for qp in &qps {
+        host.recvs(*qp, buffers, 16);
+    }
+    let dealings = Dealings {
+        qps,
+        to: host.address(h_ud, &guest.endpoint(g_ud)),
+        remote: guest.remote(theirs),
+        buffers,
+        lines: host.port.region(lines).unwrap().clone(),
+    };
+    // The library's own end of the domain goes; what it left behind is there to be forged.
+    std::mem::forget(guest);
+    let scribbler = Scribbler {
+        up: Span::new(std::sync::Arc::new(up)),
+        chance: Chance(seed),
+    };
+    (dealings, scribbler)
+}
+
+impl Dealings {
+    /// Posts something to everyone, polls, posts most RECVs again.
+    fn step(&self, host: &mut Party, chance: &mut Chance) {
+        let long = [chance.next(); 40];
+        let local = Local {
+            region: self.buffers,
+            offset: 0,
+            len: 8,
+        };
+        let at = self.remote.offset(chance.next() % 8300);
+        let ops = [
+            write(Payload::Words(&long[..8]), at).op,
+            send(Payload::Words(&long[..chance.below(40)]), Some(1), None).op,
+            SendOp::Read {
+                into: Local { len: 64, ..local },
+                from: at,
+            },
+            SendOp::FetchAdd {
+                into: local,
+                at: self.remote,
+                add: 1,
+            },
+        ];
+        for (n, qp) in self.qps.iter().enumerate() {
+            let batch: Vec<SendWr<'_>> = if n == 3 {
+                vec![
+                    send(
+                        Payload::Words(&long[..chance.below(40)]),
+                        None,
+                        Some(self.to)
+                    );
+                    3
+                ]
+            } else {
+                let ops = &ops[..if n == 0 { 4 } else { 2 }];
+                ops.iter()
+                    .map(|op| SendWr {
+                        op: *op,
+                        ..write(Payload::Words(&[]), at)
+                    })
+                    .collect()
+            };
+            match host.port.post_send(*qp, &batch) {
+                Ok(()) | Err(PostError::Full | PostError::State(QpState::Error)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for done in host.poll() {
+            let failed = host.device.qp_state(&host.port, done.qp).unwrap() == QpState::Error;
+            if self.qps.contains(&done.qp)
+                && done.wr_id < 16
+                && !failed
+                && done.status == Status::Success
+                && chance.below(4) > 0
+            {
+                let _ = host.port.post_recv(done.qp, &[self.recv(done.wr_id)]);
+            }
+        }
+        let _ = host.port.arm(host.cq);
+        host.port.disarm(host.cq);
+        let _: [u64; 8] = self.lines.read_words(8 * chance.below(60));
+    }
+
+    fn recv(&self, wr_id: u64) -> herdwick_fabric::RecvWr {
+        let into = Local {
+            region: self.buffers,
+            offset: 0,
+            len: 4096,
+        };
+        herdwick_fabric::RecvWr { wr_id, into }
+    }
+}
+
+/// Another guest of the same host port, whose every exchange is checked.
+struct Honest {
+    guest: Party,
+    host_pd: herdwick_fabric::PdId,
+    uc: QpId,
+    h_ud: QpId,
+    to: AddressHandle,
+    at: Remote,
+    lines: Span,
+    g_ud: QpId,
+    buffers: RegionId,
+    /// Memory of this domain that nobody writes after its first fill.
+    kept: Span,
+    round: u64,
+}
+
+impl Honest {
+    fn new(host: &mut Party) -> Self {
+        let mut guest = guest(host.domain());
+        let (h_uc, uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
+        connect(host, h_uc, &mut guest, uc);
+        let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 1));
+        let (lines, kept) = (
+            host.region(4096, Access::WRITE),
+            host.region(65536, Access::ALL),
+        );
+        let kept = host.port.region(kept).unwrap().clone();
+        (0..kept.count()).for_each(|n| kept.store(n, n as u64 ^ 0xa5a5));
+        Self {
+            host_pd: host.pd,
+            uc,
+            h_ud,
+            to: host.address(h_ud, &guest.endpoint(g_ud)),
+            at: host.remote(lines),
+            lines: host.port.region(lines).unwrap().clone(),
+            g_ud,
+            buffers: guest.region(4096, Access::LOCAL),
+            kept,
+            round: 0,
+            guest,
+        }
+    }
+
+    fn exchange(&mut self, host: &mut Party) {
+        self.round += 1;
+        let line = [self.round; 8];
+        self.guest.recvs(self.g_ud, self.buffers, 1);
+        let batch = [write(Payload::Words(&line), self.at)];
+        self.guest.port.post_send(self.uc, &batch).unwrap();
+        assert_eq!(self.lines.load_acquire(7), self.round);
+        let got: [u64; 8] = self.lines.read_words(0);
+        let batch = [send(Payload::Words(&got[..7]), None, Some(self.to))];
+        host.port.post_send(self.h_ud, &batch).unwrap();
+        let done = self.guest.poll();
+        assert_eq!(done.len(), 1);
+        assert_eq!(done[0].inline.unwrap().words(), &[self.round; 7]);
+    }
+
+    fn check_kept(&self) {
+        assert!((0..self.kept.count()).all(|n| self.kept.load(n) == n as u64 ^ 0xa5a5));
+        assert_eq!(self.guest.drops(), 0);
+    }
+}
+
+#[test]
+fn forged_memory_never_reaches_beyond_its_domain() {
+    let mut host = host(SMALL);
+    let mut honest = Honest::new(&mut host);
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    for episode in 1..=150 {
+        let (dealings, mut scribbler) = deal(&mut host, episode);
+        for _ in 0..60 {
+            scribbler.scribble(chance.below(400));
+            dealings.step(&mut host, &mut chance);
+            honest.exchange(&mut host);
+        }
+        let pd = host.pd;
+        assert_ne!(pd, honest.host_pd);
+        host.device.destroy_pd(&mut host.port, pd).unwrap();
+    }
+    honest.check_kept();
+    let counted = host.port.drops();
+    let seen: Vec<_> = counted.iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(seen.len(), counted.len(), "{counted:?}");
+}
+
+#[test]
+fn memory_forged_while_we_look_does_no_more() {
+    let mut host = host(SMALL);
+    let mut honest = Honest::new(&mut host);
+    let mut chance = Chance(7);
+    for episode in 1..=30 {
+        let (dealings, mut scribbler) = deal(&mut host, episode);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    scribbler.scribble(1000);
+                }
+            });
+            for _ in 0..100 {
+                dealings.step(&mut host, &mut chance);
+                honest.exchange(&mut host);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let pd = host.pd;
+        host.device.destroy_pd(&mut host.port, pd).unwrap();
+    }
+    honest.check_kept();
+}
+
+#[test]
+fn a_bell_that_is_never_answered_blocks_nobody() {
+    let mut host = host(SMALL);
+    let ticket = host.domain();
+    let bell = ticket.fds[3].try_clone().unwrap();
+    let mut guest = guest(ticket);
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
+    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    rustix::io::ioctl_fionbio(&bell, false).unwrap();
+    // Each arming asks for one more ring; the guest never takes any.
+    for _ in 0..5_000 {
+        let _ = guest.port.arm(guest.cq);
+        guest.poll();
+        let batch = [send(Payload::Words(&[1]), None, Some(to))];
+        host.port.post_send(h_ud, &batch).unwrap();
+        guest.poll();
+    }
+    // And what it rings itself is drained a buffer at a time, not for ever.
+    let noise = [1; 1 << 16];
+    let flags = rustix::net::SendFlags::DONTWAIT;
+    while rustix::net::send(&bell, &noise, flags).is_ok() {}
+    for _ in 0..4 {
+        host.port.disarm(host.cq);
+    }
+    drop(bell);
+}

@@ -1,0 +1,332 @@
+//! Guests that are killed at any instant.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    process::Child,
+};
+
+use herdwick_fabric::{
+    Access, AddressHandle, Armed, Device, Endpoint, Payload, PdId, Port, QpId, Remote, Rkey,
+    Transport,
+};
+use herdwick_mem::{Span, Words};
+use herdwick_shm::PdSize;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    party::{Party, guest as join, host, is_readable, send, write},
+    process::{other_end, receive_ticket, send_ticket, start},
+};
+
+const WINDOW: usize = 32;
+const ROUNDS: u64 = 60;
+
+fn put(stream: &mut UnixStream, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    stream.write_all(bytes)
+}
+
+fn take(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let mut len = [0; 8];
+    stream.read_exact(&mut len)?;
+    let mut bytes = vec![0; usize::try_from(u64::from_le_bytes(len)).unwrap().min(256)];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A client of HERD's shape: keeps a window of lines full, sleeps when nothing comes.
+struct Client {
+    party: Party,
+    uc: QpId,
+    ud: QpId,
+    buffers: herdwick_fabric::RegionId,
+    at: Remote,
+    sent: u64,
+    got: u64,
+}
+
+impl Client {
+    fn new(mut party: Party) -> Self {
+        let (uc, ud) = (party.qp(Transport::Uc, 0), party.qp(Transport::Ud, WINDOW));
+        let buffers = party.region(WINDOW * 4096, Access::LOCAL);
+        party.recvs(ud, buffers, WINDOW);
+        let at = Remote {
+            rkey: Rkey(0),
+            addr: 0,
+        };
+        Self {
+            party,
+            uc,
+            ud,
+            buffers,
+            at,
+            sent: 0,
+            got: 0,
+        }
+    }
+
+    /// Fills the window, takes replies; whether anything happened.
+    fn step(&mut self) -> bool {
+        let mut moved = false;
+        while self.sent - self.got < WINDOW as u64 {
+            let slot = self.sent % WINDOW as u64;
+            let line = [self.sent, 2, 3, 4, 5, 6, 7, self.sent / WINDOW as u64 + 1];
+            let batch = [write(Payload::Words(&line), self.at.offset(slot * 64))];
+            self.party.port.post_send(self.uc, &batch).unwrap();
+            self.sent += 1;
+            moved = true;
+        }
+        for reply in self.party.poll() {
+            let words = *reply.inline.unwrap().words();
+            assert_eq!(words[0], self.got, "replies come in order, each once");
+            self.got += 1;
+            self.party.recvs(self.ud, self.buffers, 1);
+            moved = true;
+        }
+        moved
+    }
+}
+
+/// What the host has for one client.
+struct Server {
+    pd: PdId,
+    uc: QpId,
+    ud: QpId,
+    lines: Span,
+    at: Remote,
+    to: Option<AddressHandle>,
+    served: u64,
+}
+
+impl Server {
+    fn new(host: &mut Party, ud: QpId) -> Self {
+        let uc = host.qp(Transport::Uc, 0);
+        let lines = host.region(WINDOW * 64, Access::WRITE);
+        Self {
+            pd: host.pd,
+            uc,
+            ud,
+            lines: host.port.region(lines).unwrap().clone(),
+            at: host.remote(lines),
+            to: None,
+            served: 0,
+        }
+    }
+
+    fn meet(&mut self, host: &mut Party, uc: &Endpoint, ud: &Endpoint) {
+        host.connect(self.uc, uc);
+        self.to = Some(host.address(self.ud, ud));
+    }
+
+    fn step(&mut self, host: &mut Party) -> bool {
+        let before = self.served;
+        for _ in 0..WINDOW {
+            let slot = usize::try_from(self.served % WINDOW as u64).unwrap();
+            let round = self.served / WINDOW as u64 + 1;
+            if self.lines.load_acquire(slot * 8 + 7) != round {
+                break;
+            }
+            let line: [u64; 8] = self.lines.read_words(slot * 8);
+            let batch = [send(Payload::Words(&line[..6]), Some(1), self.to)];
+            host.port.post_send(self.ud, &batch).unwrap();
+            self.served += 1;
+        }
+        self.served > before
+    }
+}
+
+/// The other process: a client until it is killed.
+#[test]
+#[ignore = "the other process of the tests here"]
+fn guest() {
+    let Some(mut stream) = other_end() else {
+        return;
+    };
+    let mut client = Client::new(join(receive_ticket(&stream)));
+    let (uc, ud) = (
+        client.party.endpoint(client.uc),
+        client.party.endpoint(client.ud),
+    );
+    put(&mut stream, uc.as_bytes()).unwrap();
+    put(&mut stream, ud.as_bytes()).unwrap();
+    let peer = Endpoint::new(&take(&mut stream).unwrap()).unwrap();
+    client.party.connect(client.uc, &peer);
+    let remote = take(&mut stream).unwrap();
+    let word = |n: usize| u64::from_le_bytes(remote[n * 8..n * 8 + 8].try_into().unwrap());
+    client.at = Remote {
+        rkey: Rkey(u32::try_from(word(0)).unwrap()),
+        addr: word(1),
+    };
+    put(&mut stream, &[1]).unwrap();
+    loop {
+        if client.step() {
+            continue;
+        }
+        if client.party.port.arm(client.party.cq) == Armed::Yes && !client.step() {
+            // The stream ends with the host, should that go first.
+            let bell = client.party.port.wait_fd().unwrap();
+            let mut fds = [
+                PollFd::from_borrowed_fd(bell, PollFlags::IN),
+                PollFd::new(&stream, PollFlags::IN),
+            ];
+            poll(&mut fds, None).unwrap();
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+        }
+        client.party.port.disarm(client.party.cq);
+    }
+}
+
+/// Files and shared mappings of this process.
+fn holdings() -> (usize, usize) {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    (fds, maps.matches("memfd:herdwick").count())
+}
+
+/// A client in this process, which must never notice what happens to the others.
+struct Steady {
+    client: Client,
+    server: Server,
+}
+
+impl Steady {
+    fn new(host: &mut Party) -> Self {
+        let mut client = Client::new(join(host.domain()));
+        let ud = host.qp(Transport::Ud, 0);
+        let mut server = Server::new(host, ud);
+        let ends = (
+            client.party.endpoint(client.uc),
+            client.party.endpoint(client.ud),
+        );
+        server.meet(host, &ends.0, &ends.1);
+        let ours = host.endpoint(server.uc);
+        client.party.connect(client.uc, &ours);
+        client.at = server.at;
+        Self { client, server }
+    }
+
+    fn step(&mut self, host: &mut Party) {
+        let before = self.client.got;
+        self.client.step();
+        self.server.step(host);
+        self.client.step();
+        assert!(self.client.got > before);
+    }
+}
+
+/// Lets the guest get as far as chance has it, kills it there, and serves on.
+fn victim(host: &mut Party, steady: &mut Steady, seed: u64, spare: &mut Vec<Child>) {
+    let ticket = host.domain();
+    let mut server = Server::new(host, steady.server.ud);
+    let (mut child, mut stream) = start("kills::guest");
+    let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = |limit: u64| {
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        chance % limit
+    };
+    let phase = below(8);
+    if phase > 0 {
+        send_ticket(&stream, &ticket).unwrap();
+    }
+    drop(ticket);
+    if phase > 1 {
+        let ends = [(); 2].map(|()| Endpoint::new(&take(&mut stream).unwrap()).unwrap());
+        server.meet(host, &ends[0], &ends[1]);
+        put(&mut stream, host.endpoint(server.uc).as_bytes()).unwrap();
+        let remote = [u64::from(server.at.rkey.0), server.at.addr];
+        put(&mut stream, &remote.map(u64::to_le_bytes).concat()).unwrap();
+    }
+    if phase > 2 {
+        take(&mut stream).unwrap();
+        let until = below(20_000);
+        while server.served < until {
+            serve(host, steady, &mut server);
+        }
+    }
+    child.kill().unwrap();
+    if seed.is_multiple_of(10) {
+        spare.push(child);
+    } else {
+        child.wait().unwrap();
+    }
+    afterwards(host, steady, &mut server);
+}
+
+fn serve(host: &mut Party, steady: &mut Steady, server: &mut Server) {
+    steady.step(host);
+    if !server.step(host) {
+        let armed = host.port.arm(host.cq) == Armed::Yes;
+        if armed && !server.step(host) {
+            let mut fds = [PollFd::from_borrowed_fd(
+                host.port.wait_fd().unwrap(),
+                PollFlags::IN,
+            )];
+            let limit = Timespec {
+                tv_sec: 20,
+                tv_nsec: 0,
+            };
+            assert_ne!(
+                poll(&mut fds, Some(&limit)).unwrap(),
+                0,
+                "the guest was not woken"
+            );
+        }
+        host.port.disarm(host.cq);
+    }
+}
+
+/// A dead guest's memory and bell mean nothing any more.
+fn afterwards(host: &mut Party, steady: &mut Steady, server: &mut Server) {
+    for _ in 0..50 {
+        server.step(host);
+        steady.step(host);
+        if let Some(to) = server.to {
+            let batch = [send(Payload::Words(&[1]), None, Some(to)); 8];
+            host.port.post_send(server.ud, &batch).unwrap();
+        }
+    }
+    // A killed child may be gone a moment later than `kill` returns, when nobody waits for it.
+    while !is_readable(host.port.wait_fd().unwrap()) {
+        std::thread::yield_now();
+    }
+    host.port.disarm(host.cq);
+    assert!(
+        !is_readable(host.port.wait_fd().unwrap()),
+        "its bell is down"
+    );
+    host.device.destroy_pd(&mut host.port, server.pd).unwrap();
+}
+
+/// In a process of its own, where nobody else opens files.
+#[test]
+#[ignore = "run by the test below"]
+fn host_of_victims() {
+    let Some(mut stream) = other_end() else {
+        return;
+    };
+    let mut host = host(PdSize::default());
+    let mut steady = Steady::new(&mut host);
+    let baseline = holdings();
+    let mut zombies = Vec::new();
+    for seed in 1..=ROUNDS {
+        victim(&mut host, &mut steady, seed, &mut zombies);
+        assert_eq!(holdings(), baseline, "after victim {seed}");
+    }
+    assert_eq!(steady.client.party.drops(), 0);
+    for mut zombie in zombies {
+        zombie.wait().unwrap();
+    }
+    put(&mut stream, &[1]).unwrap();
+}
+
+#[test]
+fn killed_guests_leave_nothing_and_stop_nobody() {
+    let (mut child, mut stream) = start("kills::host_of_victims");
+    assert_eq!(take(&mut stream).unwrap(), [1]);
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,11 @@
+//! The provider as its users have it: between two ports of one process, between processes, against
+//! peers that die, and against peers that lie.
+
+mod across;
+mod conformance;
+mod hostile;
+mod kills;
+mod pair;
+mod party;
+mod process;
+mod seals;

@@ -1,0 +1,105 @@
+//! A host's port and a guest's port in one process: HERD's verbs, sleeping, and what is refused.
+
+use herdwick_fabric::{Access, Armed, Payload, Port, Status, Transport};
+use herdwick_mem::Words;
+
+use crate::party::{connect, is_readable, pair, send, write};
+
+#[test]
+fn a_request_is_written_and_its_reply_sent() {
+    let (mut host, mut guest) = pair();
+    let lines = host.region(4096, Access::WRITE);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
+    connect(&mut host, h_uc, &mut guest, g_uc);
+    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let buffers = guest.region(16 * 4096, Access::LOCAL);
+    guest.recvs(g_ud, buffers, 16);
+    let at = host.remote(lines).offset(128);
+    let line = [1, 2, 3, 4, 5, 6, 7, 8];
+    let batch = [write(Payload::Words(&line), at)];
+    guest.port.post_send(g_uc, &batch).unwrap();
+    let span = host.port.region(lines).unwrap();
+    assert_eq!(span.load_acquire(16 + 7), 8);
+    assert_eq!(span.read_words::<8>(16), line);
+
+    let long: Vec<u8> = (0..1000).map(|n| n as u8).collect();
+    let replies = [
+        send(Payload::Words(&line[..6]), Some(77), Some(to)),
+        send(Payload::Inline(&long), None, Some(to)),
+        send(Payload::Inline(&long[..3]), Some(0), Some(to)),
+    ];
+    host.port.post_send(h_ud, &replies).unwrap();
+    let got = guest.poll();
+    assert_eq!(got.len(), 3);
+    let qpn = got[0].source.unwrap();
+    assert!(
+        got.iter()
+            .all(|c| c.status == Status::Success && c.source == Some(qpn))
+    );
+    assert_eq!(
+        (got[0].imm, got[0].byte_len, got[0].wr_id),
+        (Some(77), 48, 0)
+    );
+    assert_eq!(got[0].inline.unwrap().words()[..6], line[..6]);
+    assert_eq!((got[1].imm, got[1].byte_len), (None, 1000));
+    assert!(got[1].inline.is_none());
+    let mut bytes = vec![0; 1000];
+    guest
+        .port
+        .region(buffers)
+        .unwrap()
+        .read_bytes(4096, &mut bytes);
+    assert_eq!(bytes, long);
+    assert_eq!((got[2].imm, got[2].byte_len), (Some(0), 3));
+    assert_eq!((host.drops(), guest.drops()), (0, 0));
+}
+
+#[test]
+fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
+    let (mut host, mut guest) = pair();
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 12));
+    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    for n in 0..100 {
+        let word = [n];
+        let batch = [send(Payload::Words(&word), None, Some(to))];
+        host.port.post_send(h_ud, &batch).unwrap();
+    }
+    let full = host.drops();
+    assert!(guest.poll().is_empty());
+    assert_eq!(full + guest.drops(), 100);
+    assert!((100 - full) >= 12);
+}
+
+#[test]
+fn a_sleeper_is_rung_once_for_a_write_and_for_a_send() {
+    let (mut host, mut guest) = pair();
+    let lines = host.region(64, Access::WRITE);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
+    connect(&mut host, h_uc, &mut guest, g_uc);
+    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let at = host.remote(lines);
+    for round in 0..3 {
+        let word = [round];
+        assert_eq!(host.port.arm(host.cq), Armed::Yes);
+        assert!(!is_readable(host.port.wait_fd().unwrap()));
+        let batch = [write(Payload::Words(&word), at)];
+        guest.port.post_send(g_uc, &batch).unwrap();
+        assert!(is_readable(host.port.wait_fd().unwrap()));
+        host.port.disarm(host.cq);
+        assert!(!is_readable(host.port.wait_fd().unwrap()));
+        guest.port.post_send(g_uc, &batch).unwrap();
+        assert!(!is_readable(host.port.wait_fd().unwrap()));
+
+        assert_eq!(guest.port.arm(guest.cq), Armed::Yes);
+        let batch = [send(Payload::Words(&word), None, Some(to))];
+        host.port.post_send(h_ud, &batch).unwrap();
+        assert!(is_readable(guest.port.wait_fd().unwrap()));
+        assert_eq!(guest.port.arm(guest.cq), Armed::Pending);
+        guest.port.disarm(guest.cq);
+        assert!(!is_readable(guest.port.wait_fd().unwrap()));
+        assert!(guest.poll().is_empty());
+    }
+    assert_eq!(guest.drops(), 3);
+}

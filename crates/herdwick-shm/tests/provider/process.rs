@@ -1,0 +1,78 @@
+//! Another process: this test binary again, running one ignored test, with a socket as its
+//! standard input.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::{Child, Command, Stdio},
+};
+
+use herdwick_shm::PdTicket;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Starts the ignored test called `name` in a process of its own.
+pub(crate) fn start(name: &str) -> (Child, UnixStream) {
+    let (here, there) = UnixStream::pair().unwrap();
+    let binary = std::env::current_exe().unwrap();
+    let child = Command::new(binary)
+        .args([
+            "--exact",
+            name,
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .stdin(Stdio::from(OwnedFd::from(there)))
+        .stdout(Stdio::null())
+        .spawn();
+    (child.unwrap(), here)
+}
+
+/// In such a process: the other end. `None` when somebody runs ignored tests by hand.
+pub(crate) fn other_end() -> Option<UnixStream> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let stream = UnixStream::from(stdin);
+    stream.peer_addr().is_ok().then_some(stream)
+}
+
+const SPACE: usize = rustix::cmsg_space!(ScmRights(PdTicket::FDS));
+
+/// Hands a ticket over; an error when the other end is gone.
+pub(crate) fn send_ticket(stream: &UnixStream, ticket: &PdTicket) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = ticket.fds.iter().map(AsFd::as_fd).collect();
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let blob = [IoSlice::new(&ticket.blob)];
+    let sent = sendmsg(stream, &blob, &mut control, SendFlags::NOSIGNAL)?;
+    assert_eq!(sent, ticket.blob.len());
+    Ok(())
+}
+
+pub(crate) fn receive_ticket(stream: &UnixStream) -> PdTicket {
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut blob = vec![0; PdTicket::BLOB_BYTES];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+    let received = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut blob)],
+        &mut control,
+        flags,
+    );
+    assert_eq!(received.unwrap().bytes, PdTicket::BLOB_BYTES);
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    PdTicket { fds, blob }
+}

@@ -1,0 +1,143 @@
+//! What a guest may try on the files themselves.
+
+use std::os::fd::OwnedFd;
+
+use herdwick_fabric::{Access, Payload, Port, Transport};
+use herdwick_mem::{Access as Rights, Mapping, Words};
+use herdwick_shm::{AttachError, PdSize, PdTicket, ShmDevice};
+use rustix::{
+    fs::{
+        FallocateFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate, open,
+    },
+    io::{Errno, pwrite},
+};
+
+use crate::party::{connect, guest, host, pair, write};
+use herdwick_fabric::{Device, PortLimits};
+
+fn ticket() -> (crate::party::Party, PdTicket) {
+    let mut host = host(PdSize::default());
+    let ticket = host.domain();
+    (host, ticket)
+}
+
+fn length(fd: &OwnedFd) -> u64 {
+    u64::try_from(fstat(fd).unwrap().st_size).unwrap()
+}
+
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+#[test]
+fn no_file_changes_its_length_or_its_seals() {
+    let (_host, ticket) = ticket();
+    for fd in &ticket.fds[..3] {
+        let len = length(fd);
+        for other in [0, len - 4096, len + 4096] {
+            assert_eq!(ftruncate(fd, other), Err(Errno::PERM));
+        }
+        let grow = fallocate(fd, FallocateFlags::empty(), len, 4096);
+        assert_eq!(grow, Err(Errno::PERM));
+        for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SHRINK] {
+            assert_eq!(fcntl_add_seals(fd, seal), Err(Errno::PERM));
+        }
+    }
+}
+
+#[test]
+fn what_the_host_writes_a_guest_only_reads() {
+    let (_host, ticket) = ticket();
+    for fd in &ticket.fds[1..3] {
+        let len = usize::try_from(length(fd)).unwrap();
+        assert_eq!(pwrite(fd, &[1], 0), Err(Errno::PERM));
+        assert_eq!(fallocate(fd, PUNCH, 0, 4096), Err(Errno::PERM));
+        assert!(Mapping::shared(fd, len, Rights::ReadWrite).is_err());
+        let read_only = Mapping::shared(fd, len, Rights::Read).unwrap();
+        assert!(read_only.discard().is_err());
+        // Opening the same file again gives no more.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
+        if let Ok(again) = open(path, OFlags::RDWR, Mode::empty()) {
+            assert!(Mapping::shared(again, len, Rights::ReadWrite).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_hole_under_the_guests_own_memory_hurts_nobody() {
+    let mut host = host(PdSize::default());
+    let ticket = host.domain();
+    let up = ticket.fds[0].try_clone().unwrap();
+    let mut guest = guest(ticket);
+    let lines = host.region(4096, Access::WRITE);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 16), guest.qp(Transport::Uc, 16));
+    connect(&mut host, h_uc, &mut guest, g_uc);
+    let at = host.remote(lines);
+    let batch = [write(Payload::Words(&[7]), at)];
+    guest.port.post_send(g_uc, &batch).unwrap();
+    fallocate(&up, PUNCH, 0, length(&up)).unwrap();
+    let span = host.port.region(lines).unwrap().clone();
+    assert_eq!(span.load_acquire(0), 0);
+    assert!(host.poll().is_empty());
+    let batch = [crate::party::send(Payload::Words(&[1]), None, None)];
+    host.port.post_send(h_uc, &batch).unwrap();
+    assert_eq!(host.drops(), 1, "the queue pair's line is a hole");
+}
+
+#[test]
+fn revoked_memory_is_given_back_though_the_guest_maps_it() {
+    let (mut host, guest) = pair();
+    let lines = host.region(1 << 19, Access::WRITE);
+    let span = host.port.region(lines).unwrap().clone();
+    (0..span.count()).for_each(|word| span.store(word, u64::MAX));
+    let (pd, remote) = (host.pd, host.remote(lines));
+    host.device.destroy_pd(&mut host.port, pd).unwrap();
+    assert!((0..span.count()).all(|word| span.load(word) == 0));
+    assert!(host.device.ticket(&mut host.port, pd).is_err());
+    assert!(remote.rkey.0 != 0);
+    drop(guest);
+}
+
+#[test]
+fn a_ticket_is_good_once_and_only_whole() {
+    let (mut host, whole) = ticket();
+    let pd = host.pd;
+    assert!(host.device.ticket(&mut host.port, pd).is_err(), "once");
+    let device = ShmDevice::guest();
+    let mut port = device.open_port(&PortLimits::default()).unwrap();
+    let copy = |order: &[usize], blob: &[u8]| PdTicket {
+        fds: order
+            .iter()
+            .map(|n| whole.fds[*n].try_clone().unwrap())
+            .collect(),
+        blob: blob.to_vec(),
+    };
+    let mut bad = vec![copy(&[0, 1, 2], &whole.blob), copy(&[], &whole.blob)];
+    for order in [
+        [1, 0, 2, 3],
+        [0, 0, 2, 3],
+        [0, 1, 0, 3],
+        [0, 1, 3, 2],
+        [3, 1, 2, 3],
+    ] {
+        bad.push(copy(&order, &whole.blob));
+    }
+    for cut in 0..whole.blob.len() {
+        bad.push(copy(&[0, 1, 2, 3], &whole.blob[..cut]));
+    }
+    for bit in (0..64).chain(128..whole.blob.len() * 8) {
+        let mut blob = whole.blob.clone();
+        blob[bit / 8] ^= 1 << (bit % 8);
+        bad.push(copy(&[0, 1, 2, 3], &blob));
+    }
+    for ticket in bad {
+        match device.attach(&mut port, ticket) {
+            Err(AttachError::Ticket(_)) => {}
+            // A split that moved by whole pages is as sound as the true one.
+            Ok(pd) => device.destroy_pd(&mut port, pd).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    let pd = device
+        .attach(&mut port, copy(&[0, 1, 2, 3], &whole.blob))
+        .unwrap();
+    device.destroy_pd(&mut port, pd).unwrap();
+}
