@@ -174,8 +174,13 @@ impl Attached {
         }
     }
 
+    /// Whether `slot` holds a word not judged yet.
+    pub(super) fn is_news(&self, slot: usize) -> bool {
+        self.control(slot) != self.slots[slot].seen
+    }
+
     /// Whether any slot holds a word not judged yet.
     pub(super) fn has_news(&self) -> bool {
-        (0..self.slots.len()).any(|slot| self.control(slot) != self.slots[slot].seen)
+        (0..self.slots.len()).any(|slot| self.is_news(slot))
     }
 }

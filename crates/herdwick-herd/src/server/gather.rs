@@ -105,9 +105,18 @@ impl Desk<'_> {
     }
 
     /// Looks at one slot away from the cursor: for retries, and for requests that overtook a
-    /// missing one.
+    /// missing one. News there may only mean that the client has written both since the cursor's
+    /// slot was looked at: then, on a fabric that keeps order, that one is visible too.
     fn sweep(&mut self, client: &mut Attached, index: u32) -> bool {
         let slot = client.sweep_slot();
+        if !client.is_news(slot) {
+            return false;
+        }
+        if self.look(client, index, client.cursor) != Found::Nothing {
+            client.step();
+            client.idle = 0;
+            return true;
+        }
         let found = self.look(client, index, slot);
         if found == Found::New {
             self.counters.overtaking += 1;
