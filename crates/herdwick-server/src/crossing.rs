@@ -12,7 +12,7 @@ use crate::{
 
 /// Parcels from one worker to another that may be under way. With what one holds
 /// ([`Parcel`]) this bounds the memory between two workers.
-const PARCELS_PER_PAIR: usize = 4;
+const PARCELS_PER_PAIR: usize = 2;
 
 /// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
 pub(crate) struct Crossing {

@@ -5,14 +5,14 @@ use herdwick_mica::{Clock, Execute, KeyHash, Op, Put, Request, Second, Store};
 use crate::{
     recycle,
     tally::{Snapshot, Tally},
-    tcp::{Answer, Speaker},
+    tcp::{Answer, DEFERRED, Speaker},
 };
 
 /// A parcel with this many bytes of keys and values takes no further request. One large value may
 /// exceed it.
 const PARCEL_BYTES: usize = 64 << 10;
 /// Most requests in a parcel.
-const PARCEL_REQUESTS: usize = 256;
+const PARCEL_REQUESTS: usize = 1024;
 
 /// Requests for one partition and, on the way back, their replies. Parcels are made at the start
 /// and travel to and fro for ever.
@@ -24,7 +24,7 @@ pub(crate) struct Parcel {
     bytes: Vec<u8>,
     /// The replies' text.
     replies: Vec<u8>,
-    /// Where each reply ends, or [`crate::tcp::DEFERRED`].
+    /// Where each reply ends, or [`DEFERRED`].
     marks: Vec<u32>,
     /// Who waits for each reply; a barrier has one.
     pub(crate) tickets: Vec<Ticket>,
@@ -131,20 +131,38 @@ impl Parcel {
         scratch.requests = recycle(requests);
     }
 
-    /// The replies in order: each with its ticket, and its text unless it was deferred.
-    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Option<&[u8]>)> {
+    /// The replies in order: each with its ticket, and where in [`text`](Self::text) it is unless
+    /// it was deferred.
+    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Option<Range<usize>>)> {
         let mut from = 0;
-        self.tickets
-            .iter()
-            .zip(&self.marks)
-            .map(move |(&ticket, &mark)| {
-                if mark == crate::tcp::DEFERRED {
-                    return (ticket, None);
-                }
-                let range: Range<usize> = from..mark as usize;
-                from = range.end;
-                (ticket, Some(&self.replies[range]))
-            })
+        let replies = self.tickets.iter().zip(&self.marks);
+        replies.map(move |(&ticket, &mark)| {
+            if mark == DEFERRED {
+                return (ticket, None);
+            }
+            let range = from..mark as usize;
+            from = range.end;
+            (ticket, Some(range))
+        })
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.replies
+    }
+
+    /// The text of a parcel that a large value fills, if one connection gets all of it: to be kept
+    /// by it rather than copied.
+    pub(crate) fn large_text(&mut self) -> Option<(Ticket, &mut Vec<u8>)> {
+        if self.replies.len() <= PARCEL_BYTES {
+            return None;
+        }
+        let (first, sole) = {
+            let mut said = self.replies().filter(|(_, range)| range.is_some());
+            let (first, _) = said.next()?;
+            let sole = said.all(|(other, _)| other.connection == first.connection);
+            (first, sole)
+        };
+        sole.then_some((first, &mut self.replies))
     }
 
     /// Empties the parcel; what one large value made it grow to is given back.

@@ -83,25 +83,58 @@ impl Replies {
         self.after = Some(after);
     }
 
-    /// Takes the reply to request `slot`; a deferred one has no text.
-    pub(crate) fn put(&mut self, slot: usize, text: Option<&[u8]>) {
-        let (Some(text), Some(slot)) = (text, self.slots.get_mut(slot)) else {
-            return;
-        };
+    /// Takes the reply to request `slot`.
+    pub(crate) fn put(&mut self, slot: usize, text: &[u8]) {
         let from = self.text.len();
         self.text.extend_from_slice(text);
-        *slot = Slot::Said(from..self.text.len());
+        self.place(slot, from..self.text.len());
+    }
+
+    /// Takes a whole text, if there is none yet; [`place`](Self::place) says what it holds.
+    pub(crate) fn adopt(&mut self, text: &mut Vec<u8>) -> bool {
+        let empty = self.text.is_empty();
+        if empty {
+            std::mem::swap(&mut self.text, text);
+        }
+        empty
+    }
+
+    /// The reply to request `slot` is in this part of the text.
+    pub(crate) fn place(&mut self, slot: usize, range: Range<usize>) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Slot::Said(range);
+        }
     }
 
     /// Says the replies in order, up to the first deferred one, whose request has to be read
     /// again. Gives back how far the connection has come, of the `input` it stood at.
-    pub(crate) fn say(&self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
+    pub(crate) fn say(&mut self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
+        if out.is_empty() && self.is_in_order() {
+            std::mem::swap(out, &mut self.text);
+            return self.finished();
+        }
         for (slot, point) in self.slots.iter().zip(&self.points) {
             match slot {
                 Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
                 Slot::Deferred => return Progress::to(Cursor::back_to(*point, input)),
             }
         }
+        self.finished()
+    }
+
+    /// Whether the text is the replies, all of them, in order: one worker has given them all.
+    fn is_in_order(&self) -> bool {
+        let mut end = 0;
+        self.slots.iter().all(|slot| match slot {
+            Slot::Said(range) if range.start == end => {
+                end = range.end;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    fn finished(&self) -> Progress {
         self.after.unwrap_or_else(|| Progress::past(0))
     }
 

@@ -26,7 +26,7 @@ use crate::{
     parcel::{Parcel, Ticket},
     tcp::{
         connection::{Connection, Flow},
-        gather::Purpose,
+        gather::{Gather, Purpose},
         service::{Round, Service},
     },
 };
@@ -135,7 +135,7 @@ impl TcpFront {
     }
 
     /// Hands out the replies of a parcel that has come back.
-    fn deliver(&mut self, parcel: &Parcel) {
+    fn deliver(&mut self, parcel: &mut Parcel) {
         if parcel.is_barrier() {
             for &ticket in &parcel.tickets {
                 self.arrive(ticket, |purpose| {
@@ -146,13 +146,41 @@ impl TcpFront {
             }
             return;
         }
-        for (ticket, text) in parcel.replies() {
-            self.arrive(ticket, |purpose| {
-                if let Purpose::Replies(replies) = purpose {
-                    replies.put(ticket.slot as usize, text);
+        let adopted = parcel
+            .large_text()
+            .is_some_and(|(ticket, text)| self.adopt(ticket, text));
+        for (ticket, reply) in parcel.replies() {
+            self.arrive(ticket, |purpose| match (purpose, reply) {
+                (Purpose::Replies(replies), Some(range)) if adopted => {
+                    replies.place(ticket.slot as usize, range);
                 }
+                (Purpose::Replies(replies), Some(range)) => {
+                    replies.put(ticket.slot as usize, &parcel.text()[range]);
+                }
+                _ => {}
             });
         }
+    }
+
+    /// Lets a connection that waits for replies keep their text.
+    fn adopt(&mut self, ticket: Ticket, text: &mut Vec<u8>) -> bool {
+        match self
+            .waiting(ticket)
+            .and_then(|connection| connection.gather.as_mut())
+        {
+            Some(Gather {
+                purpose: Purpose::Replies(replies),
+                ..
+            }) => replies.adopt(text),
+            _ => false,
+        }
+    }
+
+    /// The connection that holds `ticket`, if it still lives.
+    fn waiting(&mut self, ticket: Ticket) -> Option<&mut Connection> {
+        self.connections[ticket.connection as usize]
+            .as_mut()
+            .filter(|connection| connection.generation == ticket.generation)
     }
 
     /// One more reply is in for the connection that holds `ticket`, if it still lives.
@@ -240,9 +268,9 @@ impl Front for TcpFront {
             busy = true;
             self.admit(stream, pass);
         }
-        while let Some((peer, parcel)) = pass.crossing.returned() {
+        while let Some((peer, mut parcel)) = pass.crossing.returned() {
             busy = true;
-            self.deliver(&parcel);
+            self.deliver(&mut parcel);
             pass.crossing.recycle(peer, parcel);
             self.queue.extend(self.starved.drain(..));
         }

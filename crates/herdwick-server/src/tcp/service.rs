@@ -156,12 +156,10 @@ impl Service {
         own.requests = recycle(requests);
         let mut from = 0;
         for (&slot, &mark) in own.slots.iter().zip(&self.marks) {
-            let text = (mark != DEFERRED).then(|| {
-                let text = &own.text[from..mark as usize];
+            if mark != DEFERRED {
+                replies.put(slot, &own.text[from..mark as usize]);
                 from = mark as usize;
-                text
-            });
-            replies.put(slot, text);
+            }
         }
         own.text.shrink_to(super::answer::OUTPUT_BYTES);
     }

@@ -1,0 +1,179 @@
+//! Servers to test against, ours and a stock memcached, and conversations with them.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use herdwick_server::{Address, Config, Server, spawn};
+
+/// A reply that takes longer is not coming: a bound for failures, which nothing waits out.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Our server with `workers` workers.
+pub(crate) fn ours(workers: usize) -> Server {
+    with(Config {
+        workers: Some(workers),
+        ..Config::local()
+    })
+}
+
+pub(crate) fn with(config: Config) -> Server {
+    spawn(config).expect("a free port is free")
+}
+
+pub(crate) fn tcp(server: &Server) -> SocketAddr {
+    match server.address() {
+        Address::Tcp(address) => *address,
+        Address::Unix(path) => panic!("listens on {}", path.display()),
+    }
+}
+
+pub(crate) fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(tcp(server)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// A stock memcached on a unix socket of its own, or `None` where there is none.
+pub(crate) struct Memcached {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Memcached {
+    pub(crate) fn start() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("herdwick-oracle-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let child = Command::new("memcached")
+            .args([
+                "-u",
+                "root",
+                "-t",
+                "1",
+                "-o",
+                "no_lru_maintainer,no_lru_crawler",
+                "-s",
+            ])
+            .arg(&path)
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = child else {
+            println!("skipped: no memcached on the PATH (apt-get install memcached)");
+            return None;
+        };
+        while UnixStream::connect(&path).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "memcached has ended");
+            std::thread::yield_now();
+        }
+        Some(Self { child, path })
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whatever takes a conversation.
+pub(crate) trait Peer {
+    /// Sends the pieces, closes the sending side, and reads to the end.
+    fn say(&self, pieces: &[&[u8]]) -> Vec<u8>;
+}
+
+impl Peer for Server {
+    fn say(&self, pieces: &[&[u8]]) -> Vec<u8> {
+        let stream = connect(self);
+        converse(&stream, &stream, pieces, || {
+            stream.shutdown(Shutdown::Write)
+        })
+    }
+}
+
+impl Peer for Memcached {
+    fn say(&self, pieces: &[&[u8]]) -> Vec<u8> {
+        let stream = UnixStream::connect(&self.path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        converse(&stream, &stream, pieces, || {
+            stream.shutdown(Shutdown::Write)
+        })
+    }
+}
+
+fn converse(
+    mut to: impl Write,
+    mut from: impl Read,
+    pieces: &[&[u8]],
+    finish: impl Fn() -> std::io::Result<()>,
+) -> Vec<u8> {
+    for piece in pieces {
+        // A server that has hung up refuses the rest; what it said before is still to be read.
+        if to.write_all(piece).is_err() {
+            break;
+        }
+    }
+    let _ = finish();
+    let mut said = Vec::new();
+    // A reset after the last reply ends the conversation as well as an end.
+    if let Err(error) = from.read_to_end(&mut said) {
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionReset,
+            "{said:?}"
+        );
+    }
+    said
+}
+
+/// Replaces what two servers may say differently: the version and CAS uniques.
+pub(crate) fn normalised(reply: &[u8]) -> Vec<u8> {
+    let mut lines: Vec<Vec<u8>> = reply.split(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
+    for line in &mut lines {
+        let words: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        if words[0] == b"VERSION" {
+            *line = b"VERSION x\r".to_vec();
+        } else if words[0] == b"VALUE" && words.len() == 5 {
+            let mut other = words[..4].join(&b' ');
+            other.extend_from_slice(b" cas\r");
+            *line = other;
+        }
+    }
+    lines.join(&b'\n')
+}
+
+/// The CAS unique that `gets` shows of `key`, or 0.
+pub(crate) fn unique(peer: &dyn Peer, key: &str) -> u64 {
+    let reply = peer.say(&[format!("gets {key}\r\n").as_bytes()]);
+    let line = reply.split(|&b| b == b'\r').next().unwrap_or_default();
+    let text = String::from_utf8_lossy(line).into_owned();
+    text.split(' ')
+        .nth(4)
+        .and_then(|unique| unique.parse().ok())
+        .unwrap_or(0)
+}
+
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let head = &bytes[..bytes.len().min(2000)];
+    head.escape_ascii().to_string()
+}
+
+/// One line of a reply.
+pub(crate) fn line(stream: &TcpStream) -> String {
+    let mut line = String::new();
+    BufReader::with_capacity(1, stream)
+        .read_line(&mut line)
+        .unwrap();
+    line
+}

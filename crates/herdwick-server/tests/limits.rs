@@ -1,0 +1,262 @@
+//! What holds between connections, over several workers, and at their ends.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+};
+
+use common::{Peer, connect, line, ours, shown, tcp, with};
+use herdwick_server::{Config, Listen, Server, StartError, spawn};
+
+/// A value of `stats`.
+fn stat(server: &Server, name: &str) -> u64 {
+    let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
+    let prefix = format!("STAT {name} ");
+    let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+#[test]
+fn m43_one_connection_too_many_is_told_and_closed() {
+    let server = with(Config {
+        connections_max: 3,
+        workers: Some(2),
+        ..Config::local()
+    });
+    let mut held: Vec<TcpStream> = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect(&server);
+        stream.write_all(b"version\r\n").unwrap();
+        assert!(line(&stream).starts_with("VERSION"));
+        held.push(stream);
+    }
+    let mut refused = String::new();
+    connect(&server).read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "ERROR Too many open connections\r\n");
+    held.truncate(1);
+    // Room returns as soon as the server has seen the ends.
+    loop {
+        let mut stream = connect(&server);
+        if stream.write_all(b"version\r\n").is_ok() && line_or_end(&stream).starts_with("VERSION") {
+            break;
+        }
+    }
+    held[0].write_all(b"stats\r\n").unwrap();
+    let mut said = String::new();
+    let mut reader = BufReader::new(&held[0]);
+    while !said.ends_with("END\r\n") {
+        reader.read_line(&mut said).unwrap();
+    }
+    assert!(!said.contains("STAT rejected_connections 0\r"));
+}
+
+fn line_or_end(stream: &TcpStream) -> String {
+    let mut line = String::new();
+    // A refused connection may be reset before its line is read.
+    let _ = BufReader::new(stream).read_line(&mut line);
+    line
+}
+
+/// Values of a megabyte go in and out, whoever owns the key.
+#[test]
+fn large_values_pass() {
+    for server in [1, 3].map(ours) {
+        for n in 0..8u8 {
+            let len = (1 << 20) - 1000 - usize::from(n);
+            let value: Vec<u8> = (0..len).map(|i| (i * 31 + usize::from(n)) as u8).collect();
+            let set = [
+                format!("set large{n} {n} 0 {len}\r\n").as_bytes(),
+                &value,
+                b"\r\n",
+            ]
+            .concat();
+            assert_eq!(shown(&server.say(&[&set])), "STORED\\r\\n");
+            let said = server.say(&[format!("get large{n} nothing large{n}\r\n").as_bytes()]);
+            let one = [
+                format!("VALUE large{n} {n} {len}\r\n").as_bytes(),
+                &value,
+                b"\r\n",
+            ]
+            .concat();
+            assert!(
+                said == [&one[..], &one, b"END\r\n"].concat(),
+                "{n}: {} bytes",
+                said.len()
+            );
+        }
+    }
+}
+
+/// A thousand pipelined commands on keys of all partitions are answered in order.
+#[test]
+fn replies_keep_their_order() {
+    for server in [1, 2, 3].map(ours) {
+        let (mut ask, mut expected) = (String::new(), String::new());
+        for n in 0..1000 {
+            let (key, other) = (n % 50, (n * 7) % 50);
+            ask += &format!("set k{key} 0 0 4\r\n{n:04}\r\nget k{key} k{other} none\r\n");
+            let last = (0..=n)
+                .rev()
+                .find(|m| m % 50 == other)
+                .map(|m| format!("VALUE k{other} 0 4\r\n{m:04}\r\n"));
+            expected += &format!(
+                "STORED\r\nVALUE k{key} 0 4\r\n{n:04}\r\n{}END\r\n",
+                last.unwrap_or_default()
+            );
+        }
+        assert_eq!(
+            String::from_utf8(server.say(&[ask.as_bytes()])).unwrap(),
+            expected
+        );
+    }
+}
+
+/// What one connection was told, another sees: a flush reaches every partition before its `OK`.
+#[test]
+fn a_flush_reaches_every_partition() {
+    let server = ours(3);
+    for round in 0..50 {
+        let sets: String = (0..30)
+            .map(|n| format!("set k{n} 0 0 1 noreply\r\n1\r\n"))
+            .collect();
+        let said = server.say(&[sets.as_bytes(), b"get k0\r\nflush_all\r\n"]);
+        assert!(said.ends_with(b"END\r\nOK\r\n"), "{}", shown(&said));
+        let keys: String = (0..30).map(|n| format!(" k{n}")).collect();
+        let said = server.say(&[format!("get{keys}\r\n").as_bytes()]);
+        assert_eq!(shown(&said), "END\\r\\n", "round {round}");
+    }
+}
+
+#[test]
+fn statistics_add_up_over_the_workers() {
+    let server = ours(3);
+    for n in 0..20 {
+        server.say(&[format!("set k{n} 0 0 1\r\n1\r\nget k{n} none{n}\r\n").as_bytes()]);
+    }
+    server.say(&[b"bogus\r\ndelete k0\r\ndelete k0\r\nincr k1 1\r\ntouch k2 0\r\ngat 0 k3\r\n"]);
+    for (name, value) in [
+        ("cmd_get", 40),
+        ("get_hits", 21),
+        ("get_misses", 20),
+        ("cmd_set", 20),
+        ("curr_items", 19),
+        ("delete_hits", 1),
+        ("delete_misses", 1),
+        ("incr_hits", 1),
+        ("cmd_touch", 2),
+        ("touch_hits", 2),
+        ("refused_lines", 1),
+        ("threads", 3),
+        ("limit_maxbytes", 64 << 20),
+        ("total_connections", 35),
+    ] {
+        assert_eq!(stat(&server, name), value, "{name}");
+    }
+    assert_eq!(shown(&server.say(&[b"stats reset\r\n"])), "RESET\\r\\n");
+    assert_eq!(stat(&server, "cmd_get"), 0);
+}
+
+/// A half-closed client still gets its replies; one that asks and closes at once does no harm.
+#[test]
+fn ends_of_streams() {
+    let server = ours(2);
+    let mut stream = connect(&server);
+    stream
+        .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget")
+        .unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    for _ in 0..200 {
+        connect(&server)
+            .write_all(b"get a b c d\r\nstats\r\nflush_all\r\n")
+            .unwrap();
+    }
+    // All of them are forgotten: only the asker is left.
+    while stat(&server, "curr_connections") > 1 {
+        std::thread::yield_now();
+    }
+}
+
+/// A shutdown answers what has arrived and ends the connections.
+#[test]
+fn a_shutdown_drains() {
+    let server = ours(3);
+    let address = tcp(&server);
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
+    for stream in &mut streams {
+        stream.write_all(b"version\r\n").unwrap();
+        assert!(line(stream).starts_with("VERSION"));
+    }
+    server.shutdown();
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert_eq!(shown(&rest), "");
+    }
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_server_without_leases_does_not_know_hellos() {
+    let server = with(Config {
+        leases: None,
+        ..Config::local()
+    });
+    let said = server.say(&[b"hello herdwick/0 x\r\nget a\r\n"]);
+    assert_eq!(shown(&said), "ERROR\\r\\nEND\\r\\n");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let server = ours(1);
+    let again = spawn(Config {
+        listen: Listen::Tcp(vec![tcp(&server)]),
+        ..Config::local()
+    });
+    let Err(error @ StartError::InUse { .. }) = again else {
+        panic!("two servers on one port");
+    };
+    let said = error.to_string();
+    assert!(
+        said.contains(&tcp(&server).to_string()) && said.contains("-p"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
+    let path = std::env::temp_dir().join(format!("herdwick-{}.sock", std::process::id()));
+    let listen = Listen::Unix {
+        path: path.clone(),
+        mode: 0o700,
+    };
+    let server = with(Config {
+        listen: listen.clone(),
+        ..Config::local()
+    });
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream
+        .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nquit\r\n")
+        .unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    assert!(matches!(
+        spawn(Config {
+            listen,
+            ..Config::local()
+        }),
+        Err(StartError::InUse { .. })
+    ));
+    server.shutdown();
+    assert!(!path.exists());
+}

@@ -1,0 +1,116 @@
+//! What clients that stall can make the server hold. One test, alone in its process: what it
+//! measures belongs to all of it.
+
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use common::{Peer, connect, line, shown, with};
+use herdwick_server::{Config, Server};
+
+/// Resident bytes of this process, the server in it included (proc(5), statm).
+fn resident() -> i64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: i64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+const LARGE: usize = 1_000_000;
+
+fn store_large(server: &Server) {
+    let mut set = format!("set large 0 0 {LARGE}\r\n").into_bytes();
+    set.resize(set.len() + LARGE, b'v');
+    set.extend_from_slice(b"\r\n");
+    assert_eq!(shown(&server.say(&[&set])), "STORED\\r\\n");
+}
+
+#[test]
+fn m10_m41_m42_clients_that_stall_cost_little() {
+    for workers in [1, 2] {
+        let server = with(Config {
+            memory_bytes: 64 << 20,
+            workers: Some(workers),
+            ..Config::local()
+        });
+        store_large(&server);
+        unread_replies(&server);
+        announced_blocks(&server);
+        half_sent_lines(&server);
+        server.shutdown();
+    }
+}
+
+/// M41: ten readers ask for 500 values of 1 MB each and read nothing.
+fn unread_replies(server: &Server) {
+    let before = resident();
+    let ask = b"get large large large large large\r\n".repeat(100);
+    let mut readers: Vec<TcpStream> = (0..10).map(|_| connect(server)).collect();
+    for reader in &mut readers {
+        reader.write_all(&ask).unwrap();
+        let mut first = [0; 5];
+        reader.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"VALUE");
+    }
+    // Others are served meanwhile, by every worker.
+    for _ in 0..10 {
+        assert_eq!(shown(&server.say(&[b"get nothing\r\n"])), "END\\r\\n");
+    }
+    let grown = resident() - before;
+
+    assert!(grown <= 16 << 20, "grown by {grown} bytes");
+    // And a reader that wakes up finds everything.
+    let mut said = 0;
+    let mut buffer = vec![0; 1 << 16];
+    let expected = 500 * (format!("VALUE large 0 {LARGE}\r\n").len() + LARGE + 2) + 100 * 5 - 5;
+    while said < expected {
+        said += readers[0].read(&mut buffer).unwrap();
+    }
+    assert_eq!(said, expected);
+}
+
+/// M42, first half: blocks of a megabyte announced and not sent cost little; and M10: a block
+/// beyond the largest is dropped as it comes.
+fn announced_blocks(server: &Server) {
+    let before = resident();
+    let streams: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = connect(server);
+            stream
+                .write_all(b"version\r\nset x 0 0 1000000\r\nabc")
+                .unwrap();
+            assert!(line(&stream).starts_with("VERSION"));
+            stream
+        })
+        .collect();
+    let grown = (resident() - before) / streams.len() as i64;
+    assert!(grown <= 4 << 10, "{grown} bytes each");
+
+    let before = resident();
+    let mut stream = connect(server);
+    stream.write_all(b"set x 0 0 1073741824\r\n").unwrap();
+    assert!(line(&stream).starts_with("SERVER_ERROR object too large"));
+    let chunk = vec![b'x'; 1 << 20];
+    for _ in 0..64 {
+        stream.write_all(&chunk).unwrap();
+    }
+    let grown = resident() - before;
+    assert!(grown <= 4 << 20, "grown by {grown} bytes");
+}
+
+/// M42, second half: lines without an end.
+fn half_sent_lines(server: &Server) {
+    let before = resident();
+    let streams: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = connect(server);
+            stream.write_all(b"version\r\nge").unwrap();
+            assert!(line(&stream).starts_with("VERSION"));
+            stream
+        })
+        .collect();
+    let grown = (resident() - before) / streams.len() as i64;
+    assert!(grown <= 4 << 10, "{grown} bytes each");
+}

@@ -1,0 +1,337 @@
+//! Hostile and odd text, row by row, against us and, where it is to agree, a stock memcached.
+
+mod common;
+
+use common::{Memcached, Peer, normalised, ours, shown};
+use herdwick_server::Server;
+
+const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+const CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+const EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
+
+/// Who has to give the expected bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum Who {
+    /// A stock memcached as well.
+    Both,
+    /// We do better; why stands at the row.
+    Ours,
+}
+
+struct Bench {
+    servers: Vec<Server>,
+    oracle: Option<Memcached>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            servers: [1, 3].map(ours).into(),
+            oracle: Memcached::start(),
+        }
+    }
+
+    fn check(&self, who: Who, input: &[u8], expected: &str) {
+        let mut peers: Vec<(&str, &dyn Peer)> = Vec::new();
+        for server in &self.servers {
+            peers.push(("ours", server));
+        }
+        if let Some(oracle) = self.oracle.as_ref().filter(|_| who == Who::Both) {
+            peers.push(("memcached", oracle));
+        }
+        for (name, peer) in peers {
+            peer.say(&[b"flush_all\r\n"]);
+            let said = normalised(&peer.say(&[input]));
+            assert_eq!(
+                shown(&said),
+                shown(expected.as_bytes()),
+                "{name}: {}",
+                shown(input)
+            );
+        }
+    }
+
+    fn both(&self, input: impl AsRef<[u8]>, expected: impl AsRef<str>) {
+        self.check(Who::Both, input.as_ref(), expected.as_ref());
+    }
+
+    fn ours(&self, input: impl AsRef<[u8]>, expected: impl AsRef<str>) {
+        self.check(Who::Ours, input.as_ref(), expected.as_ref());
+    }
+}
+
+fn block(head: &str, len: usize) -> Vec<u8> {
+    [head.as_bytes(), &vec![b'x'; len], b"\r\n"].concat()
+}
+
+#[test]
+fn m01_an_unknown_command_is_an_error() {
+    Bench::new().both("boguscommand x\r\nversion\r\n", "ERROR\r\nVERSION x\r\n");
+}
+
+#[test]
+fn m02_browsers_are_hung_up_on() {
+    let bench = Bench::new();
+    bench.both("GET / HTTP/1.0\r\nversion\r\n", "");
+    bench.both("POST / HTTP/1.1\r\nversion\r\n", "");
+}
+
+#[test]
+fn m03_empty_lines() {
+    Bench::new().both("\r\n".repeat(1000), "ERROR\r\n".repeat(1000));
+}
+
+#[test]
+fn m04_long_keys() {
+    let bench = Bench::new();
+    let (fits, long) = ("k".repeat(250), "k".repeat(251));
+    bench.both(format!("set {fits} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    bench.both(format!("set {long} 0 0 1\r\n"), FORMAT);
+    bench.both(format!("get a {long}\r\n"), FORMAT);
+    bench.both(format!("touch {long} 0\r\n"), FORMAT);
+    bench.both(format!("incr {long} 1\r\n"), FORMAT);
+    bench.both(format!("delete {long}\r\n"), FORMAT);
+}
+
+#[test]
+fn m05_a_nul_ends_the_line_and_other_controls_are_keys() {
+    let bench = Bench::new();
+    bench.both("set a\0b 0 0 1\r\n", "ERROR\r\n");
+    bench.both(
+        "set a\x01b 0 0 1\r\n1\r\nget a\x01b\r\n",
+        "STORED\r\nVALUE a\x01b 0 1\r\n1\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn m06_bare_line_feeds() {
+    Bench::new().both(
+        "set a 0 0 3\nabc\r\nset a 0 0 3\r\nabc\nxget a\n",
+        format!("STORED\r\n{CHUNK}VALUE a 0 3\r\nabc\r\nEND\r\n"),
+    );
+}
+
+#[test]
+fn m07_lengths_that_cannot_be() {
+    let bench = Bench::new();
+    for bytes in [
+        "-1",
+        "2147483646",
+        "2147483647",
+        "9223372036854775808",
+        "abc",
+    ] {
+        bench.both(
+            format!("set a 0 0 {bytes}\r\nversion\r\n"),
+            format!("{FORMAT}VERSION x\r\n"),
+        );
+    }
+}
+
+#[test]
+fn m08_a_length_beyond_32_bits_is_refused_not_cut() {
+    Bench::new().ours(
+        "set a 0 0 4294967296\r\nversion\r\n",
+        format!("{FORMAT}VERSION x\r\n"),
+    );
+}
+
+#[test]
+fn m09_too_large_a_set_takes_the_old_value_away() {
+    let bench = Bench::new();
+    let old = "set a 0 0 1\r\n1\r\n";
+    let large = block("set a 0 0 1048577\r\n", 1_048_577);
+    let input = [old.as_bytes(), &large, b"get a\r\n"].concat();
+    bench.both(input, format!("STORED\r\n{TOO_LARGE}END\r\n"));
+    let append = block("append a 0 0 1048577 noreply\r\n", 1_048_577);
+    let input = [old.as_bytes(), &append, b"get a\r\n"].concat();
+    bench.both(input, "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+}
+
+#[test]
+fn m11_blocks_of_another_length() {
+    let bench = Bench::new();
+    bench.both(
+        "set a 0 0 3\r\nold\r\nset a 0 0 3\r\nabcd\r\nget a\r\n",
+        format!("STORED\r\n{CHUNK}ERROR\r\nVALUE a 0 3\r\nold\r\nEND\r\n"),
+    );
+    bench.both("set a 0 0 3\r\na\r\nget a\r\n", format!("{CHUNK}ERROR\r\n"));
+}
+
+#[test]
+fn m12_a_large_block_without_its_end() {
+    let input = [&block("set a 0 0 600000\r\n", 600_001)[..], b"version\r\n"].concat();
+    Bench::new().ours(input, format!("{CHUNK}ERROR\r\nVERSION x\r\n"));
+}
+
+#[test]
+fn m13_numbers_that_are_none() {
+    let bench = Bench::new();
+    bench.both("set a -1 0 1\r\n", FORMAT);
+    bench.both("set a 0 foo 1\r\n", FORMAT);
+}
+
+#[test]
+fn m14_flags_beyond_32_bits_are_refused_not_cut() {
+    let bench = Bench::new();
+    bench.ours(
+        "set a 4294967296 0 1\r\nversion\r\n",
+        format!("{FORMAT}VERSION x\r\n"),
+    );
+    bench.both(
+        "set a 4294967295 0 1\r\n1\r\nget a\r\n",
+        "STORED\r\nVALUE a 4294967295 1\r\n1\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn m15_a_past_exptime_is_stored_and_gone() {
+    let bench = Bench::new();
+    bench.both("set a 0 -1 1\r\n1\r\nget a\r\n", "STORED\r\nEND\r\n");
+    bench.both("set a 0 2678400 1\r\n1\r\nget a\r\n", "STORED\r\nEND\r\n");
+}
+
+#[test]
+fn m16_missing_and_extra_arguments() {
+    let bench = Bench::new();
+    for line in [
+        "set a 0 0",
+        "set a 0 0 1 2 3",
+        "incr a",
+        "incr a 1 2 3",
+        "touch a",
+        "delete",
+        "cas a 0 0 1",
+        "verbosity",
+        "flush_all 1 2 3",
+        "get",
+        "gat",
+    ] {
+        bench.both(format!("{line}\r\nversion\r\n"), "ERROR\r\nVERSION x\r\n");
+    }
+}
+
+#[test]
+fn m17_a_bad_set_with_noreply_says_nothing() {
+    Bench::new().both("set a 0 0 -5 noreply\r\nversion\r\n", "VERSION x\r\n");
+}
+
+#[test]
+fn m18_a_get_of_nothing() {
+    let bench = Bench::new();
+    bench.both("get\r\n", "ERROR\r\n");
+    bench.both("get     \r\n", "ERROR\r\n");
+}
+
+#[test]
+fn m19_a_get_of_20000_keys() {
+    let keys: String = (0..20_000).map(|n| format!(" key{n}")).collect();
+    let bench = Bench::new();
+    bench.both(format!("get{keys}\r\n"), "END\r\n");
+    let stored = "set key0 0 0 1\r\n1\r\nset key19999 0 0 1\r\n2\r\n";
+    bench.both(
+        format!("{stored}get{keys}\r\n"),
+        "STORED\r\nSTORED\r\nVALUE key0 0 1\r\n1\r\nVALUE key19999 0 1\r\n2\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn m20_m21_endless_lines_are_hung_up_on() {
+    let bench = Bench::new();
+    bench.both("a".repeat(2049), "");
+    bench.both("a".repeat(16_385), "");
+    bench.ours(format!("get {}", "a ".repeat(1 << 20)), "");
+}
+
+#[test]
+fn m22_m23_arithmetic() {
+    let bench = Bench::new();
+    let delta = "CLIENT_ERROR invalid numeric delta argument\r\n";
+    let text = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    bench.both(
+        "set a 0 0 1\r\nx\r\nincr a 1\r\n",
+        format!("STORED\r\n{text}"),
+    );
+    bench.both(
+        "incr a -1\r\nincr a 18446744073709551616\r\n",
+        format!("{delta}{delta}"),
+    );
+    bench.both(
+        "set a 0 0 1\r\n1\r\nincr a 18446744073709551615\r\ndecr a 7\r\n",
+        "STORED\r\n0\r\n0\r\n",
+    );
+    bench.both("set a 0 0 2\r\n10\r\ndecr a 1\r\n", "STORED\r\n9\r\n");
+    bench.ours(
+        "set a 5 0 2\r\n10\r\ndecr a 1\r\nget a\r\n",
+        "STORED\r\n9\r\nVALUE a 5 2\r\n9 \r\nEND\r\n",
+    );
+}
+
+#[test]
+fn m24_a_cas_with_a_unique_that_is_none() {
+    Bench::new().both(
+        "cas a 0 0 1 x\r\nversion\r\n",
+        format!("{FORMAT}VERSION x\r\n"),
+    );
+}
+
+#[test]
+fn m29_m31_administration_is_not_offered() {
+    let bench = Bench::new();
+    bench.both(
+        "lru mode\r\nlru temp_ttl\r\nverbosity\r\n",
+        "ERROR\r\n".repeat(3),
+    );
+    bench.both(
+        "shutdown\r\nversion\r\n",
+        "ERROR: shutdown not enabled\r\nVERSION x\r\n",
+    );
+    bench.ours(
+        "slabs reassign -5 70000\r\nslabs automove window 0\r\n",
+        "ERROR\r\nERROR\r\n",
+    );
+}
+
+#[test]
+fn m32_exptimes_that_are_none() {
+    Bench::new().both(
+        "flush_all foo\r\ntouch a foo\r\ngat foo a\r\n",
+        EXPTIME.repeat(3),
+    );
+}
+
+#[test]
+fn m38_the_binary_protocol_is_hung_up_on() {
+    let bench = Bench::new();
+    bench.ours(
+        b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0version\r\n",
+        "",
+    );
+    bench.both(b"version\r\n\x80junk\r\n", "VERSION x\r\nERROR\r\n");
+}
+
+/// M40: every cut of a conversation gives the same replies.
+#[test]
+fn m40_every_cut_gives_the_same_replies() {
+    let input = b"set a 5 0 3\r\nabc\r\nget a b a\r\nset a 0 0 9 noreply\r\nabc\r\ndef\n\r\n\
+        incr a 1\r\nset n 0 0 1\r\n7\r\nincr n 5\r\ngets\r\nbogus\r\ndelete n 0 noreply\r\nget n\r\nquit\r\n";
+    for server in [1, 3].map(ours) {
+        server.say(&[b"flush_all\r\n"]);
+        let whole = server.say(&[input]);
+        assert!(
+            whole.ends_with(b"12\r\nERROR\r\nERROR\r\nEND\r\n"),
+            "{}",
+            shown(&whole)
+        );
+        for cut in 1..input.len() {
+            server.say(&[b"flush_all\r\n"]);
+            let (front, back) = input.split_at(cut);
+            assert_eq!(
+                shown(&server.say(&[front, back])),
+                shown(&whole),
+                "cut at {cut}"
+            );
+        }
+    }
+}
