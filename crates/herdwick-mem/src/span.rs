@@ -37,6 +37,14 @@ pub trait Words {
             self.store(first + i, *word);
         }
     }
+    /// Stores `words`, less than a line, from word `first` on, and after them (release) `last` as
+    /// the eighth.
+    #[inline]
+    fn publish_line(&self, first: usize, words: &[u64], last: u64) {
+        debug_assert!(words.len() < LINE / WORD);
+        self.copy_in(first, words);
+        self.store_release(first + LINE / WORD - 1, last);
+    }
 }
 
 /// A range lies outside its span, or is not word-aligned where it must be.
@@ -61,6 +69,7 @@ impl std::error::Error for OutOfSpan {}
 pub struct Span {
     base: NonNull<AtomicU64>,
     words: usize,
+    access: Access,
     mapping: Arc<Mapping>,
 }
 
@@ -78,6 +87,7 @@ impl Span {
         Self {
             base: mapping.base().cast(),
             words,
+            access: mapping.access(),
             mapping,
         }
     }
@@ -106,6 +116,7 @@ impl Span {
         Ok(Self {
             base,
             words,
+            access: self.access,
             mapping: Arc::clone(&self.mapping),
         })
     }
@@ -125,7 +136,7 @@ impl Span {
     /// What this process may do with it.
     #[must_use]
     pub fn access(&self) -> Access {
-        self.mapping.access()
+        self.access
     }
 
     #[inline]
@@ -284,6 +295,15 @@ impl Words for Span {
         for (to, from) in self.run(first, words.len()).iter().zip(words) {
             to.store(*from, Ordering::Relaxed);
         }
+    }
+    #[inline]
+    fn publish_line(&self, first: usize, words: &[u64], last: u64) {
+        self.writable();
+        let line = self.run(first, LINE / WORD);
+        for (to, from) in line[..LINE / WORD - 1].iter().zip(words) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        line[LINE / WORD - 1].store(last, Ordering::Release);
     }
 }
 

@@ -44,6 +44,9 @@ impl Bytes<'_> {
         match *self {
             Self::Inline(bytes) => to.write_bytes(offset, bytes),
             Self::Span(from, start, _) => copy(from, start, to, offset, len),
+            Self::Words(words) if offset.is_multiple_of(WORD) => {
+                to.write_words(offset / WORD, words);
+            }
             Self::Words(words) => {
                 for (n, word) in words.iter().enumerate() {
                     to.write_bytes(offset + n * WORD, &word.to_le_bytes());

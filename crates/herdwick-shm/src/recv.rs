@@ -82,8 +82,9 @@ fn receive(
     count
 }
 
-/// The common case alone: messages that fit into their cells, and have RECVs.
-#[inline]
+/// The common case alone: messages that fit into their cells, and have RECVs. A function of its
+/// own, for the registers' sake.
+#[inline(never)]
 fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Completion]) -> usize {
     let datagram = qp.transport == Transport::Ud;
     let mut count = 0;

@@ -232,7 +232,7 @@ impl<W: Words> Producer<W> {
     }
 
     /// Sends a message whose payload, at most 7 words, fits into its cell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_small(&mut self, control: Control, payload: &[u64]) -> Result<(), Full> {
         if self.free == 0 {
             self.reserve(1, 0)?;
@@ -298,13 +298,11 @@ impl<W: Words> Producer<W> {
     }
 
     /// Fills the next cell, which is free.
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, control: Control, payload: &[u64]) {
-        let word = self.next.word;
-        self.ring.copy_in(word, payload);
         // Pairs with the acquire in `Consumer::peek`.
-        self.ring
-            .store_release(word + CONTROL, control.0 | self.next.lap);
+        let control = control.0 | self.next.lap;
+        self.ring.publish_line(self.next.word, payload, control);
         self.next.advance();
         self.free -= 1;
     }

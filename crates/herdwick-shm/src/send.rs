@@ -105,6 +105,7 @@ fn check_local(qp: &Qp, regions: &Slab<Region>, at: Local) -> Result<(), PostErr
 }
 
 /// UD: each SEND finds its own ring; a ring without room loses it.
+#[inline(never)]
 fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
     let ShmPort {
         qps,
@@ -146,7 +147,7 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
 }
 
 /// Puts one message into a ring.
-#[inline]
+#[inline(always)]
 fn push(
     ring: &mut Producer<Span>,
     control: Control,
@@ -179,6 +180,7 @@ fn lost_for_room(ring: &mut Producer<Span>, drops: &mut Drops) {
 }
 
 /// RC and UC: one peer, looked up once.
+#[inline(never)]
 fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
     let ShmPort {
         pds,
@@ -210,6 +212,9 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         listens,
     };
     for wr in batch {
+        if !wr.signaled && listens && wire.write_words(qp, &wr.op) {
+            continue;
+        }
         let status = if qp.state == QpState::Error {
             Status::Flushed
         } else {
@@ -264,8 +269,35 @@ struct Wire<'a> {
 }
 
 impl Wire<'_> {
+    /// The common case alone, a WRITE of whole words; `false`: nothing was done, it is not that.
+    #[inline(always)]
+    fn write_words(&mut self, qp: &mut Qp, op: &SendOp<'_>) -> bool {
+        let SendOp::Write {
+            payload: Payload::Words(words),
+            to,
+            imm: None,
+        } = op
+        else {
+            return false;
+        };
+        let at = (to.addr, words.len() * 8);
+        let reached = qp
+            .opened
+            .reach(self.pd, to.rkey, at, Right::WRITE, self.peer);
+        let Some((file, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
+            return false;
+        };
+        let span = self.pd.span(file);
+        // A line of known length is stored without a loop.
+        match <&[u64; 8]>::try_from(*words) {
+            Ok(line) => span.write_words(offset / 8, line),
+            Err(_) => span.write_words(offset / 8, words),
+        }
+        true
+    }
+
     /// Does one work request. UC never learns that something was lost.
-    #[inline]
+    #[inline(never)]
     fn execute(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Status {
         if !self.listens {
             return self.lost(qp, Drop::NoPeer, Status::RetryExceeded);
@@ -300,7 +332,6 @@ impl Wire<'_> {
         }
     }
 
-    #[inline]
     fn write(&mut self, qp: &mut Qp, payload: &Payload<'_>, to: Remote) -> Status {
         let len = payload.len();
         let at = (to.addr, len);
@@ -310,13 +341,8 @@ impl Wire<'_> {
         let Some((file, offset)) = reached else {
             return self.lost(qp, Drop::Refused, Status::RemoteAccess);
         };
-        let span = self.pd.span(file);
-        match payload {
-            Payload::Words(words) if offset.is_multiple_of(8) => {
-                span.write_words(offset / 8, words);
-            }
-            _ => bytes_of(payload, self.regions, qp.pd).write_to(span, offset, len),
-        }
+        let from = bytes_of(payload, self.regions, qp.pd);
+        from.write_to(self.pd.span(file), offset, len);
         Status::Success
     }
 
