@@ -1,5 +1,3 @@
-use std::hash::Hasher;
-
 use siphasher::sip::SipHasher13;
 
 /// The key of the keyed hash: 128 bits from the OS's random source, told to clients in the hello.
@@ -17,9 +15,7 @@ impl HashKey {
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1]);
-        hasher.write(key);
-        KeyHash(hasher.finish())
+        KeyHash(SipHasher13::new_with_keys(self.0[0], self.0[1]).hash(key))
     }
 }
 

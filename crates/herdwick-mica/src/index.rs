@@ -8,25 +8,44 @@ use crate::{KeyHash, item::ALIGN, log::Offset};
 /// Ways of a bucket.
 const WAYS: usize = 8;
 
-/// A slot: tag in bits 48..64, the bucket's overflow mark in bit 47 (of way 0 only), offset in
-/// 8-byte units in bits 0..47. A tag is never 0, so a slot with tag 0 is free.
+/// One cache line of eight slots. The tags stand together, four to a word, so that all are compared
+/// at once; a tag is never 0, so a slot with tag 0 is free. Offsets count units of 8 bytes.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(64))]
-struct Bucket([u64; WAYS]);
+struct Bucket {
+    tags: [u64; 2],
+    low: [u32; WAYS],
+    /// Bits 32..47 of the offsets; bit 15 of the first is the bucket's overflow mark.
+    high: [u16; WAYS],
+}
 
-const _: () = assert!(size_of::<Bucket>() == 64);
 /// Bytes of a bucket.
 pub(crate) const BUCKET: usize = size_of::<Bucket>();
+const _: () = assert!(BUCKET == 64 && std::mem::offset_of!(Bucket, high) == 48);
 
-const TAG_SHIFT: u32 = 48;
-const OVERFLOWED: u64 = 1 << 47;
-const OFFSET: u64 = OVERFLOWED - 1;
+const OVERFLOWED: u16 = 1 << 15;
+/// 1 in each of a word's four tags.
+const EACH: u64 = 0x0001_0001_0001_0001;
 
-/// One slot, by its address.
+/// One slot, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    bucket: usize,
-    way: usize,
+pub(crate) struct Place(usize);
+
+impl Place {
+    #[inline]
+    fn new(bucket: usize, way: usize) -> Self {
+        Self(bucket * WAYS + way)
+    }
+
+    #[inline]
+    fn bucket(self) -> usize {
+        self.0 / WAYS
+    }
+
+    #[inline]
+    fn way(self) -> usize {
+        self.0 % WAYS
+    }
 }
 
 /// The lossy index: partial-key cuckoo hashing, two buckets a key, bounded work always.
@@ -54,7 +73,7 @@ impl Index {
     }
 
     /// The entry of `hash` whose item `is_it`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(
         &self,
         hash: KeyHash,
@@ -74,13 +93,13 @@ impl Index {
     /// Points the entry at `offset`.
     #[inline]
     pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
-        self.buckets[place.bucket].set(place.way, tag(hash), offset);
+        self.buckets[place.bucket()].set(place.way(), tag(hash), offset);
     }
 
     /// Frees the entry.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
-        self.buckets[place.bucket].0[place.way] &= OVERFLOWED;
+        self.buckets[place.bucket()].set_tag(place.way(), 0);
     }
 
     /// Adds an entry for a key that has none. Where both buckets are full and no neighbour can
@@ -101,10 +120,10 @@ impl Index {
                 (place, Some(oldest))
             }
         };
-        if place.bucket != first {
+        if place.bucket() != first {
             self.buckets[first].mark_overflowed();
         }
-        self.buckets[place.bucket].set(place.way, tag, offset);
+        self.buckets[place.bucket()].set(place.way(), tag, offset);
         evicted
     }
 
@@ -140,7 +159,7 @@ impl Index {
         bucket.ways(tag).next().map(|way| bucket.offset(way))
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_in(
         &self,
         bucket: usize,
@@ -148,10 +167,13 @@ impl Index {
         is_it: &mut impl FnMut(Offset) -> bool,
     ) -> Option<(Place, Offset)> {
         let slots = &self.buckets[bucket];
-        slots
-            .ways(tag)
-            .map(|way| (Place { bucket, way }, slots.offset(way)))
-            .find(|&(_, offset)| is_it(offset))
+        for way in slots.ways(tag) {
+            let offset = slots.offset(way);
+            if is_it(offset) {
+                return Some((Place::new(bucket, way), offset));
+            }
+        }
+        None
     }
 
     /// A free slot in one of the buckets, freed by a neighbour that steps into its other bucket
@@ -159,13 +181,13 @@ impl Index {
     fn make_way(&mut self, first: usize, second: usize) -> Option<Place> {
         for bucket in [first, second] {
             if let Some(way) = self.buckets[bucket].free() {
-                return Some(Place { bucket, way });
+                return Some(Place::new(bucket, way));
             }
         }
         for bucket in [first, second] {
             for way in 0..WAYS {
                 if self.step_aside(bucket, way) {
-                    return Some(Place { bucket, way });
+                    return Some(Place::new(bucket, way));
                 }
             }
         }
@@ -193,8 +215,8 @@ impl Index {
     ) -> (Place, Offset) {
         [first, second]
             .into_iter()
-            .flat_map(|bucket| (0..WAYS).map(move |way| Place { bucket, way }))
-            .map(|place| (place, self.buckets[place.bucket].offset(place.way)))
+            .flat_map(|bucket| (0..WAYS).map(move |way| Place::new(bucket, way)))
+            .map(|place| (place, self.buckets[place.bucket()].offset(place.way())))
             .max_by_key(|&(_, offset)| age(offset))
             .expect("two buckets have slots")
     }
@@ -222,18 +244,10 @@ impl Index {
 impl Bucket {
     /// The ways that carry `tag`.
     #[inline]
-    fn ways(&self, tag: u16) -> impl Iterator<Item = usize> + use<> {
-        let mut ways = 0u32;
-        for (way, slot) in self.0.iter().enumerate() {
-            ways |= u32::from((slot >> TAG_SHIFT) as u16 == tag) << way;
-        }
-        std::iter::from_fn(move || {
-            (ways != 0).then(|| {
-                let way = ways.trailing_zeros() as usize;
-                ways &= ways - 1;
-                way % WAYS
-            })
-        })
+    fn ways(&self, tag: u16) -> Ways {
+        let pattern = u64::from(tag) * EACH;
+        let [first, second] = self.tags.map(|tags| zero_tags(tags ^ pattern));
+        Ways(first >> 15 | second >> 14)
     }
 
     #[inline]
@@ -243,29 +257,65 @@ impl Bucket {
 
     #[inline]
     fn entry(&self, way: usize) -> (u16, Offset) {
-        ((self.0[way] >> TAG_SHIFT) as u16, self.offset(way))
+        let tag = (self.tags[way / 4] >> (way % 4 * 16)) as u16;
+        (tag, self.offset(way))
     }
 
     #[inline]
     fn offset(&self, way: usize) -> Offset {
-        Offset((self.0[way] & OFFSET) as usize * ALIGN)
+        let high = u64::from(self.high[way] & !OVERFLOWED);
+        Offset((high << 32 | u64::from(self.low[way])) as usize * ALIGN)
     }
 
     #[inline]
     fn set(&mut self, way: usize, tag: u16, offset: Offset) {
-        let entry = u64::from(tag) << TAG_SHIFT | (offset.0 / ALIGN) as u64;
-        self.0[way] = (self.0[way] & OVERFLOWED) | entry;
+        let units = (offset.0 / ALIGN) as u64;
+        self.low[way] = units as u32;
+        self.high[way] = (self.high[way] & OVERFLOWED) | (units >> 32) as u16;
+        self.set_tag(way, tag);
+    }
+
+    #[inline]
+    fn set_tag(&mut self, way: usize, tag: u16) {
+        let shift = way % 4 * 16;
+        let word = &mut self.tags[way / 4];
+        *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
     }
 
     #[inline]
     fn overflowed(&self) -> bool {
-        self.0[0] & OVERFLOWED != 0
+        self.high[0] & OVERFLOWED != 0
     }
 
     #[inline]
     fn mark_overflowed(&mut self) {
-        self.0[0] |= OVERFLOWED;
+        self.high[0] |= OVERFLOWED;
     }
+}
+
+/// Some ways of a bucket: way `w` is bit `w % 4 * 16 + w / 4`.
+#[derive(Clone, Copy)]
+struct Ways(u64);
+
+impl Iterator for Ways {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some((bit / 16 + bit % 16 * 4) % WAYS)
+    }
+}
+
+/// The top bit of each of the four tags in `word` that is 0.
+#[inline]
+fn zero_tags(word: u64) -> u64 {
+    const LOW: u64 = 0x7fff * EACH;
+    !(((word & LOW) + LOW) | word | LOW)
 }
 
 /// Bits 0..16; 0 is the mark of a free slot, so 1 stands for it too.

@@ -77,6 +77,11 @@ impl Store {
         if !self.is_old(hit.at) {
             return hit.at;
         }
+        self.renew(hash, hit)
+    }
+
+    #[cold]
+    fn renew(&mut self, hash: KeyHash, hit: Hit) -> Offset {
         self.counters.refreshed += 1;
         let len = self.log.header(hit.at).footprint();
         self.replace(hash, hit, len, |log, at| log.copy(hit.at, len, at))

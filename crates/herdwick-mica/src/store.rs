@@ -76,7 +76,11 @@ impl Execute for Store {
         for (n, chunk) in batch.chunks(CHUNK).enumerate() {
             self.prefetch(chunk);
             for (i, request) in chunk.iter().enumerate() {
-                sink.reply(n * CHUNK + i, &self.run(&clock, request));
+                let reply = match &request.op {
+                    Op::Get(get) if get.vivify.is_none() => self.get(&clock, request, get),
+                    _ => self.mutate(&clock, request),
+                };
+                sink.reply(n * CHUNK + i, &reply);
             }
         }
     }
@@ -191,14 +195,13 @@ impl Store {
         }
     }
 
-    #[inline]
-    fn run(&mut self, clock: &Clock, request: &Request<'_>) -> Reply<'_> {
+    fn mutate(&mut self, clock: &Clock, request: &Request<'_>) -> Reply<'_> {
+        if !self.genuine(request) {
+            self.counters.bad_keys += 1;
+            return Reply::bare(Status::BadKey);
+        }
         match &request.op {
             Op::Get(get) => self.get(clock, request, get),
-            _ if !self.genuine(request) => {
-                self.counters.bad_keys += 1;
-                Reply::bare(Status::BadKey)
-            }
             Op::Put(put) => self.put(clock, request, put),
             Op::Delete(delete) => self.delete(clock, request, delete),
             Op::Arith(arith) => self.arith(clock, request, arith),
@@ -221,24 +224,32 @@ impl Store {
     }
 
     /// The item of a key, unless it has expired or was flushed; then it is taken out.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
         let log = &self.log;
         let found = self.index.find(request.hash, |at| log.is(at, request.key));
-        let (place, at) = found.ok_or_else(Absent::default)?;
-        let header = self.log.header(at);
-        let flushed = header.generation.get() != self.generation;
-        if flushed || header.deadline().passed(self.now) {
-            self.unlink(Hit { place, at });
-            return Err(Absent {
-                expired: !flushed,
-                flushed,
-            });
+        let Some((place, at)) = found else {
+            return Err(Absent::default());
+        };
+        let hit = Hit { place, at };
+        if self.gone(at) {
+            return Err(self.drop_gone(hit));
         }
-        Ok(Hit { place, at })
+        Ok(hit)
+    }
+
+    #[cold]
+    fn drop_gone(&mut self, hit: Hit) -> Absent {
+        let flushed = self.log.header(hit.at).generation.get() != self.generation;
+        self.unlink(hit);
+        Absent {
+            expired: !flushed,
+            flushed,
+        }
     }
 
     /// Whether no read may find the item any more.
+    #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
         let header = self.log.header(at);
         header.generation.get() != self.generation || header.deadline().passed(self.now)

@@ -6,7 +6,7 @@ use crate::{
 };
 
 impl Store {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&mut self, clock: &Clock, request: &Request<'_>, get: &Get) -> Reply<'_> {
         match self.lookup(request) {
             Ok(hit) => self.read(clock, request, get, hit),
@@ -14,7 +14,7 @@ impl Store {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&mut self, clock: &Clock, request: &Request<'_>, get: &Get, hit: Hit) -> Reply<'_> {
         let at = if get.quiet_access {
             hit.at
@@ -61,10 +61,6 @@ impl Store {
         let Some(exptime) = get.vivify else {
             return absent.reply(Status::NotFound);
         };
-        if !self.genuine(request) {
-            self.counters.bad_keys += 1;
-            return Reply::bare(Status::BadKey);
-        }
         if self.too_large(request.key, 0) {
             return absent.reply(Status::TooLarge);
         }
