@@ -5,9 +5,12 @@
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel agrees. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
+//! And two things that only `unsafe` reaches fast, under safe names: prefetch and CRC-32C.
+//!
 //! This crate is one of the few that may say `unsafe`; each block states why it is sound.
 
 mod arena;
+mod checksum;
 mod mapping;
 mod prefetch;
 mod span;
@@ -15,6 +18,7 @@ pub mod spsc;
 pub mod sync;
 
 pub use arena::Arena;
+pub use checksum::crc32c;
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};

@@ -1,3 +1,4 @@
+use herdwick_mem::crc32c;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -29,6 +30,7 @@ pub(crate) struct Header {
 pub(crate) const HEADER: usize = size_of::<Header>();
 /// Where the checksum's coverage begins.
 const CRC_FROM: usize = std::mem::offset_of!(Header, version);
+const CRC_AT: usize = std::mem::offset_of!(Header, crc);
 /// Items begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;
 
@@ -79,8 +81,9 @@ pub(crate) fn footprint(key_len: usize, value_len: usize) -> usize {
     (HEADER + key_len + value_len).next_multiple_of(ALIGN)
 }
 
-/// The checksum of an item given as its bytes, header first, without padding.
+/// Gives an item, all its bytes but the padding, the checksum of what it now is.
 #[inline]
-pub(crate) fn checksum(item: &[u8]) -> u32 {
-    crc32c::crc32c_append(u32::from(item[0]), &item[CRC_FROM..])
+pub(crate) fn seal(item: &mut [u8]) {
+    let crc = crc32c(u32::from(item[0]), &item[CRC_FROM..]);
+    item[CRC_AT..CRC_AT + size_of::<U32>()].copy_from_slice(&crc.to_le_bytes());
 }

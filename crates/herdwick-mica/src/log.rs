@@ -3,7 +3,7 @@ use std::io;
 use herdwick_mem::{Arena, prefetch_read};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::item::{ALIGN, HEADER, Header, checksum};
+use crate::item::{ALIGN, HEADER, Header, seal};
 
 /// Where an item begins: bytes from the log's first, a multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,17 @@ impl Log {
         head.copy_from_slice(header.as_bytes());
         payload[..key.len()].copy_from_slice(key);
         payload[key.len()..].copy_from_slice(value);
-        self.seal(at);
+        seal(item);
+    }
+
+    /// As [`Self::write`], over an item of the same key.
+    #[inline]
+    pub(crate) fn overwrite(&mut self, at: Offset, header: &Header, value: &[u8]) {
+        let payload = header.payload();
+        let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
+        item[..HEADER].copy_from_slice(header.as_bytes());
+        item[HEADER + payload - value.len()..].copy_from_slice(value);
+        seal(item);
     }
 
     /// As [`Self::write`], with a value of `front`, the value now at `old`, and `back`. The item
@@ -227,10 +237,9 @@ impl Log {
     }
 
     /// Makes the checksum that of the item as it stands.
-    #[inline]
     pub(crate) fn seal(&mut self, at: Offset) {
-        let crc = checksum(self.item(at));
-        self.header_mut(at).crc.set(crc);
+        let payload = self.header(at).payload();
+        seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
     }
 
     /// Brings the first two lines of an item near.
@@ -238,11 +247,6 @@ impl Log {
     pub(crate) fn prefetch(&self, at: Offset) {
         prefetch_read(&self.bytes, at.0);
         prefetch_read(&self.bytes, at.0 + herdwick_mem::LINE);
-    }
-
-    #[inline]
-    fn item(&self, at: Offset) -> &[u8] {
-        &self.bytes[at.0..at.0 + HEADER + self.header(at).payload()]
     }
 
     fn past(&self, cursor: Cursor, len: usize) -> Cursor {

@@ -34,7 +34,7 @@ pub(crate) struct Fresh {
 
 impl Store {
     /// Stores a value over `old`, or as a new item.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn store(
         &mut self,
         request: &Request<'_>,
@@ -43,16 +43,28 @@ impl Store {
         fresh: &Fresh,
     ) -> Offset {
         let header = self.header(request.key, value.len(), fresh);
-        let len = header.footprint();
-        let at = match old {
-            Some(hit) if self.may_stay(hit, len) => hit.at,
-            _ => {
-                let place = old.map(|hit| self.unlink(hit));
-                self.run_ahead(len, self.log.tail());
-                self.claim(request.hash, place, len)
+        match old {
+            Some(hit) if self.may_stay(hit, header.footprint()) => {
+                self.log.overwrite(hit.at, &header, value);
+                hit.at
             }
-        };
-        self.log.write(at, &header, request.key, value);
+            _ => self.store_anew(request, old, value, &header),
+        }
+    }
+
+    #[inline(never)]
+    fn store_anew(
+        &mut self,
+        request: &Request<'_>,
+        old: Option<Hit>,
+        value: &[u8],
+        header: &Header,
+    ) -> Offset {
+        let len = header.footprint();
+        let place = old.map(|hit| self.unlink(hit));
+        self.run_ahead(len, self.log.tail());
+        let at = self.claim(request.hash, place, len);
+        self.log.write(at, header, request.key, value);
         at
     }
 
@@ -112,6 +124,7 @@ impl Store {
         at
     }
 
+    #[inline]
     fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
         let version = match fresh.version {
             Some(version) => version,

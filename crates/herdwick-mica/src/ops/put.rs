@@ -36,7 +36,7 @@ impl Store {
         Reply::bare(Status::TooLarge)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_over(
         &mut self,
         clock: &Clock,
