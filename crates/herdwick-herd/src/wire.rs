@@ -4,12 +4,14 @@
 //! `docs/wire.md` draws them, and a test holds the drawing to them. All numbers are little-endian.
 
 mod control;
+mod encode;
 mod reply;
 mod request;
 
 pub use control::{ATTEMPTS, Control, Epoch, OpCode, SEQUENCES, Sequence, Stamp};
+pub use encode::{Unencodable, encode};
 pub use reply::{ReplyHead, ReplyStatus, imm, split_imm};
-pub use request::{BadRequest, Body, Line, Unencodable, decode, encode};
+pub use request::{BadRequest, Body, Line, decode};
 
 use herdwick_mem::{LINE, WORD};
 
