@@ -1,0 +1,102 @@
+//! House rules that no lint knows: file and function length, one name for one thing.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Most lines of a source file, its tests not counted.
+const FILE_LINES_MAX: usize = 500;
+/// Most lines of a function; most are far below.
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder)
+        .expect("is readable")
+        .map(|entry| entry.expect("is an entry"))
+    {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The source files of every crate, tests and examples left out, each without its test module.
+fn shipped() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    files.retain(|path| path.components().any(|part| part.as_os_str() == "src"));
+    let text = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("is readable");
+        let end = text
+            .find("\n#[cfg(test)]\nmod")
+            .or_else(|| text.find("\n#[cfg(all(test"))
+            .unwrap_or(text.len());
+        (path, text[..end].to_owned())
+    };
+    let tests = |path: &PathBuf| {
+        path.file_stem()
+            .is_some_and(|stem| stem == "tests" || stem == "models")
+    };
+    files
+        .into_iter()
+        .filter(|path| !tests(path))
+        .map(text)
+        .collect()
+}
+
+#[test]
+fn files_are_short() {
+    let files = shipped();
+    assert!(files.len() > 20, "the sources were found");
+    for (path, text) in files {
+        let lines = text.lines().count();
+        assert!(
+            lines <= FILE_LINES_MAX,
+            "{}: {lines} lines, at most {FILE_LINES_MAX}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn functions_are_short() {
+    for (path, text) in shipped() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (start, line) in lines.iter().enumerate() {
+            let body = line.trim_start();
+            let indent = line.len() - body.len();
+            let opens = body.split("fn ").next().is_some_and(|before| {
+                before
+                    .split_whitespace()
+                    .all(|word| word.starts_with("pub") || word == "const" || word == "unsafe")
+            });
+            let signature = lines[start..]
+                .iter()
+                .find(|line| line.ends_with(['{', ';', '}']));
+            let declared = signature.is_some_and(|line| line.ends_with(';'));
+            if !opens || !body.contains("fn ") || declared {
+                continue;
+            }
+            let close = format!("{}}}", " ".repeat(indent));
+            let length = lines[start..]
+                .iter()
+                .position(|line| *line == close)
+                .unwrap_or(0)
+                + 1;
+            assert!(
+                length <= FUNCTION_LINES_MAX,
+                "{}:{}: {length} lines, at most {FUNCTION_LINES_MAX}",
+                path.display(),
+                start + 1
+            );
+        }
+    }
+}
