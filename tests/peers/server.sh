@@ -1,0 +1,31 @@
+# Sourced by the scripts beside it: starts a server of ours on a free port, stops it at exit.
+# Sets $herdwick (the binary) and $port.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cargo build -q --release --bin herdwick
+herdwick=$PWD/${CARGO_TARGET_DIR:-target}/release/herdwick
+
+start_server() {
+    coproc SERVER { exec "$herdwick" serve -p 0 "$@"; }
+    trap stop_server EXIT
+    local ready
+    read -r -t 30 ready <&"${SERVER[0]}" || { echo "the server did not get ready" >&2; exit 1; }
+    echo "$ready"
+    port=$(sed -nE 's/.* on 127\.0\.0\.1:([0-9]+).*/\1/p' <<<"$ready")
+    [ -n "$port" ] || { echo "no port in: $ready" >&2; exit 1; }
+}
+
+stop_server() {
+    trap - EXIT
+    local pid=${SERVER_PID:-}
+    [ -n "$pid" ] || return 0
+    kill -TERM "$pid"
+    wait "$pid"
+}
+
+expect() { # WANTED COMMAND...: the command's output is WANTED
+    local wanted=$1 got
+    shift
+    got=$("$@" | tr -d '\r')
+    [ "$got" = "$wanted" ] || { printf 'from: %s\nwanted: %s\ngot:    %s\n' "$*" "$wanted" "$got" >&2; exit 1; }
+}
