@@ -7,7 +7,7 @@ pub struct HashKey(pub [u64; 2]);
 /// Where a key lives: SipHash-1-3 of its bytes under the server's [`HashKey`].
 ///
 /// Bits 48..64 choose the partition, 16..48 the bucket, 0..16 the tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u64);
 
 impl HashKey {

@@ -23,6 +23,9 @@ struct Bucket {
 pub(crate) const BUCKET: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET == 64 && std::mem::offset_of!(Bucket, high) == 48);
 
+/// What 32 bits of hash can tell apart: 256 GiB of buckets.
+pub(crate) const BUCKETS_MAX: usize = 1 << 32;
+
 const OVERFLOWED: u16 = 1 << 15;
 /// 1 in each of a word's four tags.
 const EACH: u64 = 0x0001_0001_0001_0001;
@@ -54,9 +57,9 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// An index of `buckets`, 1 to 2^32.
+    /// An index of `buckets`, 1 to [`BUCKETS_MAX`].
     pub(crate) fn new(buckets: usize) -> io::Result<Self> {
-        debug_assert!(buckets > 0 && buckets <= 1 << 32);
+        debug_assert!(buckets > 0 && buckets <= BUCKETS_MAX);
         Ok(Self {
             buckets: Arena::zeroed(buckets)?,
         })
@@ -327,4 +330,91 @@ fn tag(hash: KeyHash) -> u16 {
 #[inline]
 fn scale(x: u32, n: usize) -> usize {
     ((u64::from(x) * n as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The output of SplitMix64.
+    fn hashes() -> impl Iterator<Item = KeyHash> {
+        (1u64..).map(|n| {
+            let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            KeyHash(z ^ (z >> 31))
+        })
+    }
+
+    fn offset(n: usize) -> Offset {
+        Offset(n * ALIGN)
+    }
+
+    #[test]
+    fn other_is_its_own_inverse() {
+        for buckets in [1, 2, 3, 7, 64, 1000] {
+            let index = Index::new(buckets).unwrap();
+            for (bucket, tag) in (0..buckets).zip((1..=u16::MAX).rev().step_by(7)) {
+                let other = index.other(bucket, tag);
+                assert!(other < buckets);
+                assert_eq!(index.other(other, tag), bucket);
+            }
+        }
+    }
+
+    #[test]
+    fn five_sixths_full_it_loses_nothing() {
+        let mut index = Index::new(1000).unwrap();
+        let count = index.slots() * 5 / 6;
+        for (n, hash) in hashes().take(count).enumerate() {
+            assert_eq!(
+                index.insert(hash, offset(n), |_| 0),
+                None,
+                "at {n} of {count}"
+            );
+        }
+        for (n, hash) in hashes().take(count).enumerate() {
+            let found = index.find(hash, |at| at == offset(n));
+            assert!(found.is_some(), "{n} of {count}");
+        }
+    }
+
+    #[test]
+    fn keys_that_all_collide_evict_their_oldest() {
+        let mut index = Index::new(100).unwrap();
+        let hash = KeyHash(0x1234_5678_9abc_def0);
+        for n in 0..1000 {
+            let evicted = index.insert(hash, offset(n), |at| 1000 - at.0 / ALIGN);
+            assert_eq!(evicted, n.checked_sub(2 * WAYS).map(offset));
+        }
+    }
+
+    #[test]
+    fn an_entry_is_pointed_elsewhere_and_removed_without_its_buckets_mark() {
+        let mut index = Index::new(100).unwrap();
+        let hash = KeyHash(77 << 20 | 5);
+        for n in 0..=WAYS {
+            index.insert(hash, offset(n), |_| 0);
+        }
+        let far = offset((1 << 47) - 1);
+        let (place, _) = index.find(hash, |at| at == offset(0)).unwrap();
+        index.point(place, hash, far);
+        assert_eq!(
+            index.find(hash, |at| at == far).map(|(place, _)| place),
+            Some(place)
+        );
+        index.remove(place);
+        assert!(index.find(hash, |at| at == far).is_none());
+        assert!(
+            index.find(hash, |at| at == offset(WAYS)).is_some(),
+            "in the other bucket"
+        );
+    }
+
+    #[test]
+    fn all_tags_of_a_word_are_compared() {
+        assert_eq!(zero_tags(0), 0x8000 * EACH);
+        assert_eq!(zero_tags(0x0001_0000_8000_ffff), 0x0000_8000_0000_0000);
+        assert_eq!(zero_tags(0x8000_7fff_0001_0000), 0x0000_0000_0000_8000);
+    }
 }

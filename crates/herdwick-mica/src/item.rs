@@ -84,6 +84,11 @@ pub(crate) fn footprint(key_len: usize, value_len: usize) -> usize {
 /// Gives an item, all its bytes but the padding, the checksum of what it now is.
 #[inline]
 pub(crate) fn seal(item: &mut [u8]) {
-    let crc = crc32c(u32::from(item[0]), &item[CRC_FROM..]);
+    let crc = checksum(item);
     item[CRC_AT..CRC_AT + size_of::<U32>()].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[inline]
+pub(crate) fn checksum(item: &[u8]) -> u32 {
+    crc32c(u32::from(item[0]), &item[CRC_FROM..])
 }

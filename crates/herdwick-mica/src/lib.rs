@@ -10,6 +10,7 @@
 
 mod clock;
 mod counters;
+mod evict;
 mod hash;
 mod index;
 mod item;

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::item::{ALIGN, HEADER, Header, seal};
 
 /// Where an item begins: bytes from the log's first, a multiple of 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offset(pub(crate) usize);
 
 /// A point in the log: `at` bytes into the memory, having passed `passed` bytes since the start.
@@ -242,6 +242,12 @@ impl Log {
         seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
     }
 
+    /// The `len` bytes from `at`.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self, at: Offset, len: usize) -> &[u8] {
+        &self.bytes[at.0..at.0 + len]
+    }
+
     /// Brings the first two lines of an item near.
     #[inline]
     pub(crate) fn prefetch(&self, at: Offset) {
@@ -271,4 +277,91 @@ fn same(a: &[u8], b: &[u8]) -> bool {
         differ |= u64::from(a ^ b);
     }
     differ == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(log: &mut Log, n: u8, value_len: usize) -> Offset {
+        let header = Header {
+            key_len: 1,
+            bits: 0,
+            generation: 0.into(),
+            crc: 0.into(),
+            deadline: 0.into(),
+            last_access: 0.into(),
+            version: 0.into(),
+            value_len: (value_len as u32).into(),
+            flags: 0.into(),
+        };
+        let len = header.footprint();
+        while log.free() < log.needs(len) {
+            let (_, past) = log.next(log.head()).expect("the log is not empty");
+            log.release(past);
+        }
+        let at = log.reserve(len);
+        log.write(at, &header, &[n], &vec![n; value_len]);
+        at
+    }
+
+    fn walk(log: &Log) -> impl Iterator<Item = Offset> {
+        let mut cursor = log.head();
+        std::iter::from_fn(move || {
+            let (at, past) = log.next(cursor)?;
+            cursor = past;
+            Some(at)
+        })
+    }
+
+    #[test]
+    fn every_lap_ends_right_whatever_is_left_at_its_end() {
+        for len in (400..=600).step_by(8) {
+            let mut log = Log::new(len).unwrap();
+            let mut appended = Vec::new();
+            for n in 0..2000usize {
+                let value_len = n * 13 % 60;
+                let at = append(&mut log, n as u8, value_len);
+                assert!(
+                    at.0 + log.header(at).footprint() <= len,
+                    "never past the end"
+                );
+                appended.push((at, n as u8, value_len));
+                let there: Vec<_> = walk(&log).collect();
+                let last = &appended[appended.len() - there.len()..];
+                for (at, (expected, n, value_len)) in there.iter().zip(last) {
+                    assert_eq!(at, expected);
+                    assert_eq!(
+                        (log.key(*at), log.value(*at)),
+                        (&[*n][..], &vec![*n; *value_len][..])
+                    );
+                }
+            }
+            assert!(log.tail().passed() > 200 * len as u64 / 2);
+        }
+    }
+
+    #[test]
+    fn age_grows_towards_the_head() {
+        let mut log = Log::new(512).unwrap();
+        for n in 0..100 {
+            append(&mut log, n, usize::from(n) % 40);
+            let ages: Vec<_> = walk(&log).map(|at| log.age(at)).collect();
+            assert!(ages.is_sorted_by(|a, b| a > b), "{ages:?}");
+            assert!(ages.iter().all(|age| (1..=512).contains(age)));
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_to_the_last_byte() {
+        for len in 0..40 {
+            let a = vec![7u8; len];
+            assert!(same(&a, &a));
+            for at in 0..len {
+                let mut b = a.clone();
+                b[at] ^= 1;
+                assert!(!same(&a, &b));
+            }
+        }
+    }
 }

@@ -1,27 +1,16 @@
-//! Room in the log: how items get in, stay in, and go.
+//! The young end of the log: how items get in, and stay in.
 
 use crate::{
     Deadline, KeyHash, Request,
     index::Place,
-    item::{Header, bit},
-    log::{Cursor, Log, Offset},
+    item::Header,
+    log::{Log, Offset},
     store::{Hit, Store},
 };
 
 /// An item older than this part of the log is copied to the young end when it is read or written:
 /// what is used stays, as under LRU, at the cost of one copy in three quarters of a lap.
 const OLD: (usize, usize) = (3, 4);
-/// While live items take at most this part of the log, none of them is evicted by the log: those
-/// at the old end are copied to the young one, and only the dead go. Above it the log is a plain
-/// cache, oldest first.
-const SPARSE: (usize, usize) = (5, 8);
-/// So that no single request pays for a long live stretch, the old end of a sparse log runs ahead:
-/// as long as less than this part is free ...
-const AHEAD: (usize, usize) = (1, 4);
-/// ... it moves on by this many times the bytes that come in. Crossing all the live items (5/8)
-/// then takes in 5/32, less than what is free when that begins (1/4).
-const AHEAD_RATE: usize = 4;
-
 /// What an item about to be stored is, besides key and value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fresh {
@@ -155,10 +144,6 @@ impl Store {
         self.log.age(at) > self.log.share(OLD)
     }
 
-    fn is_sparse(&self) -> bool {
-        self.counters.bytes <= self.log.share(SPARSE) as u64
-    }
-
     /// Takes `len` bytes at the young end, evicting what is in the way, and points the index
     /// there: at `place`, or wherever there is one. The caller writes the item at once. What the
     /// log held before stays readable until then.
@@ -181,59 +166,6 @@ impl Store {
         if let Some(loser) = self.index.insert(hash, at, |at| log.age(at)) {
             self.counters.index_evictions += u64::from(!self.gone(loser));
             self.count_dropped(loser);
-        }
-    }
-
-    /// Moves the old end of a sparse log on by what an intake of `len` bytes calls for, not past
-    /// `stop`.
-    fn run_ahead(&mut self, len: usize, stop: Cursor) {
-        if self.log.free() >= self.log.share(AHEAD) {
-            return;
-        }
-        let goal = self.log.head().passed() + (len * AHEAD_RATE) as u64;
-        let goal = goal.min(stop.passed());
-        while self.log.head().passed() < goal && self.is_sparse() {
-            self.release_oldest(true);
-        }
-    }
-
-    /// Gives the room of the oldest item back. If it is live it is evicted, or, with `keep`,
-    /// copied to the young end.
-    fn release_oldest(&mut self, keep: bool) {
-        let Some((at, past)) = self.log.next(self.log.head()) else {
-            return;
-        };
-        self.log.release(past);
-        let hash = self.hash_key.hash(self.log.key(at));
-        let Some((place, _)) = self.index.find(hash, |it| it == at) else {
-            return;
-        };
-        let len = self.log.header(at).footprint();
-        if keep && !self.gone(at) && self.log.needs(len) <= self.log.free() {
-            let to = self.log.reserve(len);
-            self.log.copy(at, len, to);
-            self.index.point(place, hash, to);
-            self.counters.kept += 1;
-        } else {
-            self.index.remove(place);
-            self.count_dropped(at);
-        }
-    }
-
-    fn count_dropped(&mut self, at: Offset) {
-        let gone = self.gone(at);
-        let header = self.log.header(at);
-        let unfetched = u64::from(!header.has(bit::FETCHED));
-        let counters = &mut self.counters;
-        counters.items -= 1;
-        counters.bytes -= header.footprint() as u64;
-        if gone {
-            counters.reclaimed += 1;
-            counters.expired_unfetched += unfetched;
-        } else {
-            counters.evictions += 1;
-            counters.evicted_unfetched += unfetched;
-            counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
         }
     }
 }

@@ -3,7 +3,8 @@ use std::io;
 use crate::{
     Clock, Counters, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink,
     Status,
-    index::{BUCKET, Index, Place},
+    evict::Lookout,
+    index::{BUCKET, BUCKETS_MAX, Index, Place},
     item::{ALIGN, HEADER, bit},
     log::{Log, Offset},
 };
@@ -58,6 +59,7 @@ pub enum StoreError {
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
+    pub(crate) lookout: Lookout,
     pub(crate) counters: Counters,
     pub(crate) hash_key: HashKey,
     item_bytes_max: usize,
@@ -107,7 +109,7 @@ impl Store {
     /// [`StoreError`].
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         let memory_bytes = config.memory_bytes;
-        let buckets = memory_bytes / INDEX_SHARE / BUCKET;
+        let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
         let log_bytes = (memory_bytes - buckets * BUCKET) / ALIGN * ALIGN;
         let item_bytes_max = config.item_bytes_max;
         if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
@@ -125,6 +127,7 @@ impl Store {
         Ok(Self {
             index: Index::new(buckets).map_err(refused)?,
             log: Log::new(log_bytes).map_err(refused)?,
+            lookout: Lookout::default(),
             counters: Counters::default(),
             hash_key: config.hash_key,
             item_bytes_max,
@@ -169,6 +172,7 @@ impl Store {
             // Items from 65,536 flushes ago would come alive again.
             self.index.clear();
             self.log.clear();
+            self.lookout = Lookout::default();
             self.counters.items = 0;
             self.counters.bytes = 0;
         }

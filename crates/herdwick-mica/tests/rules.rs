@@ -5,7 +5,7 @@ mod common;
 use common::{Answer, HASH_KEY};
 use herdwick_mica::{
     Arith, Clock, Deadline, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status,
-    Store, StoreConfig,
+    Store, StoreConfig, StoreError,
 };
 
 /// A store and the second it lives in.
@@ -520,12 +520,17 @@ fn a_mutation_under_a_wrong_hash_does_nothing() {
 }
 
 #[test]
-fn a_store_too_small_for_its_items_is_refused() {
-    let config = StoreConfig {
-        memory_bytes: 1 << 20,
-        item_bytes_max: 1 << 20,
-        hash_key: HASH_KEY,
+fn a_store_too_small_is_refused_with_what_would_do() {
+    let with = |memory_bytes| {
+        Store::new(&StoreConfig {
+            memory_bytes,
+            item_bytes_max: 1 << 20,
+            hash_key: HASH_KEY,
+        })
     };
-    let error = Store::new(&config).err().expect("four items do not fit");
-    assert!(error.to_string().contains("give each partition at least"));
+    let Err(StoreError::TooSmall { needed, .. }) = with(1 << 20) else {
+        panic!("four of the largest items do not fit a megabyte");
+    };
+    assert!(with(needed).is_ok());
+    assert!(with(needed - 4096).is_err());
 }

@@ -186,6 +186,13 @@ fn key(n: u16) -> Vec<u8> {
     key
 }
 
+/// A value that shows where a byte of it was lost.
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i % 251) as u8 ^ (i >> 10) as u8 ^ seed)
+        .collect()
+}
+
 fn exptime(mortal: bool) -> impl Strategy<Value = i32> {
     if mortal {
         prop_oneof![4 => Just(0), 4 => 1..20, 1 => Just(-1)].boxed()
@@ -222,7 +229,7 @@ fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {
         1 => Just(Mode::Prepend),
     ];
     let value = prop_oneof![
-        3 => vec(any::<u8>(), 0..value_bytes),
+        3 => (0..value_bytes, any::<u8>()).prop_map(|(len, seed)| pattern(len, seed)),
         1 => any::<u64>().prop_map(|n| (n % 1000).to_string().into_bytes()),
     ];
     let rest = (any::<u32>(), exptime(mortal), any::<bool>());
@@ -321,6 +328,43 @@ const TIGHT: Plan = Plan {
     mortal: false,
 };
 
+/// Values of up to a megabyte.
+const LARGE: Plan = Plan {
+    memory_bytes: 6 << 20,
+    item_bytes_max: 1 << 20,
+    keys: 12,
+    value_bytes: (1 << 20) - 64,
+    mortal: false,
+};
+
+#[test]
+fn a_thousand_laps() {
+    let mut pair = Pair::new(&TIGHT);
+    let laps = 1000;
+    let mut stored = 0;
+    let mut n = 0usize;
+    while stored < laps * TIGHT.memory_bytes {
+        let steps: Vec<Step> = (0..13)
+            .map(|_| {
+                n += 1;
+                let value = pattern(n * 7919 % TIGHT.value_bytes, n as u8);
+                stored += value.len();
+                Step {
+                    key: (n * n % 61) as u16,
+                    op: StepOp::Put(value, Put::default()),
+                    ends: None,
+                    flush: None,
+                }
+            })
+            .collect();
+        pair.work(&steps).unwrap();
+    }
+    pair.audit().unwrap();
+    let counters = pair.store.counters();
+    assert!(counters.evictions > 10 * laps as u64);
+    assert_eq!(pair.lost, counters.evictions);
+}
+
 proptest! {
     #![proptest_config(Config { cases: 12, ..Config::default() })]
 
@@ -342,6 +386,14 @@ proptest! {
         prop_assert_eq!(pair.lost, counters.evictions);
         prop_assert_eq!(counters.items, pair.model.keys().len() as u64);
         prop_assert_eq!(counters.bytes, pair.model.bytes() as u64);
+    }
+
+    #[test]
+    fn large_values_come_back_whole(steps in steps(LARGE, 150)) {
+        let mut pair = Pair::new(&LARGE);
+        pair.work(&steps)?;
+        pair.audit()?;
+        prop_assert_eq!(pair.lost, pair.store.counters().evictions);
     }
 
     #[test]

@@ -1,0 +1,262 @@
+//! The old end of the log: how items go, and which are kept.
+
+use crate::{
+    Deadline, KeyHash,
+    index::Place,
+    item::bit,
+    log::{Cursor, Offset},
+    store::Store,
+};
+
+/// While live items take at most this part of the log, none of them is evicted by the log: those
+/// at the old end are copied to the young one, and only the dead go. Above it the log is a plain
+/// cache, oldest first.
+const SPARSE: (usize, usize) = (5, 8);
+/// So that no single request pays for a long live stretch, the old end of a sparse log runs ahead:
+/// as long as less than this part is free ...
+const AHEAD: (usize, usize) = (1, 4);
+/// ... it moves on by this many times the bytes that come in. Crossing all the live items (5/8)
+/// then takes in 5/32, less than what is free when that begins (1/4).
+const AHEAD_RATE: usize = 4;
+
+/// Items at the old end whose buckets are fetched ahead together.
+const LOOKOUT: usize = 8;
+
+/// The items that the walk along the old end meets next, hashed, their buckets on the way. What
+/// lies between head and tail stays where it is, so none of them can change under it.
+#[derive(Default)]
+pub(crate) struct Lookout {
+    items: [Oldest; LOOKOUT],
+    next: usize,
+    len: usize,
+}
+
+/// An item at the old end, and the point behind it.
+#[derive(Clone, Copy, Default)]
+struct Oldest {
+    at: Offset,
+    past: Cursor,
+    hash: KeyHash,
+}
+
+impl Store {
+    /// Moves the old end of a sparse log on by what an intake of `len` bytes calls for, not past
+    /// `stop`.
+    pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
+        if self.log.free() >= self.log.share(AHEAD) {
+            return;
+        }
+        let goal = self.log.head().passed() + (len * AHEAD_RATE) as u64;
+        let goal = goal.min(stop.passed());
+        while self.log.head().passed() < goal && self.is_sparse() {
+            self.release_oldest(true);
+        }
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.counters.bytes <= self.log.share(SPARSE) as u64
+    }
+
+    /// Gives the room of the oldest item back. If it is live it is evicted, or, with `keep`,
+    /// copied to the young end.
+    pub(crate) fn release_oldest(&mut self, keep: bool) {
+        let Some(Oldest { at, past, hash }) = self.oldest() else {
+            return;
+        };
+        self.log.release(past);
+        let Some((place, _)) = self.index.find(hash, |it| it == at) else {
+            return;
+        };
+        if !(keep && self.keep(hash, place, at)) {
+            self.index.remove(place);
+            self.count_dropped(at);
+        }
+    }
+
+    /// Copies a live item, just released, to the young end, if it can be without evicting another.
+    fn keep(&mut self, hash: KeyHash, place: Place, at: Offset) -> bool {
+        let len = self.log.header(at).footprint();
+        if self.gone(at) || self.log.needs(len) > self.log.free() {
+            return false;
+        }
+        let to = self.log.reserve(len);
+        self.log.copy(at, len, to);
+        self.index.point(place, hash, to);
+        self.counters.kept += 1;
+        true
+    }
+
+    fn oldest(&mut self) -> Option<Oldest> {
+        if self.lookout.next == self.lookout.len {
+            self.look_out();
+        }
+        let Lookout { items, next, len } = &mut self.lookout;
+        (*next < *len).then(|| {
+            *next += 1;
+            items[*next - 1]
+        })
+    }
+
+    fn look_out(&mut self) {
+        let mut len = 0;
+        let mut cursor = self.log.head();
+        while len < LOOKOUT
+            && let Some((at, past)) = self.log.next(cursor)
+        {
+            let hash = self.hash_key.hash(self.log.key(at));
+            self.index.prefetch_first(hash);
+            self.lookout.items[len] = Oldest { at, past, hash };
+            len += 1;
+            cursor = past;
+        }
+        self.lookout.next = 0;
+        self.lookout.len = len;
+    }
+
+    pub(crate) fn count_dropped(&mut self, at: Offset) {
+        let gone = self.gone(at);
+        let header = self.log.header(at);
+        let unfetched = u64::from(!header.has(bit::FETCHED));
+        let counters = &mut self.counters;
+        counters.items -= 1;
+        counters.bytes -= header.footprint() as u64;
+        if gone {
+            counters.reclaimed += 1;
+            counters.expired_unfetched += unfetched;
+        } else {
+            counters.evictions += 1;
+            counters.evicted_unfetched += unfetched;
+            counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use crate::{
+        Clock, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
+        item::{HEADER, checksum},
+    };
+
+    const HASH_KEY: HashKey = HashKey([5, 6]);
+
+    fn run(store: &mut Store, key: &[u8], op: Op<'_>) -> bool {
+        let request = Request {
+            hash: HASH_KEY.hash(key),
+            key,
+            op,
+        };
+        let clock = Clock {
+            epoch_unix: 0,
+            second: Second(1),
+        };
+        let mut hit = false;
+        store.execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+            hit = reply.item.is_some();
+        });
+        hit
+    }
+
+    fn store(memory_bytes: usize) -> Store {
+        Store::new(&StoreConfig {
+            memory_bytes,
+            item_bytes_max: 1 << 10,
+            hash_key: HASH_KEY,
+        })
+        .unwrap()
+    }
+
+    /// Sets, appends and reads over keys and sizes that a counter spreads.
+    fn work(store: &mut Store, count: usize) {
+        let value = [b'v'; 500];
+        for n in 0..count {
+            let key = format!("key {}", n * n % 97);
+            let (mode, len) = match n % 5 {
+                0 => (Mode::Append, n % 20),
+                _ => (Mode::Set, n * 7 % 500),
+            };
+            let put = Put {
+                mode,
+                value: &value[..len],
+                ..Put::default()
+            };
+            run(store, key.as_bytes(), Op::Put(put));
+            let other = format!("key {}", n % 97);
+            run(store, other.as_bytes(), Op::Get(Get::default()));
+        }
+    }
+
+    /// A scan of the log alone gives back the index: each entry's item is found, whole.
+    #[test]
+    fn the_log_describes_itself() {
+        let mut store = store(16 << 10);
+        work(&mut store, 10_000);
+        let (mut items, mut bytes) = (0, 0);
+        let mut cursor = store.log.head();
+        while let Some((at, past)) = store.log.next(cursor) {
+            let header = store.log.header(at);
+            let item = store.log.bytes(at, HEADER + header.payload());
+            assert_eq!(checksum(item), header.crc.get());
+            let hash = HASH_KEY.hash(store.log.key(at));
+            if store.index.find(hash, |it| it == at).is_some() {
+                items += 1;
+                bytes += header.footprint() as u64;
+            }
+            cursor = past;
+        }
+        let counters = store.counters();
+        assert!(counters.evictions > 0 && counters.refreshed > 0);
+        assert_eq!((items, bytes), (counters.items, counters.bytes));
+    }
+
+    #[test]
+    fn a_sparse_log_keeps_what_nobody_touches() {
+        let mut store = store(64 << 10);
+        for n in 0..300 {
+            let key = format!("quiet {n}");
+            run(&mut store, key.as_bytes(), Op::Put(Put::default()));
+        }
+        work(&mut store, 20_000);
+        let counters = store.counters();
+        assert!(
+            counters.kept > 300,
+            "each of them, lap after lap: {counters:?}"
+        );
+        for n in 0..300 {
+            let key = format!("quiet {n}");
+            assert!(
+                run(&mut store, key.as_bytes(), Op::Get(Get::default())),
+                "{n}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_read_outlives_what_is_not() {
+        let mut store = store(64 << 10);
+        let value = [0; 100];
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        let mut read = HashMap::new();
+        for n in 0..50 {
+            run(&mut store, format!("read {n}").as_bytes(), put);
+            run(&mut store, format!("unread {n}").as_bytes(), put);
+        }
+        for n in 0..2_000 {
+            run(&mut store, format!("new {n}").as_bytes(), put);
+            let key = format!("read {}", n % 50);
+            *read
+                .entry(run(&mut store, key.as_bytes(), Op::Get(Get::default())))
+                .or_insert(0) += 1;
+        }
+        assert_eq!(read, HashMap::from([(true, 2_000)]));
+        for n in 0..50 {
+            let key = format!("unread {n}");
+            assert!(!run(&mut store, key.as_bytes(), Op::Get(Get::default())));
+        }
+    }
+}
