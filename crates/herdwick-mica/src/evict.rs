@@ -143,6 +143,10 @@ mod tests {
     const HASH_KEY: HashKey = HashKey([5, 6]);
 
     fn run(store: &mut Store, key: &[u8], op: Op<'_>) -> bool {
+        deadline(store, key, op).is_some()
+    }
+
+    fn deadline(store: &mut Store, key: &[u8], op: Op<'_>) -> Option<u32> {
         let request = Request {
             hash: HASH_KEY.hash(key),
             key,
@@ -152,17 +156,17 @@ mod tests {
             epoch_unix: 0,
             second: Second(1),
         };
-        let mut hit = false;
+        let mut deadline = None;
         store.execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
-            hit = reply.item.is_some();
+            deadline = reply.item.map(|item| item.deadline.0);
         });
-        hit
+        deadline
     }
 
     fn store(memory_bytes: usize) -> Store {
         Store::new(&StoreConfig {
             memory_bytes,
-            item_bytes_max: 1 << 10,
+            item_bytes_max: memory_bytes / 5,
             hash_key: HASH_KEY,
         })
         .unwrap()
@@ -258,5 +262,30 @@ mod tests {
             let key = format!("unread {n}");
             assert!(!run(&mut store, key.as_bytes(), Op::Get(Get::default())));
         }
+    }
+
+    /// A refresh that moves the old end on by a whole log must stop before the item itself.
+    #[test]
+    fn an_item_of_a_fifth_of_the_log_is_refreshed_once() {
+        let mut store = store(16 << 10);
+        let value = [b'v'; 3 << 10];
+        let put = |len| {
+            Op::Put(Put {
+                value: &value[..len],
+                ..Put::default()
+            })
+        };
+        run(&mut store, b"large", put(value.len()));
+        for n in 10..10_000 {
+            run(&mut store, b"small", put(n as usize % 200));
+            let touch = Get {
+                touch: Some(n),
+                ..Get::default()
+            };
+            run(&mut store, b"large", Op::Get(touch));
+            let read = deadline(&mut store, b"large", Op::Get(Get::default()));
+            assert_eq!(read, Some(n as u32 + 1));
+        }
+        assert!(store.counters().refreshed > 10);
     }
 }

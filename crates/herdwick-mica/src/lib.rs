@@ -1,8 +1,39 @@
 //! The store: MICA's cache mode (NSDI'14), one single-owner partition at a time.
 //!
-//! A lossy bucketed index of tags and offsets points into a circular log. Identity is the full
-//! key, compared in the log; the 64-bit hash only locates. Batches run through a two-stage
-//! prefetch (bucket, then item).
+//! A [`Store`] is a lossy index of tags and offsets over a circular log of items. Identity is the
+//! full key, compared in the log; the 64-bit hash only locates. A batch runs through a two-stage
+//! prefetch, bucket then item, and is then executed in order, each request finding its item anew:
+//! whatever the batch repeats or changes comes out as if its requests had come one by one.
+//!
+//! # Memory
+//! A ninth of [`StoreConfig::memory_bytes`] is index, the rest is log; there is nothing else. An
+//! item takes 32 bytes of header, its key and its value, rounded up to 8. With 16-byte keys and
+//! 32-byte values the index is four fifths full when the log is; items of less than 64 bytes run
+//! out of slots before they run out of log, larger ones leave slots unused.
+//!
+//! # Index
+//! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
+//! bucket follows from its bucket and its tag, so a neighbour is moved without touching the log. An
+//! insertion tries both buckets, then one step aside by each of the 16 neighbours, then takes the
+//! place of the oldest of them; its work is bounded whatever the keys.
+//!
+//! # Log
+//! New items go in at one end, the oldest go out at the other, and the walk that lets them go takes
+//! each out of the index. So no entry ever points at what has been overwritten, the counters are
+//! exact, and entries may be plain offsets: MICA's virtual ones, its sweep against their return,
+//! and a division for each lookup are not needed. Each item describes itself, checksum included,
+//! so the walk is also all that rebuilding an index would take.
+//!
+//! - An update of unchanged size happens in place.
+//! - What is read or written in the oldest quarter is copied to the young end. This is an LRU of
+//!   coarse grain, and costs a copy in three quarters of a lap at most.
+//! - While live items fill less than five eighths of the log, those at the old end are copied too:
+//!   churn alone never evicts. Above that the log is a cache, first in, first out.
+//!
+//! # Time
+//! Deadlines and flushes are enforced by whoever meets the item: a request or the walk. A flush
+//! ends a generation, and items carry theirs, so that it needs no clock finer than seconds to tell
+//! what was stored before it from what came after.
 //!
 //! The request and reply types here are the one internal language of Herdwick: the superset of
 //! memcached's meta commands. memcached text is one front end of them, the HERD line another.

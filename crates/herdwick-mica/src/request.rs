@@ -124,7 +124,7 @@ pub enum Status {
     Exists,
     /// The item would exceed the largest; a Set has removed the old value, as memcached does.
     TooLarge,
-    /// Arithmetic on a value that is no decimal number of at most 20 digits.
+    /// Arithmetic on a value that is no decimal number below 2^64.
     NonNumeric,
     /// The store has no room that it may free.
     OutOfMemory,
