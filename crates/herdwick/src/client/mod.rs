@@ -10,10 +10,6 @@ use crate::{Answer, Cause, Error, Key, Lost, Op, Options, Session, Ticket};
 /// How many sessions one call may use up: a first that was stale, one that breaks under it, and
 /// one more.
 const SESSIONS_PER_CALL: u32 = 3;
-/// A session unused for this long is looked at before it is used again: a server that restarted
-/// meanwhile has closed it, and a mutation must not be lost to that.
-const IDLE: Duration = Duration::from_millis(10);
-
 /// A client of one server. One call at a time, each waiting for its answer.
 ///
 /// A lost connection is dialled again by the next call. Reads are then repeated by themselves;
@@ -25,7 +21,6 @@ pub struct Client {
     redial: Redial,
     options: Options,
     session: Option<Session>,
-    last_use: Duration,
     origin: Instant,
 }
 
@@ -50,7 +45,6 @@ impl Client {
             redial,
             options,
             session,
-            last_use: Duration::ZERO,
             origin,
         })
     }
@@ -100,10 +94,7 @@ impl Client {
             let session = self.session(now(), due)?;
             sessions += 1;
             let lost = match exchange(session, &now) {
-                Ok(outcome) => {
-                    self.last_use = now();
-                    return outcome;
-                }
+                Ok(outcome) => return outcome,
                 Err(lost) => lost,
             };
             self.session = None;
@@ -131,9 +122,9 @@ impl Client {
     fn session(&mut self, now: Duration, due: Duration) -> Result<&mut Session, Error> {
         let left = due.saturating_sub(now);
         let mut kept = self.session.take();
-        if now.saturating_sub(self.last_use) >= IDLE
-            && let Some(session) = &mut kept
-        {
+        // A server that has gone since the last call has closed its end, and no mutation should end
+        // as unknown for that: one look is cheap beside a round trip.
+        if let Some(session) = &mut kept {
             session.poll(now, &mut |_, _| {});
         }
         let mut session = match kept.filter(|session| session.broken().is_none()) {
