@@ -1,15 +1,25 @@
 //! The client's subcommands as a shell sees them, against a stock memcached.
 
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
 
-/// A memcached on a unix socket, killed on drop.
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A memcached on a unix socket.
 struct Memcached {
-    child: Child,
+    _process: Killed,
     path: PathBuf,
 }
 
@@ -22,7 +32,10 @@ impl Memcached {
             eprintln!("skipped: there is no memcached here (apt-get install memcached)");
             return None;
         };
-        let server = Self { child, path };
+        let server = Self {
+            _process: Killed(child),
+            path,
+        };
         while herdwick::Client::connect(&server.address()).is_err() {
             std::thread::yield_now();
         }
@@ -36,8 +49,6 @@ impl Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -66,11 +77,26 @@ fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
 }
 
 #[test]
-fn values_go_in_and_come_out() {
-    let Some(server) = Memcached::start() else {
-        return;
-    };
-    let at = ["--server", &server.address()];
+fn a_stock_memcached_takes_and_gives_values() {
+    if let Some(server) = Memcached::start() {
+        values_go_in_and_come_out(&server.address());
+    }
+}
+
+#[test]
+fn our_own_server_takes_and_gives_values() {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    serve.args(["serve", "-p", "0"]).stdout(Stdio::piped());
+    let mut server = Killed(serve.spawn().unwrap());
+    let mut ready = String::new();
+    let stdout = server.0.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let address = ready.split_whitespace().nth(4).unwrap();
+    values_go_in_and_come_out(address);
+}
+
+fn values_go_in_and_come_out(address: &str) {
+    let at = ["--server", address];
     let run = |args: &[&str], input: &[u8]| {
         let (code, out, err) = herdwick(&[args, &at].concat(), input);
         (code, String::from_utf8_lossy(&out).into_owned(), err)

@@ -3,11 +3,13 @@
 //! [`Client`] makes one call at a time and waits for it. [`Session`] is the engine below it: many
 //! requests in flight, polled by hand.
 //!
-//! ```no_run
+//! ```
+//! # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+//! # let address = server.address().to_string();
 //! use std::time::Duration;
 //! use herdwick::{Client, Put};
 //!
-//! let mut client = Client::connect("localhost:11211")?;
+//! let mut client = Client::connect(&address)?;
 //! client.set("greeting", "hello")?;
 //! client.set("session:7", Put::new("...").ttl(Duration::from_secs(60)))?;
 //! assert_eq!(client.get("greeting")?.as_deref(), Some(&b"hello"[..]));

@@ -16,13 +16,13 @@ use crate::{
 ///
 /// `now` is any clock of the caller's that does not run backwards; the session reads none.
 ///
-/// ```no_run
-/// # let address = "localhost";
+/// ```
+/// # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+/// # let address = server.address().to_string();
 /// use herdwick::{Answer, Key, Op, Options, Session};
 /// use std::time::Instant;
 ///
 /// let mut session = Session::dial(&address.parse()?, &Options::default())?;
-/// # #[expect(clippy::disallowed_methods, reason = "an example")]
 /// let start = Instant::now();
 /// for name in ["ant", "bee", "cow"] {
 ///     session.submit(start.elapsed(), Key::new(name.as_bytes())?, &Op::Get);

@@ -2,7 +2,8 @@
 
 use std::{io::ErrorKind, net::TcpListener, time::Duration};
 
-use herdwick::{Cause, Client, DialError, Error, Options};
+use herdwick::{Answer, Cause, Client, DialError, Error, Key, Op, Options, Session};
+use herdwick_server::{Address, Config, Listen};
 
 use crate::servers::{Memcached, Script};
 
@@ -146,6 +147,33 @@ fn a_stopped_server_leaves_the_outcome_unknown() {
     );
 }
 
+/// Killed between taking the requests and reading them.
+#[test]
+fn a_server_killed_in_a_call_leaves_mutations_unknown_and_reads_harmless() {
+    let Some(server) = Memcached::start() else {
+        return;
+    };
+    let address = server.address().parse().unwrap();
+    let mut session = Session::dial(&address, &PATIENT).unwrap();
+    server.stop();
+    let (key, now) = (Key::new(b"n").unwrap(), Duration::ZERO);
+    for op in [Op::Get, Op::Incr(1), Op::Get, Op::Delete] {
+        session.submit(now, key, &op).unwrap();
+    }
+    session.flush(now);
+    std::fs::remove_file(server.kill()).unwrap();
+    let mut perhaps_done = Vec::new();
+    while session.broken().is_none() {
+        session.wait(now);
+        session.poll(now, &mut |_, answer| match answer {
+            Answer::Lost(lost) => perhaps_done.push(lost.perhaps_done),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(perhaps_done, [false, true, false, true]);
+    assert_eq!(session.submit(now, key, &Op::Get), None);
+}
+
 #[test]
 fn a_restarted_server_is_found_again() {
     let Some(server) = Memcached::start() else {
@@ -165,4 +193,25 @@ fn a_restarted_server_is_found_again() {
         }
     };
     assert_eq!(value, None, "the new one is empty");
+}
+
+#[test]
+fn our_server_restarted_on_its_port_is_found_again() {
+    let server = herdwick_server::spawn(Config::local()).unwrap();
+    let Address::Tcp(listen) = *server.address() else {
+        panic!("it listens on a port");
+    };
+    let again = Config {
+        listen: Listen::Tcp(vec![listen]),
+        ..Config::local()
+    };
+    let mut client = Client::connect(&listen.to_string()).unwrap();
+    client.set("k", "before").unwrap();
+    server.shutdown();
+    let _server = herdwick_server::spawn(again).unwrap();
+    // The old connection is gone, and a mutation notices before it is sent.
+    while let Err(error) = client.set("k", "after") {
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    }
+    assert_eq!(client.get("k").unwrap().as_deref(), Some(&b"after"[..]));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use herdwick::{Answer, Cas, Client, Error, Key, Op, Options, Put, Session, Ttl};
+use herdwick_server::Config;
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
@@ -125,12 +126,11 @@ fn server_wide(client: &mut Client) -> Result<(), Error> {
 }
 
 /// Ten thousand increments in flight at once, on one session.
-fn pipelined(address: &str) -> Result<(), Error> {
+fn pipelined(address: &str, options: &Options) -> Result<(), Error> {
     const COUNT: u64 = 10_000;
-    let mut client = Client::connect(address)?;
+    let mut client = Client::connect_with(address, *options)?;
     client.set("p", "0")?;
-    let mut session = Session::dial(&address.parse()?, &Options::default()).unwrap();
-    session.set_deadline(Duration::from_secs(60));
+    let mut session = Session::dial(&address.parse()?, options).unwrap();
     let (key, now) = (Key::new(b"p")?, Duration::ZERO);
     let (mut submitted, mut answers) = (0, Vec::new());
     while answers.len() < COUNT as usize {
@@ -148,20 +148,35 @@ fn pipelined(address: &str) -> Result<(), Error> {
 }
 
 fn converse(address: &str) {
-    let options = Options {
-        deadline: Duration::from_secs(60),
-        ..Options::default()
-    };
-    let mut client = Client::connect_with(address, options).unwrap();
-    for part in [stores, versions, numbers, times, many, sizes, server_wide] {
-        part(&mut client).unwrap();
+    for fabric in [false, true] {
+        let options = Options {
+            deadline: Duration::from_secs(60),
+            fabric,
+            ..Options::default()
+        };
+        let mut client = Client::connect_with(address, options).unwrap();
+        for part in [stores, versions, numbers, times, many, sizes, server_wide] {
+            part(&mut client).unwrap();
+        }
+        pipelined(address, &options).unwrap();
     }
-    pipelined(address).unwrap();
 }
 
 #[test]
 fn stock_memcached() {
     if let Some(server) = crate::servers::Memcached::start() {
         converse(&server.address());
+    }
+}
+
+#[test]
+fn our_own_server() {
+    for workers in [1, 3] {
+        let config = Config {
+            workers: Some(workers),
+            ..Config::local()
+        };
+        let server = herdwick_server::spawn(config).unwrap();
+        converse(&server.address().to_string());
     }
 }
