@@ -150,6 +150,7 @@ impl<P: Port> Herd<P> {
         if self.broken.is_some() {
             return;
         }
+        self.side.flush(&mut self.port, now);
         if self.poll_fabric(now, sink) > 0 {
             self.awake = now;
         }
