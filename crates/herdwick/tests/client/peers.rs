@@ -149,16 +149,20 @@ fn pipelined(address: &str, options: &Options) -> Result<(), Error> {
 
 fn converse(address: &str) {
     for fabric in [false, true] {
-        let options = Options {
-            deadline: Duration::from_secs(60),
-            fabric,
-            ..Options::default()
-        };
+        let options = by(fabric);
         let mut client = Client::connect_with(address, options).unwrap();
         for part in [stores, versions, numbers, times, many, sizes, server_wide] {
             part(&mut client).unwrap();
         }
         pipelined(address, &options).unwrap();
+    }
+}
+
+fn by(fabric: bool) -> Options {
+    Options {
+        deadline: Duration::from_secs(60),
+        fabric,
+        ..Options::default()
     }
 }
 
@@ -178,5 +182,38 @@ fn our_own_server() {
         };
         let server = herdwick_server::spawn(config).unwrap();
         converse(&server.address().to_string());
+    }
+}
+
+#[test]
+fn what_is_stored_one_way_is_read_the_other() {
+    let server = herdwick_server::spawn(Config::local()).unwrap();
+    let address = server.address().to_string();
+    let ways = [false, true].map(|fabric| {
+        let session = Session::dial(&address.parse().unwrap(), &by(fabric)).unwrap();
+        session.way()
+    });
+    assert_eq!(ways, ["tcp", "shm"]);
+    let mut clients =
+        [false, true].map(|fabric| Client::connect_with(&address, by(fabric)).unwrap());
+    for writer in [0, 1] {
+        let reader = 1 - writer;
+        let hour = Duration::from_secs(3600);
+        let put = Put::new("value").flags(0xfeed_beef).ttl(hour);
+        clients[writer].set("k", put).unwrap();
+        let item = clients[reader].gets("k").unwrap().unwrap();
+        assert_eq!((&*item.value, item.flags), (&b"value"[..], 0xfeed_beef));
+        assert_eq!(
+            clients[writer].cas("k", "7", item.version).unwrap(),
+            Cas::Stored
+        );
+        assert_eq!(
+            clients[reader].cas("k", "8", item.version).unwrap(),
+            Cas::Changed
+        );
+        assert_eq!(clients[reader].incr("k", 3).unwrap(), Some(10));
+        assert_eq!(clients[writer].get("k").unwrap(), bytes("10"));
+        assert!(clients[reader].touch("k", Duration::ZERO).unwrap());
+        assert_eq!(clients[writer].get("k").unwrap(), None);
     }
 }
