@@ -1,5 +1,7 @@
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Local, Payload, Port, PostError, QpId, RecvWr, Remote, SendOp, SendWr};
+use herdwick_fabric::{
+    Local, Payload, Port, PostError, QpId, RecvWr, RegionId, Remote, SendOp, SendWr,
+};
 use herdwick_mem::Span;
 use herdwick_mica::{Op, Request};
 
@@ -77,19 +79,14 @@ impl Lane {
         let reply_words = options.reply_bytes_max.div_ceil(8);
         let recvs = window + options.recv_slack;
         let needed = recvs * reply_words * 8;
-        let memory = |what, region, needed| {
-            let span = port.region(region).cloned();
-            let len = span.as_ref().map_or(0, Span::len);
-            span.filter(|span| span.len() >= needed)
-                .ok_or(ClientSetupError::Memory {
-                    worker,
-                    what,
-                    len,
-                    needed,
-                })
-        };
-        let receive = memory("receive", spec.receive, needed)?;
-        let stage = memory("stage", spec.stage, options.window.overflow_bytes())?;
+        let receive = memory(port, worker, "receive", spec.receive, needed)?;
+        let stage = memory(
+            port,
+            worker,
+            "stage",
+            spec.stage,
+            options.window.overflow_bytes(),
+        )?;
         let slots = (0..window).map(|slot| Slot {
             token: 0,
             retry_at: 0,
@@ -323,6 +320,25 @@ impl Slot {
             Outcome::Unknown
         }
     }
+}
+
+/// The local memory of `region`, if it has the bytes `needed`.
+fn memory<P: Port>(
+    port: &P,
+    worker: usize,
+    what: &'static str,
+    region: RegionId,
+    needed: usize,
+) -> Result<Span, ClientSetupError> {
+    let span = port.region(region).cloned();
+    let len = span.as_ref().map_or(0, Span::len);
+    span.filter(|span| span.len() >= needed)
+        .ok_or(ClientSetupError::Memory {
+            worker,
+            what,
+            len,
+            needed,
+        })
 }
 
 fn lane_recv(spec: &WorkerLane, index: usize, reply_words: usize) -> RecvWr {

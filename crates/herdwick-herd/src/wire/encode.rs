@@ -232,3 +232,114 @@ fn copy<'a>(out: &'a mut [u8], from: &[u8]) -> &'a mut [u8] {
     }
     behind
 }
+
+#[cfg(test)]
+mod tests {
+    use herdwick_mem::{Span, Words};
+    use herdwick_mica::KeyHash;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::{Body, Epoch, LINE_WORDS, Sequence, decode};
+
+    /// The operation that `kind` picks, from drawn parts.
+    fn op(
+        kind: u8,
+        value: &[u8],
+        numbers: [u64; 2],
+        parts: (u32, Option<i32>, Option<u64>),
+    ) -> Op<'_> {
+        let (flags, exptime, compare) = parts;
+        let modes = [
+            Mode::Set,
+            Mode::Add,
+            Mode::Replace,
+            Mode::Append,
+            Mode::Prepend,
+        ];
+        match kind {
+            0 => Op::Get(Get {
+                touch: exptime,
+                ..Get::default()
+            }),
+            1 => Op::Delete(Delete {
+                compare,
+                ..Delete::default()
+            }),
+            2 | 3 => Op::Arith(Arith {
+                decrement: kind == 3,
+                delta: numbers[0],
+                vivify: exptime,
+                initial: exptime.map_or(0, |_| numbers[1]),
+                compare,
+                ..Arith::default()
+            }),
+            _ => Op::Put(Put {
+                mode: modes[usize::from(kind) % modes.len()],
+                value,
+                flags,
+                exptime: exptime.unwrap_or(0),
+                compare,
+                ..Put::default()
+            }),
+        }
+    }
+
+    /// What the worker reads of a line that was written into its memory.
+    fn copied(words: &[u64; LINE_WORDS]) -> Line {
+        let span = Span::anonymous(64).unwrap();
+        span.write_words(0, words);
+        Line::copied(&span, 0, Control(span.load_acquire(CONTROL_WORD)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            key in prop::collection::vec(any::<u8>(), 1..=250),
+            value in prop::collection::vec(any::<u8>(), 0..700),
+            (hash, sequence) in any::<(u64, u32)>(),
+            kind in 0u8..9,
+            numbers: [u64; 2],
+            parts: (u32, Option<i32>, Option<u64>),
+        ) {
+            let op = op(kind, &value, numbers, parts);
+            let request = Request { hash: KeyHash(hash), key: &key, op };
+            let stamp = Stamp::new(Epoch::new(7).unwrap(), Sequence::new(sequence));
+            let (mut line, mut overflow) = (Line::default(), [0; OVERFLOW_BYTES]);
+            let len = encode(&request, stamp, &mut line, &mut overflow).unwrap();
+            let line = copied(line.words());
+            let read = match line.body().unwrap() {
+                Body::Here(body) => decode(&line, body).unwrap(),
+                Body::Overflow { len: said, crc } => {
+                    prop_assert_eq!((said, crc), (len, crc32c::crc32c(&overflow[..len])));
+                    decode(&line, &overflow[..len]).unwrap()
+                }
+            };
+            prop_assert_eq!(format!("{read:?}"), format!("{request:?}"));
+            prop_assert_eq!(line.control().stamp(), stamp);
+        }
+
+        #[test]
+        fn no_line_panics_and_the_short_way_says_what_the_long_way_says(
+            mut words: [u64; LINE_WORDS],
+            plain: bool,
+            lens in (0u64..70, 0u64..64),
+        ) {
+            if plain {
+                words[CONTROL_WORD] = words[CONTROL_WORD] & !0xff_ffff
+                    | 1
+                    | lens.0 << 8
+                    | if lens.0 % 2 == 0 { lens.0 % 64 } else { lens.1 } << 16;
+            }
+            let line = copied(&words);
+            let long = match line.body() {
+                Ok(Body::Here(body)) => decode(&line, body).ok(),
+                Ok(Body::Overflow { len, .. }) => decode(&line, &[0; OVERFLOW_BYTES][..len]).ok(),
+                Err(_) => None,
+            };
+            if let Some(short) = line.plain_get() {
+                prop_assert_eq!(format!("{:?}", Some(short)), format!("{long:?}"));
+            }
+        }
+    }
+}
