@@ -53,19 +53,8 @@ pub(super) fn begin(
     match command {
         Command::Quit => Begun::HangUp,
         Command::FlushAll(flush) => flush_all(flush, used, ticket, pass),
-        Command::Stats(words) if Topic::of(words).is_some() => {
-            let topic = Topic::of(words).unwrap_or(Topic::General);
-            let order = if topic == Topic::Reset {
-                Order::Reset
-            } else {
-                Order::Count
-            };
-            let purpose = Purpose::Count {
-                topic,
-                clock: pass.clock,
-                sum: Box::default(),
-            };
-            broadcast(order, purpose, used, ticket, pass)
+        Command::Stats(words) if let Some(topic) = Topic::of(words) => {
+            stats(topic, used, ticket, pass)
         }
         command => {
             let out = output.buffer(&mut service.pool);
@@ -73,6 +62,20 @@ pub(super) fn begin(
             Begun::Said { used, swallow }
         }
     }
+}
+
+fn stats(topic: Topic, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
+    let order = if topic == Topic::Reset {
+        Order::Reset
+    } else {
+        Order::Count
+    };
+    let purpose = Purpose::Count {
+        topic,
+        clock: pass.clock,
+        sum: Box::default(),
+    };
+    broadcast(order, purpose, used, ticket, pass)
 }
 
 fn flush_all(flush: FlushAll, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {

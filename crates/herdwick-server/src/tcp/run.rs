@@ -152,45 +152,58 @@ impl<'a> Run<'a> {
             if self.requests.len() >= RUN_REQUESTS {
                 return Stop::Full;
             }
-            let (command, used, swallow) = match decoder.decode(&input[cursor.at..]) {
-                Decoded::NeedMore { at } => return Stop::NeedMore(at),
-                Decoded::Close if self.requests.is_empty() => return Stop::Close,
-                Decoded::Close => return Stop::Full,
-                Decoded::Command {
-                    command,
-                    used,
-                    swallow,
-                } => (command, used, swallow),
-            };
-            if let Command::Get(get) = command
-                && let Some(rest) = Rest::new(&get, input, cursor.at + used)
-            {
-                cursor.rest = Some(rest);
-                continue;
-            }
-            let Some((key, op, answer)) = mutation(&command) else {
-                if !self.requests.is_empty() {
-                    return Stop::Full;
-                }
-                return Stop::Immediate {
-                    command,
-                    used,
-                    swallow,
-                };
-            };
-            if self.answers.last().is_some_and(|last| last.is_read()) {
-                return Stop::Full;
-            }
-            let point = Point {
-                at: cursor.at,
-                keys_at: None,
-            };
-            self.push(key, op, answer, point, owners);
-            cursor.at += used;
-            if swallow > 0 {
-                return Stop::Swallow(swallow);
+            let decoded = decoder.decode(&input[cursor.at..]);
+            if let Some(stop) = self.take(decoded, input, cursor, owners) {
+                return stop;
             }
         }
+    }
+
+    /// Takes what was decoded at the cursor, if it belongs into this run.
+    fn take(
+        &mut self,
+        decoded: Decoded<'a>,
+        input: &'a [u8],
+        cursor: &mut Cursor,
+        owners: &Owners,
+    ) -> Option<Stop<'a>> {
+        let (command, used, swallow) = match decoded {
+            Decoded::NeedMore { at } => return Some(Stop::NeedMore(at)),
+            Decoded::Close if self.requests.is_empty() => return Some(Stop::Close),
+            Decoded::Close => return Some(Stop::Full),
+            Decoded::Command {
+                command,
+                used,
+                swallow,
+            } => (command, used, swallow),
+        };
+        if let Command::Get(get) = command
+            && let Some(rest) = Rest::new(&get, input, cursor.at + used)
+        {
+            cursor.rest = Some(rest);
+            return None;
+        }
+        let Some((key, op, answer)) = mutation(&command) else {
+            return Some(if self.requests.is_empty() {
+                Stop::Immediate {
+                    command,
+                    used,
+                    swallow,
+                }
+            } else {
+                Stop::Full
+            });
+        };
+        if self.answers.last().is_some_and(|last| last.is_read()) {
+            return Some(Stop::Full);
+        }
+        let point = Point {
+            at: cursor.at,
+            keys_at: None,
+        };
+        self.push(key, op, answer, point, owners);
+        cursor.at += used;
+        (swallow > 0).then_some(Stop::Swallow(swallow))
     }
 
     /// Takes the keys of a `get`, as many as there is room for; gives back what is left.
