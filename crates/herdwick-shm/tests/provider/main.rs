@@ -9,3 +9,4 @@ mod pair;
 mod party;
 mod process;
 mod seals;
+mod wire_doc;
