@@ -2,14 +2,16 @@
 
 use std::fmt::Write;
 
-use herdwick_herd::wire::{
-    Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, ReplyStatus,
+use herdwick_fabric::{Endpoint, Remote, Rkey};
+use herdwick_herd::{
+    hello::{Accept, Claim, Go, Grant, HEADER_BYTES, Refusal, Token, WorkerGrant},
+    wire::{Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, ReplyStatus},
 };
 
 const WIRE_MD: &str = include_str!("../../../docs/wire.md");
 
 /// What stands between the two markers of `section`.
-fn drawn(section: &str) -> &str {
+fn drawn(section: &str) -> &'static str {
     let (begin, end) = (
         format!("<!-- {section} -->\n\n"),
         format!("\n<!-- end of {section} -->"),
@@ -119,4 +121,122 @@ fn operations_and_statuses_have_their_codes() {
         .into_iter()
         .map(|status| (status as u8, status));
     assert_drawn("statuses", &codes(statuses));
+}
+
+/// Name, bytes from, and bytes to, of the rows of `section`.
+fn rows(section: &str) -> Vec<(&'static str, usize, usize)> {
+    let rows = drawn(section).lines().skip(2);
+    let split = |row: &'static str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let at: usize = cells[2].parse().unwrap();
+        (cells[1], at, at + cells[3].parse::<usize>().unwrap())
+    };
+    rows.map(split).collect()
+}
+
+/// Holds `bytes` against the rows of `section`, each with its number; returns how many bytes they
+/// are.
+fn assert_laid_out(section: &str, bytes: &[u8], numbers: &[(&str, u64)]) -> usize {
+    let rows = rows(section);
+    let mut end = 0;
+    for ((name, from, to), (expected, number)) in rows.iter().zip(numbers) {
+        assert_eq!((name, *from), (expected, end), "{section}");
+        let found = bytes[*from..*to].iter().rev();
+        let found = found.fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        assert_eq!(found, *number, "{section}, {name}");
+        end = *to;
+    }
+    assert_eq!(rows.len(), numbers.len(), "{section}");
+    end
+}
+
+#[test]
+fn lease_frames_have_the_header_and_the_kinds_that_are_drawn() {
+    let claim = Claim {
+        token: Token([0; 16]),
+        window: 1,
+        reply_bytes_max: 1,
+    };
+    let grant = Grant {
+        epoch: 1,
+        window: 1,
+        reply_bytes_max: 1,
+        workers: Vec::new(),
+    };
+    let accept = Accept {
+        workers: Vec::new(),
+    };
+    let frames = [
+        ("CLAIM", claim.to_frame()),
+        ("GRANT", grant.to_frame()),
+        ("ACCEPT", accept.to_frame()),
+        ("GO", Go.to_frame()),
+        ("REFUSAL", Refusal::Full.to_frame()),
+    ];
+    let mut kinds = String::from("| name | code |\n|---|---:|\n");
+    for (name, frame) in frames {
+        writeln!(kinds, "| {name} | {} |", frame[4]).unwrap();
+        let numbers = [
+            ("magic", u64::from_le_bytes(*b"HWL\0\0\0\0\0")),
+            ("version", 0),
+            ("kind", frame[4].into()),
+            ("reserved", 0),
+            ("length", (frame.len() - HEADER_BYTES) as u64),
+        ];
+        assert_eq!(assert_laid_out("frame", &frame, &numbers), HEADER_BYTES);
+    }
+    assert_drawn("kinds", &kinds);
+}
+
+#[test]
+fn claims_and_grants_are_drawn_as_they_are() {
+    let claim = Claim {
+        token: Token([0; 16]),
+        window: 0x0102_0304,
+        reply_bytes_max: 0x0506_0708,
+    };
+    let claim = &claim.to_frame()[HEADER_BYTES..];
+    let numbers = [
+        ("token", 0),
+        ("window", 0x0102_0304),
+        ("reply_bytes_max", 0x0506_0708),
+    ];
+    assert_eq!(assert_laid_out("claim", claim, &numbers), claim.len());
+
+    let remote = |n: u32| Remote {
+        rkey: Rkey(n),
+        addr: u64::from(n) << 24,
+    };
+    let worker = WorkerGrant {
+        ticket: vec![1; 3],
+        fds: 4,
+        lines: remote(5),
+        overflow: remote(6),
+        requests: Endpoint::new(&[7; 8]).unwrap(),
+        replies: Endpoint::new(&[9; 10]).unwrap(),
+    };
+    let grant = Grant {
+        epoch: 0x0a0b,
+        window: 0x100,
+        reply_bytes_max: 0x0c0d_0e0f,
+        workers: vec![worker],
+    };
+    let grant = &grant.to_frame()[HEADER_BYTES..];
+    let head = [
+        ("epoch", 0x0a0b),
+        ("window", 0x100),
+        ("reply_bytes_max", 0x0c0d_0e0f),
+        ("workers", 1),
+    ];
+    let grant = &grant[assert_laid_out("grant", grant, &head)..];
+    let worker = [
+        ("fds", 4),
+        ("lines_rkey", 5),
+        ("lines_addr", 5 << 24),
+        ("overflow_rkey", 6),
+        ("overflow_addr", 6 << 24),
+    ];
+    let blobs = &grant[assert_laid_out("worker", grant, &worker)..];
+    let blob = |len: u8, byte| [vec![len, 0], vec![byte; len.into()]].concat();
+    assert_eq!(blobs, [blob(3, 1), blob(8, 7), blob(10, 9)].concat());
 }
