@@ -114,7 +114,7 @@ pub struct QpSpec {
     pub recv_cq: CqId,
     /// Outstanding sends.
     pub send_depth: usize,
-    /// Outstanding RECVs.
+    /// Outstanding RECVs; 0 for one that only sends, or is only written to.
     pub recv_depth: usize,
 }
 

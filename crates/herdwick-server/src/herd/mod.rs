@@ -75,9 +75,9 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
     SEND_DEPTH_MIN
 };
 /// RECVs of the queue pair that only sends.
-const REPLY_RECVS: usize = 1;
-/// Most RECVs that a client's request queue pair would hold; requests are WRITTEN, never SENT.
-const REQUEST_RECVS: usize = 1;
+const REPLY_RECVS: usize = 0;
+/// RECVs of a client's request queue pair: requests are WRITTEN, never SENT.
+const REQUEST_RECVS: usize = 0;
 
 impl<D: LeaseDevice> HerdFront<D> {
     pub(crate) fn new(device: D, config: HerdConfig) -> Result<Self, HerdStartError> {

@@ -307,7 +307,7 @@ impl<D: TicketDevice> Rig<D> {
             };
             device.create_qp(port, &spec)
         };
-        let requests = queue_pair(Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 1)?;
+        let requests = queue_pair(Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 0)?;
         let replies = queue_pair(Transport::Ud, self.reply_cq, 1, recvs)?;
         let mut memory = |len| {
             let spec = RegionSpec {
