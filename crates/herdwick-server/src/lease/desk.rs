@@ -326,13 +326,15 @@ impl Desk {
         if client.connecting > 0 {
             return;
         }
-        if !send_frame(stream, &Go.to_frame(), &[]) {
-            return self.end(id);
-        }
-        client.shake.connected(now);
+        // Counted before it is told: who has a lease finds it in the statistics.
         client.live = true;
         count(&self.counters.granted);
         self.counters.live.fetch_add(1, Ordering::Relaxed);
+        if send_frame(stream, &Go.to_frame(), &[]) {
+            client.shake.connected(now);
+        } else {
+            self.end(id);
+        }
     }
 
     fn handle_revoked(&mut self, id: LeaseId) {
