@@ -297,13 +297,14 @@ fn datagrams(host: &mut Party, guest: &Reader) -> (QpId, herdwick_fabric::Addres
 #[test]
 fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
     let (mut host, guest) = meet();
-    let (qp, to) = datagrams(&mut host, &guest);
-    let number = drawn("endpoint").read(host.endpoint(qp).as_bytes(), "number");
+    let senders = [(); 2].map(|()| datagrams(&mut host, &guest));
     let table = drawn("cell");
     let mut long = 0;
     for n in 0..(130 << CELLS_LOG2) {
         let len = [3, 56, 57, 64, 65, 1000][n as usize % 6];
         let payload: Vec<u8> = (0..len).map(|at| (at + n) as u8).collect();
+        let (qp, to) = senders[n as usize / 5 % 2];
+        let number = drawn("endpoint").read(host.endpoint(qp).as_bytes(), "number");
         let imm = (n % 2 == 0).then_some(n as u32 | 1 << 31);
         let batch = [send(Payload::Inline(&payload), imm, Some(to))];
         host.port.post_send(qp, &batch).unwrap();
@@ -319,6 +320,7 @@ fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
         guest.say(UD.1, "cells_taken", n + 1);
     }
     assert_eq!(host.drops(), 0);
+    let (qp, to) = senders[0];
     let full = [send(Payload::Words(&[1]), None, Some(to))];
     for _ in 0..=1 << CELLS_LOG2 {
         host.port.post_send(qp, &full).unwrap();
