@@ -15,19 +15,19 @@ pub(crate) enum Drop {
     BadCounter,
 }
 
-/// How often each reason occurred at one port.
+/// How often each reason occurred at one port; names fit a statistics line.
 #[derive(Debug)]
 pub(crate) struct Drops([(&'static str, u64); 6]);
 
 impl Drops {
     pub(crate) const fn new() -> Self {
         Self([
-            ("no RECV posted", 0),
-            ("receiver's ring full", 0),
-            ("remote access refused", 0),
-            ("no such peer", 0),
-            ("malformed message", 0),
-            ("impossible ring counter", 0),
+            ("drop_no_recv", 0),
+            ("drop_ring_full", 0),
+            ("drop_remote_access", 0),
+            ("drop_no_peer", 0),
+            ("drop_malformed", 0),
+            ("drop_ring_counter", 0),
         ])
     }
 
