@@ -1,35 +1,34 @@
-//! Fabrics side by side on one server.
+//! Systems and fabrics side by side, run by run in turn.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::{
-    BenchError, Config, Fabric, Progress, SEED,
+    BenchError, Config, Fabric, Progress, SEED, System,
     host::{LineRtt, Machine, Placement, line_rtt, pin},
+    lines::{EchoTarget, ShmTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
+    target::Target,
     tcp::{TcpOptions, TcpTarget},
     workload::{KeySpace, Trace},
 };
 
-/// Requests in flight while the keys are stored.
+/// Requests in flight on a connection while the keys are stored.
 const FILL_PIPELINE: usize = 64;
 
-/// Measures HERD's server over each fabric of `config`, run by run in turn.
+/// Measures each system and fabric of `config`.
 ///
 /// # Errors
 /// There is no server, it went away, or it refused to hold the keys.
-pub fn herd(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     let space = config.checked()?;
     let placement = config.placement();
-    let server = match &config.server {
-        Some(address) => Server::find(address)?,
-        None => Server::start(
-            &config.program,
-            &placement.server,
-            config.workers(),
-            config.memory_mb(),
-        )?,
+    let herd = config.systems.contains(&System::Herd);
+    let server = if herd {
+        Some(server(config, &placement)?)
+    } else {
+        None
     };
     let seeds = (SEED..).take(config.clients);
     let trace = |seed| {
@@ -45,38 +44,96 @@ pub fn herd(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
         config,
         space,
         placement: &placement,
-        server: &server,
+        contenders: contenders(config, server.as_ref(), space),
+        server,
         traces: seeds.map(trace).collect(),
     };
     comparison.fill(watch)?;
     let before = rtt(&placement);
     let runs = comparison.runs(watch)?;
     let lines = BeforeAfter::lines(before, rtt(&placement));
-    let results = config.fabrics.iter().zip(&runs);
-    let results = results.map(|(fabric, runs)| Outcome::of(comparison.subject(*fabric), runs));
+    let contenders = &comparison.contenders;
+    let fabrics: Vec<_> = contenders.iter().map(|(_, fabric)| *fabric).collect();
+    let results = contenders.iter().zip(&runs);
+    let results =
+        results.map(|(contender, runs)| Outcome::of(comparison.subject(*contender), runs));
     Ok(Report {
         schema: SCHEMA,
-        manifest: manifest(config, &placement, lines),
+        manifest: manifest(config, &placement, &fabrics, lines),
         results: results.collect(),
     })
+}
+
+type Contender = (System, Fabric);
+
+fn server(config: &Config, placement: &Placement) -> Result<Server, BenchError> {
+    Ok(match &config.server {
+        Some(address) => Server::find(address)?,
+        None => Server::start(
+            &config.program,
+            &placement.server,
+            config.workers(),
+            config.memory_mb(),
+        )?,
+    })
+}
+
+/// Everything that is to be measured, in order.
+fn contenders(config: &Config, server: Option<&Server>, space: KeySpace) -> Vec<Contender> {
+    let offers_shm =
+        || server.is_some_and(|server| ShmTarget::dial(server.address, 1, space).is_ok());
+    let mut contenders = Vec::new();
+    for system in &config.systems {
+        match (system, &config.fabrics[..]) {
+            (System::Echo, _) => contenders.push((System::Echo, Fabric::Shm)),
+            (System::Herd, []) => {
+                let offered = [Fabric::Shm, Fabric::Tcp];
+                let skip = usize::from(!offers_shm());
+                contenders.extend(offered[skip..].iter().map(|fabric| (System::Herd, *fabric)));
+            }
+            (System::Herd, fabrics) => {
+                contenders.extend(fabrics.iter().map(|fabric| (System::Herd, *fabric)));
+            }
+        }
+    }
+    contenders
 }
 
 struct Comparison<'a> {
     config: &'a Config,
     space: KeySpace,
     placement: &'a Placement,
-    server: &'a Server,
+    contenders: Vec<Contender>,
+    server: Option<Server>,
     traces: Vec<Trace>,
 }
 
 impl Comparison<'_> {
+    /// Stores every key, by the fastest way that will be measured.
     fn fill(&self, watch: &mut dyn FnMut(&Progress)) -> Result<(), BenchError> {
+        let Some(server) = &self.server else {
+            return Ok(());
+        };
+        if self.contenders.contains(&(System::Herd, Fabric::Shm)) {
+            let target = ShmTarget::dial(server.address, self.config.window, self.space)?;
+            return self.fill_by(target, watch);
+        }
         let options = TcpOptions {
             connections: self.config.workers(),
             pipeline: FILL_PIPELINE,
             multiget: 1,
         };
-        let target = TcpTarget::connect(self.server.address, options, self.space)?;
+        self.fill_by(
+            TcpTarget::connect(server.address, options, self.space)?,
+            watch,
+        )
+    }
+
+    fn fill_by(
+        &self,
+        target: impl Target + Send,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
         let trace = Trace::fill(0..self.config.keys as u32);
         let bout = self.bout("fill".to_owned());
         // On a thread of its own, which may be pinned without this one being so.
@@ -92,14 +149,19 @@ impl Comparison<'_> {
         })
     }
 
-    /// The runs of each fabric, in the order of `config.fabrics`.
+    /// The runs of each contender, in order.
     fn runs(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Vec<Vec<Run>>, BenchError> {
-        let mut runs = vec![Vec::new(); self.config.fabrics.len()];
+        let contenders = self.contenders.clone();
+        let mut runs = vec![Vec::new(); contenders.len()];
         for turn in 1..=self.config.runs {
-            for (runs, fabric) in runs.iter_mut().zip(&self.config.fabrics) {
-                let name = format!("{fabric} {turn}/{}", self.config.runs);
+            for (runs, (system, fabric)) in runs.iter_mut().zip(&contenders) {
+                let name = format!(
+                    "{} over {fabric}, {turn}/{}",
+                    system.name(),
+                    self.config.runs
+                );
                 let before = rtt(self.placement);
-                let mut run = self.run(*fabric, name, watch)?;
+                let mut run = self.run((*system, *fabric), name, watch)?;
                 run.line_rtt_ns = BeforeAfter::lines(before, rtt(self.placement));
                 runs.push(run);
             }
@@ -109,23 +171,28 @@ impl Comparison<'_> {
 
     fn run(
         &mut self,
-        fabric: Fabric,
+        contender: Contender,
         name: String,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Run, BenchError> {
         let mut traces = std::mem::take(&mut self.traces);
-        let run = match fabric {
-            Fabric::Tcp => self
-                .tcp_targets()
+        let run = match (contender, &self.server) {
+            ((System::Herd, Fabric::Tcp), Some(server)) => self
+                .tcp_targets(server)
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
-            Fabric::Shm => Err(BenchError::NoWay(fabric)),
+            ((System::Herd, Fabric::Shm), Some(server)) => self
+                .shm_targets(server)
+                .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
+            _ => self
+                .echo_targets()
+                .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
         };
         self.traces = traces;
         run
     }
 
     /// The connections, spread over the clients; each client has one at least.
-    fn tcp_targets(&self) -> Result<Vec<TcpTarget>, BenchError> {
+    fn tcp_targets(&self, server: &Server) -> Result<Vec<TcpTarget>, BenchError> {
         let Config {
             connections,
             clients,
@@ -140,34 +207,45 @@ impl Comparison<'_> {
                 pipeline,
                 multiget,
             };
-            Ok(TcpTarget::connect(
-                self.server.address,
-                options,
-                self.space,
-            )?)
+            Ok(TcpTarget::connect(server.address, options, self.space)?)
         };
         (0..clients).map(target).collect()
+    }
+
+    fn shm_targets(&self, server: &Server) -> Result<Vec<ShmTarget>, BenchError> {
+        let target = |_| ShmTarget::dial(server.address, self.config.window, self.space);
+        (0..self.config.clients).map(target).collect()
+    }
+
+    fn echo_targets(&self) -> Result<Vec<EchoTarget>, BenchError> {
+        let Config {
+            clients, window, ..
+        } = *self.config;
+        let cpus = &self.placement.server[..1];
+        Ok(EchoTarget::rig(clients, window, self.space, cpus)?)
     }
 
     fn bout(&self, name: String) -> Bout<'_> {
         Bout {
             config: self.config,
+            space: self.space,
             placement: self.placement,
-            server_cpu: self.server.cpu.as_ref(),
+            server_cpu: self.server.as_ref().and_then(|server| server.cpu.as_ref()),
             name,
         }
     }
 
-    fn subject(&self, fabric: Fabric) -> Subject {
+    fn subject(&self, (system, fabric): Contender) -> Subject {
         let config = self.config;
         let tcp = |value| (fabric == Fabric::Tcp).then_some(value);
+        let server = self.server.as_ref().filter(|_| system == System::Herd);
         Subject {
-            system: "herd".to_owned(),
+            system: system.name().to_owned(),
             fabric: fabric.name().to_owned(),
-            server: Some(self.server.version.clone()),
-            workers: self.server.workers,
+            server: server.map(|server| server.version.clone()),
+            workers: server.map_or(Some(1), |server| server.workers),
             clients: config.clients,
-            window: (fabric != Fabric::Tcp).then_some(config.window),
+            window: (fabric == Fabric::Shm).then_some(config.window),
             connections: tcp(config.connections),
             pipeline: tcp(config.pipeline),
             multiget: tcp(config.multiget),
@@ -193,22 +271,20 @@ pub(crate) fn subject(config: &Config, word: Word) -> Subject {
 pub(crate) fn manifest(
     config: &Config,
     placement: &Placement,
+    fabrics: &[Fabric],
     line_rtt_ns: BeforeAfter,
 ) -> Manifest {
-    let names = config.fabrics.iter().map(|fabric| fabric.name());
-    let words: BTreeMap<_, _> = config
-        .fabrics
-        .iter()
-        .map(|fabric| (fabric.word().name(), ()))
-        .collect();
+    let names: BTreeSet<_> = fabrics.iter().map(|fabric| fabric.name()).collect();
+    let words: BTreeSet<_> = fabrics.iter().map(|fabric| fabric.word().name()).collect();
+    let join = |set: BTreeSet<&str>| set.into_iter().collect::<Vec<_>>().join(",");
     Manifest {
         commit: env!("HERDWICK_COMMIT").to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: Machine::here(placement.cpus()),
-        fabric: names.collect::<Vec<_>>().join(","),
-        word: words.into_keys().collect::<Vec<_>>().join(","),
+        fabric: join(names),
+        word: join(words),
         line_rtt_ns,
-        knobs: config.knobs(placement),
+        knobs: config.knobs(placement, fabrics),
     }
 }
 

@@ -9,7 +9,9 @@ use crate::{
 /// What to measure and how.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Fabrics, interleaved run by run.
+    /// Systems, interleaved run by run.
+    pub systems: Vec<System>,
+    /// Fabrics of [`System::Herd`], interleaved too; none: those that the server offers.
     pub fabrics: Vec<Fabric>,
     /// A running server, `HOST:PORT`; without one the benchmark starts its own.
     pub server: Option<String>,
@@ -51,6 +53,26 @@ pub struct Config {
     pub trace_steps: usize,
 }
 
+/// What answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// HERD over shared memory with an echo in the store's place: the fabric alone.
+    Echo,
+    /// A server.
+    Herd,
+}
+
+impl System {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Herd => "herd",
+        }
+    }
+}
+
 /// A way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
@@ -86,7 +108,8 @@ impl Default for Config {
     /// What a first look wants: a minute on a laptop.
     fn default() -> Self {
         Self {
-            fabrics: vec![Fabric::Tcp],
+            systems: vec![System::Herd],
+            fabrics: Vec::new(),
             server: None,
             program: PathBuf::from("herdwick"),
             mix: Mix::Ycsb(Workload::B),
@@ -185,10 +208,10 @@ impl Config {
     /// Every option for the manifest; those that only an own server, or only some fabric, has are
     /// `None` without it.
     #[must_use]
-    pub(crate) fn knobs(&self, placement: &Placement) -> Knobs {
-        let own = self.server.is_none();
-        let tcp = |value| self.fabrics.contains(&Fabric::Tcp).then_some(value);
-        let shm = |value| self.fabrics.contains(&Fabric::Shm).then_some(value);
+    pub(crate) fn knobs(&self, placement: &Placement, fabrics: &[Fabric]) -> Knobs {
+        let own = self.server.is_none() && self.systems.contains(&System::Herd);
+        let tcp = |value| fabrics.contains(&Fabric::Tcp).then_some(value);
+        let shm = |value| fabrics.contains(&Fabric::Shm).then_some(value);
         Knobs {
             server: self.server.clone(),
             workload: self.mix.name().to_owned(),

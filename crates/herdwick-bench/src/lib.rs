@@ -1,14 +1,15 @@
 //! Load, measurement and report: how fast the store, the fabrics and whole servers are, told with
 //! everything that made the figures.
 //!
-//! [`herd`] compares ways into one server: it starts one (or finds one), stores the keys, and lets
-//! clients on CPUs of their own ask for them over each fabric in turn. [`store`] measures the
-//! store alone. Both give a [`Report`]; [`Table`] shows it.
+//! [`compare`] measures ways into one server: it starts one (or finds one), stores the keys, and
+//! lets clients on CPUs of their own ask for them over each fabric in turn, beside an echo that
+//! stores nothing if asked to. [`store`] measures the store alone. Both give a [`Report`]; [`Table`] shows it.
 #![forbid(unsafe_code)]
 
 mod compare;
 mod config;
 mod host;
+mod lines;
 mod measure;
 mod pace;
 mod report;
@@ -21,11 +22,12 @@ mod workload;
 
 use std::fmt;
 
-pub use compare::herd;
+pub use compare::compare;
 pub use config::{
-    Config, ConfigError, CountError, Fabric, FabricError, SEED, parse_count, parse_size,
+    Config, ConfigError, CountError, Fabric, FabricError, SEED, System, parse_count, parse_size,
 };
 pub use host::Machine;
+pub use lines::EchoError;
 pub use report::{
     BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Report, Run, SCHEMA, Subject, Table,
     Word,
@@ -66,9 +68,17 @@ pub enum BenchError {
     /// The bare store does not fit.
     #[error(transparent)]
     Store(#[from] herdwick_mica::StoreError),
-    /// A fabric without a client.
-    #[error("there is no way to the server over {0}")]
-    NoWay(Fabric),
+    /// The echo could not be built.
+    #[error(transparent)]
+    Echo(#[from] EchoError),
+    /// The server does not offer that fabric.
+    #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
+    NoWay {
+        /// The fabric.
+        fabric: Fabric,
+        /// What happened.
+        reason: String,
+    },
     /// A client thread ended without a word.
     #[error("a client thread panicked; its words stand above")]
     Panicked,

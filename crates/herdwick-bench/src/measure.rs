@@ -17,13 +17,14 @@ use crate::{
     report::{CpuPerOp, Latency, Run},
     tally::Tally,
     target::{Load, Target},
-    workload::Trace,
+    workload::{KeySpace, Trace},
 };
 
 /// What every client of a run shares.
 #[derive(Debug)]
 pub(crate) struct Bout<'a> {
     pub(crate) config: &'a Config,
+    pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
     pub(crate) server_cpu: Option<&'a ProcessCpu>,
     /// What the progress line calls it.
@@ -129,6 +130,9 @@ impl Bout<'_> {
         mut trace: Trace,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<(), BenchError> {
+        if let Some(hash_key) = target.hash_key() {
+            trace.hash(&hash_key, &self.space);
+        }
         let clock = Stopwatch::start();
         let (mut tally, mut pace) = (Tally::new(), Pace::closed());
         let keys = trace.len() as u64;
@@ -179,6 +183,9 @@ impl Client<'_> {
     ) -> Result<Part, BenchError> {
         pin(self.bout.placement.client(self.index));
         let mut tally = Tally::new();
+        if let Some(hash_key) = target.hash_key() {
+            trace.hash(&hash_key, &self.bout.space);
+        }
         barrier.wait();
         let config = self.bout.config;
         let mut pace = self.pace();

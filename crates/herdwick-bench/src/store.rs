@@ -104,13 +104,13 @@ impl<'a> Bare<'a> {
     }
 
     fn manifest(&self, lines: BeforeAfter) -> crate::Manifest {
-        let mut manifest = manifest(self.config, &self.placement, lines);
+        let mut manifest = manifest(self.config, &self.placement, &[], lines);
         FABRIC.clone_into(&mut manifest.fabric);
         Word::Soft.name().clone_into(&mut manifest.word);
         let knobs = &mut manifest.knobs;
         knobs.batch = Some(self.config.batch);
-        (knobs.connections, knobs.pipeline, knobs.multiget) = (None, None, None);
-        (knobs.window, knobs.clients, knobs.workers, knobs.rate) = (None, None, None, None);
+        knobs.memory_mb = Some(self.config.memory_mb());
+        (knobs.clients, knobs.workers, knobs.rate) = (None, None, None);
         "get,put".clone_into(&mut knobs.workload);
         manifest
     }

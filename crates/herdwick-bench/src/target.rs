@@ -1,3 +1,5 @@
+use herdwick_mica::HashKey;
+
 use crate::{pace::Pace, tally::Tally, workload::Trace};
 
 /// A way to a server that requests can be driven through: one thread's connections, or one
@@ -16,6 +18,11 @@ pub(crate) trait Target {
         until_ns: u64,
         clock: &mut impl FnMut() -> u64,
     ) -> Result<(), DriveError>;
+
+    /// The key under which this way wants every request hashed beforehand, if it does.
+    fn hash_key(&mut self) -> Option<HashKey> {
+        None
+    }
 
     /// When the requests still in flight were due.
     fn in_flight(&self) -> impl Iterator<Item = u64>;
@@ -63,6 +70,9 @@ pub enum DriveError {
         "the server said {0:?}, which is no reply to what was asked: is it a memcached server?"
     )]
     Reply(String),
+    /// More than a request line and its overflow area hold.
+    #[error("a value of {0} bytes does not fit HERD's request: take smaller ones, or --fabric tcp")]
+    TooLarge(usize),
     /// A value larger than any of ours.
     #[error(
         "the server returned a value of {0} bytes for one of our keys: it holds data of other sizes, so flush it or use another"

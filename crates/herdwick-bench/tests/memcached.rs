@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use herdwick_bench::{Config, Dist, Fabric, Mix, Report, Workload, herd};
+use herdwick_bench::{Config, Dist, Fabric, Mix, Report, Workload, compare};
 
 /// A memcached on a port of the kernel's choice, ended with the test.
 struct Memcached {
@@ -51,7 +51,7 @@ impl Memcached {
             trace_steps: 50_000,
             ..config.clone()
         };
-        herd(&config, &mut |_| {}).unwrap()
+        compare(&config, &mut |_| {}).unwrap()
     }
 }
 

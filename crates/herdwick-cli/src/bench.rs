@@ -18,10 +18,16 @@ use herdwick_bench::{
 /// Values are checked: a miss is counted, a wrong value fails the benchmark.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
-    /// What to measure.
-    #[arg(value_enum, default_value_t = System::Herd)]
-    system: System,
-    /// Ways to the server, interleaved run by run and compared: shm, tcp (memcached's protocol).
+    /// What to measure; echo,herd measures both in turn.
+    #[arg(
+        value_enum,
+        value_delimiter = ',',
+        default_value = "herd",
+        value_name = "SYSTEM,.."
+    )]
+    systems: Vec<System>,
+    /// Ways to the server, interleaved run by run and compared: shm, tcp (memcached's protocol)
+    /// [default: what the server offers].
     #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,
     /// Measure this server instead; with --fabric tcp it may be any memcached.
@@ -88,6 +94,8 @@ pub(crate) struct BenchArgs {
 enum System {
     /// The store alone, without any fabric: reads, then writes.
     Store,
+    /// HERD over shared memory with an echo in the store's place: the fabric alone.
+    Echo,
     /// The whole server.
     Herd,
 }
@@ -121,9 +129,10 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
             let _ = stderr().flush();
         }
     };
-    let report = match args.system {
-        System::Store => herdwick_bench::store(&config, &mut watch),
-        System::Herd => herdwick_bench::herd(&config, &mut watch),
+    let report = if config.systems.is_empty() {
+        herdwick_bench::store(&config, &mut watch)
+    } else {
+        herdwick_bench::compare(&config, &mut watch)
     };
     if live {
         eprint!("\r\x1b[K");
@@ -152,11 +161,14 @@ fn present(report: &Report, json: Option<&Path>) -> ExitCode {
 
 impl BenchArgs {
     fn config(&self) -> Config {
-        let mut defaults = Config::default();
-        if !self.fabric.is_empty() {
-            self.fabric.clone_into(&mut defaults.fabrics);
-        }
+        let systems = self.systems.iter().filter_map(|system| match system {
+            System::Store => None,
+            System::Echo => Some(herdwick_bench::System::Echo),
+            System::Herd => Some(herdwick_bench::System::Herd),
+        });
         Config {
+            systems: systems.collect(),
+            fabrics: self.fabric.clone(),
             server: self.server.clone(),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
             mix: self.mix(),
@@ -175,7 +187,7 @@ impl BenchArgs {
             batch: self.batch,
             rate: self.rate.map(|rate| rate as f64),
             runs: self.runs,
-            ..defaults
+            ..Config::default()
         }
     }
 

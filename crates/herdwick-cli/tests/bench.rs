@@ -36,7 +36,7 @@ fn help_has_every_flag() {
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
-    for system in ["store", "herd"] {
+    for system in ["store", "echo", "herd"] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
 }

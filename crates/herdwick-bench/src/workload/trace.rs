@@ -46,6 +46,7 @@ impl Step {
 pub(crate) struct Trace {
     steps: Vec<Step>,
     hashes: Vec<KeyHash>,
+    hashed_by: Option<HashKey>,
     at: usize,
     cyclic: bool,
 }
@@ -67,6 +68,7 @@ impl Trace {
         Self {
             steps: generator.steps(mix, steps.max(1)),
             hashes: Vec::new(),
+            hashed_by: None,
             at: 0,
             cyclic: true,
         }
@@ -78,19 +80,24 @@ impl Trace {
         Self {
             steps: keys.map(Step::put).collect(),
             hashes: Vec::new(),
+            hashed_by: None,
             at: 0,
             cyclic: false,
         }
     }
 
-    /// Computes every step's locator hash beforehand.
+    /// Computes every step's locator hash beforehand, unless that is done.
     pub(crate) fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
+        if self.hashed_by == Some(*hash_key) {
+            return;
+        }
         let mut key = space.key_filler();
         let hash = |step: &Step| {
             space.key_digits(step.key(), &mut key);
             hash_key.hash(&key)
         };
         self.hashes = self.steps.iter().map(hash).collect();
+        self.hashed_by = Some(*hash_key);
     }
 
     /// Takes the next request; `None` at the end of a fill.
@@ -101,16 +108,28 @@ impl Trace {
         Some(step)
     }
 
-    /// Takes the next request with its locator hash.
+    /// The next request with its locator hash, left in place.
     ///
     /// # Panics
     /// On a trace without [`Trace::hash`].
     #[inline]
-    pub(crate) fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
+    pub(crate) fn peek_hashed(&mut self) -> Option<(Step, KeyHash)> {
         let step = self.peek()?;
-        let hash = self.hashes[self.at];
+        Some((step, self.hashes[self.at]))
+    }
+
+    /// Goes on to the request behind the one that was peeked at.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
         self.at += 1;
-        Some((step, hash))
+    }
+
+    /// Takes the next request with its locator hash; panics as [`Trace::peek_hashed`].
+    #[inline]
+    pub(crate) fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
+        let taken = self.peek_hashed()?;
+        self.advance();
+        Some(taken)
     }
 
     /// The next request, left in place.

@@ -1,0 +1,232 @@
+//! HERD's client at full speed: a trace laid out beforehand, slots filled and answers checked in
+//! one loop, the clock read once a pass.
+
+mod echo;
+mod slots;
+
+use std::time::Duration;
+
+use herdwick::{Direct, Options, Session};
+use herdwick_fabric::Port;
+use herdwick_herd::{Answer, Outcome, Refused, wire::ReplyStatus};
+use herdwick_mica::{Get, HashKey, Op, Put, Request};
+
+use crate::{
+    BenchError, Fabric,
+    tally::Tally,
+    target::{DriveError, Load, Target},
+    workload::{KeySpace, Step},
+};
+
+pub use echo::EchoError;
+pub(crate) use echo::EchoTarget;
+use slots::Slots;
+
+/// The client half of HERD as a driver sees it.
+trait Lines {
+    fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused>;
+    fn flush(&mut self, now: Duration);
+    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize;
+}
+
+impl<P: Port> Lines for Direct<'_, P> {
+    #[inline]
+    fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
+        Direct::submit(self, request, token)
+    }
+
+    #[inline]
+    fn flush(&mut self, now: Duration) {
+        Direct::flush(self, now);
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        Direct::poll(self, now, sink)
+    }
+}
+
+/// Requests and answers of one thread, whatever carries them.
+struct Driver {
+    space: KeySpace,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    slots: Slots,
+    /// Whether answers carry the values that were stored, or any (an echo's).
+    stored: bool,
+}
+
+impl Driver {
+    fn new(space: KeySpace, stored: bool) -> Self {
+        Self {
+            key: space.key_filler(),
+            value: vec![0; space.value_size()],
+            slots: Slots::default(),
+            space,
+            stored,
+        }
+    }
+
+    fn drive(
+        &mut self,
+        lines: &mut impl Lines,
+        load: &mut Load<'_>,
+        until_ns: u64,
+        clock: &mut impl FnMut() -> u64,
+    ) -> Result<(), DriveError> {
+        loop {
+            let now_ns = clock();
+            let now = Duration::from_nanos(now_ns);
+            self.answers(lines, load.tally, now);
+            let ended = load.trace.peek().is_none() && self.slots.is_empty();
+            if ended || now_ns >= until_ns {
+                return Ok(());
+            }
+            if self.requests(lines, load, now_ns)? {
+                lines.flush(now);
+            }
+        }
+    }
+
+    #[inline]
+    fn answers(&mut self, lines: &mut impl Lines, tally: &mut Tally, now: Duration) {
+        let Self {
+            slots,
+            space,
+            stored,
+            ..
+        } = self;
+        let now_ns = now.as_nanos() as u64;
+        lines.poll(now, &mut |token, outcome| {
+            let Some((step, start_ns)) = slots.release(token) else {
+                return;
+            };
+            tally.latency(start_ns, now_ns);
+            match &outcome {
+                Outcome::Answered(answer) => count(space, *stored, step, answer, tally),
+                Outcome::Timeout | Outcome::Unknown => tally.errors += 1,
+            }
+        });
+    }
+
+    /// Fills slots with what is due; whether there was anything.
+    #[inline]
+    fn requests(
+        &mut self,
+        lines: &mut impl Lines,
+        load: &mut Load<'_>,
+        now_ns: u64,
+    ) -> Result<bool, DriveError> {
+        let mut any = false;
+        while load.pace.is_due(now_ns) {
+            let Some((step, hash)) = load.trace.peek_hashed() else {
+                break;
+            };
+            self.space.key_digits(step.key(), &mut self.key);
+            let op = if step.is_put() {
+                self.space.value(step.key(), load.version, &mut self.value);
+                Op::Put(Put {
+                    value: &self.value,
+                    ..Put::default()
+                })
+            } else {
+                Op::Get(Get::default())
+            };
+            let request = Request {
+                hash,
+                key: &self.key,
+                op,
+            };
+            match lines.submit(&request, self.slots.next()) {
+                Ok(()) => {}
+                Err(Refused::Full) => break,
+                Err(Refused::Unencodable(_)) => {
+                    return Err(DriveError::TooLarge(self.space.value_size()));
+                }
+            }
+            self.slots.take(step, load.pace.take(1, now_ns));
+            load.trace.advance();
+            load.version = load.version.wrapping_add(u32::from(step.is_put()));
+            any = true;
+        }
+        Ok(any)
+    }
+}
+
+#[inline]
+fn count(space: &KeySpace, stored: bool, step: Step, answer: &Answer<'_>, tally: &mut Tally) {
+    match answer.status {
+        // An echo stores nothing and says so.
+        ReplyStatus::NotFound if !stored && step.is_put() => tally.puts += 1,
+        ReplyStatus::Done if step.is_put() => tally.puts += 1,
+        ReplyStatus::Done if !stored || space.check(step.key(), answer.value) => tally.hits += 1,
+        ReplyStatus::Done => tally.wrong_values += 1,
+        ReplyStatus::NotFound if !step.is_put() => tally.misses += 1,
+        _ => tally.errors += 1,
+    }
+}
+
+/// A session over shared memory, by a lease of the server's.
+pub(crate) struct ShmTarget {
+    session: Session,
+    driver: Driver,
+}
+
+/// Dialling, and whatever else the session itself waits for.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+impl ShmTarget {
+    /// Asks the server at `address` for shared memory.
+    ///
+    /// # Errors
+    /// It is not there, or grants none.
+    pub(crate) fn dial(
+        address: std::net::SocketAddr,
+        window: usize,
+        space: KeySpace,
+    ) -> Result<Self, BenchError> {
+        let no_way = |reason: String| BenchError::NoWay {
+            fabric: Fabric::Shm,
+            reason,
+        };
+        let options = Options {
+            window,
+            deadline: DEADLINE,
+            ..Options::default()
+        };
+        let text = address.to_string();
+        let address = text.parse().map_err(|_| no_way(text))?;
+        let session =
+            Session::dial(&address, &options).map_err(|error| no_way(error.to_string()))?;
+        match session.way() {
+            way if way == Fabric::Shm.name() => Ok(Self {
+                session,
+                driver: Driver::new(space, true),
+            }),
+            way => Err(no_way(format!("it offers {way} alone"))),
+        }
+    }
+}
+
+impl Target for ShmTarget {
+    fn hash_key(&mut self) -> Option<HashKey> {
+        Some(self.session.direct()?.hash_key())
+    }
+
+    fn drive(
+        &mut self,
+        load: &mut Load<'_>,
+        until_ns: u64,
+        clock: &mut impl FnMut() -> u64,
+    ) -> Result<(), DriveError> {
+        let mut direct = self.session.direct().ok_or(DriveError::Closed)?;
+        if !direct.is_live() {
+            return Err(DriveError::Closed);
+        }
+        self.driver.drive(&mut direct, load, until_ns, clock)
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = u64> {
+        self.driver.slots.started()
+    }
+}

@@ -1,0 +1,90 @@
+use crate::workload::Step;
+
+/// What each token in flight stands for. Tokens are reused, so that a few lines of memory serve
+/// any number of requests; as many come to be as are ever in flight together.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    step: Step,
+    start_ns: u64,
+    taken: bool,
+}
+
+impl Slots {
+    /// The token that [`Slots::take`] will give out.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.free
+            .last()
+            .map_or(self.slots.len() as u64, |token| u64::from(*token))
+    }
+
+    /// Gives out the next token.
+    #[inline]
+    pub(super) fn take(&mut self, step: Step, start_ns: u64) {
+        let slot = Slot {
+            step,
+            start_ns,
+            taken: true,
+        };
+        match self.free.pop() {
+            Some(token) => self.slots[token as usize] = slot,
+            None => self.slots.push(slot),
+        }
+    }
+
+    /// Takes a token back; what it stood for, if anything.
+    #[inline]
+    pub(super) fn release(&mut self, token: u64) -> Option<(Step, u64)> {
+        let slot = self
+            .slots
+            .get_mut(token as usize)
+            .filter(|slot| slot.taken)?;
+        slot.taken = false;
+        self.free.push(token as u32);
+        Some((slot.step, slot.start_ns))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// When each request in flight was due.
+    pub(super) fn started(&self) -> impl Iterator<Item = u64> + '_ {
+        let taken = self.slots.iter().filter(|slot| slot.taken);
+        taken.map(|slot| slot.start_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_and_are_used_again() {
+        let mut slots = Slots::default();
+        let tokens: Vec<u64> = (0..3)
+            .map(|i| {
+                let token = slots.next();
+                slots.take(Step::get(i), u64::from(i) * 10);
+                token
+            })
+            .collect();
+        assert_eq!(tokens, [0, 1, 2]);
+        assert_eq!(slots.release(1), Some((Step::get(1), 10)));
+        assert_eq!(slots.release(1), None, "already back");
+        assert_eq!(slots.release(9), None, "never given");
+        assert_eq!(slots.started().collect::<Vec<_>>(), [0, 20]);
+        assert_eq!(slots.next(), 1);
+        slots.take(Step::put(7), 70);
+        assert_eq!(slots.release(1), Some((Step::put(7), 70)));
+        assert!(!slots.is_empty());
+        assert!(slots.release(0).is_some() && slots.release(2).is_some());
+        assert!(slots.is_empty());
+    }
+}
