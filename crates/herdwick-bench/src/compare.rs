@@ -36,7 +36,7 @@ pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Repo
             config.mix,
             config.dist,
             config.keys,
-            config.trace_steps,
+            config.trace_steps(),
             seed,
         )
     };
@@ -183,9 +183,13 @@ impl Comparison<'_> {
             ((System::Herd, Fabric::Shm), Some(server)) => self
                 .shm_targets(server)
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
-            _ => self
-                .echo_targets()
-                .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
+            _ => self.echo_targets().and_then(|targets| {
+                let bout = Bout {
+                    server_cpu: None,
+                    ..self.bout(name)
+                };
+                bout.run(targets, &mut traces, watch)
+            }),
         };
         self.traces = traces;
         run
@@ -230,7 +234,7 @@ impl Comparison<'_> {
             config: self.config,
             space: self.space,
             placement: self.placement,
-            server_cpu: self.server.as_ref().and_then(|server| server.cpu.as_ref()),
+            server_cpu: self.server.as_ref().and_then(|server| server.cpu.clone()),
             name,
         }
     }

@@ -49,8 +49,6 @@ pub struct Config {
     pub rate: Option<f64>,
     /// Runs; the report has their medians.
     pub runs: usize,
-    /// Requests in a client's trace, which goes round.
-    pub trace_steps: usize,
 }
 
 /// What answers.
@@ -128,7 +126,6 @@ impl Default for Config {
             batch: 16,
             rate: None,
             runs: 3,
-            trace_steps: TRACE_STEPS,
         }
     }
 }
@@ -157,7 +154,6 @@ impl Config {
             ("multiget", self.multiget),
             ("batch", self.batch),
             ("runs", self.runs),
-            ("trace-steps", self.trace_steps),
             ("workers", self.workers.unwrap_or(1)),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
@@ -199,6 +195,15 @@ impl Config {
         self.memory_mb.unwrap_or(ample + MEMORY_FLOOR_MB)
     }
 
+    /// Requests in a client's trace, which goes round: fewer for few keys, whose rhythm a cache
+    /// cannot help but know.
+    #[must_use]
+    pub(crate) fn trace_steps(&self) -> usize {
+        let several =
+            usize::try_from(self.keys).map_or(TRACE_STEPS, |keys| keys.saturating_mul(16));
+        several.clamp(TRACE_STEPS / 64, TRACE_STEPS)
+    }
+
     /// Time before a measurement in which caches fill and windows open.
     #[must_use]
     pub fn warmup_seconds(&self) -> f64 {
@@ -232,7 +237,7 @@ impl Config {
             rate: self.rate,
             runs: self.runs,
             memory_mb: own.then(|| self.memory_mb()),
-            trace_steps: self.trace_steps,
+            trace_steps: self.trace_steps(),
             seed: SEED,
             server_cpus: placement.server.clone(),
             client_cpus: placement.clients.clone(),

@@ -26,7 +26,7 @@ pub(crate) struct Bout<'a> {
     pub(crate) config: &'a Config,
     pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
-    pub(crate) server_cpu: Option<&'a ProcessCpu>,
+    pub(crate) server_cpu: Option<ProcessCpu>,
     /// What the progress line calls it.
     pub(crate) name: String,
 }
@@ -199,7 +199,7 @@ impl Client<'_> {
         load.tally.clear();
 
         let leads = self.index == 0;
-        let server_cpu = || self.bout.server_cpu.filter(|_| leads)?.ns();
+        let server_cpu = || self.bout.server_cpu.as_ref().filter(|_| leads)?.ns();
         let (start_ns, client_cpu, server) = (self.clock.ns(), thread_cpu_ns(), server_cpu());
         self.drive_for(config.seconds, &mut target, &mut load)?;
         let (end_ns, client_cpu_ns) = (self.clock.ns(), thread_cpu_ns() - client_cpu);

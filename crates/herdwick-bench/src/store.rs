@@ -75,7 +75,7 @@ impl<'a> Bare<'a> {
                 Mix::GetShare(get_share),
                 dist,
                 keys,
-                self.config.trace_steps,
+                self.config.trace_steps(),
                 SEED,
             );
             trace.hash(&HASH_KEY, &self.block.space);
@@ -313,7 +313,6 @@ mod tests {
             keys: 10_000,
             seconds: 0.05,
             runs: 2,
-            trace_steps: 50_000,
             memory_mb: Some(16),
             ..Config::default()
         }

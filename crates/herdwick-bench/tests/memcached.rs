@@ -48,7 +48,6 @@ impl Memcached {
             keys: 1000,
             seconds: 0.2,
             runs: 1,
-            trace_steps: 50_000,
             ..config.clone()
         };
         compare(&config, &mut |_| {}).unwrap()

@@ -111,6 +111,11 @@ enum Letter {
 
 /// Runs the benchmark; fails when it could not be run, or when a value was wrong.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
+    let store = |system: &System| matches!(system, System::Store);
+    if args.systems.len() > 1 && args.systems.iter().any(store) {
+        eprintln!("herdwick bench: the store is measured alone: `herdwick bench store`");
+        return ExitCode::FAILURE;
+    }
     match measure(args) {
         Ok(report) => present(&report, args.json.as_deref()),
         Err(error) => {
@@ -187,7 +192,6 @@ impl BenchArgs {
             batch: self.batch,
             rate: self.rate.map(|rate| rate as f64),
             runs: self.runs,
-            ..Config::default()
         }
     }
 

@@ -96,11 +96,59 @@ fn our_own_server_answers_over_tcp_as_it_should() {
 }
 
 #[test]
+fn shared_memory_is_measured_beside_tcp_and_an_echo() {
+    let (table, report) = tiny("shm", "echo,herd --workload a --clients 2 --connections 2");
+    let results = report["results"].as_array().unwrap();
+    let of = |name| -> Vec<_> { results.iter().map(|r| r[name].as_str().unwrap()).collect() };
+    assert_eq!(of("system"), ["echo", "herd", "herd"]);
+    assert_eq!(of("fabric"), ["shm", "shm", "tcp"]);
+    assert_eq!(of("word"), ["shm", "shm", "soft"]);
+    for result in results {
+        assert_eq!(
+            (&result["errors"], &result["wrong_values"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(result["hit_ratio"], 1.0);
+        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
+    }
+    assert!(
+        table.contains("herd over shm : herd over tcp = "),
+        "{table}"
+    );
+}
+
+#[test]
+fn one_outstanding_and_an_open_loop_over_shared_memory() {
+    for (index, shape) in ["--window 1", "--rate 5K --value-size 500"]
+        .iter()
+        .enumerate()
+    {
+        let (table, report) = tiny(&format!("line{index}"), &format!("--fabric shm {shape}"));
+        let result = &report["results"][0];
+        assert_eq!(
+            (&result["errors"], &result["wrong_values"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(result["hit_ratio"], 1.0, "{shape}: {table}");
+        assert!(
+            result["latency_us"]["p50"].as_f64().unwrap() > 0.0,
+            "{shape}: {table}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_say_what_to_type() {
     for (arguments, hint) in [
         ("--dist gauss", "zipf:THETA"),
         ("--fabric carrier-pigeon", "shm, tcp"),
         ("--keys many", "1000000, 1M or 16K"),
+        ("store,herd", "`herdwick bench store`"),
+        ("echo --window 3", "power of two"),
+        (
+            "--fabric shm --value-size 8K --seconds 0.1 --keys 1K",
+            "--fabric tcp",
+        ),
         ("--pipeline 0", "--pipeline must be at least 1"),
         ("--server nowhere", "HOST:PORT"),
         ("--keys 1M --key-size 2", "raise --key-size"),
