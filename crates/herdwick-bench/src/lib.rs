@@ -3,7 +3,7 @@
 //!
 //! [`compare`] measures ways into one server: it starts one (or finds one), stores the keys, and
 //! lets clients on CPUs of their own ask for them over each fabric in turn, beside an echo that
-//! stores nothing if asked to. [`store`] measures the store alone. Both give a [`Report`]; [`Table`] shows it.
+//! stores nothing if asked to. [`store()`] measures the store alone. Both give a [`Report`]; [`Table`] shows it.
 #![forbid(unsafe_code)]
 
 mod compare;
