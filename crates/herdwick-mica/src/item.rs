@@ -22,8 +22,9 @@ pub(crate) struct Header {
     pub(crate) deadline: U32,
     pub(crate) last_access: U32,
     pub(crate) version: U64,
-    pub(crate) value_len: U32,
-    pub(crate) flags: U32,
+    /// Value length and flags: one word, because it is read back as one by the checksum, which
+    /// would have to wait for the stores of two halves.
+    pub(crate) shape: U64,
 }
 
 /// Bytes of a [`Header`].
@@ -36,7 +37,7 @@ pub(crate) const ALIGN: usize = 8;
 
 const _: () = assert!(HEADER == 32 && CRC_FROM == 16 && HEADER.is_multiple_of(ALIGN));
 const _: () = assert!(std::mem::offset_of!(Header, key_len) == 0);
-const _: () = assert!(std::mem::offset_of!(Header, value_len) == 24);
+const _: () = assert!(std::mem::offset_of!(Header, shape) == 24);
 
 /// Bits of [`Header::bits`].
 pub(crate) mod bit {
@@ -48,7 +49,23 @@ pub(crate) mod bit {
     pub(crate) const WIN_SENT: u8 = 4;
 }
 
+/// [`Header::shape`]: the value's length below 32 bits of flags.
+#[inline]
+pub(crate) fn shape(value_len: usize, flags: u32) -> U64 {
+    (u64::from(value_len as u32) | u64::from(flags) << 32).into()
+}
+
 impl Header {
+    #[inline]
+    pub(crate) fn value_len(&self) -> usize {
+        self.shape.get() as u32 as usize
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        (self.shape.get() >> 32) as u32
+    }
+
     pub(crate) fn deadline(&self) -> Deadline {
         Deadline(self.deadline.get())
     }
@@ -65,13 +82,13 @@ impl Header {
     /// Bytes of key and value.
     #[inline]
     pub(crate) fn payload(&self) -> usize {
-        self.key_len as usize + self.value_len.get() as usize
+        self.key_len as usize + self.value_len()
     }
 
     /// Bytes in the log, padding included.
     #[inline]
     pub(crate) fn footprint(&self) -> usize {
-        footprint(self.key_len as usize, self.value_len.get() as usize)
+        footprint(self.key_len as usize, self.value_len())
     }
 }
 

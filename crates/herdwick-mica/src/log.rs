@@ -1,7 +1,7 @@
 use std::io;
 
 use herdwick_mem::{Arena, prefetch_read};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::item::{ALIGN, HEADER, Header, seal};
 
@@ -160,14 +160,14 @@ impl Log {
     pub(crate) fn value(&self, at: Offset) -> &[u8] {
         let header = self.header(at);
         let from = at.0 + HEADER + header.key_len as usize;
-        &self.bytes[from..from + header.value_len.get() as usize]
+        &self.bytes[from..from + header.value_len()]
     }
 
     #[inline]
     pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
         let header = self.header(at);
         let from = at.0 + HEADER + header.key_len as usize;
-        let to = from + header.value_len.get() as usize;
+        let to = from + header.value_len();
         &mut self.bytes[from..to]
     }
 
@@ -183,10 +183,10 @@ impl Log {
 
     /// Writes an item and its checksum.
     #[inline]
-    pub(crate) fn write(&mut self, at: Offset, header: &Header, key: &[u8], value: &[u8]) {
+    pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
-        let (head, payload) = item.split_at_mut(HEADER);
-        head.copy_from_slice(header.as_bytes());
+        put_header(item, header);
+        let payload = &mut item[HEADER..];
         payload[..key.len()].copy_from_slice(key);
         payload[key.len()..].copy_from_slice(value);
         seal(item);
@@ -194,10 +194,10 @@ impl Log {
 
     /// As [`Self::write`], over an item of the same key.
     #[inline]
-    pub(crate) fn overwrite(&mut self, at: Offset, header: &Header, value: &[u8]) {
+    pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
         let payload = header.payload();
         let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
-        item[..HEADER].copy_from_slice(header.as_bytes());
+        put_header(item, header);
         item[HEADER + payload - value.len()..].copy_from_slice(value);
         seal(item);
     }
@@ -207,7 +207,7 @@ impl Log {
     pub(crate) fn write_around(
         &mut self,
         at: Offset,
-        header: &Header,
+        header: Header,
         key: &[u8],
         (front, old, back): (&[u8], Run, &[u8]),
     ) {
@@ -217,7 +217,7 @@ impl Log {
         let end = middle + old.len;
         self.bytes[value..middle].copy_from_slice(front);
         self.bytes[end..end + back.len()].copy_from_slice(back);
-        self.bytes[at.0..at.0 + HEADER].copy_from_slice(header.as_bytes());
+        put_header(&mut self.bytes[at.0..], header);
         self.bytes[at.0 + HEADER..value].copy_from_slice(key);
         self.seal(at);
     }
@@ -227,7 +227,7 @@ impl Log {
         let header = self.header(at);
         Run {
             from: at.0 + HEADER + header.key_len as usize,
-            len: header.value_len.get() as usize,
+            len: header.value_len(),
         }
     }
 
@@ -264,6 +264,14 @@ impl Log {
     }
 }
 
+/// Field by field: a header put together on the stack and copied from there would be read back
+/// wider than it was written, and wait for its own stores.
+#[inline]
+fn put_header(item: &mut [u8], header: Header) {
+    let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");
+    *to = header;
+}
+
 /// Whether two runs of the same length are equal. Keys are short: a call costs more than the loop.
 #[inline]
 fn same(a: &[u8], b: &[u8]) -> bool {
@@ -282,6 +290,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::item::shape;
 
     fn append(log: &mut Log, n: u8, value_len: usize) -> Offset {
         let header = Header {
@@ -292,8 +301,7 @@ mod tests {
             deadline: 0.into(),
             last_access: 0.into(),
             version: 0.into(),
-            value_len: (value_len as u32).into(),
-            flags: 0.into(),
+            shape: shape(value_len, 0),
         };
         let len = header.footprint();
         while log.free() < log.needs(len) {
@@ -301,7 +309,7 @@ mod tests {
             log.release(past);
         }
         let at = log.reserve(len);
-        log.write(at, &header, &[n], &vec![n; value_len]);
+        log.write(at, header, &[n], &vec![n; value_len]);
         at
     }
 

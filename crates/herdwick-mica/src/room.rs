@@ -3,7 +3,7 @@
 use crate::{
     Deadline, KeyHash, Request,
     index::Place,
-    item::Header,
+    item::{Header, footprint, shape},
     log::{Log, Offset},
     store::{Hit, Store},
 };
@@ -31,13 +31,14 @@ impl Store {
         value: &[u8],
         fresh: &Fresh,
     ) -> Offset {
-        let header = self.header(request.key, value.len(), fresh);
+        let len = footprint(request.key.len(), value.len());
         match old {
-            Some(hit) if self.may_stay(hit, header.footprint()) => {
-                self.log.overwrite(hit.at, &header, value);
+            Some(hit) if self.may_stay(hit, len) => {
+                let header = self.header(request.key, value.len(), fresh);
+                self.log.overwrite(hit.at, header, value);
                 hit.at
             }
-            _ => self.store_anew(request, old, value, &header),
+            _ => self.store_anew(request, old, value, fresh),
         }
     }
 
@@ -47,8 +48,9 @@ impl Store {
         request: &Request<'_>,
         old: Option<Hit>,
         value: &[u8],
-        header: &Header,
+        fresh: &Fresh,
     ) -> Offset {
+        let header = self.header(request.key, value.len(), fresh);
         let len = header.footprint();
         let place = old.map(|hit| self.unlink(hit));
         self.run_ahead(len, self.log.tail());
@@ -68,7 +70,7 @@ impl Store {
         let run = self.log.value_run(old.at);
         let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
         self.replace(request.hash, old, header.footprint(), |log, at| {
-            log.write_around(at, &header, request.key, (front, run, back));
+            log.write_around(at, header, request.key, (front, run, back));
         })
     }
 
@@ -128,8 +130,7 @@ impl Store {
             deadline: fresh.deadline.0.into(),
             last_access: self.now.0.into(),
             version: version.into(),
-            value_len: (value_len as u32).into(),
-            flags: fresh.flags.into(),
+            shape: shape(value_len, fresh.flags),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
 
 /// Requests whose memory is fetched ahead together.
 const CHUNK: usize = 32;
+const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
 /// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
 /// slots are then four fifths full when the log is.
 const INDEX_SHARE: usize = 9;
@@ -76,16 +77,23 @@ impl Execute for Store {
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         self.tick(clock.second);
         for (n, chunk) in batch.chunks(CHUNK).enumerate() {
-            self.prefetch(chunk);
+            let forged = self.survey(chunk);
             for (i, request) in chunk.iter().enumerate() {
                 let reply = match &request.op {
-                    Op::Get(get) if get.vivify.is_none() => self.get(&clock, request, get),
+                    Op::Get(get) if reads(&request.op) => self.get(&clock, request, get),
+                    _ if forged & 1 << i != 0 => self.refuse_key(),
                     _ => self.mutate(&clock, request),
                 };
                 sink.reply(n * CHUNK + i, &reply);
             }
         }
     }
+}
+
+/// Whether an operation stores nothing, so that a wrong hash can do no harm.
+#[inline]
+fn reads(op: &Op<'_>) -> bool {
+    matches!(op, Op::Get(get) if get.vivify.is_none())
 }
 
 /// An item that can be read.
@@ -178,10 +186,16 @@ impl Store {
         }
     }
 
-    /// The two-stage prefetch: the buckets of all requests, then the items that their tags point to.
-    fn prefetch(&self, requests: &[Request<'_>]) {
+    /// The two-stage prefetch: the buckets of all requests, then the items that their tags point
+    /// to. While the buckets come, the hashes that mutations carry are checked; the bits of the
+    /// forged ones are returned.
+    fn survey(&self, requests: &[Request<'_>]) -> u32 {
         for request in requests {
             self.index.prefetch_first(request.hash);
+        }
+        let mut forged = 0u32;
+        for (i, request) in requests.iter().enumerate() {
+            forged |= u32::from(!reads(&request.op) && !self.genuine(request)) << i;
         }
         let mut elsewhere = 0u32;
         for (i, request) in requests.iter().enumerate() {
@@ -197,13 +211,16 @@ impl Store {
             }
             elsewhere &= elsewhere - 1;
         }
+        forged
+    }
+
+    /// Whether the hash is the key's. A mutation under a wrong one would store a key twice.
+    fn genuine(&self, request: &Request<'_>) -> bool {
+        (1..=KEY_BYTES_MAX).contains(&request.key.len())
+            && self.hash_key.hash(request.key) == request.hash
     }
 
     fn mutate(&mut self, clock: &Clock, request: &Request<'_>) -> Reply<'_> {
-        if !self.genuine(request) {
-            self.counters.bad_keys += 1;
-            return Reply::bare(Status::BadKey);
-        }
         match &request.op {
             Op::Get(get) => self.get(clock, request, get),
             Op::Put(put) => self.put(clock, request, put),
@@ -212,10 +229,10 @@ impl Store {
         }
     }
 
-    /// Whether the hash is the key's. A mutation under a wrong one would store a key twice.
-    pub(crate) fn genuine(&self, request: &Request<'_>) -> bool {
-        (1..=KEY_BYTES_MAX).contains(&request.key.len())
-            && self.hash_key.hash(request.key) == request.hash
+    #[cold]
+    fn refuse_key(&mut self) -> Reply<'static> {
+        self.counters.bad_keys += 1;
+        Reply::bare(Status::BadKey)
     }
 
     pub(crate) fn too_large(&self, key: &[u8], value_len: usize) -> bool {
@@ -242,6 +259,12 @@ impl Store {
         Ok(hit)
     }
 
+    /// [`Self::lookup`], out of line: one copy for all that come after a hash.
+    #[inline(never)]
+    pub(crate) fn seek(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
+        self.lookup(request)
+    }
+
     #[cold]
     fn drop_gone(&mut self, hit: Hit) -> Absent {
         let flushed = self.log.header(hit.at).generation.get() != self.generation;
@@ -264,7 +287,7 @@ impl Store {
         let header = self.log.header(at);
         Item {
             value: self.log.value(at),
-            flags: header.flags.get(),
+            flags: header.flags(),
             version: header.version.get(),
             deadline: header.deadline(),
             fetched: header.has(bit::FETCHED),

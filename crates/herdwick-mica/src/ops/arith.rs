@@ -14,7 +14,7 @@ impl Store {
         request: &Request<'_>,
         arith: &Arith,
     ) -> Reply<'_> {
-        let hit = match self.lookup(request) {
+        let hit = match self.seek(request) {
             Ok(hit) => hit,
             Err(absent) => return self.initial(clock, request, arith, absent),
         };
@@ -57,12 +57,12 @@ impl Store {
     ) -> Option<Offset> {
         let digits = number.as_bytes();
         let old = *self.log.header(hit.at);
-        if digits.len() > old.value_len.get() as usize {
+        if digits.len() > old.value_len() {
             if self.too_large(request.key, digits.len()) {
                 return None;
             }
             let fresh = Fresh {
-                flags: old.flags.get(),
+                flags: old.flags(),
                 deadline: old.deadline(),
                 bits: 0,
                 version: arith.version,

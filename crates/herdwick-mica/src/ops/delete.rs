@@ -12,7 +12,7 @@ impl Store {
         request: &Request<'_>,
         delete: &Delete,
     ) -> Reply<'_> {
-        let hit = match self.lookup(request) {
+        let hit = match self.seek(request) {
             Ok(hit) => hit,
             Err(absent) => return absent.reply(Status::NotFound),
         };

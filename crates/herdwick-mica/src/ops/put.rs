@@ -103,11 +103,11 @@ impl Store {
         if differs(put.compare, old.version.get()) {
             return Reply::bare(Status::Exists);
         }
-        if self.too_large(request.key, old.value_len.get() as usize + put.value.len()) {
+        if self.too_large(request.key, old.value_len() + put.value.len()) {
             return Reply::bare(Status::NotStored);
         }
         let fresh = Fresh {
-            flags: old.flags.get(),
+            flags: old.flags(),
             deadline: old.deadline(),
             bits: 0,
             version: put.version,
