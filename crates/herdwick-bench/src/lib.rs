@@ -1,7 +1,7 @@
 //! Load, measurement and report: how fast the store, the fabrics and whole servers are, told with
 //! everything that made the figures.
 //!
-//! [`compare`] measures ways into one server: it starts one (or finds one), stores the keys, and
+//! [`compare()`] measures ways into one server: it starts one (or finds one), stores the keys, and
 //! lets clients on CPUs of their own ask for them over each fabric in turn, beside an echo that
 //! stores nothing if asked to. [`store()`] measures the store alone. Both give a [`Report`]; [`Table`] shows it.
 #![forbid(unsafe_code)]
