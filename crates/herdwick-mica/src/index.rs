@@ -31,7 +31,7 @@ const OVERFLOWED: u16 = 1 << 15;
 const EACH: u64 = 0x0001_0001_0001_0001;
 
 /// One slot, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
 impl Place {
@@ -54,6 +54,7 @@ impl Place {
 /// The lossy index: partial-key cuckoo hashing, two buckets a key, bounded work always.
 pub(crate) struct Index {
     buckets: Arena<Bucket>,
+    edits: u64,
 }
 
 impl Index {
@@ -62,6 +63,7 @@ impl Index {
         debug_assert!(buckets > 0 && buckets <= BUCKETS_MAX);
         Ok(Self {
             buckets: Arena::zeroed(buckets)?,
+            edits: 0,
         })
     }
 
@@ -70,8 +72,15 @@ impl Index {
         self.buckets.len() * WAYS
     }
 
+    /// Changes so far. While this stands, whatever was found is where it was.
+    #[inline]
+    pub(crate) fn edits(&self) -> u64 {
+        self.edits
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
+        self.edits += 1;
         self.buckets.as_mut_bytes().fill(0);
     }
 
@@ -96,12 +105,14 @@ impl Index {
     /// Points the entry at `offset`.
     #[inline]
     pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
+        self.edits += 1;
         self.buckets[place.bucket()].set(place.way(), tag(hash), offset);
     }
 
     /// Frees the entry.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
+        self.edits += 1;
         self.buckets[place.bucket()].set_tag(place.way(), 0);
     }
 
@@ -113,6 +124,7 @@ impl Index {
         offset: Offset,
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
+        self.edits += 1;
         let tag = tag(hash);
         let first = self.first(hash);
         let second = self.other(first, tag);
@@ -149,17 +161,15 @@ impl Index {
 
     /// Where the item of `hash` probably is, going by the tags of its first bucket.
     #[inline]
-    pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<Offset> {
-        let bucket = &self.buckets[self.first(hash)];
-        bucket.ways(tag(hash)).next().map(|way| bucket.offset(way))
+    pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<(Place, Offset)> {
+        self.find_in(self.first(hash), tag(hash), &mut |_| true)
     }
 
     /// As [`Self::guess_first`], in its other bucket.
     #[inline]
-    pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<Offset> {
+    pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<(Place, Offset)> {
         let tag = tag(hash);
-        let bucket = &self.buckets[self.other(self.first(hash), tag)];
-        bucket.ways(tag).next().map(|way| bucket.offset(way))
+        self.find_in(self.other(self.first(hash), tag), tag, &mut |_| true)
     }
 
     #[inline(always)]

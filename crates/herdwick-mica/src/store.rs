@@ -71,6 +71,10 @@ pub struct Store {
     /// When the generation ends.
     flush_at: Option<Second>,
     pub(crate) now: Second,
+    /// Where the items of the chunk at hand should be, by what the index said ...
+    guesses: [Hit; CHUNK],
+    /// ... at this number of its edits.
+    surveyed: u64,
 }
 
 impl Execute for Store {
@@ -79,10 +83,11 @@ impl Execute for Store {
         for (n, chunk) in batch.chunks(CHUNK).enumerate() {
             let forged = self.survey(chunk);
             for (i, request) in chunk.iter().enumerate() {
+                let guess = self.guesses[i];
                 let reply = match &request.op {
-                    Op::Get(get) if reads(&request.op) => self.get(&clock, request, get),
+                    Op::Get(get) if reads(&request.op) => self.get(&clock, request, get, guess),
                     _ if forged & 1 << i != 0 => self.refuse_key(),
-                    _ => self.mutate(&clock, request),
+                    _ => self.mutate(&clock, request, guess),
                 };
                 sink.reply(n * CHUNK + i, &reply);
             }
@@ -101,6 +106,16 @@ fn reads(op: &Op<'_>) -> bool {
 pub(crate) struct Hit {
     pub(crate) place: Place,
     pub(crate) at: Offset,
+}
+
+impl Default for Hit {
+    /// A guess that no key agrees with: it lies beyond any log.
+    fn default() -> Self {
+        Self {
+            place: Place::default(),
+            at: Offset(usize::MAX / 2),
+        }
+    }
 }
 
 /// Why there is none.
@@ -143,6 +158,8 @@ impl Store {
             generation: 0,
             flush_at: None,
             now: Second(1),
+            guesses: [Hit::default(); CHUNK],
+            surveyed: 0,
         })
     }
 
@@ -189,7 +206,7 @@ impl Store {
     /// The two-stage prefetch: the buckets of all requests, then the items that their tags point
     /// to. While the buckets come, the hashes that mutations carry are checked; the bits of the
     /// forged ones are returned.
-    fn survey(&self, requests: &[Request<'_>]) -> u32 {
+    fn survey(&mut self, requests: &[Request<'_>]) -> u32 {
         for request in requests {
             self.index.prefetch_first(request.hash);
         }
@@ -199,19 +216,31 @@ impl Store {
         }
         let mut elsewhere = 0u32;
         for (i, request) in requests.iter().enumerate() {
-            match self.index.guess_first(request.hash) {
-                Some(at) => self.log.prefetch(at),
-                None => elsewhere |= u32::from(self.index.prefetch_other(request.hash)) << i,
+            let guess = self.index.guess_first(request.hash);
+            if guess.is_none() {
+                elsewhere |= u32::from(self.index.prefetch_other(request.hash)) << i;
             }
+            self.expect(i, guess);
         }
         while elsewhere != 0 {
-            let request = &requests[elsewhere.trailing_zeros() as usize];
-            if let Some(at) = self.index.guess_other(request.hash) {
-                self.log.prefetch(at);
-            }
+            let i = elsewhere.trailing_zeros() as usize;
+            self.expect(i, self.index.guess_other(requests[i].hash));
             elsewhere &= elsewhere - 1;
         }
+        self.surveyed = self.index.edits();
         forged
+    }
+
+    /// Notes where the item of request `i` of the chunk should be.
+    #[inline]
+    fn expect(&mut self, i: usize, guess: Option<(Place, Offset)>) {
+        self.guesses[i] = match guess {
+            Some((place, at)) => {
+                self.log.prefetch(at);
+                Hit { place, at }
+            }
+            None => Hit::default(),
+        };
     }
 
     /// Whether the hash is the key's. A mutation under a wrong one would store a key twice.
@@ -220,10 +249,10 @@ impl Store {
             && self.hash_key.hash(request.key) == request.hash
     }
 
-    fn mutate(&mut self, clock: &Clock, request: &Request<'_>) -> Reply<'_> {
+    fn mutate(&mut self, clock: &Clock, request: &Request<'_>, guess: Hit) -> Reply<'_> {
         match &request.op {
-            Op::Get(get) => self.get(clock, request, get),
-            Op::Put(put) => self.put(clock, request, put),
+            Op::Get(get) => self.get(clock, request, get, guess),
+            Op::Put(put) => self.put(clock, request, put, guess),
             Op::Delete(delete) => self.delete(clock, request, delete),
             Op::Arith(arith) => self.arith(clock, request, arith),
         }
@@ -244,25 +273,35 @@ impl Store {
         self.sequence
     }
 
-    /// The item of a key, unless it has expired or was flushed; then it is taken out.
+    /// The item of a key, unless it has expired or was flushed; then it is taken out. The guess
+    /// for the request saves the search if nothing moved since it was made.
     #[inline(always)]
-    pub(crate) fn lookup(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
+    pub(crate) fn lookup(&mut self, request: &Request<'_>, guess: Hit) -> Result<Hit, Absent> {
         let log = &self.log;
-        let found = self.index.find(request.hash, |at| log.is(at, request.key));
-        let Some((place, at)) = found else {
-            return Err(Absent::default());
-        };
-        let hit = Hit { place, at };
-        if self.gone(at) {
-            return Err(self.drop_gone(hit));
+        if self.index.edits() == self.surveyed && log.is(guess.at, request.key) {
+            return self.unless_gone(guess);
         }
-        Ok(hit)
+        self.seek(request)
     }
 
-    /// [`Self::lookup`], out of line: one copy for all that come after a hash.
+    /// [`Self::lookup`] without a guess.
     #[inline(never)]
     pub(crate) fn seek(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
-        self.lookup(request)
+        let log = &self.log;
+        let found = self.index.find(request.hash, |at| log.is(at, request.key));
+        match found {
+            Some((place, at)) => self.unless_gone(Hit { place, at }),
+            None => Err(Absent::default()),
+        }
+    }
+
+    #[inline(always)]
+    fn unless_gone(&mut self, hit: Hit) -> Result<Hit, Absent> {
+        if self.gone(hit.at) {
+            Err(self.drop_gone(hit))
+        } else {
+            Ok(hit)
+        }
     }
 
     #[cold]

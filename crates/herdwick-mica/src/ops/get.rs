@@ -7,8 +7,14 @@ use crate::{
 
 impl Store {
     #[inline(always)]
-    pub(crate) fn get(&mut self, clock: &Clock, request: &Request<'_>, get: &Get) -> Reply<'_> {
-        match self.lookup(request) {
+    pub(crate) fn get(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        get: &Get,
+        guess: Hit,
+    ) -> Reply<'_> {
+        match self.lookup(request, guess) {
             Ok(hit) => self.read(clock, request, get, hit),
             Err(absent) => self.miss(clock, request, get, absent),
         }

@@ -8,11 +8,17 @@ use crate::{
 
 impl Store {
     #[inline]
-    pub(crate) fn put(&mut self, clock: &Clock, request: &Request<'_>, put: &Put<'_>) -> Reply<'_> {
+    pub(crate) fn put(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        put: &Put<'_>,
+        guess: Hit,
+    ) -> Reply<'_> {
         if self.too_large(request.key, put.value.len()) {
             return self.refuse(request, put);
         }
-        match self.lookup(request) {
+        match self.lookup(request, guess) {
             Ok(hit) => match put.mode {
                 Mode::Set | Mode::Replace => self.put_over(clock, request, put, hit),
                 Mode::Add => Reply::bare(Status::NotStored),
@@ -29,7 +35,7 @@ impl Store {
     fn refuse(&mut self, request: &Request<'_>, put: &Put<'_>) -> Reply<'_> {
         if put.mode == Mode::Set
             && put.compare.is_none()
-            && let Ok(hit) = self.lookup(request)
+            && let Ok(hit) = self.seek(request)
         {
             self.unlink(hit);
         }
