@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
     host::{LineRtt, Machine, Placement, line_rtt, pin},
+    hostile::{Neighbour, Process},
     lines::{EchoTarget, ShmTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
@@ -24,8 +25,7 @@ const FILL_PIPELINE: usize = 64;
 pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     let space = config.checked()?;
     let placement = config.placement();
-    let herd = config.systems.contains(&System::Herd);
-    let server = if herd {
+    let server = if config.needs_server() {
         Some(server(config, &placement)?)
     } else {
         None
@@ -85,7 +85,7 @@ fn contenders(config: &Config, server: Option<&Server>, space: KeySpace) -> Vec<
     let mut contenders = Vec::new();
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
-            (System::Echo, _) => contenders.push((System::Echo, Fabric::Shm)),
+            (System::Echo | System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
             (System::Herd, []) => {
                 let offered = [Fabric::Shm, Fabric::Tcp];
                 let skip = usize::from(!offers_shm());
@@ -114,7 +114,8 @@ impl Comparison<'_> {
         let Some(server) = &self.server else {
             return Ok(());
         };
-        if self.contenders.contains(&(System::Herd, Fabric::Shm)) {
+        let shm = |(system, fabric): &Contender| *system != System::Echo && *fabric == Fabric::Shm;
+        if self.contenders.iter().any(shm) {
             let target = ShmTarget::dial(server.address, self.config.window, self.space)?;
             return self.fill_by(target, watch);
         }
@@ -183,6 +184,11 @@ impl Comparison<'_> {
             ((System::Herd, Fabric::Shm), Some(server)) => self
                 .shm_targets(server)
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
+            ((System::Beside(neighbour), _), Some(server)) => {
+                let _beside = self.neighbour(neighbour, server)?;
+                self.shm_targets(server)
+                    .and_then(|targets| self.bout(name).run(targets, &mut traces, watch))
+            }
             _ => self.echo_targets().and_then(|targets| {
                 let bout = Bout {
                     server_cpu: None,
@@ -221,6 +227,18 @@ impl Comparison<'_> {
         (0..self.config.clients).map(target).collect()
     }
 
+    /// On a CPU of its own, where there is one beside the server's and the clients'; else on the
+    /// clients'.
+    fn neighbour(&self, kind: Neighbour, server: &Server) -> Result<Process, BenchError> {
+        let Config {
+            clients, program, ..
+        } = self.config;
+        let cpus = &self.placement.clients;
+        let spare = cpus.get(*clients..).filter(|spare| !spare.is_empty());
+        let cpus = spare.unwrap_or(cpus);
+        Ok(Process::start(program, kind, server.address, cpus)?)
+    }
+
     fn echo_targets(&self) -> Result<Vec<EchoTarget>, BenchError> {
         let Config {
             clients, window, ..
@@ -242,8 +260,13 @@ impl Comparison<'_> {
     fn subject(&self, (system, fabric): Contender) -> Subject {
         let config = self.config;
         let tcp = |value| (fabric == Fabric::Tcp).then_some(value);
-        let server = self.server.as_ref().filter(|_| system == System::Herd);
+        let server = self.server.as_ref().filter(|_| system != System::Echo);
+        let beside = match system {
+            System::Beside(neighbour) => Some(neighbour.name().to_owned()),
+            System::Echo | System::Herd => None,
+        };
         Subject {
+            beside,
             system: system.name().to_owned(),
             fabric: fabric.name().to_owned(),
             server: server.map(|server| server.version.clone()),

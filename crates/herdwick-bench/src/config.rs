@@ -1,6 +1,7 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::{
+    Neighbour,
     host::{Placement, allowed_cpus},
     report::{Knobs, Word},
     workload::{Dist, KeySpace, KeySpaceError, Mix, TRACE_STEPS, Workload},
@@ -58,6 +59,8 @@ pub enum System {
     Echo,
     /// A server.
     Herd,
+    /// A server, and a neighbour of the client's on the same host.
+    Beside(Neighbour),
 }
 
 impl System {
@@ -67,6 +70,7 @@ impl System {
         match self {
             Self::Echo => "echo",
             Self::Herd => "herd",
+            Self::Beside(_) => "hostile",
         }
     }
 }
@@ -174,6 +178,11 @@ impl Config {
         Ok(KeySpace::new(self.keys, self.key_size, self.value_size)?)
     }
 
+    /// Whether anything is measured that a server answers.
+    pub(crate) fn needs_server(&self) -> bool {
+        self.systems.iter().any(|system| *system != System::Echo)
+    }
+
     /// Workers of an own server.
     #[must_use]
     pub fn workers(&self) -> usize {
@@ -214,7 +223,7 @@ impl Config {
     /// `None` without it.
     #[must_use]
     pub(crate) fn knobs(&self, placement: &Placement, fabrics: &[Fabric]) -> Knobs {
-        let own = self.server.is_none() && self.systems.contains(&System::Herd);
+        let own = self.server.is_none() && self.needs_server();
         let tcp = |value| fabrics.contains(&Fabric::Tcp).then_some(value);
         let shm = |value| fabrics.contains(&Fabric::Shm).then_some(value);
         Knobs {

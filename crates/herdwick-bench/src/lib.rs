@@ -9,6 +9,7 @@
 mod compare;
 mod config;
 mod host;
+mod hostile;
 mod lines;
 mod measure;
 mod pace;
@@ -27,7 +28,8 @@ pub use config::{
     Config, ConfigError, CountError, Fabric, FabricError, SEED, System, parse_count, parse_size,
 };
 pub use host::Machine;
-pub use lines::EchoError;
+pub use hostile::{LeaseError, Neighbour, neighbour};
+pub use lines::RigError;
 pub use report::{
     BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Report, Run, SCHEMA, Subject, Table,
     Word,
@@ -68,9 +70,9 @@ pub enum BenchError {
     /// The bare store does not fit.
     #[error(transparent)]
     Store(#[from] herdwick_mica::StoreError),
-    /// The echo could not be built.
+    /// HERD's objects could not be made.
     #[error(transparent)]
-    Echo(#[from] EchoError),
+    Rig(#[from] RigError),
     /// The server does not offer that fabric.
     #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
     NoWay {

@@ -55,7 +55,7 @@ pub enum ServerError {
         reply: String,
     },
     /// Our own did not start.
-    #[error("`{program} serve` did not start: {reason}; its own words stand above")]
+    #[error("`{program}` did not start: {reason}; its own words stand above")]
     NotStarted {
         /// What we ran.
         program: String,
@@ -93,7 +93,7 @@ impl Server {
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let not_started = |reason: String| ServerError::NotStarted {
-            program: program.display().to_string(),
+            program: format!("{} serve", program.display()),
             reason,
         };
         // A child inherits the CPUs of the thread that starts it; nobody else's change.

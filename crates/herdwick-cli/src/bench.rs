@@ -2,14 +2,15 @@
 
 use std::{
     io::{IsTerminal, Write, stderr, stdout},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::{Args, ValueEnum};
 use herdwick_bench::{
-    BenchError, Config, Dist, Fabric, Mix, Progress, Report, Table, Workload, parse_count,
-    parse_size,
+    self as bench, BenchError, Config, Dist, Fabric, Mix, Neighbour, Progress, Report, Table,
+    Workload, parse_count, parse_size,
 };
 
 /// Measure: the store alone, or a whole server over each way in, with what made every figure.
@@ -98,6 +99,40 @@ enum System {
     Echo,
     /// The whole server.
     Herd,
+    /// The server, with a neighbour on the host that writes random words over its own shared
+    /// memory, against one that only uses as much CPU.
+    Hostile,
+}
+
+/// What `herdwick bench hostile` starts; no command for people.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NeighbourArgs {
+    #[arg(value_enum)]
+    kind: Kind,
+    server: SocketAddr,
+    #[arg(value_delimiter = ',')]
+    cpus: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Scribbler,
+    Spinner,
+}
+
+/// Runs until standard input ends.
+pub(crate) fn neighbour(args: &NeighbourArgs) -> ExitCode {
+    let kind = match args.kind {
+        Kind::Scribbler => Neighbour::Scribbler,
+        Kind::Spinner => Neighbour::Spinner,
+    };
+    match bench::neighbour(kind, args.server, &args.cpus) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("herdwick bench-neighbour: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -135,9 +170,9 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
         }
     };
     let report = if config.systems.is_empty() {
-        herdwick_bench::store(&config, &mut watch)
+        bench::store(&config, &mut watch)
     } else {
-        herdwick_bench::compare(&config, &mut watch)
+        bench::compare(&config, &mut watch)
     };
     if live {
         eprint!("\r\x1b[K");
@@ -166,13 +201,17 @@ fn present(report: &Report, json: Option<&Path>) -> ExitCode {
 
 impl BenchArgs {
     fn config(&self) -> Config {
-        let systems = self.systems.iter().filter_map(|system| match system {
-            System::Store => None,
-            System::Echo => Some(herdwick_bench::System::Echo),
-            System::Herd => Some(herdwick_bench::System::Herd),
+        let systems = self.systems.iter().flat_map(|system| match system {
+            System::Store => &[][..],
+            System::Echo => &[bench::System::Echo],
+            System::Herd => &[bench::System::Herd],
+            System::Hostile => &[
+                bench::System::Beside(Neighbour::Scribbler),
+                bench::System::Beside(Neighbour::Spinner),
+            ],
         });
         Config {
-            systems: systems.collect(),
+            systems: systems.copied().collect(),
             fabrics: self.fabric.clone(),
             server: self.server.clone(),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),

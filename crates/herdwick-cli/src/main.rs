@@ -27,6 +27,8 @@ enum Command {
     Stats(client::StatsArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchNeighbour(bench::NeighbourArgs),
 }
 
 fn main() -> ExitCode {
@@ -38,5 +40,6 @@ fn main() -> ExitCode {
         Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::BenchNeighbour(args) => bench::neighbour(&args),
     }
 }

@@ -36,7 +36,7 @@ fn help_has_every_flag() {
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
-    for system in ["store", "echo", "herd"] {
+    for system in ["store", "echo", "herd", "hostile"] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
 }
@@ -135,6 +135,26 @@ fn one_outstanding_and_an_open_loop_over_shared_memory() {
             "{shape}: {table}"
         );
     }
+}
+
+#[test]
+fn a_scribbling_neighbour_is_compared_with_a_busy_one() {
+    let (table, report) = tiny("hostile", "hostile --window 16 --workers 2");
+    let results = report["results"].as_array().unwrap();
+    let beside: Vec<_> = results.iter().map(|result| &result["beside"]).collect();
+    assert_eq!(beside, ["scribbler", "spinner"]);
+    for result in results {
+        assert_eq!(
+            (&result["errors"], &result["wrong_values"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(result["hit_ratio"], 1.0);
+        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
+    }
+    assert!(
+        table.contains("beside a scribbler : hostile over shm beside a spinner = "),
+        "{table}"
+    );
 }
 
 #[test]

@@ -7,75 +7,35 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use herdwick_fabric::{
-    Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Device, OpenError, PdId, Port,
-    PortLimits, QpId, QpSpec, RegionId, RegionSpec, Scope, Transport,
+    Access, AddressHandle, ControlError, CqId, CqSpec, Device, Port, PortLimits, QpId, RegionId,
+    RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    AttachError, BATCH, Chunk, ClientOptions, ClientSetupError, ClientSide, Echo, Outcome, Refused,
-    SEND_DEPTH_MIN, ServerOptions, ServerOptionsError, ServerSide, WorkerLane,
+    BATCH, Chunk, Echo, SEND_DEPTH_MIN, ServerOptions, ServerSide,
     wire::{Epoch, Window},
 };
-use herdwick_mica::{Clock, HashKey, Request, Second};
+use herdwick_mica::{Clock, HashKey, Second};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort};
 
-use super::{Driver, Lines};
+use super::{
+    Driver,
+    rig::{End, Guest, REPLY_BYTES_MAX, RigError, local, queue_pair},
+};
 use crate::{
     host::pin,
     target::{DriveError, Load, Target},
     workload::KeySpace,
 };
 
-/// The rig could not be built.
-#[derive(Debug, thiserror::Error)]
-pub enum EchoError {
-    /// A port could not be opened.
-    #[error("opening a port: {0}")]
-    Open(#[from] OpenError),
-    /// The provider refused an object.
-    #[error("setting up the fabric: {0}")]
-    Control(#[from] ControlError),
-    /// Two queue pairs did not meet.
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
-    /// A domain was not taken up.
-    #[error("taking up a domain: {0}")]
-    Ticket(#[from] herdwick_shm::AttachError),
-    /// HERD's server half.
-    #[error("setting up HERD's server: {0}")]
-    Server(#[from] ServerOptionsError),
-    /// HERD's server half, for one client.
-    #[error("attaching a client: {0}")]
-    Attach(#[from] AttachError),
-    /// HERD's client half.
-    #[error("setting up HERD's client: {0}")]
-    Client(#[from] ClientSetupError),
-    /// No thread.
-    #[error("starting a thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// A window that HERD has not.
-    #[error("--window is a power of two from 1 to {max}, not {0}", max = Window::MAX)]
-    Window(usize),
-    /// Values that do not travel in a reply.
-    #[error("the echo has values up to {REPLY_BYTES_MAX} bytes, head included")]
-    Value,
-}
-
-/// Largest reply, as the client that people link has it.
-const REPLY_BYTES_MAX: usize = 4096;
-/// RECVs beyond the window.
-const RECV_SLACK: usize = 16;
 /// Replies on their way.
 const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
     2 * BATCH
 } else {
     SEND_DEPTH_MIN
 };
-/// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
-const NEVER: Duration = Duration::from_secs(1 << 30);
 /// Nothing expires in an echo.
 const CLOCK: Clock = Clock {
     epoch_unix: 0,
@@ -91,43 +51,21 @@ pub(crate) struct EchoTarget {
     _server: Arc<Server>,
 }
 
-struct End {
-    port: ShmPort,
-    side: ClientSide,
-}
-
-impl Lines for End {
-    #[inline]
-    fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        self.side.submit(request, token).map(drop)
-    }
-
-    #[inline]
-    fn flush(&mut self, now: Duration) {
-        self.side.flush(&mut self.port, now);
-    }
-
-    #[inline]
-    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
-        self.side.poll(&mut self.port, now, sink)
-    }
-}
-
 impl EchoTarget {
     /// Starts an echo on `cpus` and connects `clients` clients to it.
     ///
     /// # Errors
-    /// [`EchoError`].
+    /// [`RigError`].
     pub(crate) fn rig(
         clients: usize,
         window: usize,
         space: KeySpace,
         cpus: &[usize],
-    ) -> Result<Vec<Self>, EchoError> {
+    ) -> Result<Vec<Self>, RigError> {
         if space.value_size() + herdwick_herd::REPLY_BYTES_MIN > REPLY_BYTES_MAX {
-            return Err(EchoError::Value);
+            return Err(RigError::Value);
         }
-        let window = Window::new(window).ok_or(EchoError::Window(window))?;
+        let window = Window::new(window).ok_or(RigError::Window(window))?;
         let mut host = Host::new(clients)?;
         let ends = (0..clients).map(|_| host.admit(window));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
@@ -167,7 +105,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(mut host: Host, value_size: usize, cpus: Vec<usize>) -> Result<Self, EchoError> {
+    fn start(mut host: Host, value_size: usize, cpus: Vec<usize>) -> Result<Self, RigError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let run = move || {
@@ -206,7 +144,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(clients: usize) -> Result<Self, EchoError> {
+    fn new(clients: usize) -> Result<Self, RigError> {
         let device = ShmDevice::host(PdSize::default());
         let mut port = device.open_port(&PortLimits {
             pds: clients + 1,
@@ -217,9 +155,9 @@ impl Host {
         })?;
         let own = device.create_pd(&mut port)?;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth: 2 * clients })?;
-        let depth = SEND_DEPTH + 1;
+        let depth = SEND_DEPTH;
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let spec = queue_pair(own, Transport::Ud, reply_cq, SEND_DEPTH, 1);
+        let spec = queue_pair(own, Transport::Ud, reply_cq, SEND_DEPTH, 0);
         let replies = device.create_qp(&mut port, &spec)?;
         let capabilities = device.capabilities();
         let reply_bytes_max = REPLY_BYTES_MAX.min(capabilities.datagram_bytes_max);
@@ -246,10 +184,10 @@ impl Host {
     }
 
     /// Makes a domain for a client, and the client in it.
-    fn admit(&mut self, window: Window) -> Result<End, EchoError> {
+    fn admit(&mut self, window: Window) -> Result<End, RigError> {
         let Self { device, port, .. } = self;
         let pd = device.create_pd(port)?;
-        let spec = queue_pair(pd, Transport::Uc, self.request_cq, 1, 1);
+        let spec = queue_pair(pd, Transport::Uc, self.request_cq, 1, 0);
         let requests = device.create_qp(port, &spec)?;
         let mut memory = |len| {
             let (access, scope) = (Access::WRITE, Scope::Qp(requests));
@@ -257,12 +195,13 @@ impl Host {
         };
         let lines = memory(window.line_bytes())?;
         let overflow = memory(window.overflow_bytes())?;
-        let mut guest = Guest::new(window)?;
+        let mut guest = Guest::new(window, 1)?;
         let ticket = device.ticket(port, pd)?;
         let (requests_peer, replies_peer) = guest.join(
             ticket,
             &device.endpoint(port, requests)?,
             [device.remote(port, lines)?, device.remote(port, overflow)?],
+            epoch(),
         )?;
         device.connect(port, requests, &requests_peer)?;
         let address = device.create_address(port, self.replies, &replies_peer)?;
@@ -275,8 +214,8 @@ impl Host {
         window: Window,
         regions: [RegionId; 2],
         address: AddressHandle,
-    ) -> Result<(), EchoError> {
-        let unknown = EchoError::Control(ControlError::Unknown("region"));
+    ) -> Result<(), RigError> {
+        let unknown = RigError::Control(ControlError::Unknown("region"));
         let [Some(lines), Some(overflow)] = regions.map(|id| self.port.region(id).cloned()) else {
             return Err(unknown);
         };
@@ -290,117 +229,6 @@ impl Host {
         })?;
         Ok(())
     }
-}
-
-/// A client's objects, as they come together.
-struct Guest {
-    device: ShmDevice,
-    port: ShmPort,
-    window: Window,
-    request_cq: CqId,
-    reply_cq: CqId,
-    lanes: Vec<WorkerLane>,
-}
-
-impl Guest {
-    fn new(window: Window) -> Result<Self, EchoError> {
-        let device = ShmDevice::guest();
-        let mut port = device.open_port(&PortLimits {
-            pds: 1,
-            qps: 2,
-            cqs: 2,
-            regions: 2,
-            addresses: 1,
-        })?;
-        let depth = window.slots() + RECV_SLACK + 1;
-        let requests = CqSpec {
-            depth: SEND_DEPTH_MIN + 1,
-        };
-        Ok(Self {
-            request_cq: device.create_cq(&mut port, &requests)?,
-            reply_cq: device.create_cq(&mut port, &CqSpec { depth })?,
-            lanes: Vec::with_capacity(1),
-            window,
-            device,
-            port,
-        })
-    }
-
-    /// Takes up a domain; the endpoints of its request and reply queue pairs.
-    fn join(
-        &mut self,
-        ticket: herdwick_shm::PdTicket,
-        server: &herdwick_fabric::Endpoint,
-        [lines, overflow]: [herdwick_fabric::Remote; 2],
-    ) -> Result<(herdwick_fabric::Endpoint, herdwick_fabric::Endpoint), EchoError> {
-        let (device, port) = (&self.device, &mut self.port);
-        let pd = device.attach(port, ticket)?;
-        let recvs = self.window.slots() + RECV_SLACK;
-        let spec = queue_pair(pd, Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 1);
-        let requests = device.create_qp(port, &spec)?;
-        let spec = queue_pair(pd, Transport::Ud, self.reply_cq, 1, recvs);
-        let replies = device.create_qp(port, &spec)?;
-        self.lanes.push(WorkerLane {
-            epoch: epoch(),
-            requests,
-            replies,
-            lines,
-            overflow,
-            receive: local(device, port, pd, recvs * REPLY_BYTES_MAX)?,
-            stage: local(device, port, pd, self.window.overflow_bytes())?,
-        });
-        device.connect(port, requests, server)?;
-        Ok((
-            device.endpoint(port, requests)?,
-            device.endpoint(port, replies)?,
-        ))
-    }
-
-    fn finish(mut self) -> Result<End, EchoError> {
-        let options = ClientOptions {
-            window: self.window,
-            recv_slack: RECV_SLACK,
-            reply_bytes_max: REPLY_BYTES_MAX,
-            request_cq: self.request_cq,
-            reply_cq: self.reply_cq,
-            postlist_max: self.device.capabilities().postlist_max,
-            retry_after: NEVER,
-            retry_after_max: NEVER,
-            deadline: NEVER,
-        };
-        let side = ClientSide::new(&mut self.port, options, self.lanes)?;
-        Ok(End {
-            port: self.port,
-            side,
-        })
-    }
-}
-
-fn queue_pair(
-    pd: PdId,
-    transport: Transport,
-    cq: CqId,
-    send_depth: usize,
-    recv_depth: usize,
-) -> QpSpec {
-    QpSpec {
-        pd,
-        transport,
-        send_cq: cq,
-        recv_cq: cq,
-        send_depth,
-        recv_depth,
-    }
-}
-
-fn local(
-    device: &ShmDevice,
-    port: &mut ShmPort,
-    pd: PdId,
-    len: usize,
-) -> Result<RegionId, ControlError> {
-    let (access, scope) = (Access::LOCAL, Scope::Pd);
-    device.allocate_region(port, pd, &RegionSpec { len, access, scope })
 }
 
 /// Any epoch but 0: this memory has had no lease before.

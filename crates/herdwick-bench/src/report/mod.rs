@@ -145,6 +145,8 @@ pub struct Outcome {
 )]
 pub struct Subject {
     pub system: String,
+    /// Who else was at the client's elbow.
+    pub beside: Option<String>,
     pub fabric: String,
     /// A [`Word`].
     pub word: String,

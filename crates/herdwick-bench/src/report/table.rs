@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{BeforeAfter, Outcome, Report};
+use super::{BeforeAfter, Outcome, Report, Subject};
 
 /// A report as a person reads it: what was measured on what, a line per result, ratios between
 /// fabrics, and a warning for whatever makes a figure doubtful.
@@ -75,7 +75,7 @@ fn row(result: &Outcome) -> [String; 12] {
     };
     let cpu = [result.cpu_ns_per_op.server, result.cpu_ns_per_op.client];
     [
-        subject.system.clone(),
+        system(subject),
         subject.fabric.clone(),
         format!("{} {:.0}%", subject.workload, subject.get_share * 100.0),
         clients(result),
@@ -94,6 +94,20 @@ fn row(result: &Outcome) -> [String; 12] {
         cpu.map(whole).join("+"),
         line_rtt(&result.line_rtt_ns),
     ]
+}
+
+fn system(subject: &Subject) -> String {
+    match &subject.beside {
+        Some(beside) => format!("{}, {beside}", subject.system),
+        None => subject.system.clone(),
+    }
+}
+
+/// Which line of the table is meant.
+fn title(subject: &Subject) -> String {
+    let beside = subject.beside.as_ref();
+    let beside = beside.map_or_else(String::new, |beside| format!(" beside a {beside}"));
+    format!("{} over {}{beside}", subject.system, subject.fabric)
 }
 
 /// How many clients ask how: `2 w32`, or `1 c50 p4 m100`.
@@ -173,18 +187,16 @@ fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
     let Some((last, others)) = results.split_last() else {
         return Ok(());
     };
-    let same = |other: &&Outcome| {
+    let differs = |other: &&Outcome| {
         let (a, b) = (&other.subject, &last.subject);
-        a.workload == b.workload && (&a.system, &a.fabric) != (&b.system, &b.fabric)
+        a.workload == b.workload && title(a) != title(b)
     };
-    for other in others.iter().filter(same) {
+    for other in others.iter().filter(differs) {
         writeln!(
             f,
-            "{} over {} : {} over {} = {:.2}",
-            other.subject.system,
-            other.subject.fabric,
-            last.subject.system,
-            last.subject.fabric,
+            "{} : {} = {:.2}",
+            title(&other.subject),
+            title(&last.subject),
             other.ops_per_s / last.ops_per_s
         )?;
     }

@@ -1,0 +1,170 @@
+//! A lease taken by hand, so that its memory can be written without going through any library.
+
+use std::{
+    io::{self, BufRead, BufReader, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    net::{SocketAddr, TcpStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_herd::{
+    hello::{
+        Accept, BootId, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, HELLO_BYTES_MAX, Header,
+        Hello, Kind, LineError, Offer, ShmOffer, TICKET_FDS_MAX, WORKERS_MAX, WorkerAccept,
+        WorkerGrant,
+    },
+    wire::{Epoch, Window},
+};
+use herdwick_mem::{Access, Mapping, Span};
+use herdwick_shm::PdTicket;
+use rustix::{
+    cmsg_space,
+    fs::fstat,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+
+use crate::lines::{Guest, REPLY_BYTES_MAX, RigError};
+
+/// How often a lease must be heard of.
+pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
+/// Each answer of the server's must come within this.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Slots that the scribbler claims: a client's largest window, so the most lines to poll.
+const WINDOW: usize = Window::MAX;
+
+/// There is nothing to scribble on.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// A socket failed.
+    #[error("taking a lease: {0}")]
+    Io(#[from] io::Error),
+    /// The hello went wrong.
+    #[error("the server's hello: {0}")]
+    Hello(#[from] LineError),
+    /// The server has no shared memory to offer.
+    #[error("the server offers no shared memory")]
+    NoOffer,
+    /// A frame made no sense.
+    #[error("the server's frame: {0}")]
+    Frame(#[from] FrameError),
+    /// The objects were refused.
+    #[error(transparent)]
+    Rig(#[from] RigError),
+}
+
+/// A lease, and the memory of it that we may write: request lines, overflow areas, rings.
+pub(super) struct Prey {
+    pub(super) memory: Vec<Span>,
+    socket: UnixStream,
+    _guest: Guest,
+}
+
+impl Prey {
+    /// Takes a lease at `server`, as any client would.
+    pub(super) fn take(server: SocketAddr) -> Result<Self, LeaseError> {
+        let offer = hello(server)?;
+        let mut socket = UnixStream::connect(&offer.socket)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let claim = Claim {
+            token: offer.token,
+            window: WINDOW as u32,
+            reply_bytes_max: REPLY_BYTES_MAX as u32,
+        };
+        socket.write_all(&claim.to_frame())?;
+        let (body, fds) = frame(&mut socket, Kind::Grant)?;
+        let grant = Grant::parse(&body)?;
+        let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
+        let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
+        let mut guest = Guest::new(window, grant.workers.len())?;
+        let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
+        let mut accept = Accept {
+            workers: Vec::new(),
+        };
+        for worker in &grant.workers {
+            let fds: Vec<OwnedFd> = fds.by_ref().take(worker.fds.into()).collect();
+            memory.push(writable(&fds)?);
+            accept.workers.push(join(&mut guest, worker, fds, epoch)?);
+        }
+        socket.write_all(&accept.to_frame())?;
+        frame(&mut socket, Kind::Go)?;
+        Ok(Self {
+            memory,
+            socket,
+            _guest: guest,
+        })
+    }
+
+    /// Keeps the lease. A server that has had enough of us has hung up: the memory stays, so we
+    /// go on.
+    pub(super) fn beat(&mut self) {
+        let _ = self.socket.write_all(&[0]);
+    }
+}
+
+fn join(
+    guest: &mut Guest,
+    worker: &WorkerGrant,
+    fds: Vec<OwnedFd>,
+    epoch: Epoch,
+) -> Result<WorkerAccept, LeaseError> {
+    let ticket = PdTicket {
+        fds,
+        blob: worker.ticket.clone(),
+    };
+    let places = [worker.lines, worker.overflow];
+    let (requests, replies) = guest.join(ticket, &worker.requests, places, epoch)?;
+    Ok(WorkerAccept { requests, replies })
+}
+
+/// Maps the one file of a ticket that a guest may write, the first, once more.
+fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
+    let up = fds.first().ok_or(FrameError::Body)?;
+    let len = fstat(up).map_err(io::Error::from)?.st_size as usize;
+    let mapping = Mapping::shared(up.as_fd(), len, Access::ReadWrite)?;
+    Ok(Span::new(Arc::new(mapping)))
+}
+
+fn hello(server: SocketAddr) -> Result<ShmOffer, LeaseError> {
+    let mut stream = TcpStream::connect(server)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let hello = Hello {
+        shm: true,
+        boot: BootId::parse(&boot),
+    };
+    stream.write_all(hello.to_line().as_bytes())?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(HELLO_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
+    let offer = Offer::parse(line.trim_ascii_end())?;
+    offer.shm.ok_or(LeaseError::NoOffer)
+}
+
+/// Reads a frame of `kind`, and the descriptors that ride on it.
+fn frame(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
+    let mut head = [0; HEADER_BYTES];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut head)];
+    let message = recvmsg(&*socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let read = message.map_err(io::Error::from)?.bytes;
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    socket.read_exact(&mut head[read..])?;
+    let header = Header::parse(&head)?;
+    let mut body = vec![0; header.body_bytes];
+    socket.read_exact(&mut body)?;
+    if header.kind == kind {
+        Ok((body, fds))
+    } else {
+        Err(FrameError::Body.into())
+    }
+}

@@ -1,0 +1,151 @@
+//! What a client that writes random words over its lease's memory costs the others.
+
+mod lease;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use herdwick_mem::{Span, Words};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    host::{Stopwatch, pin},
+    server::ServerError,
+    workload::Rng,
+};
+
+pub use lease::LeaseError;
+use lease::Prey;
+
+/// Who shares the host with an honest client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Writes random words all over the memory of a lease of its own, at full speed.
+    Scribbler,
+    /// Uses as much CPU and touches nothing: what to compare with.
+    Spinner,
+}
+
+impl Neighbour {
+    /// As in the report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scribbler => "scribbler",
+            Self::Spinner => "spinner",
+        }
+    }
+}
+
+/// A neighbour's process, ended with its owner.
+#[derive(Debug)]
+pub(crate) struct Process(Child);
+
+/// Word that a neighbour says when it has begun.
+const BEGUN: &str = "begun";
+
+impl Process {
+    /// Starts `program` as a neighbour of the clients of `server`, on `cpus`.
+    pub(crate) fn start(
+        program: &Path,
+        neighbour: Neighbour,
+        server: SocketAddr,
+        cpus: &[usize],
+    ) -> Result<Self, ServerError> {
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        let mut command = Command::new(program);
+        command.args([
+            "bench-neighbour",
+            neighbour.name(),
+            &server.to_string(),
+            &cpus.join(","),
+        ]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let failed = |reason: String| ServerError::NotStarted {
+            program: format!("{} bench-neighbour", program.display()),
+            reason,
+        };
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let mut process = Self(child);
+        let mut line = String::new();
+        if let Some(stdout) = process.0.stdout.as_mut() {
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        match line.trim_end() {
+            BEGUN => Ok(process),
+            other => Err(failed(format!("it said {other:?}"))),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Is a neighbour: until standard input ends, which it does with whoever started this process.
+///
+/// # Errors
+/// No lease.
+pub fn neighbour(kind: Neighbour, server: SocketAddr, cpus: &[usize]) -> Result<(), LeaseError> {
+    pin(cpus);
+    let mut prey = match kind {
+        Neighbour::Scribbler => Some(Prey::take(server)?),
+        Neighbour::Spinner => None,
+    };
+    println!("{BEGUN}");
+    let _ = std::io::stdout().flush();
+    let (mut rng, watch) = (Rng::new(watch_seed()), Stopwatch::start());
+    let mut beats = 0;
+    while !stdin_ended() {
+        match &mut prey {
+            Some(prey) => scribble(&prey.memory, &mut rng),
+            None => spin(&mut rng),
+        }
+        let due = watch.ns() / lease::HEARTBEAT_NS;
+        if let Some(prey) = prey.as_mut().filter(|_| due > beats) {
+            beats = due;
+            prey.beat();
+        }
+    }
+    Ok(())
+}
+
+/// Words between two looks at standard input.
+const STRETCH: usize = 1 << 16;
+
+/// Writes random words, and words that look like a request's last, to random places.
+fn scribble(memory: &[Span], rng: &mut Rng) {
+    for _ in 0..STRETCH / memory.len().max(1) {
+        for span in memory {
+            let at = rng.below(span.count() as u64) as usize;
+            span.store_release(at, rng.bits());
+        }
+    }
+}
+
+/// The same arithmetic, on nothing.
+fn spin(rng: &mut Rng) {
+    for _ in 0..STRETCH {
+        std::hint::black_box((rng.below(1 << 20), rng.bits()));
+    }
+}
+
+/// Every neighbour scribbles its own way.
+fn watch_seed() -> u64 {
+    u64::from(std::process::id())
+}
+
+fn stdin_ended() -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let now = Timespec::default();
+    // Nothing is ever written there, so whatever happens on it is its end.
+    matches!(poll(&mut fds, Some(&now)), Ok(1..))
+}
