@@ -2,8 +2,9 @@
 //!
 //! A [`Store`] is a lossy index of tags and offsets over a circular log of items. Identity is the
 //! full key, compared in the log; the 64-bit hash only locates. A batch runs through a two-stage
-//! prefetch, bucket then item, and is then executed in order, each request finding its item anew:
-//! whatever the batch repeats or changes comes out as if its requests had come one by one.
+//! prefetch, bucket then item, and is then executed in order. What the prefetch found is used while
+//! the index has not been edited since, and looked for anew after that: whatever the batch repeats
+//! or changes comes out as if its requests had come one by one.
 //!
 //! # Memory
 //! A ninth of [`StoreConfig::memory_bytes`] is index, the rest is log; there is nothing else. An
