@@ -1,6 +1,10 @@
 //! The lease socket: a private directory, a listener in it, and frames with descriptors.
+//!
+//! A server holds a lock on its directory for as long as it lives; the kernel takes the lock from
+//! one that is killed. A starting server removes the directories that nobody holds any more.
 
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder},
     io::{self, IoSlice},
     mem::MaybeUninit,
@@ -14,29 +18,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::{
+    fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, unlinkat},
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::geteuid,
+};
+
+/// What the directories' names start with; 16 hexadecimal digits follow.
+const PREFIX: &str = "herdwick-lease-";
+const SOCKET: &str = "lease";
+/// How often a directory may be swept away between its making and its locking.
+const TRIES: usize = 8;
 
 /// A listening socket in a directory that only this server made; both go when it is dropped.
 #[derive(Debug)]
 pub(crate) struct LeaseSocket {
     directory: PathBuf,
     path: PathBuf,
+    /// The directory, locked.
+    _lock: OwnedFd,
     listener: Option<UnixListener>,
 }
 
 impl LeaseSocket {
     /// Makes a fresh directory of mode 0700 below `parent` and listens in it; `mode`, memcached's
-    /// `-a`, opens the directory and socket further.
+    /// `-a`, opens the directory and socket further. Removes what killed servers left there.
     pub(crate) fn bind(parent: &Path, mode: Option<u32>) -> io::Result<Self> {
-        let mut salt = [0; 8];
-        getrandom::fill(&mut salt).map_err(|_| io::Error::other("no random bytes"))?;
-        let directory = parent.join(format!("herdwick-{:016x}", u64::from_le_bytes(salt)));
-        // Fails on anything that is already there, symlinks included.
-        DirBuilder::new().mode(0o700).create(&directory)?;
-        let path = directory.join("lease");
+        sweep(parent);
+        let (directory, lock) = claim(parent)?;
+        let path = directory.join(SOCKET);
         let mut socket = Self {
             directory,
             path,
+            _lock: lock,
             listener: None,
         };
         let listener = UnixListener::bind(&socket.path)?;
@@ -66,6 +80,62 @@ impl Drop for LeaseSocket {
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Makes a directory and locks it. Until it is locked, it looks like a dead server's to one that
+/// sweeps just then: another one is made in its stead.
+fn claim(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
+    let mut refused = io::ErrorKind::ResourceBusy.into();
+    for _ in 0..TRIES {
+        let mut salt = [0; 8];
+        getrandom::fill(&mut salt).map_err(|_| io::Error::other("no random bytes"))?;
+        let salt = u64::from_le_bytes(salt);
+        let directory = parent.join(format!("{PREFIX}{salt:016x}"));
+        // Fails on anything that is already there, symlinks included.
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        match lock(&directory) {
+            Ok(lock) if directory.exists() => return Ok((directory, lock)),
+            Ok(_) => {}
+            Err(error) => {
+                // Swept already, or nobody's to lock: then it is nobody's to keep.
+                let _ = fs::remove_dir(&directory);
+                refused = error;
+            }
+        }
+    }
+    Err(refused)
+}
+
+/// Locks a directory of this user's that nobody has locked.
+fn lock(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = open(directory, flags, Mode::empty())?;
+    if fstat(&fd)?.st_uid != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(fd)
+}
+
+/// Removes the directories of servers that did not live to do it. What is not ours, or holds
+/// anything else, stays.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !is_lease_name(&entry.file_name()) {
+            continue;
+        }
+        if let Ok(lock) = lock(&path) {
+            // Another server that sweeps at the same time may be faster.
+            let _ = unlinkat(&lock, SOCKET, AtFlags::empty());
+            let _ = fs::remove_dir(&path);
+        }
+    }
+}
+
+fn is_lease_name(name: &OsStr) -> bool {
+    let salt = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    salt.is_some_and(|salt| salt.len() == 16 && salt.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Most descriptors in one message (`SCM_MAX_FD`).
@@ -108,5 +178,30 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(socket.path()), 0o770);
         assert_eq!(mode(socket.path().parent().unwrap()), 0o770);
+    }
+
+    #[test]
+    fn what_a_dead_server_left_goes_and_nothing_else() {
+        let parent = std::env::temp_dir().join(format!("herdwick-sweep-{}", std::process::id()));
+        fs::create_dir_all(&parent).unwrap();
+        let make = |name: &str| {
+            let path = parent.join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(SOCKET), "").unwrap();
+            path
+        };
+        let dead = make("herdwick-lease-0123456789abcdef");
+        let other = make("herdwick-lease-short");
+        let full = make("herdwick-lease-2123456789abcdef");
+        fs::write(full.join("more"), "").unwrap();
+        let link = parent.join("herdwick-lease-3123456789abcdef");
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        let live = LeaseSocket::bind(&parent, None).unwrap();
+        assert!(!dead.exists(), "nobody had locked it");
+        let next = LeaseSocket::bind(&parent, None).unwrap();
+        assert!(live.path().exists() && next.path().exists());
+        assert!(other.join(SOCKET).exists() && link.exists() && full.exists());
+        drop((live, next));
+        fs::remove_dir_all(&parent).unwrap();
     }
 }
