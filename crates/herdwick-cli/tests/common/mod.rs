@@ -1,0 +1,331 @@
+//! Servers in processes of their own, and what the tests do with them.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use herdwick::{Client, Options, Session};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What takes longer is not coming: a bound for failures, which nothing waits out.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory that goes with its owner.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("herdwick-test-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// The lease directories in it.
+    pub(crate) fn leases(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.is_dir()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `herdwick serve`, killed on drop.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// On a free port.
+    pub(crate) fn start(folder: &Folder, workers: usize) -> Self {
+        Self::run(folder, workers, &["-p", "0"])
+    }
+
+    /// On a unix socket in `folder`: a later server may have the same address.
+    pub(crate) fn start_at(folder: &Folder, workers: usize) -> Self {
+        let path = socket(folder);
+        Self::run(folder, workers, &["-s", path.to_str().unwrap()])
+    }
+
+    fn run(folder: &Folder, workers: usize, listen: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+            // A sixteenth of the memory is for leases.
+            .args([
+                "serve",
+                "-m",
+                "512",
+                "-t",
+                &workers.to_string(),
+                "--shm-dir",
+            ])
+            .arg(&folder.0)
+            .args(listen)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut ready).unwrap();
+        let (_, rest) = ready.split_once("ready on ").expect("the server starts");
+        let address = rest.split_once(" (").unwrap().0.to_owned();
+        Self { child, address }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        signal_to(&self.child, signal);
+    }
+
+    /// Stops every thread of it, and waits until they stand.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let clock = Clock::start();
+        while self.threads().iter().any(|state| *state != 'T') {
+            assert!(clock.now() < PATIENCE);
+        }
+    }
+
+    /// The states of its threads, as proc(5) has them.
+    pub(crate) fn threads(&self) -> Vec<char> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let state = |stat: String| stat.rsplit(") ").next().unwrap().chars().next().unwrap();
+        tasks
+            .map(|task| state(fs::read_to_string(task.unwrap().path().join("stat")).unwrap()))
+            .collect()
+    }
+
+    /// Time on CPUs, of all threads, in nanoseconds.
+    pub(crate) fn cpu_nanos(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let spent = |text: String| -> u64 { text.split(' ').next().unwrap().parse().unwrap() };
+        tasks
+            .map(|task| spent(fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap()))
+            .sum()
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it as an administrator would.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// A client with the default options: a second for each call.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.address).unwrap()
+    }
+
+    /// A session over shared memory.
+    pub(crate) fn session(&self, window: usize) -> Session {
+        shm_session(&self.address, window)
+    }
+
+    /// One number of `stats`.
+    pub(crate) fn stat(&self, client: &mut Client, name: &str) -> u64 {
+        let stats = client.stats("").unwrap();
+        let found = stats.iter().find(|(found, _)| found == name);
+        let (_, value) = found.unwrap_or_else(|| panic!("no {name} in {stats:?}"));
+        value.parse().unwrap()
+    }
+
+    /// What the process holds now.
+    pub(crate) fn holdings(&self) -> Holdings {
+        let proc = Path::new("/proc").join(self.pid().to_string());
+        let maps = fs::read_to_string(proc.join("maps")).unwrap();
+        let status = fs::read_to_string(proc.join("status")).unwrap();
+        let shared = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssShmem:"))
+            .unwrap();
+        Holdings {
+            fds: fs::read_dir(proc.join("fd")).unwrap().count(),
+            maps: maps.matches("memfd:herdwick").count(),
+            shared_kib: shared.trim_end_matches("kB").trim().parse().unwrap(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Descriptors, mappings and memory of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    pub(crate) fds: usize,
+    pub(crate) maps: usize,
+    pub(crate) shared_kib: u64,
+}
+
+pub(crate) fn socket(folder: &Folder) -> PathBuf {
+    folder.0.join("memcached.sock")
+}
+
+pub(crate) fn signal_to(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// A session that must go over shared memory.
+pub(crate) fn shm_session(address: &str, window: usize) -> Session {
+    let options = Options {
+        window,
+        ..Options::default()
+    };
+    let session = Session::dial(&address.parse().unwrap(), &options).unwrap();
+    assert_eq!(session.way(), "shm");
+    session
+}
+
+/// Waits for the server to be back at `baseline`, asking `client`'s way all along.
+pub(crate) fn settle(server: &Server, client: &mut Client, leases: u64, baseline: Holdings) {
+    let clock = Clock::start();
+    loop {
+        let live = server.stat(client, "leases");
+        let now = server.holdings();
+        if live == leases && now == baseline {
+            return;
+        }
+        assert!(
+            clock.now() < PATIENCE,
+            "{live} leases for {leases}, {now:?} for {baseline:?}"
+        );
+    }
+}
+
+/// The one clock of the tests: for deadlines.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "processes live in real time")]
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// xorshift64*: instants and sizes, the same in every run.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
+    }
+}
+
+/// `len` bytes that say whose they are: any mix of two values, of two keys, or of two lengths
+/// shows.
+pub(crate) fn value(key: &str, seed: u64, len: usize) -> Vec<u8> {
+    let mut value = seed.to_le_bytes().to_vec();
+    let mut chance =
+        Chance::new(seed ^ len as u64 ^ key.bytes().fold(7, |sum, b| sum * 31 + u64::from(b)));
+    while value.len() < len {
+        value.extend_from_slice(&chance.next().to_le_bytes());
+    }
+    value.truncate(len.max(8));
+    value
+}
+
+/// Whether `bytes` is some [`value`] of `key`.
+pub(crate) fn is_whole(key: &str, bytes: &[u8]) -> bool {
+    let Some(seed) = bytes.first_chunk::<8>() else {
+        return false;
+    };
+    value(key, u64::from_le_bytes(*seed), bytes.len()) == bytes
+}
+
+/// A client that nobody else may disturb: every call is answered within a second, and rightly.
+pub(crate) struct Steady {
+    pub(crate) client: Client,
+    count: u64,
+}
+
+impl Steady {
+    pub(crate) fn new(server: &Server) -> Self {
+        let mut client = server.client();
+        client.set("steady:count", "0").unwrap();
+        Self { client, count: 0 }
+    }
+
+    /// A few calls, each checked.
+    pub(crate) fn check(&mut self) {
+        self.count += 1;
+        let key = format!("steady:{}", self.count % 16);
+        let len = [8, 30, 200, 900][self.count as usize % 4];
+        let value = value(&key, self.count, len);
+        self.client.set(&key, &value).unwrap();
+        let read = self.client.gets(&key).unwrap().unwrap();
+        assert!(read.value == value, "{key}");
+        let number = self.client.incr("steady:count", 1).unwrap();
+        assert_eq!(number, Some(self.count), "each once");
+    }
+}
+
+/// Starts the ignored test called `name` of this binary in a process of its own, with a socket as
+/// its standard input.
+pub(crate) fn start(name: &str) -> (Child, UnixStream) {
+    let (here, there) = UnixStream::pair().unwrap();
+    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    let binary = std::env::current_exe().unwrap();
+    let child = Command::new(binary)
+        .args([
+            "--exact",
+            name,
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .stdin(Stdio::from(OwnedFd::from(there)))
+        .stdout(Stdio::null())
+        .spawn();
+    (child.unwrap(), here)
+}
+
+/// In such a process: the other end. `None` when somebody runs ignored tests by hand.
+pub(crate) fn other_end() -> Option<UnixStream> {
+    use std::os::fd::AsFd;
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let stream = UnixStream::from(stdin);
+    stream.peer_addr().is_ok().then_some(stream)
+}

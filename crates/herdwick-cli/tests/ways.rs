@@ -1,0 +1,317 @@
+//! One server, two ways in: what goes in by one comes out by the other.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use common::{Clock, Folder, PATIENCE, Server, value};
+use herdwick::{Cas, Client, Error, Key, Op, Put};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A plain memcached client, byte by byte.
+struct Plain(BufReader<TcpStream>);
+
+/// An item as memcached's text shows it.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    flags: u32,
+    value: Vec<u8>,
+    unique: u64,
+}
+
+impl Plain {
+    fn new(server: &Server) -> Self {
+        let stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn ask(&mut self, request: &[u8]) -> String {
+        self.0.get_mut().write_all(request).unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// `verb key flags exptime len [unique]`, and the value.
+    fn store(&mut self, verb: &str, (key, rest): (&str, &str), value: &[u8]) -> String {
+        let (attributes, unique) = rest.split_once('/').unwrap_or((rest, ""));
+        let head = format!("{verb} {key} {attributes} {} {unique}", value.len());
+        self.ask(&[head.trim_end().as_bytes(), b"\r\n", value, b"\r\n"].concat())
+    }
+
+    fn gets(&mut self, key: &str) -> Option<Shown> {
+        let line = self.ask(format!("gets {key}\r\n").as_bytes());
+        if line == "END" {
+            return None;
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["VALUE", found, flags, len, unique] = words[..] else {
+            panic!("{line}")
+        };
+        assert_eq!(found, key);
+        let mut value = vec![0; len.parse::<usize>().unwrap() + b"\r\nEND\r\n".len()];
+        self.0.read_exact(&mut value).unwrap();
+        assert!(value.ends_with(b"\r\nEND\r\n"));
+        value.truncate(value.len() - 7);
+        Some(Shown {
+            flags: flags.parse().unwrap(),
+            value,
+            unique: unique.parse().unwrap(),
+        })
+    }
+}
+
+/// On the line, in the overflow area, at the largest reply's edge, and beyond the fabric.
+const SIZES: [usize; 8] = [0, 9, 32, 600, 4096, 4100, 5000, 900_000];
+
+fn bytes(key: &str, len: usize) -> Vec<u8> {
+    let mut bytes = value(key, 1, len);
+    bytes.truncate(len);
+    bytes
+}
+
+/// The client of the library, which must have come by shared memory.
+fn client(server: &Server) -> Client {
+    assert_eq!(server.session(32).way(), "shm");
+    let mut client = server.client();
+    // Requests on lines are the only ones counted under this name.
+    let before = server.stat(&mut client, "requests");
+    client.get("nothing").unwrap();
+    assert_eq!(server.stat(&mut client, "requests"), before + 1);
+    client
+}
+
+#[test]
+fn values_of_any_size_cross_both_ways() {
+    for workers in [1, 3] {
+        let folder = Folder::new();
+        let server = Server::start(&folder, workers);
+        let (mut plain, mut client) = (Plain::new(&server), client(&server));
+        for (len, flags) in SIZES.into_iter().zip(7..) {
+            for n in 0..10 {
+                let (there, here) = (format!("p:{len}:{n}"), format!("h:{len}:{n}"));
+                let stored =
+                    plain.store("set", (&there, &format!("{flags} 0")), &bytes(&there, len));
+                assert_eq!(stored, "STORED");
+                client
+                    .set(&here, Put::new(&bytes(&here, len)).flags(flags))
+                    .unwrap();
+                for key in [there, here] {
+                    let shown = plain.gets(&key).unwrap();
+                    let item = client.gets(&key).unwrap().unwrap();
+                    let whole = item.value == bytes(&key, len) && shown.value == item.value;
+                    assert!(
+                        whole,
+                        "{key}: {} and {}",
+                        item.value.len(),
+                        shown.value.len()
+                    );
+                    assert_eq!((item.flags, shown.flags), (flags, flags));
+                    assert_eq!(item.version, shown.unique);
+                }
+            }
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn many_keys_of_all_workers_come_in_one_call() {
+    for workers in [1, 3] {
+        let folder = Folder::new();
+        let server = Server::start(&folder, workers);
+        let (mut plain, mut client) = (Plain::new(&server), client(&server));
+        let keys: Vec<String> = (0..300).map(|n| format!("many:{n}")).collect();
+        for (n, key) in keys.iter().enumerate().filter(|(n, _)| n % 3 > 0) {
+            let stored = plain.store("set", (key, "0 0"), &bytes(key, SIZES[n % SIZES.len()]));
+            assert_eq!(stored, "STORED");
+        }
+        let items = client.get_many(&keys).unwrap();
+        assert_eq!(items.len(), keys.len());
+        for (n, (key, item)) in keys.iter().zip(items).enumerate() {
+            let expected = (n % 3 > 0).then(|| bytes(key, SIZES[n % SIZES.len()]));
+            assert!(item.map(|item| item.value) == expected, "{key}");
+        }
+    }
+}
+
+#[test]
+fn changes_made_one_way_hold_the_other_way() {
+    for workers in [1, 3] {
+        let folder = Folder::new();
+        let server = Server::start(&folder, workers);
+        let (mut plain, mut client) = (Plain::new(&server), client(&server));
+        for n in 0..20 {
+            let key = format!("n:{n}");
+            client.set(&key, "10").unwrap();
+            assert_eq!(plain.ask(format!("incr {key} 5\r\n").as_bytes()), "15");
+            assert_eq!(client.incr(&key, 4).unwrap(), Some(19));
+            assert_eq!(client.decr(&key, 20).unwrap(), Some(0));
+            assert_eq!(plain.store("append", (&key, "0 0"), b"b"), "STORED");
+            assert!(client.append(&key, "c").unwrap() && client.prepend(&key, "a").unwrap());
+            assert!(matches!(client.incr(&key, 1), Err(Error::NotNumeric)));
+            let shown = plain.gets(&key).unwrap();
+            assert_eq!(shown.value, b"a0 bc", "padded as memcached pads");
+            assert!(!client.add(&key, "x").unwrap() && client.replace(&key, "y").unwrap());
+            assert_eq!(plain.gets(&key).unwrap().value, b"y");
+            assert_eq!(plain.ask(format!("delete {key}\r\n").as_bytes()), "DELETED");
+            assert_eq!(client.get(&key).unwrap(), None);
+            assert!(!client.delete(&key).unwrap() && !client.append(&key, "z").unwrap());
+            client.set(&key, "back").unwrap();
+            assert!(client.delete(&key).unwrap());
+            assert_eq!(plain.gets(&key), None);
+        }
+    }
+}
+
+#[test]
+fn a_version_read_one_way_compares_the_other_way() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 3);
+    let (mut plain, mut client) = (Plain::new(&server), client(&server));
+    for n in 0..20 {
+        let key = format!("cas:{n}");
+        assert_eq!(client.cas(&key, "x", 1).unwrap(), Cas::Missing);
+        client.set(&key, "one").unwrap();
+        let unique = plain.gets(&key).unwrap().unique;
+        assert_eq!(client.cas(&key, "two", unique).unwrap(), Cas::Stored);
+        assert_eq!(client.cas(&key, "three", unique).unwrap(), Cas::Changed);
+        let version = client.gets(&key).unwrap().unwrap().version;
+        let mut cas = |version: u64| plain.store("cas", (&key, &format!("0 0/{version}")), b"four");
+        assert_eq!(
+            (cas(version), cas(version)),
+            ("STORED".into(), "EXISTS".into())
+        );
+        assert_eq!(client.get(&key).unwrap().as_deref(), Some(&b"four"[..]));
+    }
+}
+
+/// What was given a second is gone after it, whoever gave it; what was given more stays.
+#[test]
+fn times_to_live_cross_and_end() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let (mut plain, mut client) = (Plain::new(&server), client(&server));
+    let second = Duration::from_secs(1);
+    for key in ["plain", "kept", "prolonged"] {
+        let seconds = if key == "kept" { 1000 } else { 1 };
+        let stored = plain.store("set", (key, &format!("0 {seconds}")), b"v");
+        assert_eq!(stored, "STORED");
+    }
+    client.set("shm", Put::new("v").ttl(second)).unwrap();
+    client
+        .set("overflow", Put::new(&[b'v'; 600]).ttl(second))
+        .unwrap();
+    client
+        .set("large", Put::new(&[b'v'; 5000]).ttl(second))
+        .unwrap();
+    client
+        .set("month", Put::new("v").ttl(second * 86400 * 31))
+        .unwrap();
+    client.set("for-ever", "v").unwrap();
+    client.set("by-plain", "v").unwrap();
+    assert_eq!(plain.ask(b"touch by-plain 1\r\n"), "TOUCHED");
+    assert!(client.touch("prolonged", second * 5000).unwrap());
+    assert!(!client.touch("none", second).unwrap());
+    // Gone at once.
+    assert_eq!(plain.store("set", ("past", "0 -1"), b"v"), "STORED");
+    assert_eq!(client.get("past").unwrap(), None);
+    let clock = Clock::start();
+    for key in ["plain", "shm", "overflow", "large", "by-plain"] {
+        while client.get(key).unwrap().is_some() {
+            assert!(clock.now() < PATIENCE, "{key}");
+        }
+        assert_eq!(plain.gets(key), None);
+    }
+    for key in ["kept", "prolonged", "month", "for-ever"] {
+        assert_eq!(
+            client.get(key).unwrap().as_deref(),
+            Some(&b"v"[..]),
+            "{key}"
+        );
+        assert_eq!(plain.gets(key).unwrap().value, b"v", "{key}");
+    }
+}
+
+#[test]
+fn a_server_that_is_away_is_unreachable_and_then_back() {
+    let folder = Folder::new();
+    let server = Server::start_at(&folder, 2);
+    let mut client = server.client();
+    client.set("k", "v").unwrap();
+    server.stop();
+    for _ in 0..100 {
+        let set = client.set("k", "v");
+        assert!(matches!(set, Err(Error::Unreachable { .. })), "{set:?}");
+    }
+    let server = Server::start_at(&folder, 1);
+    let clock = Clock::start();
+    let value = loop {
+        match client.get("k") {
+            Err(Error::Unreachable { .. }) if clock.now() < PATIENCE => {}
+            other => break other.unwrap(),
+        }
+    };
+    assert_eq!(value, None, "another server");
+    assert_eq!(
+        server.stat(&mut client, "leases"),
+        1,
+        "by shared memory again"
+    );
+    client.set("k", "v").unwrap();
+    assert_eq!(client.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// Sessions attached to three workers cost nothing while nothing happens, and wake whom they ask.
+#[test]
+fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 3);
+    let mut sessions = [(); 4].map(|()| server.session(32));
+    let clock = Clock::start();
+    for round in 0..50 {
+        asleep(&server);
+        let session = &mut sessions[round % 4];
+        let key = format!("k:{round}");
+        session.submit(clock.now(), Key::new(key.as_bytes()).unwrap(), &Op::Get);
+        session.flush(clock.now());
+        let mut answered = false;
+        while !answered {
+            session.wait(clock.now());
+            session.poll(clock.now(), &mut |_, answer| {
+                assert_eq!(answer, herdwick::Answer::Miss, "in time");
+                answered = true;
+            });
+        }
+    }
+    asleep(&server);
+    let before = server.cpu_nanos();
+    quiet(Duration::from_secs(1));
+    let spent = Duration::from_nanos(server.cpu_nanos() - before);
+    // A heartbeat from each session wakes the desk, not the workers.
+    assert!(
+        spent < Duration::from_millis(30),
+        "{spent:?} of CPU in an idle second"
+    );
+}
+
+/// Waits until every thread of the server sleeps.
+fn asleep(server: &Server) {
+    let clock = Clock::start();
+    while server.threads().iter().any(|state| *state != 'S') {
+        assert!(clock.now() < PATIENCE, "{:?}", server.threads());
+    }
+}
+
+/// A while in which nothing happens.
+fn quiet(span: Duration) {
+    let (read, _write) = rustix::pipe::pipe().unwrap();
+    let mut fds = [PollFd::new(&read, PollFlags::IN)];
+    let span = Timespec::try_from(span).unwrap();
+    assert_eq!(poll(&mut fds, Some(&span)).unwrap(), 0);
+}
