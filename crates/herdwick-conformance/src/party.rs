@@ -2,8 +2,8 @@ use std::{os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
-    Device, Endpoint, Opcode, PdId, Port, PostError, QpId, QpSpec, QpState, RecvWr, RegionId,
-    RegionSpec, Remote, SendWr, Status,
+    Device, Endpoint, PdId, Port, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec,
+    Remote, SendWr,
 };
 use herdwick_mem::{WORD, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -175,7 +175,7 @@ impl<D: Device + Send> Party for LocalParty<D> {
         self.port.post_recv(qp, batch)
     }
     fn poll(&mut self, cq: CqId) -> Vec<Completion> {
-        let mut out = [BLANK; 32];
+        let mut out = [Completion::BLANK; 32];
         let mut all = Vec::new();
         loop {
             let count = self.port.poll(cq, &mut out);
@@ -226,14 +226,3 @@ impl<D: Device + Send> Party for LocalParty<D> {
         }
     }
 }
-
-const BLANK: Completion = Completion {
-    wr_id: 0,
-    status: Status::Flushed,
-    opcode: Opcode::Send,
-    qp: QpId(0),
-    byte_len: 0,
-    imm: None,
-    source: None,
-    inline: None,
-};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
-    Access, AddressHandle, Completion, CqId, CqSpec, Device, InlineData, Local, Opcode, Payload,
-    PdId, Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Remote,
+    Access, AddressHandle, Completion, CqId, CqSpec, Device, InlineData, Local, Payload, PdId,
+    Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Remote,
     Scope, SendOp, SendWr, Status, Transport,
 };
 use herdwick_mem::Words;
@@ -73,21 +73,8 @@ impl Node {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        let mut out = [blank()];
+        let mut out = [Completion::BLANK];
         (self.port.poll(self.cq, &mut out) == 1).then_some(out[0])
-    }
-}
-
-fn blank() -> Completion {
-    Completion {
-        wr_id: 0,
-        status: Status::Flushed,
-        opcode: Opcode::Send,
-        qp: QpId(0),
-        byte_len: 0,
-        imm: None,
-        source: None,
-        inline: None,
     }
 }
 

@@ -27,6 +27,20 @@ pub struct Completion {
     pub inline: Option<InlineData>,
 }
 
+impl Completion {
+    /// What an array to poll into holds before the first poll; no provider completes like this.
+    pub const BLANK: Self = Self {
+        wr_id: 0,
+        status: Status::Flushed,
+        opcode: Opcode::Send,
+        qp: QpId(0),
+        byte_len: 0,
+        imm: None,
+        source: None,
+        inline: None,
+    };
+}
+
 /// Who sent a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {

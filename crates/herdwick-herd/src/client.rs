@@ -11,7 +11,7 @@ use herdwick_mica::Request;
 
 use crate::{
     ClientCounters,
-    server::{NO_COMPLETION, REPLY_BYTES_MIN},
+    server::REPLY_BYTES_MIN,
     wire::{Epoch, ReplyHead, ReplyStatus, Sequence, Unencodable, WORKERS_MAX, Window, imm},
 };
 use lane::Lane;
@@ -174,7 +174,7 @@ impl ClientSide {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             lanes,
-            completions: Box::new([NO_COMPLETION; POLL_MAX]),
+            completions: Box::new([Completion::BLANK; POLL_MAX]),
             large: vec![0; options.reply_bytes_max.div_ceil(8)].into(),
             next_scan: 0,
             counters: ClientCounters::default(),

@@ -10,7 +10,7 @@ pub use chunk::Chunk;
 
 use std::fmt;
 
-use herdwick_fabric::{Completion, CqId, Opcode, Port, QpId, RegionId, Status};
+use herdwick_fabric::{Completion, CqId, Port, QpId, RegionId, Status};
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute};
 
@@ -249,7 +249,7 @@ impl ServerSide {
 
     /// Frees what was sent and counts what failed.
     fn take_completions<P: Port>(&mut self, port: &mut P) {
-        let mut done = [NO_COMPLETION; 4];
+        let mut done = [Completion::BLANK; 4];
         let found = port.poll(self.options.reply_cq, &mut done);
         for done in done.iter().take(found) {
             self.batch.replies.sent(done.wr_id);
@@ -261,18 +261,6 @@ impl ServerSide {
         }
     }
 }
-
-/// What a completion array holds before it is polled into.
-pub(crate) const NO_COMPLETION: Completion = Completion {
-    wr_id: 0,
-    status: Status::Flushed,
-    opcode: Opcode::Send,
-    qp: QpId(0),
-    byte_len: 0,
-    imm: None,
-    source: None,
-    inline: None,
-};
 
 impl fmt::Debug for ServerSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,7 +24,7 @@ use herdwick_mica::{Arith, Clock, Execute, Get, KeyHash, Op, Put, Reply, Request
 
 use crate::{
     model::Model,
-    rig::{BLANK, HASH_KEY, Rig, request},
+    rig::{HASH_KEY, Rig, request},
 };
 
 const WINDOW: usize = 8;
@@ -100,7 +100,7 @@ impl<E: Execute> Siege<E> {
         }
         self.rig.advance();
         let client = &mut self.rig.clients[HOSTILE];
-        let mut out = [BLANK; 64];
+        let mut out = [Completion::BLANK; 64];
         let found = client.port.poll(client.reply_cq, &mut out);
         out[..found].iter().map(reply).collect()
     }

@@ -1,6 +1,6 @@
 //! What a client makes of messages that answer nothing it asked.
 
-use herdwick_fabric::{Payload, Port, SendOp, SendWr};
+use herdwick_fabric::{Completion, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
     ClientCounters, Outcome,
     wire::{Epoch, ReplyHead, ReplyStatus, Sequence, imm},
@@ -9,7 +9,7 @@ use herdwick_mica::{Get, Op, Put};
 
 use crate::{
     model::Model,
-    rig::{BLANK, HASH_KEY, Rig, request},
+    rig::{HASH_KEY, Rig, request},
 };
 
 const EPOCH: u16 = 9;
@@ -42,7 +42,7 @@ impl Forger {
         worker.port.post_send(worker.replies, &[send]).unwrap();
         self.rig.advance();
         let worker = &mut self.rig.workers[0];
-        worker.port.poll(worker.cq, &mut [BLANK; 4]);
+        worker.port.poll(worker.cq, &mut [Completion::BLANK; 4]);
         self.rig
             .poll_clients(&mut |_, _, outcome| panic!("{outcome:?}"));
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use herdwick_conformance::seeded::{Faults, PartyId, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
-    Access, AddressHandle, Completion, CqId, CqSpec, Device, Local, Opcode, PdId, Port, PortLimits,
-    QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Status, Transport,
+    Access, AddressHandle, CqId, CqSpec, Device, Local, PdId, Port, PortLimits, QpId, QpSpec,
+    RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
     Chunk, ClientId, ClientOptions, ClientSide, Outcome, SEND_DEPTH_MIN, ServerOptions, ServerSide,
@@ -19,17 +19,6 @@ pub(crate) const HASH_KEY: HashKey = HashKey([0x0123_4567_89ab_cdef, 0xfedc_ba98
 pub(crate) const CLOCK: Clock = Clock {
     epoch_unix: 1_700_000_000,
     second: Second(100),
-};
-/// What a completion array holds before it is polled into.
-pub(crate) const BLANK: Completion = Completion {
-    wr_id: 0,
-    status: Status::Flushed,
-    opcode: Opcode::Send,
-    qp: QpId(0),
-    byte_len: 0,
-    imm: None,
-    source: None,
-    inline: None,
 };
 pub(crate) const REPLY_BYTES_MAX: usize = 1040;
 const SLACK: usize = 16;

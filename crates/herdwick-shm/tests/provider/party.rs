@@ -3,9 +3,9 @@
 use std::os::fd::BorrowedFd;
 
 use herdwick_fabric::{
-    Access, AddressHandle, Completion, CqId, CqSpec, Device, Endpoint, Local, Opcode, Payload,
-    PdId, Port, PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Remote, Scope, SendOp,
-    SendWr, Status, Transport,
+    Access, AddressHandle, Completion, CqId, CqSpec, Device, Endpoint, Local, Payload, PdId, Port,
+    PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Remote, Scope, SendOp, SendWr,
+    Transport,
 };
 use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -87,26 +87,13 @@ impl Party {
     }
 
     pub(crate) fn poll(&mut self) -> Vec<Completion> {
-        let mut out = [nothing(); 64];
+        let mut out = [Completion::BLANK; 64];
         let count = self.port.poll(self.cq, &mut out);
         out[..count].to_vec()
     }
 
     pub(crate) fn drops(&self) -> u64 {
         self.port.drops().iter().map(|(_, count)| count).sum()
-    }
-}
-
-pub(crate) fn nothing() -> Completion {
-    Completion {
-        wr_id: 0,
-        status: Status::Flushed,
-        opcode: Opcode::Recv,
-        qp: QpId(0),
-        byte_len: 0,
-        imm: None,
-        source: None,
-        inline: None,
     }
 }
 
