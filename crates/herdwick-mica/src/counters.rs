@@ -26,3 +26,14 @@ pub struct Counters {
     /// Requests whose hash was not their key's, or whose key's length was out of range.
     pub bad_keys: u64,
 }
+
+impl Counters {
+    /// Forgets what happened and keeps what is there, as memcached's `stats reset` does.
+    pub(crate) fn reset(&mut self) {
+        *self = Self {
+            items: self.items,
+            bytes: self.bytes,
+            ..Self::default()
+        };
+    }
+}

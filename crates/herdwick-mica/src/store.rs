@@ -169,6 +169,11 @@ impl Store {
         self.counters
     }
 
+    /// Makes the counters of events begin anew; those of what is there stand.
+    pub fn reset_counters(&mut self) {
+        self.counters.reset();
+    }
+
     /// Slots of the index, free ones included.
     #[must_use]
     pub fn slots(&self) -> usize {

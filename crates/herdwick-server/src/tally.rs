@@ -1,4 +1,4 @@
-use herdwick_mica::Counters;
+use herdwick_mica::{Arith, Counters, Get, Op, Put, Reply, Status};
 
 /// Declares [`Tally`] and its sum in one place, so that no counter can be left out.
 macro_rules! tally {
@@ -60,6 +60,69 @@ pub(crate) struct Snapshot {
 }
 
 impl Tally {
+    /// Counts a request by its outcome, as memcached counts it.
+    pub(crate) fn count(&mut self, op: &Op<'_>, reply: &Reply<'_>) {
+        match op {
+            Op::Get(get) => self.count_get(get, reply),
+            Op::Put(put) => self.count_put(put, reply.status),
+            Op::Arith(arith) => self.count_arith(arith, reply.status),
+            Op::Delete(delete) if delete.invalidate && reply.status == Status::Done => {}
+            Op::Delete(_) => match reply.status {
+                Status::Done => self.delete_hits += 1,
+                Status::NotFound => self.delete_misses += 1,
+                _ => {}
+            },
+        }
+    }
+
+    /// A read that touches counts as a touch only.
+    fn count_get(&mut self, get: &Get, reply: &Reply<'_>) {
+        let (commands, hits, misses) = if get.touch.is_some() {
+            (
+                &mut self.cmd_touch,
+                &mut self.touch_hits,
+                &mut self.touch_misses,
+            )
+        } else {
+            (&mut self.cmd_get, &mut self.get_hits, &mut self.get_misses)
+        };
+        *commands += 1;
+        if reply.status == Status::Done {
+            *hits += 1;
+        } else {
+            *misses += 1;
+            self.get_expired += u64::from(reply.expired);
+            self.get_flushed += u64::from(reply.flushed);
+        }
+    }
+
+    fn count_put(&mut self, put: &Put<'_>, status: Status) {
+        match status {
+            Status::TooLarge => self.store_too_large += 1,
+            Status::OutOfMemory => self.store_no_memory += 1,
+            _ => self.cmd_set += 1,
+        }
+        match status {
+            Status::Done if put.compare.is_some() => self.cas_hits += 1,
+            Status::NotFound if put.compare.is_some() => self.cas_misses += 1,
+            Status::Exists => self.cas_badval += 1,
+            _ => {}
+        }
+    }
+
+    fn count_arith(&mut self, arith: &Arith, status: Status) {
+        let (hits, misses) = if arith.decrement {
+            (&mut self.decr_hits, &mut self.decr_misses)
+        } else {
+            (&mut self.incr_hits, &mut self.incr_misses)
+        };
+        match status {
+            Status::Done => *hits += 1,
+            Status::NotFound => *misses += 1,
+            _ => {}
+        }
+    }
+
     /// Forgets everything but what is there now.
     pub(crate) fn reset(&mut self) {
         *self = Self {

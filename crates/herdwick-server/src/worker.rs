@@ -120,7 +120,10 @@ impl Worker {
                     .execute(parcel, &mut self.store, clock, &mut self.tally);
             }
             Order::Flush(at) => self.store.flush(clock.second, at),
-            Order::Reset => self.tally.reset(),
+            Order::Reset => {
+                self.tally.reset();
+                self.store.reset_counters();
+            }
             Order::Count => {
                 let mut snapshot = Snapshot {
                     tally: self.tally,

@@ -1,5 +1,6 @@
 //! HERD as a front of a worker: request lines polled, replies sent, over any provider.
 
+mod counted;
 mod held;
 
 use std::{
@@ -18,6 +19,7 @@ use crate::{
     front::{Activity, Front, Pass, Tokens},
     lease::{Answer, Order, WorkerEnd},
 };
+use counted::Counted;
 use held::Held;
 
 /// What the front needs of a provider besides the verbs: a way to hand a domain to a client.
@@ -196,7 +198,11 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
         let ordered = self.take_orders();
-        let served = self.side.pass(&mut self.port, pass.clock, pass.store);
+        let mut counted = Counted {
+            store: pass.store,
+            tally: pass.tally,
+        };
+        let served = self.side.pass(&mut self.port, pass.clock, &mut counted);
         if ordered || served > 0 {
             Activity::Busy
         } else {

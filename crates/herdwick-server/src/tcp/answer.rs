@@ -89,7 +89,7 @@ fn count_read(reply: &Reply<'_>, touched: bool, tally: &mut Tally) {
         tally.cmd_get += 1;
     }
     if reply.status == Status::Done {
-        tally.get_hits += 1;
+        tally.get_hits += u64::from(!touched);
         tally.touch_hits += u64::from(touched);
     } else {
         tally.get_misses += u64::from(!touched);

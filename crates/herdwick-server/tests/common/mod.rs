@@ -79,6 +79,12 @@ impl Memcached {
     }
 }
 
+impl Memcached {
+    pub(crate) fn address(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
 impl Drop for Memcached {
     fn drop(&mut self) {
         let _ = self.child.kill();
