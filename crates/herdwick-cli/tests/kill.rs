@@ -1,178 +1,421 @@
-//! Clients killed at random instants with full windows: nobody beside them notices, and the server
-//! has everything back.
+//! Clients and servers killed at random instants with full windows, clients killed on their way to
+//! a lease, and clients that stand still. Nobody beside them notices, every request ends once, and
+//! everything comes back.
+//!
+//! A hundred are killed, or as many as `HERDWICK_KILLS` says.
+
+mod common;
 
 use std::{
-    fs,
-    io::{BufRead, BufReader},
-    process::{Child, ChildStdout, Command, Stdio},
+    collections::HashMap,
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::FileExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::Child,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use herdwick::{Client, Options};
+use common::{
+    Chance, Clock, Folder, Holdings, Server, Steady, is_whole, settle, signal_to, socket, start,
+    until_dead, value,
+};
+use herdwick::{Answer, Cause, Client, Error, Key, Mode, Op, Put, Session, Ticket};
+use rustix::process::Signal;
 
-/// Clients killed. Every tenth is left a zombie until the end.
-const VICTIMS: u64 = 100;
-/// Keys that the survivor writes and reads.
-const KEYS: u64 = 64;
+/// Nobody may wait longer for an answer, or for word that there will be none.
+const STALL_MAX: Duration = Duration::from_secs(1);
+/// More than the server's batch, and than most clients ever have in flight at a worker.
+const WINDOW: usize = 64;
+/// Workers of each server.
+const WORKERS: usize = 2;
+/// Keys that the victims write and everyone reads.
+const KEYS: usize = 32;
 
-struct Server {
-    process: Child,
-    address: String,
-    /// Open, so that the server's stdout stays writable.
-    _stdout: BufReader<ChildStdout>,
+/// How many are killed in all; a fifth of them are servers.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one knob: thousands take minutes"
+)]
+fn kills() -> usize {
+    let asked = std::env::var("HERDWICK_KILLS").ok();
+    asked.map_or(100, |asked| {
+        asked.parse().expect("HERDWICK_KILLS is a number")
+    })
 }
 
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_herdwick"))
-            .args(["serve", "-p", "0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdout = BufReader::new(process.stdout.take().unwrap());
-        let mut ready = String::new();
-        stdout.read_line(&mut ready).unwrap();
-        let address = ready
-            .split(" on ")
-            .nth(1)
-            .unwrap()
-            .split(' ')
-            .next()
-            .unwrap()
-            .to_owned();
+/// One test at a time: some count what this process holds.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a session's window full; checks whatever comes back.
+struct Hammer {
+    session: Session,
+    clock: Clock,
+    chance: Chance,
+    /// Requests in flight, and their keys.
+    keys: HashMap<Ticket, String>,
+    submitted: u64,
+    answered: u64,
+}
+
+/// How a session of a [`Hammer`] ended.
+#[derive(Debug, Default)]
+struct End {
+    lost: u64,
+    perhaps_done: u64,
+    causes: Vec<Cause>,
+}
+
+impl Hammer {
+    fn new(address: &str, seed: u64) -> Self {
         Self {
-            process,
-            address,
-            _stdout: stdout,
+            session: common::shm_session(address, WINDOW),
+            clock: Clock::start(),
+            chance: Chance::new(seed),
+            keys: HashMap::new(),
+            submitted: 0,
+            answered: 0,
         }
     }
 
-    /// Descriptors, and mappings of shared memory.
-    fn holdings(&self) -> (usize, usize) {
-        let proc = format!("/proc/{}", self.process.id());
-        let maps = fs::read_to_string(format!("{proc}/maps")).unwrap();
-        let shared = maps.lines().filter(|line| line.contains("memfd:")).count();
-        (fs::read_dir(format!("{proc}/fd")).unwrap().count(), shared)
+    /// Hands over as many requests as the window takes.
+    fn fill(&mut self) {
+        let now = self.clock.now();
+        while self.submit(now) {}
+        self.session.flush(now);
     }
 
-    /// Bytes of shared memory that the server has resident.
-    fn shared_bytes(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("RssShmem:"))
-            .unwrap();
-        line.split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-            << 10
+    /// Takes the answers that there are, or that come.
+    fn take(&mut self, end: &mut End) {
+        self.session.wait(self.clock.now());
+        let Self { keys, answered, .. } = self;
+        self.session.poll(self.clock.now(), &mut |ticket, answer| {
+            let key = keys.remove(&ticket).expect("one answer to each");
+            *answered += 1;
+            match answer {
+                Answer::Hit(hit) => assert!(is_whole(&key, hit.value), "{key} is torn"),
+                Answer::Lost(lost) => {
+                    end.lost += 1;
+                    end.perhaps_done += u64::from(lost.perhaps_done);
+                    end.causes.push(lost.cause);
+                }
+                Answer::Miss | Answer::Done | Answer::Number(_) => {}
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+
+    fn step(&mut self, end: &mut End) {
+        self.fill();
+        self.take(end);
+    }
+
+    fn submit(&mut self, now: Duration) -> bool {
+        let key = format!("victim:{}", self.chance.below(KEYS));
+        let len = 8 + self.chance.below(800);
+        let bytes = value(&key, self.chance.next(), len);
+        let op = match self.chance.below(8) {
+            0..4 => Op::Store(Mode::Set, Put::new(&bytes)),
+            4 => Op::Delete,
+            _ => Op::Get,
+        };
+        let name = Key::new(key.as_bytes()).unwrap();
+        let Some(ticket) = self.session.submit(now, name, &op) else {
+            return false;
+        };
+        self.keys.insert(ticket, key);
+        self.submitted += 1;
+        true
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+/// The other process: a client until it is killed. It says when it has filled its window, and notes
+/// in a file how much is in flight.
+#[test]
+#[ignore = "the other process of the tests here"]
+fn victim() {
+    let Some(mut stream) = common::other_end() else {
+        return;
+    };
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    let words: Vec<&str> = line.trim_end().split(' ').collect();
+    let [seed, address, path] = words[..] else {
+        panic!("{line}")
+    };
+    let note = File::create(path).unwrap();
+    let mut hammer = Hammer::new(address, seed.parse().unwrap());
+    let (mut end, mut said) = (End::default(), false);
+    while hammer.session.broken().is_none() {
+        hammer.fill();
+        let in_flight = hammer.keys.len() as u64;
+        note.write_all_at(&in_flight.to_le_bytes(), 0).unwrap();
+        if !said {
+            stream.write_all(&[1]).unwrap();
+            said = true;
+        }
+        hammer.take(&mut end);
     }
 }
 
-/// A client over shared memory that writes without end, windows full.
-fn victim(server: &Server) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_herdwick"))
-        .args("bench herd --fabric shm --keys 1K --window 64 --get-share 0.5".split(' '))
-        .args([
-            "--seconds",
-            "600",
-            "--runs",
-            "1",
-            "--server",
-            &server.address,
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+/// A process that is a client until it is killed.
+struct Victim {
+    child: Child,
+    stream: UnixStream,
+    note: PathBuf,
 }
 
-/// One that must never wait longer than its deadline of a second, nor read what it did not write.
-struct Survivor {
-    client: Client,
-    round: u64,
-}
-
-impl Survivor {
-    fn new(server: &Server) -> Self {
-        let client = Client::connect_with(&server.address, Options::default()).unwrap();
-        Self { client, round: 0 }
-    }
-
-    fn check(&mut self, times: u64) {
-        for _ in 0..times {
-            self.round += 1;
-            let key = format!("survivor:{}", self.round % KEYS);
-            let value = format!("{}:{}", self.round, "x".repeat((self.round % 40) as usize));
-            self.client.set(&key, &value).unwrap();
-            let read = self.client.get(&key).unwrap();
-            assert_eq!(read.as_deref(), Some(value.as_bytes()), "{key}");
+impl Victim {
+    fn new(server: &Server, folder: &Folder, seed: usize) -> Self {
+        let (child, mut stream) = start("victim");
+        let note = folder.0.join(format!("in-flight-{seed}"));
+        writeln!(stream, "{seed} {} {}", server.address, note.display()).unwrap();
+        Self {
+            child,
+            stream,
+            note,
         }
     }
 
-    fn stat(&mut self, name: &str) -> u64 {
-        let stats = self.client.stats("").unwrap();
-        let (_, value) = stats.iter().find(|(found, _)| found == name).unwrap();
-        value.parse().unwrap()
+    /// Waits until it has filled its window once.
+    fn until_full(&mut self) {
+        self.stream.read_exact(&mut [0]).unwrap();
     }
 
-    /// Goes on checking until the server has `leases` leases.
-    fn until_leases(&mut self, leases: u64) {
-        while self.stat("leases") != leases {
-            self.check(1);
+    /// Kills it; how much it had in flight when it last filled its window.
+    fn kill(&mut self) -> u64 {
+        assert!(self.child.try_wait().unwrap().is_none(), "it lived");
+        self.child.kill().unwrap();
+        until_dead(&self.child);
+        let noted = fs::read(&self.note).unwrap_or_default();
+        let _ = fs::remove_file(&self.note);
+        noted
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word))
+    }
+}
+
+/// Every value that the victims left is a whole one of its key.
+fn check_shared(client: &mut Client, index: usize) {
+    let key = format!("victim:{}", index % KEYS);
+    if let Some(bytes) = client.get(&key).unwrap() {
+        let len = bytes.len();
+        assert!(is_whole(&key, &bytes), "{key} is torn: {len} bytes");
+    }
+}
+
+/// Half of them with full windows, half on their way to a lease.
+#[test]
+fn clients_killed_at_random_instants_leave_nothing() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let server = Server::start(&folder, WORKERS);
+    let mut steady = Steady::new(&server);
+    // Until its own memory is all in use.
+    (0..200).for_each(|_| steady.check());
+    let baseline = server.holdings();
+    let (mut zombies, mut in_flight, mut chance) = (Vec::new(), Vec::new(), Chance::new(3));
+    let victims = kills() * 4 / 5;
+    for number in 0..victims {
+        let mut victim = Victim::new(&server, &folder, number);
+        let full = number % 2 == 0;
+        if full {
+            victim.until_full();
+        }
+        for at in 0..chance.below(60) {
+            steady.check();
+            check_shared(&mut steady.client, at);
+        }
+        let noted = victim.kill();
+        if full {
+            in_flight.push(noted);
+        }
+        if number % 10 == 0 {
+            zombies.push(victim);
+        } else {
+            victim.child.wait().unwrap();
+        }
+        for at in 0..10 {
+            steady.check();
+            check_shared(&mut steady.client, at);
         }
     }
+    settle(&server, &mut steady.client, 1, baseline);
+    let mean = in_flight.iter().sum::<u64>() as f64 / in_flight.len() as f64;
+    println!(
+        "{victims} clients killed, {} zombies; {mean:.0} requests in flight at those with full \
+         windows; longest stall {:?} in {} checks; {baseline:?} before and after",
+        zombies.len(),
+        steady.longest,
+        steady.count
+    );
+    assert!(in_flight.iter().all(|count| *count > 0));
+    assert!(mean > WINDOW as f64, "of {} slots", WINDOW * WORKERS);
+    assert!(steady.longest < STALL_MAX, "{:?}", steady.longest);
+    for mut zombie in zombies {
+        zombie.child.wait().unwrap();
+    }
+    server.stop();
+    assert!(folder.leases().is_empty());
 }
 
 #[test]
-fn clients_killed_at_random_instants_leave_nothing() {
-    let server = Server::start(&["-t", "2", "-m", "128"]);
-    let mut survivor = Survivor::new(&server);
-    survivor.check(KEYS);
-    assert_eq!(
-        survivor.stat("leases"),
-        1,
-        "the survivor itself goes by shared memory"
-    );
-    let (before, shared) = (server.holdings(), server.shared_bytes());
-
-    let mut chance: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut zombies = Vec::new();
-    for round in 0..VICTIMS {
-        let mut victim = victim(&server);
-        survivor.until_leases(2);
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        survivor.check(chance % 200);
-        victim.kill().unwrap();
-        if round % 10 == 0 {
-            zombies.push(victim);
-        } else {
-            victim.wait().unwrap();
+fn a_stopped_client_stops_nobody_else() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let mut steady = Steady::new(&server);
+    let mut victim = Victim::new(&server, &folder, 9);
+    victim.until_full();
+    for _ in 0..10 {
+        signal_to(&victim.child, Signal::STOP);
+        for at in 0..200 {
+            steady.check();
+            check_shared(&mut steady.client, at);
         }
-        survivor.until_leases(1);
+        signal_to(&victim.child, Signal::CONT);
+        steady.check();
+    }
+    victim.kill();
+    victim.child.wait().unwrap();
+    assert!(steady.longest < STALL_MAX, "{:?}", steady.longest);
+    server.stop();
+}
+
+/// Two clients with full windows, of a server that is killed.
+struct Bereaved {
+    hammers: [Hammer; 2],
+    end: End,
+}
+
+impl Bereaved {
+    fn new(address: &str, seed: usize) -> Self {
+        Self {
+            hammers: [(); 2].map(|()| Hammer::new(address, seed as u64)),
+            end: End::default(),
+        }
     }
 
-    // The last worker lets go just after the lease has left the statistics.
-    while server.holdings() != before {
-        survivor.check(1);
+    /// Some steps, none of which loses anything; how many requests are in flight at their end.
+    fn hammer(&mut self, steps: usize) -> usize {
+        for _ in 0..steps {
+            for hammer in &mut self.hammers {
+                hammer.step(&mut self.end);
+            }
+        }
+        assert_eq!(self.end.lost, 0, "while the server lives: {:?}", self.end);
+        self.hammers.iter_mut().for_each(Hammer::fill);
+        self.hammers.iter().map(|hammer| hammer.keys.len()).sum()
     }
-    assert!(
-        server.shared_bytes() <= shared + (64 << 10),
-        "shared memory came back"
+
+    /// Until both clients know that the server is dead.
+    fn mourn(mut self) {
+        for hammer in &mut self.hammers {
+            while hammer.session.broken().is_none() {
+                hammer.step(&mut self.end);
+            }
+            assert_eq!(hammer.answered, hammer.submitted, "each exactly once");
+        }
+        // A deadline of a second passed would have been the cause.
+        let ended = |cause: &Cause| matches!(cause, Cause::Closed | Cause::Io(_));
+        assert!(self.end.causes.iter().all(ended), "{:?}", self.end.causes);
+    }
+}
+
+/// The next server has the address, and the clients their way; a client of another server notices
+/// nothing.
+#[test]
+fn servers_killed_at_random_instants_leave_nothing_and_the_next_takes_their_clients() {
+    let _alone = alone();
+    let folders = [(); 2].map(|()| Folder::new());
+    let bystander = Server::start(&folders[1], 1);
+    let mut steady = Steady::new(&bystander);
+    let address = socket(&folders[0]).display().to_string();
+    let mut server = Server::start_at(&folders[0], WORKERS);
+    let mut caller = Client::connect(&address).unwrap();
+    let (mut zombies, mut longest, mut chance) = (Vec::new(), Duration::ZERO, Chance::new(5));
+    let (mut in_flight, victims) = (0, kills() / 5);
+    let baseline = Holdings::of(Path::new("/proc/self"));
+    for number in 0..victims {
+        let mut bereaved = Bereaved::new(&address, number);
+        caller.set("k", "v").unwrap();
+        steady.check();
+        in_flight += bereaved.hammer(chance.below(1000));
+        server.signal(Signal::KILL);
+        let clock = Clock::start();
+        bereaved.mourn();
+        let called = caller.get("k");
+        longest = longest.max(clock.now());
+        assert!(
+            matches!(called, Err(Error::Unreachable { .. })),
+            "{called:?}"
+        );
+        steady.check();
+        server.until_dead();
+        let next = Server::start_at(&folders[0], WORKERS);
+        let dead = std::mem::replace(&mut server, next);
+        if number % 10 == 0 {
+            zombies.push(dead);
+        }
+        assert_eq!(folders[0].leases().len(), 1, "the dead server's is gone");
+        assert_eq!(reconnected(&mut caller), None, "a new server is empty");
+    }
+    let after = Holdings::of(Path::new("/proc/self"));
+    println!(
+        "{victims} servers killed, {} zombies, {in_flight} requests in flight; clients knew after \
+         {longest:?}; longest stall of a bystander {:?}; {baseline:?} before, {after:?} after",
+        zombies.len(),
+        steady.longest
     );
-    assert!(survivor.stat("leases_granted") > VICTIMS);
-    for mut zombie in zombies {
-        zombie.wait().unwrap();
+    assert_eq!((after.fds, after.maps), (baseline.fds, baseline.maps));
+    assert!(longest < STALL_MAX, "{longest:?}");
+    assert!(steady.longest < STALL_MAX, "{:?}", steady.longest);
+    server.stop();
+    assert!(folders[0].leases().is_empty());
+}
+
+fn reconnected(caller: &mut Client) -> Option<Vec<u8>> {
+    let clock = Clock::start();
+    loop {
+        match caller.get("k") {
+            Ok(value) => return value,
+            // Its dials are apart by at most a second.
+            Err(Error::Unreachable { .. }) if clock.now() < common::PATIENCE => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What the server cannot have seen yet is lost by its kind: a read has changed nothing, a
+/// mutation perhaps.
+#[test]
+fn what_is_in_flight_when_the_server_dies_is_unknown_by_its_kind() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let clock = Clock::start();
+    for (op, perhaps) in [(Op::Get, false), (Op::Incr(1), true)] {
+        let server = Server::start(&folder, 1);
+        let mut session = server.session(32);
+        server.freeze();
+        let key = Key::new(b"k").unwrap();
+        session.submit(clock.now(), key, &op).unwrap();
+        session.flush(clock.now());
+        server.kill();
+        let mut ends = Vec::new();
+        while session.broken().is_none() {
+            session.wait(clock.now());
+            session.poll(clock.now(), &mut |_, answer| {
+                ends.push(match answer {
+                    Answer::Lost(lost) => lost,
+                    other => panic!("{other:?}"),
+                });
+            });
+        }
+        let [lost] = ends[..] else { panic!("{ends:?}") };
+        assert_eq!((lost.cause, lost.perhaps_done), (Cause::Closed, perhaps));
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use herdwick::{Client, Options, Session};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// What takes longer is not coming: a bound for failures, which nothing waits out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -153,18 +153,12 @@ impl Server {
 
     /// What the process holds now.
     pub(crate) fn holdings(&self) -> Holdings {
-        let proc = Path::new("/proc").join(self.pid().to_string());
-        let maps = fs::read_to_string(proc.join("maps")).unwrap();
-        let status = fs::read_to_string(proc.join("status")).unwrap();
-        let shared = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssShmem:"))
-            .unwrap();
-        Holdings {
-            fds: fs::read_dir(proc.join("fd")).unwrap().count(),
-            maps: maps.matches("memfd:herdwick").count(),
-            shared_kib: shared.trim_end_matches("kB").trim().parse().unwrap(),
-        }
+        Holdings::of(&Path::new("/proc").join(self.pid().to_string()))
+    }
+
+    /// Waits until it, killed, has let go of everything. It stays a zombie until dropped.
+    pub(crate) fn until_dead(&self) {
+        until_dead(&self.child);
     }
 }
 
@@ -183,6 +177,23 @@ pub(crate) struct Holdings {
     pub(crate) shared_kib: u64,
 }
 
+impl Holdings {
+    /// Of the process with this directory in /proc.
+    pub(crate) fn of(proc: &Path) -> Self {
+        let maps = fs::read_to_string(proc.join("maps")).unwrap();
+        let status = fs::read_to_string(proc.join("status")).unwrap();
+        let shared = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssShmem:"))
+            .unwrap();
+        Self {
+            fds: fs::read_dir(proc.join("fd")).unwrap().count(),
+            maps: maps.matches("memfd:herdwick").count(),
+            shared_kib: shared.trim_end_matches("kB").trim().parse().unwrap(),
+        }
+    }
+}
+
 pub(crate) fn socket(folder: &Folder) -> PathBuf {
     folder.0.join("memcached.sock")
 }
@@ -190,6 +201,13 @@ pub(crate) fn socket(folder: &Folder) -> PathBuf {
 pub(crate) fn signal_to(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     kill_process(pid, signal).unwrap();
+}
+
+/// Waits until a killed child has let go of everything, and leaves it a zombie.
+pub(crate) fn until_dead(child: &Child) {
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), options).unwrap();
 }
 
 /// A session that must go over shared memory.
@@ -278,18 +296,25 @@ pub(crate) fn is_whole(key: &str, bytes: &[u8]) -> bool {
 /// A client that nobody else may disturb: every call is answered within a second, and rightly.
 pub(crate) struct Steady {
     pub(crate) client: Client,
-    count: u64,
+    pub(crate) count: u64,
+    /// The longest that a few calls have taken.
+    pub(crate) longest: Duration,
 }
 
 impl Steady {
     pub(crate) fn new(server: &Server) -> Self {
         let mut client = server.client();
         client.set("steady:count", "0").unwrap();
-        Self { client, count: 0 }
+        Self {
+            client,
+            count: 0,
+            longest: Duration::ZERO,
+        }
     }
 
     /// A few calls, each checked.
     pub(crate) fn check(&mut self) {
+        let clock = Clock::start();
         self.count += 1;
         let key = format!("steady:{}", self.count % 16);
         let len = [8, 30, 200, 900][self.count as usize % 4];
@@ -299,6 +324,7 @@ impl Steady {
         assert!(read.value == value, "{key}");
         let number = self.client.incr("steady:count", 1).unwrap();
         assert_eq!(number, Some(self.count), "each once");
+        self.longest = self.longest.max(clock.now());
     }
 }
 
