@@ -6,8 +6,10 @@
 //! the line is refused instead.
 #![forbid(unsafe_code)]
 
+mod classic;
 mod command;
 mod decode;
+mod line;
 mod number;
 pub mod reply;
 pub mod text;

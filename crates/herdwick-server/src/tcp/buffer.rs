@@ -1,6 +1,6 @@
 use std::io::{self, Read, Write};
 
-use super::answer::OUTPUT_BYTES;
+use super::protocol::OUTPUT_BYTES;
 
 /// What a read asks for, and what an input buffer starts with.
 const INPUT_BYTES: usize = 16 << 10;

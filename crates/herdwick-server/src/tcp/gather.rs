@@ -4,7 +4,7 @@ use herdwick_memcache::Keys;
 use herdwick_mica::Clock;
 
 use super::{
-    answer::OUTPUT_BYTES,
+    protocol::OUTPUT_BYTES,
     run::{Cursor, Point, Progress},
 };
 use crate::tally::Snapshot;

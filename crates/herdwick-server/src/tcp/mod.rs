@@ -1,10 +1,10 @@
 //! The front for memcached's clients: sockets, one connection each.
 
-mod answer;
 mod buffer;
 mod connection;
 mod gather;
 mod immediate;
+mod protocol;
 mod run;
 mod service;
 mod stream;
@@ -15,8 +15,8 @@ use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 use mio::{Registry, event::Event};
 
-pub(crate) use answer::{Answer, DEFERRED, Speaker};
 pub(crate) use gather::Topic;
+pub(crate) use protocol::{Answer, DEFERRED, Speaker};
 pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 

@@ -1,7 +1,7 @@
-use herdwick_memcache::{Command, Decoded, Decoder, Get as Retrieval, Keys, Put as Storage, Verb};
-use herdwick_mica::{Arith, Delete, Get, HashKey, Mode, Op, Put, Request};
+use herdwick_memcache::{Command, Decoded, Decoder, Get as Retrieval, Keys};
+use herdwick_mica::{Get, HashKey, Op, Request};
 
-use super::answer::{Answer, Shape};
+use super::protocol::{self, Answer, Asked, classic};
 
 /// Most requests in a run: a get of 100 keys is one batch of the store.
 pub(crate) const RUN_REQUESTS: usize = 128;
@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
             cursor.rest = Some(rest);
             return None;
         }
-        let Some((key, op, answer)) = mutation(&command) else {
+        let Some(asked) = protocol::request(&command) else {
             return Some(if self.requests.is_empty() {
                 Stop::Immediate {
                     command,
@@ -201,7 +201,7 @@ impl<'a> Run<'a> {
             at: cursor.at,
             keys_at: None,
         };
-        self.push(key, op, answer, point, owners);
+        self.push(asked, point, owners);
         cursor.at += used;
         (swallow > 0).then_some(Stop::Swallow(swallow))
     }
@@ -226,16 +226,8 @@ impl<'a> Run<'a> {
             };
             let key = keys.next()?;
             let last = keys.rest().iter().all(|&byte| byte == b' ');
-            let shape = Shape::Value {
-                with_cas: rest.with_cas,
-                touched: rest.touch.is_some(),
-                last,
-            };
-            let answer = Answer {
-                shape,
-                noreply: false,
-            };
-            self.push(key, op, answer, point, owners);
+            let answer = Answer::Classic(classic::Answer::value(rest.with_cas, last));
+            self.push(Asked { key, op, answer }, point, owners);
             if last {
                 return None;
             }
@@ -244,7 +236,8 @@ impl<'a> Run<'a> {
         Some(rest)
     }
 
-    fn push(&mut self, key: &'a [u8], op: Op<'a>, answer: Answer, point: Point, owners: &Owners) {
+    fn push(&mut self, asked: Asked<'a>, point: Point, owners: &Owners) {
+        let Asked { key, op, answer } = asked;
         let hash = owners.hash_key.hash(key);
         let owner = hash.partition(owners.workers);
         self.crosses |= owner != owners.own;
@@ -301,65 +294,5 @@ impl Cursor {
             Some(Rest { keys_at, ..rest })
         });
         Self { at: point.at, rest }
-    }
-}
-
-/// The request that a command other than `get` is, if it is one.
-fn mutation<'a>(command: &Command<'a>) -> Option<(&'a [u8], Op<'a>, Answer)> {
-    let (key, op, shape, noreply) = match *command {
-        Command::Put(put) => (put.key, storage(&put), storage_shape(put.verb), put.noreply),
-        Command::Arith(arith) => {
-            let op = Op::Arith(Arith {
-                decrement: arith.decrement,
-                delta: arith.delta,
-                ..Arith::default()
-            });
-            let decrement = arith.decrement;
-            (arith.key, op, Shape::Number { decrement }, arith.noreply)
-        }
-        Command::Touch(touch) => {
-            let op = Op::Get(Get {
-                touch: Some(touch.exptime),
-                ..Get::default()
-            });
-            (touch.key, op, Shape::Touched, touch.noreply)
-        }
-        Command::Delete(delete) => {
-            let op = Op::Delete(Delete::default());
-            (delete.key, op, Shape::Deleted, delete.noreply)
-        }
-        Command::Oversized(put) if put.verb == Verb::Set => {
-            let op = Op::Delete(Delete::default());
-            (put.key, op, Shape::TooLarge, put.noreply)
-        }
-        _ => return None,
-    };
-    Some((key, op, Answer { shape, noreply }))
-}
-
-fn storage<'a>(put: &Storage<'a>) -> Op<'a> {
-    let (mode, compare) = match put.verb {
-        Verb::Set => (Mode::Set, None),
-        Verb::Add => (Mode::Add, None),
-        Verb::Replace => (Mode::Replace, None),
-        Verb::Append => (Mode::Append, None),
-        Verb::Prepend => (Mode::Prepend, None),
-        Verb::Cas(unique) => (Mode::Set, Some(unique)),
-    };
-    Op::Put(Put {
-        mode,
-        value: put.value,
-        flags: put.flags,
-        exptime: put.exptime,
-        compare,
-        ..Put::default()
-    })
-}
-
-fn storage_shape(verb: Verb) -> Shape {
-    match verb {
-        Verb::Cas(_) => Shape::Swapped,
-        Verb::Append | Verb::Prepend => Shape::Extended,
-        Verb::Set | Verb::Add | Verb::Replace => Shape::Stored,
     }
 }

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use herdwick_mica::{Execute, Request};
 
 use super::{
-    answer::{Answer, DEFERRED, Speaker},
     buffer::Pool,
     connection::Connection,
     gather::{Gather, Purpose, Replies},
+    protocol::{Answer, DEFERRED, Speaker},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
 };
 use crate::{facts::Facts, front::Pass, parcel::Ticket, recycle};
@@ -161,7 +161,7 @@ impl Service {
                 from = mark as usize;
             }
         }
-        own.text.shrink_to(super::answer::OUTPUT_BYTES);
+        own.text.shrink_to(super::protocol::OUTPUT_BYTES);
     }
 
     fn await_replies(&mut self, connection: &mut Connection, gather: Option<Gather>) -> Round {

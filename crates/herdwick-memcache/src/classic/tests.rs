@@ -1,4 +1,5 @@
 use super::*;
+use crate::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 use proptest::prelude::*;
 
 const VALUE_BYTES_MAX: usize = 100;

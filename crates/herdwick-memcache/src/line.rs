@@ -1,0 +1,52 @@
+use crate::{Command, Decoded, Keys, classic};
+
+/// A command line and what follows it.
+pub(crate) struct Line<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) input: &'a [u8],
+    pub(crate) data_at: usize,
+    pub(crate) value_bytes_max: usize,
+}
+
+/// The data block behind a line.
+pub(crate) enum Block<'a> {
+    /// All of it, and where it ends.
+    Whole(&'a [u8], usize),
+    /// It does not end in a line end where it should: nothing stored, and this much used.
+    Unended(usize),
+    /// Not all of it is here: ask again when the input has this many bytes.
+    Short(usize),
+    /// It exceeds what the server takes: this much of the stream is to be dropped.
+    Oversized(u64),
+}
+
+impl<'a> Line<'a> {
+    #[inline]
+    pub(crate) fn decode(&self) -> Decoded<'a> {
+        let mut words = Keys::new(self.text);
+        let command = words.next().unwrap_or_default();
+        classic::decode(self, command, words)
+    }
+
+    /// A command without data.
+    pub(crate) fn just(&self, command: Command<'a>) -> Decoded<'a> {
+        Decoded::Command {
+            command,
+            used: self.data_at,
+            swallow: 0,
+        }
+    }
+
+    /// The block of `bytes` bytes behind the line.
+    pub(crate) fn block(&self, bytes: usize) -> Block<'a> {
+        if bytes > self.value_bytes_max {
+            return Block::Oversized(bytes as u64 + 2);
+        }
+        let at = self.data_at + bytes + 2;
+        match self.input.get(self.data_at..at) {
+            None => Block::Short(at),
+            Some([value @ .., b'\r', b'\n']) => Block::Whole(value, at),
+            Some(_) => Block::Unended(at),
+        }
+    }
+}
