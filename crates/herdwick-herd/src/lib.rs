@@ -17,6 +17,7 @@ mod counters;
 mod echo;
 pub mod hello;
 mod server;
+mod setup;
 mod signals;
 pub mod wire;
 
@@ -28,5 +29,8 @@ pub use echo::Echo;
 pub use server::{
     AttachError, BATCH, Chunk, ClientId, REPLY_BYTES_MIN, ServerOptions, ServerOptionsError,
     ServerSide,
+};
+pub use setup::{
+    Admitted, Berth, ClientEnd, ClientRig, ClientTerms, ServerEnd, ServerTerms, SetupError,
 };
 pub use signals::SEND_DEPTH_MIN;

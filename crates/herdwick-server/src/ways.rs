@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 
 use herdwick_fabric::{ControlError, PdId};
-use herdwick_herd::wire::Window;
+use herdwick_herd::{SetupError, wire::Window};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort};
 
 use crate::{
     front::Front,
-    herd::{HerdConfig, HerdFront, HerdStartError, LeaseDevice},
+    herd::{HerdConfig, HerdFront, LeaseDevice},
 };
 
 impl LeaseDevice for ShmDevice {
@@ -23,7 +23,7 @@ impl LeaseDevice for ShmDevice {
 }
 
 /// HERD over shared memory.
-pub(crate) fn shm(config: HerdConfig) -> Result<Box<dyn Front + Send>, HerdStartError> {
+pub(crate) fn shm(config: HerdConfig) -> Result<Box<dyn Front + Send>, SetupError> {
     // What no client needs, none gets: a domain's size bounds what a hostile one can take.
     let size = PdSize {
         host_inbound: request_bytes(Window::MAX),

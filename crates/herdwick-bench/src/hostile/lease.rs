@@ -15,13 +15,11 @@ use std::{
 use herdwick_herd::{
     hello::{
         Accept, BootId, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, HELLO_BYTES_MAX, Header,
-        Hello, Kind, LineError, Offer, ShmOffer, TICKET_FDS_MAX, WORKERS_MAX, WorkerAccept,
-        WorkerGrant,
+        Hello, Kind, LineError, Offer, ShmOffer, TICKET_FDS_MAX, WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
 use herdwick_mem::{Access, Mapping, Span};
-use herdwick_shm::PdTicket;
 use rustix::{
     cmsg_space,
     fs::fstat,
@@ -80,7 +78,7 @@ impl Prey {
         let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let mut guest = Guest::new(window, grant.workers.len())?;
+        let mut guest = Guest::new(window, epoch, grant.workers.len())?;
         let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
         let mut accept = Accept {
             workers: Vec::new(),
@@ -88,7 +86,7 @@ impl Prey {
         for worker in &grant.workers {
             let fds: Vec<OwnedFd> = fds.by_ref().take(worker.fds.into()).collect();
             memory.push(writable(&fds)?);
-            accept.workers.push(join(&mut guest, worker, fds, epoch)?);
+            accept.workers.push(guest.join(worker, fds)?);
         }
         socket.write_all(&accept.to_frame())?;
         frame(&mut socket, Kind::Go)?;
@@ -104,21 +102,6 @@ impl Prey {
     pub(super) fn beat(&mut self) {
         let _ = self.socket.write_all(&[0]);
     }
-}
-
-fn join(
-    guest: &mut Guest,
-    worker: &WorkerGrant,
-    fds: Vec<OwnedFd>,
-    epoch: Epoch,
-) -> Result<WorkerAccept, LeaseError> {
-    let ticket = PdTicket {
-        fds,
-        blob: worker.ticket.clone(),
-    };
-    let places = [worker.lines, worker.overflow];
-    let (requests, replies) = guest.join(ticket, &worker.requests, places, epoch)?;
-    Ok(WorkerAccept { requests, replies })
 }
 
 /// Maps the one file of a ticket that a guest may write, the first, once more.

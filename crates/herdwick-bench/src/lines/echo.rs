@@ -9,20 +9,17 @@ use std::{
     thread::JoinHandle,
 };
 
-use herdwick_fabric::{
-    Access, AddressHandle, ControlError, CqId, CqSpec, Device, Port, PortLimits, QpId, RegionId,
-    RegionSpec, Scope, Transport,
-};
+use herdwick_fabric::Device;
 use herdwick_herd::{
-    BATCH, Chunk, Echo, SEND_DEPTH_MIN, ServerOptions, ServerSide,
+    Echo, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
-use herdwick_shm::{PdSize, ShmDevice, ShmPort};
+use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
 use super::{
     Driver,
-    rig::{End, Guest, REPLY_BYTES_MAX, RigError, local, queue_pair},
+    rig::{End, Guest, REPLY_BYTES_MAX, RigError},
 };
 use crate::{
     host::pin,
@@ -30,12 +27,6 @@ use crate::{
     workload::KeySpace,
 };
 
-/// Replies on their way.
-const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
-    2 * BATCH
-} else {
-    SEND_DEPTH_MIN
-};
 /// Nothing expires in an echo.
 const CLOCK: Clock = Clock {
     epoch_unix: 0,
@@ -112,7 +103,8 @@ impl Server {
             pin(&cpus);
             let mut echo = Echo::new(value_size);
             while !stopped.load(Ordering::Relaxed) {
-                host.side.pass(&mut host.port, CLOCK, &mut echo);
+                let ServerEnd { port, side, .. } = &mut host.end;
+                side.pass(port, CLOCK, &mut echo);
             }
         };
         let thread = std::thread::Builder::new()
@@ -134,100 +126,36 @@ impl Drop for Server {
     }
 }
 
-/// The server's objects, made as a worker of `herdwick serve` makes them.
+/// The server's objects, as a worker of `herdwick serve` has them.
 struct Host {
     device: ShmDevice,
-    port: ShmPort,
-    side: ServerSide,
-    request_cq: CqId,
-    replies: QpId,
+    end: ServerEnd<ShmPort>,
 }
 
 impl Host {
     fn new(clients: usize) -> Result<Self, RigError> {
         let device = ShmDevice::host(PdSize::default());
-        let mut port = device.open_port(&PortLimits {
-            pds: clients + 1,
-            qps: clients + 1,
-            cqs: 2,
-            regions: 2 * clients + 1,
-            addresses: clients,
-        })?;
-        let own = device.create_pd(&mut port)?;
-        let request_cq = device.create_cq(&mut port, &CqSpec { depth: 2 * clients })?;
-        let depth = SEND_DEPTH;
-        let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let spec = queue_pair(own, Transport::Ud, reply_cq, SEND_DEPTH, 0);
-        let replies = device.create_qp(&mut port, &spec)?;
-        let capabilities = device.capabilities();
-        let reply_bytes_max = REPLY_BYTES_MAX.min(capabilities.datagram_bytes_max);
-        let len = ServerOptions::reply_memory(reply_bytes_max);
-        let reply_region = local(&device, &mut port, own, len)?;
-        let options = ServerOptions {
+        let terms = ServerTerms {
             worker: 0,
             workers: 1,
-            replies,
-            reply_cq,
-            reply_bytes_max,
-            reply_region,
-            postlist_max: capabilities.postlist_max,
             clients_max: clients,
+            reply_bytes_max: REPLY_BYTES_MAX,
         };
-        let side = ServerSide::new(&port, options)?;
-        Ok(Self {
-            device,
-            port,
-            side,
-            request_cq,
-            replies,
-        })
+        let end = ServerEnd::open(&device, &terms)?;
+        Ok(Self { device, end })
     }
 
     /// Makes a domain for a client, and the client in it.
     fn admit(&mut self, window: Window) -> Result<End, RigError> {
-        let Self { device, port, .. } = self;
-        let pd = device.create_pd(port)?;
-        let spec = queue_pair(pd, Transport::Uc, self.request_cq, 1, 0);
-        let requests = device.create_qp(port, &spec)?;
-        let mut memory = |len| {
-            let (access, scope) = (Access::WRITE, Scope::Qp(requests));
-            device.allocate_region(port, pd, &RegionSpec { len, access, scope })
-        };
-        let lines = memory(window.line_bytes())?;
-        let overflow = memory(window.overflow_bytes())?;
-        let mut guest = Guest::new(window, 1)?;
-        let ticket = device.ticket(port, pd)?;
-        let (requests_peer, replies_peer) = guest.join(
-            ticket,
-            &device.endpoint(port, requests)?,
-            [device.remote(port, lines)?, device.remote(port, overflow)?],
-            epoch(),
-        )?;
-        device.connect(port, requests, &requests_peer)?;
-        let address = device.create_address(port, self.replies, &replies_peer)?;
-        self.serve(window, [lines, overflow], address)?;
+        let Self { device, end } = self;
+        let pd = device.create_pd(&mut end.port)?;
+        let berth = end.furnish(device, pd, window)?;
+        let PdTicket { blob, fds } = device.ticket(&mut end.port, pd)?;
+        let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
+        let mut guest = Guest::new(window, epoch(), 1)?;
+        let peer = guest.join(&grant, fds)?;
+        end.admit(device, &berth, &peer, epoch(), REPLY_BYTES_MAX)?;
         guest.finish()
-    }
-
-    fn serve(
-        &mut self,
-        window: Window,
-        regions: [RegionId; 2],
-        address: AddressHandle,
-    ) -> Result<(), RigError> {
-        let unknown = RigError::Control(ControlError::Unknown("region"));
-        let [Some(lines), Some(overflow)] = regions.map(|id| self.port.region(id).cloned()) else {
-            return Err(unknown);
-        };
-        self.side.attach(Chunk {
-            lines,
-            overflow,
-            window,
-            epoch: epoch(),
-            address,
-            reply_bytes_max: REPLY_BYTES_MAX,
-        })?;
-        Ok(())
     }
 }
 

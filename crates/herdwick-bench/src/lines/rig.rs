@@ -1,14 +1,11 @@
 //! HERD's objects on shared memory, made by hand.
 
-use std::time::Duration;
+use std::{os::fd::OwnedFd, time::Duration};
 
-use herdwick_fabric::{
-    Access, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint, OpenError, PdId,
-    PortLimits, QpSpec, RegionId, RegionSpec, Remote, Scope, Transport,
-};
+use herdwick_fabric::ControlError;
 use herdwick_herd::{
-    AttachError, ClientOptions, ClientSetupError, ClientSide, Outcome, Refused, SEND_DEPTH_MIN,
-    ServerOptionsError, WorkerLane,
+    ClientEnd, ClientRig, ClientSide, ClientTerms, Outcome, Refused, SetupError,
+    hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 use herdwick_mica::Request;
@@ -19,27 +16,15 @@ use super::Lines;
 /// The rig could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
-    /// A port could not be opened.
-    #[error("opening a port: {0}")]
-    Open(#[from] OpenError),
-    /// The provider refused an object.
-    #[error("setting up the fabric: {0}")]
+    /// HERD's objects could not be made, or do not meet.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The provider refused a domain.
+    #[error("setting up a domain: {0}")]
     Control(#[from] ControlError),
-    /// Two queue pairs did not meet.
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
     /// A domain was not taken up.
     #[error("taking up a domain: {0}")]
     Ticket(#[from] herdwick_shm::AttachError),
-    /// HERD's server half.
-    #[error("setting up HERD's server: {0}")]
-    Server(#[from] ServerOptionsError),
-    /// HERD's server half, for one client.
-    #[error("attaching a client: {0}")]
-    Attach(#[from] AttachError),
-    /// HERD's client half.
-    #[error("setting up HERD's client: {0}")]
-    Client(#[from] ClientSetupError),
     /// No thread.
     #[error("starting a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -53,8 +38,6 @@ pub enum RigError {
 
 /// Largest reply, as the client that people link has it.
 pub(crate) const REPLY_BYTES_MAX: usize = 4096;
-/// RECVs beyond the window.
-const RECV_SLACK: usize = 16;
 /// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
@@ -81,116 +64,43 @@ impl Lines for End {
     }
 }
 
-/// A client's objects, as they come together.
+/// A client's rig on this provider.
 pub(crate) struct Guest {
     device: ShmDevice,
-    port: ShmPort,
-    window: Window,
-    request_cq: CqId,
-    reply_cq: CqId,
-    lanes: Vec<WorkerLane>,
+    rig: ClientRig<ShmPort>,
 }
 
 impl Guest {
     /// Of `workers` workers.
-    pub(crate) fn new(window: Window, workers: usize) -> Result<Self, RigError> {
+    pub(crate) fn new(window: Window, epoch: Epoch, workers: usize) -> Result<Self, RigError> {
         let device = ShmDevice::guest();
-        let mut port = device.open_port(&PortLimits {
-            pds: workers,
-            qps: 2 * workers,
-            cqs: 2,
-            regions: 2 * workers,
-            addresses: workers,
-        })?;
-        let depth = workers * (window.slots() + RECV_SLACK + 1);
-        let requests = CqSpec {
-            depth: workers * (SEND_DEPTH_MIN + 1),
-        };
-        Ok(Self {
-            request_cq: device.create_cq(&mut port, &requests)?,
-            reply_cq: device.create_cq(&mut port, &CqSpec { depth })?,
-            lanes: Vec::with_capacity(workers),
+        let terms = ClientTerms {
             window,
-            device,
-            port,
-        })
-    }
-
-    /// Takes up the next worker's domain; the endpoints of its request and reply queue pairs.
-    pub(crate) fn join(
-        &mut self,
-        ticket: PdTicket,
-        server: &Endpoint,
-        [lines, overflow]: [Remote; 2],
-        epoch: Epoch,
-    ) -> Result<(Endpoint, Endpoint), RigError> {
-        let (device, port) = (&self.device, &mut self.port);
-        let pd = device.attach(port, ticket)?;
-        let recvs = self.window.slots() + RECV_SLACK;
-        let spec = queue_pair(pd, Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 0);
-        let requests = device.create_qp(port, &spec)?;
-        let spec = queue_pair(pd, Transport::Ud, self.reply_cq, 1, recvs);
-        let replies = device.create_qp(port, &spec)?;
-        self.lanes.push(WorkerLane {
             epoch,
-            requests,
-            replies,
-            lines,
-            overflow,
-            receive: local(device, port, pd, recvs * REPLY_BYTES_MAX)?,
-            stage: local(device, port, pd, self.window.overflow_bytes())?,
-        });
-        device.connect(port, requests, server)?;
-        Ok((
-            device.endpoint(port, requests)?,
-            device.endpoint(port, replies)?,
-        ))
-    }
-
-    /// Posts the RECVs.
-    pub(crate) fn finish(mut self) -> Result<End, RigError> {
-        let options = ClientOptions {
-            window: self.window,
-            recv_slack: RECV_SLACK,
             reply_bytes_max: REPLY_BYTES_MAX,
-            request_cq: self.request_cq,
-            reply_cq: self.reply_cq,
-            postlist_max: self.device.capabilities().postlist_max,
             retry_after: NEVER,
             retry_after_max: NEVER,
             deadline: NEVER,
         };
-        let side = ClientSide::new(&mut self.port, options, self.lanes)?;
-        Ok(End {
-            port: self.port,
-            side,
-        })
+        let rig = ClientRig::open(&device, workers, &terms)?;
+        Ok(Self { device, rig })
     }
-}
 
-pub(super) fn queue_pair(
-    pd: PdId,
-    transport: Transport,
-    cq: CqId,
-    send_depth: usize,
-    recv_depth: usize,
-) -> QpSpec {
-    QpSpec {
-        pd,
-        transport,
-        send_cq: cq,
-        recv_cq: cq,
-        send_depth,
-        recv_depth,
+    /// Takes up the next worker's domain.
+    pub(crate) fn join(
+        &mut self,
+        grant: &WorkerGrant,
+        fds: Vec<OwnedFd>,
+    ) -> Result<WorkerAccept, RigError> {
+        let blob = grant.ticket.clone();
+        let ticket = PdTicket { fds, blob };
+        let pd = self.device.attach(&mut self.rig.port, ticket)?;
+        Ok(self.rig.join(&self.device, pd, grant)?)
     }
-}
 
-pub(super) fn local(
-    device: &ShmDevice,
-    port: &mut ShmPort,
-    pd: PdId,
-    len: usize,
-) -> Result<RegionId, ControlError> {
-    let (access, scope) = (Access::LOCAL, Scope::Pd);
-    device.allocate_region(port, pd, &RegionSpec { len, access, scope })
+    /// Posts the RECVs.
+    pub(crate) fn finish(self) -> Result<End, RigError> {
+        let ClientEnd { port, side, .. } = self.rig.finish()?;
+        Ok(End { port, side })
+    }
 }

@@ -8,3 +8,4 @@ mod odd_replies;
 mod rig;
 mod round_trip;
 mod schedules;
+mod setup;

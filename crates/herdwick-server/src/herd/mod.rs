@@ -8,11 +8,8 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use herdwick_fabric::{
-    Access, Armed, ControlError, CqId, CqSpec, Device, OpenError, PdId, Port, PortLimits, QpSpec,
-    RegionSpec, Scope, Transport,
-};
-use herdwick_herd::{BATCH, SEND_DEPTH_MIN, ServerOptions, ServerOptionsError, ServerSide};
+use herdwick_fabric::{Armed, ControlError, Device, PdId, Port};
+use herdwick_herd::{ServerEnd, ServerTerms, SetupError};
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
@@ -46,98 +43,28 @@ pub(crate) struct HerdConfig {
     pub(crate) end: WorkerEnd,
 }
 
-/// The front cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HerdStartError {
-    #[error("opening a port: {0}")]
-    Open(#[from] OpenError),
-    #[error("setting up a port: {0}")]
-    Control(#[from] ControlError),
-    #[error("setting up HERD: {0}")]
-    Options(#[from] ServerOptionsError),
-}
-
 /// One worker's HERD front over one port of `D`.
 pub(crate) struct HerdFront<D: LeaseDevice> {
     device: D,
-    port: D::Port,
-    side: ServerSide,
-    /// Where the clients' queue pairs complete; armed to sleep.
-    request_cq: CqId,
+    server: ServerEnd<D::Port>,
     held: Held,
     /// An order that the last look before sleeping found.
     found: Option<Order>,
     config: HerdConfig,
 }
 
-/// Replies on their way.
-const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
-    2 * BATCH
-} else {
-    SEND_DEPTH_MIN
-};
-/// RECVs of the queue pair that only sends.
-const REPLY_RECVS: usize = 0;
-/// RECVs of a client's request queue pair: requests are WRITTEN, never SENT.
-const REQUEST_RECVS: usize = 0;
-
 impl<D: LeaseDevice> HerdFront<D> {
-    pub(crate) fn new(device: D, config: HerdConfig) -> Result<Self, HerdStartError> {
-        let leases = config.leases_max;
-        let mut port = device.open_port(&PortLimits {
-            pds: leases + 1,
-            qps: leases + 1,
-            cqs: 2,
-            regions: 2 * leases + 1,
-            addresses: leases,
-        })?;
-        let own = device.create_pd(&mut port)?;
-        // A lease's queue pair sends nothing and receives WRITEs: errors are all that completes.
-        let request_cq = device.create_cq(
-            &mut port,
-            &CqSpec {
-                depth: leases.max(1) * 2,
-            },
-        )?;
-        let depth = SEND_DEPTH + REPLY_RECVS;
-        let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let replies = device.create_qp(
-            &mut port,
-            &QpSpec {
-                pd: own,
-                transport: Transport::Ud,
-                send_cq: reply_cq,
-                recv_cq: reply_cq,
-                send_depth: SEND_DEPTH,
-                recv_depth: REPLY_RECVS,
-            },
-        )?;
-        let capabilities = device.capabilities();
-        let reply_bytes_max = config.reply_bytes_max.min(capabilities.datagram_bytes_max);
-        let len = ServerOptions::reply_memory(reply_bytes_max);
-        let spec = RegionSpec {
-            len,
-            access: Access::LOCAL,
-            scope: Scope::Pd,
-        };
-        let reply_region = device.allocate_region(&mut port, own, &spec)?;
-        let options = ServerOptions {
+    pub(crate) fn new(device: D, config: HerdConfig) -> Result<Self, SetupError> {
+        let terms = ServerTerms {
             worker: config.worker,
             workers: config.workers,
-            replies,
-            reply_cq,
-            reply_bytes_max,
-            reply_region,
-            postlist_max: capabilities.postlist_max,
-            clients_max: leases,
+            clients_max: config.leases_max,
+            reply_bytes_max: config.reply_bytes_max,
         };
-        let side = ServerSide::new(&port, options)?;
         Ok(Self {
+            server: ServerEnd::open(&device, &terms)?,
             device,
-            port,
-            side,
-            request_cq,
-            held: Held::new(request_cq, replies),
+            held: Held::default(),
             found: None,
             config,
         })
@@ -151,20 +78,19 @@ impl<D: LeaseDevice> HerdFront<D> {
             any = true;
             let Self {
                 device,
-                port,
-                side,
+                server,
                 held,
                 ..
             } = self;
             let answer = match order {
                 Order::Grant(id, terms) => {
-                    Answer::Granted(id, held.grant(device, port, id, terms).ok().map(Box::new))
+                    Answer::Granted(id, held.grant(device, server, id, terms).ok().map(Box::new))
                 }
                 Order::Connect(id, peer) => {
-                    Answer::Connected(id, held.connect(device, port, side, id, &peer).is_ok())
+                    Answer::Connected(id, held.connect(device, server, id, &peer).is_ok())
                 }
                 Order::Revoke(id) => {
-                    held.revoke(device, port, side, id);
+                    held.revoke(device, server, id);
                     Answer::Revoked(id)
                 }
             };
@@ -184,7 +110,7 @@ impl<D: LeaseDevice> HerdFront<D> {
 
 impl<D: LeaseDevice> Front for HerdFront<D> {
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
-        match self.port.wait_fd() {
+        match self.server.port.wait_fd() {
             Some(fd) => registry.register(
                 &mut SourceFd(&fd.as_raw_fd()),
                 tokens.token(0),
@@ -202,7 +128,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
             store: pass.store,
             tally: pass.tally,
         };
-        let served = self.side.pass(&mut self.port, pass.clock, &mut counted);
+        let ServerEnd { port, side, .. } = &mut self.server;
+        let served = side.pass(port, pass.clock, &mut counted);
         if ordered || served > 0 {
             Activity::Busy
         } else {
@@ -211,7 +138,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     }
 
     fn polls_memory(&self) -> bool {
-        self.side.clients() > 0
+        self.server.side.clients() > 0
     }
 
     fn arm(&mut self) -> bool {
@@ -219,13 +146,15 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         if self.found.is_some() {
             return false;
         }
-        self.side.clients() == 0
-            || (self.port.arm(self.request_cq) == Armed::Yes && !self.side.has_news())
+        let cq = self.server.request_cq();
+        let ServerEnd { port, side, .. } = &mut self.server;
+        side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news())
     }
 
     fn disarm(&mut self) {
-        if self.side.clients() > 0 {
-            self.port.disarm(self.request_cq);
+        if self.server.side.clients() > 0 {
+            let cq = self.server.request_cq();
+            self.server.port.disarm(cq);
         }
     }
 
@@ -236,7 +165,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     }
 
     fn drops(&self, into: &mut Vec<(&'static str, u64)>) {
-        into.extend(self.side.counters().iter());
-        into.extend_from_slice(self.port.drops());
+        into.extend(self.server.side.counters().iter());
+        into.extend_from_slice(self.server.port.drops());
     }
 }

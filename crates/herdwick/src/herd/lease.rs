@@ -16,15 +16,12 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{
-    Access, ConnectError, ControlError, CqId, CqSpec, Device, OpenError, PdId, PortLimits, QpSpec,
-    RegionSpec, Scope, Transport,
-};
+use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
-    ClientOptions, ClientSetupError, ClientSide, SEND_DEPTH_MIN, WorkerLane,
+    ClientEnd, ClientRig, ClientTerms, SetupError,
     hello::{
         Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal, ShmOffer,
-        TICKET_FDS_MAX, WORKERS_MAX, WorkerAccept, WorkerGrant,
+        TICKET_FDS_MAX, WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
@@ -47,8 +44,6 @@ pub(crate) trait TicketDevice: Device {
 
 /// Largest reply that the client takes over the fabric; larger values come by text.
 const REPLY_BYTES_MAX: usize = 4096;
-/// RECVs beyond the window: retries that may be answered twice at once.
-const RECV_SLACK: usize = 16;
 /// A line is written again after this long. Shared memory loses nothing, so this is for a reply
 /// that found the ring full.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
@@ -68,20 +63,12 @@ pub(crate) enum LeaseError {
     #[error("the server's ticket: {0}")]
     Ticket(Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Setup(#[from] ClientSetupError),
+    Setup(#[from] SetupError),
 }
 
 /// A lease taken: everything that HERD needs.
 pub(crate) struct Taken<P> {
-    pub(super) port: P,
-    pub(super) side: ClientSide,
-    pub(super) reply_cq: CqId,
+    pub(super) end: ClientEnd<P>,
     pub(super) lease: Lease,
     /// Requests that may be in flight at all workers together.
     pub(super) capacity: u32,
@@ -90,7 +77,7 @@ pub(crate) struct Taken<P> {
 impl<P> Taken<P> {
     /// How many workers granted.
     pub(crate) fn workers(&self) -> usize {
-        self.side.workers()
+        self.end.side.workers()
     }
 }
 
@@ -181,23 +168,38 @@ pub(crate) fn take<D: TicketDevice>(
     let (body, fds) = receive(&mut socket, Kind::Grant)?;
     let grant = Grant::parse(&body)?;
     let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
-    let mut rig = Rig::new(device, &grant, window)?;
+    let mut rig = ClientRig::open(device, grant.workers.len(), &terms(&grant, window)?)?;
     let mut fds = fds.into_iter();
     let mut accept = Accept {
         workers: Vec::new(),
     };
     for worker in &grant.workers {
-        accept.workers.push(rig.join(
-            device,
-            worker,
-            fds.by_ref().take(worker.fds.into()).collect(),
-        )?);
+        let fds = fds.by_ref().take(worker.fds.into()).collect();
+        let pd = device.attach(&mut rig.port, worker.ticket.clone(), fds);
+        let pd = pd.map_err(LeaseError::Ticket)?;
+        accept.workers.push(rig.join(device, pd, worker)?);
     }
     socket.write_all(&accept.to_frame())?;
     receive(&mut socket, Kind::Go)?;
     socket.set_read_timeout(None)?;
     socket.set_write_timeout(None)?;
-    rig.finish(device, Lease::keep(socket)?)
+    let lease = Lease::keep(socket)?;
+    Ok(Taken {
+        end: rig.finish()?,
+        lease,
+        capacity: (grant.workers.len() * window.slots()) as u32,
+    })
+}
+
+fn terms(grant: &Grant, window: Window) -> Result<ClientTerms, FrameError> {
+    Ok(ClientTerms {
+        window,
+        epoch: Epoch::new(grant.epoch).ok_or(FrameError::Body)?,
+        reply_bytes_max: (grant.reply_bytes_max as usize).min(REPLY_BYTES_MAX),
+        retry_after: RETRY_AFTER,
+        retry_after_max: RETRY_AFTER_MAX,
+        deadline: NEVER,
+    })
 }
 
 /// Reads a frame of `kind` and the descriptors that ride on it.
@@ -243,116 +245,4 @@ fn receive_with_fds(
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     Ok((message.bytes, fds))
-}
-
-/// The client's objects, as they come together.
-struct Rig<D: Device> {
-    port: D::Port,
-    window: Window,
-    epoch: Epoch,
-    reply_bytes_max: usize,
-    request_cq: CqId,
-    reply_cq: CqId,
-    lanes: Vec<WorkerLane>,
-}
-
-impl<D: TicketDevice> Rig<D> {
-    fn new(device: &D, grant: &Grant, window: Window) -> Result<Self, LeaseError> {
-        let workers = grant.workers.len();
-        let mut port = device.open_port(&PortLimits {
-            pds: workers,
-            qps: 2 * workers,
-            cqs: 2,
-            regions: 2 * workers,
-            addresses: workers,
-        })?;
-        // Each queue pair has one entry in the queue that it does not use.
-        let requests = CqSpec {
-            depth: workers * (SEND_DEPTH_MIN + 1),
-        };
-        let replies = CqSpec {
-            depth: workers * (window.slots() + RECV_SLACK + 1),
-        };
-        Ok(Self {
-            window,
-            epoch: Epoch::new(grant.epoch).ok_or(FrameError::Body)?,
-            reply_bytes_max: (grant.reply_bytes_max as usize).min(REPLY_BYTES_MAX),
-            request_cq: device.create_cq(&mut port, &requests)?,
-            reply_cq: device.create_cq(&mut port, &replies)?,
-            lanes: Vec::with_capacity(workers),
-            port,
-        })
-    }
-
-    /// Takes up one worker's ticket and makes the queue pairs for it.
-    fn join(
-        &mut self,
-        device: &D,
-        worker: &WorkerGrant,
-        fds: Vec<OwnedFd>,
-    ) -> Result<WorkerAccept, LeaseError> {
-        let port = &mut self.port;
-        let pd = device
-            .attach(port, worker.ticket.clone(), fds)
-            .map_err(LeaseError::Ticket)?;
-        let recvs = self.window.slots() + RECV_SLACK;
-        let mut queue_pair = |transport, cq, send_depth, recv_depth| {
-            let spec = QpSpec {
-                pd,
-                transport,
-                send_cq: cq,
-                recv_cq: cq,
-                send_depth,
-                recv_depth,
-            };
-            device.create_qp(port, &spec)
-        };
-        let requests = queue_pair(Transport::Uc, self.request_cq, SEND_DEPTH_MIN, 0)?;
-        let replies = queue_pair(Transport::Ud, self.reply_cq, 1, recvs)?;
-        let mut memory = |len| {
-            let spec = RegionSpec {
-                len,
-                access: Access::LOCAL,
-                scope: Scope::Pd,
-            };
-            device.allocate_region(port, pd, &spec)
-        };
-        self.lanes.push(WorkerLane {
-            epoch: self.epoch,
-            requests,
-            replies,
-            lines: worker.lines,
-            overflow: worker.overflow,
-            receive: memory(recvs * self.reply_bytes_max.next_multiple_of(8))?,
-            stage: memory(self.window.overflow_bytes())?,
-        });
-        device.connect(port, requests, &worker.requests)?;
-        Ok(WorkerAccept {
-            requests: device.endpoint(port, requests)?,
-            replies: device.endpoint(port, replies)?,
-        })
-    }
-
-    fn finish(mut self, device: &D, lease: Lease) -> Result<Taken<D::Port>, LeaseError> {
-        let options = ClientOptions {
-            window: self.window,
-            recv_slack: RECV_SLACK,
-            reply_bytes_max: self.reply_bytes_max,
-            request_cq: self.request_cq,
-            reply_cq: self.reply_cq,
-            postlist_max: device.capabilities().postlist_max,
-            retry_after: RETRY_AFTER,
-            retry_after_max: RETRY_AFTER_MAX,
-            deadline: NEVER,
-        };
-        let capacity = (self.lanes.len() * self.window.slots()) as u32;
-        let side = ClientSide::new(&mut self.port, options, self.lanes)?;
-        Ok(Taken {
-            port: self.port,
-            side,
-            reply_cq: self.reply_cq,
-            lease,
-            capacity,
-        })
-    }
 }

@@ -9,7 +9,7 @@ mod translate;
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{Armed, CqId, Port};
-use herdwick_herd::{ClientSide, Outcome, Refused, wire::ReplyStatus};
+use herdwick_herd::{ClientEnd, ClientSide, Outcome, Refused, wire::ReplyStatus};
 use herdwick_mica::{HashKey, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -56,12 +56,15 @@ pub(crate) struct Herd<P> {
 impl<P: Port> Herd<P> {
     pub(crate) fn new(taken: Taken<P>, hash_key: HashKey, memcached: Memcached) -> Self {
         let Taken {
-            port,
-            side,
-            reply_cq,
+            end,
             lease,
             capacity,
         } = taken;
+        let ClientEnd {
+            port,
+            side,
+            reply_cq,
+        } = end;
         Self {
             port,
             side,

@@ -1,0 +1,82 @@
+//! The objects of HERD's two ends on a port: which queue pairs, queues and memory each makes, and
+//! how large.
+//!
+//! ```text
+//!             client, at each worker                    worker
+//! requests    UC queue pair, sends               ->     UC queue pair of each client
+//!             overflow bodies, staged                   lines and overflow areas of each client
+//! replies     UD queue pair, window + slack RECVs <-    one UD queue pair for all, sends
+//!             memory for large replies                  memory for large replies
+//! ```
+//!
+//! How a client comes by its domain is the caller's and the provider's.
+
+mod client;
+mod server;
+
+pub use client::{ClientEnd, ClientRig, ClientTerms};
+pub use server::{Admitted, Berth, ServerEnd, ServerTerms};
+
+use herdwick_fabric::{
+    Access, ConnectError, ControlError, CqId, Device, OpenError, PdId, QpId, QpSpec, RegionId,
+    RegionSpec, Scope, Transport,
+};
+
+use crate::{AttachError, ClientSetupError, ServerOptionsError};
+
+/// An end cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// No port.
+    #[error("opening a port: {0}")]
+    Open(#[from] OpenError),
+    /// The provider refused an object.
+    #[error("setting up a port: {0}")]
+    Control(#[from] ControlError),
+    /// The peer's endpoints make no sense.
+    #[error("connecting: {0}")]
+    Connect(#[from] ConnectError),
+    /// The worker's machine.
+    #[error("setting up HERD's server: {0}")]
+    Server(#[from] ServerOptionsError),
+    /// The worker's machine does not take this client.
+    #[error("attaching a client: {0}")]
+    Attach(#[from] AttachError),
+    /// The client's machine.
+    #[error("setting up HERD's client: {0}")]
+    Client(#[from] ClientSetupError),
+}
+
+/// What the queue pairs of both ends have in common: one completion queue each.
+struct QueuePair {
+    pd: PdId,
+    transport: Transport,
+    cq: CqId,
+    send_depth: usize,
+    recv_depth: usize,
+}
+
+impl QueuePair {
+    fn create<D: Device>(self, device: &D, port: &mut D::Port) -> Result<QpId, ControlError> {
+        let spec = QpSpec {
+            pd: self.pd,
+            transport: self.transport,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            send_depth: self.send_depth,
+            recv_depth: self.recv_depth,
+        };
+        device.create_qp(port, &spec)
+    }
+}
+
+/// Memory of `pd` without remote rights.
+fn local_memory<D: Device>(
+    device: &D,
+    port: &mut D::Port,
+    pd: PdId,
+    len: usize,
+) -> Result<RegionId, ControlError> {
+    let (access, scope) = (Access::LOCAL, Scope::Pd);
+    device.allocate_region(port, pd, &RegionSpec { len, access, scope })
+}
