@@ -135,6 +135,7 @@ fn config(args: &ServeArgs) -> Result<Config, ServeError> {
         spin: Duration::from_micros(args.spin),
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
+        ..Config::default()
     })
 }
 

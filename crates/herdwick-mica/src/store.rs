@@ -180,6 +180,16 @@ impl Store {
         self.index.slots()
     }
 
+    /// Seconds since the oldest item was last used; 0 if there is none.
+    #[must_use]
+    pub fn age(&self, now: Second) -> u32 {
+        let oldest = self.log.next(self.log.head());
+        oldest.map_or(0, |(at, _)| {
+            let used = self.log.header(at).last_access();
+            now.0.saturating_sub(used.0)
+        })
+    }
+
     /// Makes everything stored before second `at` go at that second; at once if that is not after
     /// `now`. A later flush takes the place of one that is still to come.
     pub fn flush(&mut self, now: Second, at: Second) {

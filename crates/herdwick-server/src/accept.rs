@@ -1,8 +1,9 @@
 use std::{
     io::{self, ErrorKind, Write},
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::Path,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,7 +22,7 @@ use crate::{
     tcp::Stream,
 };
 
-/// How long accepting rests when the process has no descriptors left.
+/// How long accepting rests when the process has no descriptors left, or no connections.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The token of the waker; listeners count from 0.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -33,12 +34,12 @@ pub(crate) enum Listener {
 }
 
 /// Opens every listener of `listen`.
-pub(crate) fn open(listen: &Listen) -> Result<Vec<(Listener, Address)>, StartError> {
+pub(crate) fn open(listen: &Listen, backlog: u32) -> Result<Vec<(Listener, Address)>, StartError> {
     match listen {
         Listen::Tcp(addresses) => addresses
             .iter()
             .map(|&address| {
-                let opened = TcpListener::bind(address)
+                let opened = open_tcp(address, backlog)
                     .and_then(|listener| Ok((listener.local_addr()?, listener)));
                 let (bound, listener) =
                     opened.map_err(|error| refused(Address::Tcp(address), error))?;
@@ -59,6 +60,25 @@ fn refused(address: Address, source: io::Error) -> StartError {
         return StartError::InUse { address };
     }
     StartError::Listen { address, source }
+}
+
+/// As [`TcpListener::bind`], with a backlog of one's own, and with IPv6 sockets for IPv6 only: so
+/// that `0.0.0.0` and `::` may stand side by side.
+fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
 /// Takes the place of a socket whose owner is gone, never that of one who listens.
@@ -110,13 +130,17 @@ impl Acceptor {
             // After an interruption, as after an event, all listeners are looked at.
             let _ = self.poll.poll(&mut events, patience);
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index));
+            self.facts.limits.rest(exhausted);
             patience = exhausted.then_some(PAUSE);
         }
     }
 
-    /// Accepts all that wait; `false`: some are left for want of descriptors.
+    /// Accepts all that wait; `false`: some may be left for want of descriptors, or of room.
     fn accept_all(&mut self, index: usize) -> bool {
         loop {
+            if !self.facts.settings.refuse_at_once && self.facts.limits.is_full() {
+                return false;
+            }
             let accepted = match &self.listeners[index] {
                 Listener::Tcp(tcp) => tcp.accept().map(|(stream, _)| {
                     // Replies leave as they are written; a refusal costs latency only.
@@ -128,10 +152,7 @@ impl Acceptor {
             match accepted {
                 Ok(stream) => self.deal(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if is_exhaustion(&error) => {
-                    self.facts.limits.paused.fetch_add(1, Relaxed);
-                    return false;
-                }
+                Err(error) if is_exhaustion(&error) => return false,
                 // The peer is gone already, or the call was interrupted.
                 Err(_) => {}
             }

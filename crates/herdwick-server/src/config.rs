@@ -2,6 +2,7 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -34,6 +35,83 @@ pub struct Config {
     pub verbosity: u8,
     /// Whether, and where, clients on this host get shared memory.
     pub leases: Option<Leases>,
+    /// Connections that wait to be accepted (memcached's `-b`).
+    pub backlog: u32,
+    /// Beyond `connections_max`: whether a connection is told so and closed (memcached's
+    /// `maxconns_fast`), or waits unaccepted.
+    pub refuse_at_once: bool,
+    /// Most requests of one connection before others have their turn (memcached's `-R`), rounded
+    /// up to whole batches of 128.
+    pub turn_requests: usize,
+    /// When a connection that stalls is given up.
+    pub patience: Patience,
+    /// Which administrative commands clients may give.
+    pub offers: Offers,
+    /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
+    pub shutdown: Option<ShutdownHook>,
+}
+
+/// Ends the process that a server runs in.
+#[derive(Clone)]
+pub struct ShutdownHook(Arc<dyn Fn() + Send + Sync>);
+
+impl ShutdownHook {
+    /// `end` is called by a worker, and must not wait.
+    pub fn new(end: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(end))
+    }
+
+    pub(crate) fn pull(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for ShutdownHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShutdownHook")
+    }
+}
+
+/// When a connection that stalls is given up. Whole seconds count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Without a command for so long (memcached's `idle_timeout`); `None`: never.
+    pub idle: Option<Duration>,
+    /// In the middle of a command, its first byte so long ago; a second more for each 64 KiB of it
+    /// that have come.
+    pub request: Duration,
+}
+
+impl Default for Patience {
+    /// Idle for ever, as memcached; half a minute in the middle of a command.
+    fn default() -> Self {
+        Self {
+            idle: None,
+            request: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Which administrative commands clients may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// `flush_all` (not with memcached's `-F`).
+    pub flush: bool,
+    /// Commands that show keys: `stats cachedump`, `stats detail`, `lru_crawler metadump` (not
+    /// with memcached's `-X`).
+    pub dump: bool,
+    /// `debugtime`, as in memcached's debug build: for tests.
+    pub debug: bool,
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self {
+            flush: true,
+            dump: true,
+            debug: false,
+        }
+    }
 }
 
 /// Leases: shared memory for clients on this host.
@@ -69,6 +147,12 @@ impl Default for Config {
             spin: Duration::from_micros(20),
             verbosity: 0,
             leases: Some(Leases::default()),
+            backlog: 1024,
+            refuse_at_once: true,
+            turn_requests: 512,
+            patience: Patience::default(),
+            offers: Offers::default(),
+            shutdown: None,
         }
     }
 }

@@ -1,13 +1,13 @@
 use std::{
     fmt::Display,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use herdwick_memcache::{Keys, text};
 use herdwick_mica::Clock;
 
 use crate::{
-    config::{Config, Listen},
+    config::{Config, Listen, Offers, Patience, ShutdownHook},
     lease::Host,
     stats,
     tally::Snapshot,
@@ -33,6 +33,12 @@ pub(crate) struct Settings {
     pub(crate) verbosity: u8,
     pub(crate) listen: Listen,
     pub(crate) port: u16,
+    pub(crate) patience: Patience,
+    pub(crate) offers: Offers,
+    pub(crate) shutdown: Option<ShutdownHook>,
+    pub(crate) turn_requests: usize,
+    pub(crate) backlog: u32,
+    pub(crate) refuse_at_once: bool,
     /// Most CPU-visible microseconds a worker looks for work before it sleeps.
     pub(crate) spin_us: u128,
 }
@@ -43,8 +49,10 @@ pub(crate) struct Limits {
     live: AtomicUsize,
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// Times that accepting paused for want of descriptors.
+    /// Times that accepting paused for want of descriptors or room.
     pub(crate) paused: AtomicU64,
+    /// Accepting has paused.
+    pub(crate) resting: AtomicBool,
 }
 
 impl Limits {
@@ -55,12 +63,25 @@ impl Limits {
             total: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             paused: AtomicU64::new(0),
+            resting: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there are as many connections as there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.live.load(Relaxed) >= self.connections_max
+    }
+
+    /// Notes whether accepting pauses. Only the acceptor calls this.
+    pub(crate) fn rest(&self, resting: bool) {
+        if !self.resting.swap(resting, Relaxed) && resting {
+            self.paused.fetch_add(1, Relaxed);
         }
     }
 
     /// Counts one more connection, if there may be one. Only the acceptor calls this.
     pub(crate) fn enter(&self) -> bool {
-        if self.live.load(Relaxed) >= self.connections_max {
+        if self.is_full() {
             self.rejected.fetch_add(1, Relaxed);
             return false;
         }
@@ -85,6 +106,12 @@ impl Facts {
                 verbosity: config.verbosity,
                 listen: config.listen.clone(),
                 port,
+                patience: config.patience,
+                offers: config.offers,
+                shutdown: config.shutdown.clone(),
+                turn_requests: config.turn_requests,
+                backlog: config.backlog,
+                refuse_at_once: config.refuse_at_once,
                 spin_us: config.spin.as_micros(),
             },
             limits: Limits::new(config.connections_max),
@@ -123,10 +150,9 @@ impl Facts {
     /// Says what one worker can say alone.
     pub(crate) fn say_settings(&self, mut words: Keys<'_>, out: &mut Vec<u8>) {
         match words.next() {
-            Some(b"settings") => stats::settings(self, &mut Stats(out)),
+            // memcached takes the beginning of the word for it.
+            Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut Stats(out)),
             Some(b"sizes") => text::stat(out, "sizes_status", "disabled"),
-            // Nothing is listed: a log has no queue of items, and a list of clients is theirs.
-            Some(b"conns" | b"cachedump") => {}
             _ => {
                 out.extend_from_slice(text::ERROR);
                 return;

@@ -23,7 +23,9 @@ mod time;
 mod ways;
 mod worker;
 
-pub use config::{Address, Config, Leases, Listen, PORT, StartError, WORKERS_MAX};
+pub use config::{
+    Address, Config, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError, WORKERS_MAX,
+};
 pub use server::{Server, spawn};
 
 use herdwick_mica::Request;

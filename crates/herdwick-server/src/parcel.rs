@@ -6,6 +6,7 @@ use crate::{
     recycle,
     tally::{Snapshot, Tally},
     tcp::{Answer, DEFERRED, Speaker},
+    time::Warp,
 };
 
 /// A parcel with this many bytes of keys and values takes no further request. One large value may
@@ -44,6 +45,8 @@ pub(crate) enum Order {
     Count,
     /// Forget what was counted.
     Reset,
+    /// Move the clock: for tests.
+    Warp(Warp),
 }
 
 /// Whom a reply belongs to.

@@ -46,7 +46,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
     let stores = stores(&config, config.memory_bytes - leases.bytes_max, workers)?;
-    let opened = accept::open(&config.listen)?;
+    let opened = accept::open(&config.listen, config.backlog)?;
     let (listeners, addresses): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let timer = Timer::start();
     let polls = (0..workers)

@@ -30,6 +30,10 @@ tally! {
     conn_yields,
     /// Connections of this worker now.
     connections,
+    /// Bytes of their buffers.
+    held_bytes,
+    /// Attempts to authenticate, and those that failed.
+    auth_cmds, auth_errors,
     /// Lines answered with an error message.
     refused_lines,
     /// Data blocks dropped unread because they exceed the largest item.
@@ -40,12 +44,26 @@ tally! {
     closed_binary,
     /// Hang-ups: a read or write error.
     closed_errors,
+    /// Hang-ups: the rest of a command did not come in time.
+    closed_half_sent,
+    /// Hang-ups: it stalled longest when connections held too much memory.
+    closed_stalled,
+    /// Hang-ups: no command for `idle_timeout`.
+    idle_kicks,
     /// Requests executed for other workers.
     crossed,
     /// Rounds put off because all parcels to a worker were under way.
     parcels_exhausted,
     /// Reads put off because a connection's or parcel's output was full.
     reads_deferred,
+}
+
+/// Why a connection was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    HalfSent,
+    Stalled,
+    Idle,
 }
 
 /// All that one worker has counted.
@@ -55,11 +73,21 @@ pub(crate) struct Snapshot {
     pub(crate) store: Counters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
+    /// Seconds since the oldest item was used.
+    pub(crate) age: u32,
     /// Drops at the worker's fronts, by reason.
     pub(crate) drops: Vec<(&'static str, u64)>,
 }
 
 impl Tally {
+    pub(crate) fn closed(&mut self, reason: Closed) {
+        *match reason {
+            Closed::HalfSent => &mut self.closed_half_sent,
+            Closed::Stalled => &mut self.closed_stalled,
+            Closed::Idle => &mut self.idle_kicks,
+        } += 1;
+    }
+
     /// Counts a request by its outcome, as memcached counts it.
     pub(crate) fn count(&mut self, op: &Op<'_>, reply: &Reply<'_>) {
         match op {
@@ -127,6 +155,7 @@ impl Tally {
     pub(crate) fn reset(&mut self) {
         *self = Self {
             connections: self.connections,
+            held_bytes: self.held_bytes,
             ..Self::default()
         };
     }
@@ -138,6 +167,7 @@ impl Snapshot {
         self.tally += &other.tally;
         add_store(&mut self.store, &other.store);
         self.slots += other.slots;
+        self.age = self.age.max(other.age);
         for &(reason, count) in &other.drops {
             match self.drops.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, sum)) => *sum += count,

@@ -120,6 +120,7 @@ impl Worker {
                     .execute(parcel, &mut self.store, clock, &mut self.tally);
             }
             Order::Flush(at) => self.store.flush(clock.second, at),
+            Order::Warp(warp) => self.timer.warp(warp, now),
             Order::Reset => {
                 self.tally.reset();
                 self.store.reset_counters();
@@ -129,6 +130,7 @@ impl Worker {
                     tally: self.tally,
                     store: self.store.counters(),
                     slots: self.store.slots() as u64,
+                    age: self.store.age(clock.second),
                     drops: Vec::new(),
                 };
                 for front in &self.fronts {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Memcached, ours, tcp};
+use common::{Memcached, Peer, ours, tcp};
 use herdwick::{Client, Options, Ttl};
 
 const COUNTED: [&str; 18] = [
@@ -97,4 +97,51 @@ fn a_reset_keeps_what_is_there() {
         let expected = expected.map_or(0, |(_, value)| value.parse().unwrap());
         assert_eq!(count, expected, "{name}");
     }
+}
+
+/// Every name that a stock memcached says, with a value of the same kind.
+#[test]
+fn tools_find_every_name() {
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    let server = ours(2);
+    for peer in [&server as &dyn Peer, &oracle] {
+        let said = peer.say(&[b"set a 0 0 1\r\n1\r\nget a\r\n"]);
+        assert!(said.starts_with(b"STORED"));
+    }
+    for ask in ["stats", "stats items", "stats slabs", "stats settings"] {
+        let (theirs, own) = (table(&oracle, ask), table(&server, ask));
+        for (name, value) in theirs {
+            if name.starts_with("ext_") || name.starts_with("ssl_") || ABSENT.contains(&&*name) {
+                continue;
+            }
+            let found = own.iter().find(|(other, _)| *other == name);
+            let (_, found) = found.unwrap_or_else(|| panic!("{ask}: no {name}"));
+            let number = |text: &str| text.parse::<f64>().is_ok();
+            let texts = ["version", "libevent", "inter", "domain_socket"];
+            let same = number(&value) == number(found) || texts.contains(&&*name);
+            assert!(same, "{ask}: {name} {found}, not {value}");
+        }
+    }
+}
+
+/// Names of memcached's own memory: nothing of the kind is here.
+const ABSENT: [&str; 6] = [
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+    "slab_automove_freeratio",
+    "num_napi_ids",
+    "memory_file",
+    "umask",
+];
+
+fn table(peer: &dyn Peer, ask: &str) -> Vec<(String, String)> {
+    let said = String::from_utf8(peer.say(&[ask.as_bytes(), b"\r\n"])).unwrap();
+    let rest = said.strip_suffix("END\r\n").unwrap();
+    let line = |line: &str| {
+        let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    rest.lines().map(|text| line(text).unwrap()).collect()
 }

@@ -277,19 +277,32 @@ fn m24_a_cas_with_a_unique_that_is_none() {
 }
 
 #[test]
-fn m29_m31_administration_is_not_offered() {
+fn m29_commands_that_lack_their_arguments() {
+    Bench::new().both(
+        "lru mode\r\nlru temp_ttl\r\nverbosity\r\nslabs\r\nlru_crawler\r\nlru_crawler foo\r\n",
+        "ERROR\r\n".repeat(6),
+    );
+}
+
+/// There are no slabs to move: memcached's words for when there are not.
+#[test]
+fn m30_slab_commands_with_arguments_out_of_range() {
     let bench = Bench::new();
     bench.both(
-        "lru mode\r\nlru temp_ttl\r\nverbosity\r\n",
-        "ERROR\r\n".repeat(3),
-    );
-    bench.both(
-        "shutdown\r\nversion\r\n",
-        "ERROR: shutdown not enabled\r\nVERSION x\r\n",
+        "slabs automove window 0\r\nslabs automove invalid\r\n",
+        FORMAT.repeat(2),
     );
     bench.ours(
-        "slabs reassign -5 70000\r\nslabs automove window 0\r\n",
-        "ERROR\r\nERROR\r\n",
+        "slabs reassign -5 70000\r\n",
+        "CLIENT_ERROR slab reassignment disabled\r\n",
+    );
+}
+
+#[test]
+fn m31_shutdown_is_off() {
+    Bench::new().both(
+        "shutdown\r\nversion\r\n",
+        "ERROR: shutdown not enabled\r\nVERSION x\r\n",
     );
 }
 

@@ -56,6 +56,11 @@ impl Input {
         &self.bytes[self.start..self.end]
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Forgets the first `count` bytes of the data.
     pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
@@ -129,6 +134,11 @@ impl Output {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// Whether further replies have to wait for the peer to read.

@@ -5,6 +5,7 @@ use herdwick_memcache::Decoder;
 use super::{
     buffer::{Input, Output, Pool},
     gather::Gather,
+    pulse::Pulse,
     run::{Cursor, Progress},
     stream::Stream,
 };
@@ -39,6 +40,10 @@ pub(crate) struct Connection {
     draining: bool,
     /// Has said something already.
     spoken: bool,
+    /// What it holds in memory, as last counted.
+    pub(crate) held: usize,
+    /// How its conversation goes in time.
+    pub(crate) pulse: Pulse,
 }
 
 /// What became of a read or write.
@@ -70,6 +75,8 @@ impl Connection {
             closing: false,
             draining: false,
             spoken: false,
+            held: 0,
+            pulse: Pulse::default(),
         }
     }
 
@@ -85,6 +92,7 @@ impl Connection {
                 // A short read has emptied the socket; more announces itself.
                 self.readable = filled || self.half_closed || self.draining;
                 tally.bytes_read += count as u64;
+                self.pulse.came(count);
                 if !self.spoken && self.input.data()[0] == BINARY_MAGIC {
                     tally.closed_binary += 1;
                     return Flow::Broken;
@@ -104,6 +112,7 @@ impl Connection {
         match self.output.write(&mut self.stream, pool) {
             Ok(count) => {
                 tally.bytes_written += count as u64;
+                self.pulse.went(count);
                 if self.output.is_empty() {
                     Flow::Moved
                 } else {
@@ -137,6 +146,17 @@ impl Connection {
         self.cursor.rest.is_some() || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
+    /// Whether the peer owes the rest of a command.
+    pub(crate) fn is_half_sent(&self) -> bool {
+        self.gather.is_none()
+            && (self.swallow > 0 || !self.input.data().is_empty() && !self.has_work())
+    }
+
+    /// Bytes of memory for what has come and what is to go.
+    pub(crate) fn memory(&self) -> usize {
+        self.input.memory() + self.output.memory()
+    }
+
     /// Drops what is to be swallowed of the input; whether all of it is gone.
     pub(crate) fn swallow(&mut self) -> bool {
         let here = self.input.data().len();
@@ -149,6 +169,7 @@ impl Connection {
     /// Moves on in the input.
     pub(crate) fn advance(&mut self, progress: Progress) {
         let (used, cursor) = progress.cursor.rebased();
+        self.pulse.used(used);
         self.input.consume(used);
         self.cursor = cursor;
         self.need = progress.need;

@@ -20,8 +20,8 @@ pub(crate) struct Gather {
 pub(crate) enum Purpose {
     /// The replies to a run.
     Replies(Box<Replies>),
-    /// Every worker's flush.
-    Flush {
+    /// Every worker's consent, said as `OK`.
+    Consent {
         /// Say nothing.
         noreply: bool,
     },
@@ -50,7 +50,8 @@ impl Topic {
             None => Some(Self::General),
             Some(b"items") => Some(Self::Items),
             Some(b"slabs") => Some(Self::Slabs),
-            Some(b"reset") => Some(Self::Reset),
+            // memcached takes the beginning of the word for it.
+            Some(word) if b"reset".starts_with(word) => Some(Self::Reset),
             Some(_) => None,
         }
     }

@@ -1,9 +1,10 @@
 //! Commands that are no requests to one partition: answered at once, or by all workers.
 
-use herdwick_memcache::{Command, FlushAll, Oversized, text};
+use herdwick_memcache::{Command, FlushAll, Oversized, Refusal, text};
 use herdwick_mica::Second;
 
 use super::{
+    admin::Admin,
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
@@ -52,7 +53,17 @@ pub(super) fn begin(
     };
     match command {
         Command::Quit => Begun::HangUp,
-        Command::FlushAll(flush) => flush_all(flush, used, ticket, pass),
+        Command::FlushAll(flush) if service.facts.settings.offers.flush => {
+            flush_all(flush, used, ticket, pass)
+        }
+        Command::Refused(refused) if refused.refusal == Refusal::Shutdown => {
+            shutdown(service, output, used)
+        }
+        Command::Unknown(line)
+            if let Some(admin) = Admin::read(line, &service.facts.settings.offers) =>
+        {
+            administer(service, output, admin, used, ticket, pass)
+        }
         Command::Stats(words) if let Some(topic) = Topic::of(words) => {
             stats(topic, used, ticket, pass)
         }
@@ -62,6 +73,39 @@ pub(super) fn begin(
             Begun::Said { used, swallow }
         }
     }
+}
+
+/// Does what an operator asks for.
+fn administer(
+    service: &mut Service,
+    output: &mut Output,
+    admin: Admin,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    match admin {
+        Admin::Warp(warp) => {
+            let noreply = false;
+            let purpose = Purpose::Consent { noreply };
+            broadcast(Order::Warp(warp), purpose, used, ticket, pass)
+        }
+        Admin::Say(line) => {
+            output.buffer(&mut service.pool).extend_from_slice(line);
+            Begun::Said { used, swallow: 0 }
+        }
+    }
+}
+
+/// Asks the process to end, if it has said how; hangs up, as memcached does.
+fn shutdown(service: &mut Service, output: &mut Output, used: usize) -> Begun {
+    if let Some(hook) = &service.facts.settings.shutdown {
+        hook.pull();
+        return Begun::HangUp;
+    }
+    let out = output.buffer(&mut service.pool);
+    out.extend_from_slice(Refusal::Shutdown.line());
+    Begun::Said { used, swallow: 0 }
 }
 
 fn stats(topic: Topic, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
@@ -87,7 +131,7 @@ fn flush_all(flush: FlushAll, used: usize, ticket: Ticket, pass: &mut Pass<'_>) 
     let noreply = flush.noreply;
     let begun = broadcast(
         Order::Flush(at),
-        Purpose::Flush { noreply },
+        Purpose::Consent { noreply },
         used,
         ticket,
         pass,
@@ -133,6 +177,8 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::Verbosity { noreply: true, .. } => &[],
         Command::MemoryLimit { noreply: true, .. } => &[],
         Command::MemoryLimit { megabytes, .. } => memory_limit(service, megabytes),
+        Command::FlushAll(flush) if flush.noreply => &[],
+        Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         // A `gat` without keys.
         Command::Get(_) => text::END,
         Command::Stats(words) => {

@@ -1,10 +1,12 @@
 //! The front for memcached's clients: sockets, one connection each.
 
+mod admin;
 mod buffer;
 mod connection;
 mod gather;
 mod immediate;
 mod protocol;
+mod pulse;
 mod run;
 mod service;
 mod stream;
@@ -27,12 +29,11 @@ use crate::{
     tcp::{
         connection::{Connection, Flow},
         gather::{Gather, Purpose},
+        pulse::{Pulse, Watch},
+        run::RUN_REQUESTS,
         service::{Round, Service},
     },
 };
-
-/// Rounds of one connection in one pass; then it is the next one's turn.
-const ROUNDS: usize = 4;
 
 /// One worker's connections.
 pub(crate) struct TcpFront {
@@ -49,13 +50,19 @@ pub(crate) struct TcpFront {
     /// Counts the connections ever made: tells those apart that have had the same place.
     generation: u32,
     input_bytes_max: usize,
+    /// Rounds of one connection in one pass; then it is the next one's turn.
+    rounds: usize,
+    watch: Watch,
     draining: bool,
 }
 
 impl TcpFront {
     pub(crate) fn new(facts: Arc<Facts>, owners: Owners, intake: Consumer<Stream>) -> Self {
         // The longest command: a line and the largest block, or the longest `get`.
-        let block = LINE_BYTES_MAX + facts.settings.item_bytes_max + 2;
+        let settings = &facts.settings;
+        let block = LINE_BYTES_MAX + settings.item_bytes_max + 2;
+        let watch = Watch::new(settings.patience, settings.workers, settings.item_bytes_max);
+        let rounds = settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
             intake,
             connections: Vec::new(),
@@ -66,6 +73,8 @@ impl TcpFront {
             tokens: Tokens::of_front(0),
             generation: 0,
             input_bytes_max: block.max(GET_LINE_BYTES_MAX + 1),
+            rounds,
+            watch,
             draining: false,
         }
     }
@@ -86,6 +95,7 @@ impl TcpFront {
         self.generation = self.generation.wrapping_add(1);
         let decoder = Decoder::new(self.service.facts.settings.item_bytes_max);
         let mut connection = Connection::new(stream, self.generation, decoder);
+        connection.pulse = Pulse::new(pass.clock.second.0);
         connection.queued = true;
         if self.draining {
             connection.drain();
@@ -101,18 +111,15 @@ impl TcpFront {
             return;
         };
         connection.queued = false;
-        let (flow, starved) = turn(
-            &mut self.service,
-            connection,
-            place,
-            self.input_bytes_max,
-            pass,
-        );
+        let bounds = (self.input_bytes_max, self.rounds);
+        let (flow, starved) = turn(&mut self.service, connection, place, bounds, pass);
         if flow == Flow::Broken || connection.is_done() {
             self.dismiss(place, pass);
             return;
         }
         connection.input.rest(&mut self.service.pool);
+        self.watch.note(connection, pass.clock.second.0);
+        pass.tally.held_bytes = self.watch.held() as u64;
         let may_go_on = flow == Flow::Moved && connection.gather.is_none();
         if starved {
             connection.queued = true;
@@ -128,9 +135,19 @@ impl TcpFront {
         if let Some(mut connection) = self.connections[place as usize].take() {
             // Closing the descriptor would do it as well.
             let _ = connection.stream.deregister(pass.registry);
+            self.watch.forget(&connection);
             self.vacant.push(place);
             pass.tally.connections -= 1;
             self.service.facts.limits.leave();
+        }
+    }
+
+    /// Gives up those that stall too long or hold too much.
+    #[cold]
+    fn give_up(&mut self, pass: &mut Pass<'_>) {
+        let now = pass.clock.second.0;
+        for (place, _) in self.watch.look(&self.connections, now, pass.tally) {
+            self.dismiss(place, pass);
         }
     }
 
@@ -212,7 +229,7 @@ fn turn(
     service: &mut Service,
     connection: &mut Connection,
     place: u32,
-    input_bytes_max: usize,
+    (input_bytes_max, rounds): (usize, usize),
     pass: &mut Pass<'_>,
 ) -> (Flow, bool) {
     let flow = connection.write(&mut service.pool, pass.tally);
@@ -231,7 +248,7 @@ fn turn(
         slot: 0,
     };
     let mut starved = false;
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         match service.round(connection, ticket, pass) {
             Round::Done => {}
             Round::Starved => {
@@ -279,6 +296,9 @@ impl Front for TcpFront {
             if let Some(place) = self.queue.pop_front() {
                 self.serve(place, pass);
             }
+        }
+        if self.watch.is_due(pass.clock.second.0) {
+            self.give_up(pass);
         }
         if busy { Activity::Busy } else { Activity::Idle }
     }

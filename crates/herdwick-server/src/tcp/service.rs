@@ -192,10 +192,10 @@ impl Service {
                     self.spare.push(replies);
                 }
             }
-            Purpose::Flush { noreply: false } => {
+            Purpose::Consent { noreply: false } => {
                 out.extend_from_slice(herdwick_memcache::text::OK);
             }
-            Purpose::Flush { noreply: true } => {}
+            Purpose::Consent { noreply: true } => {}
             Purpose::Count { topic, clock, sum } => self.facts.say(topic, clock, &sum, out),
         }
     }
