@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use crate::auth::AuthError;
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub patience: Patience,
     /// Which administrative commands clients may give.
     pub offers: Offers,
+    /// A file of users and passwords (memcached's `-Y`); `None`: everybody may talk to the server.
+    pub auth: Option<PathBuf>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
     pub shutdown: Option<ShutdownHook>,
 }
@@ -152,6 +155,7 @@ impl Default for Config {
             turn_requests: 512,
             patience: Patience::default(),
             offers: Offers::default(),
+            auth: None,
             shutdown: None,
         }
     }
@@ -277,6 +281,9 @@ pub enum StartError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// The users cannot be read.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
     /// A partition could not be made.
     #[error("{0} (memory is split over the workers: see -m, -t and -I)")]
     Store(#[from] StoreError),

@@ -7,20 +7,23 @@ use herdwick_memcache::{Keys, text};
 use herdwick_mica::Clock;
 
 use crate::{
-    config::{Config, Listen, Offers, Patience, ShutdownHook},
+    auth::Auth,
+    config::{Config, Listen, Offers, Patience, ShutdownHook, StartError},
     lease::Host,
     stats,
     tally::Snapshot,
     tcp::Topic,
 };
 
-/// What `version` says.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What `version` says: clients choose what they send by memcached's version.
+pub(crate) const VERSION: &str = concat!("1.6.45-herdwick.", env!("CARGO_PKG_VERSION"));
 
 /// What all workers know of the server.
 pub(crate) struct Facts {
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
+    /// Who may talk to it; `None`: everybody.
+    pub(crate) auth: Option<Auth>,
     host: Host,
 }
 
@@ -97,8 +100,14 @@ impl Limits {
 }
 
 impl Facts {
-    pub(crate) fn new(config: &Config, workers: usize, port: u16, host: Host) -> Self {
-        Self {
+    pub(crate) fn new(
+        config: &Config,
+        workers: usize,
+        port: u16,
+        host: Host,
+    ) -> Result<Self, StartError> {
+        let auth = config.auth.as_deref().map(Auth::open).transpose()?;
+        Ok(Self {
             settings: Settings {
                 memory_bytes: config.memory_bytes,
                 item_bytes_max: config.item_bytes_max,
@@ -115,8 +124,9 @@ impl Facts {
                 spin_us: config.spin.as_micros(),
             },
             limits: Limits::new(config.connections_max),
+            auth,
             host,
-        }
+        })
     }
 
     /// Answers a hello; `false` if it is none.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod auth;
 mod config;
 mod crossing;
 mod facts;
@@ -23,6 +24,7 @@ mod time;
 mod ways;
 mod worker;
 
+pub use auth::AuthError;
 pub use config::{
     Address, Config, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError, WORKERS_MAX,
 };

@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{
     accept::{self, Acceptor, WAKE},
+    auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     crossing::Crossing,
     facts::Facts,
@@ -29,6 +30,7 @@ use crate::{
 
 /// A running server. Dropping it shuts it down.
 pub struct Server {
+    facts: Arc<Facts>,
     addresses: Vec<Address>,
     workers: usize,
     stopping: Arc<Stopping>,
@@ -68,11 +70,12 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     let host = Host::new(offer, office.as_ref(), timer);
     let port = addresses.iter().find_map(Address::port).unwrap_or(0);
-    let facts = Arc::new(Facts::new(&config, workers, port, host));
+    let facts = Arc::new(Facts::new(&config, workers, port, host)?);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 
     let mut server = Server {
+        facts: Arc::clone(&facts),
         addresses,
         workers,
         stopping: Arc::new(Stopping::new(bells.clone())),
@@ -133,6 +136,15 @@ impl Server {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// Reads again what may change while the server runs: the users. What was read before stays if
+    /// it cannot be used.
+    ///
+    /// # Errors
+    /// [`AuthError`].
+    pub fn reload(&self) -> Result<(), AuthError> {
+        self.facts.auth.as_ref().map_or(Ok(()), Auth::reload)
     }
 
     /// Accepts no more, answers what has arrived, and ends: within seconds, even if a client does

@@ -290,6 +290,10 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     out.say("cas_enabled", "yes");
     out.say("tcp_backlog", settings.backlog);
     out.say("auth_enabled_sasl", "no");
+    match &facts.auth {
+        Some(auth) => out.say("auth_enabled_ascii", auth.path().display()),
+        None => out.say("auth_enabled_ascii", "no"),
+    }
     out.say("item_size_max", settings.item_bytes_max);
     out.say("maxconns_fast", yes(settings.refuse_at_once));
     out.say("flush_enabled", yes(settings.offers.flush));
@@ -329,12 +333,11 @@ fn yes(is_so: bool) -> &'static str {
 }
 
 /// Settings of machinery that is not here, as a memcached shows them that runs without it.
-const OF_THE_SLABS: [(&str, &str); 27] = [
+const OF_THE_SLABS: [(&str, &str); 26] = [
     ("growth_factor", "1.00"),
     ("chunk_size", "8"),
     ("detail_enabled", "no"),
     ("binding_protocol", "auto-negotiate"),
-    ("auth_enabled_ascii", "no"),
     ("hashpower_init", "0"),
     ("slab_reassign", "no"),
     ("slab_automove", "0"),

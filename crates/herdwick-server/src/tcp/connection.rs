@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     draining: bool,
     /// Has said something already.
     spoken: bool,
+    /// Has shown a password, or needs none.
+    pub(crate) admitted: bool,
     /// What it holds in memory, as last counted.
     pub(crate) held: usize,
     /// How its conversation goes in time.
@@ -75,6 +77,7 @@ impl Connection {
             closing: false,
             draining: false,
             spoken: false,
+            admitted: true,
             held: 0,
             pulse: Pulse::default(),
         }
@@ -174,6 +177,11 @@ impl Connection {
         self.cursor = cursor;
         self.need = progress.need;
         self.swallow = progress.swallow;
+    }
+
+    /// The input is not worth looking at before it has `need` bytes.
+    pub(crate) fn await_bytes(&mut self, need: usize) {
+        self.need = need;
     }
 
     /// Reads and understands no more.

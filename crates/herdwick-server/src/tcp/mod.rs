@@ -3,6 +3,7 @@
 mod admin;
 mod buffer;
 mod connection;
+mod gate;
 mod gather;
 mod immediate;
 mod protocol;
@@ -95,6 +96,7 @@ impl TcpFront {
         self.generation = self.generation.wrapping_add(1);
         let decoder = Decoder::new(self.service.facts.settings.item_bytes_max);
         let mut connection = Connection::new(stream, self.generation, decoder);
+        connection.admitted = self.service.facts.auth.is_none();
         connection.pulse = Pulse::new(pass.clock.second.0);
         connection.queued = true;
         if self.draining {
@@ -247,6 +249,9 @@ fn turn(
         generation: connection.generation,
         slot: 0,
     };
+    if !connection.admitted && !service.admit(connection, pass.tally) {
+        return (connection.write(&mut service.pool, pass.tally), false);
+    }
     let mut starved = false;
     for _ in 0..rounds {
         match service.round(connection, ticket, pass) {

@@ -5,11 +5,12 @@ use herdwick_mica::{Execute, Request};
 use super::{
     buffer::Pool,
     connection::Connection,
+    gate::{self, Knock},
     gather::{Gather, Purpose, Replies},
     protocol::{Answer, DEFERRED, Speaker},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
 };
-use crate::{facts::Facts, front::Pass, parcel::Ticket, recycle};
+use crate::{facts::Facts, front::Pass, parcel::Ticket, recycle, tally::Tally};
 
 /// Serves connections, one round at a time: reads a run of requests, executes it here or sends
 /// parts of it away, and says the replies.
@@ -62,6 +63,38 @@ impl Service {
             own: Own::default(),
             spare: Vec::new(),
         }
+    }
+
+    /// Lets `connection` in if it shows a password; as many tries as have come.
+    pub(crate) fn admit(&mut self, connection: &mut Connection, tally: &mut Tally) -> bool {
+        while let Some(auth) = &self.facts.auth
+            && connection.has_work()
+        {
+            let knock = gate::knock(auth, connection.input.data(), tally);
+            let (used, answer) = match knock {
+                Knock::NeedMore(need) => {
+                    connection.await_bytes(need);
+                    return false;
+                }
+                Knock::Close => {
+                    tally.closed_not_memcached += 1;
+                    connection.hang_up();
+                    return false;
+                }
+                Knock::Turned { used, answer } => (used, answer),
+                Knock::Admitted { used } => {
+                    connection.admitted = true;
+                    (used, gate::ADMITTED)
+                }
+            };
+            connection.advance(Progress::past(used));
+            let out = connection.output.buffer(&mut self.pool);
+            out.extend_from_slice(answer);
+            if connection.admitted {
+                return true;
+            }
+        }
+        false
     }
 
     /// One round of `connection`, whose tickets begin with `ticket`.
