@@ -2,7 +2,7 @@
 //! a lease, and clients that stand still. Nobody beside them notices, every request ends once, and
 //! everything comes back.
 //!
-//! A hundred are killed, or as many as `HERDWICK_KILLS` says.
+//! A hundred are killed, or as many as `HERDWICK_KILLS` says; a fifth of them are servers.
 
 mod common;
 
@@ -18,8 +18,8 @@ use std::{
 };
 
 use common::{
-    Chance, Clock, Folder, Holdings, Server, Steady, is_whole, settle, signal_to, socket, start,
-    until_dead, value,
+    Chance, Clock, Folder, Holdings, Server, Steady, is_whole, kills, settle, signal_to, socket,
+    start, until_dead, value,
 };
 use herdwick::{Answer, Cause, Client, Error, Key, Mode, Op, Put, Session, Ticket};
 use rustix::process::Signal;
@@ -32,18 +32,6 @@ const WINDOW: usize = 64;
 const WORKERS: usize = 2;
 /// Keys that the victims write and everyone reads.
 const KEYS: usize = 32;
-
-/// How many are killed in all; a fifth of them are servers.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one knob: thousands take minutes"
-)]
-fn kills() -> usize {
-    let asked = std::env::var("HERDWICK_KILLS").ok();
-    asked.map_or(100, |asked| {
-        asked.parse().expect("HERDWICK_KILLS is a number")
-    })
-}
 
 /// One test at a time: some count what this process holds.
 fn alone() -> MutexGuard<'static, ()> {

@@ -17,6 +17,18 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 /// What takes longer is not coming: a bound for failures, which nothing waits out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one knob: thousands take minutes"
+)]
+pub(crate) fn kills() -> usize {
+    let asked = std::env::var("HERDWICK_KILLS").ok();
+    asked.map_or(100, |asked| {
+        asked.parse().expect("HERDWICK_KILLS is a number")
+    })
+}
+
 /// A directory that goes with its owner.
 pub(crate) struct Folder(pub(crate) PathBuf);
 

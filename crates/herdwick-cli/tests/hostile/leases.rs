@@ -1,0 +1,150 @@
+//! What a client may do with leases: old ones, many of them, and another user's.
+
+use std::{
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::CommandExt,
+    },
+    process::{Command, Stdio},
+};
+
+use herdwick_herd::hello::{Accept, Kind};
+
+use crate::{
+    Siege, WINDOW,
+    common::{Folder, Server, kills, settle},
+    raw::{Raw, Step},
+};
+
+#[test]
+fn r20_lines_of_an_old_lease_are_refused() {
+    let mut siege = Siege::new();
+    let ask = siege.raw.add_one(b"key");
+    let lane = siege.raw.lane_of(b"key");
+    let old = lane.line(&ask, lane.next);
+    assert_eq!(lane.call(&ask).number(), 1);
+    let fresh = Raw::take(&siege.server.address, WINDOW);
+    let ended = std::mem::replace(&mut siege.raw, fresh);
+    let Raw { lease, lanes, .. } = ended;
+    drop(lease);
+    siege.until("the lease ends", |siege| siege.stat("leases") == 2);
+    let requests = siege.stat("requests");
+    // The memory of the old lease is still mapped here, and nobody's any more.
+    for lane in &lanes {
+        lane.write(0, &old);
+    }
+    assert_eq!(siege.stat("requests"), requests);
+    // In the memory of the next lease it is another's.
+    let stale = siege.stat("stale_epoch");
+    siege.raw.lane_of(b"key").write(0, &old);
+    siege.until_stat("stale_epoch", stale + 1);
+    assert_eq!(siege.raw.lane_of(b"key").poll(), None);
+    assert_eq!(siege.get(b"key").as_deref(), Some(&b"1"[..]));
+    let ask = siege.raw.add_one(b"key");
+    assert_eq!(siege.raw.call(&ask, b"key").number(), 2);
+    siege.survives();
+}
+
+/// A client that goes at the stage `stage` of its way to a lease.
+fn vanish(address: &str, stage: usize) {
+    const SLOTS: usize = 16;
+    if stage == 6 {
+        let mut raw = Raw::take(address, SLOTS);
+        let ask = raw.set(b"key", b"v");
+        let lane = raw.lane_of(b"key");
+        for _ in 0..SLOTS {
+            lane.submit(&ask);
+        }
+        return;
+    }
+    let mut step = Step::hello(address);
+    match stage {
+        0 => drop(step.tcp),
+        1 => step.say(&step.claim_frame(SLOTS)[..9]),
+        2 => step.say(&step.claim_frame(SLOTS)),
+        3 => drop(step.claim(SLOTS)),
+        4 => {
+            step.claim(SLOTS);
+            let workers = Vec::new();
+            step.say(&Accept { workers }.to_frame());
+            assert_eq!(step.hear().0, Kind::Refusal);
+        }
+        _ => drop(Raw::take(address, SLOTS)),
+    }
+}
+
+/// Ten for each that the tests kill.
+#[test]
+fn r21_clients_that_come_and_vanish_leave_nothing() {
+    let mut siege = Siege::new();
+    siege.survives();
+    let baseline = siege.server.holdings();
+    let connections = siege.stat("curr_connections");
+    let clients = kills() * 10;
+    for n in 0..clients {
+        vanish(&siege.server.address, n % 7);
+        if n % 16 == 0 {
+            siege.steady.check();
+        }
+    }
+    settle(&siege.server, &mut siege.steady.client, 2, baseline);
+    siege.until("they hang up", |siege| {
+        siege.stat("curr_connections") == connections
+    });
+    assert!(siege.stat("leases_granted") as usize > clients / 7 * 2);
+    assert!(siege.stat("lease_malformed") as usize >= clients / 7);
+    println!("{clients} clients came and went; {baseline:?} before and after");
+    siege.survives();
+}
+
+#[test]
+fn r23_another_user_gets_nowhere() {
+    let mut siege = Siege::new();
+    let socket = Step::hello(&siege.server.address).path;
+    let directory = socket.parent().unwrap();
+    let mode = fs::metadata(directory).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // The files have no names but these.
+    let proc = format!("/proc/{}", siege.server.pid());
+    let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let named = |name: &str| name.contains("herdwick");
+    assert!(
+        !shared
+            .into_iter()
+            .any(|entry| named(&entry.file_name().to_string_lossy()))
+    );
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may try as another user");
+        return siege.survives();
+    }
+    for path in [
+        directory.display().to_string(),
+        socket.display().to_string(),
+        format!("{proc}/fd"),
+        format!("{proc}/map_files"),
+    ] {
+        let mut list = Command::new("ls");
+        list.arg(&path).uid(65_534).gid(65_534);
+        let status = list.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        assert!(!status.unwrap().success(), "{path}");
+    }
+    siege.survives();
+}
+
+#[test]
+fn r23_names_made_beforehand_are_not_taken() {
+    let folder = Folder::new();
+    let elsewhere = Folder::new();
+    let link = folder.0.join("herdwick-lease-0123456789abcdef");
+    symlink(&elsewhere.0, &link).unwrap();
+    let file = folder.0.join("herdwick-lease-1123456789abcdef");
+    fs::write(&file, "mine").unwrap();
+    let server = Server::start(&folder, 1);
+    let path = Step::hello(&server.address).path;
+    assert!(path.starts_with(&folder.0) && !path.starts_with(&link) && !path.starts_with(&file));
+    assert!(server.session(8).broken().is_none());
+    server.stop();
+    assert!(link.exists() && fs::read_dir(&elsewhere.0).unwrap().next().is_none());
+    assert_eq!(fs::read(&file).unwrap(), b"mine");
+}

@@ -1,0 +1,148 @@
+//! A client that writes its lease's memory itself, as no client of ours would, against a whole
+//! server: it lives, an honest client finds every value intact and waits for none, and `stats`
+//! counts what was refused.
+//!
+//! | row | what the client does | test |
+//! |---|---|---|
+//! | R01 | random words everywhere, at full speed | `lines::r01_random_words_everywhere_are_counted` |
+//! | R02 | lengths beyond what there is | `lines::r02_lengths_beyond_what_there_is_are_refused` |
+//! | R03 | a header flipped while it is read | `lines::r03_a_header_flipped_while_it_is_read_is_read_once` |
+//! | R04 | a value changed after its publication | `lines::r04_a_value_changed_after_its_publication_is_not_stored` |
+//! | R05 | a hash of zero | `lines::r05_a_hash_of_zero_is_a_wrong_hash` |
+//! | R06 | a body without its control word | `lines::r06_a_body_without_its_control_word_is_not_executed` |
+//! | R07 | operations that make no sense | `lines::r07_operations_that_make_no_sense_are_refused` |
+//! | R08 | a value of another length | `lines::r08_a_value_of_another_length_replaces_the_old_one` |
+//! | R09 | the same request again | `lines::r09_the_same_request_again_has_no_second_effect` |
+//! | R10 | sequences skipped and rewound | `lines::r10_sequences_out_of_their_window_are_dropped` |
+//! | R11 | all slots at once, out of turn, and too many | `lines::r11_all_slots_at_once_and_out_of_turn_are_executed_once` |
+//! | R12 | writes beyond its own memory | `memory::r12_everything_writable_overwritten_changes_nothing_foreign` |
+//! | R13 | reads beyond its own memory | `memory::r13_nothing_readable_shows_what_others_stored` |
+//! | R14 | keys of another worker | `lines::r14_keys_of_another_worker_are_refused` |
+//! | R15 | hashes that lie, as many as it likes | `lines::r15_hashes_that_lie_find_nothing_and_change_nothing` |
+//! | R16 | replies without a place to go | `memory::r16_replies_without_a_ring_are_dropped` |
+//! | R17 | replies never taken | `memory::r17_replies_never_taken_are_dropped` |
+//! | R18 | reply memory scribbled on | `memory::r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable` |
+//! | R19 | a line cleared or rewritten in mid-execution | `lines::r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once` |
+//! | R20 | lines of an old lease | `leases::r20_lines_of_an_old_lease_are_refused` |
+//! | R21 | leases taken and left without end | `leases::r21_clients_that_come_and_vanish_leave_nothing` |
+//! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
+//! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
+
+#[path = "../common/mod.rs"]
+mod common;
+mod leases;
+mod lines;
+mod memory;
+mod raw;
+
+use std::{fs, path::Path};
+
+use common::{Clock, Folder, PATIENCE, Server, Steady, is_whole, value};
+use raw::Raw;
+
+const WORKERS: usize = 2;
+const WINDOW: usize = 64;
+/// Values that the honest client has stored, and only it may change.
+const KEPT: usize = 200;
+
+/// A server, an honest client whose values must survive, and a hostile one.
+struct Siege {
+    raw: Raw,
+    steady: Steady,
+    server: Server,
+    _folder: Folder,
+}
+
+impl Siege {
+    fn new() -> Self {
+        Self::of(WINDOW)
+    }
+
+    /// With so many slots for the hostile client at each worker.
+    fn of(window: usize) -> Self {
+        let folder = Folder::new();
+        let server = Server::start(&folder, WORKERS);
+        let mut steady = Steady::new(&server);
+        for n in 0..KEPT {
+            let key = format!("kept:{n}");
+            steady.client.set(&key, &value(&key, 7, n * 4)).unwrap();
+        }
+        Self {
+            raw: Raw::take(&server.address, window),
+            steady,
+            server,
+            _folder: folder,
+        }
+    }
+
+    /// A number of `stats`.
+    fn stat(&mut self, name: &str) -> u64 {
+        self.server.stat(&mut self.steady.client, name)
+    }
+
+    /// All counters whose names begin with `prefix`, together.
+    fn stats(&mut self, prefix: &str) -> u64 {
+        let stats = self.steady.client.stats("").unwrap();
+        let named = stats.iter().filter(|(name, _)| name.starts_with(prefix));
+        named.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
+    }
+
+    /// Waits for what has to come.
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let clock = Clock::start();
+        while !holds(self) {
+            assert!(clock.now() < PATIENCE, "{what}");
+        }
+    }
+
+    /// Waits until a number of `stats` is at least `least`.
+    fn until_stat(&mut self, name: &str, least: u64) {
+        self.until(name, |siege| siege.stat(name) >= least);
+    }
+
+    /// What an honest client finds.
+    fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        self.steady.client.get(key).unwrap()
+    }
+
+    /// The honest client is served, each call within its second, and finds what it stored.
+    fn survives(&mut self) {
+        for _ in 0..10 {
+            self.steady.check();
+        }
+        for n in 0..KEPT {
+            let key = format!("kept:{n}");
+            let found = self.get(key.as_bytes()).expect("it is kept");
+            assert!(
+                is_whole(&key, &found) && found == value(&key, 7, n * 4),
+                "{key}"
+            );
+        }
+    }
+}
+
+/// Each row of the table names tests that there are.
+#[test]
+fn every_row_has_its_test() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let table = read("main.rs");
+    let mut rows = Vec::new();
+    for line in table
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | R"))
+    {
+        let number = &line[..2];
+        rows.push(number.parse::<usize>().unwrap());
+        let mut tests = 0;
+        for name in line.split('`').skip(1).step_by(2) {
+            let (module, function) = name.split_once("::").unwrap();
+            let test = format!("#[test]\nfn {function}() {{");
+            assert!(function.starts_with(&format!("r{number}_")), "{name}");
+            assert!(read(&format!("{module}.rs")).contains(&test), "{name}");
+            tests += 1;
+        }
+        assert!(tests > 0, "R{number}");
+    }
+    assert!(rows.into_iter().eq(1..=23));
+}

@@ -1,0 +1,227 @@
+//! What a client may do with the files that it maps.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use herdwick_mem::{Access, Mapping, Span, Words};
+use rustix::{
+    fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate},
+    io::{Errno, pread, pwrite},
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+};
+
+use crate::{
+    Siege, WINDOW,
+    common::{Chance, settle},
+    raw::{DONE, Lane, REGION_WORDS, REGIONS, REGIONS_WORD, ROOMY, Raw, Shape, Step},
+};
+
+fn words(span: &Span) -> Vec<u64> {
+    (0..span.count()).map(|word| span.load(word)).collect()
+}
+
+fn len(fd: &OwnedFd) -> u64 {
+    fstat(fd).unwrap().st_size.cast_unsigned()
+}
+
+#[test]
+fn r12_everything_writable_overwritten_changes_nothing_foreign() {
+    let mut siege = Siege::new();
+    let mut victim = Raw::take(&siege.server.address, WINDOW);
+    let ask = victim.set(b"victim", b"v");
+    assert_eq!(victim.call(&ask, b"victim").status(), DONE);
+    let memory = |raw: &Raw| -> Vec<Vec<u64>> {
+        let lanes = raw.lanes.iter();
+        lanes
+            .flat_map(|lane| [words(&lane.up), words(&lane.down)])
+            .collect()
+    };
+    let before = memory(&victim);
+    // No file is the victim's; and what is not ours alone, we cannot write.
+    let names = |raw: &Raw| -> Vec<(u64, u64)> {
+        let files = raw.lanes.iter().flat_map(|lane| &lane.fds[..2]);
+        files
+            .map(|fd| fstat(fd).unwrap())
+            .map(|stat| (stat.st_dev, stat.st_ino))
+            .collect()
+    };
+    assert!(
+        names(&siege.raw)
+            .iter()
+            .all(|name| !names(&victim).contains(name))
+    );
+    let mut chance = Chance::new(12);
+    for lane in &siege.raw.lanes {
+        for fd in &lane.fds[1..3] {
+            let len = len(fd) as usize;
+            assert!(Mapping::shared(fd, len, Access::ReadWrite).is_err());
+            assert_eq!(pwrite(fd, &[1], 0), Err(Errno::PERM));
+        }
+        for word in 0..lane.up.count() {
+            lane.up.store(word, chance.next());
+        }
+    }
+    siege.survives();
+    assert!(memory(&victim) == before, "a foreign word has changed");
+    let ask = victim.get(b"victim");
+    assert_eq!(victim.call(&ask, b"victim").value(), b"v");
+    assert!(siege.stat("stale_epoch") > 0);
+}
+
+#[test]
+fn r13_nothing_readable_shows_what_others_stored() {
+    let mut siege = Siege::new();
+    let secret = b"a secret of thirty-two bytes, yes";
+    for n in 0..50 {
+        let key = format!("secret:{n}");
+        let value = [&secret[..], &vec![b'x'; n * 16]].concat();
+        siege.steady.client.set(&key, &value).unwrap();
+        assert_eq!(siege.get(key.as_bytes()), Some(value));
+    }
+    for lane in &siege.raw.lanes {
+        assert_eq!(lane.fds.len(), 4);
+        for fd in &lane.fds[..3] {
+            let mut bytes = vec![0; len(fd) as usize];
+            assert_eq!(pread(fd, &mut bytes, 0), Ok(bytes.len()));
+            let shown = bytes.windows(secret.len()).any(|found| found == secret);
+            assert!(!shown, "a file shows it");
+        }
+        // Request memory may be WRITTEN, and nothing else.
+        let entries = (0..REGIONS).map(|n| REGIONS_WORD + n * REGION_WORDS);
+        let rights = entries
+            .map(|word| lane.down.load(word))
+            .filter(|word| *word != 0);
+        let rights: Vec<u64> = rights.map(|word| word >> 32 & 0xff).collect();
+        assert_eq!(rights, [2, 2], "lines and overflow areas");
+    }
+    siege.survives();
+}
+
+/// Has `raw` write `laps` windows of additions whose replies it never takes.
+fn add_without_listening(siege: &mut Siege, raw: &mut Raw, laps: usize) {
+    let ask = raw.add_one(b"key");
+    for lap in 1..=laps {
+        let lane = raw.lane_of(b"key");
+        for _ in 0..WINDOW {
+            lane.submit(&ask);
+        }
+        let number = (lap * WINDOW).to_string().into_bytes();
+        while siege.get(b"key") != Some(number.clone()) {
+            siege.steady.check();
+        }
+    }
+}
+
+#[test]
+fn r16_replies_without_a_ring_are_dropped() {
+    let mut siege = Siege::new();
+    let mut deaf = Raw::shaped(&siege.server.address, WINDOW, Shape(0, 0));
+    add_without_listening(&mut siege, &mut deaf, 8);
+    assert_eq!(
+        siege.stat("drop_ring_full") + siege.stat("drop_no_peer"),
+        8 * WINDOW as u64
+    );
+    siege.survives();
+}
+
+#[test]
+fn r17_replies_never_taken_are_dropped() {
+    let mut siege = Siege::new();
+    for shape in [ROOMY, Shape(2, 2)] {
+        let before = siege.stat("drop_ring_full");
+        siege.steady.client.delete("key").unwrap();
+        let mut deaf = Raw::shaped(&siege.server.address, WINDOW, shape);
+        add_without_listening(&mut siege, &mut deaf, 16);
+        let room = 1 << shape.0;
+        assert_eq!(
+            siege.stat("drop_ring_full"),
+            before + 16 * WINDOW as u64 - room
+        );
+    }
+    siege.survives();
+}
+
+#[test]
+fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
+    let mut siege = Siege::new();
+    let mut liar = Raw::take(&siege.server.address, WINDOW);
+    for lane in &liar.lanes {
+        let len = len(&lane.fds[1]) as usize;
+        assert!(Mapping::shared(&lane.fds[1], len, Access::ReadWrite).is_err());
+    }
+    let memory: Vec<_> = liar
+        .lanes
+        .iter()
+        .map(|lane| (lane.up.clone(), lane.heads()))
+        .collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut chance = Chance::new(18);
+            while !done.load(Ordering::Relaxed) {
+                for (up, heads) in &memory {
+                    up.store_release(heads[chance.below(2)], chance.next());
+                }
+            }
+        });
+        add_without_listening(&mut siege, &mut liar, 40);
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(siege.stat("drop_ring_counter") > 0);
+    siege.survives();
+}
+
+#[test]
+fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
+    const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+    let mut siege = Siege::new();
+    for lane in &siege.raw.lanes {
+        for fd in &lane.fds[..3] {
+            for other in [0, len(fd) - 8, len(fd) + 4096] {
+                assert_eq!(ftruncate(fd, other), Err(Errno::PERM));
+            }
+            for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::GROW] {
+                assert_eq!(fcntl_add_seals(fd, seal), Err(Errno::PERM));
+            }
+        }
+        for fd in &lane.fds[1..3] {
+            assert_eq!(fallocate(fd, PUNCH, 0, len(fd)), Err(Errno::PERM));
+        }
+    }
+    // Our own memory goes from under the worker again and again, as it looks at it.
+    let ask = siege.raw.set(b"key", b"v");
+    for _ in 0..100 {
+        let lane = siege.raw.lane_of(b"key");
+        lane.submit(&ask);
+        fallocate(&lane.fds[0], PUNCH, 0, len(&lane.fds[0])).unwrap();
+        siege.steady.check();
+    }
+    siege.survives();
+    descriptors_sent_are_not_kept(&mut siege);
+}
+
+/// Files of our own, sent where frames are due.
+fn descriptors_sent_are_not_kept(siege: &mut Siege) {
+    // Its pages come back as it writes.
+    let baseline = siege.server.holdings();
+    for _ in 0..20 {
+        let step = Step::hello(&siege.server.address);
+        let fds: Vec<_> = siege.raw.lanes.iter().flat_map(Lane::files).collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let frame = step.claim_frame(8);
+        let parts = [std::io::IoSlice::new(&frame)];
+        sendmsg(
+            step.socket.as_fd(),
+            &parts,
+            &mut control,
+            SendFlags::empty(),
+        )
+        .unwrap();
+    }
+    settle(&siege.server, &mut siege.steady.client, 2, baseline);
+}
