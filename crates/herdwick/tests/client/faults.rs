@@ -209,9 +209,11 @@ fn our_server_restarted_on_its_port_is_found_again() {
     client.set("k", "before").unwrap();
     server.shutdown();
     let _server = herdwick_server::spawn(again).unwrap();
-    // The old connection is gone, and a mutation notices before it is sent.
+    // The old connection is gone, and a mutation notices before it is sent; unless it is quicker
+    // than the thread that watches the lease, and then it says so.
     while let Err(error) = client.set("k", "after") {
-        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        let said = matches!(error, Error::Unreachable { .. } | Error::UnknownOutcome(_));
+        assert!(said, "{error}");
     }
     assert_eq!(client.get("k").unwrap().as_deref(), Some(&b"after"[..]));
 }
