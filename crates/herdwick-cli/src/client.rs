@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Args;
-use herdwick::{Client, DialError, Error, Item, Put, Ttl};
+use herdwick::{Client, DialError, Error, Item, Put, Session, Ttl};
 
 /// Which server.
 #[derive(Args, Debug)]
@@ -17,6 +17,9 @@ pub(crate) struct Server {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
+    /// Say on standard error which way was taken and, if it was not shared memory, why.
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 /// Read values: one key's as it is, several as lines of key, tab, value.
@@ -92,7 +95,12 @@ pub(crate) fn run(
 ) -> ExitCode {
     let outcome = Client::connect(&server.server)
         .map_err(Failure::from)
-        .and_then(|mut client| command(&mut client));
+        .and_then(|mut client| {
+            if let (true, Some(session)) = (server.verbose, client.session()) {
+                eprintln!("herdwick: {}", way(session));
+            }
+            command(&mut client)
+        });
     match outcome {
         Ok(Outcome::Found) => ExitCode::SUCCESS,
         Ok(Outcome::Missing) => ExitCode::from(1),
@@ -180,6 +188,12 @@ fn show(
         }
     }
     out.flush()
+}
+
+/// Which way was taken, and why not a better one.
+fn way(session: &Session) -> String {
+    let reason = session.fallback().map(|reason| format!(" ({reason})"));
+    format!("over {}{}", session.way(), reason.unwrap_or_default())
 }
 
 /// What to type next, where we know.

@@ -79,7 +79,10 @@ fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
 #[test]
 fn a_stock_memcached_takes_and_gives_values() {
     if let Some(server) = Memcached::start() {
-        values_go_in_and_come_out(&server.address());
+        values_go_in_and_come_out(
+            &server.address(),
+            "over tcp (the server is a memcached, not a herdwick)",
+        );
     }
 }
 
@@ -92,10 +95,10 @@ fn our_own_server_takes_and_gives_values() {
     let stdout = server.0.stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut ready).unwrap();
     let address = ready.split_whitespace().nth(4).unwrap();
-    values_go_in_and_come_out(address);
+    values_go_in_and_come_out(address, "over shm");
 }
 
-fn values_go_in_and_come_out(address: &str) {
+fn values_go_in_and_come_out(address: &str, way: &str) {
     let at = ["--server", address];
     let run = |args: &[&str], input: &[u8]| {
         let (code, out, err) = herdwick(&[args, &at].concat(), input);
@@ -112,6 +115,8 @@ fn values_go_in_and_come_out(address: &str) {
         quiet(0, "")
     );
     assert_eq!(run(&["get", "a"], b""), quiet(0, "one"));
+    let told = (0, "one".into(), format!("herdwick: {way}\n"));
+    assert_eq!(run(&["get", "a", "-v"], b""), told);
     assert_eq!(run(&["set", "b", "-"], b"from\r\nstdin\n"), quiet(0, ""));
     assert_eq!(run(&["get", "b"], b""), quiet(0, "from\r\nstdin\n"));
     let both = run(&["get", "a", "none", "b"], b"");

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, Offer};
+use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, LineError, Offer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::stream::Stream;
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub(crate) enum Said {
     /// A Herdwick server, and what it offers.
     Offer(Offer),
+    /// A Herdwick server of another version, which offers nothing that we understand.
+    Version(u8),
     /// A memcached that did not understand; the connection is as good as new.
     Memcached,
     /// A peer that hung up, kept silent, or said something of which there may be more: dial again.
@@ -43,6 +45,7 @@ pub(crate) fn exchange(stream: &mut Stream, deadline: Duration) -> Said {
     };
     match Offer::parse(&reply) {
         Ok(offer) => Said::Offer(offer),
+        Err(LineError::Version(version)) => Said::Version(version),
         Err(_) if reply == b"ERROR" => Said::Memcached,
         Err(_) => Said::Spoiled,
     }

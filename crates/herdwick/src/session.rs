@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 use herdwick_fabric::Port;
 
 use crate::{
-    Address, Answer, Cause, DialError, Direct, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
     text::{Command, When},
     ways::Way,
 };
@@ -40,6 +40,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Session {
     way: Way,
+    fallback: Option<Fallback>,
     deadline: Duration,
     /// Unix time and `now` of the first request, from which later Unix times follow.
     wall: Option<(u64, Duration)>,
@@ -51,9 +52,10 @@ impl Session {
     /// # Errors
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
-        let way = Way::dial(address, options)?;
+        let (way, fallback) = Way::dial(address, options)?;
         Ok(Self {
             way,
+            fallback,
             deadline: options.deadline,
             wall: None,
         })
@@ -112,6 +114,12 @@ impl Session {
     #[must_use]
     pub fn way(&self) -> &'static str {
         self.way.name()
+    }
+
+    /// Why it goes by text, if it does.
+    #[must_use]
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
     }
 
     /// The fabric under the session, where it has one: for callers that count nanoseconds.

@@ -7,9 +7,9 @@ use herdwick_herd::{hello::Offer, wire::Window};
 use herdwick_shm::{PdTicket, ShmDevice, ShmPort};
 
 use crate::{
-    Address, Answer, Cause, DialError, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Fallback, Key, Op, Options, Ticket,
     hello::{self, Said},
-    herd::{self, Direct, Herd, TicketDevice},
+    herd::{self, Direct, Herd, Taken, TicketDevice},
     memcached::Memcached,
     stream::Stream,
     text::{Command, When},
@@ -25,17 +25,30 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Opens the best way to `address` that both ends have.
-    pub(crate) fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
+    /// Opens the best way to `address` that both ends have; if that is text, says why.
+    pub(crate) fn dial(
+        address: &Address,
+        options: &Options,
+    ) -> Result<(Self, Option<Fallback>), DialError> {
         let mut stream = Stream::dial(address, options.deadline)?;
-        if !options.fabric {
-            return Ok(text(stream, options));
-        }
-        match hello::exchange(&mut stream, options.deadline) {
-            Said::Offer(offer) => Ok(fabric(stream, &offer, options)),
-            Said::Memcached => Ok(text(stream, options)),
-            Said::Spoiled => Ok(text(Stream::dial(address, options.deadline)?, options)),
-        }
+        let reason = if options.fabric {
+            match hello::exchange(&mut stream, options.deadline) {
+                Said::Offer(offer) => match lease(&offer, options) {
+                    Ok(taken) => return Ok((shm(stream, taken, &offer, options), None)),
+                    Err(reason) => reason,
+                },
+                Said::Version(version) => Fallback::Version(version),
+                Said::Memcached => Fallback::Memcached,
+                Said::Spoiled => {
+                    stream = Stream::dial(address, options.deadline)?;
+                    Fallback::NoAnswer
+                }
+            }
+        } else {
+            Fallback::Unasked
+        };
+        let way = Self::Memcached(Memcached::new(stream, options.value_bytes_max));
+        Ok((way, Some(reason)))
     }
 
     /// Which way it is, as `--fabric` names it.
@@ -103,28 +116,26 @@ impl Way {
     }
 }
 
-fn text(stream: Stream, options: &Options) -> Way {
-    Way::Memcached(Memcached::new(stream, options.value_bytes_max))
+/// Takes what the offer names.
+fn lease(offer: &Offer, options: &Options) -> Result<Taken<ShmPort>, Fallback> {
+    let shm = offer.shm.as_ref().ok_or(Fallback::NotOffered)?;
+    let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
+    let taken = herd::take(&ShmDevice::guest(), shm, slots as u32, options.deadline);
+    let taken = taken.map_err(|error| error.at(&shm.socket))?;
+    // A worker's answers are matched by number, so the grant must speak of as many as the offer.
+    if taken.workers() == offer.workers {
+        Ok(taken)
+    } else {
+        let (granted, offered) = (taken.workers(), offer.workers);
+        let reason = format!("{offered} workers were offered, {granted} granted");
+        Err(Fallback::Setup(reason))
+    }
 }
 
-/// The best fabric of the offer, or text on the connection that brought it.
-fn fabric(stream: Stream, offer: &Offer, options: &Options) -> Way {
-    let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
-    let taken = offer
-        .shm
-        .as_ref()
-        .zip(Window::new(slots))
-        .and_then(|(shm, window)| {
-            herd::take(&ShmDevice::guest(), shm, window, options.deadline).ok()
-        });
-    // A worker's answers are matched by number, so the grant must speak of as many as the offer.
-    match taken.filter(|taken| taken.workers() == offer.workers) {
-        Some(taken) => {
-            let memcached = Memcached::new(stream, options.value_bytes_max);
-            Way::Shm(Box::new(Herd::new(taken, offer.hash_key, memcached)))
-        }
-        None => text(stream, options),
-    }
+/// HERD by a lease, with text beside it on the connection that brought the offer.
+fn shm(stream: Stream, taken: Taken<ShmPort>, offer: &Offer, options: &Options) -> Way {
+    let memcached = Memcached::new(stream, options.value_bytes_max);
+    Way::Shm(Box::new(Herd::new(taken, offer.hash_key, memcached)))
 }
 
 impl TicketDevice for ShmDevice {

@@ -222,12 +222,12 @@ impl ShmTarget {
         let address = text.parse().map_err(|_| no_way(text))?;
         let session =
             Session::dial(&address, &options).map_err(|error| no_way(error.to_string()))?;
-        match session.way() {
-            way if way == Fabric::Shm.name() => Ok(Self {
+        match session.fallback() {
+            Some(reason) => Err(no_way(reason.to_string())),
+            None => Ok(Self {
                 session,
                 driver: Driver::new(space, true),
             }),
-            way => Err(no_way(format!("it offers {way} alone"))),
         }
     }
 }

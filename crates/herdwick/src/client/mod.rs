@@ -54,6 +54,12 @@ impl Client {
         self.options.deadline = deadline;
     }
 
+    /// The session that the last call used, or the first dial opened; `None` when it was lost.
+    #[must_use]
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
+    }
+
     /// Submits one request and waits for its answer, which `take` reads; answers that it passes
     /// over (`None`) have more behind them.
     fn call<T>(
@@ -91,7 +97,7 @@ impl Client {
         let due = now() + self.options.deadline;
         let mut sessions = 0;
         loop {
-            let session = self.session(now(), due)?;
+            let session = self.live_session(now(), due)?;
             sessions += 1;
             let lost = match exchange(session, &now) {
                 Ok(outcome) => return outcome,
@@ -119,7 +125,7 @@ impl Client {
     }
 
     /// The session, dialled if there is none that lives; its requests are due at `due`.
-    fn session(&mut self, now: Duration, due: Duration) -> Result<&mut Session, Error> {
+    fn live_session(&mut self, now: Duration, due: Duration) -> Result<&mut Session, Error> {
         let left = due.saturating_sub(now);
         let mut kept = self.session.take();
         // A server that has gone since the last call has closed its end, and no mutation should end

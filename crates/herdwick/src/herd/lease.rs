@@ -8,6 +8,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +31,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
 };
+
+use crate::Fallback;
 
 /// What a client needs of a provider besides the verbs: to take up a ticket.
 pub(crate) trait TicketDevice: Device {
@@ -64,6 +67,26 @@ pub(crate) enum LeaseError {
     Ticket(Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error("a thread for the heartbeats: {0}")]
+    Keeper(io::Error),
+}
+
+impl LeaseError {
+    /// What it means for a session, the lease socket being `socket`.
+    pub(crate) fn at(self, socket: &Path) -> Fallback {
+        match self {
+            Self::Io(error) => Fallback::Socket {
+                path: socket.to_owned(),
+                kind: match error.kind() {
+                    // What a socket with a timeout says when it ends.
+                    io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut,
+                    kind => kind,
+                },
+            },
+            Self::Refused(refusal) => Fallback::Refused(refusal),
+            other => Fallback::Setup(other.to_string()),
+        }
+    }
 }
 
 /// A lease taken: everything that HERD needs.
@@ -149,11 +172,11 @@ fn beat(socket: &mut UnixStream) {
     }
 }
 
-/// Claims a lease at `offer` and sets up HERD on it, within `deadline` for each answer.
+/// Claims a lease of `slots` slots a worker at `offer` and sets up HERD on it, within `deadline` for each answer.
 pub(crate) fn take<D: TicketDevice>(
     device: &D,
     offer: &ShmOffer,
-    window: Window,
+    slots: u32,
     deadline: Duration,
 ) -> Result<Taken<D::Port>, LeaseError> {
     let mut socket = UnixStream::connect(&offer.socket)?;
@@ -161,7 +184,7 @@ pub(crate) fn take<D: TicketDevice>(
     socket.set_write_timeout(Some(deadline))?;
     let claim = Claim {
         token: offer.token,
-        window: window.slots() as u32,
+        window: slots,
         reply_bytes_max: REPLY_BYTES_MAX as u32,
     };
     socket.write_all(&claim.to_frame())?;
@@ -183,7 +206,7 @@ pub(crate) fn take<D: TicketDevice>(
     receive(&mut socket, Kind::Go)?;
     socket.set_read_timeout(None)?;
     socket.set_write_timeout(None)?;
-    let lease = Lease::keep(socket)?;
+    let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     Ok(Taken {
         end: rig.finish()?,
         lease,

@@ -1,0 +1,41 @@
+use std::{io, path::PathBuf};
+
+pub use herdwick_herd::hello::Refusal as LeaseRefusal;
+use herdwick_herd::hello::VERSION;
+
+/// Why a session goes by memcached's text, though a fabric is faster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fallback {
+    /// [`Options::fabric`](crate::Options::fabric) is not set.
+    #[error("no fabric was asked for")]
+    Unasked,
+    /// The server is a memcached.
+    #[error("the server is a memcached, not a herdwick")]
+    Memcached,
+    /// The server says hello in another version.
+    #[error("the server says hello in version {0}, this client in {VERSION}")]
+    Version(u8),
+    /// The server did not answer the hello, or not so that it made sense: a proxy, perhaps.
+    #[error("the server or a proxy before it did not answer the hello")]
+    NoAnswer,
+    /// The server shares no memory with this host.
+    #[error(
+        "the server offers no shared memory: it runs on another host, or as `herdwick serve --shm off`"
+    )]
+    NotOffered,
+    /// The lease socket cannot be reached, or fell silent.
+    #[error("the server's lease socket, {}: {kind}", path.display())]
+    Socket {
+        /// Where the server says that it is.
+        path: PathBuf,
+        /// What the operating system said.
+        kind: io::ErrorKind,
+    },
+    /// The server gives this client no lease.
+    #[error(transparent)]
+    Refused(#[from] LeaseRefusal),
+    /// What the server granted could not be set up here: a limit of this process, or a server that
+    /// says things that make no sense.
+    #[error("shared memory could not be set up: {0}")]
+    Setup(String),
+}

@@ -1,0 +1,120 @@
+//! A session that goes by text says why.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Write},
+    net::TcpStream,
+    path::Path,
+};
+
+use herdwick::{Fallback, LeaseRefusal, Options, Session};
+use herdwick_herd::hello::{BootId, Hello, Offer};
+use herdwick_server::{Config, Leases, Server, spawn};
+
+use crate::servers::Script;
+
+fn dial(address: &str) -> Session {
+    Session::dial(&address.parse().unwrap(), &Options::default()).unwrap()
+}
+
+fn reason(session: &Session) -> Fallback {
+    assert_eq!(session.way(), "tcp");
+    session.fallback().expect("text has a reason").clone()
+}
+
+/// What `server` offers to a client on this host.
+fn offer(server: &Server) -> Offer {
+    let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let boot = BootId::parse(&boot);
+    let hello = Hello { shm: true, boot };
+    stream.write_all(hello.to_line().as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    Offer::parse(line.trim_end().as_bytes()).unwrap()
+}
+
+/// A session at a server that answers the hello with `offer`.
+fn offered(offer: &Offer) -> Session {
+    let line: &'static str = offer.to_line().leak();
+    let server = Script::start(&*vec![&*vec![line.as_bytes()].leak()].leak());
+    dial(&server.address)
+}
+
+#[test]
+fn a_fabric_is_no_fallback() {
+    let server = spawn(Config::local()).unwrap();
+    let session = dial(&server.address().to_string());
+    assert_eq!((session.way(), session.fallback()), ("shm", None));
+}
+
+#[test]
+fn text_that_was_asked_for() {
+    let server = spawn(Config::local()).unwrap();
+    let options = Options {
+        fabric: false,
+        ..Options::default()
+    };
+    let address = server.address().to_string().parse().unwrap();
+    let session = Session::dial(&address, &options).unwrap();
+    assert_eq!(reason(&session), Fallback::Unasked);
+}
+
+#[test]
+fn servers_that_know_no_hello() {
+    let memcached = Script::start(&[&[b"ERROR\r\n"]]);
+    assert_eq!(reason(&dial(&memcached.address)), Fallback::Memcached);
+    let newer = Script::start(&[&[b"HERDWICK 9 in=another;form\r\n"]]);
+    assert_eq!(reason(&dial(&newer.address)), Fallback::Version(9));
+    let proxy = Script::start(&[&[b"421 what?\r\n"], &[]]);
+    assert_eq!(reason(&dial(&proxy.address)), Fallback::NoAnswer);
+}
+
+#[test]
+fn a_server_without_leases() {
+    let server = spawn(Config {
+        leases: None,
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    let session = dial(&server.address().to_string());
+    assert_eq!(reason(&session), Fallback::NotOffered);
+}
+
+#[test]
+fn a_server_with_as_many_leases_as_it_takes() {
+    let server = spawn(Config {
+        leases: Some(Leases {
+            clients_max: 1,
+            ..Leases::default()
+        }),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    let address = server.address().to_string();
+    let first = dial(&address);
+    assert_eq!(first.way(), "shm");
+    let refused = Fallback::Refused(LeaseRefusal::Full);
+    assert_eq!(reason(&dial(&address)), refused);
+}
+
+#[test]
+fn a_lease_socket_out_of_reach() {
+    let server = spawn(Config::local()).unwrap();
+    let mut offer = offer(&server);
+    let path = Path::new("/no/such/socket");
+    offer.shm.as_mut().unwrap().socket = path.into();
+    let reason = reason(&offered(&offer));
+    let kind = ErrorKind::NotFound;
+    let path = path.into();
+    assert_eq!(reason, Fallback::Socket { path, kind });
+    assert!(reason.to_string().contains("/no/such/socket"), "{reason}");
+}
+
+#[test]
+fn a_grant_that_is_not_what_was_offered() {
+    let server = spawn(Config::local()).unwrap();
+    let mut offer = offer(&server);
+    offer.workers += 1;
+    let reason = reason(&offered(&offer));
+    assert!(matches!(reason, Fallback::Setup(_)), "{reason}");
+}
