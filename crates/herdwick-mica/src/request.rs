@@ -34,6 +34,8 @@ pub struct Get {
     pub vivify: Option<i32>,
     /// Win the right to recache when fewer seconds than this are left (`R`).
     pub recache: Option<i32>,
+    /// What `recache` looks at is the time left after `touch`, not before (`T` before `R`).
+    pub touch_first: bool,
     /// Version for an item made by `vivify` (`E`).
     pub version: Option<u64>,
     /// Leave no trace of the access: neither the fetched bit nor the last access time.
@@ -141,7 +143,7 @@ pub struct Item<'a> {
     pub flags: u32,
     /// The item's version: memcached's CAS unique.
     pub version: u64,
-    /// When it goes.
+    /// When it goes; if this operation touches it, when it would have gone.
     pub deadline: Deadline,
     /// Whether it had been read before.
     pub fetched: bool,
@@ -198,6 +200,13 @@ impl<'a> Reply<'a> {
 pub trait Sink {
     /// The reply to `batch[index]`.
     fn reply(&mut self, index: usize, reply: &Reply<'_>);
+
+    /// Whether the reply to `batch[index]` can be taken. If not, the request is not executed and
+    /// has no reply.
+    #[inline]
+    fn has_room(&mut self, _index: usize) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(usize, &Reply<'_>)> Sink for F {
@@ -208,6 +217,7 @@ impl<F: FnMut(usize, &Reply<'_>)> Sink for F {
 
 /// Whatever executes batches of requests: the store, or an echo that measures everything around it.
 pub trait Execute {
-    /// Executes `batch` as if one request after the other, calling `sink` once for each, in order.
+    /// Executes `batch` as if one request after the other, in order, calling `sink` once for each
+    /// that it has room for.
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink);
 }

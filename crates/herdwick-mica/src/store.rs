@@ -83,6 +83,9 @@ impl Execute for Store {
         for (n, chunk) in batch.chunks(CHUNK).enumerate() {
             let forged = self.survey(chunk);
             for (i, request) in chunk.iter().enumerate() {
+                if !sink.has_room(n * CHUNK + i) {
+                    continue;
+                }
                 let guess = self.guesses[i];
                 let reply = match &request.op {
                     Op::Get(get) if reads(&request.op) => self.get(&clock, request, get, guess),

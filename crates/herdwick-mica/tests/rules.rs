@@ -4,8 +4,8 @@ mod common;
 
 use common::{Answer, HASH_KEY};
 use herdwick_mica::{
-    Arith, Clock, Deadline, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status,
-    Store, StoreConfig, StoreError,
+    Arith, Clock, Deadline, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Sink,
+    Status, Store, StoreConfig, StoreError,
 };
 
 /// A store and the second it lives in.
@@ -242,10 +242,41 @@ fn a_touch_moves_the_deadline_and_not_the_version() {
     let touched = bed.run("key", Op::Get(touch));
     assert_eq!(
         (touched.deadline, touched.version),
-        (Deadline(120), version)
+        (Deadline::NEVER, version),
+        "as it was"
     );
+    assert_eq!(bed.get("key").deadline, Deadline(120));
     bed.second += 20;
     assert!(bed.get("key").expired);
+}
+
+#[test]
+fn a_request_whose_reply_has_no_room_is_not_executed() {
+    struct Full(usize);
+    impl Sink for Full {
+        fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+            assert_eq!((index, reply.status), (0, Status::Done));
+            self.0 += 1;
+        }
+        fn has_room(&mut self, index: usize) -> bool {
+            index == 0
+        }
+    }
+    let mut bed = Bed::new();
+    let request = |op| Request {
+        hash: HASH_KEY.hash(b"key"),
+        key: b"key",
+        op,
+    };
+    let batch = [
+        request(Op::Put(set("x"))),
+        request(Op::Delete(Delete::default())),
+    ];
+    let mut full = Full(0);
+    let clock = bed.clock();
+    bed.store.execute(clock, &batch, &mut full);
+    assert_eq!(full.0, 1);
+    assert_eq!(bed.get("key").value, Some(b"x".to_vec()));
 }
 
 #[test]

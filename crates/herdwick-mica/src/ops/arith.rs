@@ -1,6 +1,6 @@
 use super::differs;
 use crate::{
-    Arith, Clock, Reply, Request, Status,
+    Arith, Clock, Item, Reply, Request, Status,
     log::Offset,
     number::{self, Decimal},
     room::Fresh,
@@ -36,13 +36,18 @@ impl Store {
         let Some(at) = self.write_number(request, arith, hit, &Decimal::new(number)) else {
             return Reply::bare(Status::TooLarge);
         };
+        let before = self.log.header(at).deadline();
         if let Some(exptime) = arith.touch {
             let deadline = clock.deadline(exptime);
             self.log.header_mut(at).deadline.set(deadline.0);
         }
+        let item = Item {
+            deadline: before,
+            ..self.item(at)
+        };
         Reply {
             number,
-            ..Reply::with(Status::Done, self.item(at))
+            ..Reply::with(Status::Done, item)
         }
     }
 

@@ -49,6 +49,7 @@ impl Store {
             header.bits = bits;
         }
         let mut item = self.item(at);
+        item.deadline = before.deadline();
         item.fetched = before.has(bit::FETCHED);
         item.last_access = before.last_access();
         item.win_sent = before.has(bit::WIN_SENT);
@@ -87,14 +88,17 @@ impl Store {
 }
 
 /// Whether this reader is the one to recache the item: the first since it became stale, or since
-/// less than the asked-for time was left. The time left is that before a touch by the same read.
+/// less than the asked-for time was left.
 fn wins(clock: &Clock, get: &Get, header: &Header) -> bool {
     if header.has(bit::WIN_SENT) {
         return false;
     }
     header.has(bit::STALE)
         || get.recache.is_some_and(|exptime| {
-            let deadline = header.deadline();
+            let deadline = match get.touch {
+                Some(touch) if get.touch_first => clock.deadline(touch),
+                _ => header.deadline(),
+            };
             deadline != Deadline::NEVER && deadline.0 < clock.deadline(exptime).0
         })
 }

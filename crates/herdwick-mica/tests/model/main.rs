@@ -167,6 +167,7 @@ const PROBE: Op<'static> = Op::Get(Get {
     touch: None,
     vivify: None,
     recache: None,
+    touch_first: false,
     version: None,
     quiet_access: true,
 });
@@ -207,17 +208,25 @@ fn version() -> impl Strategy<Value = Option<u64>> {
 
 fn get(mortal: bool) -> impl Strategy<Value = StepOp> {
     let exptime = || option::weighted(0.2, exptime(mortal));
-    (exptime(), exptime(), exptime(), version(), any::<bool>()).prop_map(
-        |(touch, vivify, recache, version, quiet_access)| {
-            StepOp::Get(Get {
-                touch,
-                vivify,
-                recache,
-                version,
-                quiet_access,
-            })
-        },
+    (
+        (exptime(), any::<bool>()),
+        exptime(),
+        exptime(),
+        version(),
+        any::<bool>(),
     )
+        .prop_map(
+            |((touch, touch_first), vivify, recache, version, quiet_access)| {
+                StepOp::Get(Get {
+                    touch,
+                    vivify,
+                    recache,
+                    touch_first,
+                    version,
+                    quiet_access,
+                })
+            },
+        )
 }
 
 fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {

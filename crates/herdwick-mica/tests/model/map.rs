@@ -101,13 +101,19 @@ impl Model {
             self.entries.insert(key.to_vec(), entry);
             return answer;
         };
-        let soon = get.recache.is_some_and(|exptime| {
-            entry.deadline != Deadline::NEVER && entry.deadline.0 < clock.deadline(exptime).0
-        });
+        let mut answer = entry.answer();
+        let before = entry.deadline;
         if let Some(exptime) = get.touch {
             entry.deadline = clock.deadline(exptime);
         }
-        let mut answer = entry.answer();
+        let judged = if get.touch_first {
+            entry.deadline
+        } else {
+            before
+        };
+        let soon = get.recache.is_some_and(|exptime| {
+            judged != Deadline::NEVER && judged.0 < clock.deadline(exptime).0
+        });
         answer.won = !entry.win_sent && (entry.stale || soon);
         entry.win_sent |= answer.won;
         if !get.quiet_access {
@@ -245,11 +251,16 @@ impl Model {
             }
         };
         new.version = self.version(arith.version);
+        let before = new.deadline;
         if let Some(exptime) = arith.touch {
             new.deadline = clock.deadline(exptime);
         }
         let answer = self.keep(key, new);
-        Answer { number, ..answer }
+        Answer {
+            number,
+            deadline: before,
+            ..answer
+        }
     }
 
     fn keep(&mut self, key: &[u8], entry: Entry) -> Answer {
