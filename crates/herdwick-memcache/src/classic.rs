@@ -146,15 +146,11 @@ fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), Refused> {
     let read = || {
         let flags = number::unsigned32(words.words[1])?;
         let exptime = number::exptime(words.words[2])?;
-        let bytes = number::signed32(words.words[3])?;
+        let bytes = number::block(words.words[3])?;
         let verb = match verb {
             Verb::Cas(_) => Verb::Cas(number::unsigned(words.words[4])?),
             other => other,
         };
-        // memcached adds the line end in an `int`.
-        let bytes = usize::try_from(bytes)
-            .ok()
-            .filter(|&b| b <= i32::MAX as usize - 2)?;
         Some((flags, exptime, bytes, verb))
     };
     let (flags, exptime, bytes, verb) = read().ok_or_else(|| words.refuse(Refusal::Format))?;

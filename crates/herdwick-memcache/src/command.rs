@@ -1,5 +1,7 @@
 use memchr::memchr;
 
+use crate::meta::Meta;
+
 /// One command, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
@@ -16,6 +18,10 @@ pub enum Command<'a> {
     Touch(Touch<'a>),
     /// `delete`.
     Delete(Delete<'a>),
+    /// `mg`, `ms`, `md`, `ma`, `me`.
+    Meta(Meta<'a>),
+    /// `mn`: the end of a pipeline.
+    MetaNoop,
     /// `flush_all`.
     FlushAll(FlushAll),
     /// `stats`, with the rest of its line.
@@ -205,6 +211,32 @@ pub enum Refusal {
     Delta,
     /// `delete` with arguments of its past.
     DeleteUsage,
+    /// More words than a meta command may have (`mg`).
+    FlagsAreTooLong,
+    /// The same (`ms`, `md`, `ma`).
+    FlagsTooLong,
+    /// A flag given twice, or no letter.
+    FlagDuplicate,
+    /// No such flag.
+    FlagInvalid,
+    /// One of these, or a flaw in a flag (`md`, `ma`).
+    FlagInvalidOrDuplicate,
+    /// A number in a flag that is none.
+    Token,
+    /// A key that is no base64.
+    KeyEncoding,
+    /// A mode that is not one letter.
+    ModeLength,
+    /// No mode of `ms`.
+    SetMode,
+    /// No mode of `ma`.
+    ArithMode,
+    /// A delta in a flag that is no number.
+    DeltaValue,
+    /// An initial value that is no number.
+    InitialValue,
+    /// An opaque that is too long.
+    Opaque,
     /// `shutdown`, which this server does not offer to clients.
     Shutdown,
 }
@@ -222,6 +254,19 @@ impl Refusal {
             Self::DeleteUsage => {
                 b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"
             }
+            Self::FlagsAreTooLong => b"CLIENT_ERROR options flags are too long\r\n",
+            Self::FlagsTooLong => b"CLIENT_ERROR options flags too long\r\n",
+            Self::FlagDuplicate => b"CLIENT_ERROR duplicate flag\r\n",
+            Self::FlagInvalid => b"CLIENT_ERROR invalid flag\r\n",
+            Self::FlagInvalidOrDuplicate => b"CLIENT_ERROR invalid or duplicate flag\r\n",
+            Self::Token => b"CLIENT_ERROR bad token in command line format\r\n",
+            Self::KeyEncoding => b"CLIENT_ERROR error decoding key\r\n",
+            Self::ModeLength => b"CLIENT_ERROR incorrect length for M token\r\n",
+            Self::SetMode => b"CLIENT_ERROR invalid mode for ms M token\r\n",
+            Self::ArithMode => b"CLIENT_ERROR invalid mode for ma M token\r\n",
+            Self::DeltaValue => b"CLIENT_ERROR invalid numeric delta value\r\n",
+            Self::InitialValue => b"CLIENT_ERROR invalid numeric initial value\r\n",
+            Self::Opaque => b"CLIENT_ERROR opaque token too long\r\n",
             Self::Shutdown => b"ERROR: shutdown not enabled\r\n",
         }
     }

@@ -1,15 +1,17 @@
-//! memcached's classic text protocol as bytes: commands in, replies out, and the other way round.
+//! memcached's protocols as bytes: commands in, replies out, and the other way round.
 //!
-//! No sockets and no clock: [`Decoder`] reads commands from a byte slice, [`text`] writes the
-//! replies, and [`reply`] reads them again on the client's side. The reference is memcached
-//! 1.6.18; where it truncates a number silently (client flags and lengths beyond their range),
-//! the line is refused instead.
+//! No sockets and no clock: [`Decoder`] reads commands from a byte slice, each protocol by a parser
+//! of its own; [`text`] and [`meta`] write the replies, and [`reply`] reads classic
+//! text's again on the client's side. The reference is memcached 1.6.18, for what is newer 1.6.45;
+//! where they truncate a number silently (client flags and lengths beyond their range), the
+//! line is refused instead.
 #![forbid(unsafe_code)]
 
 mod classic;
 mod command;
 mod decode;
 mod line;
+pub mod meta;
 mod number;
 pub mod reply;
 pub mod text;

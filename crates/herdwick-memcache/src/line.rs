@@ -1,4 +1,4 @@
-use crate::{Command, Decoded, Keys, classic};
+use crate::{Command, Decoded, Keys, classic, meta};
 
 /// A command line and what follows it.
 pub(crate) struct Line<'a> {
@@ -25,7 +25,10 @@ impl<'a> Line<'a> {
     pub(crate) fn decode(&self) -> Decoded<'a> {
         let mut words = Keys::new(self.text);
         let command = words.next().unwrap_or_default();
-        classic::decode(self, command, words)
+        match command {
+            &[b'm', _] => meta::decode(self, command, words),
+            _ => classic::decode(self, command, words),
+        }
     }
 
     /// A command without data.

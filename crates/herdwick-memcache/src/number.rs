@@ -18,8 +18,14 @@ pub(crate) fn unsigned32(text: &[u8]) -> Option<u32> {
 }
 
 /// `safe_strtol` of a length into 32 bits, without its truncation.
-pub(crate) fn signed32(text: &[u8]) -> Option<i32> {
+fn signed32(text: &[u8]) -> Option<i32> {
     i32::try_from(signed(text)?).ok()
+}
+
+/// `safe_strtol` of the length of a data block, to which memcached adds the line end in an `int`.
+pub(crate) fn block(text: &[u8]) -> Option<usize> {
+    let bytes = signed32(text)?.checked_add(2)?;
+    usize::try_from(bytes - 2).ok()
 }
 
 /// `safe_strtol` of an exptime: the low 32 bits of what was said, as memcached takes them.

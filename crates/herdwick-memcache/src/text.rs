@@ -75,20 +75,46 @@ pub fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
 /// Most digits of a u64.
 const DIGITS_MAX: usize = 20;
 
+/// A number in decimal.
+#[derive(Clone, Copy, Debug)]
+pub struct Digits {
+    digits: [u8; DIGITS_MAX],
+    from: usize,
+}
+
+impl Digits {
+    /// `number` in decimal.
+    #[must_use]
+    #[inline]
+    pub fn new(mut number: u64) -> Self {
+        let mut digits = [0; DIGITS_MAX];
+        let mut from = DIGITS_MAX;
+        loop {
+            from -= 1;
+            digits[from] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, from };
+            }
+        }
+    }
+
+    /// The digits.
+    #[must_use]
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.from..]
+    }
+}
+
+/// Appends a number.
 #[inline]
-fn decimal(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn decimal(out: &mut Vec<u8>, number: u64) {
     if number < 10 {
         out.push(b'0' + number as u8);
-        return;
+    } else {
+        out.extend_from_slice(Digits::new(number).as_bytes());
     }
-    let mut digits = [0; DIGITS_MAX];
-    let mut at = DIGITS_MAX;
-    while number > 0 {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 #[cfg(test)]

@@ -93,8 +93,9 @@ impl Header {
 }
 
 /// Bytes that an item takes in the log.
+#[must_use]
 #[inline]
-pub(crate) fn footprint(key_len: usize, value_len: usize) -> usize {
+pub fn footprint(key_len: usize, value_len: usize) -> usize {
     (HEADER + key_len + value_len).next_multiple_of(ALIGN)
 }
 

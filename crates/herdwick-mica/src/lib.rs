@@ -56,6 +56,7 @@ mod store;
 pub use clock::{Clock, Deadline, Second};
 pub use counters::Counters;
 pub use hash::{HashKey, KeyHash};
+pub use item::footprint;
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
 pub use store::{Store, StoreConfig, StoreError};
 

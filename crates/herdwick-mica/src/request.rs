@@ -36,6 +36,8 @@ pub struct Get {
     pub recache: Option<i32>,
     /// What `recache` looks at is the time left after `touch`, not before (`T` before `R`).
     pub touch_first: bool,
+    /// The reader would not understand that it has won a stale item: leave that to another.
+    pub unaware: bool,
     /// Version for an item made by `vivify` (`E`).
     pub version: Option<u64>,
     /// Leave no trace of the access: neither the fetched bit nor the last access time.
@@ -166,6 +168,8 @@ pub struct Reply<'a> {
     pub item: Option<Item<'a>>,
     /// The new number of an [`Arith`].
     pub number: u64,
+    /// The item was made on a miss (`N`).
+    pub made: bool,
     /// The miss was an expired item ([`Status::NotFound`]; feeds `get_expired`).
     pub expired: bool,
     /// The miss was a flushed item ([`Status::NotFound`]; feeds `get_flushed`).
@@ -180,6 +184,7 @@ impl<'a> Reply<'a> {
             status,
             item: None,
             number: 0,
+            made: false,
             expired: false,
             flushed: false,
         }

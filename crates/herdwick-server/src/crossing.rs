@@ -72,7 +72,7 @@ impl Crossing {
         &mut self,
         peer: usize,
         request: &Request<'_>,
-        answer: Answer,
+        answer: &Answer<'_>,
         ticket: Ticket,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];

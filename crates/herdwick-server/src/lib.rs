@@ -30,10 +30,8 @@ pub use config::{
 };
 pub use server::{Server, spawn};
 
-use herdwick_mica::Request;
-
-/// An empty list in the memory of `list`, for requests with another lifetime.
-fn recycle<'a>(mut list: Vec<Request<'_>>) -> Vec<Request<'a>> {
+/// An empty list in the memory of `list`, for items of the same type but for a lifetime.
+fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {
     list.clear();
     // Collected in place: the standard library reuses the memory of a `Vec` whose iterator it
     // maps to items of the same layout.
@@ -42,6 +40,8 @@ fn recycle<'a>(mut list: Vec<Request<'_>>) -> Vec<Request<'a>> {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_mica::Request;
+
     use super::*;
 
     #[test]

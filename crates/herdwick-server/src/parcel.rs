@@ -21,7 +21,7 @@ const PARCEL_REQUESTS: usize = 1024;
 pub(crate) struct Parcel {
     pub(crate) order: Order,
     errands: Vec<Errand>,
-    /// Keys and values, in the order of the errands.
+    /// Keys, values and opaques, in the order of the errands.
     bytes: Vec<u8>,
     /// The replies' text.
     replies: Vec<u8>,
@@ -66,14 +66,15 @@ struct Errand {
     op: Op<'static>,
     key_len: usize,
     value_len: usize,
-    answer: Answer,
+    opaque_len: usize,
+    answer: Answer<'static>,
 }
 
 /// Lists that each execution fills anew.
 #[derive(Default)]
 pub(crate) struct Scratch {
     requests: Vec<Request<'static>>,
-    answers: Vec<Answer>,
+    answers: Vec<Answer<'static>>,
 }
 
 impl Parcel {
@@ -87,17 +88,20 @@ impl Parcel {
         self.errands.len() < PARCEL_REQUESTS && self.bytes.len() + more <= PARCEL_BYTES
     }
 
-    pub(crate) fn add(&mut self, request: &Request<'_>, answer: Answer, ticket: Ticket) {
+    pub(crate) fn add(&mut self, request: &Request<'_>, answer: &Answer<'_>, ticket: Ticket) {
         let value = value_of(&request.op);
+        let opaque = answer.opaque();
         self.errands.push(Errand {
             hash: request.hash,
             op: without_value(&request.op),
             key_len: request.key.len(),
             value_len: value.len(),
-            answer,
+            opaque_len: opaque.len(),
+            answer: answer.with_opaque(&[]),
         });
         self.bytes.extend_from_slice(request.key);
         self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(opaque);
         self.tickets.push(ticket);
     }
 
@@ -109,29 +113,32 @@ impl Parcel {
         scratch: &mut Scratch,
     ) {
         let mut requests = recycle(std::mem::take(&mut scratch.requests));
-        scratch.answers.clear();
+        let mut answers = recycle(std::mem::take(&mut scratch.answers));
         let mut bytes = &self.bytes[..];
         for errand in &self.errands {
             let (key, rest) = bytes.split_at(errand.key_len);
             let (value, rest) = rest.split_at(errand.value_len);
+            let (opaque, rest) = rest.split_at(errand.opaque_len);
             bytes = rest;
             requests.push(Request {
                 hash: errand.hash,
                 key,
                 op: with_value(&errand.op, value),
             });
-            scratch.answers.push(errand.answer);
+            answers.push(errand.answer.with_opaque(opaque));
         }
         tally.crossed += requests.len() as u64;
         let mut speaker = Speaker {
+            clock,
             requests: &requests,
-            answers: &scratch.answers,
+            answers: &answers,
             out: &mut self.replies,
             marks: &mut self.marks,
             tally,
         };
         store.execute(clock, &requests, &mut speaker);
         scratch.requests = recycle(requests);
+        scratch.answers = recycle(answers);
     }
 
     /// The replies in order: each with its ticket, and where in [`text`](Self::text) it is unless

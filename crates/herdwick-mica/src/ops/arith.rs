@@ -109,6 +109,7 @@ impl Store {
         let at = self.store(request, None, digits.as_bytes(), &fresh);
         Reply {
             number: arith.initial,
+            made: true,
             ..Reply::with(Status::Done, self.item(at))
         }
     }

@@ -83,7 +83,10 @@ impl Store {
         item.fetched = false;
         item.win_sent = false;
         item.won = true;
-        Reply::with(Status::Done, item)
+        Reply {
+            made: true,
+            ..Reply::with(Status::Done, item)
+        }
     }
 }
 
@@ -93,7 +96,7 @@ fn wins(clock: &Clock, get: &Get, header: &Header) -> bool {
     if header.has(bit::WIN_SENT) {
         return false;
     }
-    header.has(bit::STALE)
+    (header.has(bit::STALE) && !get.unaware)
         || get.recache.is_some_and(|exptime| {
             let deadline = match get.touch {
                 Some(touch) if get.touch_first => clock.deadline(touch),

@@ -168,6 +168,7 @@ const PROBE: Op<'static> = Op::Get(Get {
     vivify: None,
     recache: None,
     touch_first: false,
+    unaware: false,
     version: None,
     quiet_access: true,
 });
@@ -209,19 +210,20 @@ fn version() -> impl Strategy<Value = Option<u64>> {
 fn get(mortal: bool) -> impl Strategy<Value = StepOp> {
     let exptime = || option::weighted(0.2, exptime(mortal));
     (
-        (exptime(), any::<bool>()),
+        (exptime(), any::<bool>(), any::<bool>()),
         exptime(),
         exptime(),
         version(),
         any::<bool>(),
     )
         .prop_map(
-            |((touch, touch_first), vivify, recache, version, quiet_access)| {
+            |((touch, touch_first, unaware), vivify, recache, version, quiet_access)| {
                 StepOp::Get(Get {
                     touch,
                     vivify,
                     recache,
                     touch_first,
+                    unaware,
                     version,
                     quiet_access,
                 })

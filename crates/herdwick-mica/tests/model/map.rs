@@ -114,7 +114,7 @@ impl Model {
         let soon = get.recache.is_some_and(|exptime| {
             judged != Deadline::NEVER && judged.0 < clock.deadline(exptime).0
         });
-        answer.won = !entry.win_sent && (entry.stale || soon);
+        answer.won = !entry.win_sent && (entry.stale && !get.unaware || soon);
         entry.win_sent |= answer.won;
         if !get.quiet_access {
             entry.fetched = true;

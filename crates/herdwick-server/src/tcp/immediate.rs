@@ -1,6 +1,6 @@
 //! Commands that are no requests to one partition: answered at once, or by all workers.
 
-use herdwick_memcache::{Command, FlushAll, Oversized, Refusal, text};
+use herdwick_memcache::{Command, FlushAll, Oversized, Refusal, meta, text};
 use herdwick_mica::Second;
 
 use super::{
@@ -173,6 +173,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             out.extend_from_slice(VERSION.as_bytes());
             b"\r\n"
         }
+        Command::MetaNoop => meta::NOTHING,
         Command::Verbosity { noreply: false, .. } => text::OK,
         Command::Verbosity { noreply: true, .. } => &[],
         Command::MemoryLimit { noreply: true, .. } => &[],

@@ -6,6 +6,7 @@ mod connection;
 mod gate;
 mod gather;
 mod immediate;
+mod keys;
 mod protocol;
 mod pulse;
 mod run;

@@ -1,7 +1,10 @@
 use herdwick_memcache::{Command, Decoded, Decoder, Get as Retrieval, Keys};
 use herdwick_mica::{Get, HashKey, Op, Request};
 
-use super::protocol::{self, Answer, Asked, classic};
+use super::{
+    keys::KeyRoom,
+    protocol::{self, Answer, Asked, Read, classic},
+};
 
 /// Most requests in a run: a get of 100 keys is one batch of the store.
 pub(crate) const RUN_REQUESTS: usize = 128;
@@ -88,7 +91,7 @@ pub(crate) struct Owners {
 #[derive(Default)]
 pub(crate) struct Run<'a> {
     pub(crate) requests: Vec<Request<'a>>,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<Answer<'a>>,
     pub(crate) points: Vec<Point>,
     /// The owner of each request's key.
     pub(crate) owners: Vec<u16>,
@@ -119,12 +122,11 @@ impl<'a> Run<'a> {
     pub(crate) fn reuse(old: Run<'_>) -> Self {
         let mut run = Self {
             requests: crate::recycle(old.requests),
-            answers: old.answers,
+            answers: crate::recycle(old.answers),
             points: old.points,
             owners: old.owners,
             crosses: false,
         };
-        run.answers.clear();
         run.points.clear();
         run.owners.clear();
         run
@@ -136,6 +138,7 @@ impl<'a> Run<'a> {
         input: &'a [u8],
         cursor: &mut Cursor,
         decoder: &mut Decoder,
+        room: &'a KeyRoom,
         owners: &Owners,
     ) -> Stop<'a> {
         loop {
@@ -153,7 +156,7 @@ impl<'a> Run<'a> {
                 return Stop::Full;
             }
             let decoded = decoder.decode(&input[cursor.at..]);
-            if let Some(stop) = self.take(decoded, input, cursor, owners) {
+            if let Some(stop) = self.take(decoded, input, cursor, room, owners) {
                 return stop;
             }
         }
@@ -165,6 +168,7 @@ impl<'a> Run<'a> {
         decoded: Decoded<'a>,
         input: &'a [u8],
         cursor: &mut Cursor,
+        room: &'a KeyRoom,
         owners: &Owners,
     ) -> Option<Stop<'a>> {
         let (command, used, swallow) = match decoded {
@@ -183,18 +187,19 @@ impl<'a> Run<'a> {
             cursor.rest = Some(rest);
             return None;
         }
-        let Some(asked) = protocol::request(&command) else {
-            return Some(if self.requests.is_empty() {
-                Stop::Immediate {
+        let asked = match protocol::read(&command, room) {
+            Read::Request(asked) => asked,
+            Read::Other if self.requests.is_empty() => {
+                return Some(Stop::Immediate {
                     command,
                     used,
                     swallow,
-                }
-            } else {
-                Stop::Full
-            });
+                });
+            }
+            Read::Other | Read::NoRoom => return Some(Stop::Full),
         };
-        if self.answers.last().is_some_and(|last| last.is_read()) {
+        let reading = self.answers.last().is_some_and(Answer::is_read);
+        if reading && !asked.answer.is_read() {
             return Some(Stop::Full);
         }
         let point = Point {
@@ -217,6 +222,7 @@ impl<'a> Run<'a> {
         let mut keys = Keys::new(&input[rest.keys_at..rest.keys_end]);
         let op = Op::Get(Get {
             touch: rest.touch,
+            unaware: true,
             ..Get::default()
         });
         while self.requests.len() < RUN_REQUESTS {

@@ -7,6 +7,7 @@ use super::{
     connection::Connection,
     gate::{self, Knock},
     gather::{Gather, Purpose, Replies},
+    keys::KeyRoom,
     protocol::{Answer, DEFERRED, Speaker},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
 };
@@ -19,6 +20,7 @@ pub(crate) struct Service {
     pub(crate) facts: Arc<Facts>,
     pub(crate) owners: Owners,
     run: Run<'static>,
+    room: KeyRoom,
     marks: Vec<u32>,
     own: Own,
     #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
@@ -29,7 +31,7 @@ pub(crate) struct Service {
 #[derive(Default)]
 struct Own {
     requests: Vec<Request<'static>>,
-    answers: Vec<Answer>,
+    answers: Vec<Answer<'static>>,
     slots: Vec<usize>,
     text: Vec<u8>,
 }
@@ -59,6 +61,7 @@ impl Service {
             facts,
             owners,
             run: Run::default(),
+            room: KeyRoom::new(RUN_REQUESTS),
             marks: Vec::with_capacity(RUN_REQUESTS),
             own: Own::default(),
             spare: Vec::new(),
@@ -110,10 +113,26 @@ impl Service {
         if connection.output.is_full() {
             return Round::Full;
         }
+        let mut room = std::mem::take(&mut self.room);
+        let round = self.run(&room, connection, ticket, pass);
+        room.clear();
+        self.room = room;
+        round
+    }
+
+    /// Reads a run, whose decoded keys go into `room`, and sees to it.
+    fn run(
+        &mut self,
+        room: &KeyRoom,
+        connection: &mut Connection,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Round {
         let mut run = Run::reuse(std::mem::take(&mut self.run));
         let mut cursor = connection.cursor;
         let input = connection.input.data();
-        let stop = run.collect(input, &mut cursor, &mut connection.decoder, &self.owners);
+        let decoder = &mut connection.decoder;
+        let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
         let after = Progress::after(cursor, &stop);
         if run.requests.is_empty() {
             let begun = super::immediate::begin(self, &mut connection.output, stop, ticket, pass);
@@ -169,24 +188,26 @@ impl Service {
     ) {
         let own = &mut self.own;
         let mut requests = recycle(std::mem::take(&mut own.requests));
-        own.answers.clear();
+        let mut answers = recycle(std::mem::take(&mut own.answers));
         own.slots.clear();
         own.text.clear();
         self.marks.clear();
         for slot in (0..count).filter(|&slot| usize::from(run.owners[slot]) == self.owners.own) {
             requests.push(run.requests[slot]);
-            own.answers.push(run.answers[slot]);
+            answers.push(run.answers[slot]);
             own.slots.push(slot);
         }
         let mut speaker = Speaker {
+            clock: pass.clock,
             requests: &requests,
-            answers: &own.answers,
+            answers: &answers,
             out: &mut own.text,
             marks: &mut self.marks,
             tally: pass.tally,
         };
         pass.store.execute(pass.clock, &requests, &mut speaker);
         own.requests = recycle(requests);
+        own.answers = recycle(answers);
         let mut from = 0;
         for (&slot, &mark) in own.slots.iter().zip(&self.marks) {
             if mark != DEFERRED {
@@ -255,7 +276,7 @@ fn send_away(
         };
         if pass
             .crossing
-            .send(owner, request, run.answers[slot], ticket)
+            .send(owner, request, &run.answers[slot], ticket)
             .is_err()
         {
             pass.tally.parcels_exhausted += 1;
@@ -275,6 +296,7 @@ fn execute(
 ) -> Option<usize> {
     marks.clear();
     let mut speaker = Speaker {
+        clock: pass.clock,
         requests: &run.requests,
         answers: &run.answers,
         out,

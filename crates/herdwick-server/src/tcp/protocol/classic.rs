@@ -98,6 +98,7 @@ pub(super) fn request<'a>(command: &Command<'a>) -> Option<Asked<'a>> {
         Command::Touch(touch) => {
             let op = Op::Get(Get {
                 touch: Some(touch.exptime),
+                unaware: true,
                 ..Get::default()
             });
             (touch.key, op, Shape::Touched, touch.noreply)

@@ -1,10 +1,12 @@
 //! What is said in each protocol: which request a command is, and how its reply is worded.
 
 pub(super) mod classic;
+pub(super) mod meta;
 
 use herdwick_memcache::Command;
-use herdwick_mica::{Op, Reply, Request, Sink};
+use herdwick_mica::{Clock, Op, Reply, Request, Sink};
 
+use super::keys::KeyRoom;
 use crate::tally::Tally;
 
 /// Output beyond which a connection, or a parcel, takes no further values for now: what one of
@@ -18,25 +20,68 @@ pub(crate) const DEFERRED: u32 = u32::MAX;
 pub(crate) struct Asked<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) op: Op<'a>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: Answer<'a>,
 }
 
-/// The request that a command other than `get` is, if it is one.
-pub(super) fn request<'a>(command: &Command<'a>) -> Option<Asked<'a>> {
-    classic::request(command)
+/// What a command other than `get` is to a run.
+pub(crate) enum Read<'a> {
+    /// A request.
+    Request(Asked<'a>),
+    /// A request whose key has to be decoded, when there is room for it again.
+    NoRoom,
+    /// No request to one partition.
+    Other,
+}
+
+/// What `command` is. Keys in base64 are decoded into `room`.
+pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
+    let Command::Meta(meta) = command else {
+        return classic::request(command).map_or(Read::Other, Read::Request);
+    };
+    let key = if meta.key.base64 {
+        room.decode(meta.key.text)
+    } else {
+        Some(meta.key.text)
+    };
+    let Some(key) = key else {
+        return Read::NoRoom;
+    };
+    let (op, answer) = meta::request(meta);
+    let answer = Answer::Meta(answer);
+    Read::Request(Asked { key, op, answer })
 }
 
 /// How the reply to one request is said in the words of its protocol.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Answer<'a> {
     Classic(classic::Answer),
+    Meta(meta::Answer<'a>),
 }
 
-impl Answer {
+impl<'a> Answer<'a> {
     /// Whether its request may be executed later instead, if its reply finds no room.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Self::Classic(answer) => matches!(answer.shape, classic::Shape::Value { .. }),
+            Self::Meta(answer) => {
+                matches!(answer.kind, meta::Kind::Get { .. } | meta::Kind::Debug)
+            }
+        }
+    }
+
+    /// The bytes of the command that it gives back.
+    pub(crate) fn opaque(&self) -> &'a [u8] {
+        match self {
+            Self::Classic(_) => &[],
+            Self::Meta(answer) => answer.opaque(),
+        }
+    }
+
+    /// The same, with these for its [`opaque`](Self::opaque).
+    pub(crate) fn with_opaque<'b>(&self, opaque: &'b [u8]) -> Answer<'b> {
+        match *self {
+            Self::Classic(answer) => Answer::Classic(answer),
+            Self::Meta(answer) => Answer::Meta(answer.with_opaque(opaque)),
         }
     }
 
@@ -44,20 +89,24 @@ impl Answer {
     fn is_refusal(&self) -> bool {
         match self {
             Self::Classic(answer) => answer.shape == classic::Shape::TooLarge,
+            Self::Meta(answer) => answer.kind == meta::Kind::TooLarge,
         }
     }
 
-    fn say(&self, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    #[inline]
+    fn say(&self, clock: Clock, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
         match self {
             Self::Classic(answer) => answer.say(request.key, reply, out),
+            Self::Meta(answer) => answer.say(clock, request, reply, out),
         }
     }
 }
 
-/// Says the replies of a batch, each in its shape, into one buffer.
+/// Says the replies of a batch, each in the words of its protocol, into one buffer.
 pub(crate) struct Speaker<'a> {
+    pub(crate) clock: Clock,
     pub(crate) requests: &'a [Request<'a>],
-    pub(crate) answers: &'a [Answer],
+    pub(crate) answers: &'a [Answer<'a>],
     pub(crate) out: &'a mut Vec<u8>,
     /// Where each reply ends in `out`, or [`DEFERRED`].
     pub(crate) marks: &'a mut Vec<u32>,
@@ -66,19 +115,24 @@ pub(crate) struct Speaker<'a> {
 
 impl Sink for Speaker<'_> {
     #[inline]
-    fn reply(&mut self, index: usize, reply: &Reply<'_>) {
-        let (request, answer) = (&self.requests[index], &self.answers[index]);
-        if self.out.len() >= OUTPUT_BYTES && answer.is_read() {
+    fn has_room(&mut self, index: usize) -> bool {
+        let full = self.out.len() >= OUTPUT_BYTES && self.answers[index].is_read();
+        if full {
             self.tally.reads_deferred += 1;
             self.marks.push(DEFERRED);
-            return;
         }
+        !full
+    }
+
+    #[inline]
+    fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+        let (request, answer) = (&self.requests[index], &self.answers[index]);
         if answer.is_refusal() {
             self.tally.store_too_large += 1;
         } else {
             self.tally.count(&request.op, reply);
         }
-        answer.say(request, reply, self.out);
+        answer.say(self.clock, request, reply, self.out);
         // `OUTPUT_BYTES` and one item, of at most 1 GiB.
         self.marks.push(self.out.len() as u32);
     }

@@ -1,0 +1,124 @@
+//! Keys that are not printable travel as base64 (RFC 4648, section 4, padded). As memcached does,
+//! the decoder skips what is not of the alphabet.
+
+/// Most bytes of a key that a word of 250 bytes can spell.
+pub const DECODED_BYTES_MAX: usize = crate::KEY_BYTES_MAX / 4 * 3;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const PADDING: u8 = b'=';
+
+/// Whether [`decode`] would decode it.
+#[must_use]
+pub fn is_valid(text: &[u8]) -> bool {
+    decode(text, &mut [0; DECODED_BYTES_MAX]).is_some()
+}
+
+/// Decodes a word of at most 250 bytes; gives back the key, at least one byte, in `room`.
+pub fn decode<'a>(text: &[u8], room: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<&'a [u8]> {
+    let count = text.iter().filter(|&&byte| value(byte).is_some()).count();
+    if count == 0 || !count.is_multiple_of(4) || count / 4 * 3 > room.len() {
+        return None;
+    }
+    let mut letters = text.iter().filter(|&&byte| value(byte).is_some());
+    let mut len = 0;
+    while let Some(&first) = letters.next() {
+        let mut quad = [first, 0, 0, 0];
+        for letter in &mut quad[1..] {
+            *letter = *letters.next()?;
+        }
+        let bits = quad
+            .iter()
+            .fold(0u32, |bits, &letter| bits << 6 | value(letter).unwrap_or(0));
+        room[len..len + 3].copy_from_slice(&bits.to_be_bytes()[1..]);
+        let padding = quad.iter().filter(|&&letter| letter == PADDING).count();
+        match padding {
+            0..=2 => len += 3 - padding,
+            _ => return None,
+        }
+        if padding > 0 {
+            break;
+        }
+    }
+    (len > 0).then(|| &room[..len])
+}
+
+/// Appends `key` in base64.
+pub fn encode(key: &[u8], out: &mut Vec<u8>) {
+    for chunk in key.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for letter in 0..4 {
+            out.push(if letter > chunk.len() {
+                PADDING
+            } else {
+                ALPHABET[(bits >> (18 - 6 * letter)) as usize & 63]
+            });
+        }
+    }
+}
+
+/// What a letter stands for; padding stands for nothing.
+fn value(letter: u8) -> Option<u32> {
+    let value = match letter {
+        b'A'..=b'Z' => letter - b'A',
+        b'a'..=b'z' => letter - b'a' + 26,
+        b'0'..=b'9' => letter - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        PADDING => 0,
+        _ => return None,
+    };
+    Some(u32::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(text: &[u8]) -> Option<Vec<u8>> {
+        let mut room = [0; DECODED_BYTES_MAX];
+        decode(text, &mut room).map(<[u8]>::to_vec)
+    }
+
+    /// RFC 4648, section 10.
+    #[test]
+    fn the_vectors_of_the_rfc_hold() {
+        for (key, text) in [
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            let mut out = Vec::new();
+            encode(key.as_bytes(), &mut out);
+            assert_eq!(out, text.as_bytes());
+            assert_eq!(decoded(text.as_bytes()), Some(key.as_bytes().to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_decodes_to_nothing_is_refused() {
+        for text in [&b""[..], b"Zg=", b"Zg", b"!!!!", b"Zm9vY", b"Z===", b"===="] {
+            assert_eq!(decoded(text), None, "{text:?}");
+        }
+        assert_eq!(decoded(b"Z!g=-="), Some(b"f".to_vec()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(key in prop::collection::vec(any::<u8>(), 1..=DECODED_BYTES_MAX)) {
+            let mut out = Vec::new();
+            encode(&key, &mut out);
+            prop_assert_eq!(decoded(&out), Some(key));
+        }
+
+        #[test]
+        fn any_word_is_decoded_or_refused(text in prop::collection::vec(any::<u8>(), 0..=250)) {
+            let _ = decoded(&text);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+use super::base64;
+use crate::{Keys, Refusal, number};
+
+/// Most bytes of an opaque, its letter included.
+const OPAQUE_BYTES_MAX: usize = 32;
+/// What memcached takes for a flag is below this.
+const LETTERS: u8 = 127;
+
+/// The flags of a meta command, each allowed once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags<'a> {
+    /// `O`, its letter included: to be given back.
+    pub opaque: &'a [u8],
+    /// What the reply shows, in order.
+    pub returns: Returns,
+    /// `q`: hide what is nominal.
+    pub quiet: bool,
+    /// `v`: give the value back.
+    pub value: bool,
+    /// `u`: leave no trace of the access.
+    pub no_update: bool,
+    /// `I`: mark stale, or allow an older set to.
+    pub invalidate: bool,
+    /// `x`: drop the value, keep the item.
+    pub drop_value: bool,
+    /// `T`: new exptime.
+    pub touch: Option<i32>,
+    /// `N`: exptime of an item made on a miss.
+    pub vivify: Option<i32>,
+    /// The exptime that an item made on a miss ends with: the last of `N` and `T`.
+    pub made: i32,
+    /// `R`: win when less time is left than this exptime.
+    pub recache: Option<i32>,
+    /// `T` came before `R`.
+    pub touch_first: bool,
+    /// `F`: the client's flags.
+    pub client_flags: u32,
+    /// `C`: the CAS unique to compare.
+    pub compare: Option<u64>,
+    /// `E`: the CAS unique to give.
+    pub unique: Option<u64>,
+    /// `M`: a letter.
+    pub mode: Option<u8>,
+    /// `D`: the delta, 1 unless given.
+    pub delta: Option<u64>,
+    /// `J`: the number made on a miss.
+    pub initial: u64,
+    /// The deadline that `t` shows of a hit is that of `touch`, which came before it.
+    pub shows_touch: bool,
+    /// The exptime that `t` shows of an item made on a miss.
+    pub shows_made: i32,
+}
+
+/// Up to eight of the flags that a reply shows, in order: four bits each, from the low end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returns(u32);
+
+/// The flags that a reply shows. Each may be given once, so [`Returns`] has room for all.
+const SHOWN: &[u8; 8] = b"Ocfhklst";
+const _: () = assert!(SHOWN.len() <= u32::BITS as usize / 4);
+
+impl Returns {
+    #[inline]
+    fn push(&mut self, letter: u8) {
+        let at = SHOWN.iter().position(|&shown| shown == letter);
+        let Some(code) = at else { return };
+        let used = (u32::BITS - self.0.leading_zeros()).div_ceil(4) * 4;
+        self.0 |= (code as u32 + 1) << used;
+    }
+}
+
+impl IntoIterator for Returns {
+    type Item = u8;
+    type IntoIter = Letters;
+
+    fn into_iter(self) -> Letters {
+        Letters(self.0)
+    }
+}
+
+/// The letters of [`Returns`].
+#[derive(Clone, Debug)]
+pub struct Letters(u32);
+
+impl Iterator for Letters {
+    type Item = u8;
+
+    #[inline]
+    fn next(&mut self) -> Option<u8> {
+        let code = (self.0 & 15).checked_sub(1)?;
+        self.0 >>= 4;
+        SHOWN.get(code as usize).copied()
+    }
+}
+
+impl<'a> Flags<'a> {
+    /// Reads the flags of a command on `key`, and whether that is base64. Of several flaws the
+    /// last is said, unless one ends the reading.
+    pub(super) fn read(key: &[u8], words: Keys<'a>) -> Result<(Self, bool), Refusal> {
+        let mut flags = Self::default();
+        let mut seen = 0u128;
+        let mut flaw = None;
+        let mut base64 = false;
+        for word in words {
+            let letter = word[0];
+            if letter >= LETTERS || seen & 1 << letter != 0 {
+                return Err(Refusal::FlagDuplicate);
+            }
+            seen |= 1 << letter;
+            if letter == b'b' {
+                base64 = true;
+                if !base64::is_valid(key) {
+                    flaw = Some(Refusal::KeyEncoding);
+                }
+            } else if let Err(refusal) = flags.take(letter, word) {
+                // A flag that says nothing of its flaw leaves it to the one before.
+                flaw = Some(match (refusal, flaw) {
+                    (Refusal::FlagInvalid, _) => return Err(refusal),
+                    (Refusal::Format, Some(before)) => before,
+                    (refusal, _) => refusal,
+                });
+            }
+        }
+        match flaw {
+            Some(refusal) => Err(refusal),
+            None => Ok((flags, base64)),
+        }
+    }
+
+    /// Takes one flag: its letter, and the word that begins with it.
+    #[inline]
+    fn take(&mut self, letter: u8, word: &'a [u8]) -> Result<(), Refusal> {
+        match letter {
+            b'q' => self.quiet = true,
+            b'v' => self.value = true,
+            b'u' => self.no_update = true,
+            b'I' => self.invalidate = true,
+            b'x' => self.drop_value = true,
+            b'k' | b's' | b'c' | b'f' | b'h' | b'l' => self.returns.push(letter),
+            b'O' => {
+                self.opaque = word;
+                self.returns.push(letter);
+            }
+            b't' => self.show_time_left(),
+            b'P' | b'L' => {}
+            _ => return self.take_number(letter, &word[1..]),
+        }
+        Ok(())
+    }
+
+    fn take_number(&mut self, letter: u8, text: &[u8]) -> Result<(), Refusal> {
+        let exptime = || number::exptime(text).ok_or(Refusal::Token);
+        let unsigned = |refusal| number::unsigned(text).ok_or(refusal);
+        match letter {
+            b'N' => {
+                self.made = exptime()?;
+                self.vivify = Some(self.made);
+            }
+            b'T' => {
+                self.made = exptime()?;
+                self.touch = Some(self.made);
+            }
+            b'R' => {
+                self.touch_first = self.touch.is_some();
+                self.recache = Some(exptime()?);
+            }
+            b'F' => self.client_flags = number::unsigned32(text).ok_or(Refusal::Format)?,
+            b'C' => self.compare = Some(unsigned(Refusal::Token)?),
+            b'E' => self.unique = Some(unsigned(Refusal::Token)?),
+            b'J' => self.initial = unsigned(Refusal::InitialValue)?,
+            b'D' => self.delta = Some(unsigned(Refusal::DeltaValue)?),
+            b'M' => match text {
+                &[mode] => self.mode = Some(mode),
+                _ => return Err(Refusal::ModeLength),
+            },
+            _ => return Err(Refusal::FlagInvalid),
+        }
+        Ok(())
+    }
+
+    /// Flags work in order: `t` shows what those before it have done.
+    fn show_time_left(&mut self) {
+        self.returns.push(b't');
+        self.shows_touch = self.touch.is_some();
+        self.shows_made = self.made;
+    }
+
+    /// Refuses an opaque that is too long.
+    pub(super) fn check_opaque(&self) -> Result<(), Refusal> {
+        if self.opaque.len() > OPAQUE_BYTES_MAX {
+            return Err(Refusal::Opaque);
+        }
+        Ok(())
+    }
+}

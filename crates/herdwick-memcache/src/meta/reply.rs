@@ -1,0 +1,227 @@
+use super::{Flags, Returns, base64};
+use crate::text::decimal;
+
+/// `mn` is done.
+pub const NOTHING: &[u8] = b"MN\r\n";
+
+/// `me` of what there is not.
+pub const MISS: &[u8] = b"EN\r\n";
+/// `ma` of what has no room to grow.
+pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
+
+/// The flags that the reply to each command shows.
+const OF_GET: &[u8] = b"Ocfhklst";
+const OF_SET: &[u8] = b"Ocks";
+const OF_ARITH: &[u8] = b"Ockt";
+const OF_NOTHING: &[u8] = b"Ok";
+
+/// What the reply to a meta command needs of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echo<'a> {
+    /// `O`, its letter included.
+    pub opaque: &'a [u8],
+    /// What to show.
+    pub returns: Returns,
+    /// Hide what is nominal.
+    pub quiet: bool,
+    /// The key was spelled in base64.
+    pub base64: bool,
+}
+
+/// How a meta command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// `HD`, or `VA` with a value.
+    Done,
+    /// `EN`, of `mg` and `me`.
+    Miss,
+    /// `NF`
+    NotFound,
+    /// `NS`
+    NotStored,
+    /// `EX`
+    Exists,
+}
+
+/// What a reply may show of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// The value, if it is to be given.
+    pub value: Option<&'a [u8]>,
+    /// Bytes of the value, given or not.
+    pub size: usize,
+    /// The client's flags.
+    pub client_flags: u32,
+    /// Its CAS unique.
+    pub unique: u64,
+    /// Seconds left, or `None` for ever.
+    pub left: Option<u32>,
+    /// Seconds since the access before this one.
+    pub idle: u32,
+    /// Read before.
+    pub fetched: bool,
+    /// `W`: the reader is to recache it.
+    pub won: bool,
+    /// `X`
+    pub stale: bool,
+    /// `Z`: another reader was told to recache it.
+    pub win_sent: bool,
+}
+
+impl<'a> Echo<'a> {
+    /// What the reply to a command with these flags needs of it.
+    #[must_use]
+    pub fn new(flags: &Flags<'a>, base64: bool) -> Self {
+        Self {
+            opaque: flags.opaque,
+            returns: flags.returns,
+            quiet: flags.quiet,
+            base64,
+        }
+    }
+
+    /// Appends the reply to an `mg` that hit, which nothing hides.
+    pub fn hit(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
+        head(out, shown.value);
+        self.flags(out, OF_GET, shown);
+        for (is, flag) in [
+            (shown.win_sent, b" Z"),
+            (shown.stale, b" X"),
+            (shown.won, b" W"),
+        ] {
+            if is {
+                out.extend_from_slice(flag);
+            }
+        }
+        end(out, shown.value);
+    }
+
+    /// Appends the reply to an `ma` that counted.
+    pub fn counted(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
+        if self.hides(Status::Done) {
+            return;
+        }
+        head(out, shown.value);
+        self.flags(out, OF_ARITH, shown);
+        end(out, shown.value);
+    }
+
+    /// Appends the reply to an `ms`.
+    pub fn stored(&self, out: &mut Vec<u8>, status: Status, shown: &Shown<'_>) {
+        self.line(out, status, OF_SET, shown);
+    }
+
+    /// Appends a reply that shows nothing of any item: to an `md`, and of what there is not.
+    pub fn bare(&self, out: &mut Vec<u8>, status: Status, key: &[u8]) {
+        let shown = Shown {
+            key,
+            ..Shown::default()
+        };
+        self.line(out, status, OF_NOTHING, &shown);
+    }
+
+    fn line(&self, out: &mut Vec<u8>, status: Status, which: &[u8], shown: &Shown<'_>) {
+        if self.hides(status) {
+            return;
+        }
+        out.extend_from_slice(status.letters());
+        self.flags(out, which, shown);
+        end(out, None);
+    }
+
+    fn flags(&self, out: &mut Vec<u8>, which: &[u8], shown: &Shown<'_>) {
+        for letter in self.returns {
+            if which.contains(&letter) {
+                self.flag(out, letter, shown);
+            }
+        }
+    }
+
+    /// Whether nothing is said of this ending.
+    fn hides(&self, status: Status) -> bool {
+        self.quiet && matches!(status, Status::Done | Status::Miss)
+    }
+
+    #[inline]
+    fn flag(&self, out: &mut Vec<u8>, letter: u8, shown: &Shown<'_>) {
+        out.push(b' ');
+        if letter == b'O' {
+            out.extend_from_slice(self.opaque);
+            return;
+        }
+        out.push(letter);
+        match letter {
+            b'k' => self.key(out, shown.key),
+            b's' => decimal(out, shown.size as u64),
+            b'f' => decimal(out, u64::from(shown.client_flags)),
+            b'c' => decimal(out, shown.unique),
+            b'l' => decimal(out, u64::from(shown.idle)),
+            b'h' => decimal(out, u64::from(shown.fetched)),
+            b't' => match shown.left {
+                Some(left) => decimal(out, u64::from(left)),
+                None => out.extend_from_slice(b"-1"),
+            },
+            _ => {}
+        }
+    }
+
+    fn key(&self, out: &mut Vec<u8>, key: &[u8]) {
+        if self.base64 {
+            base64::encode(key, out);
+            out.extend_from_slice(b" b");
+        } else {
+            out.extend_from_slice(key);
+        }
+    }
+
+    /// Appends what `me` shows.
+    pub fn debug(&self, out: &mut Vec<u8>, shown: &Shown<'_>, footprint: usize) {
+        use std::io::Write;
+        out.extend_from_slice(b"ME ");
+        if self.base64 {
+            base64::encode(shown.key, out);
+        } else {
+            out.extend_from_slice(shown.key);
+        }
+        let left = shown.left.map_or(-1, i64::from);
+        let fetched = if shown.fetched { "yes" } else { "no" };
+        let (idle, unique) = (shown.idle, shown.unique);
+        write!(
+            out,
+            " exp={left} la={idle} cas={unique} fetch={fetched} cls=1 size={footprint}\r\n"
+        )
+        .expect("a Vec takes every write");
+    }
+}
+
+fn head(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value {
+        Some(value) => {
+            out.extend_from_slice(b"VA ");
+            decimal(out, value.len() as u64);
+        }
+        None => out.extend_from_slice(b"HD"),
+    }
+}
+
+fn end(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    out.extend_from_slice(b"\r\n");
+    if let Some(value) = value {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+impl Status {
+    fn letters(self) -> &'static [u8] {
+        match self {
+            Self::Done => b"HD",
+            Self::Miss => b"EN",
+            Self::NotFound => b"NF",
+            Self::NotStored => b"NS",
+            Self::Exists => b"EX",
+        }
+    }
+}

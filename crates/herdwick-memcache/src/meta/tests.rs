@@ -1,0 +1,173 @@
+use super::*;
+use crate::Decoder;
+
+const VALUE_BYTES_MAX: usize = 100;
+
+fn decode(input: &[u8]) -> Decoded<'_> {
+    Decoder::new(VALUE_BYTES_MAX).decode(input)
+}
+
+fn meta(input: &[u8]) -> Meta<'_> {
+    match decode(input) {
+        Decoded::Command {
+            command: Command::Meta(meta),
+            ..
+        } => meta,
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+/// What a line is refused with, and how much of the stream goes with it.
+fn refusal(input: &[u8]) -> (Refusal, u64) {
+    match decode(input) {
+        Decoded::Command {
+            command: Command::Refused(refused),
+            swallow,
+            ..
+        } => (refused.refusal, swallow),
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+fn letters(flags: &Flags<'_>) -> String {
+    flags.returns.into_iter().map(char::from).collect()
+}
+
+#[test]
+fn flags_keep_their_order_and_numbers() {
+    let get = meta(b"mg key t f s Oabc k T30 c h l N5 R7 q v u E9 C8\r\n");
+    assert_eq!(get.verb, Verb::Get);
+    assert_eq!(letters(&get.flags), "tfsOkchl");
+    assert_eq!(get.flags.opaque, b"Oabc");
+    assert_eq!(
+        (get.flags.touch, get.flags.vivify, get.flags.recache),
+        (Some(30), Some(5), Some(7))
+    );
+    assert_eq!((get.flags.unique, get.flags.compare), (Some(9), Some(8)));
+    assert!(get.flags.quiet && get.flags.value && get.flags.no_update);
+    assert!(get.flags.touch_first && !get.flags.shows_touch);
+    assert_eq!(get.flags.made, 5);
+}
+
+#[test]
+fn what_stands_before_t_is_what_t_shows() {
+    let shows = |line: &'static [u8]| {
+        let flags = meta(line).flags;
+        (flags.shows_touch, flags.shows_made, flags.made)
+    };
+    assert_eq!(shows(b"mg k t T30 N20\n"), (false, 0, 20));
+    assert_eq!(shows(b"mg k T30 t N20\n"), (true, 30, 20));
+    assert_eq!(shows(b"mg k N20 t T30\n"), (false, 20, 30));
+}
+
+#[test]
+fn a_set_is_read_with_its_block() {
+    let input = b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\nmn\r\n";
+    let Decoded::Command { used, swallow, .. } = decode(input) else {
+        panic!("a whole command")
+    };
+    assert_eq!((used, swallow), (input.len() - 4, 0));
+    let input = b"ms a2V5 2 MA T0 F5 I C7 b S\r\nhi\r\n";
+    assert_eq!(refusal(input), (Refusal::FlagInvalid, 4));
+    let set = meta(b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\n");
+    assert_eq!(
+        set.verb,
+        Verb::Put {
+            mode: Mode::Append,
+            value: b"hi"
+        }
+    );
+    assert!(set.key.base64 && set.flags.invalidate);
+    assert_eq!((set.flags.client_flags, set.flags.compare), (5, Some(7)));
+    assert_eq!(decode(b"ms k 2\r\nhi\r"), Decoded::NeedMore { at: 12 });
+    let Decoded::Command { swallow, .. } = decode(b"ms k 101 T0\r\n") else {
+        panic!("an oversized block")
+    };
+    assert_eq!(swallow, 103);
+}
+
+#[test]
+fn refusals_say_what_memcached_says() {
+    let long = "k".repeat(251);
+    let many = "mg k b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1\r\n";
+    for (line, expected, swallow) in [
+        ("mg\r\n", Refusal::Arguments, 0),
+        ("ms k\r\n", Refusal::Format, 0),
+        ("me\r\n", Refusal::Format, 0),
+        ("mg k v v\r\n", Refusal::FlagDuplicate, 0),
+        ("mg k !\r\n", Refusal::FlagInvalid, 0),
+        ("mg k Tx\r\n", Refusal::Token, 0),
+        ("mg k b\r\n", Refusal::KeyEncoding, 0),
+        ("mg k b Tx\r\n", Refusal::Token, 0),
+        ("mg k Tx Fx\r\n", Refusal::Token, 0),
+        ("mg k Fx\r\n", Refusal::Format, 0),
+        ("md k v v\r\n", Refusal::FlagInvalidOrDuplicate, 0),
+        ("ma k Dx\r\n", Refusal::FlagInvalidOrDuplicate, 0),
+        ("ma k MX\r\n", Refusal::ArithMode, 0),
+        ("mg k Dx\r\n", Refusal::DeltaValue, 0),
+        ("mg k Jx\r\n", Refusal::InitialValue, 0),
+        ("ms k 1 MXX\r\n", Refusal::ModeLength, 3),
+        ("ms k 1 MX\r\n", Refusal::SetMode, 3),
+        ("ms k x\r\n", Refusal::Format, 0),
+        ("ms k -1\r\n", Refusal::Format, 0),
+        ("ms k 1\r\nabc", Refusal::DataChunk, 0),
+        (many, Refusal::FlagsAreTooLong, 0),
+        (&many.replace("mg", "md"), Refusal::FlagsTooLong, 0),
+        (&format!("mg {long}\r\n"), Refusal::Format, 0),
+        (&format!("ms {long} 2\r\n"), Refusal::Format, 0),
+        (&format!("mg k O{}\r\n", &long[..32]), Refusal::Opaque, 0),
+        (&format!("ms k 2 O{}\r\n", &long[..32]), Refusal::Opaque, 4),
+    ] {
+        assert_eq!(refusal(line.as_bytes()), (expected, swallow), "{line}");
+    }
+}
+
+#[test]
+fn replies_show_what_was_asked_in_order() {
+    let get = meta(b"mg a2V5 t k O1 c s f v h l b\r\n");
+    let echo = Echo::new(&get.flags, true);
+    let shown = Shown {
+        key: b"key",
+        value: Some(b"abc"),
+        size: 3,
+        client_flags: 9,
+        unique: 12,
+        left: Some(30),
+        idle: 4,
+        fetched: true,
+        won: true,
+        stale: true,
+        win_sent: false,
+    };
+    let mut out = Vec::new();
+    echo.hit(&mut out, &shown);
+    echo.bare(&mut out, Status::Miss, b"key");
+    echo.stored(&mut out, Status::Exists, &shown);
+    echo.counted(
+        &mut out,
+        &Shown {
+            value: None,
+            left: None,
+            ..shown
+        },
+    );
+    let expected = "VA 3 t30 ka2V5 b O1 c12 s3 f9 h1 l4 X W\r\nabc\r\n\
+        EN ka2V5 b O1\r\nEX ka2V5 b O1 c12 s3\r\nHD t-1 ka2V5 b O1 c12\r\n";
+    assert_eq!(String::from_utf8_lossy(&out), expected);
+}
+
+#[test]
+fn quiet_hides_what_is_nominal() {
+    let quiet = Echo::new(&meta(b"mg k q\r\n").flags, false);
+    let mut out = Vec::new();
+    let shown = Shown::default();
+    quiet.bare(&mut out, Status::Miss, b"k");
+    quiet.bare(&mut out, Status::Done, b"k");
+    quiet.stored(&mut out, Status::Done, &shown);
+    quiet.counted(&mut out, &shown);
+    assert_eq!(out, b"");
+    quiet.bare(&mut out, Status::NotFound, b"k");
+    quiet.stored(&mut out, Status::NotStored, &shown);
+    quiet.hit(&mut out, &shown);
+    assert_eq!(out, b"NF\r\nNS\r\nHD\r\n");
+}

@@ -1,0 +1,65 @@
+use std::cell::{Cell, OnceCell};
+
+use herdwick_memcache::meta::base64::{self, DECODED_BYTES_MAX};
+
+/// Keys that a run's commands spell in base64, decoded. It hands out what it holds while it takes
+/// in more, and is emptied between runs.
+#[derive(Default)]
+pub(crate) struct KeyRoom {
+    places: Vec<OnceCell<Decoded>>,
+    used: Cell<usize>,
+}
+
+/// A key and its length.
+struct Decoded {
+    bytes: [u8; DECODED_BYTES_MAX],
+    len: usize,
+}
+
+impl KeyRoom {
+    /// Room for `count` keys.
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            places: (0..count).map(|_| OnceCell::new()).collect(),
+            used: Cell::new(0),
+        }
+    }
+
+    /// The key that `text` spells; `None` if there is no room left.
+    pub(crate) fn decode(&self, text: &[u8]) -> Option<&[u8]> {
+        let place = self.places.get(self.used.get())?;
+        self.used.set(self.used.get() + 1);
+        let decoded = place.get_or_init(|| {
+            let mut bytes = [0; DECODED_BYTES_MAX];
+            // The parser lets nothing through that does not decode.
+            let len = base64::decode(text, &mut bytes).map_or(0, <[u8]>::len);
+            Decoded { bytes, len }
+        });
+        Some(&decoded.bytes[..decoded.len])
+    }
+
+    /// Forgets the keys.
+    pub(crate) fn clear(&mut self) {
+        for place in &mut self.places[..self.used.get()] {
+            place.take();
+        }
+        self.used.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_stay_while_others_come_until_there_is_no_room() {
+        let mut room = KeyRoom::new(2);
+        for _ in 0..2 {
+            let first = room.decode(b"Zm9v");
+            let second = room.decode(b"YmFy");
+            assert_eq!((first, second), (Some(&b"foo"[..]), Some(&b"bar"[..])));
+            assert_eq!(room.decode(b"Zm9v"), None);
+            room.clear();
+        }
+    }
+}

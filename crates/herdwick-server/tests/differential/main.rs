@@ -1,0 +1,138 @@
+//! The same bytes to a stock memcached and to us: the same bytes back.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod classic;
+mod meta;
+
+use common::{Memcached, Peer, normalised, ours, shown, unique};
+use herdwick_server::Server;
+use proptest::{prelude::*, test_runner::TestRunner};
+
+/// One thing to send.
+#[derive(Clone, Debug)]
+enum Step {
+    Bytes(Vec<u8>),
+    /// A `cas` with the unique that this server shows for the key.
+    Swap {
+        key: String,
+        value: Vec<u8>,
+    },
+    /// An `ms` that compares with that unique, or an older one.
+    MetaSwap {
+        key: String,
+        flags: &'static str,
+        older: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = |commands: BoxedStrategy<Vec<u8>>| {
+        prop::collection::vec(commands, 1..8)
+            .prop_map(|commands| Step::Bytes(commands.concat()))
+            .boxed()
+    };
+    // A stock memcached pads the result of `decr` in place only if no reply in flight still shows
+    // the old one, so those that read and those that count are sent apart.
+    let reading = prop_oneof![
+        3 => classic::mutations(),
+        2 => classic::reads(),
+        2 => meta::mutations(),
+        2 => meta::reads(),
+    ];
+    let counting = prop_oneof![
+        2 => classic::mutations(),
+        2 => classic::counts(),
+        1 => meta::mutations(),
+        2 => meta::counts(),
+    ];
+    let plain_key = || prop::sample::select(vec!["a", "b", "n"]).prop_map(String::from);
+    prop_oneof![
+        8 => bytes(reading.boxed()),
+        4 => bytes(counting.boxed()),
+        1 => (plain_key(), classic::value()).prop_map(|(key, value)| Step::Swap { key, value }),
+        1 => (
+            plain_key(),
+            prop::sample::select(vec!["", " I", " I k c", " MR", " ME", " MA", " MP I", " q"]),
+            0u64..2,
+        )
+            .prop_map(|(key, flags, older)| Step::MetaSwap { key, flags, older }),
+    ]
+}
+
+fn play(peer: &dyn Peer, steps: &[Step], bytewise: bool) -> Vec<Vec<u8>> {
+    peer.say(&[b"flush_all\r\n"]);
+    steps
+        .iter()
+        .map(|step| {
+            let mut bytes = match step {
+                Step::Bytes(bytes) => bytes.clone(),
+                Step::Swap { key, value } => {
+                    let unique = unique(peer, key);
+                    let line = format!("cas {key} 0 0 {} {unique}\r\n", value.len());
+                    [line.as_bytes(), value, b"\r\n"].concat()
+                }
+                Step::MetaSwap { key, flags, older } => {
+                    let unique = unique(peer, key).saturating_sub(*older);
+                    format!("ms {key} 3 C{unique}{flags}\r\nabc\r\nmg {key} v s t c h\r\n")
+                        .into_bytes()
+                }
+            };
+            // A block that lacks some bytes finds them here: a stock memcached that sees the end
+            // of the stream inside a block keeps the replies before it to itself.
+            bytes.extend_from_slice(b"\r\n\r\n\r\n\r\nquit\r\n");
+            let pieces: Vec<&[u8]> = if bytewise {
+                bytes.chunks(1).collect()
+            } else {
+                vec![&bytes]
+            };
+            normalised(&peer.say(&pieces))
+        })
+        .collect()
+}
+
+fn compare(cases: u32, steps: std::ops::Range<usize>, bytewise: bool) {
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    let servers: Vec<Server> = [1, 3].map(ours).into();
+    for server in &servers {
+        // An older unique than the first is none.
+        server.say(&[&b"set a 0 0 0\r\n\r\nset b 0 0 0\r\n\r\nset n 0 0 0\r\n\r\n".repeat(2)]);
+    }
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let strategy = prop::collection::vec(step(), steps);
+    TestRunner::new(config)
+        .run(&strategy, |steps| {
+            let expected = play(&oracle, &steps, bytewise);
+            for server in &servers {
+                let said = play(server, &steps, bytewise);
+                for (step, (said, expected)) in steps.iter().zip(said.iter().zip(&expected)) {
+                    prop_assert_eq!(
+                        shown(said),
+                        shown(expected),
+                        "{} workers: {:?}",
+                        server.workers(),
+                        step
+                    );
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn the_same_bytes_come_back() {
+    compare(1500, 1..12, false);
+}
+
+#[test]
+fn the_same_bytes_come_back_when_each_byte_is_sent_alone() {
+    compare(60, 1..4, true);
+}

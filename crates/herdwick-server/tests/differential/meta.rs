@@ -1,0 +1,163 @@
+//! Meta: valid and broken commands. What is newer than the oracle, or better, is in `differences`.
+
+use proptest::prelude::*;
+
+use crate::classic::{delta, end, exptime, key, number, value};
+
+/// A key, and the flag that says how it is spelled.
+fn spelled() -> impl Strategy<Value = (String, &'static str)> {
+    prop_oneof![
+        8 => key().prop_map(|key| (key, "")),
+        1 => Just(("AAEC".to_owned(), " b")),
+        1 => Just(("!".to_owned(), " b")),
+        1 => Just(("k".repeat(251), "")),
+    ]
+}
+
+/// Numbers that neither server cuts.
+fn short_number() -> impl Strategy<Value = &'static str> {
+    number().prop_map(|number| if number.len() > 10 { "7" } else { number })
+}
+
+/// Flags in any order, now and then one twice or of no meaning.
+fn flags(valid: Vec<BoxedStrategy<String>>) -> impl Strategy<Value = String> {
+    let broken = prop_oneof![
+        30 => Just(String::new()),
+        1 => Just(" !".to_owned()),
+        1 => Just(" \u{80}".to_owned()),
+        1 => Just(" k k".to_owned()),
+        1 => (15usize..25).prop_map(|count| " P".repeat(count)),
+    ];
+    let some = prop::collection::vec(prop::option::weighted(0.3, Just(())), valid.len());
+    (some, valid)
+        .prop_map(|(some, valid)| {
+            let chosen = some.iter().zip(valid).filter(|(some, _)| some.is_some());
+            chosen.map(|(_, flag)| flag).collect::<Vec<_>>()
+        })
+        .prop_shuffle()
+        .prop_flat_map(move |flags| {
+            let flags: String = flags.iter().map(|flag| format!(" {flag}")).collect();
+            broken
+                .clone()
+                .prop_map(move |broken| format!("{flags}{broken}"))
+        })
+}
+
+fn bare(letters: &str) -> Vec<BoxedStrategy<String>> {
+    letters
+        .chars()
+        .map(|letter| Just(letter.to_string()).boxed())
+        .collect()
+}
+
+fn with(
+    letter: char,
+    argument: impl Strategy<Value = &'static str> + 'static,
+) -> BoxedStrategy<String> {
+    argument
+        .prop_map(move |argument| format!("{letter}{argument}"))
+        .boxed()
+}
+
+fn opaque() -> BoxedStrategy<String> {
+    prop::sample::select(vec!["O", "O1", "Oabc", "O0123456789012345678901234567890"])
+        .prop_map(String::from)
+        .boxed()
+}
+
+fn long_opaque() -> BoxedStrategy<String> {
+    prop_oneof![4 => opaque(), 1 => Just("O".repeat(33))].boxed()
+}
+
+/// `mg` and `me`.
+pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
+    let mut valid = bare("vkcfhlstqu");
+    valid.extend([
+        with('T', exptime()),
+        with('N', exptime()),
+        with('R', exptime()),
+        with('C', Just("999999999")),
+        opaque(),
+    ]);
+    let get = (spelled(), flags(valid), end())
+        .prop_map(|((key, b), flags, end)| format!("mg {key}{b}{flags}{end}"));
+    let debug = (spelled(), end()).prop_map(|((key, b), end)| format!("me {key}{b}{end}"));
+    prop_oneof![8 => get, 1 => debug, 1 => Just("mn\r\n".to_owned()), 1 => Just("mg\r\n".to_owned())]
+        .prop_map(String::into_bytes)
+}
+
+/// `ma`. The oracle forgets a `T` when a number grows, and `q` when it makes one.
+pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
+    let valid = |q: &str| {
+        let mut valid = bare(&format!("vkct{q}"));
+        valid.extend([
+            with('D', delta()),
+            with('J', delta()),
+            with(
+                'M',
+                prop::sample::select(vec!["I", "D", "+", "-", "X", "", "ID"]),
+            ),
+            with('C', prop::sample::select(vec!["0", "999999999", "x"])),
+            opaque(),
+        ]);
+        valid
+    };
+    let mut making = valid("");
+    making.push(with('N', exptime()));
+    (
+        spelled(),
+        prop_oneof![flags(valid("q")), flags(making)],
+        end(),
+    )
+        .prop_map(|((key, b), flags, end)| format!("ma {key}{b}{flags}{end}").into_bytes())
+}
+
+/// `ms` and `md`.
+pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
+    let mut storing = bare("kcqI");
+    storing.extend([
+        with('T', exptime()),
+        with('F', short_number()),
+        with('C', prop::sample::select(vec!["0", "999999999", "x"])),
+        with(
+            'M',
+            prop::sample::select(vec!["E", "A", "P", "R", "S", "e", "SS", ""]),
+        ),
+        long_opaque(),
+    ]);
+    let tail = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "zz\r\n"]);
+    let length = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1]);
+    let put = (spelled(), value(), length, flags(storing), end(), tail).prop_map(
+        |((key, b), value, wrong, flags, end, tail)| {
+            let length = value.len() as i64 + wrong;
+            let line = format!("ms {key} {length}{b}{flags}{end}");
+            [line.as_bytes(), &value, tail.as_bytes()].concat()
+        },
+    );
+    let mut deleting = bare("kqI");
+    deleting.extend([
+        with('T', exptime()),
+        with('C', prop::sample::select(vec!["0", "999999999", "x"])),
+        long_opaque(),
+    ]);
+    let delete = (spelled(), flags(deleting), end())
+        .prop_map(|((key, b), flags, end)| format!("md {key}{b}{flags}{end}").into_bytes());
+    let broken = prop::sample::select(vec![
+        "ms\r\n",
+        "ms a\r\n",
+        "ms a x\r\n",
+        "ms a -1\r\n",
+        "md\r\n",
+        "ma\r\n",
+        "me\r\n",
+        "mx a\r\n",
+        "m\r\n",
+        "mgg a\r\n",
+        "mn x\r\n",
+    ]);
+    prop_oneof![
+        5 => put,
+        3 => delete,
+        1 => broken.prop_map(|line| line.as_bytes().to_vec()),
+    ]
+}
