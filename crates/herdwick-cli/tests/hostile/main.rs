@@ -27,9 +27,12 @@
 //! | R21 | leases taken and left without end | `leases::r21_clients_that_come_and_vanish_leave_nothing` |
 //! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
 //! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
+//!
+//! [`hello`] has what a stranger may try on its way to a lease.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod hello;
 mod leases;
 mod lines;
 mod memory;

@@ -408,6 +408,12 @@ impl Raw {
         }
     }
 
+    /// The frame that accepted it.
+    pub(crate) fn accept(&self) -> Vec<u8> {
+        let workers = self.lanes.iter().map(Lane::accept).collect();
+        Accept { workers }.to_frame()
+    }
+
     /// The worker that owns `key`.
     pub(crate) fn worker_of(&self, key: &[u8]) -> usize {
         let hash = self.offer.hash_key.hash(key);
