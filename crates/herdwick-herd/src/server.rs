@@ -10,6 +10,7 @@ pub use chunk::Chunk;
 
 use std::fmt;
 
+use arrayvec::ArrayVec;
 use herdwick_fabric::{Completion, CqId, Port, QpId, RegionId, Status};
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute};
@@ -229,7 +230,8 @@ impl ServerSide {
     }
 
     fn send<P: Port>(&mut self, port: &mut P) {
-        let mut sends = self.batch.sends();
+        let mut sends = ArrayVec::<_, BATCH>::new();
+        self.batch.sends(&mut sends);
         for postlist in sends.chunks_mut(self.options.postlist_max) {
             let count = postlist.len();
             let signaled = self.signals.due(count) || self.batch.replies.holds_cells();

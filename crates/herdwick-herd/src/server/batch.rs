@@ -1,6 +1,6 @@
 use arrayvec::ArrayVec;
 use herdwick_fabric::{AddressHandle, SendOp, SendWr};
-use herdwick_mica::{Clock, Execute, Reply, Request};
+use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request};
 
 use super::{replies::Replies, roster::Roster};
 use crate::{
@@ -109,9 +109,14 @@ impl Batch {
         let mut whose = [0; BATCH];
         for (i, (job, line)) in jobs.iter().zip(lines.iter()).enumerate() {
             replies.forget(i);
-            if let (Work::Run { overflow_len: 0 }, Some(request)) = (job.work, line.plain_get()) {
+            if let (Work::Run { overflow_len: 0 }, Some(key)) = (job.work, line.plain_get()) {
                 whose[requests.len()] = i;
-                requests.push(request);
+                // Made where it stays: a copy would read back wider than it was written, and wait.
+                requests.push(Request {
+                    hash: line.hash(),
+                    key,
+                    op: Op::Get(Get::default()),
+                });
                 continue;
             }
             match read(job, line, &overflow[i * OVERFLOW_BYTES..]) {
@@ -128,10 +133,9 @@ impl Batch {
         });
     }
 
-    /// The replies, ready to be posted.
+    /// The replies, ready to be posted, appended to `sends`.
     #[inline]
-    pub(super) fn sends(&self) -> ArrayVec<SendWr<'_>, BATCH> {
-        let mut sends = ArrayVec::new();
+    pub(super) fn sends<'a>(&'a self, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
         for (i, job) in self.jobs.iter().enumerate() {
             let Some(payload) = self.replies.payload(i) else {
                 continue;
@@ -147,7 +151,6 @@ impl Batch {
                 solicited: false,
             });
         }
-        sends
     }
 }
 

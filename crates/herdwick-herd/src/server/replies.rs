@@ -148,7 +148,9 @@ impl Replies {
         let small = &mut self.small[i];
         let len = REPLY_HEAD_BYTES + item.value.len();
         if len <= INLINE_RECEIVE {
-            copy_value(&mut small[VALUE.word()..], item.value);
+            if let Some(room) = small.last_chunk_mut() {
+                copy_value(room, item.value);
+            }
             self.lens[i] = len as u32;
         } else if len <= job.reply_bytes_max as usize {
             let place = self.ring.fill([small[0], small[1]], item.value);
@@ -227,16 +229,29 @@ impl Ring {
     }
 }
 
-/// Copies `value` into `out` by whole words: for these few bytes cheaper than a call to `memcpy`.
+/// Copies `value`, which fits, into `out`. A loop over so few words would become a call to
+/// `memcpy`, which costs more than they do.
 #[inline]
-fn copy_value(out: &mut [u64], value: &[u8]) {
-    let (words, rest) = value.as_chunks::<8>();
-    for (to, from) in out.iter_mut().zip(words) {
-        *to = u64::from_le_bytes(*from);
+fn copy_value(out: &mut [u64; SMALL_WORDS - VALUE.word()], value: &[u8]) {
+    let mut from = value;
+    let mut at = 0;
+    if let Some((words, rest)) = from.split_first_chunk::<32>() {
+        let (words, _) = words.as_chunks::<8>();
+        out[..4].copy_from_slice(&[0, 1, 2, 3].map(|i| u64::from_le_bytes(words[i])));
+        (from, at) = (rest, 4);
     }
-    if !rest.is_empty() {
+    if let Some((words, rest)) = from.split_first_chunk::<16>() {
+        let (words, _) = words.as_chunks::<8>();
+        out[at..at + 2].copy_from_slice(&[0, 1].map(|i| u64::from_le_bytes(words[i])));
+        (from, at) = (rest, at + 2);
+    }
+    if let Some((word, rest)) = from.split_first_chunk::<8>() {
+        out[at] = u64::from_le_bytes(*word);
+        (from, at) = (rest, at + 1);
+    }
+    if !from.is_empty() {
         let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        out[words.len()] = u64::from_le_bytes(last);
+        last[..from.len()].copy_from_slice(from);
+        out[at] = u64::from_le_bytes(last);
     }
 }

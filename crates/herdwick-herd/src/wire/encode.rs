@@ -337,7 +337,8 @@ mod tests {
                 Ok(Body::Overflow { len, .. }) => decode(&line, &[0; OVERFLOW_BYTES][..len]).ok(),
                 Err(_) => None,
             };
-            if let Some(short) = line.plain_get() {
+            if let Some(key) = line.plain_get() {
+                let short = Request { hash: line.hash(), key, op: Op::Get(Get::default()) };
                 prop_assert_eq!(format!("{:?}", Some(short)), format!("{long:?}"));
             }
         }

@@ -143,23 +143,18 @@ impl Line {
 }
 
 impl Line {
-    /// The request, when it is a GET without anything but its key: by far the most frequent one,
-    /// and what [`decode`] would say of it.
+    /// The key, when the request is a GET without anything else: by far the most frequent one, and
+    /// what [`decode`] would say of it.
     #[inline]
     #[must_use]
-    pub fn plain_get(&self) -> Option<Request<'_>> {
+    pub fn plain_get(&self) -> Option<&[u8]> {
         let control = self.control();
         let key_len = control.key_len();
         let plain = control.is(OpCode::Get) && control.bits() == 0;
         if !plain || key_len != control.body_len() || key_len == 0 {
             return None;
         }
-        let key = self.0.as_bytes()[BODY.offset..][..BODY_BYTES_MAX].get(..key_len)?;
-        Some(Request {
-            hash: self.hash(),
-            key,
-            op: Op::Get(Get::default()),
-        })
+        self.0.as_bytes()[BODY.offset..][..BODY_BYTES_MAX].get(..key_len)
     }
 }
 
