@@ -101,7 +101,7 @@ pub(crate) struct Lane {
     pub(crate) board: Span,
     /// `up`, `down`, the board and the bell.
     pub(crate) fds: Vec<OwnedFd>,
-    bell: UnixStream,
+    pub(crate) bell: UnixStream,
     /// Of `up`: where slot 0's line lies, in words, and its overflow area, in bytes.
     lines: usize,
     pub(crate) overflow: usize,

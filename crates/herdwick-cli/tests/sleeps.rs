@@ -1,0 +1,284 @@
+//! A client and a worker that both sleep between requests: each of ten thousand finds the other.
+//!
+//! A lost wake-up would not show by itself: a client's retry and a worker's tick come to help. So
+//! whenever an answer is missing, the tests look at who sleeps.
+
+mod common;
+#[path = "hostile/raw.rs"]
+#[allow(dead_code, reason = "only the parts that write and read as one should")]
+mod raw;
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{Ordering, fence},
+    },
+    time::Duration,
+};
+
+use common::{Chance, Clock, Folder, PATIENCE, Server};
+use herdwick::{Answer, Key, Op, Session};
+use herdwick_mem::Words;
+use raw::{Lane, NOT_FOUND, Raw};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity},
+};
+
+/// Sleeps of each side.
+const SLEEPS: u64 = 10_000;
+/// Looks at a sleeping worker, a request before it, after which it is one that nobody woke.
+const LOOKS: u32 = 200;
+
+/// Spins by which requests miss the instant that they are meant for.
+const JITTER: usize = 32;
+
+/// A thread in /proc.
+struct Sleeper(PathBuf);
+
+impl Sleeper {
+    fn worker(server: &Server) -> Self {
+        let tasks = Path::new("/proc")
+            .join(server.pid().to_string())
+            .join("task");
+        let mut tasks = fs::read_dir(tasks)
+            .unwrap()
+            .map(|task| task.unwrap().path());
+        let name = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap();
+        Self(tasks.find(|task| name(task) == "worker-0\n").unwrap())
+    }
+
+    fn this() -> Self {
+        Self(fs::canonicalize("/proc/thread-self").unwrap())
+    }
+
+    fn is_asleep(&self) -> bool {
+        let stat = fs::read_to_string(self.0.join("stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('S')
+    }
+
+    /// How often it has gone to sleep.
+    fn sleeps(&self) -> u64 {
+        let status = fs::read_to_string(self.0.join("status")).unwrap();
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse().unwrap()
+    }
+}
+
+/// One night at a time: each takes two CPUs.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Gives each thread a CPU of its own, where there are two: on one, who wakes the other gives way
+/// to it, and finds the answer before it can sleep. Whether there are two.
+fn keep_apart(worker: &Sleeper, client: &Sleeper) -> bool {
+    let allowed = sched_getaffinity(None).unwrap();
+    let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let cpus: Vec<usize> = cpus.take(2).collect();
+    for (thread, cpu) in [worker, client].into_iter().zip(&cpus) {
+        let mut set = CpuSet::new();
+        set.set(*cpu);
+        let id: i32 = thread
+            .0
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        sched_setaffinity(Pid::from_raw(id), &set).unwrap();
+    }
+    cpus.len() == 2
+}
+
+/// A worker and this thread, who ask and answer until both have slept often enough.
+struct Night {
+    _alone: MutexGuard<'static, ()>,
+    worker: Sleeper,
+    client: Sleeper,
+    before: [u64; 2],
+    /// Of whom sleep is asked: the worker, and the client if it has a CPU of its own.
+    sleepers: usize,
+    chance: Chance,
+    rounds: u64,
+    /// Spins after which the worker was about to sleep the last time.
+    delay: usize,
+}
+
+impl Night {
+    fn new(server: &Server) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (worker, client) = (Sleeper::worker(server), Sleeper::this());
+        let apart = keep_apart(&worker, &client);
+        Self {
+            _alone: alone,
+            sleepers: if apart { 2 } else { 1 },
+            before: [worker.sleeps(), client.sleeps()],
+            worker,
+            client,
+            chance: Chance::new(4),
+            rounds: 0,
+            delay: 0,
+        }
+    }
+
+    /// Whether it lasts; if so, a request is due: every other time when the worker sleeps, else
+    /// just before or after it goes to sleep, as far as `parked` tells.
+    fn lasts(&mut self, parked: impl Fn() -> bool) -> bool {
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(1000) {
+            let slept = self.slept();
+            if slept[..self.sleepers].iter().all(|slept| *slept >= SLEEPS) {
+                println!("{} rounds, slept {slept:?} times", self.rounds);
+                return false;
+            }
+            assert!(self.rounds < 20 * SLEEPS, "slept {slept:?} times only");
+        }
+        if self.rounds.is_multiple_of(2) {
+            let clock = Clock::start();
+            while !self.worker.is_asleep() {
+                assert!(clock.now() < PATIENCE, "it never sleeps");
+            }
+        } else {
+            let spins = self.delay + self.chance.below(JITTER);
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            self.delay = match parked() {
+                true => self.delay.saturating_sub(JITTER / 4),
+                false => self.delay + JITTER / 4,
+            };
+        }
+        true
+    }
+
+    fn slept(&self) -> [u64; 2] {
+        let [worker, client] = self.before;
+        [self.worker.sleeps() - worker, self.client.sleeps() - client]
+    }
+
+    /// Panics if the worker sleeps as long as `answered` finds nothing.
+    fn check(&self, mut answered: impl FnMut() -> bool) {
+        for _ in 0..LOOKS {
+            // Awake, it may just have answered; asleep, it must have before.
+            if !self.worker.is_asleep() || answered() {
+                return;
+            }
+        }
+        panic!("the worker sleeps, and a request lies before it");
+    }
+}
+
+/// Waits for the answer to the one request in flight. `now` runs so that every wait sleeps.
+fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
+    let mut answered = false;
+    let mut look = |session: &mut Session, now| {
+        session.poll(now, &mut |_, answer| {
+            assert_eq!(answer, Answer::Miss);
+            answered = true;
+        });
+        answered
+    };
+    let clock = Clock::start();
+    loop {
+        *now += Duration::from_micros(100);
+        session.wait(*now);
+        if look(session, *now) {
+            return;
+        }
+        night.check(|| look(session, *now));
+        assert!(clock.now() < PATIENCE, "no answer");
+    }
+}
+
+#[test]
+fn our_client_and_a_worker_wake_each_other() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let mut session = server.session(32);
+    let mut night = Night::new(&server);
+    let mut now = Duration::ZERO;
+    let worker = Sleeper::worker(&server);
+    while night.lasts(|| worker.is_asleep()) {
+        now += Duration::from_millis(1);
+        let key = Key::new(b"key").unwrap();
+        session.submit(now, key, &Op::Get).unwrap();
+        session.flush(now);
+        answer(&mut session, &mut now, &night);
+    }
+    assert_eq!(session.broken(), None);
+}
+
+/// A client as `docs/wire.md` has it, which tries nothing twice: nobody wakes it but the worker.
+struct Patient {
+    raw: Raw,
+    /// In our parked word.
+    parked: u64,
+}
+
+impl Patient {
+    fn lane(&mut self) -> &mut Lane {
+        &mut self.raw.lanes[0]
+    }
+
+    /// Sleeps until the bell rings, unless there is an answer already.
+    fn reply(&mut self, night: &Night) -> raw::Reply {
+        loop {
+            self.parked += 1;
+            let parked = self.parked;
+            self.lane().up.store_release(0, parked);
+            fence(Ordering::SeqCst);
+            let mut found = self.lane().poll();
+            if found.is_none() {
+                let rung = self.sleep();
+                found = self.lane().poll();
+                assert!(rung || found.is_none(), "answered, and not woken");
+            }
+            self.parked += 1;
+            let parked = self.parked;
+            self.lane().up.store_release(0, parked);
+            if let Some(reply) = found {
+                return reply;
+            }
+            night.check(|| {
+                found = self.lane().poll();
+                found.is_some()
+            });
+            if let Some(reply) = found {
+                return reply;
+            }
+        }
+    }
+
+    /// Whether the bell rang within a tenth of a second.
+    fn sleep(&mut self) -> bool {
+        let bell = &self.lane().bell;
+        let limit = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        let rung = poll(&mut fds, Some(&limit)).unwrap() > 0;
+        if rung {
+            let _ = (&*bell).read(&mut [0; 64]);
+        }
+        rung
+    }
+}
+
+#[test]
+fn a_client_that_tries_nothing_twice_is_woken_each_time() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let raw = Raw::take(&server.address, 8);
+    let get = raw.get(b"key");
+    let mut patient = Patient { raw, parked: 0 };
+    let mut night = Night::new(&server);
+    let board = patient.lane().board.clone();
+    while night.lasts(|| board.load(0) & 1 == 1) {
+        let sequence = patient.lane().submit(&get);
+        let reply = patient.reply(&night);
+        assert_eq!((reply.sequence, reply.status()), (sequence, NOT_FOUND));
+    }
+}
