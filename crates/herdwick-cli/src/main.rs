@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 /// An in-memory cache that memcached clients and RDMA clients share.
 #[derive(Parser, Debug)]
-#[command(name = "herdwick", version)]
+#[command(name = "herdwick", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -20,7 +20,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Get(client::GetArgs),
     Set(client::SetArgs),
     Delete(client::DeleteArgs),

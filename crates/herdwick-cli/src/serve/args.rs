@@ -1,0 +1,281 @@
+//! The flags of `herdwick serve`: memcached's, and a few of its own.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+use herdwick_server::PORT;
+
+use super::{
+    extended::{self, Extended},
+    listen::{self, Interface},
+};
+
+/// Serve memcached clients. The flags are memcached's.
+///
+/// What memcached has and this server has not is refused with the reason, or, where nothing can
+/// be lost by it, passed over with a word.
+#[derive(Args, Clone, Debug)]
+#[command(args_override_self = true, before_help = BANNER)]
+pub(crate) struct ServeArgs {
+    /// TCP port; 0 takes a free one
+    #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT)]
+    pub(super) port: u16,
+    /// UDP port; 0: none
+    #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, value_parser = no_udp)]
+    pub(super) udp_port: u16,
+    /// Unix socket to listen on, instead of TCP
+    #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
+    pub(super) unix_socket: Option<PathBuf>,
+    /// Mode of the unix socket, in octal
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "0700", value_parser = octal)]
+    pub(super) unix_mode: u32,
+    /// Let clients end the server by the command "shutdown"
+    #[arg(short = 'A', long = "enable-shutdown")]
+    pub(super) enable_shutdown: bool,
+    /// Addresses to listen on, ADDR or ADDR:PORT, several by commas or several -l
+    /// [default: 127.0.0.1]
+    #[arg(short = 'l', long = "listen", value_name = "ADDR", value_delimiter = ',', action = ArgAction::Append, value_parser = listen::parse)]
+    pub(super) listen: Vec<Interface>,
+    /// Run in the background: returns when the server is ready
+    #[arg(short = 'd', long = "daemon")]
+    pub(super) daemon: bool,
+    /// What -d starts
+    #[arg(long = "in-background", hide = true)]
+    pub(super) in_background: bool,
+    /// Allow core dumps of any size
+    #[arg(short = 'r', long = "enable-coredumps")]
+    pub(super) core_dumps: bool,
+    /// Become this user; only for root
+    #[arg(short = 'u', long = "user", value_name = "NAME")]
+    pub(super) user: Option<String>,
+    /// Memory for items, in megabytes
+    #[arg(
+        short = 'm',
+        long = "memory-limit",
+        value_name = "MB",
+        default_value_t = 64
+    )]
+    pub(super) memory: usize,
+    /// Most connections at a time
+    #[arg(
+        short = 'c',
+        long = "conn-limit",
+        value_name = "NUM",
+        default_value_t = 1024
+    )]
+    pub(super) connections: usize,
+    /// Keep all memory out of swap
+    #[arg(short = 'k', long = "lock-memory")]
+    pub(super) lock_memory: bool,
+    /// Workers, each a thread with a partition of the data [default: allowed CPUs, at most 4]
+    #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM")]
+    pub(super) workers: Option<usize>,
+    /// Most requests of one connection before the next one's turn, rounded up to a multiple of 128
+    #[arg(
+        short = 'R',
+        long = "max-reqs-per-event",
+        value_name = "NUM",
+        default_value_t = 512
+    )]
+    pub(super) turn_requests: usize,
+    /// Connections that may wait to be accepted
+    #[arg(
+        short = 'b',
+        long = "listen-backlog",
+        value_name = "NUM",
+        default_value_t = 1024
+    )]
+    pub(super) backlog: u32,
+    /// Largest item, in bytes, or with k or m behind it
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
+    pub(super) item_bytes_max: usize,
+    /// Refuse the command "flush_all"
+    #[arg(short = 'F', long = "disable-flush-all")]
+    pub(super) no_flush: bool,
+    /// Refuse the commands that show keys
+    #[arg(short = 'X', long = "disable-dumping")]
+    pub(super) no_dump: bool,
+    /// File of users, a line "user:password" each: clients have to authenticate
+    #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
+    pub(super) auth: Option<PathBuf>,
+    /// File to write the process's number to
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    pub(super) pid_file: Option<PathBuf>,
+    /// Extended options, NAME or NAME=VALUE, several by commas; see below
+    #[arg(short = 'o', long = "extended", value_name = "OPTION", value_delimiter = ',', action = ArgAction::Append, value_parser = extended::parse, long_help = extended::HELP)]
+    pub(super) extended: Vec<Extended>,
+    /// Say more; as often as you like
+    #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
+    pub(super) verbosity: u8,
+    /// TOML file of long flags, such as port = 11211; the command line comes after it
+    #[arg(long = "config", value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Microseconds that a worker looks for work before it sleeps
+    #[arg(long = "spin", value_name = "US", default_value_t = 20)]
+    pub(super) spin: u64,
+    /// Shared memory for clients on this host
+    #[arg(long = "shm", value_name = "auto|off", default_value = "auto", value_parser = on_or_off)]
+    pub(super) shm: bool,
+    /// Where to make the private directory of the lease socket [default: the one for temporary
+    /// files]
+    #[arg(long = "shm-dir", value_name = "DIR")]
+    pub(super) shm_directory: Option<PathBuf>,
+    /// Take the command "debugtime", which moves the clock: for tests
+    #[arg(long = "debug-commands", hide = true)]
+    pub(super) debug: bool,
+    #[command(flatten)]
+    pub(super) missing: Missing,
+}
+
+/// The first line of the help is read by test suites, for the version.
+const BANNER: &str = concat!("memcached 1.6.45-herdwick.", env!("CARGO_PKG_VERSION"));
+
+/// Flags of memcached that are taken so that they can be refused with a reason, or passed over.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Missing {
+    #[arg(short = 'M', long = "disable-evictions", hide = true)]
+    no_evictions: bool,
+    #[arg(short = 'S', long = "enable-sasl", hide = true)]
+    sasl: bool,
+    #[arg(short = 'Z', long = "enable-ssl", hide = true)]
+    tls: bool,
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE", hide = true)]
+    memory_file: Option<PathBuf>,
+    #[arg(short = 'B', long = "protocol", value_name = "NAME", hide = true)]
+    protocol: Option<String>,
+    #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]
+    napi_ids: Option<String>,
+    #[arg(short = 'D', value_name = "CHAR", hide = true)]
+    delimiter: Option<String>,
+    #[arg(
+        short = 'f',
+        long = "slab-growth-factor",
+        value_name = "NUM",
+        hide = true
+    )]
+    growth: Option<String>,
+    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES", hide = true)]
+    chunk: Option<String>,
+    #[arg(short = 'L', long = "enable-largepages", hide = true)]
+    large_pages: bool,
+    #[arg(short = 'C', long = "disable-cas", hide = true)]
+    no_cas: bool,
+    #[arg(short = 'W', long = "disable-watch", hide = true)]
+    no_watch: bool,
+}
+
+impl Missing {
+    /// The flags given that cannot be done without loss: each with the reason and what to do.
+    pub(super) fn refused(&self) -> Option<&'static str> {
+        let protocol = self.protocol.as_deref();
+        [
+            (
+                self.no_evictions,
+                "-M: this server evicts when it is full, it has no mode that refuses instead; \
+                 leave -M out, and give -m enough for all items",
+            ),
+            (
+                self.sasl,
+                "-S: SASL is not spoken here; give users and passwords by -Y FILE",
+            ),
+            (
+                self.tls,
+                "-Z: this build has no TLS; put a TLS proxy (stunnel, ghostunnel) before the port",
+            ),
+            (
+                self.memory_file.is_some(),
+                "-e: items do not outlive the server yet; leave -e out, and warm the cache",
+            ),
+            (
+                protocol.is_some_and(|name| name != "auto" && name != "auto-negotiate"),
+                "-B: protocols are told apart on each connection; leave -B out, or say auto",
+            ),
+            (
+                self.napi_ids.is_some(),
+                "-N: connections are dealt out in turn, not by NAPI id; leave -N out",
+            ),
+            (
+                self.delimiter.as_deref().is_some_and(|text| text != ":"),
+                "-D: prefixes end at a colon; leave -D out",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(given, reason)| given.then_some(reason))
+    }
+
+    /// The flags given that mean nothing here, and nothing is lost by it.
+    pub(super) fn passed_over(&self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.growth.is_some(), "-f: there are no slab classes"),
+            (self.chunk.is_some(), "-n: there are no slab classes"),
+            (
+                self.large_pages,
+                "-L: large pages are asked for in any case",
+            ),
+            (
+                self.no_cas,
+                "-C: versions take no room of their own, and stay",
+            ),
+            (self.no_watch, "-W: there is no watch to disable"),
+        ]
+        .into_iter()
+        .filter_map(|(given, reason)| given.then_some(reason))
+    }
+}
+
+fn no_udp(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(0) => Ok(0),
+        Ok(_) => {
+            Err("memcached over UDP is not spoken here; use TCP, or a unix socket (-s)".into())
+        }
+        Err(_) => Err("give a port".into()),
+    }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("give auto or off".into()),
+    }
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("give a mode in octal, for example 0700".into()),
+    }
+}
+
+/// Bounds of memcached's `-I`.
+const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
+
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|count| count.checked_mul(unit))
+        .filter(|size| ITEM_BYTES.contains(size))
+        .ok_or_else(|| "give a size between 1k and 1024m".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_memcached_reads_them() {
+        assert_eq!(size("1m"), Ok(1 << 20));
+        assert_eq!(size("512k"), Ok(512 << 10));
+        assert_eq!(size("1024"), Ok(1024));
+        for wrong in ["", "m", "1023", "1025m", "x", "1g", "99999999999999999999m"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! memcached's `-l`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// One address of `-l`, with its port if it gives one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    host: String,
+    port: Option<u16>,
+}
+
+/// Every interface, as memcached reads it.
+const ANY: &str = "*";
+
+/// Reads `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port stands in brackets.
+pub(super) fn parse(text: &str) -> Result<Interface, String> {
+    let mut rest = text.trim();
+    rest = rest.strip_prefix("notls:").unwrap_or(rest);
+    for tls in ["btls:", "mtls:"] {
+        if rest.starts_with(tls) {
+            return Err(format!("this build has no TLS; leave {tls} out"));
+        }
+    }
+    if let Some(protocol) = rest.strip_prefix("proto[") {
+        let known = protocol.strip_prefix("auto]:");
+        rest = known.ok_or("protocols are told apart on each connection; leave proto[..]: out")?;
+    }
+    if rest.starts_with("tag[") {
+        let end = rest.find("]:").ok_or("a tag ends with ]:")?;
+        rest = &rest[end + 2..];
+    }
+    split(rest)
+        .filter(|interface| !interface.host.is_empty())
+        .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
+}
+
+fn split(text: &str) -> Option<Interface> {
+    let interface = |host: &str, port| Interface {
+        host: host.to_owned(),
+        port,
+    };
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (host, port) = bracketed.split_once(']')?;
+        return match port.strip_prefix(':') {
+            Some(port) => Some(interface(host, Some(port.parse().ok()?))),
+            None => port.is_empty().then(|| interface(host, None)),
+        };
+    }
+    match text.split_once(':') {
+        // More than one colon: an IPv6 address.
+        Some((_, more)) if more.contains(':') => Some(interface(text, None)),
+        Some((host, port)) => Some(interface(host, Some(port.parse().ok()?))),
+        None => Some(interface(text, None)),
+    }
+}
+
+impl Interface {
+    /// The addresses it stands for.
+    ///
+    /// # Errors
+    /// What the resolver says.
+    pub(super) fn addresses(&self, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        let port = self.port.unwrap_or(port);
+        if self.host == ANY {
+            return Ok(vec![
+                SocketAddr::from(([0; 4], port)),
+                SocketAddr::from(([0u16; 8], port)),
+            ]);
+        }
+        Ok((&*self.host, port).to_socket_addrs()?.collect())
+    }
+
+    /// As it was given, without its prefixes.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_may_carry_ports_and_prefixes() {
+        for (text, expected) in [
+            ("127.0.0.1", "127.0.0.1:9"),
+            ("127.0.0.2:7", "127.0.0.2:7"),
+            ("::1", "[::1]:9"),
+            ("[::1]:8", "[::1]:8"),
+            ("[::1]", "[::1]:9"),
+            ("notls:127.0.0.1:5", "127.0.0.1:5"),
+            ("proto[auto]:tag[tools]:127.0.0.1:6", "127.0.0.1:6"),
+            ("tag[x]:::1", "[::1]:9"),
+        ] {
+            let all = parse(text).unwrap().addresses(9).unwrap();
+            let said: Vec<String> = all.iter().map(ToString::to_string).collect();
+            assert_eq!(said, [expected], "{text}");
+        }
+        let any = parse("*").unwrap().addresses(9).unwrap();
+        assert_eq!(any.len(), 2);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for wrong in [
+            "",
+            ":11211",
+            "[::1",
+            "[::1]x",
+            "127.0.0.1:x",
+            "127.0.0.1:70000",
+            "btls:127.0.0.1",
+            "proto[binary]:127.0.0.1",
+            "tag[x:127.0.0.1",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `herdwick serve`: flags in, a server until a signal ends it.
+
+mod args;
+mod extended;
+mod file;
+mod listen;
+mod process;
+
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{CommandFactory, FromArgMatches};
+use herdwick_server::{Config, Leases, Listen, Offers, Server, ShutdownHook, StartError};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::{Handle, Signals},
+};
+
+pub(crate) use args::ServeArgs;
+use extended::Extended;
+use file::FileError;
+use process::{PidFile, ProcessError};
+
+/// Serves until a signal ends it.
+pub(crate) fn run(args: &ServeArgs) -> ExitCode {
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("herdwick: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why there is nothing to serve.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("{0}")]
+    Flags(clap::Error),
+    #[error("cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1")]
+    Listen { host: String, source: io::Error },
+    #[error("cannot watch for signals: {0}")]
+    Signals(io::Error),
+}
+
+fn serve(args: &ServeArgs) -> Result<(), ServeError> {
+    let args = match &args.config {
+        Some(path) => &with_file(path)?,
+        None => args,
+    };
+    if let Some(reason) = args.missing.refused() {
+        return Err(ServeError::Refused(reason));
+    }
+    if args.daemon && !args.in_background {
+        print!("{}", process::start_in_background(args.verbosity > 0)?);
+        return Ok(());
+    }
+    // Before the server starts, so that no signal is missed.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    let config = config(args, signals.handle())?;
+    let _pid_file = prepare(args)?;
+    let server = herdwick_server::spawn(config)?;
+    println!("{}", ready(&server, args.memory));
+    for reason in args.missing.passed_over() {
+        say(format_args!("passed over {reason}"));
+    }
+    wait(signals, &server, args);
+    server.shutdown();
+    Ok(())
+}
+
+/// The flags of the file, then those of the command line.
+fn with_file(path: &Path) -> Result<ServeArgs, ServeError> {
+    let mut line: Vec<OsString> = vec!["serve".into()];
+    line.extend(file::flags(path)?);
+    line.extend(
+        std::env::args_os()
+            .skip_while(|word| word != "serve")
+            .skip(1),
+    );
+    let command = <crate::Cli as CommandFactory>::command();
+    let serve = command
+        .find_subcommand("serve")
+        .cloned()
+        .unwrap_or_default();
+    let matches = serve
+        .try_get_matches_from(line)
+        .map_err(ServeError::Flags)?;
+    ServeArgs::from_arg_matches(&matches).map_err(ServeError::Flags)
+}
+
+/// Makes the process what the flags say, before it has threads.
+fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
+    process::allow_connections(args.connections)?;
+    if args.core_dumps {
+        process::allow_core_dumps()?;
+    }
+    if args.lock_memory {
+        process::lock_memory()?;
+    }
+    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if args.in_background {
+        process::settle_in_background()?;
+    }
+    if let Some(user) = &args.user {
+        process::become_user(user)?;
+    }
+    Ok(pid_file)
+}
+
+/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads the users again.
+fn wait(mut signals: Signals, server: &Server, args: &ServeArgs) {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            if args.verbosity > 0 {
+                say(format_args!("signal {signal}, draining"));
+            }
+            return;
+        }
+        match server.reload() {
+            Ok(()) if args.verbosity > 0 => say("users read again"),
+            Ok(()) => {}
+            Err(error) => say(format_args!("{error}; the users stay as they were")),
+        }
+    }
+}
+
+/// The one line on stdout.
+fn ready(server: &Server, memory: usize) -> String {
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let workers = server.workers();
+    format!(
+        "herdwick {} ready on {} ({workers} {}, {memory} MiB)",
+        env!("CARGO_PKG_VERSION"),
+        addresses.join(", "),
+        if workers == 1 { "worker" } else { "workers" },
+    )
+}
+
+fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
+    let listen = match &args.unix_socket {
+        Some(path) => Listen::Unix {
+            path: absolute(path),
+            mode: args.unix_mode,
+        },
+        None => Listen::Tcp(addresses(args)?),
+    };
+    let mut config = Config {
+        listen,
+        memory_bytes: args.memory.saturating_mul(1 << 20),
+        connections_max: args.connections,
+        workers: args.workers,
+        item_bytes_max: args.item_bytes_max,
+        spin: Duration::from_micros(args.spin),
+        verbosity: args.verbosity,
+        leases: args.shm.then(|| leases(args)),
+        backlog: args.backlog,
+        turn_requests: args.turn_requests.max(1),
+        offers: Offers {
+            flush: !args.no_flush,
+            dump: !args.no_dump,
+            debug: args.debug,
+        },
+        auth: args.auth.as_deref().map(absolute),
+        shutdown: args
+            .enable_shutdown
+            .then(|| ShutdownHook::new(move || end.close())),
+        ..Config::default()
+    };
+    for option in &args.extended {
+        extend(&mut config, *option);
+    }
+    Ok(config)
+}
+
+/// What the path means wherever the process goes.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Says something to whoever reads it; in the background nobody may.
+fn say(what: impl Display) {
+    let _ = writeln!(io::stderr(), "herdwick: {what}");
+}
+
+fn extend(config: &mut Config, option: Extended) {
+    let seconds = |count| Duration::from_secs(u64::from(count));
+    match option {
+        Extended::RefuseAtOnce(refuse) => config.refuse_at_once = refuse,
+        Extended::IdleTimeout(count) => {
+            config.patience.idle = (count > 0).then(|| seconds(count));
+        }
+        Extended::RequestTimeout(count) => config.patience.request = seconds(count),
+        Extended::PassedOver => {}
+    }
+}
+
+fn addresses(args: &ServeArgs) -> Result<Vec<SocketAddr>, ServeError> {
+    if args.listen.is_empty() {
+        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], args.port))]);
+    }
+    let mut all = Vec::new();
+    for interface in &args.listen {
+        let found = interface.addresses(args.port);
+        all.extend(found.map_err(|source| ServeError::Listen {
+            host: interface.host().to_owned(),
+            source,
+        })?);
+    }
+    Ok(all)
+}
+
+fn leases(args: &ServeArgs) -> Leases {
+    let default = Leases::default();
+    Leases {
+        directory: args.shm_directory.clone().unwrap_or(default.directory),
+        // Whoever may open the one socket may open the other.
+        mode: args.unix_socket.as_ref().map(|_| args.unix_mode),
+        clients_max: default.clients_max,
+    }
+}

@@ -1,0 +1,204 @@
+//! What the server is as a process: descriptors, user, background, number.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    mm::{MlockAllFlags, mlockall},
+    process::{Resource, Rlimit, getrlimit, getuid, setrlimit, setsid},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
+
+/// Why the process cannot be as it was asked to be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProcessError {
+    /// The hard limit is too low.
+    #[error(
+        "{connections} connections (-c) need {needed} descriptors, and this process may have \
+         {limit}; raise it (ulimit -Hn, or LimitNOFILE= in the unit file), or give a lower -c"
+    )]
+    Descriptors {
+        connections: usize,
+        needed: u64,
+        limit: u64,
+    },
+    /// There is no such user.
+    #[error("there is no user {name:?} (-u); create it, or give another")]
+    NoUser { name: String },
+    /// The operating system refused something.
+    #[error("cannot {what}: {source}")]
+    Refused {
+        what: &'static str,
+        source: io::Error,
+    },
+    /// The number cannot be written.
+    #[error("cannot write the process's number to {path} (-P): {source}")]
+    PidFile { path: PathBuf, source: io::Error },
+    /// What -d started has ended.
+    #[error("the server in the background did not start; leave -d out to see why")]
+    Background,
+}
+
+fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> ProcessError {
+    move |errno| ProcessError::Refused {
+        what,
+        source: errno.into(),
+    }
+}
+
+/// Descriptors besides connections: listeners, polls, wakers; and leases', as far as they go.
+const DESCRIPTORS_BESIDE: u64 = 128;
+
+/// Lets the process have a descriptor for each connection.
+pub(super) fn allow_connections(connections: usize) -> Result<(), ProcessError> {
+    let needed = connections as u64 + DESCRIPTORS_BESIDE;
+    let now = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+    if !enough(now.maximum) {
+        return Err(ProcessError::Descriptors {
+            connections,
+            needed,
+            limit: now.maximum.unwrap_or(u64::MAX),
+        });
+    }
+    // All that may be had: leases need some too, and cost nothing until they are there.
+    let wanted = Rlimit {
+        current: now.maximum,
+        maximum: now.maximum,
+    };
+    setrlimit(Resource::Nofile, wanted).map_err(refused("raise the limit of descriptors"))
+}
+
+/// Lets the kernel write whole core dumps.
+pub(super) fn allow_core_dumps() -> Result<(), ProcessError> {
+    let maximum = getrlimit(Resource::Core).maximum;
+    let wanted = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Core, wanted).map_err(refused("raise the limit of core dumps (-r)"))
+}
+
+/// Keeps what is mapped, and what will be, out of swap.
+pub(super) fn lock_memory() -> Result<(), ProcessError> {
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
+    mlockall(all).map_err(refused(
+        "lock memory (-k): raise ulimit -l, or leave -k out; it",
+    ))
+}
+
+/// Becomes another user, if this is root: else nothing happens, as in memcached. Threads started
+/// later are that user too, so this comes before all of them.
+pub(super) fn become_user(name: &str) -> Result<(), ProcessError> {
+    if !getuid().is_root() {
+        return Ok(());
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let (uid, gid) = find_user(&passwd, name).ok_or_else(|| ProcessError::NoUser {
+        name: name.to_owned(),
+    })?;
+    if uid == 0 {
+        return Ok(());
+    }
+    let to = refused("become another user (-u)");
+    let (uid, gid) = (
+        rustix::process::Uid::from_raw(uid),
+        rustix::process::Gid::from_raw(gid),
+    );
+    set_thread_groups(&[gid]).map_err(&to)?;
+    set_thread_res_gid(gid, gid, gid).map_err(&to)?;
+    set_thread_res_uid(uid, uid, uid).map_err(&to)
+}
+
+/// User and group of a name or number in the text of passwd(5).
+fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let known = fields.next()? == name;
+        let uid = fields.nth(1)?;
+        let gid = fields.next()?.parse().ok()?;
+        (known || uid == name).then_some((uid.parse().ok()?, gid))
+    })
+}
+
+/// Starts the same command in the background, and returns what it says when it is ready. It keeps
+/// the standard error, which holds whoever waits for its end, only to say more there.
+pub(super) fn start_in_background(verbose: bool) -> Result<String, ProcessError> {
+    let failed = |source| ProcessError::Refused {
+        what: "start a server in the background (-d)",
+        source,
+    };
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    let mut child = command
+        .args(arguments)
+        .arg("--in-background")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(if verbose {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        })
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let mut ready = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // At its end there is nothing to read.
+        let _ = BufReader::new(stdout).read_line(&mut ready);
+    }
+    if ready.is_empty() {
+        return Err(ProcessError::Background);
+    }
+    Ok(ready)
+}
+
+/// Leaves the terminal and the directory, as a process in the background does.
+pub(super) fn settle_in_background() -> Result<(), ProcessError> {
+    // A process that leads its group already cannot: then it has left the terminal's.
+    let _ = setsid();
+    rustix::process::chdir("/").map_err(refused("leave the directory"))
+}
+
+/// The file with the process's number; gone with it.
+pub(super) struct PidFile(PathBuf);
+
+impl PidFile {
+    pub(super) fn write(path: &Path) -> Result<Self, ProcessError> {
+        let text = format!("{}\n", std::process::id());
+        let written =
+            std::path::absolute(path).and_then(|path| fs::write(&path, text).map(|()| Self(path)));
+        written.map_err(|source| ProcessError::PidFile {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // The next start replaces it anyway.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nnobody:x:65534:65533::/:/bin/false\n";
+        assert_eq!(find_user(passwd, "root"), Some((0, 0)));
+        assert_eq!(find_user(passwd, "nobody"), Some((65534, 65533)));
+        assert_eq!(find_user(passwd, "65534"), Some((65534, 65533)));
+        assert_eq!(find_user(passwd, "none"), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! `herdwick serve` as an operator types it, with memcached's flags.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// A server that ends with the test.
+struct Serve {
+    child: Child,
+    ready: String,
+}
+
+impl Serve {
+    fn start(arguments: &str) -> Self {
+        let mut child = command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut ready).unwrap();
+        Self { child, ready }
+    }
+
+    /// The addresses in its ready line.
+    fn addresses(&self) -> Vec<String> {
+        let (_, rest) = self.ready.split_once(" ready on ").unwrap();
+        let (list, _) = rest.split_once(" (").unwrap();
+        list.split(", ").map(str::to_owned).collect()
+    }
+
+    fn ask(&self, question: &str) -> String {
+        ask(&self.addresses()[0], question)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a server at `address` says until it hangs up.
+fn ask(address: &str, question: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(question.as_bytes()).unwrap();
+    stream.write_all(b"quit\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    command.arg("serve").args(arguments.split_whitespace());
+    command
+}
+
+fn output(arguments: &str) -> Output {
+    command(arguments).output().unwrap()
+}
+
+/// Why it does not start.
+fn complaint(arguments: &str) -> String {
+    let output = output(arguments);
+    assert!(!output.status.success(), "{arguments}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A path of its own in the directory for tests' files, gone with it.
+struct Path(PathBuf);
+
+impl Path {
+    fn new(name: &str) -> Self {
+        let name = format!("serve-{}-{name}", std::process::id());
+        Self([env!("CARGO_TARGET_TMPDIR"), &name].iter().collect())
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+#[test]
+fn help_and_version_are_where_tools_look() {
+    for flag in ["-h", "--help"] {
+        let help = String::from_utf8(output(flag).stdout).unwrap();
+        assert!(help.starts_with("memcached 1.6."), "{help}");
+        for flag in [
+            "-p", "-s", "-a", "-l", "-m", "-c", "-t", "-I", "-R", "-b", "-d", "-u", "-P",
+        ] {
+            assert!(help.contains(&format!("{flag}, --")), "{flag}");
+        }
+    }
+    let version = String::from_utf8(output("-V").stdout).unwrap();
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_what_to_do() {
+    for (arguments, instead) in [
+        ("-M", "leave -M out"),
+        ("-S", "-Y FILE"),
+        ("-Z", "TLS proxy"),
+        ("-e /tmpfs/file", "leave -e out"),
+        ("-B binary", "leave -B out"),
+        ("-U 11211", "use TCP"),
+        ("-l btls:127.0.0.1", "leave btls: out"),
+        ("-o ext_path=/x:1G", "-m"),
+        ("-o ssl_key=/x", "TLS proxy"),
+        ("-o nothing", "--help"),
+        ("-o idle_timeout", "idle_timeout=SECONDS"),
+        ("-a 999", "0700"),
+        ("-I 2g", "1k and 1024m"),
+        ("-u no-such-user-here", "give another"),
+        ("-c 4000000000", "-c"),
+        ("-c 0", "-c"),
+        ("-t 1000", "-t"),
+        ("-m 1 -I 1m -t 1", "-m"),
+        ("-Y /nowhere/users", "-Y"),
+        ("-P /nowhere/pid", "-P"),
+        ("-l no.such.host.invalid", "-l"),
+        ("--config /nowhere/file", "--config"),
+    ] {
+        let said = complaint(&format!("-p 0 {arguments}"));
+        assert!(said.contains(instead), "{arguments}: {said}");
+    }
+}
+
+/// A line from a unit file, with everything that tunes slabs.
+#[test]
+fn memcached_flags_do_what_they_say() {
+    let server = Serve::start(
+        "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b 99 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B auto \
+         -o modern,no_lru_crawler,hashpower=20,idle_timeout=9 -o no_maxconns_fast",
+    );
+    let said = server.ask("stats settings\r\nflush_all\r\n");
+    for (name, value) in [
+        ("maxbytes", "104857600"),
+        ("maxconns", "77"),
+        ("num_threads", "3"),
+        ("reqs_per_event", "20"),
+        ("tcp_backlog", "99"),
+        ("item_size_max", "524288"),
+        ("flush_enabled", "no"),
+        ("dump_enabled", "no"),
+        ("shutdown_command", "yes"),
+        ("verbosity", "2"),
+        ("idle_timeout", "9"),
+        ("maxconns_fast", "no"),
+        ("inter", "127.0.0.1"),
+    ] {
+        assert!(
+            said.contains(&format!("STAT {name} {value}\r\n")),
+            "{name} {said}"
+        );
+    }
+    assert!(said.ends_with("CLIENT_ERROR flush_all not allowed\r\n"));
+}
+
+#[test]
+fn several_addresses_and_ipv6() {
+    let server = Serve::start("-p 0 -l 127.0.0.1,127.0.0.2 -l [::1]");
+    let addresses = server.addresses();
+    assert_eq!(addresses.len(), 3);
+    for address in &addresses {
+        assert!(
+            ask(address, "version\r\n").starts_with("VERSION 1.6."),
+            "{address}"
+        );
+    }
+    assert!(addresses[2].starts_with("[::1]:"));
+    let settings = ask(&addresses[2], "stats settings\r\n");
+    assert!(
+        settings.contains("STAT inter 127.0.0.1,127.0.0.2,::1\r\n"),
+        "{settings}"
+    );
+}
+
+#[test]
+fn a_unix_socket_has_the_mode_given() {
+    let path = Path::new("socket");
+    let _server = Serve::start(&format!("-s {path} -a 0750"));
+    assert_eq!(
+        fs::metadata(&path.0).unwrap().permissions().mode() & 0o777,
+        0o750
+    );
+    let mut stream = UnixStream::connect(&path.0).unwrap();
+    stream.write_all(b"version\r\nquit\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("VERSION"));
+}
+
+/// The command line comes after the file: it wins, and its lists are added.
+#[test]
+fn a_file_holds_flags() {
+    let path = Path::new("flags");
+    let text = "port = 0\nmemory-limit = 100\nlisten = [\"127.0.0.2\"]\nextended = [\"idle_timeout=7\"]\nenable-shutdown = true\n";
+    fs::write(&path.0, text).unwrap();
+    let server = Serve::start(&format!("--config {path} -m 120"));
+    let said = server.ask("stats settings\r\n");
+    for line in [
+        "maxbytes 125829120",
+        "idle_timeout 7",
+        "shutdown_command yes",
+        "inter 127.0.0.2",
+    ] {
+        assert!(said.contains(&format!("STAT {line}\r\n")), "{line}: {said}");
+    }
+    for (wrong, word) in [
+        ("port = 1.5", "float"),
+        ("x =", "no TOML"),
+        ("no-such-flag = 1", "no-such-flag"),
+    ] {
+        fs::write(&path.0, wrong).unwrap();
+        let said = complaint(&format!("--config {path}"));
+        assert!(said.contains(word), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn shutdown_ends_the_process_where_it_is_allowed() {
+    let mut server = Serve::start("-p 0 -A");
+    assert_eq!(server.ask("shutdown\r\nversion\r\n"), "");
+    assert!(server.child.wait().unwrap().success());
+}
+
+/// -d returns when the server answers, -P names it, and SIGTERM ends it and takes the file away.
+#[test]
+fn in_the_background() {
+    let path = Path::new("pid");
+    let started = output(&format!("-p 0 -d -P {path}"));
+    assert!(started.status.success());
+    let ready = String::from_utf8(started.stdout).unwrap();
+    let address = ready.split_whitespace().nth(4).unwrap();
+    assert!(ask(address, "version\r\n").starts_with("VERSION"));
+    let pid: i32 = fs::read_to_string(&path.0).unwrap().trim().parse().unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    while path.0.exists() && test_kill_process(pid).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(!path.0.exists());
+    assert!(!complaint("-p 0 -d -m 1").is_empty());
+}
+
+#[test]
+fn users_are_read_again_on_sighup() {
+    let path = Path::new("users");
+    fs::write(&path.0, "one:two").unwrap();
+    let server = Serve::start(&format!("-p 0 -Y {path}"));
+    let old = "set x 0 0 7\r\none two\r\n";
+    let new = "set x 0 0 10\r\nthree four\r\n";
+    assert_eq!(server.ask(old), "STORED\r\n");
+    fs::write(&path.0, "three:four").unwrap();
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    while !server.ask(new).starts_with("STORED") {
+        std::thread::yield_now();
+    }
+    assert!(server.ask(old).starts_with("CLIENT_ERROR"));
+}
+
+/// What Debian's memcached-tool prints of us, where it is installed.
+#[test]
+fn memcached_tool_understands_us() {
+    let server = Serve::start("-p 0");
+    server.ask("set a:b 0 0 3\r\nabc\r\nget a:b\r\n");
+    let tool = [
+        "/usr/share/memcached/scripts/memcached-tool",
+        "memcached-tool",
+    ];
+    let run = |mode: &str| {
+        let mut outputs = tool.iter().filter_map(|tool| {
+            Command::new(tool)
+                .args([&server.addresses()[0], mode])
+                .output()
+                .ok()
+        });
+        outputs
+            .next()
+            .map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(display) = run("display") else {
+        eprintln!("skipped: there is no memcached-tool here (apt-get install memcached)");
+        return;
+    };
+    let row = display.lines().nth(1).unwrap_or_default();
+    let fields: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!((fields[0], fields[4]), ("1", "1"), "{display}");
+    for (mode, name, value) in [
+        ("stats", "get_hits", "1"),
+        ("settings", "maxconns", "1024"),
+        ("sizes", "sizes_status", "disabled"),
+    ] {
+        let said = run(mode).unwrap();
+        let found = said
+            .lines()
+            .any(|line| line.split_whitespace().eq([name, value]));
+        assert!(found, "{mode}: {said}");
+    }
+}
