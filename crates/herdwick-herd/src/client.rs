@@ -258,6 +258,12 @@ impl ClientSide {
         self.lanes.len()
     }
 
+    /// The window at each of them.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.options.window
+    }
+
     /// What has happened so far.
     #[must_use]
     pub fn counters(&self) -> &ClientCounters {

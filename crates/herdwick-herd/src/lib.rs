@@ -31,6 +31,7 @@ pub use server::{
     ServerSide,
 };
 pub use setup::{
-    Admitted, Berth, ClientEnd, ClientRig, ClientTerms, ServerEnd, ServerTerms, SetupError,
+    Admitted, Berth, ClientEnd, ClientRig, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,
+    SetupError,
 };
 pub use signals::SEND_DEPTH_MIN;

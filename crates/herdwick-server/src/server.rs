@@ -4,7 +4,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use herdwick_herd::{hello::Offer, wire::Window};
+use herdwick_herd::{ServerOptions, hello::Offer};
 use herdwick_mem::spsc;
 use herdwick_mica::{HashKey, Store, StoreConfig};
 use mio::{Events, Poll, Waker};
@@ -47,7 +47,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
-    let stores = stores(&config, config.memory_bytes - leases.bytes_max, workers)?;
+    let stores = stores(&config, leases.left(config.memory_bytes, workers), workers)?;
     let opened = accept::open(&config.listen, config.backlog)?;
     let (listeners, addresses): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let timer = Timer::start();
@@ -275,24 +275,36 @@ impl Drop for Server {
 struct LeaseBounds {
     clients_max: usize,
     bytes_max: usize,
+    /// Where each worker puts large replies, whatever leases there are.
+    reply_bytes: usize,
 }
 
 impl LeaseBounds {
-    /// A sixteenth of the memory, within these bounds.
-    const BYTES: std::ops::RangeInclusive<usize> = 4 << 20..=256 << 20;
+    /// A sixteenth of the memory, within these bounds: 8 MiB are full windows for a dozen clients of
+    /// three workers.
+    const BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=256 << 20;
+    /// But, where there is little, no more than this part.
+    const PART: usize = 8;
 
     fn new(config: &Config) -> Self {
         let Some(leases) = &config.leases else {
             return Self {
                 clients_max: 0,
                 bytes_max: 0,
+                reply_bytes: 0,
             };
         };
         let share = (config.memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
         Self {
             clients_max: leases.clients_max,
-            bytes_max: share.min(config.memory_bytes / 2),
+            bytes_max: share.min(config.memory_bytes / Self::PART),
+            reply_bytes: ServerOptions::reply_memory(REPLY_BYTES_MAX),
         }
+    }
+
+    /// What is left for items.
+    fn left(&self, memory_bytes: usize, workers: usize) -> usize {
+        memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
     }
 
     fn office(&self, config: &Config, bells: &[Bell]) -> Result<Option<Office>, StartError> {
@@ -301,7 +313,6 @@ impl LeaseBounds {
         };
         let desk = DeskConfig {
             leases_max: self.clients_max,
-            window_max: Window::MAX as u16,
             reply_bytes_max: REPLY_BYTES_MAX as u32,
             bytes_max: self.bytes_max,
             lease_bytes: ways::lease_bytes,

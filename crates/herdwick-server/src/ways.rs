@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use herdwick_fabric::{ControlError, PdId};
-use herdwick_herd::{SetupError, wire::Window};
-use herdwick_shm::{PdSize, ShmDevice, ShmPort};
+use herdwick_herd::{RECV_SLACK, SetupError, wire::Window};
+use herdwick_shm::{PdSize, ShmDevice, ShmPort, datagram_ring_bytes};
 
 use crate::{
     front::Front,
@@ -12,6 +12,10 @@ use crate::{
 };
 
 impl LeaseDevice for ShmDevice {
+    fn domain(&self, port: &mut ShmPort, window: Window) -> Result<PdId, ControlError> {
+        self.create_pd_of(port, &domain(window))
+    }
+
     fn ticket(
         &self,
         port: &mut ShmPort,
@@ -24,31 +28,21 @@ impl LeaseDevice for ShmDevice {
 
 /// HERD over shared memory.
 pub(crate) fn shm(config: HerdConfig) -> Result<Box<dyn Front + Send>, SetupError> {
-    // What no client needs, none gets: a domain's size bounds what a hostile one can take.
-    let size = PdSize {
-        host_inbound: request_bytes(Window::MAX),
-        host_readable: 0,
-        guest_inbound: reply_bytes(Window::MAX),
-        guest_regions: 0,
-    };
-    Ok(Box::new(HerdFront::new(ShmDevice::host(size), config)?))
+    let device = ShmDevice::host(PdSize::NONE);
+    Ok(Box::new(HerdFront::new(device, config)?))
 }
 
-/// Bytes of memory that a lease of `window` slots holds at all `workers` together: lines, overflow
-/// areas, a ring for the replies, and the pages around them.
-pub(crate) fn lease_bytes(window: u16, workers: usize) -> usize {
-    const AROUND: usize = 16 * 4096;
-    let window = usize::from(window);
-    workers * (request_bytes(window) + reply_bytes(window) + AROUND)
+/// Bytes of memory that a lease of `window` holds at all `workers` together: all that its client,
+/// which may be hostile, can touch.
+pub(crate) fn lease_bytes(window: Window, workers: usize) -> usize {
+    workers * domain(window).file_bytes()
 }
 
-/// Lines and overflow areas.
-fn request_bytes(window: usize) -> usize {
-    window * (64 + 1024)
-}
-
-/// The ring for replies to so many requests and their retries.
-fn reply_bytes(window: usize) -> usize {
-    const RETRIES: usize = 64;
-    herdwick_shm::datagram_ring_bytes(window + RETRIES)
+/// What a client of `window` needs at one worker, and no more.
+fn domain(window: Window) -> PdSize {
+    PdSize {
+        host_inbound: window.line_bytes() + window.overflow_bytes(),
+        guest_inbound: datagram_ring_bytes(window.slots() + RECV_SLACK),
+        ..PdSize::NONE
+    }
 }

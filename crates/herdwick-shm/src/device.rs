@@ -51,6 +51,31 @@ impl Default for PdSize {
     }
 }
 
+impl PdSize {
+    /// Nothing that a peer could use: for a domain of the host's own.
+    pub const NONE: Self = Self {
+        host_inbound: 0,
+        host_readable: 0,
+        guest_inbound: 0,
+        guest_regions: 0,
+    };
+
+    /// Bytes of the two files of a domain of this size: the most memory that it can ever hold.
+    #[must_use]
+    pub const fn file_bytes(&self) -> usize {
+        2 * DESK_BYTES
+            + area_bytes(self.host_inbound)
+            + area_bytes(self.host_readable)
+            + area_bytes(self.guest_inbound)
+            + area_bytes(self.guest_regions)
+    }
+}
+
+/// Whole pages, and one more for the colour.
+const fn area_bytes(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE) + PAGE
+}
+
 /// The shared-memory provider, in one of its two roles.
 ///
 /// A *host* makes protection domains and hands each out, once, as a [`PdTicket`]. A *guest* takes
@@ -85,6 +110,26 @@ impl ShmDevice {
             host: None,
             made: AtomicU64::new(0),
         }
+    }
+
+    /// Makes a domain of another size than this device's usual one.
+    ///
+    /// # Errors
+    /// As [`Device::create_pd`].
+    pub fn create_pd_of(&self, port: &mut ShmPort, size: &PdSize) -> Result<PdId, ControlError> {
+        if self.host.is_none() {
+            let own = "domains of a guest's own; attach a ticket";
+            return Err(ControlError::Unsupported(own));
+        }
+        if !port.pds.has_room() {
+            return Err(control::limit("protection domains", port.pds.capacity()));
+        }
+        let layout = self.layout(size)?;
+        let made = make(layout).and_then(|pd| hang(port, pd));
+        made.map_err(|source| ControlError::System {
+            what: "making a protection domain",
+            source,
+        })
     }
 
     /// The ticket to `pd`. There is one: a domain has one guest.
@@ -139,9 +184,7 @@ impl ShmDevice {
                 limit: FILE_BYTES_MAX / 4,
             });
         }
-        // A page more each, for the colour.
-        let [host_inbound, host_readable, guest_inbound, guest_regions] =
-            bytes.map(|bytes| bytes.next_multiple_of(PAGE) + PAGE);
+        let [host_inbound, host_readable, guest_inbound, guest_regions] = bytes.map(area_bytes);
         let random = getrandom::u64().map_err(|error| ControlError::System {
             what: "drawing a random number",
             source: io::Error::other(error),
@@ -253,17 +296,7 @@ impl Device for ShmDevice {
     }
 
     fn create_pd(&self, port: &mut ShmPort) -> Result<PdId, ControlError> {
-        let unsupported = ControlError::Unsupported("domains of a guest's own; attach a ticket");
-        let size = self.host.as_ref().ok_or(unsupported)?;
-        if !port.pds.has_room() {
-            return Err(control::limit("protection domains", port.pds.capacity()));
-        }
-        let layout = self.layout(size)?;
-        let made = make(layout).and_then(|pd| hang(port, pd));
-        made.map_err(|source| ControlError::System {
-            what: "making a protection domain",
-            source,
-        })
+        self.create_pd_of(port, self.host.as_ref().unwrap_or(&PdSize::NONE))
     }
 
     fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {

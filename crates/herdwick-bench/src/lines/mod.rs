@@ -220,15 +220,23 @@ impl ShmTarget {
         };
         let text = address.to_string();
         let address = text.parse().map_err(|_| no_way(text))?;
-        let session =
+        let mut session =
             Session::dial(&address, &options).map_err(|error| no_way(error.to_string()))?;
-        match session.fallback() {
-            Some(reason) => Err(no_way(reason.to_string())),
-            None => Ok(Self {
-                session,
-                driver: Driver::new(space, true),
-            }),
+        if let Some(reason) = session.fallback() {
+            return Err(no_way(reason.to_string()));
         }
+        let granted = session.direct().map_or(0, |direct| direct.window());
+        if granted < window {
+            let reason = format!(
+                "it has memory for {granted} of {window} requests in flight; lower --window, or \
+                 give the server more memory (-m)"
+            );
+            return Err(no_way(reason));
+        }
+        Ok(Self {
+            session,
+            driver: Driver::new(space, true),
+        })
     }
 }
 

@@ -17,6 +17,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 /// What takes longer is not coming: a bound for failures, which nothing waits out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A sixteenth of it is for leases.
+const MEMORY_MB: &str = "512";
+
 /// How many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
 #[expect(
     clippy::disallowed_methods,
@@ -65,28 +68,21 @@ pub(crate) struct Server {
 impl Server {
     /// On a free port.
     pub(crate) fn start(folder: &Folder, workers: usize) -> Self {
-        Self::run(folder, workers, &["-p", "0"])
+        Self::run(folder, workers, &["-m", MEMORY_MB, "-p", "0"])
     }
 
     /// On a unix socket in `folder`: a later server may have the same address.
     pub(crate) fn start_at(folder: &Folder, workers: usize) -> Self {
         let path = socket(folder);
-        Self::run(folder, workers, &["-s", path.to_str().unwrap()])
+        let path = path.to_str().unwrap();
+        Self::run(folder, workers, &["-m", MEMORY_MB, "-s", path])
     }
 
-    fn run(folder: &Folder, workers: usize, listen: &[&str]) -> Self {
+    pub(crate) fn run(folder: &Folder, workers: usize, more: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
-            // A sixteenth of the memory is for leases.
-            .args([
-                "serve",
-                "-m",
-                "512",
-                "-t",
-                &workers.to_string(),
-                "--shm-dir",
-            ])
+            .args(["serve", "-t", &workers.to_string(), "--shm-dir"])
             .arg(&folder.0)
-            .args(listen)
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -68,8 +68,9 @@ const UD: u8 = 2;
 #[derive(Clone, Copy)]
 pub(crate) struct Shape(pub(crate) u8, pub(crate) u8);
 
-/// Room for a full window of the largest replies' heads, and a few large ones.
-pub(crate) const ROOMY: Shape = Shape(9, 8);
+/// Room for a full window of the largest replies' heads, and a few large ones: what fits the domain
+/// of any window.
+pub(crate) const ROOMY: Shape = Shape(8, 8);
 
 /// What the server said about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

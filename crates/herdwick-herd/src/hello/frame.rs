@@ -153,8 +153,8 @@ pub enum Refusal {
     /// Wrong, expired or used token.
     #[error("the token is not valid (any more); say hello again")]
     Token,
-    /// As many leases as the server takes.
-    #[error("the server has as many leases as it takes")]
+    /// As many leases as the server takes, or has memory for.
+    #[error("the server has as many leases as its memory is for; `herdwick serve -m` takes more")]
     Full,
     /// A frame made no sense.
     #[error("the server could not read the request")]

@@ -9,8 +9,8 @@ use crate::{
     wire::{Epoch, Window},
 };
 
-/// RECVs beyond the window: retries that may be answered twice at once.
-const RECV_SLACK: usize = 16;
+/// RECVs that a client posts beyond its window: retries that may be answered twice at once.
+pub const RECV_SLACK: usize = 16;
 
 /// What a client's end is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@
 mod client;
 mod server;
 
-pub use client::{ClientEnd, ClientRig, ClientTerms};
+pub use client::{ClientEnd, ClientRig, ClientTerms, RECV_SLACK};
 pub use server::{Admitted, Berth, ServerEnd, ServerTerms};
 
 use herdwick_fabric::{

@@ -46,8 +46,9 @@ impl Held {
         id: LeaseId,
         terms: Terms,
     ) -> Result<(WorkerGrant, Vec<OwnedFd>), ServeError> {
-        let pd = device.create_pd(&mut server.port)?;
-        match furnish(device, server, pd, terms) {
+        let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
+        let pd = device.domain(&mut server.port, window)?;
+        match furnish(device, server, pd, window) {
             Ok((berth, grant, fds)) => {
                 let lease = Lease {
                     terms,
@@ -106,9 +107,8 @@ fn furnish<D: LeaseDevice>(
     device: &D,
     server: &mut ServerEnd<D::Port>,
     pd: PdId,
-    terms: Terms,
+    window: Window,
 ) -> Result<(Berth, WorkerGrant, Vec<OwnedFd>), ServeError> {
-    let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
     let berth = server.furnish(device, pd, window)?;
     let (ticket, fds) = device.ticket(&mut server.port, pd)?;
     let grant = server.grant(device, &berth, ticket, fds.len() as u8)?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use herdwick_fabric::{Armed, ControlError, Device, PdId, Port};
-use herdwick_herd::{ServerEnd, ServerTerms, SetupError};
+use herdwick_herd::{ServerEnd, ServerTerms, SetupError, wire::Window};
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
@@ -19,8 +19,12 @@ use crate::{
 use counted::Counted;
 use held::Held;
 
-/// What the front needs of a provider besides the verbs: a way to hand a domain to a client.
+/// What the front needs of a provider besides the verbs: domains for clients, and a way to hand
+/// them over.
 pub(crate) trait LeaseDevice: Device {
+    /// Makes a domain with room for a client of `window`, and no more.
+    fn domain(&self, port: &mut Self::Port, window: Window) -> Result<PdId, ControlError>;
+
     /// The ticket to `pd`, and the descriptors that go with it.
     fn ticket(
         &self,

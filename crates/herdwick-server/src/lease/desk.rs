@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use herdwick_herd::hello::{Accept, Claim, Go, Refusal, WorkerGrant};
+use herdwick_herd::{
+    hello::{Accept, Claim, Go, Refusal, WorkerGrant},
+    wire::Window,
+};
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
 
 use super::{
@@ -42,14 +45,12 @@ pub(crate) struct WorkerLink {
 pub(crate) struct DeskConfig {
     /// Most leases at a time.
     pub(crate) leases_max: usize,
-    /// Most slots a worker that one client gets; a power of two.
-    pub(crate) window_max: u16,
     /// Largest reply payload that a worker sends.
     pub(crate) reply_bytes_max: u32,
     /// Most bytes of memory that all leases hold at once.
     pub(crate) bytes_max: usize,
-    /// Bytes that a lease of one slot count holds, at all workers together.
-    pub(crate) lease_bytes: fn(window: u16, workers: usize) -> usize,
+    /// Bytes that a lease of one window holds, at all workers together.
+    pub(crate) lease_bytes: fn(window: Window, workers: usize) -> usize,
 }
 
 /// What the desk counts.
@@ -57,6 +58,8 @@ pub(crate) struct DeskConfig {
 pub(crate) struct DeskCounters {
     /// Leases that stand now.
     pub(crate) live: AtomicU64,
+    /// Bytes of memory that leases hold now.
+    pub(crate) bytes: AtomicU64,
     /// Leases that ever stood.
     pub(crate) granted: AtomicU64,
     /// Claims refused: a wrong, used or expired token.
@@ -75,9 +78,10 @@ pub(crate) struct DeskCounters {
 
 impl DeskCounters {
     /// All of them, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn all(&self) -> [(&'static str, u64); 9] {
         [
             ("leases", &self.live),
+            ("lease_bytes", &self.bytes),
             ("leases_granted", &self.granted),
             ("lease_refused_token", &self.refused_token),
             ("lease_refused_full", &self.refused_full),
@@ -238,33 +242,54 @@ impl Desk {
             count(&self.counters.refused_token);
             return self.refuse(id, Refusal::Token);
         }
-        let asked = u16::try_from(claim.window.max(1)).unwrap_or(u16::MAX);
-        let window = asked.checked_next_power_of_two().unwrap_or(u16::MAX);
-        let window = window.min(self.config.window_max);
-        let bytes = (self.config.lease_bytes)(window, self.workers.len());
-        let leases = self
-            .clients
-            .values()
-            .filter(|client| client.terms.is_some())
-            .count();
-        if leases >= self.config.leases_max || self.bytes + bytes > self.config.bytes_max {
+        let Some((window, bytes)) = self.room(claim.window) else {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Full);
-        }
+        };
         // 0 is no epoch.
         self.epoch = self.epoch.checked_add(1).unwrap_or(1);
         let reply_bytes_max = claim.reply_bytes_max.min(self.config.reply_bytes_max);
         let terms = Terms {
             epoch: self.epoch,
-            window,
+            window: window.slots() as u16,
             reply_bytes_max,
         };
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         client.claim(terms, bytes, self.workers.len());
-        self.bytes += bytes;
+        self.hold(self.bytes + bytes);
         self.order(|_| Order::Grant(id, terms));
+    }
+
+    /// The window for a client that asks for `asked` slots, and what it holds; `None` when there is
+    /// no room for it at all.
+    ///
+    /// As room gets scarce, windows get smaller: each takes at most half of what is left, so that
+    /// others find some too. Only the smallest may take all of it.
+    fn room(&self, asked: u32) -> Option<(Window, usize)> {
+        let leases = self.clients.values();
+        let leases = leases.filter(|client| client.terms.is_some()).count();
+        if leases >= self.config.leases_max {
+            return None;
+        }
+        let left = self.config.bytes_max.saturating_sub(self.bytes);
+        let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
+        let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);
+        halves
+            .filter_map(Window::new)
+            .map(|window| {
+                (
+                    window,
+                    (self.config.lease_bytes)(window, self.workers.len()),
+                )
+            })
+            .find(|(window, bytes)| bytes * 2 <= left || (window.slots() == 1 && *bytes <= left))
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.counters.bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
     fn handle_accept(&mut self, id: LeaseId, accept: &Accept) {
@@ -343,8 +368,9 @@ impl Desk {
         };
         client.revoking -= 1;
         if client.revoking == 0 {
-            self.bytes -= client.bytes;
+            let bytes = self.bytes - client.bytes;
             self.clients.remove(&id);
+            self.hold(bytes);
         }
     }
 

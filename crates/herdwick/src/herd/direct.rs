@@ -60,6 +60,12 @@ impl<'a, P: Port> Direct<'a, P> {
         self.side.poll(self.port, now, sink)
     }
 
+    /// Slots at each worker: what was asked for, or as many as the server had memory for.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.side.window().slots()
+    }
+
     /// Slots taken.
     #[must_use]
     pub fn in_flight(&self) -> usize {

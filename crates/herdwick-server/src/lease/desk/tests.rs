@@ -35,6 +35,10 @@ struct Rig {
 
 impl Rig {
     fn new(leases_max: usize) -> Self {
+        Self::with_bytes(leases_max, 1 << 30)
+    }
+
+    fn with_bytes(leases_max: usize, bytes_max: usize) -> Self {
         let mut socket = LeaseSocket::bind(&std::env::temp_dir(), None).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
@@ -54,10 +58,9 @@ impl Rig {
         }
         let config = DeskConfig {
             leases_max,
-            window_max: 256,
             reply_bytes_max: 4096,
-            bytes_max: 1 << 30,
-            lease_bytes: |window, workers| usize::from(window) * 64 * workers,
+            bytes_max,
+            lease_bytes: |window, workers| window.line_bytes() * workers,
         };
         let listener = socket.take_listener().unwrap();
         let desk = Desk::new(poll, listener, config, Arc::clone(&tokens), links, answers).unwrap();
@@ -331,6 +334,33 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
         if frame(&mut third).0 == Kind::Grant {
             break;
         }
+    }
+}
+
+#[test]
+fn windows_shrink_before_anybody_is_refused() {
+    // 128 bytes a slot: two workers, a line at each.
+    let rig = Rig::with_bytes(100, 32 * 128);
+    let mut held = Vec::new();
+    for window in [16, 8, 4, 2, 1, 1] {
+        let mut stream = rig.dial();
+        let claim = Claim {
+            window: 32,
+            ..claim(rig.token())
+        };
+        stream.write_all(&claim.to_frame()).unwrap();
+        assert_eq!(Grant::parse(&frame(&mut stream).1).unwrap().window, window);
+        held.push(stream);
+    }
+    assert_eq!(rig.counters.bytes.load(Ordering::Relaxed), 32 * 128);
+    let mut stream = rig.dial();
+    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let (kind, body) = frame(&mut stream);
+    let full = (Kind::Refusal, Refusal::Full);
+    assert_eq!((kind, Refusal::parse(&body)), full);
+    drop(held);
+    while rig.counters.bytes.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
     }
 }
 

@@ -1,0 +1,82 @@
+//! The memory limit: everything that the server holds fits.
+
+mod common;
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use common::{Folder, Server};
+use herdwick::{Client, Fallback, LeaseRefusal, Options, Session};
+
+const LIMIT_MB: u64 = 64;
+const WORKERS: usize = 3;
+/// Full windows of 32 that a server of three workers has memory for, and smaller ones behind them.
+const FULL: usize = 10;
+const ALL: usize = 13;
+/// For code, stacks, and what a connection takes beside its items.
+const AROUND_MB: u64 = 6;
+
+/// Bytes of memory files that a process has mapped, each counted once.
+fn memory_files(proc: &Path) -> u64 {
+    let maps = fs::read_to_string(proc.join("maps")).unwrap();
+    let mut ends = BTreeMap::new();
+    for line in maps.lines().filter(|line| line.contains("memfd:herdwick")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [range, _, offset, _, inode, ..] = words[..] else {
+            panic!("{line}")
+        };
+        let hex = |text| u64::from_str_radix(text, 16).unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let reach = hex(offset) + hex(end) - hex(start);
+        let known: &mut u64 = ends.entry(inode.to_owned()).or_default();
+        *known = reach.max(*known);
+    }
+    ends.values().sum()
+}
+
+/// A line of /proc/PID/status, in bytes.
+fn status(proc: &Path, name: &str) -> u64 {
+    let text = fs::read_to_string(proc.join("status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.unwrap().trim_end_matches("kB").trim();
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+/// Stores more than fits.
+fn fill(client: &mut Client) {
+    let value = vec![b'v'; 64 << 10];
+    for n in 0..LIMIT_MB * 32 {
+        client.set(format!("{n}"), &value[..]).unwrap();
+    }
+}
+
+#[test]
+fn items_and_leases_together_fit_the_limit() {
+    let folder = Folder::new();
+    let limit = LIMIT_MB.to_string();
+    let server = Server::run(&folder, WORKERS, &["-p", "0", "-m", &limit]);
+    let proc = Path::new("/proc").join(server.pid().to_string());
+    let mut client = server.client();
+    let boards = memory_files(&proc) - server.stat(&mut client, "lease_bytes");
+    let options = Options {
+        window: 32,
+        ..Options::default()
+    };
+    let (mut sessions, mut windows) = (Vec::new(), Vec::new());
+    let refused = loop {
+        let mut session = Session::dial(&server.address.parse().unwrap(), &options).unwrap();
+        match session.fallback() {
+            None => windows.push(session.direct().unwrap().window()),
+            Some(reason) => break reason.clone(),
+        }
+        sessions.push(session);
+    };
+    assert_eq!(refused, Fallback::Refused(LeaseRefusal::Full));
+    let full = windows.iter().filter(|slots| **slots == 32).count();
+    assert!(full >= FULL && windows.len() >= ALL, "{windows:?}");
+    fill(&mut client);
+    let leases = server.stat(&mut client, "lease_bytes");
+    assert_eq!(memory_files(&proc), leases + boards);
+    let held = status(&proc, "RssAnon:") + leases + boards;
+    assert!(held <= (LIMIT_MB + AROUND_MB) << 20, "{held} bytes");
+    assert!(held >= (LIMIT_MB - 2) << 20, "{held} bytes: it was filled");
+}
