@@ -66,7 +66,7 @@ pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Repo
 
 type Contender = (System, Fabric);
 
-fn server(config: &Config, placement: &Placement) -> Result<Server, BenchError> {
+pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, BenchError> {
     Ok(match &config.server {
         Some(address) => Server::find(address)?,
         None => Server::start(
@@ -183,11 +183,11 @@ impl Comparison<'_> {
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
             ((System::Herd, Fabric::Shm), Some(server)) => self
                 .shm_targets(server)
-                .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
+                .and_then(|targets| self.shm_bout(name).run(targets, &mut traces, watch)),
             ((System::Beside(neighbour), _), Some(server)) => {
                 let _beside = self.neighbour(neighbour, server)?;
                 self.shm_targets(server)
-                    .and_then(|targets| self.bout(name).run(targets, &mut traces, watch))
+                    .and_then(|targets| self.shm_bout(name).run(targets, &mut traces, watch))
             }
             _ => self.echo_targets().and_then(|targets| {
                 let bout = Bout {
@@ -247,12 +247,20 @@ impl Comparison<'_> {
         Ok(EchoTarget::rig(clients, window, self.space, cpus)?)
     }
 
+    fn shm_bout(&self, name: String) -> Bout<'_> {
+        Bout {
+            batches_of: self.server.as_ref().map(|server| server.address),
+            ..self.bout(name)
+        }
+    }
+
     fn bout(&self, name: String) -> Bout<'_> {
         Bout {
             config: self.config,
             space: self.space,
             placement: self.placement,
             server_cpu: self.server.as_ref().and_then(|server| server.cpu.clone()),
+            batches_of: None,
             name,
         }
     }

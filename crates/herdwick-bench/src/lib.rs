@@ -10,6 +10,7 @@ mod compare;
 mod config;
 mod host;
 mod hostile;
+mod idle;
 mod lines;
 mod measure;
 mod pace;
@@ -29,6 +30,7 @@ pub use config::{
 };
 pub use host::Machine;
 pub use hostile::{LeaseError, Neighbour, neighbour};
+pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
 pub use lines::RigError;
 pub use report::{
     BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Report, Run, SCHEMA, Subject, Table,

@@ -1,6 +1,7 @@
 //! One run: clients on their CPUs, a warm-up, a measurement, what it cost.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Barrier,
         atomic::{AtomicU64, Ordering},
@@ -15,6 +16,7 @@ use crate::{
     host::{Placement, ProcessCpu, Stopwatch, pin, thread_cpu_ns},
     pace::Pace,
     report::{CpuPerOp, Latency, Run},
+    server::batches,
     tally::Tally,
     target::{Load, Target},
     workload::{KeySpace, Trace},
@@ -27,6 +29,8 @@ pub(crate) struct Bout<'a> {
     pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
     pub(crate) server_cpu: Option<ProcessCpu>,
+    /// Whom to ask how many requests it executed together.
+    pub(crate) batches_of: Option<SocketAddr>,
     /// What the progress line calls it.
     pub(crate) name: String,
 }
@@ -37,6 +41,7 @@ struct Part {
     elapsed_ns: u64,
     client_cpu_ns: u64,
     server_cpu_ns: Option<u64>,
+    batch_mean: Option<f64>,
 }
 
 /// How often the progress moves and a client looks at the time for it.
@@ -110,7 +115,7 @@ impl Bout<'_> {
             hit_ratio: tally.hit_ratio(),
             errors: tally.errors,
             wrong_values: tally.wrong_values,
-            batch_mean: None,
+            batch_mean: parts.iter().find_map(|part| part.batch_mean),
             cpu_ns_per_op: CpuPerOp {
                 server: parts
                     .iter()
@@ -200,16 +205,27 @@ impl Client<'_> {
 
         let leads = self.index == 0;
         let server_cpu = || self.bout.server_cpu.as_ref().filter(|_| leads)?.ns();
+        let batches_of = self.bout.batches_of.filter(|_| leads);
+        let batches_before = batches_of.and_then(batches);
         let (start_ns, client_cpu, server) = (self.clock.ns(), thread_cpu_ns(), server_cpu());
         self.drive_for(config.seconds, &mut target, &mut load)?;
         let (end_ns, client_cpu_ns) = (self.clock.ns(), thread_cpu_ns() - client_cpu);
         let server_cpu_ns = server.zip(server_cpu()).map(|(a, b)| b.saturating_sub(a));
         load.count_unanswered(target.in_flight(), end_ns);
+        let batches = batches_before.zip(batches_of.and_then(batches));
         Ok(Part {
             tally,
             elapsed_ns: (end_ns - start_ns).max(1),
             client_cpu_ns,
             server_cpu_ns,
+            batch_mean: batches.and_then(
+                |([requests, batches], [requests_after, batches_after])| {
+                    let batches = batches_after
+                        .checked_sub(batches)
+                        .filter(|count| *count > 0)?;
+                    Some(requests_after.checked_sub(requests)? as f64 / batches as f64)
+                },
+            ),
         })
     }
 

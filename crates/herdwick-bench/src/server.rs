@@ -182,6 +182,13 @@ impl Drop for OwnProcess {
     }
 }
 
+/// Requests over shared memory that a server has executed, and in how many batches; `None` if it
+/// does not say.
+pub(crate) fn batches(address: SocketAddr) -> Option<[u64; 2]> {
+    let (_, stats) = ask(address).ok()?;
+    Some([stat(&stats, "requests")?, stat(&stats, "batches")?])
+}
+
 /// Asks for version and statistics.
 fn ask(address: SocketAddr) -> Result<(String, String), ServerError> {
     let unreachable = |source| ServerError::Unreachable { address, source };

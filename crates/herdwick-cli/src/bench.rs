@@ -102,6 +102,9 @@ enum System {
     /// The server, with a neighbour on the host that writes random words over its own shared
     /// memory, against one that only uses as much CPU.
     Hostile,
+    /// The server at rest, with 16 sessions over shared memory and 100 TCP connections attached:
+    /// what that costs, and how long the first request after --seconds of it takes.
+    Idle,
 }
 
 /// What `herdwick bench hostile` starts; no command for people.
@@ -146,9 +149,11 @@ enum Letter {
 
 /// Runs the benchmark; fails when it could not be run, or when a value was wrong.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    let store = |system: &System| matches!(system, System::Store);
-    if args.systems.len() > 1 && args.systems.iter().any(store) {
-        eprintln!("herdwick bench: the store is measured alone: `herdwick bench store`");
+    let alone = |system: &&System| matches!(system, System::Store | System::Idle);
+    if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
+        let name = system.to_possible_value();
+        let name = name.as_ref().map_or("that", |value| value.get_name());
+        eprintln!("herdwick bench: {name} is measured alone: `herdwick bench {name}`");
         return ExitCode::FAILURE;
     }
     match measure(args) {
@@ -169,10 +174,10 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
             let _ = stderr().flush();
         }
     };
-    let report = if config.systems.is_empty() {
-        bench::store(&config, &mut watch)
-    } else {
-        bench::compare(&config, &mut watch)
+    let report = match args.systems[..] {
+        [System::Store] => bench::store(&config, &mut watch),
+        [System::Idle] => bench::idle(&config, &mut watch),
+        _ => bench::compare(&config, &mut watch),
     };
     if live {
         eprint!("\r\x1b[K");
@@ -202,7 +207,7 @@ fn present(report: &Report, json: Option<&Path>) -> ExitCode {
 impl BenchArgs {
     fn config(&self) -> Config {
         let systems = self.systems.iter().flat_map(|system| match system {
-            System::Store => &[][..],
+            System::Store | System::Idle => &[][..],
             System::Echo => &[bench::System::Echo],
             System::Herd => &[bench::System::Herd],
             System::Hostile => &[

@@ -36,7 +36,7 @@ fn help_has_every_flag() {
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
-    for system in ["store", "echo", "herd", "hostile"] {
+    for system in ["store", "echo", "herd", "hostile", "idle"] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
 }
@@ -51,6 +51,23 @@ fn the_store_alone_gives_reads_and_writes() {
     assert_eq!(results[0]["batch_mean"], 16.0);
     assert!(
         table.contains("get 100%") && table.contains("put 0%"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_rest_is_told_with_what_it_cost_and_what_comes_after() {
+    let (table, report) = tiny("idle", "idle");
+    let results = report["results"].as_array().unwrap();
+    let fabrics: Vec<_> = results.iter().map(|result| &result["fabric"]).collect();
+    assert_eq!(fabrics, ["shm", "tcp"]);
+    for result in results {
+        assert_eq!(result["hit_ratio"], 1.0);
+        assert!(result["latency_us"]["p99"].as_f64().unwrap() > 0.0);
+        assert!(result["idle_cpu_ms"].as_f64().is_some(), "{result}");
+    }
+    assert!(
+        table.contains("with 16 over shm and 100 over tcp attached"),
         "{table}"
     );
 }

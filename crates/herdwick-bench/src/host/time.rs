@@ -29,7 +29,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Reads the CPU time of another process, in steps of a clock tick (10 ms).
+/// Reads the CPU time of another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessCpu {
     pid: u32,
@@ -42,13 +42,35 @@ impl ProcessCpu {
         Self { pid }
     }
 
-    /// CPU time of all its threads, or `None` when it cannot be read.
+    /// CPU time of all its threads, or `None` when it cannot be read. In nanoseconds where the
+    /// kernel tells them, else in steps of a clock tick (10 ms).
     #[must_use]
     pub(crate) fn ns(&self) -> Option<u64> {
+        self.scheduled_ns().or_else(|| self.charged_ns())
+    }
+
+    fn scheduled_ns(&self) -> Option<u64> {
+        let mut ns = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid)).ok()? {
+            // A thread that has just ended has nothing left to add.
+            let Ok(times) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else {
+                continue;
+            };
+            ns += scheduled_ns(&times)?;
+        }
+        (ns > 0).then_some(ns)
+    }
+
+    fn charged_ns(&self) -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Some(cpu_ticks(&stat)? * tick_ns)
     }
+}
+
+/// The first number of a `schedstat`: time on a CPU (Documentation/scheduler/sched-stats.rst).
+fn scheduled_ns(times: &str) -> Option<u64> {
+    times.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// utime + stime of a `/proc/PID/stat` line (proc(5): fields 14 and 15). The name, field 2, is in
@@ -71,6 +93,12 @@ mod tests {
         assert_eq!(cpu_ticks(stat), Some(12));
         assert_eq!(cpu_ticks("42 (x) R 1 2"), None);
         assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn time_on_a_cpu_comes_first() {
+        assert_eq!(scheduled_ns("1316700 0 12\n"), Some(1_316_700));
+        assert_eq!(scheduled_ns(""), None);
     }
 
     #[test]

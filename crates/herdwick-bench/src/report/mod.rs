@@ -127,6 +127,8 @@ pub struct Outcome {
     pub wrong_values: u64,
     /// Requests that the server executed together.
     pub batch_mean: Option<f64>,
+    /// CPU time that the server's rest cost, in milliseconds for ten seconds.
+    pub idle_cpu_ms: Option<f64>,
     /// CPU time an operation cost.
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the runs.

@@ -28,7 +28,10 @@ impl fmt::Display for Table<'_> {
         manifest(f, report)?;
         let rows: Vec<_> = report.results.iter().map(row).collect();
         grid(f, &rows)?;
-        ratios(f, &report.results)?;
+        match report.results.iter().find_map(|result| result.idle_cpu_ms) {
+            Some(ms) => rest(f, &report.results, ms)?,
+            None => ratios(f, &report.results)?,
+        }
         warnings(f, &report.results)
     }
 }
@@ -201,6 +204,19 @@ fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// What a server cost that nobody asked.
+fn rest(f: &mut fmt::Formatter<'_>, results: &[Outcome], ms: f64) -> fmt::Result {
+    let clients = results.iter().map(|result| {
+        let subject = &result.subject;
+        format!("{} over {}", subject.clients, subject.fabric)
+    });
+    let clients = clients.collect::<Vec<_>>().join(" and ");
+    writeln!(
+        f,
+        "rest: {ms:.2} ms of CPU in 10 s, with {clients} attached"
+    )
 }
 
 fn warnings(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {

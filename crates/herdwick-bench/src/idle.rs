@@ -1,0 +1,240 @@
+//! A server that nobody asks: what its rest costs, and how long the first request after it takes.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use herdwick::{Client, Options};
+
+use crate::{
+    BenchError, Config, DriveError, Fabric, Progress,
+    compare::{manifest, rtt, server, subject},
+    host::{Placement, Stopwatch, pin},
+    report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
+    server::Server,
+    tally::Tally,
+};
+
+/// Sessions over shared memory that are attached and say nothing.
+pub const IDLE_SESSIONS: usize = 16;
+/// TCP connections beside them.
+pub const IDLE_CONNECTIONS: usize = 100;
+/// Slots of each session: no more than one request is ever in flight.
+const WINDOW: usize = 8;
+/// Between the first requests of two clients; the worker sleeps again by then.
+const APART: Duration = Duration::from_millis(10);
+/// Nothing takes so long on one host.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The time that the server's CPU time is told for.
+const PER_S: f64 = 10.0;
+const KEY: &str = "herdwick-bench-idle";
+const VALUE: &[u8] = b"awake";
+
+/// Lets a server rest for `config.seconds`, `config.runs` times, with [`IDLE_SESSIONS`] and
+/// [`IDLE_CONNECTIONS`] attached, and asks it once by each session, and by as many connections,
+/// after each rest.
+///
+/// # Errors
+/// There is no server, or it does not offer shared memory.
+pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+    config.checked()?;
+    let placement = config.placement();
+    let server = server(config, &placement)?;
+    // On a thread of its own, so that the caller's stays unpinned.
+    std::thread::scope(|scope| {
+        let (sender, progress) = std::sync::mpsc::sync_channel(1);
+        let measuring = scope.spawn(move || {
+            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
+            pin(placement.client(0));
+            Guests::attach(server)?.report(config, &placement, &mut tell)
+        });
+        progress.iter().for_each(|progress| watch(&progress));
+        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
+
+/// Everybody who is attached.
+struct Guests {
+    server: Server,
+    sessions: Vec<Client>,
+    connections: Vec<Connection>,
+}
+
+impl Guests {
+    fn attach(server: Server) -> Result<Self, BenchError> {
+        let sessions = (0..IDLE_SESSIONS).map(|_| session(server.address));
+        let connections = (0..IDLE_CONNECTIONS).map(|_| Connection::new(server.address));
+        Ok(Self {
+            sessions: sessions.collect::<Result<_, _>>()?,
+            connections: connections.collect::<Result<_, _>>()?,
+            server,
+        })
+    }
+
+    fn report(
+        mut self,
+        config: &Config,
+        placement: &Placement,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Report, BenchError> {
+        let before = rtt(placement);
+        let (mut rest, mut tallies) = (Rest::default(), [Tally::new(), Tally::new()]);
+        for run in 1..=config.runs {
+            watch(&Progress {
+                what: format!("rest {run}/{}", config.runs),
+                operations: tallies.iter().map(Tally::operations).sum(),
+                seconds: rest.seconds,
+                of: None,
+            });
+            rest.take(config.seconds, &self.server);
+            self.wake(&mut tallies)?;
+        }
+        let lines = BeforeAfter::lines(before, rtt(placement));
+        let fabrics = [Fabric::Shm, Fabric::Tcp];
+        let outcome = |(fabric, tally): (&Fabric, &Tally)| Outcome {
+            runs: config.runs,
+            ..Outcome::of(self.subject(config, *fabric), &[rest.run(tally, lines)])
+        };
+        Ok(Report {
+            schema: SCHEMA,
+            results: fabrics.iter().zip(&tallies).map(outcome).collect(),
+            manifest: manifest(config, placement, &fabrics, lines),
+        })
+    }
+
+    /// Asks once by each session and by as many connections, each time after a pause.
+    fn wake(&mut self, [by_shm, by_tcp]: &mut [Tally; 2]) -> Result<(), BenchError> {
+        let clock = Stopwatch::start();
+        for session in &mut self.sessions {
+            sleep(APART);
+            let start_ns = clock.ns();
+            let value = session.get(KEY).map_err(|error| no_way(&error))?;
+            count(by_shm, value.as_deref(), start_ns, clock.ns());
+        }
+        for connection in self.connections.iter_mut().take(IDLE_SESSIONS) {
+            sleep(APART);
+            let start_ns = clock.ns();
+            let value = connection.get()?;
+            count(by_tcp, value.as_deref(), start_ns, clock.ns());
+        }
+        Ok(())
+    }
+
+    fn subject(&self, config: &Config, fabric: Fabric) -> Subject {
+        let tcp = fabric == Fabric::Tcp;
+        Subject {
+            system: "idle".to_owned(),
+            fabric: fabric.name().to_owned(),
+            server: Some(self.server.version.clone()),
+            workload: "first".to_owned(),
+            get_share: 1.0,
+            keys: 1,
+            key_bytes: KEY.len(),
+            value_bytes: VALUE.len(),
+            workers: self.server.workers,
+            clients: if tcp { IDLE_CONNECTIONS } else { IDLE_SESSIONS },
+            ..subject(config, fabric.word())
+        }
+    }
+}
+
+fn session(address: SocketAddr) -> Result<Client, BenchError> {
+    let options = Options {
+        window: WINDOW,
+        deadline: DEADLINE,
+        ..Options::default()
+    };
+    let mut client =
+        Client::connect_with(&address.to_string(), options).map_err(|error| no_way(&error))?;
+    client.set(KEY, VALUE).map_err(|error| no_way(&error))?;
+    let fallback = client.session().and_then(|session| session.fallback());
+    match fallback {
+        Some(reason) => Err(no_way(reason)),
+        None => Ok(client),
+    }
+}
+
+fn no_way(reason: &dyn std::fmt::Display) -> BenchError {
+    BenchError::NoWay {
+        fabric: Fabric::Shm,
+        reason: reason.to_string(),
+    }
+}
+
+/// A memcached connection, asked by hand.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn new(address: SocketAddr) -> Result<Self, BenchError> {
+        let connect = || {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(DEADLINE))?;
+            Ok(Self(BufReader::new(stream)))
+        };
+        connect().map_err(|error| DriveError::Io(error).into())
+    }
+
+    fn get(&mut self) -> Result<Option<Vec<u8>>, BenchError> {
+        let mut ask = || {
+            self.0
+                .get_mut()
+                .write_all(format!("get {KEY}\r\n").as_bytes())?;
+            let (mut line, mut value) = (String::new(), None);
+            while self.0.read_line(&mut line)? > 0 && line != "END\r\n" {
+                value = Some(line.trim_end().as_bytes().to_vec());
+                line.clear();
+            }
+            Ok(value)
+        };
+        ask().map_err(|error| DriveError::Io(error).into())
+    }
+}
+
+fn count(tally: &mut Tally, value: Option<&[u8]>, start_ns: u64, end_ns: u64) {
+    match value {
+        Some(VALUE) => tally.hits += 1,
+        Some(_) => tally.wrong_values += 1,
+        None => tally.misses += 1,
+    }
+    tally.latency(start_ns, end_ns);
+}
+
+/// What the rests took and cost.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    seconds: f64,
+    cpu_ns: Option<u64>,
+}
+
+impl Rest {
+    fn take(&mut self, seconds: f64, server: &Server) {
+        let cpu_ns = || server.cpu.as_ref()?.ns();
+        let (clock, before) = (Stopwatch::start(), cpu_ns());
+        sleep(Duration::from_secs_f64(seconds));
+        self.seconds += clock.ns() as f64 / 1e9;
+        if let (Some(before), Some(after)) = (before, cpu_ns()) {
+            *self.cpu_ns.get_or_insert(0) += after.saturating_sub(before);
+        }
+    }
+
+    fn run(&self, tally: &Tally, line_rtt_ns: BeforeAfter) -> Run {
+        let cpu_ms = |ns| ns as f64 / 1e6 / self.seconds * PER_S;
+        Run {
+            ops_per_s: tally.operations() as f64 / self.seconds,
+            hit_ratio: tally.hit_ratio(),
+            wrong_values: tally.wrong_values,
+            idle_cpu_ms: self.cpu_ns.map(cpu_ms),
+            line_rtt_ns,
+            latency_us: crate::report::Latency::of(tally.latencies()),
+            ..Run::default()
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "resting is what is measured")]
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
