@@ -72,6 +72,20 @@ impl Index {
         self.buckets.len() * WAYS
     }
 
+    /// Buckets of eight slots.
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Where the items of one bucket's entries are.
+    pub(crate) fn entries(&self, bucket: usize) -> impl Iterator<Item = Offset> {
+        let slots = self.buckets.get(bucket);
+        let entries = slots
+            .into_iter()
+            .flat_map(|slots| (0..WAYS).map(|way| slots.entry(way)));
+        entries.filter(|&(tag, _)| tag != 0).map(|(_, at)| at)
+    }
+
     /// Changes so far. While this stands, whatever was found is where it was.
     #[inline]
     pub(crate) fn edits(&self) -> u64 {

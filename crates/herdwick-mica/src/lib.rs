@@ -51,6 +51,7 @@ mod number;
 mod ops;
 mod request;
 mod room;
+mod scan;
 mod store;
 
 pub use clock::{Clock, Deadline, Second};

@@ -201,7 +201,7 @@ impl Store {
     }
 
     /// Notes the time, once a batch.
-    fn tick(&mut self, now: Second) {
+    pub(crate) fn tick(&mut self, now: Second) {
         self.now = now;
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;

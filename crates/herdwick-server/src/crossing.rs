@@ -1,11 +1,12 @@
 //! From one worker to the others: requests for a partition travel to its owner, as parcels.
 
 use herdwick_mem::spsc::{self, Consumer, Producer};
-use herdwick_mica::{Clock, Request, Store};
+use herdwick_mica::{Clock, Request};
 
 use crate::{
     parcel::{Order, Parcel, Scratch, Ticket},
     parking::Bell,
+    partition::Partition,
     tally::Tally,
     tcp::Answer,
 };
@@ -109,6 +110,25 @@ impl Crossing {
         Ok(self.links.len())
     }
 
+    /// Sends `order` to one worker, behind all requests sent to it before.
+    ///
+    /// # Errors
+    /// All parcels to it are under way.
+    pub(crate) fn order(
+        &mut self,
+        peer: usize,
+        order: Order,
+        ticket: Ticket,
+    ) -> Result<(), Exhausted> {
+        let link = &mut self.links[peer];
+        let mut parcel = link.free.pop().ok_or(Exhausted)?;
+        link.seal();
+        parcel.order = order;
+        parcel.tickets.push(ticket);
+        link.push(parcel);
+        Ok(())
+    }
+
     /// A parcel whose replies have come back, and who executed it. Give it to
     /// [`recycle`](Self::recycle).
     pub(crate) fn returned(&mut self) -> Option<(usize, Box<Parcel>)> {
@@ -136,7 +156,7 @@ impl Crossing {
     pub(crate) fn execute(
         &mut self,
         parcel: &mut Parcel,
-        store: &mut Store,
+        store: &mut Partition,
         clock: Clock,
         tally: &mut Tally,
     ) {

@@ -1,9 +1,9 @@
 use std::io;
 
-use herdwick_mica::{Clock, Store};
+use herdwick_mica::{Clock, Second};
 use mio::{Registry, Token, event::Event};
 
-use crate::{crossing::Crossing, tally::Tally};
+use crate::{crossing::Crossing, partition::Partition, tally::Tally};
 
 /// One way into a worker: sockets, or a fabric's request lines.
 ///
@@ -41,6 +41,11 @@ pub(crate) trait Front {
     /// Whether a draining front has finished.
     fn is_drained(&self) -> bool;
 
+    /// Lists its connections in the words of `stats conns`.
+    fn connections(&self, now: Second, out: &mut Vec<u8>) {
+        let _ = (now, out);
+    }
+
     /// What this front has dropped since the start, `(reason, count)`.
     fn drops(&self, into: &mut Vec<(&'static str, u64)>) {
         let _ = into;
@@ -52,7 +57,7 @@ pub(crate) struct Pass<'a> {
     /// The time, as the store counts it.
     pub(crate) clock: Clock,
     /// This worker's partition.
-    pub(crate) store: &'a mut Store,
+    pub(crate) store: &'a mut Partition,
     /// The way to the other partitions.
     pub(crate) crossing: &'a mut Crossing,
     /// This worker's counters.

@@ -1,8 +1,11 @@
 use std::ops::Range;
 
-use herdwick_mica::{Clock, Execute, KeyHash, Op, Put, Request, Second, Store};
+use herdwick_mica::{Clock, Execute, KeyHash, Op, Put, Request, Second};
 
 use crate::{
+    dump::Dump,
+    partition::Partition,
+    prefixes::Prefixes,
     recycle,
     tally::{Snapshot, Tally},
     tcp::{Answer, DEFERRED, Speaker},
@@ -31,6 +34,8 @@ pub(crate) struct Parcel {
     pub(crate) tickets: Vec<Ticket>,
     /// The answer to [`Order::Count`].
     pub(crate) snapshot: Option<Box<Snapshot>>,
+    /// The answer to [`Order::Prefixes`].
+    pub(crate) prefixes: Option<Box<Prefixes>>,
 }
 
 /// What the owner of the partition is to do.
@@ -47,6 +52,14 @@ pub(crate) enum Order {
     Reset,
     /// Move the clock: for tests.
     Warp(Warp),
+    /// Show some items; only the partition that it has come to.
+    Dump(Dump),
+    /// List the connections.
+    Connections,
+    /// Begin to count by prefix, or end.
+    Detail(bool),
+    /// Say what was counted by prefix.
+    Prefixes,
 }
 
 /// Whom a reply belongs to.
@@ -107,7 +120,7 @@ impl Parcel {
 
     pub(crate) fn execute(
         &mut self,
-        store: &mut Store,
+        store: &mut Partition,
         clock: Clock,
         tally: &mut Tally,
         scratch: &mut Scratch,
@@ -156,6 +169,11 @@ impl Parcel {
         })
     }
 
+    /// Where an order's answer goes.
+    pub(crate) fn text_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.replies
+    }
+
     pub(crate) fn text(&self) -> &[u8] {
         &self.replies
     }
@@ -186,6 +204,7 @@ impl Parcel {
         self.marks.clear();
         self.tickets.clear();
         self.snapshot = None;
+        self.prefixes = None;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     herd::HerdConfig,
     lease::{Closing, DeskConfig, Host, Office, WorkerEnd},
     parking::Bell,
+    partition::Partition,
     stopping::Stopping,
     tally::Tally,
     tcp::{Owners, Stream, TcpFront},
@@ -208,7 +209,7 @@ impl Server {
                     .map_err(refused("a front's sources"))?;
             }
             let worker = Worker {
-                store,
+                partition: Partition::new(store),
                 fronts,
                 crossing,
                 poll,

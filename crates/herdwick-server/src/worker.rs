@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use herdwick_mica::Store;
+use herdwick_mica::Clock;
 use mio::{Events, Poll};
 
 use crate::{
@@ -8,6 +8,7 @@ use crate::{
     front::{Activity, Front, Pass, Tokens},
     parcel::{Order, Parcel},
     parking::Bell,
+    partition::Partition,
     stopping::Stopping,
     tally::{Snapshot, Tally},
     time::Timer,
@@ -26,7 +27,7 @@ const PARCELS: usize = 16;
 
 /// One thread, one partition, and the ways into it.
 pub(crate) struct Worker {
-    pub(crate) store: Store,
+    pub(crate) partition: Partition,
     pub(crate) fronts: Vec<Box<dyn Front + Send>>,
     pub(crate) crossing: Crossing,
     pub(crate) poll: Poll,
@@ -92,7 +93,7 @@ impl Worker {
         }
         let mut pass = Pass {
             clock,
-            store: &mut self.store,
+            store: &mut self.partition,
             crossing: &mut self.crossing,
             tally: &mut self.tally,
             registry: self.poll.registry(),
@@ -117,28 +118,43 @@ impl Worker {
         match parcel.order {
             Order::Execute => {
                 self.crossing
-                    .execute(parcel, &mut self.store, clock, &mut self.tally);
+                    .execute(parcel, &mut self.partition, clock, &mut self.tally);
             }
-            Order::Flush(at) => self.store.flush(clock.second, at),
+            Order::Flush(at) => self.partition.store.flush(clock.second, at),
             Order::Warp(warp) => self.timer.warp(warp, now),
             Order::Reset => {
                 self.tally.reset();
-                self.store.reset_counters();
+                self.partition.reset();
             }
-            Order::Count => {
-                let mut snapshot = Snapshot {
-                    tally: self.tally,
-                    store: self.store.counters(),
-                    slots: self.store.slots() as u64,
-                    age: self.store.age(clock.second),
-                    drops: Vec::new(),
-                };
+            Order::Dump(mut dump) => {
+                dump.step(&mut self.partition.store, clock, parcel.text_mut());
+                parcel.order = Order::Dump(dump);
+            }
+            Order::Connections => {
                 for front in &self.fronts {
-                    front.drops(&mut snapshot.drops);
+                    front.connections(clock.second, parcel.text_mut());
                 }
-                parcel.snapshot = Some(Box::new(snapshot));
             }
+            Order::Detail(on) => self.partition.detail(on),
+            Order::Prefixes => parcel.prefixes = self.partition.counted().cloned().map(Box::new),
+            Order::Count => parcel.snapshot = Some(Box::new(self.snapshot(clock))),
         }
+    }
+
+    /// All that was counted here.
+    fn snapshot(&self, clock: Clock) -> Snapshot {
+        let store = &self.partition.store;
+        let mut snapshot = Snapshot {
+            tally: self.tally,
+            store: store.counters(),
+            slots: store.slots() as u64,
+            age: store.age(clock.second),
+            drops: Vec::new(),
+        };
+        for front in &self.fronts {
+            front.drops(&mut snapshot.drops);
+        }
+        snapshot
     }
 
     /// Takes readiness from the kernel.

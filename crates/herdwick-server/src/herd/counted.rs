@@ -1,10 +1,10 @@
-use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status, Store};
+use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
-use crate::tally::Tally;
+use crate::{partition::Partition, tally::Tally};
 
 /// A partition whose requests are counted in memcached's words as they are answered.
 pub(super) struct Counted<'a> {
-    pub(super) store: &'a mut Store,
+    pub(super) store: &'a mut Partition,
     pub(super) tally: &'a mut Tally,
 }
 

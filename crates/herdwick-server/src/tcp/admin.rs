@@ -1,15 +1,27 @@
 //! The commands of operators: what memcached's text protocol has beside requests for keys. The
 //! decoder gives them as lines it does not know.
 
-use herdwick_memcache::Keys;
+use herdwick_memcache::{Keys, text};
 
-use crate::{config::Offers, time::Warp};
+use crate::{
+    config::Offers,
+    dump::{Dump, Format},
+    time::Warp,
+};
 
 /// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admin {
     /// `debugtime`: moves every worker's clock.
     Warp(Warp),
+    /// `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
+    Dump(Dump),
+    /// `stats conns`.
+    Connections,
+    /// `stats detail on`, `stats detail off`.
+    Detail(bool),
+    /// `stats detail dump`.
+    Prefixes,
     /// A fixed answer.
     Say(&'static [u8]),
 }
@@ -32,12 +44,56 @@ impl Admin {
         }
         let admin = match &words[..count] {
             [b"debugtime", by] if offers.debug => warp(by),
-            [b"lru_crawler", rest @ ..] => crawler(rest),
+            [b"lru_crawler", rest @ ..] => crawler(rest, offers),
             [b"slabs", rest @ ..] => slabs(rest),
             [b"refresh_certs"] => Self::Say(b"Error TLS not enabled\r\n"),
             _ => return None,
         };
         Some(admin)
+    }
+
+    /// The same for what stands behind `stats`. memcached takes the beginning of a word for it.
+    pub(super) fn read_stats(line: Keys<'_>, offers: &Offers) -> Option<Self> {
+        let mut words = line;
+        let word = words.next()?;
+        // Those that come before it in memcached's order have the first letter for themselves.
+        if b"detail".starts_with(word) {
+            return Some(detail(words, offers));
+        }
+        if b"cachedump".starts_with(word) {
+            return Some(cachedump(words, offers));
+        }
+        b"conns".starts_with(word).then_some(Self::Connections)
+    }
+}
+
+fn detail(mut words: Keys<'_>, offers: &Offers) -> Admin {
+    if !offers.dump {
+        return Admin::Say(b"CLIENT_ERROR stats detail not allowed\r\n");
+    }
+    match words.next() {
+        Some(b"on") => Admin::Detail(true),
+        Some(b"off") => Admin::Detail(false),
+        Some(b"dump") => Admin::Prefixes,
+        _ => Admin::Say(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+    }
+}
+
+/// memcached's classes of slabs; the log is the first.
+const CLASSES_MAX: u32 = 64;
+
+fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
+    if !offers.dump {
+        return Admin::Say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+    }
+    let (Some(class), Some(limit)) = (words.next(), words.next()) else {
+        return Admin::Say(b"CLIENT_ERROR bad command line\r\n");
+    };
+    match (unsigned(class), unsigned(limit)) {
+        (Some(CLASSES_MAX..), Some(_)) => Admin::Say(b"CLIENT_ERROR Illegal slab id\r\n"),
+        (Some(1), Some(limit)) => Admin::Dump(Dump::of_items(limit)),
+        (Some(_), Some(_)) => Admin::Say(text::END),
+        _ => FORMAT,
     }
 }
 
@@ -52,8 +108,15 @@ fn warp(by: &[u8]) -> Admin {
     }
 }
 
-fn crawler(words: &[&[u8]]) -> Admin {
+fn crawler(words: &[&[u8]], offers: &Offers) -> Admin {
     match words {
+        [b"metadump", _] if !offers.dump => Admin::Say(b"ERROR metadump not allowed\r\n"),
+        [b"mgdump", _] if !offers.dump => Admin::Say(b"ERROR key dump not allowed\r\n"),
+        [b"metadump" | b"mgdump", classes] if !is_there(classes) => {
+            Admin::Say(b"BADCLASS invalid class id\r\n")
+        }
+        [b"metadump", _] => Admin::Dump(Dump::new(Format::Metadump)),
+        [b"mgdump", _] => Admin::Dump(Dump::new(Format::Mgdump)),
         [b"enable"] => Admin::Say(b"ERROR failed to start lru crawler thread\r\n"),
         [b"disable"] => Admin::Say(b"OK\r\n"),
         [b"crawl", _] => Admin::Say(b"CLIENT_ERROR lru crawler disabled\r\n"),
@@ -63,6 +126,11 @@ fn crawler(words: &[&[u8]]) -> Admin {
         },
         _ => ERROR,
     }
+}
+
+/// Whether the log is among these classes.
+fn is_there(classes: &[u8]) -> bool {
+    matches!(classes, b"all" | b"hash") || classes.split(|&byte| byte == b',').any(|id| id == b"1")
 }
 
 fn slabs(words: &[&[u8]]) -> Admin {

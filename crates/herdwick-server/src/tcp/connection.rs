@@ -9,7 +9,7 @@ use super::{
     run::{Cursor, Progress},
     stream::Stream,
 };
-use crate::tally::Tally;
+use crate::{dump::Dump, tally::Tally};
 
 /// The first byte of memcached's binary protocol, which is not spoken here.
 const BINARY_MAGIC: u8 = 0x80;
@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     swallow: u64,
     /// What other workers are doing for it; nothing else happens meanwhile.
     pub(crate) gather: Option<Gather>,
+    /// A dump that goes on before the next command.
+    pub(crate) dump: Option<Dump>,
     /// In the list of those to be served.
     pub(crate) queued: bool,
     /// A read may find something.
@@ -71,6 +73,7 @@ impl Connection {
             need: 1,
             swallow: 0,
             gather: None,
+            dump: None,
             queued: false,
             readable: true,
             half_closed: false,
@@ -146,7 +149,9 @@ impl Connection {
     /// Whether there is input that has not been looked at.
     pub(crate) fn has_work(&self) -> bool {
         let here = self.input.data().len();
-        self.cursor.rest.is_some() || here > 0 && (self.swallow > 0 || here >= self.need)
+        self.dump.is_some()
+            || self.cursor.rest.is_some()
+            || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
     /// Whether the peer owes the rest of a command.

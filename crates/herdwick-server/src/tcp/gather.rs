@@ -7,7 +7,12 @@ use super::{
     protocol::OUTPUT_BYTES,
     run::{Cursor, Point, Progress},
 };
-use crate::tally::Snapshot;
+use crate::{
+    dump::Dump,
+    parcel::{Order, Parcel},
+    prefixes::Prefixes,
+    tally::Snapshot,
+};
 
 /// A round of one connection that other workers take part in: its replies, until the last is in.
 pub(crate) struct Gather {
@@ -25,12 +30,44 @@ pub(crate) enum Purpose {
         /// Say nothing.
         noreply: bool,
     },
+    /// A step of a dump: where it has come, and what it shows.
+    Dump { dump: Dump, text: Vec<u8> },
+    /// Every worker's lines.
+    Lines(Vec<u8>),
+    /// Every worker's counts by prefix.
+    Prefixes(Box<Prefixes>),
     /// Every worker's counters.
     Count {
         topic: Topic,
         clock: Clock,
         sum: Box<Snapshot>,
     },
+}
+
+impl Purpose {
+    /// Takes what a worker has answered to an order.
+    pub(crate) fn take(&mut self, parcel: &mut Parcel) {
+        match self {
+            Self::Count { sum, .. } => {
+                if let Some(part) = &parcel.snapshot {
+                    sum.add(part);
+                }
+            }
+            Self::Dump { dump, text } => {
+                if let Order::Dump(stepped) = parcel.order {
+                    *dump = stepped;
+                }
+                std::mem::swap(text, parcel.text_mut());
+            }
+            Self::Lines(lines) => lines.extend_from_slice(parcel.text()),
+            Self::Prefixes(sum) => {
+                if let Some(part) = &parcel.prefixes {
+                    sum.add(part);
+                }
+            }
+            Self::Replies(_) | Self::Consent { .. } => {}
+        }
+    }
 }
 
 /// Which statistics were asked for.

@@ -12,6 +12,7 @@ use super::{
     service::{Round, Service},
 };
 use crate::{
+    dump::Dump,
     facts::VERSION,
     front::Pass,
     parcel::{Order, Ticket},
@@ -21,6 +22,8 @@ use crate::{
 pub(super) enum Begun {
     /// Answered: the connection goes on behind it.
     Said { used: usize, swallow: u64 },
+    /// To be shown step by step.
+    Dump { used: usize, dump: Dump },
     /// Given to all workers.
     Away { used: usize, gather: Gather },
     /// All parcels to some worker are under way.
@@ -64,6 +67,11 @@ pub(super) fn begin(
         {
             administer(service, output, admin, used, ticket, pass)
         }
+        Command::Stats(words)
+            if let Some(admin) = Admin::read_stats(words, &service.facts.settings.offers) =>
+        {
+            administer(service, output, admin, used, ticket, pass)
+        }
         Command::Stats(words) if let Some(topic) = Topic::of(words) => {
             stats(topic, used, ticket, pass)
         }
@@ -84,17 +92,23 @@ fn administer(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    match admin {
-        Admin::Warp(warp) => {
-            let noreply = false;
-            let purpose = Purpose::Consent { noreply };
-            broadcast(Order::Warp(warp), purpose, used, ticket, pass)
+    let consent = Purpose::Consent { noreply: false };
+    let (order, purpose) = match admin {
+        Admin::Warp(warp) => (Order::Warp(warp), consent),
+        Admin::Detail(on) => (Order::Detail(on), consent),
+        Admin::Prefixes => (Order::Prefixes, Purpose::Prefixes(Box::default())),
+        Admin::Connections => (Order::Connections, Purpose::Lines(Vec::new())),
+        Admin::Dump(dump) => {
+            let out = output.buffer(&mut service.pool);
+            out.extend_from_slice(dump.opening());
+            return Begun::Dump { used, dump };
         }
         Admin::Say(line) => {
             output.buffer(&mut service.pool).extend_from_slice(line);
-            Begun::Said { used, swallow: 0 }
+            return Begun::Said { used, swallow: 0 };
         }
-    }
+    };
+    broadcast(order, purpose, used, ticket, pass)
 }
 
 /// Asks the process to end, if it has said how; hangs up, as memcached does.
@@ -245,6 +259,11 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
             connection.advance(Progress::past(used));
             connection.gather = Some(gather);
             Round::Away
+        }
+        Begun::Dump { used, dump } => {
+            connection.advance(Progress::past(used));
+            connection.dump = Some(dump);
+            Round::Done
         }
         Begun::Starved => Round::Starved,
         Begun::Hungry => {

@@ -7,6 +7,7 @@ mod gate;
 mod gather;
 mod immediate;
 mod keys;
+mod listing;
 mod protocol;
 mod pulse;
 mod run;
@@ -17,6 +18,7 @@ use std::{collections::VecDeque, io, sync::Arc};
 
 use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+use herdwick_mica::Second;
 use mio::{Registry, event::Event};
 
 pub(crate) use gather::Topic;
@@ -157,12 +159,8 @@ impl TcpFront {
     /// Hands out the replies of a parcel that has come back.
     fn deliver(&mut self, parcel: &mut Parcel) {
         if parcel.is_barrier() {
-            for &ticket in &parcel.tickets {
-                self.arrive(ticket, |purpose| {
-                    if let (Purpose::Count { sum, .. }, Some(part)) = (purpose, &parcel.snapshot) {
-                        sum.add(part);
-                    }
-                });
+            for ticket in std::mem::take(&mut parcel.tickets) {
+                self.arrive(ticket, |purpose| purpose.take(parcel));
             }
             return;
         }
@@ -311,6 +309,12 @@ impl Front for TcpFront {
 
     fn arm(&mut self) -> bool {
         self.queue.is_empty() && self.intake.is_empty()
+    }
+
+    fn connections(&self, now: Second, out: &mut Vec<u8>) {
+        for connection in self.connections.iter().flatten() {
+            listing::say(connection, now.0, out);
+        }
     }
 
     fn drain(&mut self) {

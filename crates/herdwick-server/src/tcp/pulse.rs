@@ -168,6 +168,10 @@ impl Watch {
         if pulse.is_overdue(now, self.patience.request.as_secs()) {
             return Some(Closed::HalfSent);
         }
+        let seconds = self.patience.request.as_secs();
+        if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
+            return Some(Closed::Stalled);
+        }
         let idle = self.patience.idle?.as_secs();
         let quiet = connection.gather.is_none();
         (quiet && u64::from(pulse.idle(now)) > idle).then_some(Closed::Idle)

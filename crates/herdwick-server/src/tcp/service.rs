@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use herdwick_memcache::text;
 use herdwick_mica::{Execute, Request};
 
 use super::{
@@ -11,7 +12,14 @@ use super::{
     protocol::{Answer, DEFERRED, Speaker},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
 };
-use crate::{facts::Facts, front::Pass, parcel::Ticket, recycle, tally::Tally};
+use crate::{
+    dump::Dump,
+    facts::Facts,
+    front::Pass,
+    parcel::{Order, Ticket},
+    recycle,
+    tally::Tally,
+};
 
 /// Serves connections, one round at a time: reads a run of requests, executes it here or sends
 /// parts of it away, and says the replies.
@@ -112,6 +120,9 @@ impl Service {
         }
         if connection.output.is_full() {
             return Round::Full;
+        }
+        if let Some(dump) = connection.dump {
+            return go_on(connection, dump, ticket, pass);
         }
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
@@ -247,12 +258,47 @@ impl Service {
                 }
             }
             Purpose::Consent { noreply: false } => {
-                out.extend_from_slice(herdwick_memcache::text::OK);
+                out.extend_from_slice(text::OK);
             }
             Purpose::Consent { noreply: true } => {}
+            Purpose::Dump { dump, text } => {
+                out.extend_from_slice(&text);
+                connection.dump = dump.onward(self.owners.workers);
+                if connection.dump.is_none() {
+                    out.extend_from_slice(dump.ending());
+                }
+            }
+            Purpose::Lines(lines) => {
+                out.extend_from_slice(&lines);
+                out.extend_from_slice(text::END);
+            }
+            Purpose::Prefixes(prefixes) => {
+                prefixes.say(out);
+                out.extend_from_slice(text::END);
+            }
             Purpose::Count { topic, clock, sum } => self.facts.say(topic, clock, &sum, out),
         }
     }
+}
+
+/// The next step of a dump.
+fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pass<'_>) -> Round {
+    if pass
+        .crossing
+        .order(dump.worker, Order::Dump(dump), ticket)
+        .is_err()
+    {
+        pass.tally.parcels_exhausted += 1;
+        return Round::Starved;
+    }
+    connection.gather = Some(Gather {
+        outstanding: 1,
+        purpose: Purpose::Dump {
+            dump,
+            text: Vec::new(),
+        },
+    });
+    Round::Away
 }
 
 /// Puts the requests for others into parcels; returns how many requests, from the first, go ahead,

@@ -1,0 +1,161 @@
+//! Every key, for operators: `lru_crawler metadump` and `mgdump`, `stats cachedump`. A dump goes
+//! through the partitions a few buckets at a time, as fast as its reader reads.
+
+use std::io::Write;
+
+use herdwick_memcache::{meta::base64, text};
+use herdwick_mica::{Clock, Deadline, Item, Store};
+
+/// Buckets looked at in one step: some 50 us of a worker's time.
+const BUCKETS_PER_STEP: usize = 256;
+/// Text beyond which a step ends.
+const STEP_BYTES: usize = 32 << 10;
+/// memcached's bound of a `cachedump`.
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+
+/// How items are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Metadump,
+    Mgdump,
+    Cachedump,
+}
+
+/// How far a dump has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dump {
+    format: Format,
+    /// The partition at hand.
+    pub(crate) worker: usize,
+    bucket: usize,
+    /// The partition at hand has no more.
+    done: bool,
+    items_left: u32,
+    bytes_left: usize,
+}
+
+impl Dump {
+    pub(crate) fn new(format: Format) -> Self {
+        Self {
+            format,
+            worker: 0,
+            bucket: 0,
+            done: false,
+            items_left: u32::MAX,
+            bytes_left: usize::MAX,
+        }
+    }
+
+    /// A `cachedump` of at most `items`; 0: of all that memcached would show.
+    pub(crate) fn of_items(items: u32) -> Self {
+        Self {
+            items_left: if items == 0 { u32::MAX } else { items },
+            bytes_left: CACHEDUMP_BYTES_MAX,
+            ..Self::new(Format::Cachedump)
+        }
+    }
+
+    /// What stands before the first item.
+    pub(crate) fn opening(self) -> &'static [u8] {
+        match self.format {
+            Format::Metadump | Format::Mgdump => text::OK,
+            Format::Cachedump => &[],
+        }
+    }
+
+    /// What stands behind the last item.
+    pub(crate) fn ending(self) -> &'static [u8] {
+        match self.format {
+            Format::Metadump | Format::Cachedump => text::END,
+            Format::Mgdump => b"EN\r\n",
+        }
+    }
+
+    /// The owner's step: shows some items of its partition.
+    pub(crate) fn step(&mut self, store: &mut Store, clock: Clock, out: &mut Vec<u8>) {
+        let end = store.buckets().min(self.bucket + BUCKETS_PER_STEP);
+        while self.bucket < end && out.len() < STEP_BYTES {
+            store.scan(clock.second, self.bucket, |key, item, bytes| {
+                let from = out.len();
+                if self.items_left > 0 && out.len() < self.bytes_left {
+                    self.items_left -= 1;
+                    show(self.format, clock, key, item, bytes, out);
+                }
+                self.bytes_left -= (out.len() - from).min(self.bytes_left);
+            });
+            self.bucket += 1;
+        }
+        self.done = self.bucket == store.buckets();
+    }
+
+    /// The asker's step: where to go on, of so many partitions; `None` at the end.
+    pub(crate) fn onward(mut self, workers: usize) -> Option<Self> {
+        if self.items_left == 0 || self.bytes_left == 0 {
+            return None;
+        }
+        if self.done {
+            self.worker += 1;
+            self.bucket = 0;
+            self.done = false;
+        }
+        (self.worker < workers).then_some(self)
+    }
+}
+
+fn show(
+    format: Format,
+    clock: Clock,
+    key: &[u8],
+    item: &Item<'_>,
+    bytes: usize,
+    out: &mut Vec<u8>,
+) {
+    let unix = |second: u32| clock.epoch_unix + u64::from(second);
+    let expires = (item.deadline != Deadline::NEVER).then(|| unix(item.deadline.0));
+    match format {
+        Format::Metadump => {
+            out.extend_from_slice(b"key=");
+            uri(key, out);
+            match expires {
+                Some(at) => write!(out, " exp={at}"),
+                None => write!(out, " exp=-1"),
+            }
+            .expect("a Vec takes every write");
+            let (used, cas) = (unix(item.last_access.0), item.version);
+            let fetched = if item.fetched { "yes" } else { "no" };
+            let flags = item.flags;
+            writeln!(
+                out,
+                " la={used} cas={cas} fetch={fetched} cls=1 size={bytes} flags={flags} "
+            )
+        }
+        Format::Mgdump => {
+            out.extend_from_slice(b"mg ");
+            if key.iter().all(u8::is_ascii_graphic) {
+                out.extend_from_slice(key);
+                writeln!(out, "\r")
+            } else {
+                base64::encode(key, out);
+                writeln!(out, " b\r")
+            }
+        }
+        Format::Cachedump => {
+            out.extend_from_slice(b"ITEM ");
+            out.extend_from_slice(key);
+            let (len, at) = (item.value.len(), expires.unwrap_or(0));
+            writeln!(out, " [{len} b; {at} s]\r")
+        }
+    }
+    .expect("a Vec takes every write");
+}
+
+/// As memcached spells a key in a URI.
+fn uri(key: &[u8], out: &mut Vec<u8>) {
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            write!(out, "%{byte:02X}").expect("a Vec takes every write");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What operators ask for beside the data: dumps, lists, counts by prefix, the clock.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use common::{Memcached, Peer, connect, line, ours, shown, with};
+use herdwick_server::{Config, Offers, Server, ShutdownHook};
+
+fn ask(peer: &dyn Peer, question: &str) -> String {
+    String::from_utf8(peer.say(&[question.as_bytes()])).unwrap()
+}
+
+fn offering(offers: Offers) -> Server {
+    with(Config {
+        workers: Some(3),
+        offers,
+        ..Config::local()
+    })
+}
+
+/// Sets that store `count` keys.
+fn sets(count: usize) -> String {
+    (0..count)
+        .map(|n| format!("set a:{n} 7 0 3 noreply\r\nabc\r\n"))
+        .collect()
+}
+
+fn keys<'a>(text: &'a str, before: &str, after: char) -> BTreeSet<&'a str> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix(before));
+    lines.filter_map(|rest| rest.split(after).next()).collect()
+}
+
+/// A dump shows every key once, in memcached's words, and the connection goes on behind it.
+#[test]
+fn dumps_show_every_key() {
+    let server = ours(3);
+    ask(
+        &server,
+        &(sets(3000) + "get a:1\r\nset gone 0 -1 1\r\n1\r\nset c:\x01 0 0 1\r\n1\r\n"),
+    );
+    let said = ask(&server, "lru_crawler metadump all\r\nversion\r\n");
+    let body = said.strip_prefix("OK\r\n").unwrap();
+    let (body, rest) = body.split_once("END\r\n").unwrap();
+    assert!(rest.starts_with("VERSION"));
+    assert_eq!(body.lines().count(), 3001);
+    let found = keys(body, "key=", ' ');
+    assert_eq!(found.len(), 3001);
+    assert!(found.contains("a%3A2999") && found.contains("c%3A%01"));
+    let read = body
+        .lines()
+        .find(|line| line.starts_with("key=a%3A1 "))
+        .unwrap();
+    assert!(
+        read.contains(" exp=-1 la=") && read.contains(" fetch=yes cls=1 size=40 flags=7 "),
+        "{read}"
+    );
+
+    let said = ask(&server, "lru_crawler mgdump hash\r\n");
+    assert!(said.ends_with("\r\nEN\r\n"));
+    let found = keys(&said, "mg ", '\r');
+    assert_eq!(found.len(), 3001);
+    assert!(found.contains("a:0") && found.contains("YzoB b"));
+
+    let said = ask(&server, "stats cachedump 1 10\r\nstats cachedump 2 10\r\n");
+    assert!(said.ends_with("END\r\nEND\r\n"));
+    assert_eq!(
+        said.lines()
+            .filter(|line| line.contains(" [3 b; 0 s]"))
+            .count(),
+        10
+    );
+}
+
+/// What a stock memcached says to the same lines.
+#[test]
+fn odd_questions_are_answered_as_memcached_answers_them() {
+    let server = ours(2);
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    for question in [
+        "stats cachedump\r\n",
+        "stats cachedump 1\r\n",
+        "stats cachedump x y\r\n",
+        "stats cachedump 64 1\r\n",
+        "stats cachedump 3 0\r\n",
+        "stats detail\r\n",
+        "stats detail x\r\n",
+        "stats detail on\r\nset a:b 0 0 1\r\n1\r\nget a:b a:c none\r\ndelete a:b\r\nincr a:b 1\r\nstats detail dump\r\nstats detail off\r\nget a:b\r\nstats detail on\r\nstats detail dump\r\nstats reset\r\nstats detail dump\r\n",
+        "stats foo\r\n",
+        "stats sizes\r\n",
+        "refresh_certs\r\n",
+        "slabs automove\r\n",
+        "lru_crawler crawl\r\n",
+        "cache_memlimit 4\r\n",
+        "cache_memlimit x\r\n",
+    ] {
+        assert_eq!(ask(&server, question), ask(&oracle, question), "{question}");
+    }
+}
+
+/// Observed on a memcached whose crawler is on.
+#[test]
+fn dumps_of_classes_that_are_not() {
+    let server = ours(2);
+    for (question, answer) in [
+        ("lru_crawler metadump\r\n", "ERROR\r\n"),
+        (
+            "lru_crawler metadump 77\r\n",
+            "BADCLASS invalid class id\r\n",
+        ),
+        (
+            "lru_crawler metadump foo\r\n",
+            "BADCLASS invalid class id\r\n",
+        ),
+        ("lru_crawler metadump 1 2\r\n", "ERROR\r\n"),
+        ("lru_crawler mgdump 1\r\n", "OK\r\nEN\r\n"),
+    ] {
+        assert_eq!(ask(&server, question), answer, "{question}");
+    }
+}
+
+/// M48: a million prefixes are not all counted.
+#[test]
+fn m48_prefixes_are_capped() {
+    let server = ours(2);
+    ask(&server, "stats detail on\r\n");
+    for round in 0..20 {
+        let gets: String = (0..5000)
+            .map(|n| format!("get {round}-{n}:x\r\n"))
+            .collect();
+        ask(&server, &gets);
+    }
+    let said = ask(&server, "stats detail dump\r\n");
+    let count = said
+        .lines()
+        .filter(|line| line.ends_with(" get 1 hit 0 set 0 del 0"))
+        .count();
+    assert_eq!(count, 2 * 4096);
+}
+
+#[test]
+fn what_shows_keys_can_be_forbidden() {
+    let server = offering(Offers {
+        dump: false,
+        flush: false,
+        ..Offers::default()
+    });
+    for (question, answer) in [
+        (
+            "lru_crawler metadump all\r\n",
+            "ERROR metadump not allowed\r\n",
+        ),
+        (
+            "lru_crawler mgdump all\r\n",
+            "ERROR key dump not allowed\r\n",
+        ),
+        (
+            "stats cachedump 1 1\r\n",
+            "CLIENT_ERROR stats cachedump not allowed\r\n",
+        ),
+        (
+            "stats detail on\r\n",
+            "CLIENT_ERROR stats detail not allowed\r\n",
+        ),
+        ("flush_all\r\n", "CLIENT_ERROR flush_all not allowed\r\n"),
+        ("flush_all noreply\r\nversion x\r\n", "VERSION"),
+    ] {
+        let said = ask(&server, question);
+        assert!(said.starts_with(answer), "{question}: {said}");
+    }
+}
+
+#[test]
+fn connections_are_listed() {
+    let server = ours(2);
+    let mut held = connect(&server);
+    held.write_all(b"version\r\nset x 0 0 10\r\nabc").unwrap();
+    assert!(line(&held).starts_with("VERSION"));
+    let said = ask(&server, "stats conns\r\n");
+    let own = held.local_addr().unwrap();
+    let number = said.lines().find_map(|line| {
+        line.strip_prefix("STAT ")?
+            .strip_suffix(&format!(":addr tcp:{own}"))
+    });
+    let number = number.unwrap_or_else(|| panic!("{own} in {said}"));
+    for fact in [
+        "state conn_nread".to_owned(),
+        "secs_since_last_cmd 0".to_owned(),
+        format!("listen_addr tcp:{}", server.address()),
+    ] {
+        assert!(
+            said.contains(&format!("STAT {number}:{fact}\r\n")),
+            "{fact} in {said}"
+        );
+    }
+    assert_eq!(said.matches(":addr tcp:").count(), 2);
+}
+
+/// The flush is due when its second comes, whatever comes between; what is stored later stays.
+#[test]
+fn a_delayed_flush_waits_for_its_time() {
+    let server = offering(Offers {
+        debug: true,
+        ..Offers::default()
+    });
+    let all: String = (0..20).map(|n| format!(" a:{n}")).collect();
+    let present = |server: &Server| {
+        ask(server, &format!("get{all}\r\n"))
+            .matches("VALUE")
+            .count()
+    };
+    ask(&server, &(sets(20) + "flush_all 10\r\n"));
+    ask(&server, "debugtime p\r\ndebugtime 9\r\n");
+    assert_eq!(present(&server), 20);
+    ask(&server, "debugtime 3\r\n");
+    assert_eq!(present(&server), 0);
+    ask(&server, &sets(20));
+    ask(&server, "debugtime 100\r\n");
+    assert_eq!(present(&server), 20);
+    let unix = ask(&server, "stats\r\n");
+    let unix = unix
+        .lines()
+        .find_map(|line| line.strip_prefix("STAT time "))
+        .unwrap();
+    let unix: u64 = unix.parse().unwrap();
+    ask(&server, &format!("flush_all {}\r\n", unix + 50));
+    assert_eq!(present(&server), 20);
+    ask(&server, "debugtime 51\r\n");
+    assert_eq!(present(&server), 0, "an absolute time");
+}
+
+#[test]
+fn shutdown_calls_who_asked_for_it() {
+    let called = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&called);
+    let server = with(Config {
+        shutdown: Some(ShutdownHook::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })),
+        ..Config::local()
+    });
+    assert_eq!(ask(&server, "shutdown\r\nversion\r\n"), "");
+    assert_eq!(called.load(Ordering::Relaxed), 1);
+}
+
+/// M47: who asks for everything and does not read holds little, and is given up in the end.
+#[test]
+fn m47_a_dump_that_is_not_read_ends() {
+    let server = with(Config {
+        workers: Some(2),
+        memory_bytes: 256 << 20,
+        offers: Offers {
+            debug: true,
+            ..Offers::default()
+        },
+        ..Config::local()
+    });
+    for round in 0..40 {
+        let sets: String = (0..5000)
+            .map(|n| format!("set {}{round}-{n} 0 0 0 noreply\r\n\r\n", "k".repeat(200)))
+            .collect();
+        ask(&server, &sets);
+    }
+    let mut idle = connect(&server);
+    idle.write_all(b"lru_crawler metadump all\r\n").unwrap();
+    let mut first = [0; 4];
+    idle.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"OK\r\n");
+    // It goes on until the sockets are full, which takes as long as it takes.
+    let given_up = (0..500).any(|_| {
+        ask(&server, "debugtime 31\r\n");
+        ask(&server, "stats\r\n").contains("STAT closed_stalled 1\r\n")
+    });
+    assert!(given_up);
+    let mut rest = Vec::new();
+    let _ = idle.read_to_end(&mut rest);
+    assert!(
+        !rest.ends_with(b"END\r\n"),
+        "{}",
+        shown(&rest[rest.len() - 100..])
+    );
+}
