@@ -258,6 +258,11 @@ impl Clock {
     pub(crate) fn now(&self) -> Duration {
         self.0.elapsed()
     }
+
+    /// Panics when what is waited for is not coming any more.
+    pub(crate) fn hurry(&self, what: &str) {
+        assert!(self.now() < PATIENCE, "waited for {what}");
+    }
 }
 
 /// xorshift64*: instants and sizes, the same in every run.

@@ -1,15 +1,11 @@
 //! What a client may write into its request lines.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
-
 use herdwick_mem::Words;
 
 use crate::{
     KEPT, Siege, WINDOW, WORKERS,
-    common::{Chance, value},
+    common::{Chance, Clock, value},
+    meanwhile,
     raw::{
         ADD, Ask, BAD_KEY, BAD_REQUEST, CONTROL_WORD, DONE, GET, HAS_ATTR, LINE_WORDS, Lane,
         NOT_FOUND, OVERFLOW, OVERFLOW_BYTES, SET, WRONG_PARTITION,
@@ -30,28 +26,24 @@ fn r01_random_words_everywhere_are_counted() {
         .iter()
         .map(|lane| (lane.up.clone(), lane.slot_word(0)))
         .collect();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut chance = Chance::new(1);
-            while !done.load(Ordering::Relaxed) {
-                let (up, lines) = &memory[chance.below(WORKERS)];
-                let control = chance.below(WINDOW) * LINE_WORDS + CONTROL_WORD;
-                let (word, value) = match chance.below(4) {
-                    0 => (chance.below(up.count()), chance.next()),
-                    1 => (lines + chance.below(WINDOW * LINE_WORDS), chance.next()),
-                    _ => (lines + control, likely(&mut chance, epoch)),
-                };
-                up.store_release(word, value);
-            }
-        });
+    let mut chance = Chance::new(1);
+    let scribble = || {
+        let (up, lines) = &memory[chance.below(WORKERS)];
+        let control = chance.below(WINDOW) * LINE_WORDS + CONTROL_WORD;
+        let (word, value) = match chance.below(4) {
+            0 => (chance.below(up.count()), chance.next()),
+            1 => (lines + chance.below(WINDOW * LINE_WORDS), chance.next()),
+            _ => (lines + control, likely(&mut chance, epoch)),
+        };
+        up.store_release(word, value);
+    };
+    meanwhile(scribble, || {
         for _ in 0..20 {
             siege.survives();
         }
         for name in ["stale_epoch", "out_of_window", "bad_opcode", "bad_reserved"] {
             siege.until_stat(name, 10);
         }
-        done.store(true, Ordering::Relaxed);
     });
     siege.survives();
 }
@@ -107,12 +99,15 @@ fn r03_a_header_flipped_while_it_is_read_is_read_once() {
     };
     let get = siege.raw.get(&key);
     let (mut done, mut refused) = (0, 0);
-    while done < 500 || refused < 500 {
+    let clock = Clock::start();
+    while done < 200 || refused < 200 {
+        clock.hurry("both headers to be met");
         let lane = &mut siege.raw.lanes[0];
         let sequence = lane.submit(&short);
         let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
         let mut pair = [&long, &short];
         let reply = loop {
+            clock.hurry("a reply");
             for attempt in [0, 1] {
                 for ask in pair {
                     let control = lane.control(ask, sequence, attempt);
@@ -145,20 +140,19 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
     let ask = siege.raw.set(&key, &[b'v'; 700]);
     let lane = &siege.raw.lanes[0];
     let word = (lane.overflow + 600) / 8;
-    let (up, done) = (lane.up.clone(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                up.store(word, u64::from_le_bytes([b'V'; 8]));
-                up.store(word, u64::from_le_bytes([b'v'; 8]));
-            }
-        });
-        let (mut torn, mut stored) = (0, 0);
+    let up = lane.up.clone();
+    let flicker = || {
+        up.store(word, u64::from_le_bytes([b'V'; 8]));
+        up.store(word, u64::from_le_bytes([b'v'; 8]));
+    };
+    meanwhile(flicker, || {
+        let (mut torn, mut stored, clock) = (0, 0, Clock::start());
         while torn < 100 || stored < 100 {
             let lane = &mut siege.raw.lanes[0];
             let sequence = lane.submit_overflow(&ask, crc32c::crc32c(&ask.body));
             // Torn, it is not answered; another attempt may be.
             for attempt in 1.. {
+                clock.hurry("a whole one, and torn ones");
                 match lane.poll() {
                     Some(reply) if reply.sequence == sequence => break,
                     _ => lane.retry(sequence, attempt),
@@ -168,7 +162,6 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
             stored += 1;
             torn = siege.stat("torn_overflow");
         }
-        done.store(true, Ordering::Relaxed);
     });
     siege.survives();
 }
@@ -413,7 +406,9 @@ fn r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once() {
 fn rewritten_until_answered(lane: &mut Lane, ask: &Ask) -> u64 {
     let sequence = lane.submit(ask);
     let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
+    let clock = Clock::start();
     loop {
+        clock.hurry("a reply");
         for attempt in [0, 1, 2] {
             lane.up.store_release(at, 0);
             let control = lane.control(ask, sequence, attempt);

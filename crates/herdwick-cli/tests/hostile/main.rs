@@ -38,7 +38,12 @@ mod lines;
 mod memory;
 mod raw;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use common::{Clock, Folder, PATIENCE, Server, Steady, is_whole, value};
 use raw::Raw;
@@ -122,6 +127,26 @@ impl Siege {
             );
         }
     }
+}
+
+/// Does `busy` over and over on another thread, until `work` is done or fails.
+fn meanwhile(mut busy: impl FnMut() + Send, work: impl FnOnce()) {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                busy();
+            }
+        });
+        work();
+    });
 }
 
 /// Each row of the table names tests that there are.

@@ -1,10 +1,6 @@
 //! What a client may do with the files that it maps.
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::os::fd::{AsFd, OwnedFd};
 
 use herdwick_mem::{Access, Mapping, Span, Words};
 use rustix::{
@@ -16,6 +12,7 @@ use rustix::{
 use crate::{
     Siege, WINDOW,
     common::{Chance, settle},
+    meanwhile,
     raw::{DONE, Lane, REGION_WORDS, REGIONS, REGIONS_WORD, ROOMY, Raw, Shape, Step},
 };
 
@@ -109,9 +106,10 @@ fn add_without_listening(siege: &mut Siege, raw: &mut Raw, laps: usize) {
             lane.submit(&ask);
         }
         let number = (lap * WINDOW).to_string().into_bytes();
-        while siege.get(b"key") != Some(number.clone()) {
+        siege.until("the additions", |siege| {
             siege.steady.check();
-        }
+            siege.get(b"key") == Some(number.clone())
+        });
     }
 }
 
@@ -157,18 +155,14 @@ fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
         .iter()
         .map(|lane| (lane.up.clone(), lane.heads()))
         .collect();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut chance = Chance::new(18);
-            while !done.load(Ordering::Relaxed) {
-                for (up, heads) in &memory {
-                    up.store_release(heads[chance.below(2)], chance.next());
-                }
-            }
-        });
+    let mut chance = Chance::new(18);
+    let scribble = || {
+        for (up, heads) in &memory {
+            up.store_release(heads[chance.below(2)], chance.next());
+        }
+    };
+    meanwhile(scribble, || {
         add_without_listening(&mut siege, &mut liar, 40);
-        done.store(true, Ordering::Relaxed);
     });
     assert!(siege.stat("drop_ring_counter") > 0);
     siege.survives();
