@@ -8,7 +8,7 @@ use crate::{
     meanwhile,
     raw::{
         ADD, Ask, BAD_KEY, BAD_REQUEST, CONTROL_WORD, DONE, GET, HAS_ATTR, LINE_WORDS, Lane,
-        NOT_FOUND, OVERFLOW, OVERFLOW_BYTES, SET, WRONG_PARTITION,
+        NOT_FOUND, OVERFLOW, OVERFLOW_BYTES, Reply, SET, WRONG_PARTITION,
     },
 };
 
@@ -85,6 +85,28 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
     siege.survives();
 }
 
+/// Writes the next request with the header of `pair[0]`, then theirs in turns until an answer
+/// comes.
+fn flipped_until_answered(lane: &mut Lane, mut pair: [&Ask; 2]) -> Reply {
+    let sequence = lane.submit(pair[0]);
+    let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
+    let clock = Clock::start();
+    loop {
+        clock.hurry("a reply");
+        for attempt in [0, 1] {
+            for ask in pair {
+                let control = lane.control(ask, sequence, attempt);
+                lane.up.store_release(at, control);
+            }
+        }
+        pair.reverse();
+        lane.ring_bell();
+        if let Some(reply) = lane.poll().filter(|reply| reply.sequence == sequence) {
+            return reply;
+        }
+    }
+}
+
 /// Two headers for one line, both sound by themselves: what is done is what one of them says.
 #[test]
 fn r03_a_header_flipped_while_it_is_read_is_read_once() {
@@ -103,33 +125,48 @@ fn r03_a_header_flipped_while_it_is_read_is_read_once() {
     while done < 200 || refused < 200 {
         clock.hurry("both headers to be met");
         let lane = &mut siege.raw.lanes[0];
-        let sequence = lane.submit(&short);
-        let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
-        let mut pair = [&long, &short];
-        let reply = loop {
-            clock.hurry("a reply");
-            for attempt in [0, 1] {
-                for ask in pair {
-                    let control = lane.control(ask, sequence, attempt);
-                    lane.up.store_release(at, control);
-                }
-            }
-            pair.reverse();
-            lane.ring_bell();
-            if let Some(reply) = lane.poll().filter(|reply| reply.sequence == sequence) {
-                break reply;
-            }
-        };
+        let reply = flipped_until_answered(lane, [&short, &long]);
         match reply.status() {
             DONE => done += 1,
             BAD_KEY => refused += 1,
             _ => panic!("{reply:?}"),
         }
         if done > 0 {
-            assert_eq!(siege.raw.lanes[0].call(&get).value(), [b'v'; 16]);
+            assert_eq!(lane.call(&get).value(), [b'v'; 16]);
         }
     }
     assert!(siege.stat("bad_keys") >= refused);
+    siege.survives();
+}
+
+/// What is judged an addition must not be decoded as anything else: a cancellation is seen to
+/// before that.
+#[test]
+fn r03_an_operation_flipped_while_it_is_judged_is_done_as_judged() {
+    const CANCEL: u64 = 11;
+    let mut siege = Siege::new();
+    let incr = siege.raw.add_one(b"key");
+    let cancel = Ask {
+        opcode: CANCEL,
+        ..incr.clone()
+    };
+    let (mut added, mut canceled) = (0, 0);
+    let clock = Clock::start();
+    while added < 200 || canceled < 200 || added + canceled < 5000 {
+        clock.hurry("both operations to be met");
+        let lane = siege.raw.lane_of(b"key");
+        let reply = flipped_until_answered(lane, [&incr, &cancel]);
+        match reply.status() {
+            DONE => {
+                added += 1;
+                assert_eq!(reply.number(), added);
+            }
+            NOT_FOUND => canceled += 1,
+            _ => panic!("{reply:?}"),
+        }
+    }
+    assert_eq!(siege.get(b"key"), Some(added.to_string().into_bytes()));
+    assert!(siege.stat("canceled") >= canceled);
     siege.survives();
 }
 

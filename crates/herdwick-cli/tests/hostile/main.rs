@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | R01 | random words everywhere, at full speed | `lines::r01_random_words_everywhere_are_counted` |
 //! | R02 | lengths beyond what there is | `lines::r02_lengths_beyond_what_there_is_are_refused` |
-//! | R03 | a header flipped while it is read | `lines::r03_a_header_flipped_while_it_is_read_is_read_once` |
+//! | R03 | a header flipped while it is read | `lines::r03_a_header_flipped_while_it_is_read_is_read_once` and `lines::r03_an_operation_flipped_while_it_is_judged_is_done_as_judged` |
 //! | R04 | a value changed after its publication | `lines::r04_a_value_changed_after_its_publication_is_not_stored` |
 //! | R05 | a hash of zero | `lines::r05_a_hash_of_zero_is_a_wrong_hash` |
 //! | R06 | a body without its control word | `lines::r06_a_body_without_its_control_word_is_not_executed` |
