@@ -1,6 +1,6 @@
 use memchr::memchr;
 
-use crate::meta::Meta;
+use crate::{binary::Packet, meta::Meta};
 
 /// One command, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Command<'a> {
     Meta(Meta<'a>),
     /// `mn`: the end of a pipeline.
     MetaNoop,
+    /// A packet of the binary protocol.
+    Packet(Packet<'a>),
     /// `flush_all`.
     FlushAll(FlushAll),
     /// `stats`, with the rest of its line.
@@ -115,6 +117,21 @@ pub enum Verb {
     Prepend,
     /// `cas`, with the unique it compares.
     Cas(u64),
+}
+
+/// How meta and binary commands that store treat what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Store whatever is there.
+    Set,
+    /// Only if absent.
+    Add,
+    /// Only if present.
+    Replace,
+    /// Behind the present value.
+    Append,
+    /// Before the present value.
+    Prepend,
 }
 
 /// `VERB KEY FLAGS EXPTIME BYTES [CAS] [noreply]` and a data block.

@@ -1,6 +1,6 @@
 use memchr::memchr;
 
-use crate::{Command, line::Line};
+use crate::{Command, binary, line::Line};
 
 /// Most bytes of a command line that is not a `get` or `gets`.
 pub const LINE_BYTES_MAX: usize = 2048;
@@ -11,12 +11,23 @@ const INDENT_MAX: usize = 100;
 
 /// Reads one command after the other from a stream.
 ///
+/// The first byte of the stream decides for good whether it speaks binary or text; classic and
+/// meta commands share the text.
+///
 /// Give [`decode`](Self::decode) all that has arrived and was not used yet. It remembers how far
 /// it has looked for a line end, so a line that trickles in costs linear work.
 #[derive(Debug)]
 pub struct Decoder {
     value_bytes_max: usize,
+    language: Option<Language>,
     scanned: usize,
+}
+
+/// What a stream is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Lines,
+    Packets,
 }
 
 /// What the input begins with.
@@ -46,6 +57,7 @@ impl Decoder {
     pub fn new(value_bytes_max: usize) -> Self {
         Self {
             value_bytes_max,
+            language: None,
             scanned: 0,
         }
     }
@@ -53,6 +65,28 @@ impl Decoder {
     /// Reads the command at the front of `input`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        match self.language {
+            Some(Language::Lines) => self.line(input),
+            Some(Language::Packets) => binary::decode(input, self.value_bytes_max),
+            None => self.first(input),
+        }
+    }
+
+    #[cold]
+    fn first<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        let Some(&byte) = input.first() else {
+            return Decoded::NeedMore { at: 1 };
+        };
+        self.language = Some(if byte == binary::REQUEST {
+            Language::Packets
+        } else {
+            Language::Lines
+        });
+        self.decode(input)
+    }
+
+    #[inline]
+    fn line<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         let Some(end) = memchr(b'\n', &input[self.scanned..]) else {
             self.scanned = input.len();
             return endless(input);

@@ -1,12 +1,13 @@
 //! memcached's protocols as bytes: commands in, replies out, and the other way round.
 //!
 //! No sockets and no clock: [`Decoder`] reads commands from a byte slice, each protocol by a parser
-//! of its own; [`text`] and [`meta`] write the replies, and [`reply`] reads classic
+//! of its own; [`text`], [`meta`] and [`binary`] write the replies, and [`reply`] reads classic
 //! text's again on the client's side. The reference is memcached 1.6.18, for what is newer 1.6.45;
 //! where they truncate a number silently (client flags and lengths beyond their range), the
 //! line is refused instead.
 #![forbid(unsafe_code)]
 
+pub mod binary;
 mod classic;
 mod command;
 mod decode;
@@ -17,7 +18,8 @@ pub mod reply;
 pub mod text;
 
 pub use command::{
-    Arith, Command, Delete, FlushAll, Get, Keys, Oversized, Put, Refusal, Refused, Touch, Verb,
+    Arith, Command, Delete, FlushAll, Get, Keys, Mode, Oversized, Put, Refusal, Refused, Touch,
+    Verb,
 };
 pub use decode::{Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 

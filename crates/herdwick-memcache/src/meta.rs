@@ -10,7 +10,7 @@ pub use flags::{Flags, Returns};
 pub use reply::{Echo, MISS, NOTHING, OUT_OF_MEMORY, Shown, Status};
 
 use crate::{
-    Command, Decoded, KEY_BYTES_MAX, Keys, Refusal, Refused,
+    Command, Decoded, KEY_BYTES_MAX, Keys, Mode, Refusal, Refused,
     line::{Block, Line},
     number,
 };
@@ -52,21 +52,6 @@ pub enum Verb<'a> {
     },
     /// `me`
     Debug,
-}
-
-/// How an `ms` treats what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Store whatever is there.
-    Set,
-    /// Only if absent.
-    Add,
-    /// Only if present.
-    Replace,
-    /// Behind the present value.
-    Append,
-    /// Before the present value.
-    Prepend,
 }
 
 /// A key as the client spelled it.

@@ -3,7 +3,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use herdwick_memcache::{Keys, text};
+use herdwick_memcache::Keys;
 use herdwick_mica::Clock;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     lease::Host,
     stats,
     tally::Snapshot,
-    tcp::Topic,
+    tcp::{Topic, Voice},
 };
 
 /// What `version` says: clients choose what they send by memcached's version.
@@ -139,44 +139,56 @@ impl Facts {
     }
 
     /// Says what all workers have counted.
-    pub(crate) fn say(&self, topic: Topic, clock: Clock, sum: &Snapshot, out: &mut Vec<u8>) {
+    pub(crate) fn say(
+        &self,
+        topic: Topic,
+        voice: Voice,
+        clock: Clock,
+        sum: &Snapshot,
+        out: &mut Vec<u8>,
+    ) {
+        let mut stats = Stats { out, voice };
         match topic {
             Topic::General => {
-                stats::general(self, clock, sum, &mut Stats(out));
+                stats::general(self, clock, sum, &mut stats);
                 for (name, count) in self.host.counters() {
-                    Stats(out).say(name, count);
+                    stats.say(name, count);
                 }
             }
-            Topic::Items => stats::items(sum, &mut Stats(out)),
-            Topic::Slabs => stats::slabs(self, sum, &mut Stats(out)),
+            Topic::Items => stats::items(sum, &mut stats),
+            Topic::Slabs => stats::slabs(self, sum, &mut stats),
             Topic::Reset => {
-                out.extend_from_slice(text::RESET);
+                voice.reset(out);
                 return;
             }
         }
-        out.extend_from_slice(text::END);
+        voice.end(out);
     }
 
     /// Says what one worker can say alone.
-    pub(crate) fn say_settings(&self, mut words: Keys<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn say_settings(&self, mut words: Keys<'_>, voice: Voice, out: &mut Vec<u8>) {
+        let mut stats = Stats { out, voice };
         match words.next() {
             // memcached takes the beginning of the word for it.
-            Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut Stats(out)),
-            Some(b"sizes") => text::stat(out, "sizes_status", "disabled"),
+            Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
+            Some(b"sizes") => stats.say("sizes_status", "disabled"),
             _ => {
-                out.extend_from_slice(text::ERROR);
+                voice.no_topic(out);
                 return;
             }
         }
-        out.extend_from_slice(text::END);
+        voice.end(out);
     }
 }
 
 /// Where statistics are said.
-pub(crate) struct Stats<'a>(&'a mut Vec<u8>);
+pub(crate) struct Stats<'a> {
+    out: &'a mut Vec<u8>,
+    voice: Voice,
+}
 
 impl Stats<'_> {
     pub(crate) fn say(&mut self, name: &str, value: impl Display) {
-        text::stat(self.0, name, value);
+        self.voice.stat(self.out, name, value);
     }
 }

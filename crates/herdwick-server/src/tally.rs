@@ -34,13 +34,13 @@ tally! {
     held_bytes,
     /// Attempts to authenticate, and those that failed.
     auth_cmds, auth_errors,
-    /// Lines answered with an error message.
+    /// Lines and packets answered with an error message.
     refused_lines,
     /// Data blocks dropped unread because they exceed the largest item.
     refused_blocks,
     /// Hang-ups: a line without an end, or a browser.
     closed_not_memcached,
-    /// Hang-ups: memcached's binary protocol.
+    /// Hang-ups: a packet that makes no sense.
     closed_binary,
     /// Hang-ups: a read or write error.
     closed_errors,

@@ -314,16 +314,6 @@ fn m32_exptimes_that_are_none() {
     );
 }
 
-#[test]
-fn m38_the_binary_protocol_is_hung_up_on() {
-    let bench = Bench::new();
-    bench.ours(
-        b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0version\r\n",
-        "",
-    );
-    bench.both(b"version\r\n\x80junk\r\n", "VERSION x\r\nERROR\r\n");
-}
-
 /// M40: every cut of a conversation gives the same replies.
 #[test]
 fn m40_every_cut_gives_the_same_replies() {

@@ -11,9 +11,6 @@ use super::{
 };
 use crate::{dump::Dump, tally::Tally};
 
-/// The first byte of memcached's binary protocol, which is not spoken here.
-const BINARY_MAGIC: u8 = 0x80;
-
 /// A client, and where the conversation with it stands.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
@@ -40,8 +37,6 @@ pub(crate) struct Connection {
     pub(crate) closing: bool,
     /// Answers what has arrived, then hangs up.
     draining: bool,
-    /// Has said something already.
-    spoken: bool,
     /// Has shown a password, or needs none.
     pub(crate) admitted: bool,
     /// What it holds in memory, as last counted.
@@ -79,7 +74,6 @@ impl Connection {
             half_closed: false,
             closing: false,
             draining: false,
-            spoken: false,
             admitted: true,
             held: 0,
             pulse: Pulse::default(),
@@ -99,11 +93,6 @@ impl Connection {
                 self.readable = filled || self.half_closed || self.draining;
                 tally.bytes_read += count as u64;
                 self.pulse.came(count);
-                if !self.spoken && self.input.data()[0] == BINARY_MAGIC {
-                    tally.closed_binary += 1;
-                    return Flow::Broken;
-                }
-                self.spoken = true;
                 Flow::Moved
             }
             Err(error) => self.trouble(error.kind(), tally),

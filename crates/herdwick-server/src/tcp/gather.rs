@@ -4,7 +4,7 @@ use herdwick_memcache::Keys;
 use herdwick_mica::Clock;
 
 use super::{
-    protocol::OUTPUT_BYTES,
+    protocol::{OUTPUT_BYTES, Voice},
     run::{Cursor, Point, Progress},
 };
 use crate::{
@@ -25,11 +25,8 @@ pub(crate) struct Gather {
 pub(crate) enum Purpose {
     /// The replies to a run.
     Replies(Box<Replies>),
-    /// Every worker's consent, said as `OK`.
-    Consent {
-        /// Say nothing.
-        noreply: bool,
-    },
+    /// Every worker's consent.
+    Consent { voice: Voice },
     /// A step of a dump: where it has come, and what it shows.
     Dump { dump: Dump, text: Vec<u8> },
     /// Every worker's lines.
@@ -39,6 +36,7 @@ pub(crate) enum Purpose {
     /// Every worker's counters.
     Count {
         topic: Topic,
+        voice: Voice,
         clock: Clock,
         sum: Box<Snapshot>,
     },

@@ -1,6 +1,6 @@
 //! Commands that are no requests to one partition: answered at once, or by all workers.
 
-use herdwick_memcache::{Command, FlushAll, Oversized, Refusal, meta, text};
+use herdwick_memcache::{Command, Oversized, Refusal, meta, text};
 use herdwick_mica::Second;
 
 use super::{
@@ -8,6 +8,8 @@ use super::{
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
+    packets,
+    protocol::Voice,
     run::{Progress, Stop},
     service::{Round, Service},
 };
@@ -57,7 +59,11 @@ pub(super) fn begin(
     match command {
         Command::Quit => Begun::HangUp,
         Command::FlushAll(flush) if service.facts.settings.offers.flush => {
-            flush_all(flush, used, ticket, pass)
+            let noreply = flush.noreply;
+            flush_all(flush.delay, Voice::Text { noreply }, used, ticket, pass)
+        }
+        Command::Packet(packet) => {
+            packets::begin(service, output, &packet, (used, swallow), ticket, pass)
         }
         Command::Refused(refused) if refused.refusal == Refusal::Shutdown => {
             shutdown(service, output, used)
@@ -73,7 +79,7 @@ pub(super) fn begin(
             administer(service, output, admin, used, ticket, pass)
         }
         Command::Stats(words) if let Some(topic) = Topic::of(words) => {
-            stats(topic, used, ticket, pass)
+            stats(topic, Voice::TEXT, used, ticket, pass)
         }
         command => {
             let out = output.buffer(&mut service.pool);
@@ -92,7 +98,7 @@ fn administer(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    let consent = Purpose::Consent { noreply: false };
+    let consent = Purpose::Consent { voice: Voice::TEXT };
     let (order, purpose) = match admin {
         Admin::Warp(warp) => (Order::Warp(warp), consent),
         Admin::Detail(on) => (Order::Detail(on), consent),
@@ -122,7 +128,13 @@ fn shutdown(service: &mut Service, output: &mut Output, used: usize) -> Begun {
     Begun::Said { used, swallow: 0 }
 }
 
-fn stats(topic: Topic, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
+pub(super) fn stats(
+    topic: Topic,
+    voice: Voice,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
     let order = if topic == Topic::Reset {
         Order::Reset
     } else {
@@ -130,26 +142,28 @@ fn stats(topic: Topic, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begu
     };
     let purpose = Purpose::Count {
         topic,
+        voice,
         clock: pass.clock,
         sum: Box::default(),
     };
     broadcast(order, purpose, used, ticket, pass)
 }
 
-fn flush_all(flush: FlushAll, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
-    let at = if flush.delay > 0 {
-        Second(pass.clock.deadline(flush.delay).0)
+/// Makes everything older than the exptime `delay` go; 0 and less mean now.
+pub(super) fn flush_all(
+    delay: i32,
+    voice: Voice,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let at = if delay > 0 {
+        Second(pass.clock.deadline(delay).0)
     } else {
         pass.clock.second
     };
-    let noreply = flush.noreply;
-    let begun = broadcast(
-        Order::Flush(at),
-        Purpose::Consent { noreply },
-        used,
-        ticket,
-        pass,
-    );
+    let purpose = Purpose::Consent { voice };
+    let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);
     if matches!(begun, Begun::Away { .. }) {
         pass.tally.cmd_flush += 1;
     }
@@ -197,7 +211,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         // A `gat` without keys.
         Command::Get(_) => text::END,
         Command::Stats(words) => {
-            service.facts.say_settings(words, out);
+            service.facts.say_settings(words, Voice::TEXT, out);
             &[]
         }
         Command::Oversized(put) => too_large(put, pass),

@@ -8,6 +8,7 @@ mod gather;
 mod immediate;
 mod keys;
 mod listing;
+mod packets;
 mod protocol;
 mod pulse;
 mod run;
@@ -22,7 +23,7 @@ use herdwick_mica::Second;
 use mio::{Registry, event::Event};
 
 pub(crate) use gather::Topic;
-pub(crate) use protocol::{Answer, DEFERRED, Speaker};
+pub(crate) use protocol::{Answer, DEFERRED, Speaker, Voice};
 pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 

@@ -257,10 +257,7 @@ impl Service {
                     self.spare.push(replies);
                 }
             }
-            Purpose::Consent { noreply: false } => {
-                out.extend_from_slice(text::OK);
-            }
-            Purpose::Consent { noreply: true } => {}
+            Purpose::Consent { voice } => voice.done(out),
             Purpose::Dump { dump, text } => {
                 out.extend_from_slice(&text);
                 connection.dump = dump.onward(self.owners.workers);
@@ -276,7 +273,12 @@ impl Service {
                 prefixes.say(out);
                 out.extend_from_slice(text::END);
             }
-            Purpose::Count { topic, clock, sum } => self.facts.say(topic, clock, &sum, out),
+            Purpose::Count {
+                topic,
+                voice,
+                clock,
+                sum,
+            } => self.facts.say(topic, voice, clock, &sum, out),
         }
     }
 }

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod binary;
 mod classic;
 mod meta;
 
@@ -14,6 +15,8 @@ use proptest::{prelude::*, test_runner::TestRunner};
 #[derive(Clone, Debug)]
 enum Step {
     Bytes(Vec<u8>),
+    /// The same in packets.
+    Packets(Vec<u8>),
     /// A `cas` with the unique that this server shows for the key.
     Swap {
         key: String,
@@ -23,6 +26,12 @@ enum Step {
     MetaSwap {
         key: String,
         flags: &'static str,
+        older: u64,
+    },
+    /// A packet that compares with that unique, or an older one.
+    PacketSwap {
+        key: String,
+        opcode: u8,
         older: u64,
     },
 }
@@ -47,10 +56,22 @@ fn step() -> impl Strategy<Value = Step> {
         1 => meta::mutations(),
         2 => meta::counts(),
     ];
+    let packets = |packets: BoxedStrategy<Vec<u8>>| {
+        prop::collection::vec(packets, 1..8)
+            .prop_map(|packets| Step::Packets(packets.concat()))
+            .boxed()
+    };
+    let reading_packets = prop_oneof![2 => binary::mutations(), 2 => binary::reads()];
+    let counting_packets = prop_oneof![1 => binary::mutations(), 2 => binary::counts()];
     let plain_key = || prop::sample::select(vec!["a", "b", "n"]).prop_map(String::from);
     prop_oneof![
         8 => bytes(reading.boxed()),
         4 => bytes(counting.boxed()),
+        4 => packets(reading_packets.boxed()),
+        2 => packets(counting_packets.boxed()),
+        1 => packets(binary::fatal().boxed()),
+        1 => (plain_key(), 0u8..0x1b, 0u64..2)
+            .prop_map(|(key, opcode, older)| Step::PacketSwap { key, opcode, older }),
         1 => (plain_key(), classic::value()).prop_map(|(key, value)| Step::Swap { key, value }),
         1 => (
             plain_key(),
@@ -66,30 +87,46 @@ fn play(peer: &dyn Peer, steps: &[Step], bytewise: bool) -> Vec<Vec<u8>> {
     steps
         .iter()
         .map(|step| {
-            let mut bytes = match step {
-                Step::Bytes(bytes) => bytes.clone(),
-                Step::Swap { key, value } => {
-                    let unique = unique(peer, key);
-                    let line = format!("cas {key} 0 0 {} {unique}\r\n", value.len());
-                    [line.as_bytes(), value, b"\r\n"].concat()
-                }
-                Step::MetaSwap { key, flags, older } => {
-                    let unique = unique(peer, key).saturating_sub(*older);
-                    format!("ms {key} 3 C{unique}{flags}\r\nabc\r\nmg {key} v s t c h\r\n")
-                        .into_bytes()
-                }
-            };
-            // A block that lacks some bytes finds them here: a stock memcached that sees the end
-            // of the stream inside a block keeps the replies before it to itself.
-            bytes.extend_from_slice(b"\r\n\r\n\r\n\r\nquit\r\n");
+            let (bytes, is_text) = said_in(peer, step);
             let pieces: Vec<&[u8]> = if bytewise {
                 bytes.chunks(1).collect()
             } else {
                 vec![&bytes]
             };
-            normalised(&peer.say(&pieces))
+            let replies = peer.say(&pieces);
+            if is_text {
+                normalised(&replies)
+            } else {
+                binary::normalised(&replies)
+            }
         })
         .collect()
+}
+
+/// The bytes of a step, up to the end of its conversation, and whether they are text.
+fn said_in(peer: &dyn Peer, step: &Step) -> (Vec<u8>, bool) {
+    // A block that lacks some bytes finds them here: a stock memcached that sees the end of the
+    // stream inside a block keeps the replies before it to itself.
+    let text = |bytes: &[u8]| ([bytes, b"\r\n\r\n\r\n\r\nquit\r\n"].concat(), true);
+    let packets = |bytes: &[u8]| ([bytes, &binary::quit()].concat(), false);
+    match step {
+        Step::Bytes(bytes) => text(bytes),
+        Step::Packets(bytes) => packets(bytes),
+        Step::Swap { key, value } => {
+            let unique = unique(peer, key);
+            let line = format!("cas {key} 0 0 {} {unique}\r\n", value.len());
+            text(&[line.as_bytes(), value, b"\r\n"].concat())
+        }
+        Step::MetaSwap { key, flags, older } => {
+            let unique = unique(peer, key).saturating_sub(*older);
+            let line = format!("ms {key} 3 C{unique}{flags}\r\nabc\r\nmg {key} v s t c h\r\n");
+            text(line.as_bytes())
+        }
+        Step::PacketSwap { key, opcode, older } => {
+            let unique = unique(peer, key).saturating_sub(*older);
+            packets(&binary::comparing(*opcode, key.as_bytes(), unique))
+        }
+    }
 }
 
 fn compare(cases: u32, steps: std::ops::Range<usize>, bytewise: bool) {

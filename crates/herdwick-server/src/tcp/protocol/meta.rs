@@ -1,10 +1,9 @@
 use herdwick_memcache::{
+    Mode,
     meta::{self, Echo, Flags, Meta, Shown, Verb},
     text::{self, Digits},
 };
-use herdwick_mica::{
-    Arith, Clock, Delete, Get, Item, Mode, Op, Put, Reply, Request, Status, footprint,
-};
+use herdwick_mica::{Arith, Clock, Delete, Get, Item, Op, Put, Reply, Request, Status, footprint};
 
 /// How the reply to one request is said in meta words.
 #[derive(Clone, Copy, Debug)]
@@ -78,15 +77,9 @@ fn get(flags: &Flags<'_>) -> Get {
     }
 }
 
-fn put<'a>(mode: meta::Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
+fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
     Put {
-        mode: match mode {
-            meta::Mode::Set => Mode::Set,
-            meta::Mode::Add => Mode::Add,
-            meta::Mode::Replace => Mode::Replace,
-            meta::Mode::Append => Mode::Append,
-            meta::Mode::Prepend => Mode::Prepend,
-        },
+        mode: super::mode(mode),
         value,
         flags: flags.client_flags,
         exptime: flags.touch.unwrap_or(0),

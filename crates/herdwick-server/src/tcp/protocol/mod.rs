@@ -1,10 +1,17 @@
 //! What is said in each protocol: which request a command is, and how its reply is worded.
 
+pub(super) mod binary;
 pub(super) mod classic;
 pub(super) mod meta;
 
-use herdwick_memcache::Command;
-use herdwick_mica::{Clock, Op, Reply, Request, Sink};
+use std::fmt::Display;
+
+use herdwick_memcache::{
+    Command, Mode,
+    binary::{Body, Echo, Status},
+    text,
+};
+use herdwick_mica::{self as store, Clock, Op, Reply, Request, Sink};
 
 use super::keys::KeyRoom;
 use crate::tally::Tally;
@@ -35,8 +42,16 @@ pub(crate) enum Read<'a> {
 
 /// What `command` is. Keys in base64 are decoded into `room`.
 pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
-    let Command::Meta(meta) = command else {
-        return classic::request(command).map_or(Read::Other, Read::Request);
+    let meta = match command {
+        Command::Meta(meta) => meta,
+        Command::Packet(packet) => {
+            return binary::request(packet).map_or(Read::Other, |(op, answer)| {
+                let answer = Answer::Binary(answer);
+                let key = packet.key;
+                Read::Request(Asked { key, op, answer })
+            });
+        }
+        command => return classic::request(command).map_or(Read::Other, Read::Request),
     };
     let key = if meta.key.base64 {
         room.decode(meta.key.text)
@@ -51,11 +66,22 @@ pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
     Read::Request(Asked { key, op, answer })
 }
 
+fn mode(mode: Mode) -> store::Mode {
+    match mode {
+        Mode::Set => store::Mode::Set,
+        Mode::Add => store::Mode::Add,
+        Mode::Replace => store::Mode::Replace,
+        Mode::Append => store::Mode::Append,
+        Mode::Prepend => store::Mode::Prepend,
+    }
+}
+
 /// How the reply to one request is said in the words of its protocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer<'a> {
     Classic(classic::Answer),
     Meta(meta::Answer<'a>),
+    Binary(binary::Answer),
 }
 
 impl<'a> Answer<'a> {
@@ -66,13 +92,14 @@ impl<'a> Answer<'a> {
             Self::Meta(answer) => {
                 matches!(answer.kind, meta::Kind::Get { .. } | meta::Kind::Debug)
             }
+            Self::Binary(answer) => answer.kind == binary::Kind::Get,
         }
     }
 
     /// The bytes of the command that it gives back.
     pub(crate) fn opaque(&self) -> &'a [u8] {
         match self {
-            Self::Classic(_) => &[],
+            Self::Classic(_) | Self::Binary(_) => &[],
             Self::Meta(answer) => answer.opaque(),
         }
     }
@@ -82,6 +109,7 @@ impl<'a> Answer<'a> {
         match *self {
             Self::Classic(answer) => Answer::Classic(answer),
             Self::Meta(answer) => Answer::Meta(answer.with_opaque(opaque)),
+            Self::Binary(answer) => Answer::Binary(answer),
         }
     }
 
@@ -90,6 +118,7 @@ impl<'a> Answer<'a> {
         match self {
             Self::Classic(answer) => answer.shape == classic::Shape::TooLarge,
             Self::Meta(answer) => answer.kind == meta::Kind::TooLarge,
+            Self::Binary(answer) => answer.kind == binary::Kind::TooLarge,
         }
     }
 
@@ -98,6 +127,65 @@ impl<'a> Answer<'a> {
         match self {
             Self::Classic(answer) => answer.say(request.key, reply, out),
             Self::Meta(answer) => answer.say(clock, request, reply, out),
+            Self::Binary(answer) => answer.say(request, reply, out),
+        }
+    }
+}
+
+/// How a command that is no request is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Voice {
+    /// In text.
+    Text {
+        /// Say nothing, if nothing is wrong.
+        noreply: bool,
+    },
+    /// In packets.
+    Packet(Echo),
+}
+
+impl Voice {
+    /// Text, aloud.
+    pub(crate) const TEXT: Self = Self::Text { noreply: false };
+
+    /// It is done.
+    pub(crate) fn done(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { noreply: false } => out.extend_from_slice(text::OK),
+            Self::Text { noreply: true } => {}
+            Self::Packet(echo) => echo.done(out, &Body::default()),
+        }
+    }
+
+    /// One statistic.
+    pub(crate) fn stat(self, out: &mut Vec<u8>, name: &str, value: impl Display) {
+        match self {
+            Self::Text { .. } => text::stat(out, name, value),
+            Self::Packet(echo) => echo.stat(out, name, value),
+        }
+    }
+
+    /// There are no more statistics.
+    pub(crate) fn end(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::END),
+            Self::Packet(echo) => echo.stat(out, "", ""),
+        }
+    }
+
+    /// The statistics are forgotten.
+    pub(crate) fn reset(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::RESET),
+            Self::Packet(_) => self.end(out),
+        }
+    }
+
+    /// There are no such statistics.
+    pub(crate) fn no_topic(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::ERROR),
+            Self::Packet(echo) => echo.error(out, Status::NotFound),
         }
     }
 }

@@ -1,0 +1,153 @@
+use super::*;
+use crate::Decoder;
+
+const VALUE_BYTES_MAX: usize = 100;
+
+/// A request as protocol-binary.txt draws it.
+fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], unique: u64) -> Vec<u8> {
+    let body = (extras.len() + key.len() + value.len()) as u32;
+    let mut bytes = vec![REQUEST, opcode];
+    bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    bytes.extend_from_slice(&[extras.len() as u8, 0, 0, 0]);
+    bytes.extend_from_slice(&body.to_be_bytes());
+    bytes.extend_from_slice(b"abcd");
+    bytes.extend_from_slice(&unique.to_be_bytes());
+    [&bytes, extras, key, value].concat()
+}
+
+fn decode(input: &[u8]) -> Decoded<'_> {
+    Decoder::new(VALUE_BYTES_MAX).decode(input)
+}
+
+fn packet(input: &[u8]) -> (Packet<'_>, usize, u64) {
+    match decode(input) {
+        Decoded::Command {
+            command: Command::Packet(packet),
+            used,
+            swallow,
+        } => (packet, used, swallow),
+        other => panic!("{input:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_set_is_read_whole_and_not_before() {
+    let extras = [0, 0, 0, 9, 0xff, 0xff, 0xff, 0xff];
+    let input = request(opcode::SETQ, &extras, b"key", b"value", 7);
+    for cut in 1..input.len() {
+        let Decoded::NeedMore { at } = decode(&input[..cut]) else {
+            panic!("cut at {cut}")
+        };
+        assert!(cut < at && at <= input.len(), "cut at {cut}, asks for {at}");
+    }
+    let (set, used, swallow) = packet(&input);
+    assert_eq!((used, swallow, set.key), (input.len(), 0, &b"key"[..]));
+    let put = Put {
+        mode: Mode::Set,
+        value: b"value",
+        flags: 9,
+        exptime: i32::MAX,
+        compare: Some(7),
+    };
+    assert_eq!(set.verb, Verb::Put(put));
+}
+
+#[test]
+fn an_oversized_value_is_swallowed_not_awaited() {
+    let input = request(opcode::ADD, &[0; 8], b"key", &[b'x'; 101], 0);
+    let (add, used, swallow) = packet(&input[..40]);
+    assert_eq!(add.verb, Verb::Oversized { set: false });
+    assert_eq!((used, swallow), (24 + 8 + 3, 101));
+}
+
+#[test]
+fn numbers_come_with_what_to_begin_with() {
+    let mut extras = [0; 20];
+    extras[7] = 5;
+    extras[15] = 10;
+    let arith = |vivify, decrement| {
+        Verb::Arith(Arith {
+            decrement,
+            delta: 5,
+            initial: 10,
+            vivify,
+            compare: None,
+        })
+    };
+    let input = request(opcode::INCREMENT, &extras, b"n", b"", 0);
+    assert_eq!(packet(&input).0.verb, arith(Some(0), false));
+    extras[16..].fill(0xff);
+    let input = request(opcode::DECREMENTQ, &extras, b"n", b"", 0);
+    assert_eq!(packet(&input).0.verb, arith(None, true));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_or_ends_the_conversation() {
+    let fatal = Verb::Fatal(Status::Invalid);
+    let long = [b'k'; 251];
+    for (input, verb, swallow) in [
+        (request(opcode::GET, b"", b"", b"", 0), fatal, 0),
+        (request(opcode::GET, b"", b"k", b"v", 0), fatal, 0),
+        (request(opcode::GET, b"", &long, b"", 0), fatal, 0),
+        (request(opcode::SET, b"1234", b"k", b"v", 0), fatal, 0),
+        (request(opcode::APPEND, b"1234", b"k", b"v", 0), fatal, 0),
+        (request(opcode::INCREMENT, b"", b"k", b"", 0), fatal, 0),
+        (request(opcode::TOUCH, b"", b"k", b"", 0), fatal, 0),
+        (request(opcode::NOOP, b"", b"k", b"", 0), fatal, 0),
+        (request(opcode::FLUSH, b"12", b"", b"", 0), fatal, 0),
+        (request(opcode::SASL_LIST, b"", b"k", b"", 0), fatal, 0),
+        (
+            request(opcode::SASL_AUTH, b"", b"PLAIN", b"\0u\0p", 0),
+            Verb::Refused(Status::UnknownCommand),
+            4,
+        ),
+        (
+            request(0x50, b"ab", b"key", b"value", 0),
+            Verb::Refused(Status::UnknownCommand),
+            5,
+        ),
+    ] {
+        let (packet, _, swallowed) = packet(&input);
+        assert_eq!((packet.verb, swallowed), (verb, swallow), "{input:?}");
+    }
+    let mut short = request(opcode::GET, b"", b"key", b"", 0);
+    short[11] = 2;
+    let short = packet(&short).0.verb;
+    assert_eq!(short, Verb::Fatal(Status::UnknownCommand));
+    let mut decoder = Decoder::new(VALUE_BYTES_MAX);
+    let noop = request(opcode::NOOP, b"", b"", b"", 0);
+    assert!(matches!(decoder.decode(&noop), Decoded::Command { .. }));
+    assert_eq!(
+        decoder.decode(b"get a\r\n"),
+        Decoded::Close,
+        "not in between"
+    );
+}
+
+#[test]
+fn responses_look_like_the_drawing() {
+    let echo = packet(&request(opcode::GETK, b"", b"key", b"", 0)).0.echo;
+    let mut out = Vec::new();
+    echo.item(&mut out, b"key", 7, 3, b"value");
+    let expected = b"\x81\x0c\x00\x03\x04\x00\x00\x00\x00\x00\x00\x0cabcd\
+        \x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x07keyvalue";
+    assert_eq!(out, expected);
+    out.clear();
+    echo.miss(&mut out, b"key");
+    let expected = b"\x81\x0c\x00\x03\x00\x00\x00\x01\x00\x00\x00\x03abcd\
+        \x00\x00\x00\x00\x00\x00\x00\x00key";
+    assert_eq!(out, expected);
+    out.clear();
+    let echo = packet(&request(opcode::STAT, b"", b"", b"", 0)).0.echo;
+    echo.stat(&mut out, "pid", 42);
+    let expected = b"\x81\x10\x00\x03\x00\x00\x00\x00\x00\x00\x00\x05abcd\
+        \x00\x00\x00\x00\x00\x00\x00\x00pid42";
+    assert_eq!(out, expected);
+    out.clear();
+    let quiet = packet(&request(opcode::GETQ, b"", b"key", b"", 0)).0.echo;
+    quiet.miss(&mut out, b"key");
+    quiet.done(&mut out, &Body::default());
+    assert_eq!(out, b"");
+    quiet.error(&mut out, Status::NotFound);
+    assert_eq!(&out[24..], b"Not found");
+}

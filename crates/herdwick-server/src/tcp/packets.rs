@@ -1,0 +1,74 @@
+//! Packets of the binary protocol that are no requests to one partition.
+
+use herdwick_memcache::{
+    Keys,
+    binary::{Body, Packet, Status, Verb},
+};
+
+use super::{
+    buffer::Output,
+    gather::Topic,
+    immediate::{self, Begun},
+    protocol::Voice,
+    service::Service,
+};
+use crate::{facts::VERSION, front::Pass, parcel::Ticket};
+
+/// Begins what `packet` asks for; `used` and `swallow` are its bytes.
+pub(super) fn begin(
+    service: &mut Service,
+    output: &mut Output,
+    packet: &Packet<'_>,
+    (used, swallow): (usize, u64),
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let echo = packet.echo;
+    let voice = Voice::Packet(echo);
+    let may_flush = service.facts.settings.offers.flush;
+    if let Verb::Flush { delay } = packet.verb
+        && may_flush
+    {
+        return immediate::flush_all(delay, voice, used, ticket, pass);
+    }
+    if packet.verb == Verb::Stat
+        && let Some(topic) = Topic::of(Keys::new(packet.key))
+    {
+        return immediate::stats(topic, voice, used, ticket, pass);
+    }
+    let out = output.buffer(&mut service.pool);
+    match packet.verb {
+        Verb::Stat => service
+            .facts
+            .say_settings(Keys::new(packet.key), voice, out),
+        Verb::Noop => echo.done(out, &Body::default()),
+        Verb::Version => {
+            let body = Body {
+                value: VERSION.as_bytes(),
+                ..Body::default()
+            };
+            echo.done(out, &body);
+        }
+        Verb::Quit => {
+            echo.done(out, &Body::default());
+            return Begun::HangUp;
+        }
+        Verb::Oversized { .. } => {
+            pass.tally.store_too_large += 1;
+            pass.tally.refused_blocks += 1;
+            echo.error(out, Status::TooLarge);
+        }
+        Verb::Refused(status) => {
+            pass.tally.refused_lines += 1;
+            echo.error(out, status);
+        }
+        Verb::Fatal(status) => {
+            pass.tally.closed_binary += 1;
+            echo.error(out, status);
+            return Begun::HangUp;
+        }
+        // A flush that is not allowed. The rest are requests.
+        _ => echo.error(out, Status::Auth),
+    }
+    Begun::Said { used, swallow }
+}
