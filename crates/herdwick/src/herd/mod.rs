@@ -26,9 +26,10 @@ use crate::{
     text::{Command, When},
 };
 
-/// How long a wait spins before it sleeps: a round trip takes a microsecond or two, so longer means
-/// that the worker sleeps or is busy elsewhere.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a wait spins before it sleeps. A round trip takes a microsecond or two, a worker that
+/// slept some tens more to wake; to sleep meanwhile would cost a second wake, ours. Longer means
+/// that the worker is busy elsewhere.
+const SPIN: Duration = Duration::from_micros(200);
 
 /// HERD, and memcached's text beside it.
 ///
@@ -50,6 +51,8 @@ pub(crate) struct Herd<P> {
     too_large: Vec<u64>,
     /// When something was last submitted or answered.
     awake: Duration,
+    /// [`SPIN`], or nothing where the worker would wait for this very CPU.
+    spin: Duration,
     broken: Option<Cause>,
 }
 
@@ -77,6 +80,11 @@ impl<P: Port> Herd<P> {
             next: 0,
             too_large: Vec::new(),
             awake: Duration::ZERO,
+            spin: if has_spare_cpu() {
+                SPIN
+            } else {
+                Duration::ZERO
+            },
             broken: None,
         }
     }
@@ -262,7 +270,7 @@ impl<P: Port> Herd<P> {
         if self.memcached.due().is_some() {
             return self.memcached.wait(limit);
         }
-        if now.saturating_sub(self.awake) < SPIN {
+        if now.saturating_sub(self.awake) < self.spin {
             return std::hint::spin_loop();
         }
         if self.port.arm(self.reply_cq) == Armed::Yes {
@@ -319,4 +327,8 @@ fn outside(
     if let Some((_, ticket)) = aliases.front() {
         sink(*ticket, answer);
     }
+}
+
+fn has_spare_cpu() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
 }
