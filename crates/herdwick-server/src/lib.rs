@@ -31,6 +31,7 @@ pub use auth::AuthError;
 pub use config::{
     Address, Config, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError, WORKERS_MAX,
 };
+pub use lease::check_lease_directory;
 pub use server::{Server, spawn};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.

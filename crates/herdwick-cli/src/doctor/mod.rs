@@ -8,12 +8,14 @@ mod shm;
 use std::{
     collections::BTreeMap,
     io::{self, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::Args;
 
 use self::report::{Fabric, Report};
+use crate::serve::lease_directory;
 
 /// Say which fabrics work on this host and, for each that does not, why and what to type.
 ///
@@ -23,10 +25,13 @@ pub(crate) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Where `herdwick serve --shm-dir` is to make its lease socket [default: as there]
+    #[arg(long = "shm-dir", value_name = "DIR")]
+    shm_directory: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
-    let report = examine();
+    let report = examine(&lease_directory(args.shm_directory.as_deref()));
     match show(&report, args.json) {
         Ok(()) if report.all_fabrics_work() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::from(1),
@@ -46,9 +51,9 @@ fn show(report: &Report, json: bool) -> io::Result<()> {
     io::stdout().lock().write_all(text.as_bytes())
 }
 
-fn examine() -> Report {
+fn examine(lease_directory: &Path) -> Report {
     Report {
-        fabrics: BTreeMap::from([("shm", Fabric::new(shm::checks()))]),
+        fabrics: BTreeMap::from([("shm", Fabric::new(shm::checks(lease_directory)))]),
         host: host::checks(),
     }
 }

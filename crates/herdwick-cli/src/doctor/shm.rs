@@ -8,22 +8,24 @@ use std::{
 };
 
 use herdwick_mem::{Access, Mapping, Span};
+use herdwick_server::check_lease_directory;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
     io::{Errno, write},
+    net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair},
 };
 
 use super::report::{Check, Checks};
 
-pub(super) fn checks() -> Checks {
-    let directory = std::env::temp_dir();
+pub(super) fn checks(lease_directory: &Path) -> Checks {
     Checks::from([
         ("memfd_seals", sealed_memory(try_sealed_memory())),
-        ("eventfd", event(try_event())),
+        ("eventfd", wakes("eventfd", try_event())),
+        ("socketpair", wakes("socketpair", try_bell())),
         (
             "lease_socket_dir",
-            socket_dir(&directory, try_directory(&directory)),
+            socket_dir(lease_directory, check_lease_directory(lease_directory)),
         ),
         (
             "boot_id",
@@ -108,9 +110,21 @@ fn sealed_memory(sealed: Sealed) -> Check {
     }
 }
 
-/// Rings an eventfd and looks whether it is heard.
+/// Rings an eventfd, as threads of the server ring each other, and looks whether it is heard.
 fn try_event() -> Result<bool, Errno> {
     let bell: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    is_heard(&bell, || write(&bell, &1u64.to_le_bytes()))
+}
+
+/// The same with a socket pair, as a server and its clients ring each other.
+fn try_bell() -> Result<bool, Errno> {
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let (theirs, ours) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    is_heard(&ours, || send(&theirs, &[1], SendFlags::DONTWAIT))
+}
+
+/// Whether `bell` becomes readable by `ring`.
+fn is_heard(bell: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result<bool, Errno> {
     let heard = || {
         let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
         poll(
@@ -122,34 +136,27 @@ fn try_event() -> Result<bool, Errno> {
         )
     };
     let before = heard()?;
-    write(&bell, &1u64.to_le_bytes())?;
+    ring()?;
     Ok(before == 0 && heard()? == 1)
 }
 
-fn event(heard: Result<bool, Errno>) -> Check {
+fn wakes(what: &str, heard: Result<bool, Errno>) -> Check {
     match heard {
         Ok(true) => Check::works("a sleeper can be woken"),
-        Ok(false) => Check::cannot("an eventfd that was written does not become readable"),
+        Ok(false) => Check::cannot(format!("{what}: what was written does not become readable")),
         Err(Errno::MFILE) => Check::would_work_if("no file descriptor is left", "ulimit -n 65536"),
-        Err(errno) => Check::cannot(format!("eventfd: {errno}")),
+        Err(errno) => Check::cannot(format!("{what}: {errno}")),
     }
 }
 
-/// Whether this process may make a directory there, without making one.
-fn try_directory(directory: &Path) -> Result<(), Errno> {
-    use rustix::fs::{Access, access};
-    access(directory, Access::WRITE_OK | Access::EXEC_OK)
-}
-
-fn socket_dir(directory: &Path, allowed: Result<(), Errno>) -> Check {
+fn socket_dir(directory: &Path, allowed: io::Result<()>) -> Check {
     let name = directory.display();
-    let advice = "TMPDIR=/a/directory/of/yours herdwick serve";
     match allowed {
         Ok(()) => Check::works(format!("leases can be had in {name}")),
-        Err(errno) => {
-            let why = io::Error::from(errno).kind();
-            Check::would_work_if(format!("no socket can be made in {name}: {why}"), advice)
-        }
+        Err(error) => Check::would_work_if(
+            format!("no lease socket can be made in {name}: {error}"),
+            "herdwick serve --shm-dir /a/directory/of/yours",
+        ),
     }
     .fact("path", name.to_string())
 }
@@ -206,16 +213,16 @@ mod tests {
                 Status::WouldWorkIf,
                 "one page",
             ),
-            (event(Ok(true)), Status::Works, "woken"),
-            (event(Ok(false)), Status::Cannot, "readable"),
+            (wakes("x", Ok(true)), Status::Works, "woken"),
+            (wakes("x", Ok(false)), Status::Cannot, "readable"),
             (
-                event(Err(Errno::MFILE)),
+                wakes("x", Err(Errno::MFILE)),
                 Status::WouldWorkIf,
                 "no file descriptor",
             ),
             (socket_dir(Path::new("/x"), Ok(())), Status::Works, "/x"),
             (
-                socket_dir(Path::new("/x"), Err(Errno::ACCESS)),
+                socket_dir(Path::new("/x"), Err(Errno::ACCESS.into())),
                 Status::WouldWorkIf,
                 "permission",
             ),
@@ -235,20 +242,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_directory_that_is_missing_or_none_is_noticed() {
-        assert_eq!(try_directory(&std::env::temp_dir()), Ok(()));
-        assert_eq!(
-            try_directory(Path::new("/no/such/directory")),
-            Err(Errno::NOENT)
-        );
-        assert_eq!(
-            try_directory(Path::new("/proc/self/status")),
-            Err(Errno::ACCESS),
-            "even for root"
-        );
-    }
-
     /// The kernel's release decides independently what must be possible.
     #[test]
     fn a_kernel_since_5_1_has_all_of_it() {
@@ -262,7 +255,7 @@ mod tests {
         };
         if (number(), number()) >= (5, 1) {
             assert_eq!(try_sealed_memory(), Sealed::Tight);
-            assert_eq!(try_event(), Ok(true));
+            assert_eq!((try_event(), try_bell()), (Ok(true), Ok(true)));
         }
     }
 }

@@ -188,6 +188,11 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
     Ok(config)
 }
 
+/// Where the lease socket is to be, by what `--shm-dir` says.
+pub(crate) fn lease_directory(asked: Option<&Path>) -> PathBuf {
+    absolute(asked.unwrap_or(&Leases::default().directory))
+}
+
 /// What the path means wherever the process goes.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
@@ -228,7 +233,7 @@ fn addresses(args: &ServeArgs) -> Result<Vec<SocketAddr>, ServeError> {
 fn leases(args: &ServeArgs) -> Leases {
     let default = Leases::default();
     Leases {
-        directory: args.shm_directory.clone().unwrap_or(default.directory),
+        directory: lease_directory(args.shm_directory.as_deref()),
         // Whoever may open the one socket may open the other.
         mode: args.unix_socket.as_ref().map(|_| args.unix_mode),
         clients_max: default.clients_max,

@@ -1,4 +1,7 @@
-use std::{fmt::Write as _, path::PathBuf};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use herdwick_mica::HashKey;
 
@@ -133,9 +136,16 @@ impl Hello {
     }
 }
 
+/// `path` as an offer can name it, which is as one word of printable ASCII.
+#[must_use]
+pub fn path_word(path: &Path) -> Option<&str> {
+    let word = path.to_str()?;
+    word.bytes().all(|b| b.is_ascii_graphic()).then_some(word)
+}
+
 impl Offer {
-    /// The line, with its end. A socket path that is no UTF-8 or holds a space is left out, and
-    /// shared memory with it.
+    /// The line, with its end. A socket path that is no [`path_word`] is left out, and shared memory
+    /// with it.
     #[must_use]
     pub fn to_line(&self) -> String {
         let [k0, k1] = self.hash_key.0;
@@ -143,13 +153,8 @@ impl Offer {
             "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={}",
             self.workers, self.item_bytes_max
         );
-        let path = self
-            .shm
-            .as_ref()
-            .and_then(|shm| Some((shm, shm.socket.to_str()?)));
-        if let Some((shm, path)) =
-            path.filter(|(_, path)| path.bytes().all(|b| b.is_ascii_graphic()))
-        {
+        let shm = self.shm.as_ref();
+        if let Some((shm, path)) = shm.and_then(|shm| Some((shm, path_word(&shm.socket)?))) {
             let _ = write!(line, " shm={path} token={}", hex(&shm.token.0));
         }
         line + "\r\n"

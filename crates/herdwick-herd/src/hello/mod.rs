@@ -16,7 +16,9 @@ pub use frame::{
     Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, Refusal,
     TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
-pub use line::{BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION};
+pub use line::{
+    BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION, path_word,
+};
 
 use std::time::Duration;
 

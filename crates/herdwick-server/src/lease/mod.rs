@@ -16,6 +16,7 @@ mod tokens;
 pub(crate) use desk::{Desk, DeskConfig, DeskCounters, WAKER, WorkerLink};
 pub(crate) use office::{Closing, Host, Office, WorkerEnd};
 pub(crate) use socket::LeaseSocket;
+pub use socket::check_lease_directory;
 pub(crate) use tokens::Tokens;
 
 use std::os::fd::OwnedFd;

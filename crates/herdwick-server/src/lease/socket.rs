@@ -12,14 +12,15 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{
             fs::{DirBuilderExt, PermissionsExt},
-            net::UnixListener,
+            net::{SocketAddr, UnixListener},
         },
     },
     path::{Path, PathBuf},
 };
 
+use herdwick_herd::hello::path_word;
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, unlinkat},
+    fs::{Access, AtFlags, FlockOperation, Mode, OFlags, access, flock, fstat, open, unlinkat},
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::geteuid,
 };
@@ -40,10 +41,29 @@ pub(crate) struct LeaseSocket {
     listener: Option<UnixListener>,
 }
 
+/// Whether a server could have its lease socket below `parent`; makes nothing.
+///
+/// # Errors
+/// What stands in the way.
+pub fn check_lease_directory(parent: &Path) -> io::Result<()> {
+    check_name(&parent.join(format!("{PREFIX}{:016x}", 0)).join(SOCKET))?;
+    Ok(access(parent, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// Whether clients can be told of a socket at `path`, and dial it.
+fn check_name(path: &Path) -> io::Result<()> {
+    if path_word(path).is_none() {
+        let reason = "clients can be told only of paths without spaces, in ASCII";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    SocketAddr::from_pathname(path).map(drop)
+}
+
 impl LeaseSocket {
     /// Makes a fresh directory of mode 0700 below `parent` and listens in it; `mode`, memcached's
     /// `-a`, opens the directory and socket further. Removes what killed servers left there.
     pub(crate) fn bind(parent: &Path, mode: Option<u32>) -> io::Result<Self> {
+        check_lease_directory(parent)?;
         sweep(parent);
         let (directory, lock) = claim(parent)?;
         let path = directory.join(SOCKET);
@@ -170,6 +190,29 @@ mod tests {
         assert!(socket.take_listener().is_some() && socket.take_listener().is_none());
         drop(socket);
         assert!(!path.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn a_directory_is_refused_for_what_is_wrong_with_it() {
+        let here = std::env::temp_dir();
+        assert!(check_lease_directory(&here).is_ok());
+        let kind = |path: &Path| check_lease_directory(path).map_err(|error| error.kind());
+        let long = here.join("x".repeat(90));
+        for (path, error) in [
+            (Path::new("/no/such/directory"), io::ErrorKind::NotFound),
+            // Even for root.
+            (
+                Path::new("/proc/self/status"),
+                io::ErrorKind::PermissionDenied,
+            ),
+            (&here.join("with space"), io::ErrorKind::InvalidInput),
+            (&here.join("ümlaut"), io::ErrorKind::InvalidInput),
+            (&long, io::ErrorKind::InvalidInput),
+        ] {
+            assert_eq!(kind(path), Err(error), "{path:?}");
+            let bound = LeaseSocket::bind(path, None).map_err(|error| error.kind());
+            assert_eq!(bound.err(), Some(error), "{path:?}");
+        }
     }
 
     #[test]
