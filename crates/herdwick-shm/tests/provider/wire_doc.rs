@@ -4,11 +4,11 @@
 use std::{collections::HashMap, ops::Range, os::unix::net::UnixStream, sync::Arc};
 
 use herdwick_fabric::{
-    Access, Armed, Device, Endpoint, Payload, Port, QpId, RegionId, RegionSpec, Scope, SendOp,
-    Transport,
+    Access, Armed, Device, Endpoint, Local, Payload, Port, QpId, RegionId, RegionSpec, Scope,
+    SendOp, Transport,
 };
 use herdwick_mem::{Access as Rights, Mapping, Span, Words};
-use herdwick_shm::{PdSize, PdTicket};
+use herdwick_shm::{MESSAGE_BYTES_MAX, PdSize, PdTicket};
 
 use crate::party::{Party, host, is_readable, send, write};
 
@@ -340,7 +340,7 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     table.put(&mut entry, "rights", table.bit("WRITE", 1));
     table.put(&mut entry, "serial", 1);
     table.put(&mut entry, "place", start);
-    table.put(&mut entry, "length", 256);
+    table.put(&mut entry, "length", 2 * MESSAGE_BYTES_MAX as u64);
     guest
         .up
         .write_bytes(drawn("desk").at("regions") + 9 * table.bytes, &entry);
@@ -359,6 +359,25 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     let cell = drawn("cell");
     let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
     assert_eq!(said, [1, 1, 8, 24]);
+    // The longest needs every bit of the length.
+    let (region, len) = (
+        host.region(MESSAGE_BYTES_MAX, Access::LOCAL),
+        MESSAGE_BYTES_MAX,
+    );
+    let offset = 0;
+    let payload = Payload::Region(Local {
+        region,
+        offset,
+        len,
+    });
+    let mut longest = [write(payload, remote)];
+    if let SendOp::Write { imm, .. } = &mut longest[0].op {
+        *imm = Some(9);
+    }
+    host.port.post_send(qp, &longest).unwrap();
+    let (control, _) = guest.message(guest.ring() + 8192, 1, 0);
+    let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
+    assert_eq!(said, [1, 1, 9, MESSAGE_BYTES_MAX as u64]);
 }
 
 #[test]
