@@ -164,6 +164,12 @@ impl Server {
         Holdings::of(&Path::new("/proc").join(self.pid().to_string()))
     }
 
+    /// Memory of its own, the store's included.
+    pub(crate) fn private_kib(&self) -> u64 {
+        let proc = Path::new("/proc").join(self.pid().to_string());
+        resident_kib(&proc, "RssAnon:")
+    }
+
     /// Waits until it, killed, has let go of everything. It stays a zombie until dropped.
     pub(crate) fn until_dead(&self) {
         until_dead(&self.child);
@@ -189,17 +195,19 @@ impl Holdings {
     /// Of the process with this directory in /proc.
     pub(crate) fn of(proc: &Path) -> Self {
         let maps = fs::read_to_string(proc.join("maps")).unwrap();
-        let status = fs::read_to_string(proc.join("status")).unwrap();
-        let shared = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssShmem:"))
-            .unwrap();
         Self {
             fds: fs::read_dir(proc.join("fd")).unwrap().count(),
             maps: maps.matches("memfd:herdwick").count(),
-            shared_kib: shared.trim_end_matches("kB").trim().parse().unwrap(),
+            shared_kib: resident_kib(proc, "RssShmem:"),
         }
     }
+}
+
+/// One line of a process's status, in KiB.
+fn resident_kib(proc: &Path, name: &str) -> u64 {
+    let status = fs::read_to_string(proc.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().trim_end_matches("kB").trim().parse().unwrap()
 }
 
 pub(crate) fn socket(folder: &Folder) -> PathBuf {

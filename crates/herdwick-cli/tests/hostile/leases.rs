@@ -74,6 +74,9 @@ fn vanish(address: &str, stage: usize) {
     }
 }
 
+/// What a store that honest clients write to meanwhile may grow by, and more than leases leave.
+const GROWTH_KIB_MAX: u64 = 1024;
+
 /// Ten for each that the tests kill.
 #[test]
 fn r21_clients_that_come_and_vanish_leave_nothing() {
@@ -82,7 +85,12 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     let baseline = siege.server.holdings();
     let connections = siege.stat("curr_connections");
     let clients = kills() * 10;
+    let mut private = siege.server.private_kib();
     for n in 0..clients {
+        if n == clients / 2 {
+            // Tables have grown to what so many at a time take.
+            private = siege.server.private_kib();
+        }
         vanish(&siege.server.address, n % 7);
         if n % 16 == 0 {
             siege.steady.check();
@@ -94,7 +102,12 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     });
     assert!(siege.stat("leases_granted") as usize > clients / 7 * 2);
     assert!(siege.stat("lease_malformed") as usize >= clients / 7);
-    println!("{clients} clients came and went; {baseline:?} before and after");
+    let grown = siege.server.private_kib().saturating_sub(private);
+    println!(
+        "{clients} clients came and went; {baseline:?} before and after, and {grown} KiB more of \
+         private memory than half way"
+    );
+    assert!(grown <= GROWTH_KIB_MAX, "{grown} KiB");
     siege.survives();
 }
 
