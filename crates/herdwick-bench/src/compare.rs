@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
-    host::{LineRtt, Machine, Placement, line_rtt, pin},
+    crowd::Crowd,
+    host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
     lines::{EchoTarget, ShmTarget},
     measure::Bout,
@@ -72,8 +73,11 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
         None => Server::start(
             &config.program,
             &placement.server,
-            config.workers(),
-            config.memory_mb(),
+            (
+                config.workers(),
+                config.memory_mb(),
+                config.connections_max(),
+            ),
         )?,
     })
 }
@@ -86,13 +90,13 @@ fn contenders(config: &Config, server: Option<&Server>, space: KeySpace) -> Vec<
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
             (System::Echo | System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
-            (System::Herd, []) => {
+            (System::Herd | System::Crowded, []) => {
                 let offered = [Fabric::Shm, Fabric::Tcp];
                 let skip = usize::from(!offers_shm());
-                contenders.extend(offered[skip..].iter().map(|fabric| (System::Herd, *fabric)));
+                contenders.extend(offered[skip..].iter().map(|fabric| (*system, *fabric)));
             }
-            (System::Herd, fabrics) => {
-                contenders.extend(fabrics.iter().map(|fabric| (System::Herd, *fabric)));
+            (System::Herd | System::Crowded, fabrics) => {
+                contenders.extend(fabrics.iter().map(|fabric| (*system, *fabric)));
             }
         }
     }
@@ -176,12 +180,18 @@ impl Comparison<'_> {
         name: String,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Run, BenchError> {
+        let _crowd = match (contender, &self.server) {
+            ((System::Crowded, _), Some(server)) => {
+                Some(Crowd::gather(server.address, self.config.idle_connections)?)
+            }
+            _ => None,
+        };
         let mut traces = std::mem::take(&mut self.traces);
         let run = match (contender, &self.server) {
-            ((System::Herd, Fabric::Tcp), Some(server)) => self
+            ((System::Herd | System::Crowded, Fabric::Tcp), Some(server)) => self
                 .tcp_targets(server)
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
-            ((System::Herd, Fabric::Shm), Some(server)) => self
+            ((System::Herd | System::Crowded, Fabric::Shm), Some(server)) => self
                 .shm_targets(server)
                 .and_then(|targets| self.shm_bout(name).run(targets, &mut traces, watch)),
             ((System::Beside(neighbour), _), Some(server)) => {
@@ -198,7 +208,11 @@ impl Comparison<'_> {
             }),
         };
         self.traces = traces;
-        run
+        let cpu = self.server.as_ref().and_then(|server| server.cpu.as_ref());
+        run.map(|run| Run {
+            server_rss_mb: cpu.and_then(ProcessCpu::resident_mb),
+            ..run
+        })
     }
 
     /// The connections, spread over the clients; each client has one at least.
@@ -271,6 +285,7 @@ impl Comparison<'_> {
         let server = self.server.as_ref().filter(|_| system != System::Echo);
         let beside = match system {
             System::Beside(neighbour) => Some(neighbour.name().to_owned()),
+            System::Crowded => Some("crowd".to_owned()),
             System::Echo | System::Herd => None,
         };
         Subject {

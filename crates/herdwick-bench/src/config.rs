@@ -40,6 +40,8 @@ pub struct Config {
     pub window: usize,
     /// TCP connections, of all clients together.
     pub connections: usize,
+    /// Idle TCP connections beside those: the system is measured without them and with them.
+    pub idle_connections: usize,
     /// Requests in flight on a connection.
     pub pipeline: usize,
     /// Keys in a TCP `get`.
@@ -59,6 +61,8 @@ pub enum System {
     Echo,
     /// A server.
     Herd,
+    /// A server that holds [`Config::idle_connections`] too.
+    Crowded,
     /// A server, and a neighbour of the client's on the same host.
     Beside(Neighbour),
 }
@@ -69,7 +73,7 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
-            Self::Herd => "herd",
+            Self::Herd | Self::Crowded => "herd",
             Self::Beside(_) => "hostile",
         }
     }
@@ -125,6 +129,7 @@ impl Default for Config {
             memory_mb: None,
             window: 128,
             connections: 50,
+            idle_connections: 0,
             pipeline: 1,
             multiget: 1,
             batch: 16,
@@ -143,6 +148,9 @@ const AMPLE: u64 = 5;
 const AMPLE_OF: u64 = 2;
 /// For buffers, connections and small stores.
 const MEMORY_FLOOR_MB: u64 = 64;
+
+/// For statistics, sessions, and what has just been closed.
+const CONNECTIONS_TO_SPARE: usize = 1024;
 
 impl Config {
     /// The shapes of keys and values.
@@ -196,6 +204,12 @@ impl Config {
         Placement::new(&allowed_cpus(), self.workers())
     }
 
+    /// Connections that an own server is to take: those asked for, and some to spare.
+    #[must_use]
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections + self.clients + self.idle_connections + CONNECTIONS_TO_SPARE
+    }
+
     /// Memory of an own server or store, MiB.
     #[must_use]
     pub fn memory_mb(&self) -> u64 {
@@ -240,6 +254,7 @@ impl Config {
             workers: own.then(|| self.workers()),
             window: shm(self.window),
             connections: tcp(self.connections),
+            idle_connections: (self.idle_connections > 0).then_some(self.idle_connections),
             pipeline: tcp(self.pipeline),
             multiget: tcp(self.multiget),
             batch: None,

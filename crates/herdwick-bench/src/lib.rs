@@ -8,6 +8,7 @@
 
 mod compare;
 mod config;
+mod crowd;
 mod host;
 mod hostile;
 mod idle;
@@ -50,6 +51,17 @@ pub enum BenchError {
     /// No server.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// Too many idle connections for this process.
+    #[error(
+        "--idle-connections needs {needed} descriptors, and this process may have {limit}: raise \
+         it (ulimit -Hn), or ask for fewer"
+    )]
+    Descriptors {
+        /// How many it would have.
+        needed: u64,
+        /// How many it may have.
+        limit: u64,
+    },
     /// The way to the server broke.
     #[error(transparent)]
     Drive(#[from] DriveError),

@@ -77,20 +77,20 @@ const STATS_MAX: u64 = 64 << 10;
 const SAME_AGE_S: u64 = 2;
 
 impl Server {
-    /// Starts `program serve` on `cpus` with so many workers and so much memory, on a free
-    /// loopback port.
+    /// Starts `program serve` on `cpus` with so many workers, so much memory and room for so many
+    /// connections, on a free loopback port.
     ///
     /// # Errors
     /// It did not start, or does not answer.
     pub(crate) fn start(
         program: &Path,
         cpus: &[usize],
-        workers: usize,
-        memory_mb: u64,
+        (workers, memory_mb, connections): (usize, u64, usize),
     ) -> Result<Self, ServerError> {
         let mut command = Command::new(program);
         command.args(["serve", "-l", "127.0.0.1", "-p", "0"]);
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
+        command.args(["-c", &connections.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let not_started = |reason: String| ServerError::NotStarted {
             program: format!("{} serve", program.display()),
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn a_program_that_says_nothing_did_not_start() {
-        let error = Server::start(Path::new("/bin/true"), &[0], 1, 64).unwrap_err();
+        let error = Server::start(Path::new("/bin/true"), &[0], (1, 64, 1)).unwrap_err();
         assert!(matches!(error, ServerError::NotStarted { .. }), "{error}");
-        let error = Server::start(Path::new("/nowhere/herdwick"), &[0], 1, 64).unwrap_err();
+        let error = Server::start(Path::new("/nowhere/herdwick"), &[0], (1, 64, 1)).unwrap_err();
         assert!(matches!(error, ServerError::NotStarted { .. }), "{error}");
     }
 }

@@ -65,6 +65,9 @@ pub(crate) struct BenchArgs {
     /// TCP connections, of all clients together.
     #[arg(long, default_value_t = Config::default().connections, value_name = "N")]
     connections: usize,
+    /// Measure the server once more with so many idle TCP connections.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    idle_connections: usize,
     /// Requests in flight on a TCP connection.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pipeline: usize,
@@ -209,6 +212,9 @@ impl BenchArgs {
         let systems = self.systems.iter().flat_map(|system| match system {
             System::Store | System::Idle => &[][..],
             System::Echo => &[bench::System::Echo],
+            System::Herd if self.idle_connections > 0 => {
+                &[bench::System::Herd, bench::System::Crowded]
+            }
             System::Herd => &[bench::System::Herd],
             System::Hostile => &[
                 bench::System::Beside(Neighbour::Scribbler),
@@ -231,6 +237,7 @@ impl BenchArgs {
             memory_mb: self.memory,
             window: self.window,
             connections: self.connections,
+            idle_connections: self.idle_connections,
             pipeline: self.pipeline,
             multiget: self.multiget,
             batch: self.batch,

@@ -32,7 +32,7 @@ fn tiny(name: &str, arguments: &str) -> (String, Value) {
 fn help_has_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
-        window connections pipeline multiget rate runs json batch workers memory";
+        window connections idle-connections pipeline multiget rate runs json batch workers memory";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
@@ -170,6 +170,23 @@ fn a_scribbling_neighbour_is_compared_with_a_busy_one() {
     }
     assert!(
         table.contains("beside a scribbler : hostile over shm beside a spinner = "),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_crowd_of_idle_connections_is_told_apart() {
+    let arguments = "herd --fabric tcp --connections 4 --workers 2 --idle-connections 1500";
+    let (table, report) = tiny("crowd", arguments);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results[0]["beside"], Value::Null);
+    assert_eq!(results[1]["beside"], "crowd");
+    for result in results {
+        assert_eq!(result["hit_ratio"], 1.0);
+        assert!(result["server_rss_mb"].as_f64().unwrap() < 128.0, "{table}");
+    }
+    assert!(
+        table.contains("crowd: with 1500 idle connections"),
         "{table}"
     );
 }

@@ -49,6 +49,17 @@ impl ProcessCpu {
         self.scheduled_ns().or_else(|| self.charged_ns())
     }
 
+    /// Its resident memory, in MiB.
+    #[must_use]
+    pub(crate) fn resident_mb(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+        Some((kib / 102.4).round() / 10.0)
+    }
+
     fn scheduled_ns(&self) -> Option<u64> {
         let mut ns = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid)).ok()? {

@@ -105,6 +105,8 @@ pub struct Run {
     pub batch_mean: Option<f64>,
     /// CPU time that the server's rest cost, in milliseconds for ten seconds.
     pub idle_cpu_ms: Option<f64>,
+    /// Resident memory of the server's process at the end.
+    pub server_rss_mb: Option<f64>,
     /// CPU time an operation cost.
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the run.
@@ -132,6 +134,10 @@ impl Outcome {
             wrong_values: runs.iter().map(|run| run.wrong_values).sum(),
             batch_mean: known(|run| run.batch_mean).map(|mean| round(mean, 2)),
             idle_cpu_ms: known(|run| run.idle_cpu_ms).map(|ms| round(ms, 3)),
+            server_rss_mb: runs
+                .iter()
+                .filter_map(|run| run.server_rss_mb)
+                .reduce(f64::max),
             cpu_ns_per_op: CpuPerOp {
                 server: known(|run| run.cpu_ns_per_op.server).map(|ns| round(ns, 1)),
                 client: known(|run| run.cpu_ns_per_op.client).map(|ns| round(ns, 1)),

@@ -91,6 +91,8 @@ pub struct Knobs {
     pub workers: Option<usize>,
     pub window: Option<usize>,
     pub connections: Option<usize>,
+    #[serde(default)]
+    pub idle_connections: Option<usize>,
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,
     pub batch: Option<usize>,
@@ -129,6 +131,9 @@ pub struct Outcome {
     pub batch_mean: Option<f64>,
     /// CPU time that the server's rest cost, in milliseconds for ten seconds.
     pub idle_cpu_ms: Option<f64>,
+    /// Resident memory of the server's process, the most of any run's end.
+    #[serde(default)]
+    pub server_rss_mb: Option<f64>,
     /// CPU time an operation cost.
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the runs.

@@ -32,6 +32,7 @@ impl fmt::Display for Table<'_> {
             Some(ms) => rest(f, &report.results, ms)?,
             None => ratios(f, &report.results)?,
         }
+        crowds(f, report)?;
         warnings(f, &report.results)
     }
 }
@@ -201,6 +202,33 @@ fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
             title(&other.subject),
             title(&last.subject),
             other.ops_per_s / last.ops_per_s
+        )?;
+    }
+    Ok(())
+}
+
+/// What idle connections cost those that are busy, and in memory.
+fn crowds(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    let Some(count) = report.manifest.knobs.idle_connections else {
+        return Ok(());
+    };
+    let p99 = |result: &Outcome| result.latency_us.map_or(f64::NAN, |latency| latency.p99);
+    let (crowded, alone): (Vec<_>, Vec<_>) = report
+        .results
+        .iter()
+        .partition(|result| result.subject.beside.is_some());
+    for with in crowded {
+        let fabric = &with.subject.fabric;
+        let without = alone.iter().find(|other| other.subject.fabric == *fabric);
+        let ratio = without.map_or(f64::NAN, |without| p99(with) / p99(without));
+        let memory = with
+            .server_rss_mb
+            .map_or_else(nothing, |mb| format!("{mb:.0} MiB"));
+        let limit = report.manifest.knobs.memory_mb;
+        let limit = limit.map_or_else(nothing, |mb| format!("{mb} MiB"));
+        writeln!(
+            f,
+            "crowd: with {count} idle connections, p99 over {fabric} is {ratio:.2} x; the server holds {memory}, its limit is {limit}"
         )?;
     }
     Ok(())

@@ -1,0 +1,64 @@
+//! Connections that say nothing, beside those that are measured.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{BenchError, DriveError};
+
+/// Descriptors besides those of the crowd.
+const DESCRIPTORS_BESIDE: u64 = 256;
+/// A server that does not answer for so long is not there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Idle connections, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Crowd(#[expect(dead_code, reason = "held open")] Vec<TcpStream>);
+
+impl Crowd {
+    /// Connects `count` times to `server`; each asks for the version once, so that whatever a
+    /// server keeps for a connection is there.
+    ///
+    /// # Errors
+    /// The operating system, or the server, does not let so many.
+    pub(crate) fn gather(server: SocketAddr, count: usize) -> Result<Self, BenchError> {
+        allow(count)?;
+        let one = |_| -> Result<TcpStream, DriveError> {
+            let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"version\r\n")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer)?;
+            if &answer != b"VERSION " {
+                let said = String::from_utf8_lossy(&answer).into_owned();
+                return Err(std::io::Error::other(format!(
+                    "a server that says {said:?}; allow it more connections (-c)"
+                ))
+                .into());
+            }
+            Ok(stream)
+        };
+        Ok(Self((0..count).map(one).collect::<Result<_, _>>()?))
+    }
+}
+
+/// Lets this process have a descriptor for each connection.
+fn allow(count: usize) -> Result<(), BenchError> {
+    let needed = count as u64 + DESCRIPTORS_BESIDE;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|limit| limit >= needed) {
+        return Ok(());
+    }
+    let wanted = Rlimit {
+        current: Some(needed),
+        maximum: now.maximum,
+    };
+    setrlimit(Resource::Nofile, wanted).map_err(|_| BenchError::Descriptors {
+        needed,
+        limit: now.maximum.unwrap_or(u64::MAX),
+    })
+}
