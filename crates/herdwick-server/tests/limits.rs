@@ -3,8 +3,8 @@
 mod common;
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpStream},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream, UdpSocket},
     os::unix::{fs::PermissionsExt, net::UnixStream},
 };
 
@@ -51,6 +51,88 @@ fn m43_one_connection_too_many_is_told_and_closed() {
         reader.read_line(&mut said).unwrap();
     }
     assert!(!said.contains("STAT rejected_connections 0\r"));
+}
+
+/// M43, second half: connections that come and go leave nothing behind.
+#[test]
+fn m43_connections_that_come_and_go_leave_no_descriptors() {
+    let server = with(Config {
+        connections_max: 64,
+        workers: Some(2),
+        ..Config::local()
+    });
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert_eq!(stat(&server, "curr_connections"), 1);
+    let before = descriptors();
+    for _ in 0..100 {
+        // More at a time than there may be: some are told so.
+        let burst: Vec<TcpStream> = (0..150).map(|_| connect(&server)).collect();
+        drop(burst);
+    }
+    let said = loop {
+        let mut said = String::new();
+        let mut stream = connect(&server);
+        if stream.write_all(b"stats\r\nquit\r\n").is_ok()
+            && stream.read_to_string(&mut said).is_ok()
+            && said.contains("STAT curr_connections 1\r\n")
+        {
+            break said;
+        }
+    };
+    let number = |name: &str| -> u64 {
+        let prefix = format!("STAT {name} ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap().parse().unwrap()
+    };
+    assert!(number("total_connections") + number("rejected_connections") >= 15_000);
+    // Other tests of this process have connections of their own, few and short.
+    while descriptors() > before + 40 {
+        std::thread::yield_now();
+    }
+}
+
+/// M44: nothing listens for datagrams.
+#[test]
+fn m44_datagrams_find_nobody() {
+    let server = ours(2);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(tcp(&server)).unwrap();
+    for datagram in [
+        &b"\0\x01\0\0\0\x01\0\0\n"[..],
+        b"\0\x01\0\0\0\x01\0\0stats\r\n",
+    ] {
+        socket.send(datagram).unwrap();
+        // The kernel says that nobody is there.
+        let mut answer = [0; 64];
+        let refused = socket.recv(&mut answer).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+}
+
+/// M45: a server full of the largest items takes small ones, and the other way round.
+#[test]
+fn m45_no_size_is_locked_out_by_another() {
+    let server = ours(2);
+    let large = vec![b'x'; (1 << 20) - 100];
+    let set = |key: &str, value: &[u8]| {
+        let head = format!("set {key} 0 0 {}\r\n", value.len());
+        [head.as_bytes(), value, b"\r\n"].concat()
+    };
+    let all_stored = |kind: &str, count: usize, value: &[u8]| {
+        for n in 0..count {
+            let said = server.say(&[&set(&format!("{kind}{n}"), value)]);
+            assert_eq!(shown(&said), "STORED\\r\\n", "{kind}{n}");
+        }
+        let last = format!("get {kind}{}\r\n", count - 1);
+        assert!(server.say(&[last.as_bytes()]).starts_with(b"VALUE"));
+    };
+    for _ in 0..2 {
+        all_stored("large", 100, &large);
+        all_stored("small", 2000, &[b's'; 100]);
+    }
+    assert_eq!(stat(&server, "store_no_memory"), 0);
+    assert!(stat(&server, "evictions") > 0);
+    assert!(stat(&server, "bytes") <= 64 << 20);
 }
 
 fn line_or_end(stream: &TcpStream) -> String {

@@ -277,6 +277,47 @@ fn m24_a_cas_with_a_unique_that_is_none() {
 }
 
 #[test]
+fn m25_meta_flags_twice_or_unknown() {
+    let bench = Bench::new();
+    bench.both("mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n");
+    bench.both("mg a !\r\nmn\r\n", "CLIENT_ERROR invalid flag\r\nMN\r\n");
+}
+
+#[test]
+fn m26_opaques_too_long_and_keys_that_are_no_base64() {
+    let bench = Bench::new();
+    // Of 32 bytes, the flag's letter is one.
+    let (fits, long) = ("o".repeat(31), "o".repeat(32));
+    bench.both(
+        format!("mg a O{fits} v\r\nmg a O{long} v\r\nmn\r\n"),
+        format!("EN O{fits}\r\nCLIENT_ERROR opaque token too long\r\nMN\r\n"),
+    );
+    bench.both("mg \x01! b v\r\n", "CLIENT_ERROR error decoding key\r\n");
+}
+
+#[test]
+fn m27_a_meta_set_of_no_mode_swallows_its_block() {
+    Bench::new().both(
+        "ms a 3 Mx\r\nabc\r\nmg a v\r\n",
+        "CLIENT_ERROR invalid mode for ms M token\r\nEN\r\n",
+    );
+}
+
+#[test]
+fn m28_lengths_of_a_meta_set_that_cannot_be() {
+    let bench = Bench::new();
+    for length in ["-1", "abc"] {
+        bench.both(
+            format!("ms a {length}\r\nmn\r\n"),
+            format!("{FORMAT}MN\r\n"),
+        );
+    }
+    let large = block("ms a 1048577\r\n", 1_048_577);
+    let input = [&large[..], b"mg a v\r\n"].concat();
+    bench.both(input, format!("{TOO_LARGE}EN\r\n"));
+}
+
+#[test]
 fn m29_commands_that_lack_their_arguments() {
     Bench::new().both(
         "lru mode\r\nlru temp_ttl\r\nverbosity\r\nslabs\r\nlru_crawler\r\nlru_crawler foo\r\n",
