@@ -14,7 +14,8 @@ use crate::{
     time::Timer,
 };
 
-/// While a front finds work in memory, the sockets are looked at once in so many passes.
+/// While fronts find work in memory, and until the spin after it ends, the sockets are looked at
+/// once in so many passes: a look takes longer than a request does.
 const SOCKET_PASSES: u32 = 16;
 /// A sleeping worker wakes at least this often, to notice the time.
 const TICK: Duration = Duration::from_secs(1);
@@ -56,7 +57,7 @@ enum Found {
 impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
-        let mut last_work = Duration::ZERO;
+        let (mut last_work, mut last_in_memory) = (Duration::ZERO, None);
         let mut passes = 0u32;
         loop {
             let now = self.timer.now();
@@ -67,8 +68,14 @@ impl Worker {
             if self.stopping.is_set() && self.has_stopped(now) {
                 return;
             }
+            if found == Found::InMemory {
+                last_in_memory = Some(now);
+            }
+            let watches_memory =
+                last_in_memory.is_some_and(|last| now.saturating_sub(last) < self.spin);
             passes = passes.wrapping_add(1);
-            if found == Found::InMemory && !passes.is_multiple_of(SOCKET_PASSES) {
+            if (watches_memory || found == Found::InMemory) && !passes.is_multiple_of(SOCKET_PASSES)
+            {
                 continue;
             }
             if now.saturating_sub(last_work) < self.spin || found != Found::Nothing {
