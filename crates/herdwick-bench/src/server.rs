@@ -34,8 +34,13 @@ pub(crate) struct Server {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address means nothing.
-    #[error("'{0}' is no address: say HOST:PORT, such as 127.0.0.1:11211")]
-    Address(String),
+    #[error("'{text}' is no address: {reason}; say HOST:PORT, such as 127.0.0.1:11211")]
+    Address {
+        /// What was said.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Nobody answers there.
     #[error(
         "no server at {address}: {source}; start one with `herdwick serve`, or leave --server out"
@@ -123,9 +128,14 @@ impl Server {
     /// # Errors
     /// It is not there, or no memcached server.
     pub(crate) fn find(address: &str) -> Result<Self, ServerError> {
-        let unknown = || ServerError::Address(address.to_owned());
-        let mut addresses = address.to_socket_addrs().map_err(|_| unknown())?;
-        let address = addresses.next().ok_or_else(unknown)?;
+        let unknown = |reason: String| ServerError::Address {
+            text: address.to_owned(),
+            reason,
+        };
+        let found = address.to_socket_addrs();
+        let mut found = found.map_err(|error| unknown(error.to_string()))?;
+        let address = found.next();
+        let address = address.ok_or_else(|| unknown("the name has no address".into()))?;
         let (version, stats) = ask(address)?;
         let local = address.ip().is_loopback();
         let pid = stat(&stats, "pid").filter(|pid| local && is_as_old(*pid, &stats));
@@ -267,7 +277,7 @@ mod tests {
         let error = Server::find(&address.to_string()).unwrap_err();
         assert!(matches!(error, ServerError::Unreachable { .. }), "{error}");
         let error = Server::find("nowhere").unwrap_err();
-        assert!(matches!(error, ServerError::Address(_)), "{error}");
+        assert!(matches!(error, ServerError::Address { .. }), "{error}");
     }
 
     #[test]

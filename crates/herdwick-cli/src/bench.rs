@@ -1,7 +1,8 @@
 //! `herdwick bench`: options in, a table out.
 
 use std::{
-    io::{IsTerminal, Write, stderr, stdout},
+    fs::File,
+    io::{self, IsTerminal, Write, stderr, stdout},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -159,13 +160,32 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("herdwick bench: {name} is measured alone: `herdwick bench {name}`");
         return ExitCode::FAILURE;
     }
+    // Before minutes are spent on what it is to hold.
+    let json = match args.json.as_deref().map(create).transpose() {
+        Ok(json) => json,
+        Err(complaint) => {
+            eprintln!("herdwick bench: {complaint}");
+            return ExitCode::FAILURE;
+        }
+    };
     match measure(args) {
-        Ok(report) => present(&report, args.json.as_deref()),
+        Ok(report) => present(&report, json),
         Err(error) => {
             eprintln!("herdwick bench: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn create(path: &Path) -> Result<(File, &Path), String> {
+    let file = File::create(path);
+    let file = file.map_err(|error| unwritable(path, &error))?;
+    Ok((file, path))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    format!("{path} cannot be written: {error}; give another file (--json)")
 }
 
 fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
@@ -188,16 +208,13 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
     report
 }
 
-fn present(report: &Report, json: Option<&Path>) -> ExitCode {
+fn present(report: &Report, json: Option<(File, &Path)>) -> ExitCode {
     // A closed pipe is the reader's business.
     let _ = write!(stdout(), "{}", Table(report));
-    if let Some(path) = json
-        && let Err(error) = std::fs::write(path, report.to_json() + "\n")
+    if let Some((mut file, path)) = json
+        && let Err(error) = file.write_all((report.to_json() + "\n").as_bytes())
     {
-        eprintln!(
-            "herdwick bench: {} cannot be written: {error}",
-            path.display()
-        );
+        eprintln!("herdwick bench: {}", unwritable(path, &error));
         return ExitCode::FAILURE;
     }
     if report.is_sound() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Args;
-use herdwick::{Client, DialError, Error, Item, Put, Session, Ttl};
+use herdwick::{Cause, Client, DialError, Error, Item, Put, Session, Ttl};
 
 /// Which server.
 #[derive(Args, Debug)]
@@ -199,6 +199,13 @@ fn way(session: &Session) -> String {
 /// What to type next, where we know.
 fn advice(failure: &Failure) -> &'static str {
     match failure {
+        Failure::Client(Error::Unreachable {
+            reason: DialError::Name(_),
+            ..
+        }) => "; name another with --server",
+        Failure::Client(Error::Disconnected(Cause::Malformed(_))) => {
+            "; is that a memcached or a herdwick? Name another with --server"
+        }
         Failure::Client(Error::Unreachable {
             reason: DialError::Io(kind),
             ..

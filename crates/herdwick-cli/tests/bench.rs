@@ -205,6 +205,9 @@ fn mistakes_say_what_to_type() {
         ),
         ("--pipeline 0", "--pipeline must be at least 1"),
         ("--server nowhere", "HOST:PORT"),
+        ("--server nowhere.invalid:1", "HOST:PORT"),
+        ("--fabric shm --window 300 --keys 1K", "power of two"),
+        ("--json /nowhere/file", "--json"),
         ("--keys 1M --key-size 2", "raise --key-size"),
     ] {
         let output = bench(arguments);

@@ -88,14 +88,18 @@ fn a_stock_memcached_takes_and_gives_values() {
 
 #[test]
 fn our_own_server_takes_and_gives_values() {
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
-    serve.args(["serve", "-p", "0"]).stdout(Stdio::piped());
-    let mut server = Killed(serve.spawn().unwrap());
-    let mut ready = String::new();
-    let stdout = server.0.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut ready).unwrap();
-    let address = ready.split_whitespace().nth(4).unwrap();
-    values_go_in_and_come_out(address, "over shm");
+    let none = "over tcp (the server offers no shared memory: it runs on another host, or as \
+                `herdwick serve --shm off`)";
+    for (shm, way) in [("auto", "over shm"), ("off", none)] {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        serve.args(["serve", "-p", "0", "--shm", shm]);
+        let mut server = Killed(serve.stdout(Stdio::piped()).spawn().unwrap());
+        let mut ready = String::new();
+        let stdout = server.0.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut ready).unwrap();
+        let address = ready.split_whitespace().nth(4).unwrap();
+        values_go_in_and_come_out(address, way);
+    }
 }
 
 fn values_go_in_and_come_out(address: &str, way: &str) {
@@ -142,6 +146,12 @@ fn values_go_in_and_come_out(address: &str, way: &str) {
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_a_way_out() {
+    let (code, _, err) = herdwick(&["get", "k", "--server", "nowhere.invalid"], b"");
+    assert!(
+        err.contains("does not resolve") && err.contains("name another"),
+        "{err}"
+    );
+    assert_eq!(code, 2);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);

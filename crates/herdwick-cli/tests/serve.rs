@@ -137,7 +137,12 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-c 4000000000", "-c"),
         ("-c 0", "-c"),
         ("-t 1000", "-t"),
-        ("-m 1 -I 1m -t 1", "-m"),
+        ("-m 1 -I 1m -t 1", "give at least -m 6,"),
+        ("-m 16 -t 4", "give at least -m 23,"),
+        ("-l 192.0.2.1", "`ip addr`"),
+        ("-s /nowhere/socket", "(-s)"),
+        ("--shm maybe", "auto or off"),
+        ("--shm-dir /nowhere", "--shm off"),
         ("-Y /nowhere/users", "-Y"),
         ("-P /nowhere/pid", "-P"),
         ("-l no.such.host.invalid", "-l"),
@@ -146,6 +151,15 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         let said = complaint(&format!("-p 0 {arguments}"));
         assert!(said.contains(instead), "{arguments}: {said}");
     }
+}
+
+#[test]
+fn the_memory_it_asks_for_is_enough_and_no_less_is() {
+    let least = complaint("-p 0 -m 16 -t 4");
+    let (_, least) = least.split_once("at least -m ").unwrap();
+    let least: usize = least.split_once(',').unwrap().0.parse().unwrap();
+    drop(Serve::start(&format!("-p 0 -t 4 -m {least}")));
+    complaint(&format!("-p 0 -t 4 -m {}", least - 1));
 }
 
 /// A line from a unit file, with everything that tunes slabs.

@@ -263,7 +263,7 @@ pub enum StartError {
         address: Address,
     },
     /// The operating system does not let us listen there.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}; {}", elsewhere(address, source))]
     Listen {
         /// The address.
         address: Address,
@@ -284,9 +284,24 @@ pub enum StartError {
     /// The users cannot be read.
     #[error(transparent)]
     Auth(#[from] AuthError),
+    /// The memory is too little for the largest items.
+    #[error(
+        "-m {given} is too little for {workers} workers and items of up to {item_bytes_max} bytes; \
+         give at least -m {needed}, or fewer workers (-t), or smaller items (-I)"
+    )]
+    Memory {
+        /// What was given, in MiB.
+        given: usize,
+        /// What would do, in MiB.
+        needed: usize,
+        /// How many the memory is split over.
+        workers: usize,
+        /// The largest item.
+        item_bytes_max: usize,
+    },
     /// A partition could not be made.
-    #[error("{0} (memory is split over the workers: see -m, -t and -I)")]
-    Store(#[from] StoreError),
+    #[error("{0}; give less memory (-m)")]
+    Store(StoreError),
     /// Threads, polls or randomness were refused.
     #[error("the operating system refused {what}: {source}")]
     System {
@@ -295,4 +310,18 @@ pub enum StartError {
         /// Its answer.
         source: io::Error,
     },
+}
+
+/// What to give instead of an address that the operating system refuses.
+fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
+    match (address, source.kind()) {
+        (Address::Unix(_), _) => "give a path in a directory that this user may write to (-s)",
+        (Address::Tcp(_), io::ErrorKind::AddrNotAvailable) => {
+            "give an address of this host (-l); `ip addr` lists them"
+        }
+        (Address::Tcp(_), io::ErrorKind::PermissionDenied) => {
+            "ports below 1024 take privileges, give another (-p)"
+        }
+        (Address::Tcp(_), _) => "give another address (-l) or port (-p)",
+    }
 }

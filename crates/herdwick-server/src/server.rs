@@ -6,7 +6,7 @@ use std::{
 
 use herdwick_herd::{ServerOptions, hello::Offer};
 use herdwick_mem::spsc;
-use herdwick_mica::{HashKey, Store, StoreConfig};
+use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
 use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -48,7 +48,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
-    let stores = stores(&config, leases.left(config.memory_bytes, workers), workers)?;
+    let stores = stores(&config, workers)?;
     let opened = accept::open(&config.listen, config.backlog)?;
     let (listeners, addresses): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let timer = Timer::start();
@@ -288,6 +288,11 @@ impl LeaseBounds {
     const PART: usize = 8;
 
     fn new(config: &Config) -> Self {
+        Self::within(config, config.memory_bytes)
+    }
+
+    /// What they would be if the memory were `memory_bytes`.
+    fn within(config: &Config, memory_bytes: usize) -> Self {
         let Some(leases) = &config.leases else {
             return Self {
                 clients_max: 0,
@@ -295,10 +300,10 @@ impl LeaseBounds {
                 reply_bytes: 0,
             };
         };
-        let share = (config.memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
+        let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
         Self {
             clients_max: leases.clients_max,
-            bytes_max: share.min(config.memory_bytes / Self::PART),
+            bytes_max: share.min(memory_bytes / Self::PART),
             reply_bytes: ServerOptions::reply_memory(REPLY_BYTES_MAX),
         }
     }
@@ -353,7 +358,7 @@ struct Stores {
     hash_key: HashKey,
 }
 
-fn stores(config: &Config, memory_bytes: usize, workers: usize) -> Result<Stores, StartError> {
+fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
     let mut seed = [0u8; 16];
     getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
     let (low, high) = seed.split_at(8);
@@ -364,14 +369,37 @@ fn stores(config: &Config, memory_bytes: usize, workers: usize) -> Result<Stores
     };
     let hash_key = HashKey([word(low), word(high)]);
     let store = StoreConfig {
-        memory_bytes: memory_bytes / workers,
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
         item_bytes_max: config.item_bytes_max,
         hash_key,
     };
     let stores = (0..workers)
         .map(|_| Store::new(&store))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_, _>>()
+        .map_err(|error| no_store(config, workers, error))?;
     Ok(Stores { stores, hash_key })
+}
+
+/// What each partition would have of `memory_bytes`.
+fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
+    LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
+}
+
+fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
+    let StoreError::TooSmall { needed, .. } = error else {
+        return StartError::Store(error);
+    };
+    let least = (workers * needed) >> 20;
+    let enough = |mb: &usize| partition_bytes(config, workers, mb << 20) >= needed;
+    StartError::Memory {
+        given: config.memory_bytes >> 20,
+        // Leases take an eighth at most, and each worker half a MiB.
+        needed: (least..=2 * least + workers + 1)
+            .find(enough)
+            .unwrap_or(2 * least),
+        workers,
+        item_bytes_max: config.item_bytes_max,
+    }
 }
 
 fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {

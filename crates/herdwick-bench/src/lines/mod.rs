@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use herdwick::{Direct, Options, Session};
 use herdwick_fabric::Port;
-use herdwick_herd::{Answer, Outcome, Refused, wire::ReplyStatus};
+use herdwick_herd::{
+    Answer, Outcome, Refused,
+    wire::{ReplyStatus, Window},
+};
 use herdwick_mica::{Get, HashKey, Op, Put, Request};
 
 use crate::{
@@ -213,6 +216,7 @@ impl ShmTarget {
             fabric: Fabric::Shm,
             reason,
         };
+        Window::new(window).ok_or(RigError::Window(window))?;
         let options = Options {
             window,
             deadline: DEADLINE,

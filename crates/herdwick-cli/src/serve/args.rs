@@ -114,7 +114,7 @@ pub(crate) struct ServeArgs {
     #[arg(long = "spin", value_name = "US", default_value_t = 20)]
     pub(super) spin: u64,
     /// Shared memory for clients on this host
-    #[arg(long = "shm", value_name = "auto|off", default_value = "auto", value_parser = on_or_off)]
+    #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,
     /// Where to make the private directory of the lease socket [default: the one for temporary
     /// files]
