@@ -75,12 +75,12 @@ fn touching(opcodes: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(opcode, exptime, key)| packet(opcode, &exptime.to_be_bytes(), &key, b"", 0))
 }
 
-/// Packets that read.
+/// Packets whose responses hold on to an item.
 pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     prop_oneof![
         3 => with_key(&[GET, GETQ, GETK, GETKQ]),
-        1 => touching(&[GAT, GATQ, GATK, GATKQ]),
+        1 => touching(&[GAT, GATQ, GATK, GATKQ, TOUCH]),
         1 => Just(packet(NOOP, b"", b"", b"", 0)),
     ]
 }
@@ -99,7 +99,7 @@ pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Packets that store, touch, delete, or say something about the server.
+/// Packets that store, delete, or say something about the server.
 pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     let opcode = prop::sample::select(vec![SET, SETQ, ADD, ADDQ, REPLACE, REPLACEQ]);
@@ -128,7 +128,6 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
         5 => set,
         2 => join,
         2 => with_key(&[DELETE, DELETEQ]),
-        1 => touching(&[TOUCH]),
         1 => other,
     ]
 }

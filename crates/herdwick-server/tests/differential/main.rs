@@ -5,6 +5,7 @@ mod common;
 
 mod binary;
 mod classic;
+mod differences;
 mod meta;
 
 use common::{Memcached, Peer, normalised, ours, shown, unique};
