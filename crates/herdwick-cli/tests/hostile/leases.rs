@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write,
     os::unix::{
         fs::{PermissionsExt, symlink},
         process::CommandExt,
@@ -14,6 +15,7 @@ use herdwick_herd::hello::{Accept, Kind};
 use crate::{
     Siege, WINDOW,
     common::{Folder, Server, kills, settle},
+    meanwhile,
     raw::{Raw, Step},
 };
 
@@ -108,6 +110,29 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
          private memory than half way"
     );
     assert!(grown <= GROWTH_KIB_MAX, "{grown} KiB");
+    siege.survives();
+}
+
+/// A socket that always has more to say keeps nobody else from the desk.
+#[test]
+fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let mut flood = None;
+    let pour = || {
+        let socket = flood.get_or_insert_with(|| Raw::take(&address, 8).into_socket());
+        if socket.write_all(&[0; 1 << 14]).is_err() {
+            flood = None;
+        }
+    };
+    let malformed = siege.stat("lease_malformed");
+    meanwhile(pour, || {
+        for _ in 0..50 {
+            drop(Raw::take(&siege.server.address, 8));
+            siege.steady.check();
+        }
+        siege.until_stat("lease_malformed", malformed + 10);
+    });
     siege.survives();
 }
 

@@ -409,6 +409,13 @@ impl Raw {
         }
     }
 
+    /// Its socket, to say whatever on it. The lease lasts as long as both.
+    pub(crate) fn into_socket(self) -> UnixStream {
+        let socket = self.lease.0.try_clone().unwrap();
+        std::mem::forget(self.lease);
+        socket
+    }
+
     /// The frame that accepted it.
     pub(crate) fn accept(&self) -> Vec<u8> {
         let workers = self.lanes.iter().map(Lane::accept).collect();

@@ -24,6 +24,9 @@ use std::time::Duration;
 
 /// How often a client with a lease sends a heartbeat byte.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Most bytes that a client may send in such a time: what gathers while a server stands still for
+/// two hours.
+pub const BEATS_MAX: usize = 4096;
 /// A lease without a heartbeat for this long ends: five beats.
 pub const LEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// A lease handshake that takes longer than this is cut off.

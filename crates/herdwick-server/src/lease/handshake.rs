@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use herdwick_herd::hello::{
-    Accept, Claim, FrameError, HANDSHAKE_DEADLINE, HEADER_BYTES, Header, Kind, LEASE_DEADLINE,
+    Accept, BEATS_MAX, Claim, FrameError, HANDSHAKE_DEADLINE, HEADER_BYTES, HEARTBEAT, Header,
+    Kind, LEASE_DEADLINE,
 };
 
 /// Most bytes of a body that a client may send: an accept for the most workers.
@@ -16,6 +17,9 @@ pub(crate) struct Handshake {
     input: Vec<u8>,
     /// When this ends it, unless it moves on.
     deadline: Duration,
+    /// Heartbeats of this period, and when it ends.
+    beats: usize,
+    period_end: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ impl Handshake {
             state: State::Claim,
             input: Vec::new(),
             deadline: now + HANDSHAKE_DEADLINE,
+            beats: 0,
+            period_end: now,
         }
     }
 
@@ -60,10 +66,7 @@ impl Handshake {
         bytes: &[u8],
     ) -> Result<Option<Event>, FrameError> {
         let due = match self.state {
-            State::Live => {
-                self.deadline = now + LEASE_DEADLINE;
-                return Ok(None);
-            }
+            State::Live => return self.beat(now, bytes.len()).map(|()| None),
             State::Granting | State::Connecting => return Err(FrameError::Body),
             State::Claim => Kind::Claim,
             State::Accept => Kind::Accept,
@@ -96,6 +99,20 @@ impl Handshake {
         };
         self.input = Vec::new();
         Ok(Some(event))
+    }
+
+    /// Extends the lease, unless this is a flood that would keep the desk from everyone else.
+    fn beat(&mut self, now: Duration, beats: usize) -> Result<(), FrameError> {
+        if now >= self.period_end {
+            self.period_end = now + HEARTBEAT;
+            self.beats = 0;
+        }
+        self.beats += beats;
+        if self.beats > BEATS_MAX {
+            return Err(FrameError::Body);
+        }
+        self.deadline = now + LEASE_DEADLINE;
+        Ok(())
     }
 
     /// The grant went out.
@@ -199,5 +216,21 @@ mod tests {
         shake.connected(T0);
         assert_eq!(shake.handle_input(later, &[0]), Ok(None));
         assert_eq!(shake.poll_timeout(), later + LEASE_DEADLINE);
+    }
+
+    #[test]
+    fn a_flood_of_heartbeats_ends_the_lease() {
+        let mut shake = Handshake::new(T0);
+        let _ = shake.handle_input(T0, &claim().to_frame());
+        shake.granted();
+        let _ = shake.handle_input(T0, &accept().to_frame());
+        shake.connected(T0);
+        for period in 0..4 {
+            // What had gathered while the server stood still.
+            let now = T0 + period * HEARTBEAT;
+            assert_eq!(shake.handle_input(now, &[0; BEATS_MAX - 1]), Ok(None));
+            assert_eq!(shake.handle_input(now, &[0]), Ok(None));
+        }
+        assert!(shake.handle_input(T0 + 3 * HEARTBEAT, &[0]).is_err());
     }
 }
