@@ -76,7 +76,8 @@ fn vanish(address: &str, stage: usize) {
     }
 }
 
-/// What a store that honest clients write to meanwhile may grow by, and more than leases leave.
+/// The honest client's writes take more of the store meanwhile. A few hundred bytes lost with each
+/// lease would be more.
 const GROWTH_KIB_MAX: u64 = 1024;
 
 /// Ten for each that the tests kill.

@@ -25,6 +25,7 @@ use herdwick_mem::{Access, Mapping, Span, Words};
 use rustix::{
     cmsg_space,
     fs::fstat,
+    io::retry_on_intr,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 
@@ -530,9 +531,11 @@ impl Step {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut head)];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let read = recvmsg(self.socket.as_fd(), &mut into, &mut control, flags)
-            .unwrap()
-            .bytes;
+        let message = retry_on_intr(|| {
+            recvmsg(self.socket.as_fd(), &mut into, &mut control, flags)
+                .map(|message| message.bytes)
+        });
+        let read = message.unwrap();
         let mut fds = Vec::new();
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
