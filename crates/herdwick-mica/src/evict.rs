@@ -127,6 +127,7 @@ impl Store {
             counters.evictions += 1;
             counters.evicted_unfetched += unfetched;
             counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
+            self.record_eviction(at);
         }
     }
 }

@@ -48,6 +48,7 @@ mod index;
 mod item;
 mod log;
 mod number;
+mod obituary;
 mod ops;
 mod request;
 mod room;
@@ -58,6 +59,7 @@ pub use clock::{Clock, Deadline, Second};
 pub use counters::Counters;
 pub use hash::{HashKey, KeyHash};
 pub use item::footprint;
+pub use obituary::Evicted;
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
 pub use store::{Store, StoreConfig, StoreError};
 

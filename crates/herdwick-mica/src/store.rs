@@ -1,8 +1,8 @@
 use std::io;
 
 use crate::{
-    Clock, Counters, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink,
-    Status,
+    Clock, Counters, Evicted, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second,
+    Sink, Status,
     evict::Lookout,
     index::{BUCKET, BUCKETS_MAX, Index, Place},
     item::{ALIGN, HEADER, bit},
@@ -62,6 +62,8 @@ pub struct Store {
     pub(crate) log: Log,
     pub(crate) lookout: Lookout,
     pub(crate) counters: Counters,
+    /// What has been evicted lately, if anybody asks.
+    pub(crate) obituaries: Option<Vec<Evicted>>,
     pub(crate) hash_key: HashKey,
     item_bytes_max: usize,
     /// The last version given.
@@ -155,6 +157,7 @@ impl Store {
             log: Log::new(log_bytes).map_err(refused)?,
             lookout: Lookout::default(),
             counters: Counters::default(),
+            obituaries: None,
             hash_key: config.hash_key,
             item_bytes_max,
             sequence: 0,

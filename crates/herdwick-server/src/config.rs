@@ -103,6 +103,8 @@ pub struct Offers {
     /// Commands that show keys: `stats cachedump`, `stats detail`, `lru_crawler metadump` (not
     /// with memcached's `-X`).
     pub dump: bool,
+    /// `watch` (not with memcached's `-W`).
+    pub watch: bool,
     /// `debugtime`, as in memcached's debug build: for tests.
     pub debug: bool,
 }
@@ -112,6 +114,7 @@ impl Default for Offers {
         Self {
             flush: true,
             dump: true,
+            watch: true,
             debug: false,
         }
     }

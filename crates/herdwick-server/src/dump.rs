@@ -1,7 +1,10 @@
 //! Every key, for operators: `lru_crawler metadump` and `mgdump`, `stats cachedump`. A dump goes
 //! through the partitions a few buckets at a time, as fast as its reader reads.
 
-use std::io::Write;
+use std::{
+    fmt::{self, Write as _},
+    io::Write,
+};
 
 use herdwick_memcache::{meta::base64, text};
 use herdwick_mica::{Clock, Deadline, Item, Store};
@@ -114,11 +117,10 @@ fn show(
     let expires = (item.deadline != Deadline::NEVER).then(|| unix(item.deadline.0));
     match format {
         Format::Metadump => {
-            out.extend_from_slice(b"key=");
-            uri(key, out);
+            let key = Uri(key);
             match expires {
-                Some(at) => write!(out, " exp={at}"),
-                None => write!(out, " exp=-1"),
+                Some(at) => write!(out, "key={key} exp={at}"),
+                None => write!(out, "key={key} exp=-1"),
             }
             .expect("a Vec takes every write");
             let (used, cas) = (unix(item.last_access.0), item.version);
@@ -149,13 +151,17 @@ fn show(
     .expect("a Vec takes every write");
 }
 
-/// As memcached spells a key in a URI.
-fn uri(key: &[u8], out: &mut Vec<u8>) {
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte);
-        } else {
-            write!(out, "%{byte:02X}").expect("a Vec takes every write");
-        }
+/// A key as memcached spells it in a URI.
+pub(crate) struct Uri<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Uri<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|&byte| {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                f.write_char(char::from(byte))
+            } else {
+                write!(f, "%{byte:02X}")
+            }
+        })
     }
 }

@@ -1,5 +1,6 @@
 use std::{
     fmt::Display,
+    sync::Arc,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -13,6 +14,7 @@ use crate::{
     stats,
     tally::Snapshot,
     tcp::{Topic, Voice},
+    watch,
 };
 
 /// What `version` says: clients choose what they send by memcached's version.
@@ -24,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) limits: Limits,
     /// Who may talk to it; `None`: everybody.
     pub(crate) auth: Option<Auth>,
+    /// Who watches.
+    pub(crate) watch: Arc<watch::Shared>,
     host: Host,
 }
 
@@ -125,6 +129,7 @@ impl Facts {
             },
             limits: Limits::new(config.connections_max),
             auth,
+            watch: Arc::default(),
             host,
         })
     }

@@ -24,6 +24,7 @@ mod stopping;
 mod tally;
 mod tcp;
 mod time;
+mod watch;
 mod ways;
 mod worker;
 

@@ -1,6 +1,9 @@
-use herdwick_mica::{Clock, Execute, Reply, Request, Sink, Store};
+use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status, Store};
 
-use crate::prefixes::Prefixes;
+use crate::{
+    prefixes::Prefixes,
+    watch::{Found, Journal, What, topic},
+};
 
 /// One worker's part of the data, and who is told of what is done to it.
 pub(crate) struct Partition {
@@ -9,14 +12,17 @@ pub(crate) struct Partition {
     prefixes: Option<Box<Prefixes>>,
     /// ... and when it was on.
     laid_by: Option<Box<Prefixes>>,
+    /// What is noted for those who watch.
+    pub(crate) journal: Journal,
 }
 
 impl Partition {
-    pub(crate) fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store, journal: Journal) -> Self {
         Self {
             store,
             prefixes: None,
             laid_by: None,
+            journal,
         }
     }
 
@@ -47,36 +53,90 @@ impl Partition {
 impl Execute for Partition {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        match &mut self.prefixes {
-            None => self.store.execute(clock, batch, sink),
-            Some(prefixes) => {
-                let mut witness = Witness {
-                    batch,
-                    prefixes,
-                    sink,
-                };
-                self.store.execute(clock, batch, &mut witness);
-            }
+        if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
+            self.store.execute(clock, batch, sink);
+        } else {
+            self.execute_watched(clock, batch, sink);
         }
+    }
+}
+
+impl Partition {
+    #[cold]
+    fn execute_watched(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        let mut witness = Witness {
+            clock,
+            batch,
+            prefixes: self.prefixes.as_deref_mut(),
+            journal: &mut self.journal,
+            sink,
+        };
+        self.store
+            .record_evictions(witness.journal.wants(topic::EVICTIONS));
+        self.store.execute(clock, batch, &mut witness);
+        let journal = &mut self.journal;
+        self.store.take_evictions(|evicted| {
+            let what = What::Evicted {
+                fetched: evicted.fetched,
+                ttl: evicted.deadline.left(clock.second).map_or(-1, i64::from),
+                idle: clock.second.0.saturating_sub(evicted.last_access.0),
+                size: evicted.value_len,
+            };
+            journal.note(what, evicted.key());
+        });
     }
 }
 
 /// Sees every reply on its way.
 struct Witness<'a, S> {
+    clock: Clock,
     batch: &'a [Request<'a>],
-    prefixes: &'a mut Prefixes,
+    prefixes: Option<&'a mut Prefixes>,
+    journal: &'a mut Journal,
     sink: &'a mut S,
 }
 
 impl<S: Sink> Sink for Witness<'_, S> {
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
         if let Some(request) = self.batch.get(index) {
-            self.prefixes.count(request, reply.status);
+            if let Some(prefixes) = &mut self.prefixes {
+                prefixes.count(request, reply.status);
+            }
+            if self.journal.wants(topic::OF_REQUESTS)
+                && let Some(what) = what(&self.clock, &request.op, reply)
+            {
+                self.journal.note(what, request.key);
+            }
         }
         self.sink.reply(index, reply);
     }
 
     fn has_room(&mut self, index: usize) -> bool {
         self.sink.has_room(index)
+    }
+}
+
+/// What a watcher hears of a request.
+fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>) -> Option<What> {
+    match op {
+        Op::Get(_) => {
+            let found = match reply {
+                reply if reply.status == Status::Done => Found::Yes,
+                reply if reply.expired => Found::Expired,
+                reply if reply.flushed => Found::Flushed,
+                _ => Found::No,
+            };
+            let size = reply.item.map_or(0, |item| item.value.len());
+            Some(What::Get { found, size })
+        }
+        Op::Put(put) => Some(What::Store {
+            mode: put.mode,
+            compared: put.compare.is_some(),
+            status: reply.status,
+            ttl: clock.deadline(put.exptime).left(clock.second).unwrap_or(0),
+            size: put.value.len(),
+        }),
+        Op::Delete(_) => (reply.status == Status::Done).then_some(What::Deleted),
+        Op::Arith(_) => None,
     }
 }

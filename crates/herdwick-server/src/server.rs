@@ -1,6 +1,9 @@
 use std::{
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{self, Sender},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -25,6 +28,7 @@ use crate::{
     tally::Tally,
     tcp::{Owners, Stream, TcpFront},
     time::Timer,
+    watch::{Asking, Journal, Teller},
     ways,
     worker::{EVENTS, Worker},
 };
@@ -184,10 +188,11 @@ impl Server {
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
+        let (teller, journals) = self.start_teller(crew)?;
         let mut ends = ends.into_iter();
         let crossings = Crossing::connect(crew.bells);
         let parts = stores.stores.into_iter().zip(crossings).zip(polls);
-        for (index, ((store, crossing), poll)) in parts.enumerate() {
+        for (index, (((store, crossing), poll), journal)) in parts.zip(journals).enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
             intakes.push((intake, crew.bells[index].clone()));
             let owners = Owners {
@@ -199,6 +204,7 @@ impl Server {
                 Arc::clone(crew.facts),
                 owners,
                 taken,
+                teller.clone(),
             ))];
             if let Some(end) = ends.next() {
                 fronts.push(leases.front(index, self.workers, end)?);
@@ -209,7 +215,7 @@ impl Server {
                     .map_err(refused("a front's sources"))?;
             }
             let worker = Worker {
-                partition: Partition::new(store),
+                partition: Partition::new(store, journal),
                 fronts,
                 crossing,
                 poll,
@@ -229,6 +235,26 @@ impl Server {
             })?;
         }
         Ok(intakes)
+    }
+
+    /// Starts the thread that tells watchers; gives the way to it, and a journal for each worker.
+    fn start_teller(
+        &mut self,
+        crew: &Crew<'_>,
+    ) -> Result<(Sender<Asking>, Vec<Journal>), StartError> {
+        let shared = &crew.facts.watch;
+        let ends = (0..self.workers).map(|_| Journal::new(Arc::clone(shared)));
+        let (journals, read) = ends.unzip();
+        let (teller, arrivals) = mpsc::channel();
+        let thread = Teller {
+            journals: read,
+            arrivals,
+            shared: Arc::clone(shared),
+            facts: Arc::clone(crew.facts),
+            started_unix: crew.timer.started_unix(),
+        };
+        self.start("watch".into(), move || thread.run())?;
+        Ok((teller, journals))
     }
 
     fn start(

@@ -128,10 +128,16 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     for idle in IDLE {
         out.say(idle, 0);
     }
+    let watch = &facts.watch;
+    out.say("log_worker_dropped", sum.tally.log_worker_dropped);
+    out.say("log_worker_written", sum.tally.log_worker_written);
+    out.say("log_watcher_skipped", watch.skipped.load(Relaxed));
+    out.say("log_watcher_sent", watch.sent.load(Relaxed));
+    out.say("log_watchers", watch.watchers.load(Relaxed));
 }
 
 /// Machinery of memcached that is not here, and so has done nothing.
-const IDLE: [&str; 20] = [
+const IDLE: [&str; 15] = [
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",
     "slab_reassign_evictions_nomem",
@@ -145,11 +151,6 @@ const IDLE: [&str; 20] = [
     "lru_crawler_starts",
     "lru_maintainer_juggles",
     "malloc_fails",
-    "log_worker_dropped",
-    "log_worker_written",
-    "log_watcher_skipped",
-    "log_watcher_sent",
-    "log_watchers",
     "unexpected_napi_ids",
     "round_robin_fallback",
 ];

@@ -32,6 +32,8 @@ tally! {
     connections,
     /// Bytes of their buffers.
     held_bytes,
+    /// Events noted for those who watch, and those that found no room.
+    log_worker_written, log_worker_dropped,
     /// Attempts to authenticate, and those that failed.
     auth_cmds, auth_errors,
     /// Lines and packets answered with an error message.

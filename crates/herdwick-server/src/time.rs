@@ -42,6 +42,11 @@ impl Timer {
         }
     }
 
+    /// Unix time of the start.
+    pub(crate) fn started_unix(&self) -> u64 {
+        self.started_unix
+    }
+
     /// Time since the start. Read once a pass.
     #[expect(
         clippy::disallowed_methods,

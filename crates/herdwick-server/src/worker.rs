@@ -89,6 +89,7 @@ impl Worker {
     /// One pass: other workers' requests, then every front.
     fn pass(&mut self, now: Duration) -> Found {
         let clock = self.timer.clock(now);
+        self.partition.journal.begin(now);
         let mut found = Found::Nothing;
         for _ in 0..PARCELS {
             let Some((peer, mut parcel)) = self.crossing.arrived() else {
@@ -158,6 +159,8 @@ impl Worker {
             age: store.age(clock.second),
             drops: Vec::new(),
         };
+        snapshot.tally.log_worker_written = self.partition.journal.written;
+        snapshot.tally.log_worker_dropped = self.partition.journal.dropped;
         for front in &self.fronts {
             front.drops(&mut snapshot.drops);
         }

@@ -95,6 +95,9 @@ pub(crate) struct ServeArgs {
     /// Refuse the commands that show keys
     #[arg(short = 'X', long = "disable-dumping")]
     pub(super) no_dump: bool,
+    /// Refuse the command "watch"
+    #[arg(short = 'W', long = "disable-watch")]
+    pub(super) no_watch: bool,
     /// File of users, a line "user:password" each: clients have to authenticate
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub(super) auth: Option<PathBuf>,
@@ -160,8 +163,6 @@ pub(crate) struct Missing {
     large_pages: bool,
     #[arg(short = 'C', long = "disable-cas", hide = true)]
     no_cas: bool,
-    #[arg(short = 'W', long = "disable-watch", hide = true)]
-    no_watch: bool,
 }
 
 impl Missing {
@@ -216,7 +217,6 @@ impl Missing {
                 self.no_cas,
                 "-C: versions take no room of their own, and stay",
             ),
-            (self.no_watch, "-W: there is no watch to disable"),
         ]
         .into_iter()
         .filter_map(|(given, reason)| given.then_some(reason))

@@ -174,6 +174,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         offers: Offers {
             flush: !args.no_flush,
             dump: !args.no_dump,
+            watch: !args.no_watch,
             debug: args.debug,
         },
         auth: args.auth.as_deref().map(absolute),

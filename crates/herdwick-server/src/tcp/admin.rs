@@ -7,6 +7,7 @@ use crate::{
     config::Offers,
     dump::{Dump, Format},
     time::Warp,
+    watch::topics,
 };
 
 /// An operator's command.
@@ -16,6 +17,8 @@ pub(super) enum Admin {
     Warp(Warp),
     /// `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
     Dump(Dump),
+    /// `watch`, of these topics.
+    Watch(u32),
     /// `stats conns`.
     Connections,
     /// `stats detail on`, `stats detail off`.
@@ -45,6 +48,13 @@ impl Admin {
         let admin = match &words[..count] {
             [b"debugtime", by] if offers.debug => warp(by),
             [b"lru_crawler", rest @ ..] => crawler(rest, offers),
+            [b"watch", ..] if !offers.watch => {
+                Self::Say(b"CLIENT_ERROR watch commands not allowed\r\n")
+            }
+            [b"watch", ..] => match topics(Keys::new(line).skip(1)) {
+                Some(topics) => Self::Watch(topics),
+                None => ERROR,
+            },
             [b"slabs", rest @ ..] => slabs(rest),
             [b"refresh_certs"] => Self::Say(b"Error TLS not enabled\r\n"),
             _ => return None,

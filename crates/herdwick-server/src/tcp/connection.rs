@@ -25,6 +25,8 @@ pub(crate) struct Connection {
     swallow: u64,
     /// What other workers are doing for it; nothing else happens meanwhile.
     pub(crate) gather: Option<Gather>,
+    /// The topics that it watches, once what it has asked before is answered.
+    pub(crate) watches: Option<u32>,
     /// A dump that goes on before the next command.
     pub(crate) dump: Option<Dump>,
     /// In the list of those to be served.
@@ -69,6 +71,7 @@ impl Connection {
             swallow: 0,
             gather: None,
             dump: None,
+            watches: None,
             queued: false,
             readable: true,
             half_closed: false,

@@ -24,6 +24,8 @@ use crate::{
 pub(super) enum Begun {
     /// Answered: the connection goes on behind it.
     Said { used: usize, swallow: u64 },
+    /// From now on the connection watches these topics.
+    Watch { used: usize, topics: u32 },
     /// To be shown step by step.
     Dump { used: usize, dump: Dump },
     /// Given to all workers.
@@ -109,6 +111,7 @@ fn administer(
             out.extend_from_slice(dump.opening());
             return Begun::Dump { used, dump };
         }
+        Admin::Watch(topics) => return Begun::Watch { used, topics },
         Admin::Say(line) => {
             output.buffer(&mut service.pool).extend_from_slice(line);
             return Begun::Said { used, swallow: 0 };
@@ -278,6 +281,11 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
             connection.advance(Progress::past(used));
             connection.dump = Some(dump);
             Round::Done
+        }
+        Begun::Watch { used, topics } => {
+            connection.advance(Progress::past(used));
+            connection.watches = Some(topics);
+            Round::Hungry
         }
         Begun::Starved => Round::Starved,
         Begun::Hungry => {

@@ -15,7 +15,11 @@ mod run;
 mod service;
 mod stream;
 
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, mpsc::Sender},
+};
 
 use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
@@ -31,6 +35,7 @@ use crate::{
     facts::Facts,
     front::{Activity, Front, Pass, Tokens},
     parcel::{Parcel, Ticket},
+    tally::Closed,
     tcp::{
         connection::{Connection, Flow},
         gather::{Gather, Purpose},
@@ -38,6 +43,7 @@ use crate::{
         run::RUN_REQUESTS,
         service::{Round, Service},
     },
+    watch::{Asking, What, topic},
 };
 
 /// One worker's connections.
@@ -58,11 +64,18 @@ pub(crate) struct TcpFront {
     /// Rounds of one connection in one pass; then it is the next one's turn.
     rounds: usize,
     watch: Watch,
+    /// Where connections go that watch.
+    teller: Sender<Asking>,
     draining: bool,
 }
 
 impl TcpFront {
-    pub(crate) fn new(facts: Arc<Facts>, owners: Owners, intake: Consumer<Stream>) -> Self {
+    pub(crate) fn new(
+        facts: Arc<Facts>,
+        owners: Owners,
+        intake: Consumer<Stream>,
+        teller: Sender<Asking>,
+    ) -> Self {
         // The longest command: a line and the largest block, or the longest `get`.
         let settings = &facts.settings;
         let block = LINE_BYTES_MAX + settings.item_bytes_max + 2;
@@ -80,6 +93,7 @@ impl TcpFront {
             input_bytes_max: block.max(GET_LINE_BYTES_MAX + 1),
             rounds,
             watch,
+            teller,
             draining: false,
         }
     }
@@ -106,6 +120,10 @@ impl TcpFront {
         if self.draining {
             connection.drain();
         }
+        if pass.store.journal.wants(topic::CONNEVENTS) {
+            let (number, from) = connection.stream.origin();
+            pass.store.journal.note(What::Opened(number, from), &[]);
+        }
         self.connections[place as usize] = Some(connection);
         self.queue.push_back(place);
         pass.tally.connections += 1;
@@ -119,8 +137,17 @@ impl TcpFront {
         connection.queued = false;
         let bounds = (self.input_bytes_max, self.rounds);
         let (flow, starved) = turn(&mut self.service, connection, place, bounds, pass);
+        if connection.watches.is_some() && connection.output.is_empty() {
+            self.hand_over(place, pass);
+            return;
+        }
         if flow == Flow::Broken || connection.is_done() {
-            self.dismiss(place, pass);
+            let reason = if flow == Flow::Broken {
+                "error"
+            } else {
+                "normal"
+            };
+            self.dismiss(place, reason, pass);
             return;
         }
         connection.input.rest(&mut self.service.pool);
@@ -137,23 +164,54 @@ impl TcpFront {
         }
     }
 
-    fn dismiss(&mut self, place: u32, pass: &mut Pass<'_>) {
-        if let Some(mut connection) = self.connections[place as usize].take() {
-            // Closing the descriptor would do it as well.
-            let _ = connection.stream.deregister(pass.registry);
-            self.watch.forget(&connection);
-            self.vacant.push(place);
-            pass.tally.connections -= 1;
+    fn dismiss(&mut self, place: u32, reason: &'static str, pass: &mut Pass<'_>) {
+        if let Some(connection) = self.take_out(place, pass) {
+            if pass.store.journal.wants(topic::CONNEVENTS) {
+                let (number, from) = connection.stream.origin();
+                let what = What::Closed(number, from, reason);
+                pass.store.journal.note(what, &[]);
+            }
             self.service.facts.limits.leave();
         }
+    }
+
+    /// Gives the connection to the thread that tells watchers; it stays counted until that lets
+    /// it go.
+    fn hand_over(&mut self, place: u32, pass: &mut Pass<'_>) {
+        let Some(Connection {
+            stream,
+            watches: Some(topics),
+            ..
+        }) = self.take_out(place, pass)
+        else {
+            return;
+        };
+        if self.teller.send(Asking { stream, topics }).is_err() {
+            // It ends with the workers, and not before.
+            self.service.facts.limits.leave();
+        }
+    }
+
+    fn take_out(&mut self, place: u32, pass: &mut Pass<'_>) -> Option<Connection> {
+        let mut connection = self.connections[place as usize].take()?;
+        // Closing the descriptor would do it as well.
+        let _ = connection.stream.deregister(pass.registry);
+        self.watch.forget(&connection);
+        self.vacant.push(place);
+        pass.tally.connections -= 1;
+        Some(connection)
     }
 
     /// Gives up those that stall too long or hold too much.
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let now = pass.clock.second.0;
-        for (place, _) in self.watch.look(&self.connections, now, pass.tally) {
-            self.dismiss(place, pass);
+        for (place, why) in self.watch.look(&self.connections, now, pass.tally) {
+            let reason = match why {
+                Closed::Idle => "idle_timeout",
+                Closed::HalfSent | Closed::Stalled => "error",
+            };
+            self.dismiss(place, reason, pass);
         }
     }
 

@@ -115,7 +115,7 @@ impl Service {
         ticket: Ticket,
         pass: &mut Pass<'_>,
     ) -> Round {
-        if !connection.swallow() || !connection.has_work() {
+        if connection.watches.is_some() || !connection.swallow() || !connection.has_work() {
             return Round::Hungry;
         }
         if connection.output.is_full() {

@@ -1,4 +1,8 @@
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    os::fd::AsRawFd,
+};
 
 use mio::{Interest, Registry, Token, net};
 
@@ -16,6 +20,14 @@ impl Stream {
         match self {
             Self::Tcp(stream) => registry.register(stream, token, both),
             Self::Unix(stream) => registry.register(stream, token, both),
+        }
+    }
+
+    /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
+    pub(crate) fn origin(&self) -> (i32, Option<SocketAddr>) {
+        match self {
+            Self::Tcp(stream) => (stream.as_raw_fd(), stream.peer_addr().ok()),
+            Self::Unix(stream) => (stream.as_raw_fd(), None),
         }
     }
 

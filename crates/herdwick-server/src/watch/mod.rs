@@ -1,0 +1,215 @@
+//! `watch`: what happens, as it happens, for whoever wants to see it.
+//!
+//! A worker notes events in a bounded queue of its own, and only those that somebody watches; a
+//! thread takes them out, words them, and writes them to the watchers' sockets. Nothing waits for
+//! a watcher: what does not fit is dropped and counted.
+
+mod teller;
+mod words;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use herdwick_mem::spsc::{self, Consumer, Producer};
+use herdwick_mica::{KEY_BYTES_MAX, Mode, Status};
+
+pub(crate) use teller::{Asking, Teller};
+
+/// Events that a worker's queue holds: 72 KiB, as much as memcached's.
+const EVENTS: usize = 256;
+
+/// Kinds of events, as bits.
+pub(crate) mod topic {
+    pub(crate) const FETCHERS: u32 = 1;
+    pub(crate) const MUTATIONS: u32 = 2;
+    pub(crate) const EVICTIONS: u32 = 4;
+    pub(crate) const CONNEVENTS: u32 = 8;
+    pub(crate) const DELETIONS: u32 = 16;
+    /// Those that a partition sees.
+    pub(crate) const OF_REQUESTS: u32 = FETCHERS | MUTATIONS | DELETIONS;
+}
+
+/// The topics that the words behind `watch` name; `None`: one of them means nothing here.
+/// memcached takes the beginning of a word for it.
+pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
+    const NAMES: [(&[u8], u32); 5] = [
+        (b"evictions", topic::EVICTIONS),
+        (b"fetchers", topic::FETCHERS),
+        (b"mutations", topic::MUTATIONS),
+        (b"connevents", topic::CONNEVENTS),
+        (b"deletions", topic::DELETIONS),
+    ];
+    let mut all = 0;
+    for word in words {
+        let (_, bit) = NAMES.iter().find(|(name, _)| name.starts_with(word))?;
+        all |= bit;
+    }
+    Some(if all == 0 { topic::FETCHERS } else { all })
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A read: how it ended, and the value's length.
+    Get { found: Found, size: usize },
+    /// A store: how, how it ended, seconds to live (0: for ever), the value's length.
+    Store {
+        mode: Mode,
+        compared: bool,
+        status: Status,
+        ttl: u32,
+        size: usize,
+    },
+    /// A deletion.
+    Deleted,
+    /// An eviction: whether it had been read, seconds left (-1: for ever), seconds since its last
+    /// use, the value's length.
+    Evicted {
+        fetched: bool,
+        ttl: i64,
+        idle: u32,
+        size: usize,
+    },
+    /// A connection by this descriptor, from there; from a unix socket if from nowhere.
+    Opened(i32, Option<SocketAddr>),
+    /// Its end, and why.
+    Closed(i32, Option<SocketAddr>, &'static str),
+}
+
+/// How a read ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Yes,
+    No,
+    Flushed,
+    Expired,
+}
+
+impl What {
+    fn topic(&self) -> u32 {
+        match self {
+            Self::Get { .. } => topic::FETCHERS,
+            Self::Store { .. } => topic::MUTATIONS,
+            Self::Deleted => topic::DELETIONS,
+            Self::Evicted { .. } => topic::EVICTIONS,
+            Self::Opened(..) | Self::Closed(..) => topic::CONNEVENTS,
+        }
+    }
+}
+
+/// Something that happened to a key, or to none, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Event {
+    now: Duration,
+    what: What,
+    key: [u8; KEY_BYTES_MAX],
+    key_len: u8,
+}
+
+impl Event {
+    fn key(&self) -> &[u8] {
+        &self.key[..usize::from(self.key_len)]
+    }
+}
+
+/// What workers and the teller know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// What anybody watches.
+    topics: AtomicU32,
+    pub(crate) watchers: AtomicU32,
+    pub(crate) sent: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+}
+
+/// Where one worker notes what happens.
+pub(crate) struct Journal {
+    queue: Producer<Event>,
+    shared: Arc<Shared>,
+    /// As of the beginning of this pass.
+    topics: u32,
+    now: Duration,
+    pub(crate) written: u64,
+    pub(crate) dropped: u64,
+}
+
+impl Journal {
+    /// A journal, and the end that the teller reads.
+    pub(crate) fn new(shared: Arc<Shared>) -> (Self, Consumer<Event>) {
+        let (queue, read) = spsc::channel(EVENTS);
+        let journal = Self {
+            queue,
+            shared,
+            topics: 0,
+            now: Duration::ZERO,
+            written: 0,
+            dropped: 0,
+        };
+        (journal, read)
+    }
+
+    /// A pass begins.
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.now = now;
+        self.topics = self.shared.topics.load(Relaxed);
+    }
+
+    /// Whether anybody watches one of these.
+    #[inline]
+    pub(crate) fn wants(&self, topics: u32) -> bool {
+        self.topics & topics != 0
+    }
+
+    /// Notes an event, if anybody watches its kind.
+    pub(crate) fn note(&mut self, what: What, key: &[u8]) {
+        if !self.wants(what.topic()) {
+            return;
+        }
+        let len = key.len().min(KEY_BYTES_MAX);
+        let mut event = Event {
+            now: self.now,
+            what,
+            key: [0; KEY_BYTES_MAX],
+            // At most 250.
+            key_len: len as u8,
+        };
+        event.key[..len].copy_from_slice(&key[..len]);
+        match self.queue.push(event) {
+            Ok(()) => self.written += 1,
+            Err(_) => self.dropped += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_named_by_their_beginnings() {
+        let of = |line: &'static str| topics(line.split_whitespace().map(str::as_bytes));
+        assert_eq!(of(""), Some(topic::FETCHERS));
+        assert_eq!(of("mut evict"), Some(topic::MUTATIONS | topic::EVICTIONS));
+        assert_eq!(of("fetchers nothing"), None);
+    }
+
+    #[test]
+    fn a_full_journal_drops_and_counts() {
+        let shared = Arc::new(Shared::default());
+        let (mut journal, mut read) = Journal::new(Arc::clone(&shared));
+        journal.note(What::Deleted, b"unwatched");
+        shared.topics.store(topic::DELETIONS, Relaxed);
+        journal.begin(Duration::from_secs(1));
+        for _ in 0..EVENTS + 5 {
+            journal.note(What::Deleted, b"key");
+        }
+        assert_eq!((journal.written, journal.dropped), (EVENTS as u64, 5));
+        assert_eq!(read.pop().unwrap().key(), b"key");
+    }
+}

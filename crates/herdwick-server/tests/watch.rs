@@ -1,0 +1,174 @@
+//! `watch`: what watchers see, and what they cannot do.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+};
+
+use common::{Peer, connect, line, shown, with};
+use herdwick_server::{Config, Offers, Server};
+
+fn server(workers: usize) -> Server {
+    with(Config {
+        workers: Some(workers),
+        memory_bytes: 24 << 20,
+        ..Config::local()
+    })
+}
+
+/// A connection that watches, from its OK on.
+fn watch(server: &Server, topics: &str) -> BufReader<TcpStream> {
+    let mut stream = connect(server);
+    stream
+        .write_all(format!("watch {topics}\r\n").as_bytes())
+        .unwrap();
+    assert_eq!(line(&stream), "OK\r\n");
+    BufReader::new(stream)
+}
+
+/// The lines it sees next, without time and number.
+fn seen(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
+    let next = |_| {
+        let mut line = String::new();
+        watcher.read_line(&mut line).unwrap();
+        let mut words = line.trim_end().splitn(3, ' ');
+        let (time, number) = (words.next().unwrap(), words.next().unwrap());
+        assert!(
+            time.starts_with("ts=") && time.contains('.') && number.starts_with("gid="),
+            "{line}"
+        );
+        words.next().unwrap().to_owned()
+    };
+    (0..count).map(next).collect()
+}
+
+/// Shapes as memcached's logger has them; what a request was is said in the order of its partition.
+#[test]
+fn each_topic_has_its_line() {
+    let server = server(1);
+    let mut fetchers = watch(&server, "");
+    let mut changes = watch(&server, "mutations deletions");
+    server.say(&[b"set a:b 0 100 3\r\nabc\r\nget a:b none\r\nadd a:b 0 0 1\r\nx\r\ncas a:b 0 0 1 999999\r\nx\r\ndelete a:b\r\ndelete a:b\r\n"]);
+    assert_eq!(
+        seen(&mut fetchers, 2),
+        [
+            "type=item_get key=a%3Ab status=found clsid=1 cfd=-1 size=3",
+            "type=item_get key=none status=not_found clsid=0 cfd=-1 size=0",
+        ]
+    );
+    assert_eq!(
+        seen(&mut changes, 4),
+        [
+            "type=item_store key=a%3Ab status=stored cmd=set ttl=100 clsid=1 cfd=-1 size=3",
+            "type=item_store key=a%3Ab status=not_stored cmd=add ttl=0 clsid=1 cfd=-1 size=1",
+            "type=item_store key=a%3Ab status=exists cmd=cas ttl=0 clsid=1 cfd=-1 size=1",
+            "type=deleted key=a%3Ab cmd=delete clsid=1 size=0",
+        ]
+    );
+}
+
+#[test]
+fn evictions_and_connections_are_seen() {
+    let server = server(1);
+    let mut evictions = watch(&server, "evictions");
+    for n in 0..300 {
+        let value = "x".repeat(100_000);
+        server.say(&[format!("set {n} 0 0 100000\r\n{value}\r\n").as_bytes()]);
+    }
+    let first = seen(&mut evictions, 1).remove(0);
+    assert_eq!(
+        first.split(" la=").next(),
+        Some("type=eviction key=0 fetch=no ttl=-1")
+    );
+    assert!(first.ends_with("clsid=1 size=100000"), "{first}");
+
+    let mut connections = watch(&server, "connevents");
+    let client = connect(&server);
+    let port = client.local_addr().unwrap().port();
+    drop(client);
+    let lines = seen(&mut connections, 2);
+    assert!(
+        lines[0].starts_with(&format!(
+            "type=conn_new rip=127.0.0.1 rport={port} transport=tcp cfd="
+        )),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("type=conn_close rip=127.0.0.1")
+            && lines[1].contains(" reason=normal cfd="),
+        "{lines:?}"
+    );
+}
+
+/// Every worker's events arrive; shared memory's too, being the partition's.
+#[test]
+fn all_partitions_are_watched() {
+    let server = server(3);
+    let mut watcher = watch(&server, "fetchers");
+    let gets: String = (0..50).map(|n| format!("get {n}\r\n")).collect();
+    server.say(&[gets.as_bytes()]);
+    let mut keys: Vec<u32> = seen(&mut watcher, 50)
+        .iter()
+        .map(|line| line.split(' ').nth(1).unwrap()[4..].parse().unwrap())
+        .collect();
+    keys.sort_unstable();
+    assert_eq!(keys, Vec::from_iter(0..50));
+}
+
+#[test]
+fn watching_has_its_limits() {
+    let server = server(2);
+    assert_eq!(shown(&server.say(&[b"watch nothing\r\n"])), "ERROR\\r\\n");
+    let watchers: Vec<_> = (0..20).map(|_| watch(&server, "")).collect();
+    let mut refused = String::new();
+    let mut stream = connect(&server);
+    stream.write_all(b"watch\r\n").unwrap();
+    stream.read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "WATCHER_TOO_MANY log watcher limit reached\r\n");
+    assert!(shown(&server.say(&[b"stats\r\n"])).contains("log_watchers 20\\r\\n"));
+    drop(watchers);
+    while !shown(&server.say(&[b"stats\r\n"])).contains("log_watchers 0\\r\\n") {
+        std::thread::yield_now();
+    }
+    let server = with(Config {
+        offers: Offers {
+            watch: false,
+            ..Offers::default()
+        },
+        ..Config::local()
+    });
+    assert_eq!(
+        shown(&server.say(&[b"watch\r\n"])),
+        "CLIENT_ERROR watch commands not allowed\\r\\n"
+    );
+}
+
+/// M47: who watches and does not read holds a bounded buffer, hears how much was left out, and
+/// makes nobody wait.
+#[test]
+fn m47_a_watcher_that_does_not_read_misses_lines() {
+    let server = server(1);
+    let mut watcher = watch(&server, "fetchers");
+    let gets = format!("get {}\r\n", "k".repeat(240)).repeat(200);
+    let stat = |name: &str| -> u64 {
+        let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
+        let prefix = format!("STAT {name} ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap().parse().unwrap()
+    };
+    while stat("log_watcher_skipped") == 0 {
+        assert_eq!(server.say(&[gets.as_bytes()]).len(), 200 * 5);
+    }
+    let mut line = String::new();
+    while !line.starts_with("[skipped=") {
+        line.clear();
+        watcher.read_line(&mut line).unwrap();
+        // Room for more brings the word of what was left out.
+        if line.is_empty() || watcher.buffer().is_empty() {
+            server.say(&[b"get next\r\n"]);
+        }
+    }
+    assert!(stat("log_watcher_sent") > 0);
+}
