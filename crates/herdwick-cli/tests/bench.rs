@@ -28,6 +28,14 @@ fn tiny(name: &str, arguments: &str) -> (String, Value) {
     (String::from_utf8(output.stdout).unwrap(), report)
 }
 
+/// Everything was answered, rightly, and from the store.
+fn is_sound(result: &Value, table: &str) {
+    let wrong = (&result["errors"], &result["wrong_values"]);
+    assert_eq!(wrong, (&0.into(), &0.into()), "{table}");
+    assert_eq!(result["hit_ratio"], 1.0, "{table}");
+    assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
+}
+
 #[test]
 fn help_has_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
@@ -120,14 +128,7 @@ fn shared_memory_is_measured_beside_tcp_and_an_echo() {
     assert_eq!(of("system"), ["echo", "herd", "herd"]);
     assert_eq!(of("fabric"), ["shm", "shm", "tcp"]);
     assert_eq!(of("word"), ["shm", "shm", "soft"]);
-    for result in results {
-        assert_eq!(
-            (&result["errors"], &result["wrong_values"]),
-            (&0.into(), &0.into())
-        );
-        assert_eq!(result["hit_ratio"], 1.0);
-        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
-    }
+    results.iter().for_each(|result| is_sound(result, &table));
     assert!(
         table.contains("herd over shm : herd over tcp = "),
         "{table}"
@@ -142,11 +143,7 @@ fn one_outstanding_and_an_open_loop_over_shared_memory() {
     {
         let (table, report) = tiny(&format!("line{index}"), &format!("--fabric shm {shape}"));
         let result = &report["results"][0];
-        assert_eq!(
-            (&result["errors"], &result["wrong_values"]),
-            (&0.into(), &0.into())
-        );
-        assert_eq!(result["hit_ratio"], 1.0, "{shape}: {table}");
+        is_sound(result, &table);
         assert!(
             result["latency_us"]["p50"].as_f64().unwrap() > 0.0,
             "{shape}: {table}"
@@ -160,14 +157,7 @@ fn a_scribbling_neighbour_is_compared_with_a_busy_one() {
     let results = report["results"].as_array().unwrap();
     let beside: Vec<_> = results.iter().map(|result| &result["beside"]).collect();
     assert_eq!(beside, ["scribbler", "spinner"]);
-    for result in results {
-        assert_eq!(
-            (&result["errors"], &result["wrong_values"]),
-            (&0.into(), &0.into())
-        );
-        assert_eq!(result["hit_ratio"], 1.0);
-        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
-    }
+    results.iter().for_each(|result| is_sound(result, &table));
     assert!(
         table.contains("beside a scribbler : hostile over shm beside a spinner = "),
         "{table}"
