@@ -104,6 +104,10 @@ pub(crate) fn run(
     match outcome {
         Ok(Outcome::Found) => ExitCode::SUCCESS,
         Ok(Outcome::Missing) => ExitCode::from(1),
+        // Its reader has seen enough: `herdwick stats | head`.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
             eprintln!("herdwick: {failure}{}", advice(&failure));
             ExitCode::from(2)

@@ -135,6 +135,12 @@ fn values_go_in_and_come_out(address: &str, way: &str) {
     assert_eq!(run(&["delete", "a"], b""), quiet(0, ""));
     assert_eq!(run(&["delete", "a"], b""), quiet(1, ""));
     let (code, out, _) = run(&["stats"], b"");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut stats = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    stats.args(["stats", "--server", address]).stdout(writer);
+    let closed = stats.output().unwrap();
+    assert!(closed.status.success() && closed.stderr.is_empty());
     let items = out
         .lines()
         .find(|line| line.starts_with("curr_items"))
