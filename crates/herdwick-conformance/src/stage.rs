@@ -209,10 +209,17 @@ impl Stage {
             to[A] = Some(a.party.create_address(qp[A], &ends[B]).expect("an address"));
             to[B] = Some(b.party.create_address(qp[B], &ends[A]).expect("an address"));
         } else {
-            a.party.connect(qp[A], &ends[B]).expect("a connection");
-            b.party.connect(qp[B], &ends[A]).expect("a connection");
+            self.connect(qp);
         }
         Link { transport, qp, to }
+    }
+
+    /// Connects two queue pairs with each other.
+    pub(crate) fn connect(&mut self, qp: [QpId; 2]) {
+        let ends = self.endpoints(qp);
+        let [a, b] = &mut self.sides;
+        a.party.connect(qp[A], &ends[B]).expect("a connection");
+        b.party.connect(qp[B], &ends[A]).expect("a connection");
     }
 
     pub(crate) fn endpoints(&mut self, qp: [QpId; 2]) -> [Endpoint; 2] {

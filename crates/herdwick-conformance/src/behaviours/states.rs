@@ -39,14 +39,7 @@ pub(crate) fn queue_pairs_start_and_connect_as_told(mut stage: Stage) -> Result<
         assert_eq!(state(&mut stage, A, qp[A]), QpState::Init);
         let refused = stage.sides[A].party.create_address(qp[A], &ends[B]);
         assert!(matches!(refused, Err(ConnectError::Transport(_))));
-        stage.sides[A]
-            .party
-            .connect(qp[A], &ends[B])
-            .expect("a peer");
-        stage.sides[B]
-            .party
-            .connect(qp[B], &ends[A])
-            .expect("a peer");
+        stage.connect(qp);
         assert_eq!(state(&mut stage, A, qp[A]), QpState::ReadyToSend);
         let again = stage.sides[A].party.connect(qp[A], &ends[B]);
         let is_state = matches!(again, Err(ConnectError::State(QpState::ReadyToSend)));
@@ -69,15 +62,7 @@ pub(crate) fn an_unconnected_queue_pair_takes_recvs_but_no_sends(
         let refused = stage.sides[A].party.post_send(qp[A], &[wr]);
         assert_eq!(refused, Err(PostError::State(QpState::Init)));
         stage.sides[B].recv(qp[B], 8);
-        let ends = stage.endpoints(qp);
-        stage.sides[A]
-            .party
-            .connect(qp[A], &ends[B])
-            .expect("a peer");
-        stage.sides[B]
-            .party
-            .connect(qp[B], &ends[A])
-            .expect("a peer");
+        stage.connect(qp);
         stage.perform(qp[A], wr.op);
         assert_eq!(stage.success(B).wr_id, 8);
     }
