@@ -28,8 +28,8 @@ use rustix::{
     thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity},
 };
 
-/// Sleeps of each side.
-const SLEEPS: u64 = 10_000;
+/// Sleeps of each side in each of two tests: ten thousand.
+const SLEEPS: u64 = 5_000;
 /// Looks at a sleeping worker, a request before it, after which it is one that nobody woke.
 const LOOKS: u32 = 200;
 
