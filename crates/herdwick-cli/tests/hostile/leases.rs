@@ -2,15 +2,16 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Write},
     os::unix::{
         fs::{PermissionsExt, symlink},
+        net::UnixStream,
         process::CommandExt,
     },
     process::{Command, Stdio},
 };
 
-use herdwick_herd::hello::{Accept, Kind};
+use herdwick_herd::hello::{Accept, HEADER_BYTES, Header, Kind};
 
 use crate::{
     Siege, WINDOW,
@@ -135,6 +136,34 @@ fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
         siege.until_stat("lease_malformed", malformed + 10);
     });
     siege.survives();
+}
+
+/// Sockets that come and go without a pause may cost a client a second try, and no more.
+#[test]
+fn a_flood_of_strangers_keeps_nobody_from_a_lease() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let path = Step::hello(&address).path;
+    let knock = || drop(UnixStream::connect(&path));
+    meanwhile(knock, || {
+        meanwhile(knock, || {
+            for _ in 0..20 {
+                siege.until("a lease", |_| is_granted(&address));
+                siege.steady.check();
+            }
+        });
+    });
+    siege.survives();
+}
+
+/// Whether a claim is granted, and not hung up on.
+fn is_granted(address: &str) -> bool {
+    let mut step = Step::hello(address);
+    let frame = step.claim_frame(8);
+    let mut head = [0; HEADER_BYTES];
+    step.socket.write_all(&frame).is_ok()
+        && step.socket.read_exact(&mut head).is_ok()
+        && Header::parse(&head).is_ok_and(|header| header.kind == Kind::Grant)
 }
 
 #[test]

@@ -26,6 +26,9 @@ use crate::time::Timer;
 
 /// Most sockets that have claimed nothing yet; further ones are closed at once.
 const STRANGERS_MAX: usize = 64;
+/// Most sockets accepted in a turn: whoever keeps knocking must not keep the desk from everyone
+/// that it has let in.
+const ACCEPTS_MAX: usize = 64;
 
 const LISTENER: Key = Key(0);
 /// What workers wake the desk by.
@@ -102,6 +105,8 @@ fn count(counter: &AtomicU64) {
 pub(crate) struct Desk {
     poll: Poll,
     listener: UnixListener,
+    /// The listener may have more.
+    knocking: bool,
     config: DeskConfig,
     tokens: Arc<Tokens>,
     counters: Arc<DeskCounters>,
@@ -130,6 +135,7 @@ impl Desk {
         Ok(Self {
             poll,
             listener,
+            knocking: false,
             config,
             tokens,
             counters: Arc::default(),
@@ -150,7 +156,11 @@ impl Desk {
     pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
         while !stop.load(Ordering::Acquire) {
-            let timeout = self.timeout(timer.now());
+            let timeout = if self.knocking {
+                Some(Duration::ZERO)
+            } else {
+                self.timeout(timer.now())
+            };
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return,
                 _ => {}
@@ -158,10 +168,13 @@ impl Desk {
             let now = timer.now();
             for event in &events {
                 match event.token() {
-                    LISTENER => self.handle_strangers(now),
+                    LISTENER => self.knocking = true,
                     WAKER => {}
                     Key(client) => self.handle_client(LeaseId(client as u64), now),
                 }
+            }
+            if self.knocking {
+                self.handle_strangers(now);
             }
             self.handle_answers(now);
             self.handle_timeouts(now);
@@ -179,12 +192,15 @@ impl Desk {
     }
 
     fn handle_strangers(&mut self, now: Duration) {
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             let mut stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // WouldBlock; or out of descriptors, and then the next event tries again.
-                Err(_) => return,
+                Err(_) => {
+                    self.knocking = false;
+                    return;
+                }
             };
             let strangers = self
                 .clients
