@@ -26,8 +26,8 @@ assert client.set(unprintable, "binary key", ttl=600)
 assert client.get(unprintable) == "binary key"
 found = client.multi_get(["key", unprintable, "none"])
 assert found == {Key("key"): "swapped", unprintable: "binary key", Key("none"): None}, found
-assert client.delta_initialize("n", 5, initial_value=10, initial_ttl=60)
-assert client.delta_and_get("n", 5) == 15
+assert client.delta_initialize("counter", 5, initial_value=10, initial_ttl=60)
+assert client.delta_and_get("counter", 5) == 15
 # Of two readers of an item marked stale, the first is to recache it and sees nothing.
 stale = StalePolicy(mark_stale_on_deletion_ttl=30)
 assert client.invalidate("key", stale_policy=stale)

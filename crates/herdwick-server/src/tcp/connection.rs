@@ -4,7 +4,7 @@ use herdwick_memcache::Decoder;
 
 use super::{
     buffer::{Input, Output, Pool},
-    gather::Gather,
+    gather::{Gather, Replies},
     pulse::Pulse,
     run::{Cursor, Progress},
     stream::Stream,
@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     pub(crate) gather: Option<Gather>,
     /// The topics that it watches, once what it has asked before is answered.
     pub(crate) watches: Option<u32>,
+    /// Replies behind one that found no room, whose request is the next to be read.
+    pub(crate) behind: Option<Box<Replies>>,
     /// A dump that goes on before the next command.
     pub(crate) dump: Option<Dump>,
     /// In the list of those to be served.
@@ -70,6 +72,7 @@ impl Connection {
             need: 1,
             swallow: 0,
             gather: None,
+            behind: None,
             dump: None,
             watches: None,
             queued: false,

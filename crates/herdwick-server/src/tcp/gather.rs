@@ -147,15 +147,59 @@ impl Replies {
     pub(crate) fn say(&mut self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
         if out.is_empty() && self.is_in_order() {
             std::mem::swap(out, &mut self.text);
+            self.slots.clear();
             return self.finished();
         }
-        for (slot, point) in self.slots.iter().zip(&self.points) {
+        for (at, (slot, point)) in self.slots.iter().zip(&self.points).enumerate() {
             match slot {
                 Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
-                Slot::Deferred => return Progress::to(Cursor::back_to(*point, input)),
+                Slot::Deferred => {
+                    let back = Progress::to(Cursor::back_to(*point, input));
+                    self.hold(at);
+                    return back;
+                }
             }
         }
+        self.slots.clear();
         self.finished()
+    }
+
+    /// Keeps the replies from slot `from` on: their requests have been executed, which some must not
+    /// be twice.
+    fn hold(&mut self, from: usize) {
+        self.slots.drain(..from);
+        let mut text = Vec::new();
+        for slot in &mut self.slots {
+            if let Slot::Said(range) = slot {
+                let start = text.len();
+                text.extend_from_slice(&self.text[range.clone()]);
+                *range = start..text.len();
+            }
+        }
+        self.text = text;
+    }
+
+    /// Whether there are replies behind a deferred one.
+    pub(crate) fn holds(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Said(_)))
+    }
+
+    /// How many replies are expected.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the reply to request `slot` is not in.
+    pub(crate) fn lacks(&self, slot: usize) -> bool {
+        matches!(self.slots.get(slot), Some(Slot::Deferred))
+    }
+
+    /// The requests have been read again, at `points`.
+    pub(crate) fn go_on(&mut self, points: &[Point], after: Progress) {
+        self.slots.truncate(points.len());
+        self.points.clear();
+        self.points.extend_from_slice(points);
+        self.after = Some(after);
     }
 
     /// Whether the text is the replies, all of them, in order: one worker has given them all.

@@ -132,6 +132,15 @@ impl<'a> Run<'a> {
         run
     }
 
+    /// How far the connection has come once the first `count` requests are answered; `end` is behind
+    /// all of them.
+    pub(crate) fn after(&self, count: usize, input: &[u8], end: Progress) -> Progress {
+        match self.points.get(count) {
+            Some(&point) => Progress::to(Cursor::back_to(point, input)),
+            None => end,
+        }
+    }
+
     /// Reads requests from `input`, moving `cursor` behind them.
     pub(crate) fn collect(
         &mut self,

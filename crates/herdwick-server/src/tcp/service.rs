@@ -150,6 +150,17 @@ impl Service {
             self.run = Run::reuse(run);
             return super::immediate::end(connection, begun, after);
         }
+        if let Some(held) = connection.behind.take() {
+            let resumed = self.resume(held, &run, input, after, ticket, pass);
+            self.run = Run::reuse(run);
+            return match resumed {
+                Ok(gather) => self.await_replies(connection, Some(gather)),
+                Err(held) => {
+                    connection.behind = Some(held);
+                    Round::Starved
+                }
+            };
+        }
         if run.crosses {
             let scattered = self.scatter(&run, input, after, ticket, pass);
             self.run = Run::reuse(run);
@@ -173,37 +184,64 @@ impl Service {
         ticket: Ticket,
         pass: &mut Pass<'_>,
     ) -> Option<Gather> {
-        let (sent, outstanding) = send_away(run, &self.owners, ticket, pass);
+        let own = self.owners.own;
+        let wanted = |slot: usize| usize::from(run.owners[slot]) != own;
+        let (sent, outstanding) = send_away(run, wanted, ticket, pass);
         if sent == 0 {
             return None;
         }
-        let after = match run.points.get(sent) {
-            Some(&point) => Progress::to(Cursor::back_to(point, input)),
-            None => after,
-        };
         let mut replies = self.spare.pop().unwrap_or_default();
-        replies.expect(&run.points[..sent], after);
-        self.execute_own(run, sent, &mut replies, pass);
+        replies.expect(&run.points[..sent], run.after(sent, input, after));
+        self.execute_own(run, &mut replies, pass);
         Some(Gather {
             outstanding,
             purpose: Purpose::Replies(replies),
         })
     }
 
-    fn execute_own(
+    /// Goes on with a run of reads of which some replies are held: executes those that are not,
+    /// of the first one's owner. What the others hold stays what one round gave them. Gives back
+    /// what is held if no parcel was to be had.
+    fn resume(
         &mut self,
+        mut held: Box<Replies>,
         run: &Run<'_>,
-        count: usize,
-        replies: &mut Replies,
+        input: &[u8],
+        after: Progress,
+        ticket: Ticket,
         pass: &mut Pass<'_>,
-    ) {
+    ) -> Result<Gather, Box<Replies>> {
+        let count = held.len().min(run.requests.len());
+        held.go_on(&run.points[..count], run.after(count, input, after));
+        let owner = run.owners[0];
+        let mut outstanding = 0;
+        if usize::from(owner) == self.owners.own {
+            self.execute_own(run, &mut held, pass);
+        } else {
+            let wanted = |slot: usize| run.owners[slot] == owner && held.lacks(slot);
+            (_, outstanding) = send_away(run, wanted, ticket, pass);
+            if outstanding == 0 {
+                return Err(held);
+            }
+        }
+        Ok(Gather {
+            outstanding,
+            purpose: Purpose::Replies(held),
+        })
+    }
+
+    /// Executes those of a run that are this worker's and whose replies are lacking.
+    fn execute_own(&mut self, run: &Run<'_>, replies: &mut Replies, pass: &mut Pass<'_>) {
+        let mine = |slot: &usize| {
+            usize::from(run.owners[*slot]) == self.owners.own && replies.lacks(*slot)
+        };
         let own = &mut self.own;
         let mut requests = recycle(std::mem::take(&mut own.requests));
         let mut answers = recycle(std::mem::take(&mut own.answers));
         own.slots.clear();
         own.text.clear();
         self.marks.clear();
-        for slot in (0..count).filter(|&slot| usize::from(run.owners[slot]) == self.owners.own) {
+        for slot in (0..run.requests.len()).filter(mine) {
             requests.push(run.requests[slot]);
             answers.push(run.answers[slot]);
             own.slots.push(slot);
@@ -252,6 +290,10 @@ impl Service {
             Purpose::Replies(mut replies) => {
                 let progress = replies.say(out, connection.input.data());
                 connection.advance(progress);
+                if replies.holds() {
+                    connection.behind = Some(replies);
+                    return;
+                }
                 replies.shrink();
                 if self.spare.len() < SPARE {
                     self.spare.push(replies);
@@ -303,20 +345,20 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
     Round::Away
 }
 
-/// Puts the requests for others into parcels; returns how many requests, from the first, go ahead,
-/// and how many of those are away.
+/// Puts the `wanted` requests into parcels; returns how many requests, from the first, go ahead, and
+/// how many of those are away.
 fn send_away(
     run: &Run<'_>,
-    owners: &Owners,
+    wanted: impl Fn(usize) -> bool,
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> (usize, usize) {
     let mut away = 0;
     for (slot, request) in run.requests.iter().enumerate() {
-        let owner = usize::from(run.owners[slot]);
-        if owner == owners.own {
+        if !wanted(slot) {
             continue;
         }
+        let owner = usize::from(run.owners[slot]);
         // A run has fewer than 2^32 requests.
         let ticket = Ticket {
             slot: slot as u32,
