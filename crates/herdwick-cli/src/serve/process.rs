@@ -89,7 +89,7 @@ pub(super) fn allow_core_dumps() -> Result<(), ProcessError> {
 pub(super) fn lock_memory() -> Result<(), ProcessError> {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
     mlockall(all).map_err(refused(
-        "lock memory (-k): raise ulimit -l, or leave -k out; it",
+        "lock memory (-k; raise ulimit -l, or leave it out)",
     ))
 }
 

@@ -149,9 +149,10 @@ impl Connection {
             || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
-    /// Whether the peer owes the rest of a command.
+    /// Whether the peer owes the rest of a command, and nothing but that is waited for.
     pub(crate) fn is_half_sent(&self) -> bool {
         self.gather.is_none()
+            && self.output.is_empty()
             && (self.swallow > 0 || !self.input.data().is_empty() && !self.has_work())
     }
 
