@@ -41,11 +41,12 @@ pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Repo
             seed,
         )
     };
+    let (contenders, left_out) = contenders(config, server.as_ref(), space);
     let mut comparison = Comparison {
         config,
         space,
         placement: &placement,
-        contenders: contenders(config, server.as_ref(), space),
+        contenders,
         server,
         traces: seeds.map(trace).collect(),
     };
@@ -60,7 +61,10 @@ pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Repo
         results.map(|(contender, runs)| Outcome::of(comparison.subject(*contender), runs));
     Ok(Report {
         schema: SCHEMA,
-        manifest: manifest(config, &placement, &fabrics, lines),
+        manifest: Manifest {
+            left_out,
+            ..manifest(config, &placement, &fabrics, lines)
+        },
         results: results.collect(),
     })
 }
@@ -82,17 +86,25 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
     })
 }
 
-/// Everything that is to be measured, in order.
-fn contenders(config: &Config, server: Option<&Server>, space: KeySpace) -> Vec<Contender> {
-    let offers_shm =
-        || server.is_some_and(|server| ShmTarget::dial(server.address, 1, space).is_ok());
-    let mut contenders = Vec::new();
+/// Everything that is to be measured, in order; and why shared memory is left out, if nobody said
+/// which fabrics to measure and the server has none.
+fn contenders(
+    config: &Config,
+    server: Option<&Server>,
+    space: KeySpace,
+) -> (Vec<Contender>, Option<String>) {
+    let no_shm = || {
+        let dialled = ShmTarget::dial(server?.address, 1, space);
+        dialled.err().map(|error| error.to_string())
+    };
+    let (mut contenders, mut left_out) = (Vec::new(), None);
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
             (System::Echo | System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
             (System::Herd | System::Crowded, []) => {
                 let offered = [Fabric::Shm, Fabric::Tcp];
-                let skip = usize::from(!offers_shm());
+                left_out = no_shm();
+                let skip = usize::from(left_out.is_some());
                 contenders.extend(offered[skip..].iter().map(|fabric| (*system, *fabric)));
             }
             (System::Herd | System::Crowded, fabrics) => {
@@ -100,7 +112,7 @@ fn contenders(config: &Config, server: Option<&Server>, space: KeySpace) -> Vec<
             }
         }
     }
-    contenders
+    (contenders, left_out)
 }
 
 struct Comparison<'a> {
@@ -335,6 +347,7 @@ pub(crate) fn manifest(
         word: join(words),
         line_rtt_ns,
         knobs: config.knobs(placement, fabrics),
+        left_out: None,
     }
 }
 

@@ -1,10 +1,13 @@
 //! `herdwick bench` from the outside: its help, its smoke runs, its JSON.
 
+mod common;
+
 use std::{
     path::PathBuf,
     process::{Command, Output},
 };
 
+use common::{Folder, Server};
 use serde_json::Value;
 
 fn bench(arguments: &str) -> Output {
@@ -133,6 +136,18 @@ fn shared_memory_is_measured_beside_tcp_and_an_echo() {
         table.contains("herd over shm : herd over tcp = "),
         "{table}"
     );
+}
+
+#[test]
+fn a_server_without_shared_memory_is_measured_over_tcp_and_the_rest_is_told() {
+    let folder = Folder::new();
+    let server = Server::run(&folder, 1, &["-p", "0", "--shm", "off"]);
+    let (table, report) = tiny("left-out", &format!("herd --server {}", server.address));
+    let results = report["results"].as_array().unwrap().iter();
+    let fabrics: Vec<_> = results.map(|result| &result["fabric"]).collect();
+    assert_eq!(fabrics, ["tcp"]);
+    let reason = "left out: no shm to this server: the server offers no shared memory";
+    assert!(table.contains(reason), "{table}");
 }
 
 #[test]

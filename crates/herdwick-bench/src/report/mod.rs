@@ -42,6 +42,9 @@ pub struct Manifest {
     pub line_rtt_ns: BeforeAfter,
     /// Every option, defaults resolved.
     pub knobs: Knobs,
+    /// What would have been measured by default and was not, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// What a figure can be compared with.

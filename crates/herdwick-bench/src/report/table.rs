@@ -33,6 +33,9 @@ impl fmt::Display for Table<'_> {
             None => ratios(f, &report.results)?,
         }
         crowds(f, report)?;
+        if let Some(reason) = &report.manifest.left_out {
+            writeln!(f, "left out: {reason}")?;
+        }
         warnings(f, &report.results)
     }
 }

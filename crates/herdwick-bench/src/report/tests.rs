@@ -58,6 +58,7 @@ fn report() -> Report {
             fabric: "shm,tcp".to_owned(),
             word: "shm,soft".to_owned(),
             line_rtt_ns: BeforeAfter::default(),
+            left_out: None,
             knobs: Knobs {
                 keys: 1000,
                 runs: 1,
