@@ -15,7 +15,8 @@ const INDENT_MAX: usize = 100;
 /// meta commands share the text.
 ///
 /// Give [`decode`](Self::decode) all that has arrived and was not used yet. It remembers how far
-/// it has looked for a line end, so a line that trickles in costs linear work.
+/// it has looked for a line end, so a line that trickles in costs linear work; who goes back in the
+/// stream says so by [`look_again`](Self::look_again).
 #[derive(Debug)]
 pub struct Decoder {
     value_bytes_max: usize,
@@ -70,6 +71,12 @@ impl Decoder {
             Some(Language::Packets) => binary::decode(input, self.value_bytes_max),
             None => self.first(input),
         }
+    }
+
+    /// The next input begins elsewhere than the last one did: forgets how far that was looked at.
+    #[inline]
+    pub fn look_again(&mut self) {
+        self.scanned = 0;
     }
 
     #[cold]

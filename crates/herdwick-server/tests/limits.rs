@@ -299,6 +299,38 @@ fn hellos_are_answered_in_turn() {
     );
 }
 
+/// Reads whose replies find no room are read again; half a line stood behind them then.
+#[test]
+fn half_a_line_behind_reads_that_wait_spoils_none_of_them() {
+    let keys = ["a", "b", "c", "d"];
+    let value = "x".repeat(60_000);
+    for workers in 1..=3 {
+        let server = ours(workers);
+        let mut stream = connect(&server);
+        let (mut gets, mut expected) = (String::new(), String::new());
+        for key in keys {
+            write!(stream, "set {key} 0 0 60000\r\n{value}\r\n").unwrap();
+            assert_eq!(line(&stream), "STORED\r\n");
+            gets += &format!("get {key}\r\n");
+            expected += &format!("VALUE {key} 0 60000\r\n{value}\r\nEND\r\n");
+        }
+        stream
+            .write_all((gets + "get a-longer-").as_bytes())
+            .unwrap();
+        let mut said = vec![0; expected.len() / keys.len()];
+        stream.read_exact(&mut said).unwrap();
+        stream.write_all(b"key\r\n").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        stream.read_to_end(&mut said).unwrap();
+        let said = String::from_utf8(said).unwrap();
+        assert!(
+            said == expected + "END\r\n",
+            "{workers} workers: {} bytes",
+            said.len()
+        );
+    }
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let server = ours(1);

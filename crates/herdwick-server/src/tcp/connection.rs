@@ -170,8 +170,12 @@ impl Connection {
         self.swallow == 0
     }
 
-    /// Moves on in the input.
+    /// Moves on in the input, or stays at a command that was not seen to.
     pub(crate) fn advance(&mut self, progress: Progress) {
+        if progress.need == 1 {
+            // It does not wait in the middle of the line that was looked at last.
+            self.decoder.look_again();
+        }
         let (used, cursor) = progress.cursor.rebased();
         self.pulse.used(used);
         self.input.consume(used);

@@ -126,6 +126,10 @@ impl Service {
         }
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
+        if round == Round::Starved {
+            // Nothing was done: it reads from the same place again.
+            connection.decoder.look_again();
+        }
         room.clear();
         self.room = room;
         round
