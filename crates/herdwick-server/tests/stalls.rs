@@ -11,8 +11,9 @@ use std::{
 use common::{Peer, connect, line, shown, with};
 use herdwick_server::{Config, Offers, Patience, Server};
 
+/// One whose clock stands, but for [`skip`].
 fn debug(patience: Patience) -> Server {
-    with(Config {
+    let server = with(Config {
         workers: Some(2),
         patience,
         offers: Offers {
@@ -20,7 +21,9 @@ fn debug(patience: Patience) -> Server {
             ..Offers::default()
         },
         ..Config::local()
-    })
+    });
+    assert_eq!(shown(&server.say(&[b"debugtime p\r\n"])), "OK\\r\\n");
+    server
 }
 
 fn skip(server: &Server, seconds: u32) {
