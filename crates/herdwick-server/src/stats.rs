@@ -85,7 +85,7 @@ fn commands(sum: &Snapshot, out: &mut Stats<'_>) {
         ("cmd_set", tally.cmd_set),
         ("cmd_flush", tally.cmd_flush),
         ("cmd_touch", tally.cmd_touch),
-        ("cmd_meta", 0),
+        ("cmd_meta", tally.cmd_meta),
         ("get_hits", tally.get_hits),
         ("get_misses", tally.get_misses),
         ("get_expired", tally.get_expired),

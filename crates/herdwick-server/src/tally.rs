@@ -18,7 +18,7 @@ macro_rules! tally {
 }
 
 tally! {
-    cmd_get, cmd_set, cmd_flush, cmd_touch,
+    cmd_get, cmd_set, cmd_flush, cmd_touch, cmd_meta,
     get_hits, get_misses, get_expired, get_flushed,
     delete_hits, delete_misses,
     incr_hits, incr_misses, decr_hits, decr_misses,

@@ -83,6 +83,28 @@ fn every_way_in_is_counted_as_memcached_counts() {
     }
 }
 
+/// Meta's reads are reads, and its looks at an item are not.
+#[test]
+fn meta_commands_are_counted_as_memcached_counts() {
+    let input =
+        b"ms a 1\r\n1\r\nmg a v\r\nmg b v\r\nmg a T0\r\nma a\r\nmd b\r\nme a\r\nme b\r\nmn\r\n";
+    let counts = |peer: &dyn Peer| {
+        peer.say(&[input]);
+        let stats = table(peer, "stats");
+        // Numbers change in place here, and there only if nothing in flight shows the old one.
+        let names = COUNTED.into_iter().filter(|name| *name != "total_items");
+        let count = |name: &str| stats.iter().find(|(other, _)| other == name).cloned();
+        let names = names.chain(["cmd_meta"]);
+        names.map(|name| count(name).unwrap()).collect::<Vec<_>>()
+    };
+    let own = counts(&ours(2));
+    let meta = own.iter().find(|(name, _)| name == "cmd_meta").unwrap();
+    assert_eq!(meta.1, "2");
+    if let Some(oracle) = Memcached::start() {
+        assert_eq!(own, counts(&oracle));
+    }
+}
+
 /// What has happened is forgotten, and what is there is not.
 #[test]
 fn a_reset_keeps_what_is_there() {

@@ -122,6 +122,11 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Whether it is memcached's look at an item, which it counts apart from reads.
+    fn is_debug(&self) -> bool {
+        matches!(self, Self::Meta(answer) if answer.kind == meta::Kind::Debug)
+    }
+
     #[inline]
     fn say(&self, clock: Clock, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
         match self {
@@ -217,6 +222,8 @@ impl Sink for Speaker<'_> {
         let (request, answer) = (&self.requests[index], &self.answers[index]);
         if answer.is_refusal() {
             self.tally.store_too_large += 1;
+        } else if answer.is_debug() {
+            self.tally.cmd_meta += 1;
         } else {
             self.tally.count(&request.op, reply);
         }
