@@ -158,7 +158,8 @@ impl Connection {
 
     /// Bytes of memory for what has come and what is to go.
     pub(crate) fn memory(&self) -> usize {
-        self.input.memory() + self.output.memory()
+        let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
+        self.input.memory() + self.output.memory() + behind
     }
 
     /// Drops what is to be swallowed of the input; whether all of it is gone.

@@ -184,6 +184,11 @@ impl Replies {
         self.slots.iter().any(|slot| matches!(slot, Slot::Said(_)))
     }
 
+    /// Bytes that they take.
+    pub(crate) fn memory(&self) -> usize {
+        self.text.capacity()
+    }
+
     /// How many replies are expected.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
