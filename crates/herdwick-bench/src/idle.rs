@@ -1,7 +1,7 @@
 //! A server that nobody asks: what its rest costs, and how long the first request after it takes.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, ErrorKind, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -183,13 +183,16 @@ impl Connection {
                 .get_mut()
                 .write_all(format!("get {KEY}\r\n").as_bytes())?;
             let (mut line, mut value) = (String::new(), None);
-            while self.0.read_line(&mut line)? > 0 && line != "END\r\n" {
-                value = Some(line.trim_end().as_bytes().to_vec());
+            loop {
                 line.clear();
+                match self.0.read_line(&mut line)? {
+                    0 => return Err(ErrorKind::UnexpectedEof.into()),
+                    _ if line == "END\r\n" => return Ok(value),
+                    _ => value = Some(line.trim_end().as_bytes().to_vec()),
+                }
             }
-            Ok(value)
         };
-        ask().map_err(|error| DriveError::Io(error).into())
+        ask().map_err(|error: std::io::Error| DriveError::Io(error).into())
     }
 }
 
