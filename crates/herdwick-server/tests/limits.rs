@@ -8,16 +8,8 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixStream},
 };
 
-use common::{Peer, connect, line, ours, shown, tcp, with};
-use herdwick_server::{Config, Listen, Server, StartError, spawn};
-
-/// A value of `stats`.
-fn stat(server: &Server, name: &str) -> u64 {
-    let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
-    let prefix = format!("STAT {name} ");
-    let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
-}
+use common::{Peer, connect, line, ours, shown, stat, tcp, with};
+use herdwick_server::{Config, Listen, StartError, spawn};
 
 #[test]
 fn m43_one_connection_too_many_is_told_and_closed() {

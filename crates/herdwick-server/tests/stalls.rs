@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Peer, connect, line, shown, with};
+use common::{Peer, connect, line, shown, stat, with};
 use herdwick_server::{Config, Offers, Patience, Server};
 
 /// One whose clock stands, but for [`skip`].
@@ -29,13 +29,6 @@ fn debug(patience: Patience) -> Server {
 fn skip(server: &Server, seconds: u32) {
     let said = server.say(&[format!("debugtime {seconds}\r\n").as_bytes()]);
     assert_eq!(shown(&said), "OK\\r\\n");
-}
-
-fn stat(server: &Server, name: &str) -> u64 {
-    let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
-    let prefix = format!("STAT {name} ");
-    let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
 /// Connections that have said `begin` and are known to have been heard.

@@ -207,6 +207,14 @@ pub(crate) fn unique(peer: &dyn Peer, key: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// A value of `stats`.
+pub(crate) fn stat(server: &Server, name: &str) -> u64 {
+    let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
+    let prefix = format!("STAT {name} ");
+    let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let head = &bytes[..bytes.len().min(2000)];
     head.escape_ascii().to_string()
