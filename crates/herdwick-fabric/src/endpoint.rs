@@ -1,4 +1,4 @@
-use std::fmt;
+use core::fmt;
 
 /// Most bytes of an [`Endpoint`].
 pub const ENDPOINT_BYTES_MAX: usize = 96;

@@ -14,6 +14,7 @@ pub enum OpenError {
         allowed: usize,
     },
     /// The operating system or driver refused.
+    #[cfg(feature = "std")]
     #[error("{what}: {source}")]
     System {
         /// What was tried.
@@ -44,6 +45,7 @@ pub enum ControlError {
     #[error("this provider has no {0}")]
     Unsupported(&'static str),
     /// The operating system or driver refused.
+    #[cfg(feature = "std")]
     #[error("{what}: {source}")]
     System {
         /// What was tried.

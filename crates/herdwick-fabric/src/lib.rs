@@ -8,8 +8,11 @@
 //! allocates, locks or reads a clock.
 //!
 //! **Publication.** A WRITE makes its last aligned 8 bytes visible last. Whoever loads that word
-//! with [`herdwick_mem::Words::load_acquire`] and finds the new value, finds the rest of the WRITE
+//! with `herdwick_mem`'s `Words::load_acquire` and finds the new value, finds the rest of the WRITE
 //! too. A provider that cannot promise it says so ([`Capabilities::ordered_write`]).
+//!
+//! Without the feature `std` this crate is the vocabulary alone, for `no_std` engines.
+#![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -28,13 +31,15 @@ pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
 pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
 
-use herdwick_mem::Span;
-use std::{os::fd::BorrowedFd, time::Duration};
+use core::time::Duration;
+#[cfg(feature = "std")]
+use {herdwick_mem::Span, std::os::fd::BorrowedFd};
 
 /// The control half of a provider: set-up and tear-down. May block, allocate, and fail richly.
 ///
 /// Objects belong to the port they were made on and are named by small ids, valid on that port
 /// only. Destroying an id twice, or one that other objects still use, is a [`ControlError`].
+#[cfg(feature = "std")]
 pub trait Device {
     /// The data half; one per thread.
     type Port: Port + Send;
@@ -158,6 +163,7 @@ pub trait Device {
 
 /// The data half of a provider: owned by one thread, never blocks, allocates, locks or reads a
 /// clock.
+#[cfg(feature = "std")]
 pub trait Port {
     /// Posts `batch` to the send queue of `qp`, in order, with one doorbell.
     ///
