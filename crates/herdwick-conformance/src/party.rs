@@ -3,7 +3,7 @@ use std::{os::fd::AsFd, time::Duration};
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
     Device, Endpoint, PdId, Port, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec,
-    Remote, SendWr,
+    Remote, SendWr, Source,
 };
 use herdwick_mem::{WORD, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,6 +28,7 @@ pub trait Party: Send {
     fn create_qp(&mut self, spec: &QpSpec) -> Result<QpId, ControlError>;
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), ControlError>;
     fn endpoint(&mut self, qp: QpId) -> Result<Endpoint, ControlError>;
+    fn source(&mut self, peer: &Endpoint) -> Result<Source, ConnectError>;
     fn connect(&mut self, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError>;
     fn create_address(&mut self, qp: QpId, peer: &Endpoint) -> Result<AddressHandle, ConnectError>;
     fn destroy_address(&mut self, address: AddressHandle) -> Result<(), ControlError>;
@@ -151,6 +152,9 @@ impl<D: Device + Send> Party for LocalParty<D> {
     }
     fn endpoint(&mut self, qp: QpId) -> Result<Endpoint, ControlError> {
         self.device.endpoint(&self.port, qp)
+    }
+    fn source(&mut self, peer: &Endpoint) -> Result<Source, ConnectError> {
+        self.device.source(peer)
     }
     fn connect(&mut self, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
         self.device.connect(&mut self.port, qp, peer)

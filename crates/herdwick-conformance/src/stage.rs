@@ -178,6 +178,14 @@ impl Stage {
         self.sides[A].party.capabilities()
     }
 
+    /// Bytes in front of the payload in a RECV's buffer.
+    pub(crate) fn header(&self, transport: Transport) -> usize {
+        match transport {
+            Transport::Ud => self.capabilities().datagram_header_bytes,
+            Transport::Rc | Transport::Uc => 0,
+        }
+    }
+
     pub(crate) fn has(&self, transport: Transport) -> bool {
         let capabilities = self.capabilities();
         match transport {

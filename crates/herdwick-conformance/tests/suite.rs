@@ -66,6 +66,17 @@ mod calm {
     });
 }
 
+mod with_headers {
+    use super::*;
+    herdwick_conformance::conformance!(Seeded {
+        capabilities: Capabilities {
+            datagram_header_bytes: 40,
+            ..lossless()
+        },
+        faults: Faults::default(),
+    });
+}
+
 mod torn_and_late {
     use super::*;
     herdwick_conformance::conformance!(Seeded {

@@ -26,6 +26,9 @@ pub struct Capabilities {
     pub inline_bytes_max: usize,
     /// Received payloads up to this many bytes travel in the completion; 0: never.
     pub inline_receive_bytes: usize,
+    /// Bytes that a received datagram's buffer holds in front of the payload (the verbs' GRH: 40,
+    /// else 0); [`crate::Completion::byte_len`] and inline receives are without them.
+    pub datagram_header_bytes: usize,
     /// Most payload bytes of one UD SEND.
     pub datagram_bytes_max: usize,
     /// Most bytes of one RC or UC message.

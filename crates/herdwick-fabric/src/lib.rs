@@ -118,6 +118,13 @@ pub trait Device {
     /// [`ControlError::Unknown`].
     fn endpoint(&self, port: &Self::Port, qp: QpId) -> Result<Endpoint, ControlError>;
 
+    /// Whom a datagram names that the UD queue pair at `peer` sent: what
+    /// [`Completion::source`] then holds.
+    ///
+    /// # Errors
+    /// An endpoint that makes no sense, or of another transport.
+    fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError>;
+
     /// Connects an RC or UC queue pair with the peer's: [`QpState::ReadyToSend`] at return. Both
     /// sides connect; traffic may start when both have.
     ///

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, io};
 
 use herdwick_fabric::{
     Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, PdId, QpId, QpSpec,
-    QpState, Qpn, RegionId, RegionSpec, Rkey, Scope, Transport,
+    QpState, Qpn, RegionId, RegionSpec, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
 
@@ -21,6 +21,7 @@ use crate::{
 
 const QP: &str = "queue pair";
 const CQ: &str = "completion queue";
+const MALFORMED: ConnectError = ConnectError::Endpoint("it is malformed");
 
 pub(crate) fn limit(what: &'static str, limit: usize) -> ControlError {
     ControlError::Limit { what, limit }
@@ -347,9 +348,18 @@ pub(crate) fn create_address(
     inserted.map(AddressHandle).map_err(full)
 }
 
+/// Under which number the peer's domain enrols the queue pair.
+pub(crate) fn source(peer: &Endpoint) -> Result<Source, ConnectError> {
+    let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
+    match peer.transport {
+        Transport::Ud => Ok(Source { qpn: peer.qpn }),
+        transport => Err(ConnectError::Transport(transport)),
+    }
+}
+
 /// Reads a peer's endpoint: one of the other side, and of the same transport.
 fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, ConnectError> {
-    let peer = QpAddress::decode(peer).ok_or(ConnectError::Endpoint("it is malformed"))?;
+    let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
     if peer.side == side {
         return Err(ConnectError::Endpoint("it is of this side of its domain"));
     }

@@ -7,7 +7,7 @@ use std::{
 use herdwick_fabric::{
     AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
-    RegionSpec, Remote,
+    RegionSpec, Remote, Source,
 };
 
 use crate::{
@@ -215,6 +215,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     acknowledged_sends: false,
     inline_bytes_max: INLINE_BYTES_MAX,
     inline_receive_bytes: INLINE_RECEIVE,
+    datagram_header_bytes: 0,
     datagram_bytes_max: DATAGRAM_BYTES_MAX,
     message_bytes_max: MESSAGE_BYTES_MAX,
     postlist_max: 1024,
@@ -348,6 +349,10 @@ impl Device for ShmDevice {
 
     fn endpoint(&self, port: &ShmPort, qp: QpId) -> Result<Endpoint, ControlError> {
         control::endpoint(port, qp)
+    }
+
+    fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError> {
+        control::source(peer)
     }
 
     fn connect(&self, port: &mut ShmPort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {

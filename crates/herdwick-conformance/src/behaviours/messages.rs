@@ -14,7 +14,12 @@ use crate::{
 fn payload(stage: &mut Stage, received: &Completion, buffer: Local) -> Vec<u8> {
     let len = usize::try_from(received.byte_len).expect("small");
     let Some(inline) = received.inline else {
-        return stage.sides[B].party.read(buffer.region, buffer.offset, len);
+        let header = match received.source {
+            Some(_) => stage.capabilities().datagram_header_bytes,
+            None => 0,
+        };
+        let at = buffer.offset + header;
+        return stage.sides[B].party.read(buffer.region, at, len);
     };
     assert_eq!(inline.len(), len);
     let mut bytes = vec![0; len];
@@ -135,7 +140,8 @@ pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), S
         let outbox = stage.sides[A].outbox;
         // An odd start and room behind: nothing but the message may change.
         let whole = stage.sides[B].buffer(1);
-        for len in [most + 1, most + 8, 100, 255, 256, 300, 499] {
+        let start = 5 + stage.header(transport);
+        for len in [most + 1, most + 8, 100, 255, 256, 300, 456] {
             let into = Local {
                 offset: whole.offset + 5,
                 len: whole.len - 5,
@@ -159,7 +165,8 @@ pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), S
                 .party
                 .read(whole.region, whole.offset, BUFFER);
             let mut model = [0xee; BUFFER];
-            model[5..5 + len].copy_from_slice(&bytes);
+            model[5..start].copy_from_slice(&found[5..start]);
+            model[start..start + len].copy_from_slice(&bytes);
             assert_eq!(found, model, "{len} bytes");
         }
     }
@@ -171,8 +178,9 @@ pub(crate) fn a_short_buffer_takes_nothing(mut stage: Stage) -> Result<(), Skip>
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
         let whole = stage.sides[B].buffer(2);
+        let short = stage.header(transport) + len - 1;
         let into = Local {
-            len: len - 1,
+            len: short,
             ..whole
         };
         let bytes = vec![0xaa; len];
@@ -190,7 +198,7 @@ pub(crate) fn a_short_buffer_takes_nothing(mut stage: Stage) -> Result<(), Skip>
         }
         let behind = stage.sides[B]
             .party
-            .read(whole.region, whole.offset + len - 1, 64);
+            .read(whole.region, whole.offset + short, 64);
         assert_eq!(behind, [0; 64], "nothing behind the buffer");
     }
     Ok(())
@@ -237,6 +245,11 @@ pub(crate) fn datagrams_name_their_source(mut stage: Stage) -> Result<(), Skip> 
     }
     assert_ne!(sources[0], sources[1], "two senders, two names");
     assert!(sources.chunks(2).all(|pair| pair == &sources[..2]));
+    for (sender, link) in sources.iter().zip(links) {
+        let end = stage.endpoints(link.qp)[A];
+        let told = stage.sides[B].party.source(&end);
+        assert_eq!(told.expect("an endpoint").qpn, *sender, "known beforehand");
+    }
     Ok(())
 }
 

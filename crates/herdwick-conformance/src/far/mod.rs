@@ -15,6 +15,7 @@ use std::{
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
     Endpoint, PdId, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Remote, SendWr,
+    Source,
 };
 
 use crate::Party;
@@ -165,4 +166,5 @@ calls! {
     27 load(region: RegionId, index: usize;) -> u64;
     28 count_up(region: RegionId, index: usize, times: u64;) -> ();
     29 follow(region: RegionId, words: usize, rounds: u64, patience: u64;) -> Option<u64>;
+    30 source(; peer: Endpoint as Endpoint) -> Result<Source, ConnectError>;
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use herdwick_fabric::{
     AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
     OpenError, PdId, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec, Remote, Rkey,
-    Scope, Status, Transport,
+    Scope, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
 use rustix::event::{EventfdFlags, eventfd};
@@ -175,6 +175,11 @@ impl Device for SeededDevice {
         blob[..8].copy_from_slice(&world.tag.to_le_bytes());
         blob[8..].copy_from_slice(&qpn.0.to_le_bytes());
         Endpoint::new(&blob).map_err(|_| ControlError::Unsupported("endpoint of this length"))
+    }
+
+    fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError> {
+        let qpn = self.network.world().peer_of(Transport::Ud, peer)?;
+        Ok(Source { qpn })
     }
 
     fn connect(

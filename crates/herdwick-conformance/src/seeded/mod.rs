@@ -100,6 +100,7 @@ impl SeededNetwork {
             acknowledged_sends: true,
             inline_bytes_max: 256,
             inline_receive_bytes: INLINE_RECEIVE,
+            datagram_header_bytes: 0,
             datagram_bytes_max: 4096,
             message_bytes_max: 1 << 20,
             postlist_max: 1024,

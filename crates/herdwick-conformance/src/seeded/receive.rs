@@ -167,6 +167,7 @@ impl World {
 
     fn execute_send(&mut self, packet: &Packet, request: &Request) -> Executed {
         let inline_bytes = self.capabilities.inline_receive_bytes;
+        let header_bytes = self.capabilities.datagram_header_bytes;
         let Some(qp) = self.qps.get_mut(&packet.to) else {
             return Executed::NotReady;
         };
@@ -174,7 +175,11 @@ impl World {
             return Executed::NotReady;
         };
         let fits = request.body.len() <= inline_bytes;
-        if !fits && request.body.len() > recv.into.len {
+        let header = match qp.transport {
+            Transport::Ud => header_bytes,
+            Transport::Rc | Transport::Uc => 0,
+        };
+        if !fits && header + request.body.len() > recv.into.len {
             let reliable = qp.transport == Transport::Rc;
             if reliable {
                 qp.receive.entries.pop_front();
@@ -187,7 +192,9 @@ impl World {
         let region = self.parties[qp.party].regions.get(&recv.into.region.0);
         let source = qp.source(packet.from);
         if let (None, Some(region)) = (inline, region) {
-            region.span.write_bytes(recv.into.offset, &request.body);
+            region
+                .span
+                .write_bytes(recv.into.offset + header, &request.body);
         }
         let received = Received {
             status: Status::Success,
