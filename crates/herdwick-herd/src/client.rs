@@ -26,8 +26,10 @@ pub struct ClientOptions {
     pub window: Window,
     /// RECVs posted at each lane beyond its window: the retries that may be on their way at once.
     pub recv_slack: usize,
-    /// Bytes of each RECV's buffer, as the hello told the server: its longest reply.
+    /// Bytes of the longest reply, as the hello told the server.
     pub reply_bytes_max: usize,
+    /// Bytes that the provider puts before a reply in its buffer: its `datagram_header_bytes`.
+    pub reply_header_bytes: usize,
     /// Where the lanes' WRITEs complete and nothing else does.
     pub request_cq: CqId,
     /// Where the lanes' RECVs complete and nothing else does.
@@ -41,6 +43,14 @@ pub struct ClientOptions {
     pub retry_after_max: Duration,
     /// A request is given up this long after its line was first written.
     pub deadline: Duration,
+}
+
+impl ClientOptions {
+    /// Bytes of each RECV's buffer: a header and the longest reply, in whole words.
+    #[must_use]
+    pub fn reply_buffer_bytes(&self) -> usize {
+        (self.reply_header_bytes + self.reply_bytes_max).next_multiple_of(8)
+    }
 }
 
 /// The way to one worker.
@@ -58,7 +68,7 @@ pub struct WorkerLane {
     /// Where their overflow areas are.
     pub overflow: Remote,
     /// Local memory for replies too large for a completion: (window + slack) x
-    /// [`ClientOptions::reply_bytes_max`] bytes, rounded up to words each.
+    /// [`ClientOptions::reply_buffer_bytes`].
     pub receive: RegionId,
     /// Local memory from which overflowing bodies are sent: [`Window::overflow_bytes`].
     pub stage: RegionId,

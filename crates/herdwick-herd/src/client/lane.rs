@@ -36,7 +36,10 @@ pub(super) struct Lane {
     pub(super) receive: Span,
     /// RECVs consumed, to be posted again.
     pub(super) consumed: Vec<RecvWr>,
-    reply_words: usize,
+    /// Words of each RECV's buffer.
+    recv_words: usize,
+    /// Bytes before the reply in it.
+    header: usize,
     pub(super) signals: Signals,
 }
 
@@ -76,9 +79,9 @@ impl Lane {
         spec: WorkerLane,
     ) -> Result<Self, ClientSetupError> {
         let window = options.window.slots();
-        let reply_words = options.reply_bytes_max.div_ceil(8);
+        let recv_words = options.reply_buffer_bytes() / 8;
         let recvs = window + options.recv_slack;
-        let needed = recvs * reply_words * 8;
+        let needed = recvs * recv_words * 8;
         let receive = memory(port, worker, "receive", spec.receive, needed)?;
         let stage = memory(
             port,
@@ -109,11 +112,12 @@ impl Lane {
             retries_left: options.recv_slack,
             receive,
             consumed: Vec::with_capacity(recvs),
-            reply_words,
+            recv_words,
+            header: options.reply_header_bytes,
             spec,
         };
         lane.consumed
-            .extend((0..recvs).map(|i| lane_recv(&lane.spec, i, reply_words)));
+            .extend((0..recvs).map(|i| lane_recv(&lane.spec, i, recv_words)));
         lane.post_recvs(port)?;
         Ok(lane)
     }
@@ -133,7 +137,7 @@ impl Lane {
         let count = self.consumed.capacity() as u64;
         if index < count && self.consumed.len() < self.consumed.capacity() {
             self.consumed
-                .push(lane_recv(&self.spec, index as usize, self.reply_words));
+                .push(lane_recv(&self.spec, index as usize, self.recv_words));
         }
     }
 
@@ -306,6 +310,12 @@ impl Lane {
 
     /// The queue pair that its replies arrive at.
     #[inline]
+    /// Where the RECV `index` has its reply, when that is too large for a completion.
+    pub(super) fn reply_at(&self, index: u64) -> usize {
+        let start = (index as usize).saturating_mul(self.recv_words * 8);
+        start.saturating_add(self.header)
+    }
+
     pub(super) fn receives_at(&self, qp: QpId) -> bool {
         self.spec.replies == qp
     }
@@ -341,13 +351,13 @@ fn memory<P: Port>(
         })
 }
 
-fn lane_recv(spec: &WorkerLane, index: usize, reply_words: usize) -> RecvWr {
+fn lane_recv(spec: &WorkerLane, index: usize, recv_words: usize) -> RecvWr {
     RecvWr {
         wr_id: index as u64,
         into: Local {
             region: spec.receive,
-            offset: index * reply_words * 8,
-            len: reply_words * 8,
+            offset: index * recv_words * 8,
+            len: recv_words * 8,
         },
     }
 }

@@ -146,14 +146,13 @@ fn payload<'a>(lane: &Lane, completion: &'a Completion, large: &'a mut [u64]) ->
     if let Some(inline) = &completion.inline {
         return inline_bytes(inline);
     }
-    let stride = size_of_val(large);
-    let len = (completion.byte_len as usize).min(stride);
-    let at = (completion.wr_id as usize).saturating_mul(stride);
-    let bytes = &mut large.as_mut_bytes()[..len];
-    match lane.receive.slice(at..at.saturating_add(stride)) {
-        Ok(buffer) => buffer.read_bytes(0, bytes),
-        Err(_) => return &[],
+    let len = (completion.byte_len as usize).min(size_of_val(large));
+    let at = lane.reply_at(completion.wr_id);
+    if at.saturating_add(len) > lane.receive.len() {
+        return &[];
     }
+    let bytes = &mut large.as_mut_bytes()[..len];
+    lane.receive.read_bytes(at, bytes);
     bytes
 }
 

@@ -76,6 +76,7 @@ impl<P: Port> ClientRig<P> {
             window: terms.window,
             recv_slack: RECV_SLACK,
             reply_bytes_max: terms.reply_bytes_max,
+            reply_header_bytes: device.capabilities().datagram_header_bytes,
             request_cq: device.create_cq(&mut port, &requests)?,
             reply_cq: device.create_cq(&mut port, &replies)?,
             postlist_max: device.capabilities().postlist_max,
@@ -120,7 +121,7 @@ impl<P: Port> ClientRig<P> {
         };
         let requests = requests.create(device, port)?;
         let replies = replies.create(device, port)?;
-        let receive = recvs * options.reply_bytes_max.next_multiple_of(8);
+        let receive = recvs * options.reply_buffer_bytes();
         self.lanes.push(WorkerLane {
             epoch: self.epoch,
             requests,

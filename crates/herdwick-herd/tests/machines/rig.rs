@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use herdwick_conformance::seeded::{Faults, PartyId, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
-    Access, AddressHandle, CqId, CqSpec, Device, Local, PdId, Port, PortLimits, QpId, QpSpec,
-    RecvWr, RegionId, RegionSpec, Scope, Transport,
+    Access, AddressHandle, Capabilities, CqId, CqSpec, Device, Local, PdId, Port, PortLimits, QpId,
+    QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
     Chunk, ClientId, ClientOptions, ClientSide, Outcome, SEND_DEPTH_MIN, ServerOptions, ServerSide,
@@ -63,7 +63,7 @@ pub(crate) struct Rig<E> {
 
 impl<E: Execute> Rig<E> {
     pub(crate) fn new(seed: u64, window: usize, execs: Vec<E>) -> Self {
-        let network = SeededNetwork::new(seed);
+        let network = SeededNetwork::with_capabilities(seed, capabilities());
         let workers = execs.len();
         let workers = execs
             .into_iter()
@@ -151,11 +151,20 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
     }
 }
 
+/// With a header before each large reply, as the verbs have it.
+fn capabilities() -> Capabilities {
+    Capabilities {
+        datagram_header_bytes: 40,
+        ..SeededNetwork::capabilities()
+    }
+}
+
 pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
     ClientOptions {
         window,
         recv_slack: SLACK,
         reply_bytes_max: REPLY_BYTES_MAX,
+        reply_header_bytes: capabilities().datagram_header_bytes,
         request_cq: cq[0],
         reply_cq: cq[1],
         postlist_max: 32,
@@ -242,7 +251,12 @@ impl<E: Execute> Worker<E> {
             replies: their_ud,
             lines: ours.remote(port, lines).unwrap(),
             overflow: ours.remote(port, overflow).unwrap(),
-            receive: local(theirs, their_port, their_pd, recvs * REPLY_BYTES_MAX),
+            receive: local(
+                theirs,
+                their_port,
+                their_pd,
+                recvs * options(window, their_cqs).reply_buffer_bytes(),
+            ),
             stage: local(theirs, their_port, their_pd, window.overflow_bytes()),
         };
         let id = self.side.attach(Chunk {
