@@ -207,9 +207,10 @@ pub trait Port {
     /// hold the clone rather than asking again in a loop.
     fn region(&self, region: RegionId) -> Option<&Span>;
 
-    /// What was dropped at this port since it was opened, by reason: `(reason, count)`.
-    fn drops(&self) -> &[(&'static str, u64)] {
-        &[]
+    /// What was dropped at this port since it was opened, by reason: `(reason, count)`. For
+    /// statistics, not for the poll loop: it allocates.
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 }
 

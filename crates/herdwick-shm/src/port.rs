@@ -168,7 +168,7 @@ impl Port for ShmPort {
         self.regions.get(region.0).map(|region| &region.span)
     }
 
-    fn drops(&self) -> &[(&'static str, u64)] {
-        self.drops.all()
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.drops.all().to_vec()
     }
 }

@@ -162,8 +162,8 @@ impl Port for SeededPort {
         self.spans.get(&region.0)
     }
 
-    fn drops(&self) -> &[(&'static str, u64)] {
-        &self.drops
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.drops.to_vec()
     }
 }
 

@@ -170,6 +170,6 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
 
     fn drops(&self, into: &mut Vec<(&'static str, u64)>) {
         into.extend(self.server.side.counters().iter());
-        into.extend_from_slice(self.server.port.drops());
+        into.extend(self.server.port.drops());
     }
 }
