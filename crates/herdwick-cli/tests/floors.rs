@@ -7,7 +7,12 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-mem"],
     &["herdwick-fabric"],
     &["herdwick-conformance"],
-    &["herdwick-shm", "herdwick-mica", "herdwick-memcache"],
+    &[
+        "herdwick-shm",
+        "herdwick-roce",
+        "herdwick-mica",
+        "herdwick-memcache",
+    ],
     &["herdwick-herd"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],

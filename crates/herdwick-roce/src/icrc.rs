@@ -1,0 +1,206 @@
+//! The invariant CRC that ends every RoCE packet.
+//!
+//! CRC-32 (IEEE, reflected) over eight bytes of ones, the IP and UDP headers and the packet, where
+//! ones replace what routers may change: TOS and TTL, both checksums, and the byte of the BTH that
+//! holds the congestion bits. It covers the IPv4 identification, which a UDP socket neither sets
+//! nor shows; CRC being linear, [`check`] can solve for it, and sixteen of the 32 bits still check.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::packet::{BTH_BYTES, ICRC_BYTES};
+
+/// The IP and UDP facts that the ICRC covers, beside lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Source address and port. Both addresses are of one family; an IPv4 address mapped into
+    /// IPv6 counts as IPv4.
+    pub source: SocketAddr,
+    /// Destination address and port.
+    pub destination: SocketAddr,
+    /// The IPv4 header's don't-fragment bit; IPv6 has none.
+    pub dont_fragment: bool,
+}
+
+/// What a receiver knows of a packet's IPv4 identification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpId {
+    /// The IP header was seen. IPv6 packets have none, and any will do.
+    Known(u16),
+    /// Try this first: within a train that one peer's stack cut, it counts from 0.
+    Hint(u16),
+    /// Nothing.
+    Unknown,
+}
+
+/// Writes the ICRC into the last four bytes of `packet`, which starts at the BTH, for IPv4
+/// identification `ip_id` (IPv6: ignored).
+///
+/// # Panics
+/// When `packet` is shorter than BTH and ICRC.
+#[inline]
+pub fn seal(packet: &mut [u8], route: &Route, ip_id: u16) {
+    let end = packet.len() - ICRC_BYTES;
+    let crc = Masked::new(packet, route, ip_id).crc(packet);
+    packet[end..].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether the ICRC of `packet`, which starts at the BTH, is right: the IPv4 identification it
+/// is right for, or `None`.
+#[inline]
+#[must_use]
+pub fn check(packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
+    if packet.len() < BTH_BYTES + ICRC_BYTES {
+        return None;
+    }
+    let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
+    let found = u32::from_le_bytes(*last);
+    let guess = match ip_id {
+        IpId::Known(id) | IpId::Hint(id) => id,
+        IpId::Unknown => 0,
+    };
+    let masked = Masked::new(packet, route, guess);
+    let difference = masked.crc(packet) ^ found;
+    match (difference, ip_id) {
+        (0, _) => Some(guess),
+        (_, IpId::Known(_)) => None,
+        _ if masked.len == MASKED_6 => None,
+        _ => solve(difference, packet.len()).map(|wrong_by| guess ^ wrong_by),
+    }
+}
+
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const UDP: usize = 8;
+const UDP_PROTOCOL: u8 = 17;
+const MASKED_4: usize = IPV4 + UDP + BTH_BYTES;
+const MASKED_6: usize = IPV6 + UDP + BTH_BYTES;
+/// CRC-32 of eight bytes of ones, the stand-in for the header of another link layer.
+const PREFIX: u32 = 0x2144_df1c;
+/// CRC-32's polynomial, reflected.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// IP header, UDP header and BTH with ones in place of what may change on the way.
+struct Masked {
+    bytes: [u8; MASKED_6],
+    len: usize,
+}
+
+impl Masked {
+    #[inline]
+    fn new(packet: &[u8], route: &Route, ip_id: u16) -> Self {
+        let source = route.source.ip().to_canonical();
+        let destination = route.destination.ip().to_canonical();
+        let mut bytes = [0xff; MASKED_6];
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a UDP datagram has at most 65,507 bytes"
+        )]
+        let udp_len = (UDP + packet.len()) as u16;
+        let ip = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                bytes[0] = 0x45;
+                let total = udp_len.wrapping_add(IPV4 as u16);
+                bytes[2..4].copy_from_slice(&total.to_be_bytes());
+                bytes[4..6].copy_from_slice(&ip_id.to_be_bytes());
+                bytes[6] = if route.dont_fragment { 0x40 } else { 0 };
+                bytes[7] = 0;
+                bytes[9] = UDP_PROTOCOL;
+                bytes[12..16].copy_from_slice(&source.octets());
+                bytes[16..20].copy_from_slice(&destination.octets());
+                IPV4
+            }
+            _ => {
+                bytes[0] = 0x6f;
+                bytes[4..6].copy_from_slice(&udp_len.to_be_bytes());
+                bytes[6] = UDP_PROTOCOL;
+                bytes[8..24].copy_from_slice(&v6(source));
+                bytes[24..40].copy_from_slice(&v6(destination));
+                IPV6
+            }
+        };
+        let (udp, bth) = bytes[ip..].split_at_mut(UDP);
+        udp[0..2].copy_from_slice(&route.source.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&route.destination.port().to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        bth[..BTH_BYTES].copy_from_slice(&packet[..BTH_BYTES]);
+        bth[4] = 0xff;
+        Self {
+            bytes,
+            len: ip + UDP + BTH_BYTES,
+        }
+    }
+
+    #[inline]
+    fn crc(&self, packet: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
+        hasher.update(&self.bytes[..self.len]);
+        hasher.update(&packet[BTH_BYTES..packet.len() - ICRC_BYTES]);
+        hasher.finalize()
+    }
+}
+
+const _: () = assert!(MASKED_4 == 40 && MASKED_6 == 60);
+
+fn v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The change of the IPv4 identification that changes the CRC by `difference`, if there is one.
+///
+/// Feeding zeros to a CRC register multiplies it by a power of x; so take the difference back to
+/// where the identification's two bytes were added, and see whether it is two bytes long.
+fn solve(difference: u32, packet_len: usize) -> Option<u16> {
+    /// From the identification's first byte to the end of the UDP header.
+    const BEFORE: usize = IPV4 - 4 + UDP;
+    let back = BEFORE + packet_len - ICRC_BYTES;
+    let mut register = difference;
+    for (bit, power) in BACK.iter().enumerate() {
+        if back >> bit & 1 == 1 {
+            register = multiply(register, *power);
+        }
+    }
+    let bytes = u16::try_from(register).ok()?;
+    Some(bytes.swap_bytes())
+}
+
+/// x^-8, x^-16, x^-32 ...: what takes a register back over 1, 2, 4 ... bytes of zeros.
+const BACK: [u32; 17] = {
+    let mut byte = 1 << 31;
+    let mut bit = 0;
+    while bit < 8 {
+        byte = if byte >> 31 == 1 {
+            (byte ^ POLYNOMIAL) << 1 | 1
+        } else {
+            byte << 1
+        };
+        bit += 1;
+    }
+    let mut powers = [byte; 17];
+    let mut i = 1;
+    while i < powers.len() {
+        powers[i] = multiply(powers[i - 1], powers[i - 1]);
+        i += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo CRC-32's, the coefficient of x^0 in the highest bit.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut bit = 32;
+    while bit > 0 {
+        bit -= 1;
+        if a >> bit & 1 == 1 {
+            product ^= b;
+        }
+        b = if b & 1 == 1 {
+            b >> 1 ^ POLYNOMIAL
+        } else {
+            b >> 1
+        };
+    }
+    product
+}

@@ -1,0 +1,193 @@
+use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U16, U32, U64, Unaligned};
+
+use super::Psn24;
+
+/// Twenty-four bits: what a queue pair number or a PSN leaves of a 32-bit field.
+pub(crate) const LOW_24: u32 = 0x00ff_ffff;
+
+/// The base transport header, first in every packet (fabric rules: IBTA 9.2).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Bth {
+    opcode: u8,
+    /// SE 1, MigReq 1, PadCnt 2, TVer 4.
+    flags: u8,
+    pkey: U16<BigEndian>,
+    /// FECN 1, BECN 1, reserved 6, DestQP 24; the first byte is masked out of the ICRC.
+    dest: U32<BigEndian>,
+    /// AckReq 1, reserved 7, PSN 24.
+    psn: U32<BigEndian>,
+}
+
+/// Bytes of a [`Bth`].
+pub const BTH_BYTES: usize = 12;
+/// Bytes of the ICRC that ends every packet.
+pub const ICRC_BYTES: usize = 4;
+/// The only partition key that RoCE uses: the default one, full member.
+pub const PKEY: u16 = 0xffff;
+/// The membership bit of a partition key; two keys match by the other fifteen.
+const PKEY_MEMBER: u16 = 0x8000;
+
+const SOLICITED: u8 = 0x80;
+const MIGRATION: u8 = 0x40;
+const VERSION: u8 = 0x0f;
+const BECN: u32 = 0x4000_0000;
+const ACK_REQUEST: u32 = 0x8000_0000;
+
+/// What a [`Bth`] says beside opcode, destination and PSN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BthFlags {
+    /// The receiver's solicited-only arming wakes for this message.
+    pub solicited: bool,
+    /// Migration state; hardware sends it set, `rdma_rxe` clear.
+    pub migration: bool,
+    /// Bytes that pad the payload to a multiple of four: 0 to 3.
+    pub pad: u8,
+    /// The responder is to acknowledge.
+    pub ack_request: bool,
+}
+
+impl Bth {
+    /// A header towards queue pair `dest`.
+    #[inline]
+    #[must_use]
+    pub fn new(opcode: u8, dest: u32, psn: Psn24, flags: BthFlags) -> Self {
+        let mut bits = (flags.pad & 3) << 4;
+        if flags.solicited {
+            bits |= SOLICITED;
+        }
+        if flags.migration {
+            bits |= MIGRATION;
+        }
+        let request = if flags.ack_request { ACK_REQUEST } else { 0 };
+        Self {
+            opcode,
+            flags: bits,
+            pkey: U16::new(PKEY),
+            dest: U32::new(dest & LOW_24),
+            psn: U32::new(request | psn.get()),
+        }
+    }
+
+    /// The opcode byte: transport in the upper three bits, operation below.
+    #[inline]
+    #[must_use]
+    pub fn opcode(&self) -> u8 {
+        self.opcode
+    }
+
+    /// The destination queue pair.
+    #[inline]
+    #[must_use]
+    pub fn dest(&self) -> u32 {
+        self.dest.get() & LOW_24
+    }
+
+    /// The packet sequence number.
+    #[inline]
+    #[must_use]
+    pub fn psn(&self) -> Psn24 {
+        Psn24::new(self.psn.get())
+    }
+
+    /// Solicited event, migration, pad count, acknowledgement request.
+    #[inline]
+    #[must_use]
+    pub fn flags(&self) -> BthFlags {
+        BthFlags {
+            solicited: self.flags & SOLICITED != 0,
+            migration: self.flags & MIGRATION != 0,
+            pad: self.flags >> 4 & 3,
+            ack_request: self.psn.get() & ACK_REQUEST != 0,
+        }
+    }
+
+    /// Whether the header's version is the only one there is.
+    #[inline]
+    #[must_use]
+    pub fn version_is_known(&self) -> bool {
+        self.flags & VERSION == 0
+    }
+
+    /// Whether its partition key matches ours.
+    #[inline]
+    #[must_use]
+    pub fn partition_matches(&self) -> bool {
+        self.pkey.get() | PKEY_MEMBER == PKEY
+    }
+
+    /// Whether the packet says that those towards its destination meet congestion.
+    #[inline]
+    #[must_use]
+    pub fn backward_congestion(&self) -> bool {
+        self.dest.get() & BECN != 0
+    }
+}
+
+/// RDMA extended transport header: where a WRITE or READ works.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Reth {
+    /// Address in the peer's region.
+    pub addr: U64<BigEndian>,
+    /// The key that opens it.
+    pub rkey: U32<BigEndian>,
+    /// Bytes of the whole message.
+    pub len: U32<BigEndian>,
+}
+
+/// ACK extended transport header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Aeth {
+    /// Syndrome 8, message sequence number 24.
+    pub word: U32<BigEndian>,
+}
+
+/// Datagram extended transport header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Deth {
+    /// The key of the receiving queue pair.
+    pub qkey: U32<BigEndian>,
+    /// Reserved 8, sending queue pair 24.
+    pub source: U32<BigEndian>,
+}
+
+/// Atomic extended transport header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AtomicEth {
+    /// Address of the word in the peer's region.
+    pub addr: U64<BigEndian>,
+    /// The key that opens it.
+    pub rkey: U32<BigEndian>,
+    /// What to swap in, or to add.
+    pub swap_or_add: U64<BigEndian>,
+    /// What the word must hold to be swapped; FETCH_ADD leaves it 0.
+    pub compare: U64<BigEndian>,
+}
+
+/// Atomic ACK extended transport header: the word's value before the operation.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AtomicAckEth {
+    /// The original value.
+    pub original: U64<BigEndian>,
+}
+
+/// Immediate data.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Immediate {
+    /// Opaque to the fabric.
+    pub value: U32<BigEndian>,
+}
+
+const _: () = assert!(size_of::<Bth>() == BTH_BYTES);
+const _: () = assert!(size_of::<Reth>() == 16);
+const _: () = assert!(size_of::<Aeth>() == 4);
+const _: () = assert!(size_of::<Deth>() == 8);
+const _: () = assert!(size_of::<AtomicEth>() == 28);
+const _: () = assert!(size_of::<AtomicAckEth>() == 8);
+const _: () = assert!(size_of::<Immediate>() == 4);

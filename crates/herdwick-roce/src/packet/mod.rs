@@ -1,0 +1,18 @@
+//! Packets as bytes: from the BTH to the ICRC.
+
+mod headers;
+mod opcode;
+mod parse;
+mod psn;
+mod syndrome;
+mod write;
+
+pub use headers::{
+    Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, BthFlags, Deth, ICRC_BYTES, Immediate, PKEY,
+    Reth,
+};
+pub use opcode::{CONGESTION, Class, Operation, PacketOp, Place};
+pub use parse::{Malformed, Packet};
+pub use psn::Psn24;
+pub use syndrome::{Nak, Syndrome, rnr_delay};
+pub use write::{Head, pad_of};

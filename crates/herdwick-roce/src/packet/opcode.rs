@@ -1,0 +1,234 @@
+/// The transport of a packet: the upper three bits of its opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl Class {
+    /// The bits it puts into an opcode.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Rc => 0x00,
+            Self::Uc => 0x20,
+            Self::Ud => 0x60,
+        }
+    }
+}
+
+/// Which packets of its message a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The first of several.
+    First,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+impl Place {
+    /// The place of packet `index` of `count`.
+    #[inline]
+    #[must_use]
+    pub const fn of(index: u32, count: u32) -> Self {
+        match (index == 0, index + 1 >= count) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+
+    /// Whether a message starts here.
+    #[inline]
+    #[must_use]
+    pub const fn starts(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Whether a message ends here.
+    #[inline]
+    #[must_use]
+    pub const fn ends(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+/// What a packet asks or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A part of a SEND; `imm` on its last packet only.
+    Send {
+        /// Which part.
+        place: Place,
+        /// Whether an immediate follows.
+        imm: bool,
+    },
+    /// A part of a WRITE; `imm` on its last packet only.
+    Write {
+        /// Which part.
+        place: Place,
+        /// Whether an immediate follows.
+        imm: bool,
+    },
+    /// A READ.
+    ReadRequest,
+    /// A part of the answer to a READ.
+    ReadResponse(Place),
+    /// An ACK or NAK.
+    Acknowledge,
+    /// The answer to an atomic.
+    AtomicAcknowledge,
+    /// COMPARE_SWAP.
+    CompareSwap,
+    /// FETCH_ADD.
+    FetchAdd,
+}
+
+/// The congestion notification packet: an opcode of no transport.
+pub const CONGESTION: u8 = 0x81;
+
+/// An opcode that queue pairs of ours speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketOp {
+    /// Its transport.
+    pub class: Class,
+    /// What it does.
+    pub operation: Operation,
+}
+
+impl PacketOp {
+    /// The meaning of an opcode byte; `None` for what no queue pair of ours speaks (reserved
+    /// ones, RD, XRC, SEND with invalidate, FLUSH, ATOMIC WRITE).
+    #[inline]
+    #[must_use]
+    pub const fn decode(byte: u8) -> Option<Self> {
+        let class = match byte >> 5 {
+            0 => Class::Rc,
+            1 => Class::Uc,
+            3 => Class::Ud,
+            _ => return None,
+        };
+        let Some(operation) = Operation::decode(byte & 0x1f) else {
+            return None;
+        };
+        if operation.exists_on(class) {
+            Some(Self { class, operation })
+        } else {
+            None
+        }
+    }
+
+    /// The opcode byte.
+    #[inline]
+    #[must_use]
+    pub const fn encode(self) -> u8 {
+        self.class.bits() | self.operation.encode()
+    }
+}
+
+impl Operation {
+    const fn decode(code: u8) -> Option<Self> {
+        let imm = matches!(code, 0x03 | 0x05 | 0x09 | 0x0b);
+        Some(match code {
+            0x00 => Self::send(Place::First, imm),
+            0x01 => Self::send(Place::Middle, imm),
+            0x02 | 0x03 => Self::send(Place::Last, imm),
+            0x04 | 0x05 => Self::send(Place::Only, imm),
+            0x06 => Self::write(Place::First, imm),
+            0x07 => Self::write(Place::Middle, imm),
+            0x08 | 0x09 => Self::write(Place::Last, imm),
+            0x0a | 0x0b => Self::write(Place::Only, imm),
+            0x0c => Self::ReadRequest,
+            0x0d => Self::ReadResponse(Place::First),
+            0x0e => Self::ReadResponse(Place::Middle),
+            0x0f => Self::ReadResponse(Place::Last),
+            0x10 => Self::ReadResponse(Place::Only),
+            0x11 => Self::Acknowledge,
+            0x12 => Self::AtomicAcknowledge,
+            0x13 => Self::CompareSwap,
+            0x14 => Self::FetchAdd,
+            _ => return None,
+        })
+    }
+
+    const fn send(place: Place, imm: bool) -> Self {
+        Self::Send { place, imm }
+    }
+
+    const fn write(place: Place, imm: bool) -> Self {
+        Self::Write { place, imm }
+    }
+
+    const fn encode(self) -> u8 {
+        match self {
+            Self::Send { place, imm } => Self::part(place, imm),
+            Self::Write { place, imm } => 0x06 + Self::part(place, imm),
+            Self::ReadRequest => 0x0c,
+            Self::ReadResponse(Place::First) => 0x0d,
+            Self::ReadResponse(Place::Middle) => 0x0e,
+            Self::ReadResponse(Place::Last) => 0x0f,
+            Self::ReadResponse(Place::Only) => 0x10,
+            Self::Acknowledge => 0x11,
+            Self::AtomicAcknowledge => 0x12,
+            Self::CompareSwap => 0x13,
+            Self::FetchAdd => 0x14,
+        }
+    }
+
+    const fn part(place: Place, imm: bool) -> u8 {
+        let with = imm as u8;
+        match place {
+            Place::First => 0,
+            Place::Middle => 1,
+            Place::Last => 2 + with,
+            Place::Only => 4 + with,
+        }
+    }
+
+    /// Table 1 of HERD, in packets.
+    const fn exists_on(self, class: Class) -> bool {
+        match class {
+            Class::Rc => true,
+            Class::Uc => matches!(self, Self::Send { .. } | Self::Write { .. }),
+            Class::Ud => matches!(
+                self,
+                Self::Send {
+                    place: Place::Only,
+                    ..
+                }
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::PacketOp;
+
+    #[test]
+    fn what_decodes_encodes_to_the_same_byte() {
+        let known: Vec<u8> = (0..=255)
+            .filter(|byte| PacketOp::decode(*byte).is_some())
+            .collect();
+        let expected: Vec<u8> = (0x00..=0x14)
+            .chain(0x20..=0x2b)
+            .chain(0x64..=0x65)
+            .collect();
+        assert_eq!(known, expected);
+        for byte in known {
+            assert_eq!(PacketOp::decode(byte).unwrap().encode(), byte);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use zerocopy::FromBytes;
+
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, Class, Deth, Immediate, Operation, PacketOp,
+    Place, Reth,
+};
+
+/// A packet from its BTH to its pad, checked for everything that it says about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The base transport header.
+    pub bth: Bth,
+    /// What its opcode means.
+    pub op: PacketOp,
+    /// What it carries, without pad.
+    pub payload: &'a [u8],
+    extensions: &'a [u8],
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Fewer bytes than its opcode's headers and pad take.
+    Short,
+    /// A transport version other than 0.
+    Version,
+    /// A partition key that is not the default one's.
+    Partition,
+    /// An opcode that no queue pair of ours speaks.
+    Opcode,
+    /// A pad that does not round the payload up to four bytes.
+    Pad,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads `bytes`, which end before the ICRC.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (bth, rest) = Bth::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
+        if !bth.version_is_known() {
+            return Err(Malformed::Version);
+        }
+        if !bth.partition_matches() {
+            return Err(Malformed::Partition);
+        }
+        let op = PacketOp::decode(bth.opcode()).ok_or(Malformed::Opcode)?;
+        let split = rest.split_at_checked(op.extension_bytes());
+        let (extensions, padded) = split.ok_or(Malformed::Short)?;
+        let pad = usize::from(bth.flags().pad);
+        let len = padded.len().checked_sub(pad).ok_or(Malformed::Short)?;
+        if !padded.len().is_multiple_of(4) {
+            return Err(Malformed::Pad);
+        }
+        Ok(Self {
+            bth,
+            op,
+            payload: &padded[..len],
+            extensions,
+        })
+    }
+
+    /// Where a WRITE's first packet or a READ works.
+    #[inline]
+    #[must_use]
+    pub fn reth(&self) -> Option<Reth> {
+        let has = match self.op.operation {
+            Operation::Write { place, .. } => place.starts(),
+            operation => operation == Operation::ReadRequest,
+        };
+        has.then(|| self.extension(0)).flatten()
+    }
+
+    /// What an answer says.
+    #[inline]
+    #[must_use]
+    pub fn aeth(&self) -> Option<Aeth> {
+        let has = match self.op.operation {
+            Operation::ReadResponse(place) => place != Place::Middle,
+            operation => matches!(
+                operation,
+                Operation::Acknowledge | Operation::AtomicAcknowledge
+            ),
+        };
+        has.then(|| self.extension(0)).flatten()
+    }
+
+    /// Key and sender of a datagram.
+    #[inline]
+    #[must_use]
+    pub fn deth(&self) -> Option<Deth> {
+        let has = self.op.class == Class::Ud;
+        has.then(|| self.extension(0)).flatten()
+    }
+
+    /// Where and how an atomic works.
+    #[inline]
+    #[must_use]
+    pub fn atomic(&self) -> Option<AtomicEth> {
+        let has = matches!(
+            self.op.operation,
+            Operation::CompareSwap | Operation::FetchAdd
+        );
+        has.then(|| self.extension(0)).flatten()
+    }
+
+    /// The word's value before an atomic.
+    #[inline]
+    #[must_use]
+    pub fn original(&self) -> Option<u64> {
+        let has = self.op.operation == Operation::AtomicAcknowledge;
+        let found: Option<AtomicAckEth> = has.then(|| self.extension(size_of::<Aeth>())).flatten();
+        found.map(|header| header.original.get())
+    }
+
+    /// The immediate, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn imm(&self) -> Option<u32> {
+        let has = self.op.has_immediate();
+        let at = self.extensions.len().checked_sub(size_of::<Immediate>())?;
+        let found: Option<Immediate> = has.then(|| self.extension(at)).flatten();
+        found.map(|header| header.value.get())
+    }
+
+    #[inline]
+    fn extension<T: FromBytes>(&self, at: usize) -> Option<T> {
+        let (header, _) = T::read_from_prefix(self.extensions.get(at..)?).ok()?;
+        Some(header)
+    }
+}
+
+impl PacketOp {
+    /// Bytes between the BTH and the payload.
+    #[inline]
+    #[must_use]
+    pub const fn extension_bytes(self) -> usize {
+        let own = match self.operation {
+            Operation::Write { place, .. } if place.starts() => size_of::<Reth>(),
+            Operation::ReadRequest => size_of::<Reth>(),
+            Operation::Acknowledge
+            | Operation::ReadResponse(Place::First | Place::Last | Place::Only) => {
+                size_of::<Aeth>()
+            }
+            Operation::AtomicAcknowledge => size_of::<Aeth>() + size_of::<AtomicAckEth>(),
+            Operation::CompareSwap | Operation::FetchAdd => size_of::<AtomicEth>(),
+            Operation::Send { .. } if matches!(self.class, Class::Ud) => size_of::<Deth>(),
+            Operation::Send { .. }
+            | Operation::Write { .. }
+            | Operation::ReadResponse(Place::Middle) => 0,
+        };
+        let imm = if self.has_immediate() {
+            size_of::<Immediate>()
+        } else {
+            0
+        };
+        own + imm
+    }
+
+    /// Bytes before the payload.
+    #[inline]
+    #[must_use]
+    pub const fn head_bytes(self) -> usize {
+        BTH_BYTES + self.extension_bytes()
+    }
+
+    const fn has_immediate(self) -> bool {
+        match self.operation {
+            Operation::Send { imm, .. } | Operation::Write { imm, .. } => imm,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+use core::time::Duration;
+
+use super::headers::{Aeth, LOW_24};
+
+/// What an AETH says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Everything up to this PSN is done. The credit code (0x1f: none given) is accepted and
+    /// ignored: a requester that runs beyond its credits meets [`Syndrome::NotReady`] at worst.
+    Ack(u8),
+    /// There is no RECV: come back after [`rnr_delay`] of this code.
+    NotReady(u8),
+    /// Refused.
+    Nak(Nak),
+    /// A code that means nothing.
+    Reserved(u8),
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nak {
+    /// A packet is missing; the AETH's packet carries the PSN that is expected.
+    Sequence,
+    /// Length, opcode order or alignment.
+    Invalid,
+    /// Rkey, range or right.
+    Access,
+    /// The responder failed.
+    Operational,
+}
+
+/// The credit code that gives no credits.
+const NO_CREDITS: u8 = 0x1f;
+
+impl Syndrome {
+    /// An ACK without credits, as `rdma_rxe` sends it.
+    pub const ACK: Self = Self::Ack(NO_CREDITS);
+
+    /// The meaning of a syndrome byte.
+    #[must_use]
+    pub const fn decode(byte: u8) -> Self {
+        match (byte >> 5, byte & 0x1f) {
+            (0, credits) => Self::Ack(credits),
+            (1, timer) => Self::NotReady(timer),
+            (3, 0) => Self::Nak(Nak::Sequence),
+            (3, 1) => Self::Nak(Nak::Invalid),
+            (3, 2) => Self::Nak(Nak::Access),
+            (3, 3) => Self::Nak(Nak::Operational),
+            _ => Self::Reserved(byte),
+        }
+    }
+
+    /// The syndrome byte.
+    #[must_use]
+    pub const fn encode(self) -> u8 {
+        match self {
+            Self::Ack(credits) => credits & 0x1f,
+            Self::NotReady(timer) => 0x20 | timer & 0x1f,
+            Self::Nak(Nak::Sequence) => 0x60,
+            Self::Nak(Nak::Invalid) => 0x61,
+            Self::Nak(Nak::Access) => 0x62,
+            Self::Nak(Nak::Operational) => 0x63,
+            Self::Reserved(byte) => byte,
+        }
+    }
+}
+
+impl Aeth {
+    /// A header with `syndrome`, after `msn` messages were completed.
+    #[must_use]
+    pub fn new(syndrome: Syndrome, msn: u32) -> Self {
+        let word = u32::from(syndrome.encode()) << 24 | msn & LOW_24;
+        Self { word: word.into() }
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn syndrome(&self) -> Syndrome {
+        let [byte, ..] = self.word.get().to_be_bytes();
+        Syndrome::decode(byte)
+    }
+
+    /// Request messages completed so far, modulo 2^24.
+    #[must_use]
+    pub fn msn(&self) -> u32 {
+        self.word.get() & LOW_24
+    }
+}
+
+/// How long to wait after an RNR NAK with timer `code` (IBTA table 45), of which the low five
+/// bits count.
+#[must_use]
+pub const fn rnr_delay(code: u8) -> Duration {
+    /// In units of 10 us.
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * UNITS[(code & 0x1f) as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::{Aeth, Syndrome, rnr_delay};
+
+    #[test]
+    fn every_syndrome_byte_survives() {
+        for byte in 0..=255 {
+            assert_eq!(Syndrome::decode(byte).encode(), byte);
+            let aeth = Aeth::new(Syndrome::decode(byte), 0x01ab_cdef);
+            assert_eq!(aeth.syndrome(), Syndrome::decode(byte));
+            assert_eq!(aeth.msn(), 0xab_cdef);
+        }
+    }
+
+    #[test]
+    fn rnr_delays_are_those_of_the_table() {
+        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_delay(1), Duration::from_micros(10));
+        assert_eq!(rnr_delay(12), Duration::from_micros(640));
+        assert_eq!(rnr_delay(14), Duration::from_micros(1280));
+        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+    }
+}

@@ -1,0 +1,56 @@
+use zerocopy::{Immutable, IntoBytes};
+
+use super::{BTH_BYTES, Bth};
+
+/// The headers of a packet to be, written in the order of the wire into room that was made for
+/// exactly this packet.
+pub struct Head<'a> {
+    rest: &'a mut [u8],
+}
+
+impl<'a> Head<'a> {
+    /// Starts the packet in `room`.
+    ///
+    /// # Panics
+    /// When `room` is shorter than a BTH.
+    #[inline]
+    #[must_use]
+    pub fn new(room: &'a mut [u8], bth: &Bth) -> Self {
+        let (here, rest) = room.split_at_mut(BTH_BYTES);
+        here.copy_from_slice(bth.as_bytes());
+        Self { rest }
+    }
+
+    /// Adds an extended header.
+    ///
+    /// # Panics
+    /// When the room has no space for it.
+    #[inline]
+    #[must_use]
+    pub fn and<T: IntoBytes + Immutable>(self, header: &T) -> Self {
+        let (here, rest) = self.rest.split_at_mut(size_of::<T>());
+        here.copy_from_slice(header.as_bytes());
+        Self { rest }
+    }
+
+    /// The room for `len` bytes of payload; the pad behind it is zeroed. What follows (a trailer,
+    /// the ICRC) is left as it is.
+    ///
+    /// # Panics
+    /// When the room has no space for it.
+    #[inline]
+    #[must_use]
+    pub fn payload(self, len: usize) -> &'a mut [u8] {
+        let (payload, rest) = self.rest.split_at_mut(len);
+        rest[..usize::from(pad_of(len))].fill(0);
+        payload
+    }
+}
+
+/// Bytes that round `len` up to a multiple of four.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "at most 3")]
+#[must_use]
+pub const fn pad_of(len: usize) -> u8 {
+    (len.wrapping_neg() & 3) as u8
+}
