@@ -7,9 +7,13 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    sync::Arc,
 };
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, pki_types::CertificateDer,
+};
 
 /// A server that ends with the test.
 struct Serve {
@@ -122,13 +126,15 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
     for (arguments, instead) in [
         ("-M", "leave -M out"),
         ("-S", "-Y FILE"),
-        ("-Z", "TLS proxy"),
+        ("-Z", "-o ssl_chain_cert=FILE"),
+        ("-Z -o ssl_chain_cert=/nowhere", "ssl_chain_cert"),
         ("-e /tmpfs/file", "leave -e out"),
         ("-B binary", "leave -B out"),
         ("-U 11211", "use TCP"),
         ("-l btls:127.0.0.1", "leave btls: out"),
         ("-o ext_path=/x:1G", "-m"),
-        ("-o ssl_key=/x", "TLS proxy"),
+        ("-o ssl_ciphers=ALL", "leave it out"),
+        ("-o ssl_min_version=tlsv1.0", "tlsv1.3"),
         ("-o nothing", "--help"),
         ("-o idle_timeout", "idle_timeout=SECONDS"),
         ("-a 999", "0700"),
@@ -294,6 +300,52 @@ fn users_are_read_again_on_sighup() {
         std::thread::yield_now();
     }
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
+}
+
+/// A TLS port, one without, and certificates that change while the server runs.
+#[test]
+fn certificates_are_read_again_on_sighup() {
+    let path = Path::new("tls");
+    let renew = || {
+        let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+        let text = made.cert.pem() + &made.signing_key.serialize_pem();
+        fs::write(&path.0, text).unwrap();
+        made.cert.der().clone()
+    };
+    let old = renew();
+    let server = Serve::start(&format!(
+        "-p 0 -Z -o ssl_chain_cert={path},ssl_wbuf_size=16 -l 127.0.0.1,notls:127.0.0.2"
+    ));
+    let addresses = server.addresses();
+    assert_eq!(
+        ask_in_tls(&addresses[0], old.clone()).as_deref(),
+        Some("MN\r\n")
+    );
+    let settings = ask(&addresses[1], "stats settings\r\n");
+    assert!(settings.contains("STAT ssl_enabled yes\r\n"), "{settings}");
+    let new = renew();
+    assert_eq!(ask_in_tls(&addresses[0], new.clone()), None);
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    while ask_in_tls(&addresses[0], new.clone()).is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask_in_tls(&addresses[0], old), None);
+}
+
+/// What a server at `address` says to `mn`, if it shows what `trusted` has signed.
+fn ask_in_tls(address: &str, trusted: CertificateDer<'static>) -> Option<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted).unwrap();
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(session, TcpStream::connect(address).unwrap());
+    stream.write_all(b"mn\r\nquit\r\n").ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    Some(said)
 }
 
 /// What Debian's memcached-tool prints of us, where it is installed.

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::auth::AuthError;
+use crate::{
+    auth::AuthError,
+    tls::{Tls, TlsError},
+};
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
 
@@ -50,6 +53,8 @@ pub struct Config {
     pub offers: Offers,
     /// A file of users and passwords (memcached's `-Y`); `None`: everybody may talk to the server.
     pub auth: Option<PathBuf>,
+    /// TLS on the TCP ports (memcached's `-Z`).
+    pub tls: Option<Tls>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
     pub shutdown: Option<ShutdownHook>,
 }
@@ -145,7 +150,7 @@ impl Default for Leases {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))]),
+            listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()]),
             memory_bytes: 64 << 20,
             connections_max: 1024,
             workers: None,
@@ -159,6 +164,7 @@ impl Default for Config {
             patience: Patience::default(),
             offers: Offers::default(),
             auth: None,
+            tls: None,
             shutdown: None,
         }
     }
@@ -169,7 +175,9 @@ impl Config {
     #[must_use]
     pub fn local() -> Self {
         Self {
-            listen: Listen::Tcp(vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)]),
+            listen: Listen::Tcp(vec![
+                SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).into(),
+            ]),
             ..Self::default()
         }
     }
@@ -195,8 +203,8 @@ impl Config {
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// On these; port 0 takes a free one.
-    Tcp(Vec<SocketAddr>),
+    /// On these.
+    Tcp(Vec<Interface>),
     /// On a unix socket only.
     Unix {
         /// Its path. A socket that nobody listens on any more is replaced.
@@ -204,6 +212,24 @@ pub enum Listen {
         /// Its mode (memcached's `-a`).
         mode: u32,
     },
+}
+
+/// A host, or all, to listen on by TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its addresses; one of them, at least, has to be free. Port 0 takes a free one.
+    pub addresses: Vec<SocketAddr>,
+    /// Without TLS, even if the server speaks it (memcached's `notls:`).
+    pub plain: bool,
+}
+
+impl From<SocketAddr> for Interface {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            addresses: vec![address],
+            plain: false,
+        }
+    }
 }
 
 /// Where a server can be reached.
@@ -256,6 +282,9 @@ pub enum StartError {
     /// Nobody could connect.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
+    /// A host without an address.
+    #[error("there is no address to listen on; give one (-l)")]
+    NoAddress,
     /// Another process listens there.
     #[error(
         "{address} is in use by another process; give another port (-p), or find it with: \
@@ -287,6 +316,9 @@ pub enum StartError {
     /// The users cannot be read.
     #[error(transparent)]
     Auth(#[from] AuthError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The memory is too little for the largest items.
     #[error(
         "-m {given} is too little for {workers} workers and items of up to {item_bytes_max} bytes; \

@@ -14,6 +14,7 @@ use crate::{
     stats,
     tally::Snapshot,
     tcp::{Topic, Voice},
+    tls::Certificates,
     watch,
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct Facts {
     pub(crate) limits: Limits,
     /// Who may talk to it; `None`: everybody.
     pub(crate) auth: Option<Auth>,
+    /// What TLS clients are shown; `None`: there is no TLS.
+    pub(crate) certificates: Option<Certificates>,
     /// Who watches.
     pub(crate) watch: Arc<watch::Shared>,
     host: Host,
@@ -109,8 +112,12 @@ impl Facts {
         workers: usize,
         port: u16,
         host: Host,
+        clock: Clock,
     ) -> Result<Self, StartError> {
         let auth = config.auth.as_deref().map(Auth::open).transpose()?;
+        let is_tcp = matches!(config.listen, Listen::Tcp(_));
+        let tls = config.tls.as_ref().filter(|_| is_tcp);
+        let certificates = tls.map(|tls| Certificates::open(tls, clock.second.0));
         Ok(Self {
             settings: Settings {
                 memory_bytes: config.memory_bytes,
@@ -129,6 +136,7 @@ impl Facts {
             },
             limits: Limits::new(config.connections_max),
             auth,
+            certificates: certificates.transpose()?,
             watch: Arc::default(),
             host,
         })

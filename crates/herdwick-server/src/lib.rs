@@ -14,6 +14,7 @@ mod facts;
 mod front;
 mod herd;
 mod lease;
+mod memory;
 mod parcel;
 mod parking;
 mod partition;
@@ -24,16 +25,19 @@ mod stopping;
 mod tally;
 mod tcp;
 mod time;
+mod tls;
 mod watch;
 mod ways;
 mod worker;
 
 pub use auth::AuthError;
 pub use config::{
-    Address, Config, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError, WORKERS_MAX,
+    Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError,
+    WORKERS_MAX,
 };
 pub use lease::check_lease_directory;
 pub use server::{Server, spawn};
+pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

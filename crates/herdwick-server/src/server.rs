@@ -7,29 +7,28 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use herdwick_herd::{ServerOptions, hello::Offer};
+use herdwick_herd::hello::Offer;
 use herdwick_mem::spsc;
-use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
 use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{
-    accept::{self, Acceptor, WAKE},
+    accept::{self, Acceptor, Opened, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     crossing::Crossing,
     facts::Facts,
     front::{Front, Tokens},
-    herd::HerdConfig,
-    lease::{Closing, DeskConfig, Host, Office, WorkerEnd},
+    lease::{Closing, Host, Office, WorkerEnd},
+    memory::{LeaseBounds, Stores, stores},
     parking::Bell,
     partition::Partition,
     stopping::Stopping,
     tally::Tally,
     tcp::{Owners, Stream, TcpFront},
     time::Timer,
+    tls::{Handshakes, TlsError},
     watch::{Asking, Journal, Teller},
-    ways,
     worker::{EVENTS, Worker},
 };
 
@@ -37,7 +36,9 @@ use crate::{
 pub struct Server {
     facts: Arc<Facts>,
     addresses: Vec<Address>,
+    left_out: Vec<StartError>,
     workers: usize,
+    timer: Timer,
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
     desk: Option<Closing>,
@@ -53,19 +54,13 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
     let stores = stores(&config, workers)?;
-    let opened = accept::open(&config.listen, config.backlog)?;
-    let (listeners, addresses): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+    let Opened {
+        listeners,
+        addresses,
+        left_out,
+    } = accept::open(&config)?;
     let timer = Timer::start();
-    let polls = (0..workers)
-        .map(|_| Poll::new())
-        .collect::<Result<Vec<_>, _>>();
-    let polls = polls.map_err(refused("a poll"))?;
-    let bells = polls
-        .iter()
-        .map(|poll| Waker::new(poll.registry(), WAKE).map(Bell::new));
-    let bells: Vec<Bell> = bells
-        .collect::<Result<_, _>>()
-        .map_err(refused("a waker"))?;
+    let (polls, bells) = polls(workers)?;
     let office = leases.office(&config, &bells)?;
     let offer = Offer {
         workers,
@@ -75,14 +70,22 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     let host = Host::new(offer, office.as_ref(), timer);
     let port = addresses.iter().find_map(Address::port).unwrap_or(0);
-    let facts = Arc::new(Facts::new(&config, workers, port, host)?);
+    let facts = Arc::new(Facts::new(
+        &config,
+        workers,
+        port,
+        host,
+        timer.clock(timer.now()),
+    )?);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 
     let mut server = Server {
         facts: Arc::clone(&facts),
         addresses,
+        left_out,
         workers,
+        timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
         acceptor: Arc::new(acceptor),
         desk: None,
@@ -99,9 +102,11 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let intakes = server.start_workers(&crew, stores, polls, ends, &leases)?;
     let mut acceptor = Acceptor {
         poll: accept_poll,
+        handshakes: Handshakes::new(listeners.len(), config.patience.request),
         listeners,
         intakes,
         facts,
+        timer,
         stopping: Arc::clone(&server.stopping),
         next: 0,
     };
@@ -110,6 +115,21 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         .map_err(refused("the listeners' events"))?;
     server.start("accept".into(), move || acceptor.run())?;
     Ok(server)
+}
+
+/// Each worker's poll, and what wakes it.
+fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<Bell>), StartError> {
+    let polls = (0..workers)
+        .map(|_| Poll::new())
+        .collect::<Result<Vec<_>, _>>();
+    let polls = polls.map_err(refused("a poll"))?;
+    let bells = polls
+        .iter()
+        .map(|poll| Waker::new(poll.registry(), WAKE).map(Bell::new));
+    let bells = bells
+        .collect::<Result<_, _>>()
+        .map_err(refused("a waker"))?;
+    Ok((polls, bells))
 }
 
 /// What all workers are started with.
@@ -137,19 +157,36 @@ impl Server {
         &self.addresses
     }
 
+    /// Why it does not listen on some of the addresses that it was given.
+    #[must_use]
+    pub fn left_out(&self) -> &[StartError] {
+        &self.left_out
+    }
+
     /// How many workers it has.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// Reads again what may change while the server runs: the users. What was read before stays if
-    /// it cannot be used.
+    /// Reads the users again, for connections to come. What was read before stays if the file
+    /// cannot be used.
     ///
     /// # Errors
     /// [`AuthError`].
-    pub fn reload(&self) -> Result<(), AuthError> {
+    pub fn reload_users(&self) -> Result<(), AuthError> {
         self.facts.auth.as_ref().map_or(Ok(()), Auth::reload)
+    }
+
+    /// Reads certificates and key again, for connections to come. What was read before stays if
+    /// they cannot be used.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn reload_certificates(&self) -> Result<(), TlsError> {
+        let second = self.timer.clock(self.timer.now()).second.0;
+        let certificates = self.facts.certificates.as_ref();
+        certificates.map_or(Ok(()), |certificates| certificates.reload(second))
     }
 
     /// Accepts no more, answers what has arrived, and ends: within seconds, even if a client does
@@ -297,138 +334,7 @@ impl Drop for Server {
     }
 }
 
-/// How much leases may hold, all together. It is set aside from the memory for items: what the
-/// server holds fits its limit.
-struct LeaseBounds {
-    clients_max: usize,
-    bytes_max: usize,
-    /// Where each worker puts large replies, whatever leases there are.
-    reply_bytes: usize,
-}
-
-impl LeaseBounds {
-    /// A sixteenth of the memory, within these bounds: 8 MiB are full windows for a dozen clients of
-    /// three workers.
-    const BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=256 << 20;
-    /// But, where there is little, no more than this part.
-    const PART: usize = 8;
-
-    fn new(config: &Config) -> Self {
-        Self::within(config, config.memory_bytes)
-    }
-
-    /// What they would be if the memory were `memory_bytes`.
-    fn within(config: &Config, memory_bytes: usize) -> Self {
-        let Some(leases) = &config.leases else {
-            return Self {
-                clients_max: 0,
-                bytes_max: 0,
-                reply_bytes: 0,
-            };
-        };
-        let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
-        Self {
-            clients_max: leases.clients_max,
-            bytes_max: share.min(memory_bytes / Self::PART),
-            reply_bytes: ServerOptions::reply_memory(REPLY_BYTES_MAX),
-        }
-    }
-
-    /// What is left for items.
-    fn left(&self, memory_bytes: usize, workers: usize) -> usize {
-        memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
-    }
-
-    fn office(&self, config: &Config, bells: &[Bell]) -> Result<Option<Office>, StartError> {
-        let Some(leases) = &config.leases else {
-            return Ok(None);
-        };
-        let desk = DeskConfig {
-            leases_max: self.clients_max,
-            reply_bytes_max: REPLY_BYTES_MAX as u32,
-            bytes_max: self.bytes_max,
-            lease_bytes: ways::lease_bytes,
-        };
-        match Office::open(&leases.directory, leases.mode, desk, bells) {
-            Ok(office) => Ok(Some(office)),
-            Err(source) => Err(StartError::Leases {
-                directory: leases.directory.clone(),
-                source,
-            }),
-        }
-    }
-
-    fn front(
-        &self,
-        worker: usize,
-        workers: usize,
-        end: WorkerEnd,
-    ) -> Result<Box<dyn Front + Send>, StartError> {
-        let config = HerdConfig {
-            worker,
-            workers,
-            leases_max: self.clients_max,
-            reply_bytes_max: REPLY_BYTES_MAX,
-            end,
-        };
-        ways::shm(config).map_err(|error| refused("shared memory")(io::Error::other(error)))
-    }
-}
-
-/// Largest reply over a fabric; clients fetch larger values over their memcached connection.
-const REPLY_BYTES_MAX: usize = 4096;
-
-/// The partitions, and the key of the hash that spreads over them.
-struct Stores {
-    stores: Vec<Store>,
-    hash_key: HashKey,
-}
-
-fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
-    let mut seed = [0u8; 16];
-    getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
-    let (low, high) = seed.split_at(8);
-    let word = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte))
-    };
-    let hash_key = HashKey([word(low), word(high)]);
-    let store = StoreConfig {
-        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
-        item_bytes_max: config.item_bytes_max,
-        hash_key,
-    };
-    let stores = (0..workers)
-        .map(|_| Store::new(&store))
-        .collect::<Result<_, _>>()
-        .map_err(|error| no_store(config, workers, error))?;
-    Ok(Stores { stores, hash_key })
-}
-
-/// What each partition would have of `memory_bytes`.
-fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
-    LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
-}
-
-fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
-    let StoreError::TooSmall { needed, .. } = error else {
-        return StartError::Store(error);
-    };
-    let least = (workers * needed) >> 20;
-    let enough = |mb: &usize| partition_bytes(config, workers, mb << 20) >= needed;
-    StartError::Memory {
-        given: config.memory_bytes >> 20,
-        // Leases take an eighth at most, and each worker half a MiB.
-        needed: (least..=2 * least + workers + 1)
-            .find(enough)
-            .unwrap_or(2 * least),
-        workers,
-        item_bytes_max: config.item_bytes_max,
-    }
-}
-
-fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
+pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 

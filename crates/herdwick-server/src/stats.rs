@@ -2,7 +2,7 @@
 //! reading. A name whose machinery does not exist here says 0, as it does in a memcached that does
 //! not use it; everything refused or dropped has a name of its own at the end.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
 use herdwick_mica::Clock;
 
@@ -11,6 +11,7 @@ use crate::{
     facts::{Facts, Stats, VERSION},
     tally::Snapshot,
     time::uptime,
+    tls::{self, Certificates, Tls},
 };
 
 /// Bytes of one slot of the store's index.
@@ -22,6 +23,7 @@ pub(crate) fn general(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Sta
     connections(facts, sum, out);
     commands(sum, out);
     memory(facts, sum, out);
+    encryption(facts, clock, sum, out);
     store(sum, out);
     refusals(sum, out);
 }
@@ -134,6 +136,23 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     out.say("log_watcher_skipped", watch.skipped.load(Relaxed));
     out.say("log_watcher_sent", watch.sent.load(Relaxed));
     out.say("log_watchers", watch.watchers.load(Relaxed));
+}
+
+fn encryption(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
+    let Some(certificates) = &facts.certificates else {
+        return;
+    };
+    let counters = &certificates.counters;
+    if certificates.files().session_cache {
+        out.say("ssl_new_sessions", counters.new_sessions.load(Relaxed));
+    }
+    out.say("ssl_handshake_errors", counters.failed.load(Relaxed));
+    out.say("ssl_handshakes_late", counters.late.load(Relaxed));
+    out.say("ssl_handshakes_crowded", counters.crowded.load(Relaxed));
+    out.say("ssl_proto_errors", sum.tally.ssl_proto_errors);
+    let read_at = certificates.read_at.load(Relaxed);
+    let since = clock.second.0.saturating_sub(read_at);
+    out.say("time_since_server_cert_refresh", since);
 }
 
 /// Machinery of memcached that is not here, and so has done nothing.
@@ -306,17 +325,52 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     for (name, value) in OF_THE_SLABS {
         out.say(name, value);
     }
+    tls_settings(facts, out);
     let request = settings.patience.request.as_secs();
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
+}
+
+/// memcached shows these with or without TLS.
+fn tls_settings(facts: &Facts, out: &mut Stats<'_>) {
+    let tls = facts.certificates.as_ref().map(Certificates::files);
+    let path = |of: fn(&Tls) -> &Path| {
+        tls.map_or_else(|| "(null)".into(), |tls| of(tls).to_string_lossy())
+    };
+    let authorities = tls.and_then(|tls| tls.authorities.as_deref());
+    out.say("ssl_enabled", yes(tls.is_some()));
+    out.say("ssl_chain_cert", path(|tls| &tls.chain));
+    out.say("ssl_key", path(|tls| &tls.key));
+    out.say("ssl_verify_mode", tls.map_or(0, |tls| tls.clients as u8));
+    out.say("ssl_keyformat", tls.map_or(1, |tls| tls.key_format as u8));
+    out.say("ssl_ciphers", "NULL");
+    match authorities {
+        Some(path) => out.say("ssl_ca_cert", path.display()),
+        None => out.say("ssl_ca_cert", "NULL"),
+    }
+    out.say("ssl_wbuf_size", tls::SENDING_BYTES);
+    out.say(
+        "ssl_session_cache",
+        yes(tls.is_some_and(|tls| tls.session_cache)),
+    );
+    out.say("ssl_kernel_tls", "no");
+    let only_1_3 = tls.is_some_and(|tls| tls.only_1_3);
+    out.say(
+        "ssl_min_version",
+        if only_1_3 { "tlsv1.3" } else { "tlsv1.2" },
+    );
 }
 
 fn listening(facts: &Facts, out: &mut Stats<'_>) {
     out.say("tcpport", facts.settings.port);
     out.say("udpport", 0);
     match &facts.settings.listen {
-        Listen::Tcp(addresses) => {
-            let hosts: Vec<String> = addresses.iter().map(|a| a.ip().to_string()).collect();
+        Listen::Tcp(interfaces) => {
+            let hosts: Vec<String> = interfaces
+                .iter()
+                .flat_map(|interface| &interface.addresses)
+                .map(|address| address.ip().to_string())
+                .collect();
             out.say("inter", hosts.join(","));
             out.say("domain_socket", "NULL");
             out.say("umask", "700");

@@ -46,6 +46,8 @@ tally! {
     closed_binary,
     /// Hang-ups: a read or write error.
     closed_errors,
+    /// Of those: records that make no sense.
+    ssl_proto_errors,
     /// Hang-ups: the rest of a command did not come in time.
     closed_half_sent,
     /// Hang-ups: it stalled longest when connections held too much memory.

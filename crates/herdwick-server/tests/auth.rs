@@ -95,12 +95,12 @@ fn users_are_read_again() {
     let one = "set x 0 0 7\r\none two\r\n";
     assert_eq!(ask(&server, one), "STORED\\r\\n");
     std::fs::write(&users.0, "two:three").unwrap();
-    server.reload().unwrap();
+    server.reload_users().unwrap();
     assert_eq!(ask(&server, "set x 0 0 9\r\ntwo three\r\n"), "STORED\\r\\n");
     assert!(ask(&server, one).starts_with("CLIENT_ERROR"));
     std::fs::write(&users.0, "nobody").unwrap();
     assert!(matches!(
-        server.reload(),
+        server.reload_users(),
         Err(AuthError::Line { line: 1, .. })
     ));
     assert_eq!(ask(&server, "set x 0 0 9\r\ntwo three\r\n"), "STORED\\r\\n");

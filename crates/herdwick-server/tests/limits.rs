@@ -327,7 +327,7 @@ fn half_a_line_behind_reads_that_wait_spoils_none_of_them() {
 fn a_port_in_use_is_named() {
     let server = ours(1);
     let again = spawn(Config {
-        listen: Listen::Tcp(vec![tcp(&server)]),
+        listen: Listen::Tcp(vec![tcp(&server).into()]),
         ..Config::local()
     });
     let Err(error @ StartError::InUse { .. }) = again else {

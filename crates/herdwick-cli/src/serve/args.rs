@@ -101,6 +101,9 @@ pub(crate) struct ServeArgs {
     /// File of users, a line "user:password" each: clients have to authenticate
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub(super) auth: Option<PathBuf>,
+    /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
+    #[arg(short = 'Z', long = "enable-ssl")]
+    pub(super) tls: bool,
     /// File to write the process's number to
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pid_file: Option<PathBuf>,
@@ -140,8 +143,6 @@ pub(crate) struct Missing {
     no_evictions: bool,
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     sasl: bool,
-    #[arg(short = 'Z', long = "enable-ssl", hide = true)]
-    tls: bool,
     #[arg(short = 'e', long = "memory-file", value_name = "FILE", hide = true)]
     memory_file: Option<PathBuf>,
     #[arg(short = 'B', long = "protocol", value_name = "NAME", hide = true)]
@@ -178,10 +179,6 @@ impl Missing {
             (
                 self.sasl,
                 "-S: SASL is not spoken here; give users and passwords by -Y FILE",
-            ),
-            (
-                self.tls,
-                "-Z: this build has no TLS; put a TLS proxy (stunnel, ghostunnel) before the port",
             ),
             (
                 self.memory_file.is_some(),

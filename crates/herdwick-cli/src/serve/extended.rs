@@ -1,7 +1,9 @@
 //! memcached's `-o`: a list of names, some with a value.
 
+use super::tls::{self, TlsOption};
+
 /// An extended option that means something here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     /// `maxconns_fast`, `no_maxconns_fast`.
     RefuseAtOnce(bool),
@@ -9,6 +11,8 @@ pub(crate) enum Extended {
     IdleTimeout(u32),
     /// `request_timeout=SECONDS`.
     RequestTimeout(u32),
+    /// `ssl_...`.
+    Tls(TlsOption),
     /// One of memcached's that tunes what is not here.
     PassedOver,
 }
@@ -20,6 +24,13 @@ Extended options, NAME or NAME=VALUE, several by commas:
   no_maxconns_fast   let them wait unaccepted
   idle_timeout=S     close connections without a command for S seconds (0: never)
   request_timeout=S  close connections in the middle of a command for S seconds (30)
+  ssl_chain_cert=F   the server's certificate and its authorities', in PEM (for -Z)
+  ssl_key=F          its private key, if not in the same file
+  ssl_keyformat=K    PEM or DER (PEM)
+  ssl_ca_cert=F      the authorities of clients' certificates, in PEM
+  ssl_verify_mode=N  clients need no certificate (0), a right one or none (1), a right one (2)
+  ssl_min_version=V  tlsv1.2 or tlsv1.3 (tlsv1.2)
+  ssl_session_cache  let clients resume sessions
 memcached's options for slabs, LRU and hash table are passed over: nothing is there to tune.";
 
 /// Of memcached, with or without `no_` and value: they tune slabs, LRU, crawler, hash table,
@@ -85,9 +96,10 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
         name if name.starts_with("proxy_") => {
             Err("there is no proxy here; put memcached's before the port".into())
         }
-        name if name.starts_with("ssl_") => Err(
-            "this build has no TLS; put a TLS proxy (stunnel, ghostunnel) before the port".into(),
-        ),
+        name if name.strip_prefix("no_").unwrap_or(name).starts_with("ssl_") => {
+            let option = tls::parse(name, value)?;
+            Ok(option.map_or(Extended::PassedOver, Extended::Tls))
+        }
         _ => Err("no such option; `herdwick serve --help` lists them".into()),
     }
 }
@@ -114,7 +126,7 @@ mod tests {
             "request_timeout=0",
             "ext_path=/x:1G",
             "proxy_config=x",
-            "ssl_key=x",
+            "ssl_ciphers=ALL",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

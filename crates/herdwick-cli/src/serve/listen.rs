@@ -7,6 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 pub(crate) struct Interface {
     host: String,
     port: Option<u16>,
+    plain: bool,
 }
 
 /// Every interface, as memcached reads it.
@@ -15,10 +16,15 @@ const ANY: &str = "*";
 /// Reads `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port stands in brackets.
 pub(super) fn parse(text: &str) -> Result<Interface, String> {
     let mut rest = text.trim();
-    rest = rest.strip_prefix("notls:").unwrap_or(rest);
+    let bare = rest.strip_prefix("notls:");
+    let plain = bare.is_some();
+    rest = bare.unwrap_or(rest);
     for tls in ["btls:", "mtls:"] {
         if rest.starts_with(tls) {
-            return Err(format!("this build has no TLS; leave {tls} out"));
+            return Err(format!(
+                "clients' certificates are asked for on all TLS ports or on none; leave {tls} \
+                 out, and give -o ssl_verify_mode"
+            ));
         }
     }
     if let Some(protocol) = rest.strip_prefix("proto[") {
@@ -30,6 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
         rest = &rest[end + 2..];
     }
     split(rest)
+        .map(|interface| Interface { plain, ..interface })
         .filter(|interface| !interface.host.is_empty())
         .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
 }
@@ -38,6 +45,7 @@ fn split(text: &str) -> Option<Interface> {
     let interface = |host: &str, port| Interface {
         host: host.to_owned(),
         port,
+        plain: false,
     };
     if let Some(bracketed) = text.strip_prefix('[') {
         let (host, port) = bracketed.split_once(']')?;
@@ -70,6 +78,11 @@ impl Interface {
         Ok((&*self.host, port).to_socket_addrs()?.collect())
     }
 
+    /// Whether it is to be without TLS.
+    pub(super) fn plain(&self) -> bool {
+        self.plain
+    }
+
     /// As it was given, without its prefixes.
     pub(super) fn host(&self) -> &str {
         &self.host
@@ -96,6 +109,8 @@ mod tests {
             let said: Vec<String> = all.iter().map(ToString::to_string).collect();
             assert_eq!(said, [expected], "{text}");
         }
+        assert!(parse("notls:[::1]").unwrap().plain());
+        assert!(!parse("[::1]").unwrap().plain());
         let any = parse("*").unwrap().addresses(9).unwrap();
         assert_eq!(any.len(), 2);
     }

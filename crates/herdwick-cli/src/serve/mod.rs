@@ -5,6 +5,7 @@ mod extended;
 mod file;
 mod listen;
 mod process;
+mod tls;
 
 use std::{
     ffi::OsString,
@@ -17,7 +18,9 @@ use std::{
 };
 
 use clap::{CommandFactory, FromArgMatches};
-use herdwick_server::{Config, Leases, Listen, Offers, Server, ShutdownHook, StartError};
+use herdwick_server::{
+    Config, Interface, Leases, Listen, Offers, Server, ShutdownHook, StartError, Tls,
+};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::{Handle, Signals},
@@ -27,6 +30,7 @@ pub(crate) use args::ServeArgs;
 use extended::Extended;
 use file::FileError;
 use process::{PidFile, ProcessError};
+use tls::TlsOption;
 
 /// Serves until a signal ends it.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
@@ -76,6 +80,12 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     let _pid_file = prepare(args)?;
     let server = herdwick_server::spawn(config)?;
     println!("{}", ready(&server, args.memory));
+    for reason in server.left_out() {
+        say(format_args!("left out: {reason}"));
+    }
+    if !args.tls && tls_options(args).next().is_some() {
+        say("passed over -o ssl_*: no TLS without -Z");
+    }
     for reason in args.missing.passed_over() {
         say(format_args!("passed over {reason}"));
     }
@@ -123,7 +133,8 @@ fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
     Ok(pid_file)
 }
 
-/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads the users again.
+/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads users and certificates
+/// again.
 fn wait(mut signals: Signals, server: &Server, args: &ServeArgs) {
     for signal in signals.forever() {
         if signal != SIGHUP {
@@ -132,10 +143,15 @@ fn wait(mut signals: Signals, server: &Server, args: &ServeArgs) {
             }
             return;
         }
-        match server.reload() {
+        match server.reload_users() {
             Ok(()) if args.verbosity > 0 => say("users read again"),
             Ok(()) => {}
             Err(error) => say(format_args!("{error}; the users stay as they were")),
+        }
+        match server.reload_certificates() {
+            Ok(()) if args.verbosity > 0 => say("certificates read again"),
+            Ok(()) => {}
+            Err(error) => say(format_args!("{error}; the certificates stay as they were")),
         }
     }
 }
@@ -158,7 +174,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             path: absolute(path),
             mode: args.unix_mode,
         },
-        None => Listen::Tcp(addresses(args)?),
+        None => Listen::Tcp(interfaces(args)?),
     };
     let mut config = Config {
         listen,
@@ -178,15 +194,27 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             debug: args.debug,
         },
         auth: args.auth.as_deref().map(absolute),
+        tls: args.tls.then(|| tls_settings(args)).transpose()?,
         shutdown: args
             .enable_shutdown
             .then(|| ShutdownHook::new(move || end.close())),
         ..Config::default()
     };
     for option in &args.extended {
-        extend(&mut config, *option);
+        extend(&mut config, option);
     }
     Ok(config)
+}
+
+fn tls_settings(args: &ServeArgs) -> Result<Tls, ServeError> {
+    tls::settle(tls_options(args)).map_err(ServeError::Refused)
+}
+
+fn tls_options(args: &ServeArgs) -> impl Iterator<Item = &TlsOption> {
+    args.extended.iter().filter_map(|option| match option {
+        Extended::Tls(option) => Some(option),
+        _ => None,
+    })
 }
 
 /// Where the lease socket is to be, by what `--shm-dir` says.
@@ -204,29 +232,33 @@ fn say(what: impl Display) {
     let _ = writeln!(io::stderr(), "herdwick: {what}");
 }
 
-fn extend(config: &mut Config, option: Extended) {
+fn extend(config: &mut Config, option: &Extended) {
     let seconds = |count| Duration::from_secs(u64::from(count));
-    match option {
+    match *option {
         Extended::RefuseAtOnce(refuse) => config.refuse_at_once = refuse,
         Extended::IdleTimeout(count) => {
             config.patience.idle = (count > 0).then(|| seconds(count));
         }
         Extended::RequestTimeout(count) => config.patience.request = seconds(count),
-        Extended::PassedOver => {}
+        Extended::Tls(_) | Extended::PassedOver => {}
     }
 }
 
-fn addresses(args: &ServeArgs) -> Result<Vec<SocketAddr>, ServeError> {
+fn interfaces(args: &ServeArgs) -> Result<Vec<Interface>, ServeError> {
     if args.listen.is_empty() {
-        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], args.port))]);
+        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], args.port)).into()]);
     }
     let mut all = Vec::new();
     for interface in &args.listen {
-        let found = interface.addresses(args.port);
-        all.extend(found.map_err(|source| ServeError::Listen {
+        let addresses = interface.addresses(args.port);
+        let addresses = addresses.map_err(|source| ServeError::Listen {
             host: interface.host().to_owned(),
             source,
-        })?);
+        })?;
+        all.push(Interface {
+            addresses,
+            plain: interface.plain(),
+        });
     }
     Ok(all)
 }

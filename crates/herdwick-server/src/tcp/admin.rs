@@ -25,6 +25,8 @@ pub(super) enum Admin {
     Detail(bool),
     /// `stats detail dump`.
     Prefixes,
+    /// `refresh_certs`: reads the certificates again.
+    Certificates,
     /// A fixed answer.
     Say(&'static [u8]),
 }
@@ -56,7 +58,7 @@ impl Admin {
                 None => ERROR,
             },
             [b"slabs", rest @ ..] => slabs(rest),
-            [b"refresh_certs"] => Self::Say(b"Error TLS not enabled\r\n"),
+            [b"refresh_certs"] => Self::Certificates,
             _ => return None,
         };
         Some(admin)

@@ -1,4 +1,4 @@
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 
 use herdwick_memcache::Decoder;
 
@@ -96,7 +96,8 @@ impl Connection {
             }
             Ok((count, filled)) => {
                 // A short read has emptied the socket; more announces itself.
-                self.readable = filled || self.half_closed || self.draining;
+                self.readable =
+                    filled || self.half_closed || self.draining || self.stream.has_more();
                 tally.bytes_read += count as u64;
                 self.pulse.came(count);
                 Flow::Moved
@@ -108,7 +109,11 @@ impl Connection {
     /// Writes once.
     pub(crate) fn write(&mut self, pool: &mut Pool, tally: &mut Tally) -> Flow {
         if self.output.is_empty() {
-            return Flow::Moved;
+            return match self.stream.flush() {
+                Ok(()) => Flow::Moved,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Flow::Blocked,
+                Err(error) => self.trouble(error.kind(), tally),
+            };
         }
         match self.output.write(&mut self.stream, pool) {
             Ok(count) => {
@@ -134,8 +139,9 @@ impl Connection {
             }
             // The next pass tries again.
             ErrorKind::Interrupted => Flow::Moved,
-            _ => {
+            kind => {
                 tally.closed_errors += 1;
+                tally.ssl_proto_errors += u64::from(kind == ErrorKind::InvalidData);
                 Flow::Broken
             }
         }
@@ -159,7 +165,7 @@ impl Connection {
     /// Bytes of memory for what has come and what is to go.
     pub(crate) fn memory(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
-        self.input.memory() + self.output.memory() + behind
+        self.input.memory() + self.output.memory() + behind + self.stream.memory()
     }
 
     /// Drops what is to be swallowed of the input; whether all of it is gone.

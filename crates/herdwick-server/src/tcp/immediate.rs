@@ -111,6 +111,11 @@ fn administer(
             out.extend_from_slice(dump.opening());
             return Begun::Dump { used, dump };
         }
+        Admin::Certificates => {
+            let out = output.buffer(&mut service.pool);
+            reload_certificates(service, pass, out);
+            return Begun::Said { used, swallow: 0 };
+        }
         Admin::Watch(topics) => return Begun::Watch { used, topics },
         Admin::Say(line) => {
             output.buffer(&mut service.pool).extend_from_slice(line);
@@ -118,6 +123,20 @@ fn administer(
         }
     };
     broadcast(order, purpose, used, ticket, pass)
+}
+
+/// Reads the certificates again, in memcached's words. The worker waits for the files, as
+/// memcached's does: this is an operator's command, and they are small.
+#[cold]
+fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
+    let Some(certificates) = &service.facts.certificates else {
+        out.extend_from_slice(b"Error TLS not enabled\r\n");
+        return;
+    };
+    match certificates.reload(pass.clock.second.0) {
+        Ok(()) => out.extend_from_slice(text::OK),
+        Err(error) => out.extend_from_slice(format!("Error {error}\r\n").as_bytes()),
+    }
 }
 
 /// Asks the process to end, if it has said how; hangs up, as memcached does.

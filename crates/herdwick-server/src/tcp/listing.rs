@@ -4,16 +4,22 @@ use std::os::fd::AsRawFd;
 
 use herdwick_memcache::text;
 
+use mio::net::TcpStream;
+
 use super::{connection::Connection, stream::Stream};
 
 /// Says who `connection` is and what it does at second `now`.
 pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
-    let (number, address, listener) = match &connection.stream {
-        Stream::Tcp(stream) => (
+    let of_tcp = |stream: &TcpStream| {
+        (
             stream.as_raw_fd(),
             stream.peer_addr().map(|address| format!("tcp:{address}")),
             stream.local_addr().map(|address| format!("tcp:{address}")),
-        ),
+        )
+    };
+    let (number, address, listener) = match &connection.stream {
+        Stream::Tcp(stream) => of_tcp(stream),
+        Stream::Tls(stream) => of_tcp(stream.socket()),
         Stream::Unix(stream) => {
             let local = stream.local_addr().map(|address| {
                 let path = address.as_pathname().map(|path| path.display().to_string());

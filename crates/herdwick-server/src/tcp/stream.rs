@@ -6,11 +6,14 @@ use std::{
 
 use mio::{Interest, Registry, Token, net};
 
+use crate::tls::TlsStream;
+
 /// A byte stream to a client.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(net::TcpStream),
     Unix(net::UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -20,14 +23,34 @@ impl Stream {
         match self {
             Self::Tcp(stream) => registry.register(stream, token, both),
             Self::Unix(stream) => registry.register(stream, token, both),
+            Self::Tls(stream) => registry.register(stream.socket_mut(), token, both),
         }
     }
 
     /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
     pub(crate) fn origin(&self) -> (i32, Option<SocketAddr>) {
+        let of_tcp = |stream: &net::TcpStream| (stream.as_raw_fd(), stream.peer_addr().ok());
         match self {
-            Self::Tcp(stream) => (stream.as_raw_fd(), stream.peer_addr().ok()),
+            Self::Tcp(stream) => of_tcp(stream),
+            Self::Tls(stream) => of_tcp(stream.socket()),
             Self::Unix(stream) => (stream.as_raw_fd(), None),
+        }
+    }
+
+    /// Whether a read would find something that no event announces: a short read has emptied the
+    /// socket, but not always what stands before it.
+    pub(crate) fn has_more(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.has_more(),
+        }
+    }
+
+    /// Bytes of memory that it takes outside the kernel.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => 0,
+            Self::Tls(stream) => stream.memory(),
         }
     }
 
@@ -36,6 +59,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => registry.deregister(stream),
             Self::Unix(stream) => registry.deregister(stream),
+            Self::Tls(stream) => registry.deregister(stream.socket_mut()),
         }
     }
 }
@@ -45,6 +69,7 @@ impl Read for Stream {
         match self {
             Self::Tcp(stream) => stream.read(into),
             Self::Unix(stream) => stream.read(into),
+            Self::Tls(stream) => stream.read(into),
         }
     }
 }
@@ -54,10 +79,15 @@ impl Write for Stream {
         match self {
             Self::Tcp(stream) => stream.write(from),
             Self::Unix(stream) => stream.write(from),
+            Self::Tls(stream) => stream.write(from),
         }
     }
 
+    /// Sends what a write, or what stands before it, has kept back.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.flush(),
+        }
     }
 }

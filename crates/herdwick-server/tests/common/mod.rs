@@ -14,7 +14,7 @@ use std::{
 use herdwick_server::{Address, Config, Server, spawn};
 
 /// A reply that takes longer is not coming: a bound for failures, which nothing waits out.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Our server with `workers` workers.
 pub(crate) fn ours(workers: usize) -> Server {

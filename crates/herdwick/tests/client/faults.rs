@@ -202,7 +202,7 @@ fn our_server_restarted_on_its_port_is_found_again() {
         panic!("it listens on a port");
     };
     let again = Config {
-        listen: Listen::Tcp(vec![listen]),
+        listen: Listen::Tcp(vec![listen.into()]),
         ..Config::local()
     };
     let mut client = Client::connect(&listen.to_string()).unwrap();

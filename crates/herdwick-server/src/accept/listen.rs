@@ -1,0 +1,116 @@
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use mio::net::{TcpListener, UnixListener};
+
+use crate::config::{Address, Config, Interface, Listen, StartError};
+
+/// A socket that connections come from.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    /// For TLS.
+    Tls(TcpListener),
+    Unix(UnixListener),
+}
+
+/// The listeners, where they listen, and where there could be none.
+#[derive(Default)]
+pub(crate) struct Opened {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) left_out: Vec<StartError>,
+}
+
+/// Opens every listener that `config` asks for.
+pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
+    let mut opened = Opened::default();
+    match &config.listen {
+        Listen::Tcp(interfaces) => {
+            for interface in interfaces {
+                opened.open_interface(interface, config)?;
+            }
+        }
+        Listen::Unix { path, mode } => {
+            let address = Address::Unix(path.clone());
+            let listener =
+                open_unix(path, *mode).map_err(|error| refused(address.clone(), error))?;
+            opened.listeners.push(Listener::Unix(listener));
+            opened.addresses.push(address);
+        }
+    }
+    Ok(opened)
+}
+
+impl Opened {
+    /// Listens on the addresses of `interface` that can be had; there must be one.
+    fn open_interface(&mut self, interface: &Interface, config: &Config) -> Result<(), StartError> {
+        let before = self.listeners.len();
+        let mut left_out = Vec::new();
+        for &address in &interface.addresses {
+            let opened = open_tcp(address, config.backlog)
+                .and_then(|listener| Ok((listener.local_addr()?, listener)));
+            let (bound, listener) = match opened {
+                Ok(opened) => opened,
+                Err(error) => {
+                    left_out.push(refused(Address::Tcp(address), error));
+                    continue;
+                }
+            };
+            self.addresses.push(Address::Tcp(bound));
+            self.listeners.push(match config.tls {
+                Some(_) if !interface.plain => Listener::Tls(listener),
+                _ => Listener::Tcp(listener),
+            });
+        }
+        if self.listeners.len() == before {
+            return Err(left_out.pop().unwrap_or(StartError::NoAddress));
+        }
+        self.left_out.append(&mut left_out);
+        Ok(())
+    }
+}
+
+fn refused(address: Address, source: io::Error) -> StartError {
+    if source.kind() == ErrorKind::AddrInUse {
+        return StartError::InUse { address };
+    }
+    StartError::Listen { address, source }
+}
+
+/// As [`TcpListener::bind`], with a backlog of one's own, and with IPv6 sockets for IPv6 only: so
+/// that `0.0.0.0` and `::` may stand side by side.
+fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+/// Takes the place of a socket whose owner is gone, never that of one who listens.
+fn open_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    use std::os::unix::{fs::FileTypeExt, net::UnixStream};
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket {
+        if UnixStream::connect(path).is_ok() {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;
+    Ok(listener)
+}

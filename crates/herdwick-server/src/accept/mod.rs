@@ -1,0 +1,189 @@
+//! Where connections come from: listeners, the thread that accepts, and TLS handshakes.
+
+mod listen;
+
+use std::{
+    io::{self, ErrorKind, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_mem::spsc::Producer;
+use herdwick_memcache::text;
+use mio::{
+    Events, Interest, Poll, Token,
+    net::{TcpListener, TcpStream},
+};
+
+pub(crate) use listen::{Listener, Opened, open};
+
+use crate::{
+    facts::Facts,
+    parking::Bell,
+    stopping::Stopping,
+    tcp::Stream,
+    time::Timer,
+    tls::{Handshakes, Progress},
+};
+
+/// How long accepting rests when the process has no descriptors left, or no connections.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Readiness taken from the kernel at a time.
+const EVENTS: usize = 64;
+/// The token of the waker; listeners count from 0, handshakes follow.
+pub(crate) const WAKE: Token = Token(usize::MAX);
+
+/// The thread that accepts, sees TLS handshakes to their end, and deals connections out to the
+/// workers in turn.
+pub(crate) struct Acceptor {
+    pub(crate) poll: Poll,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) handshakes: Handshakes,
+    /// One for each worker. A queue holds as many as there may be connections, so it has room.
+    pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) timer: Timer,
+    pub(crate) stopping: Arc<Stopping>,
+    pub(crate) next: usize,
+}
+
+/// An accepted connection.
+enum Arrival {
+    Plain(Stream),
+    /// Whose handshake is to come.
+    Tls(TcpStream),
+}
+
+impl Acceptor {
+    /// Watches the listeners.
+    pub(crate) fn register(&mut self) -> io::Result<()> {
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let registry = self.poll.registry();
+            match listener {
+                Listener::Tcp(tcp) | Listener::Tls(tcp) => {
+                    registry.register(tcp, Token(index), Interest::READABLE)?;
+                }
+                Listener::Unix(unix) => {
+                    registry.register(unix, Token(index), Interest::READABLE)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut patience = None;
+        while !self.stopping.is_set() {
+            // After an interruption, as after an event, all listeners are looked at.
+            let _ = self.poll.poll(&mut events, patience);
+            let now = self.timer.now();
+            for event in &events {
+                self.shake_hands(event.token());
+            }
+            let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
+            self.facts.limits.rest(exhausted);
+            self.give_up(now);
+            patience = if exhausted {
+                Some(PAUSE)
+            } else {
+                self.handshakes.tick()
+            };
+        }
+    }
+
+    /// Accepts all that wait; `false`: some may be left for want of descriptors, or of room.
+    fn accept_all(&mut self, index: usize, now: Duration) -> bool {
+        loop {
+            if !self.facts.settings.refuse_at_once && self.facts.limits.is_full() {
+                return false;
+            }
+            let accepted = match &self.listeners[index] {
+                Listener::Tcp(tcp) => accept(tcp).map(|stream| Arrival::Plain(Stream::Tcp(stream))),
+                Listener::Tls(tcp) => accept(tcp).map(Arrival::Tls),
+                Listener::Unix(unix) => unix
+                    .accept()
+                    .map(|(stream, _)| Arrival::Plain(Stream::Unix(stream))),
+            };
+            match accepted {
+                Ok(arrival) => self.admit(arrival, now),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if is_exhaustion(&error) => return false,
+                // The peer is gone already, or the call was interrupted.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, arrival: Arrival, now: Duration) {
+        let has_room = self.facts.limits.enter();
+        match arrival {
+            Arrival::Plain(stream) if has_room => self.deal(stream),
+            Arrival::Plain(mut stream) => {
+                // Best effort: the connection ends either way.
+                let _ = stream.write(text::TOO_MANY_CONNECTIONS);
+            }
+            Arrival::Tls(socket) if has_room => {
+                if let Some(certificates) = &self.facts.certificates {
+                    let registry = self.poll.registry();
+                    let begun = self.handshakes.begin(socket, certificates, registry, now);
+                    self.follow(begun);
+                }
+            }
+            // It would take the line for a broken record.
+            Arrival::Tls(_) => {}
+        }
+    }
+
+    /// Goes on with the handshake at `token`, if one is there.
+    fn shake_hands(&mut self, token: Token) {
+        if let Some(certificates) = &self.facts.certificates {
+            let registry = self.poll.registry();
+            let progress = self.handshakes.go_on(token, certificates, registry);
+            self.follow(progress);
+        }
+    }
+
+    fn follow(&mut self, progress: Progress) {
+        match progress {
+            Progress::UnderWay => {}
+            Progress::Done(stream) => self.deal(Stream::Tls(stream)),
+            Progress::Failed => self.facts.limits.leave(),
+        }
+    }
+
+    /// Gives up handshakes that take too long or hold too much.
+    fn give_up(&mut self, now: Duration) {
+        if let Some(certificates) = &self.facts.certificates {
+            let registry = self.poll.registry();
+            for _ in 0..self.handshakes.give_up(now, certificates, registry) {
+                self.facts.limits.leave();
+            }
+        }
+    }
+
+    fn deal(&mut self, stream: Stream) {
+        let (intake, bell) = &mut self.intakes[self.next];
+        if intake.push(stream).is_err() {
+            self.facts.limits.leave();
+        }
+        bell.ring();
+        self.next = (self.next + 1) % self.intakes.len();
+    }
+}
+
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept()?;
+    // Replies leave as they are written; a refusal costs latency only.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// No descriptors or memory: accepting again at once would spin.
+fn is_exhaustion(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    Errno::from_io_error(error).is_some_and(|errno| {
+        [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)
+    })
+}

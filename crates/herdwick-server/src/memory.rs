@@ -1,0 +1,151 @@
+//! What the memory limit is split into: partitions for items, and leases.
+
+use std::io;
+
+use herdwick_herd::ServerOptions;
+use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
+
+use crate::{
+    config::{Config, StartError},
+    front::Front,
+    herd::HerdConfig,
+    lease::{DeskConfig, Office, WorkerEnd},
+    parking::Bell,
+    server::refused,
+    ways,
+};
+
+/// How much leases may hold, all together. It is set aside from the memory for items: what the
+/// server holds fits its limit.
+pub(crate) struct LeaseBounds {
+    clients_max: usize,
+    bytes_max: usize,
+    /// Where each worker puts large replies, whatever leases there are.
+    reply_bytes: usize,
+}
+
+impl LeaseBounds {
+    /// A sixteenth of the memory, within these bounds: 8 MiB are full windows for a dozen clients of
+    /// three workers.
+    const BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=256 << 20;
+    /// But, where there is little, no more than this part.
+    const PART: usize = 8;
+
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::within(config, config.memory_bytes)
+    }
+
+    /// What they would be if the memory were `memory_bytes`.
+    fn within(config: &Config, memory_bytes: usize) -> Self {
+        let Some(leases) = &config.leases else {
+            return Self {
+                clients_max: 0,
+                bytes_max: 0,
+                reply_bytes: 0,
+            };
+        };
+        let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
+        Self {
+            clients_max: leases.clients_max,
+            bytes_max: share.min(memory_bytes / Self::PART),
+            reply_bytes: ServerOptions::reply_memory(REPLY_BYTES_MAX),
+        }
+    }
+
+    /// What is left for items.
+    fn left(&self, memory_bytes: usize, workers: usize) -> usize {
+        memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
+    }
+
+    pub(crate) fn office(
+        &self,
+        config: &Config,
+        bells: &[Bell],
+    ) -> Result<Option<Office>, StartError> {
+        let Some(leases) = &config.leases else {
+            return Ok(None);
+        };
+        let desk = DeskConfig {
+            leases_max: self.clients_max,
+            reply_bytes_max: REPLY_BYTES_MAX as u32,
+            bytes_max: self.bytes_max,
+            lease_bytes: ways::lease_bytes,
+        };
+        match Office::open(&leases.directory, leases.mode, desk, bells) {
+            Ok(office) => Ok(Some(office)),
+            Err(source) => Err(StartError::Leases {
+                directory: leases.directory.clone(),
+                source,
+            }),
+        }
+    }
+
+    pub(crate) fn front(
+        &self,
+        worker: usize,
+        workers: usize,
+        end: WorkerEnd,
+    ) -> Result<Box<dyn Front + Send>, StartError> {
+        let config = HerdConfig {
+            worker,
+            workers,
+            leases_max: self.clients_max,
+            reply_bytes_max: REPLY_BYTES_MAX,
+            end,
+        };
+        ways::shm(config).map_err(|error| refused("shared memory")(io::Error::other(error)))
+    }
+}
+
+/// Largest reply over a fabric; clients fetch larger values over their memcached connection.
+const REPLY_BYTES_MAX: usize = 4096;
+
+/// The partitions, and the key of the hash that spreads over them.
+pub(crate) struct Stores {
+    pub(crate) stores: Vec<Store>,
+    pub(crate) hash_key: HashKey,
+}
+
+pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let mut seed = [0u8; 16];
+    getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
+    let (low, high) = seed.split_at(8);
+    let word = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    let hash_key = HashKey([word(low), word(high)]);
+    let store = StoreConfig {
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        item_bytes_max: config.item_bytes_max,
+        hash_key,
+    };
+    let stores = (0..workers)
+        .map(|_| Store::new(&store))
+        .collect::<Result<_, _>>()
+        .map_err(|error| no_store(config, workers, error))?;
+    Ok(Stores { stores, hash_key })
+}
+
+/// What each partition would have of `memory_bytes`.
+fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
+    LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
+}
+
+fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
+    let StoreError::TooSmall { needed, .. } = error else {
+        return StartError::Store(error);
+    };
+    let least = (workers * needed) >> 20;
+    let enough = |mb: &usize| partition_bytes(config, workers, mb << 20) >= needed;
+    StartError::Memory {
+        given: config.memory_bytes >> 20,
+        // Leases take an eighth at most, and each worker half a MiB.
+        needed: (least..=2 * least + workers + 1)
+            .find(enough)
+            .unwrap_or(2 * least),
+        workers,
+        item_bytes_max: config.item_bytes_max,
+    }
+}

@@ -1,0 +1,412 @@
+//! TLS, with a client of rustls: what is said in it, who is let in, and what half-done or hostile
+//! handshakes cost.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use common::{PATIENCE, Peer, shown, stat, tcp, with};
+use herdwick_server::{
+    Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
+    TlsError, spawn,
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+/// An authority, with the files that it has signed.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: PathBuf,
+}
+
+impl Authority {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("herdwick-tls-{}-{count}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        fs::write(folder.join("ca.pem"), issuer.pem()).unwrap();
+        Self { issuer, folder }
+    }
+
+    /// Signs a certificate for `localhost`; it lies in `NAME.pem`, its key in `NAME.key`.
+    fn sign(&self, name: &str) -> CertificateDer<'static> {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".into()]).unwrap();
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(self.path(&format!("{name}.pem")), signed.pem()).unwrap();
+        fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        fs::write(self.path(&format!("{name}.der")), key.serialize_der()).unwrap();
+        signed.der().clone()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// With a fresh certificate of the server's.
+    fn tls(&self) -> Tls {
+        self.sign("server");
+        Tls {
+            chain: self.path("server.pem"),
+            key: self.path("server.key"),
+            key_format: KeyFormat::Pem,
+            authorities: Some(self.path("ca.pem")),
+            clients: ClientCertificates::Ignored,
+            only_1_3: false,
+            session_cache: false,
+        }
+    }
+
+    /// A client that trusts this authority and shows what `shown` has signed.
+    fn client(&self, shown: Option<&Self>) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match shown {
+            None => builder.with_no_client_auth(),
+            Some(other) => {
+                let certificate = other.sign("client");
+                let key = PrivateKeyDer::from_pem_file(other.path("client.key")).unwrap();
+                builder
+                    .with_client_auth_cert(vec![certificate], key)
+                    .unwrap()
+            }
+        };
+        Client(Arc::new(config))
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+struct Client(Arc<ClientConfig>);
+
+type Session = StreamOwned<ClientConnection, TcpStream>;
+
+impl Client {
+    fn connect(&self, address: SocketAddr) -> Session {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = "localhost".try_into().unwrap();
+        let session = ClientConnection::new(Arc::clone(&self.0), name).unwrap();
+        StreamOwned::new(session, stream)
+    }
+
+    /// What the server says to `input` and a farewell, or `None` if the session fails.
+    fn say(&self, address: SocketAddr, input: &[u8]) -> Option<Vec<u8>> {
+        let mut session = self.connect(address);
+        session.write_all(input).ok()?;
+        session.conn.send_close_notify();
+        let mut said = Vec::new();
+        session.read_to_end(&mut said).ok()?;
+        Some(said)
+    }
+}
+
+fn serving(tls: Tls) -> Server {
+    with(Config {
+        workers: Some(2),
+        tls: Some(tls),
+        ..Config::local()
+    })
+}
+
+/// One that also listens without TLS, where tests ask for counters. The TLS port comes first.
+fn both(tls: Tls) -> (Server, SocketAddr) {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let plain = Interface {
+        addresses: vec![loopback],
+        plain: true,
+    };
+    let server = with(Config {
+        workers: Some(2),
+        listen: Listen::Tcp(vec![plain, loopback.into()]),
+        tls: Some(tls),
+        ..Config::local()
+    });
+    let Address::Tcp(address) = server.addresses()[1] else {
+        panic!("listens on TCP");
+    };
+    (server, address)
+}
+
+/// The same bytes as without TLS, in each protocol, with values of many records.
+#[test]
+fn all_protocols_are_spoken_in_tls() {
+    let authority = Authority::new();
+    let (server, address) = both(authority.tls());
+    let client = authority.client(None);
+    let value = "v".repeat(700_000);
+    let mut input = format!(
+        "set a 0 0 {0}\r\n{value}\r\nget a\r\nget a a a a a a a a\r\nmg a v s\r\nmn\r\ngets b\r\n",
+        value.len()
+    )
+    .into_bytes();
+    input.extend_from_slice(&b"get a\r\n".repeat(30));
+    let said = client.say(address, &input).unwrap();
+    assert_eq!(said.len(), server.say(&[&input]).len());
+    assert!(said == server.say(&[&input]), "other bytes");
+    let noop = [&[0x80, 10][..], &[0; 22]].concat();
+    let binary = client.say(address, &noop).unwrap();
+    assert_eq!(binary, server.say(&[&noop]));
+    assert_eq!(stat(&server, "ssl_handshake_errors"), 0);
+}
+
+#[test]
+fn both_versions_and_formats_of_keys_are_spoken() {
+    let authority = Authority::new();
+    let mut tls = authority.tls();
+    tls.key = authority.path("server.der");
+    tls.key_format = KeyFormat::Der;
+    let old = {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.issuer.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS12])
+            .unwrap();
+        let config = builder.with_root_certificates(roots).with_no_client_auth();
+        Client(Arc::new(config))
+    };
+    let server = serving(tls.clone());
+    assert_eq!(old.say(tcp(&server), b"mn\r\n").unwrap(), b"MN\r\n");
+    tls.only_1_3 = true;
+    let server = serving(tls);
+    assert_eq!(old.say(tcp(&server), b"mn\r\n"), None);
+    let new = authority.client(None);
+    assert_eq!(new.say(tcp(&server), b"mn\r\n").unwrap(), b"MN\r\n");
+}
+
+/// Whoever has to show a certificate of the right authority is not served without.
+#[test]
+fn clients_are_judged_by_their_certificates() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let none = authority.client(None);
+    let right = authority.client(Some(&authority));
+    let wrong = authority.client(Some(&stranger));
+    for (clients, served) in [
+        (ClientCertificates::Ignored, [true, true, true]),
+        (ClientCertificates::Requested, [true, true, false]),
+        (ClientCertificates::Required, [false, true, false]),
+    ] {
+        let tls = Tls {
+            clients,
+            ..authority.tls()
+        };
+        let (server, address) = both(tls);
+        let outcomes = [&none, &right, &wrong].map(|client| client.say(address, b"mn\r\n"));
+        let failures = served.iter().filter(|served| !**served).count() as u64;
+        assert_eq!(outcomes.map(|said| said.is_some()), served, "{clients:?}");
+        assert_eq!(stat(&server, "ssl_handshake_errors"), failures);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_trust_the_server_is_counted() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (server, address) = both(authority.tls());
+    assert_eq!(stranger.client(None).say(address, b"mn\r\n"), None);
+    until(|| stat(&server, "ssl_handshake_errors") == 1);
+}
+
+/// Text at a TLS port is answered by no text, and costs nothing but itself.
+#[test]
+fn plain_text_at_a_tls_port_ends() {
+    let authority = Authority::new();
+    let (server, address) = both(authority.tls());
+    for input in [&b"stats\r\n"[..], b"\x80\0\0\0\0\0\0\0", &[0x16; 70_000]] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(input);
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.len() < 16, "{}", shown(&said));
+    }
+    until(|| stat(&server, "ssl_handshake_errors") == 3);
+    let client = authority.client(None);
+    assert_eq!(client.say(address, b"mn\r\n").unwrap(), b"MN\r\n");
+}
+
+/// Certificates change while connections live; files that are no good change nothing.
+#[test]
+fn certificates_are_read_again() {
+    let authority = Authority::new();
+    let server = serving(authority.tls());
+    let client = authority.client(None);
+    let shown_by = |session: &mut Session| {
+        session.write_all(b"mn\r\n").unwrap();
+        let mut said = [0; 4];
+        session.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"MN\r\n");
+        session.conn.peer_certificates().unwrap()[0].clone()
+    };
+    let mut early = client.connect(tcp(&server));
+    let before = shown_by(&mut early);
+    let renewed = authority.sign("server");
+    server.reload_certificates().unwrap();
+    assert_eq!(shown_by(&mut client.connect(tcp(&server))), renewed);
+    assert_eq!(shown_by(&mut early), before);
+
+    let again = authority.sign("server");
+    let said = client.say(tcp(&server), b"refresh_certs\r\n").unwrap();
+    assert_eq!(said, b"OK\r\n");
+    assert_eq!(shown_by(&mut client.connect(tcp(&server))), again);
+
+    authority.sign("other");
+    fs::copy(authority.path("other.key"), authority.path("server.key")).unwrap();
+    let Err(TlsError::Unusable { .. }) = server.reload_certificates() else {
+        panic!("another's key");
+    };
+    let said = client.say(tcp(&server), b"refresh_certs\r\n").unwrap();
+    assert!(said.starts_with(b"Error "), "{}", shown(&said));
+    assert_eq!(shown_by(&mut client.connect(tcp(&server))), again);
+}
+
+/// A peer that sends byte by byte and reads late gets all, and an end it can tell from a cut.
+#[test]
+fn a_slow_peer_gets_every_byte() {
+    let authority = Authority::new();
+    let server = serving(authority.tls());
+    let address = tcp(&server);
+    let mut session = authority.client(None).connect(address);
+    let value = "w".repeat(900_000);
+    write!(session, "set a 0 0 {}\r\n{value}\r\n", value.len()).unwrap();
+    for _ in 0..20 {
+        session.write_all(b"get a\r\n").unwrap();
+    }
+    let mut trickle = Vec::new();
+    session
+        .conn
+        .writer()
+        .write_all(b"get a\r\nquit\r\n")
+        .unwrap();
+    while session.conn.wants_write() {
+        session.conn.write_tls(&mut trickle).unwrap();
+    }
+    for byte in trickle {
+        session.sock.write_all(&[byte]).unwrap();
+    }
+    let mut said = Vec::new();
+    // An end without a farewell would be an error.
+    session.read_to_end(&mut said).unwrap();
+    let reply = format!("VALUE a 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    assert_eq!(said.len(), "STORED\r\n".len() + 21 * reply.len());
+}
+
+#[test]
+fn sessions_are_resumed_only_with_a_cache() {
+    for (session_cache, new_sessions) in [(true, 1), (false, 3)] {
+        let authority = Authority::new();
+        let tls = Tls {
+            session_cache,
+            ..authority.tls()
+        };
+        let (server, address) = both(tls);
+        let client = authority.client(None);
+        for _ in 0..3 {
+            client.say(address, b"mn\r\n").unwrap();
+        }
+        let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
+        let told = said.contains(&format!("STAT ssl_new_sessions {new_sessions}\r"));
+        assert_eq!(told, session_cache, "{said}");
+    }
+}
+
+/// Half-done handshakes count as connections, and whoever comes beyond `-c` is closed.
+#[test]
+fn half_done_handshakes_are_bounded() {
+    let authority = Authority::new();
+    let server = with(Config {
+        workers: Some(1),
+        connections_max: 2,
+        tls: Some(authority.tls()),
+        ..Config::local()
+    });
+    let silent = [(); 2].map(|()| TcpStream::connect(tcp(&server)).unwrap());
+    let client = authority.client(None);
+    assert_eq!(client.say(tcp(&server), b"mn\r\n"), None);
+    drop(silent);
+    until(|| client.say(tcp(&server), b"mn\r\n").is_some());
+}
+
+#[test]
+fn watchers_are_told_in_tls() {
+    let authority = Authority::new();
+    let (server, address) = both(authority.tls());
+    let mut session = authority.client(None).connect(address);
+    session.write_all(b"watch deletions\r\n").unwrap();
+    let mut ok = [0; 4];
+    session.read_exact(&mut ok).unwrap();
+    assert_eq!(&ok, b"OK\r\n");
+    server.say(&[b"set a 0 0 1\r\nx\r\ndelete a\r\n"]);
+    let mut told = [0; 3];
+    session.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"ts=");
+}
+
+#[test]
+fn a_server_without_its_certificates_does_not_start() {
+    let authority = Authority::new();
+    let good = authority.tls();
+    authority.sign("other");
+    for tls in [
+        Tls {
+            chain: "/nowhere".into(),
+            ..good.clone()
+        },
+        Tls {
+            key: authority.path("server.pem"),
+            ..good.clone()
+        },
+        Tls {
+            key: authority.path("other.key"),
+            ..good.clone()
+        },
+        Tls {
+            clients: ClientCertificates::Required,
+            authorities: None,
+            ..good.clone()
+        },
+    ] {
+        let config = Config {
+            tls: Some(tls),
+            ..Config::local()
+        };
+        let Err(StartError::Tls(error)) = spawn(config) else {
+            panic!("no certificates");
+        };
+        assert!(error.to_string().contains("-o ssl_"));
+    }
+}
+
+/// Waits for what another thread is about to do.
+fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        std::thread::yield_now();
+    }
+}
