@@ -16,3 +16,5 @@ pub use parse::{Malformed, Packet};
 pub use psn::Psn24;
 pub use syndrome::{Nak, Syndrome, rnr_delay};
 pub use write::{Head, pad_of};
+
+pub(crate) use headers::LOW_24;

@@ -1,0 +1,181 @@
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Drop {
+    /// Fewer bytes than its headers take.
+    Short,
+    /// A transport version other than 0.
+    Version,
+    /// Another partition.
+    Partition,
+    /// An opcode that nothing here speaks.
+    Opcode,
+    /// A pad that does not round up to four.
+    Pad,
+    /// The ICRC is wrong.
+    Icrc,
+    /// No such queue pair.
+    UnknownQp,
+    /// A queue pair that is not connected, or has failed.
+    NotReady,
+    /// An opcode of another transport than the queue pair's.
+    Transport,
+    /// Not from the address that the queue pair is connected to.
+    Source,
+    /// A datagram with the wrong Q_Key.
+    Qkey,
+    /// A message without a RECV.
+    NoRecv,
+    /// A message longer than the buffer of its RECV.
+    ShortBuffer,
+    /// Not the packet that was expected.
+    Sequence,
+    /// A message that a new one cut short.
+    Partial,
+    /// A length or opcode order that makes no sense.
+    Length,
+    /// A key that opens nothing.
+    Rkey,
+    /// A key of another queue pair.
+    Scope,
+    /// A right that was not granted.
+    Right,
+    /// A range outside its region.
+    Range,
+    /// An atomic on a word that is not aligned.
+    Misaligned,
+    /// A region that was deregistered meanwhile.
+    Gone,
+    /// An answer to nothing that is outstanding.
+    Answer,
+    /// More READs at once than are served, or a repeated one too old to serve again.
+    TooManyReads,
+}
+
+impl Drop {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 24] = [
+        Self::Short,
+        Self::Version,
+        Self::Partition,
+        Self::Opcode,
+        Self::Pad,
+        Self::Icrc,
+        Self::UnknownQp,
+        Self::NotReady,
+        Self::Transport,
+        Self::Source,
+        Self::Qkey,
+        Self::NoRecv,
+        Self::ShortBuffer,
+        Self::Sequence,
+        Self::Partial,
+        Self::Length,
+        Self::Rkey,
+        Self::Scope,
+        Self::Right,
+        Self::Range,
+        Self::Misaligned,
+        Self::Gone,
+        Self::Answer,
+        Self::TooManyReads,
+    ];
+
+    /// Its word in `stats`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Short => "roce_short_packet",
+            Self::Version => "roce_unknown_version",
+            Self::Partition => "roce_wrong_partition",
+            Self::Opcode => "roce_unknown_opcode",
+            Self::Pad => "roce_bad_pad",
+            Self::Icrc => "roce_bad_icrc",
+            Self::UnknownQp => "roce_unknown_qpn",
+            Self::NotReady => "roce_qp_not_ready",
+            Self::Transport => "roce_wrong_transport",
+            Self::Source => "roce_wrong_source",
+            Self::Qkey => "roce_bad_qkey",
+            Self::NoRecv => "roce_no_recv",
+            Self::ShortBuffer => "roce_short_buffer",
+            Self::Sequence => "roce_out_of_sequence",
+            Self::Partial => "roce_message_cut_short",
+            Self::Length => "roce_bad_length",
+            Self::Rkey => "roce_unknown_rkey",
+            Self::Scope => "roce_rkey_scope",
+            Self::Right => "roce_no_right",
+            Self::Range => "roce_out_of_range",
+            Self::Misaligned => "roce_misaligned_atomic",
+            Self::Gone => "roce_region_gone",
+            Self::Answer => "roce_stray_answer",
+            Self::TooManyReads => "roce_too_many_reads",
+        }
+    }
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < Drop::ALL.len() {
+        assert!(Drop::ALL[i] as usize == i, "in the order of the enum");
+        i += 1;
+    }
+};
+
+/// What an engine has done since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that arrived, good or bad.
+    pub packets_in: u64,
+    /// Packets given to the wire.
+    pub packets_out: u64,
+    /// Packets given to the wire again.
+    pub retransmitted: u64,
+    /// ACK timeouts.
+    pub timeouts: u64,
+    /// NAKs of a gap that arrived, and gaps seen in answers.
+    pub gaps_told: u64,
+    /// RNR NAKs that arrived.
+    pub not_ready_told: u64,
+    /// Requests that arrived again, and were answered without being done again.
+    pub duplicates: u64,
+    /// Congestion notifications that arrived.
+    pub congestion: u64,
+    /// Times that the wire had no room.
+    pub no_room: u64,
+    drops: [u64; Drop::ALL.len()],
+}
+
+impl Counters {
+    /// Packets dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: Drop) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Every counter under its word in `stats`, zeros included.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let done = [
+            ("roce_packets_in", self.packets_in),
+            ("roce_packets_out", self.packets_out),
+            ("roce_retransmitted", self.retransmitted),
+            ("roce_timeouts", self.timeouts),
+            ("roce_gaps_told", self.gaps_told),
+            ("roce_not_ready_told", self.not_ready_told),
+            ("roce_duplicates", self.duplicates),
+            ("roce_congestion", self.congestion),
+            ("roce_no_room", self.no_room),
+        ];
+        done.into_iter().chain(self.drops())
+    }
+
+    /// Every reason to drop a packet under its word in `stats`, with its count.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = Drop::ALL.iter().map(|reason| reason.name());
+        names.zip(self.drops)
+    }
+
+    #[inline]
+    pub(crate) fn drop(&mut self, reason: Drop) {
+        self.drops[reason as usize] += 1;
+    }
+}

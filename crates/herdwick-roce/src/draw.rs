@@ -1,0 +1,68 @@
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+/// Numbers that nobody without the seed foretells, whichever others he has seen: SipHash of a
+/// counter.
+pub(crate) struct Draw {
+    seed: [u8; 16],
+    drawn: u64,
+    rkeys: u32,
+}
+
+/// Domains of the hash, so that no two uses see the same numbers.
+const NUMBERS: u64 = 0;
+const RKEYS: u64 = 1;
+
+impl Draw {
+    pub(crate) fn new(seed: [u8; 16]) -> Self {
+        Self {
+            seed,
+            drawn: 0,
+            rkeys: 0,
+        }
+    }
+
+    /// 32 random bits.
+    pub(crate) fn bits(&mut self) -> u32 {
+        self.drawn += 1;
+        self.hash(NUMBERS, self.drawn)
+    }
+
+    /// 32 random bits that were not drawn here before, until all have been: a counter through a
+    /// Feistel network of four rounds, which is a permutation.
+    pub(crate) fn rkey(&mut self) -> u32 {
+        self.rkeys = self.rkeys.wrapping_add(1);
+        let (mut left, mut right) = (self.rkeys >> 16, self.rkeys & 0xffff);
+        for round in 0..4 {
+            let mixed = self.hash(RKEYS + round, right.into()) & 0xffff;
+            (left, right) = (right, left ^ mixed);
+        }
+        left << 16 | right
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "half of the hash is enough"
+    )]
+    fn hash(&self, domain: u64, value: u64) -> u32 {
+        let mut hasher = SipHasher13::new_with_key(&self.seed);
+        hasher.write_u64(domain);
+        hasher.write_u64(value);
+        hasher.finish() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Draw;
+
+    #[test]
+    fn no_rkey_comes_twice() {
+        let mut draw = Draw::new([7; 16]);
+        let drawn: BTreeSet<u32> = (0..100_000).map(|_| draw.rkey()).collect();
+        assert_eq!(drawn.len(), 100_000);
+    }
+}

@@ -1,0 +1,349 @@
+//! The control verbs: objects from birth to death.
+
+use herdwick_fabric::{
+    AddressHandle, ConnectError, ControlError, CqId, CqSpec, PdId, Psn, QpId, QpSpec, QpState, Qpn,
+    RegionId, RegionSpec, Remote, Scope, Status, Transport,
+};
+
+use super::{Address, Engine};
+use crate::{
+    Destination, Facts, FlowId, Peer, Peering,
+    completions::Cq,
+    packet::{LOW_24, Psn24},
+    qp::{Link, Names, Qp, Target},
+    regions::Region,
+};
+
+impl Engine {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// Limits.
+    pub fn create_pd(&mut self) -> Result<PdId, ControlError> {
+        let limit = self.pds.limit();
+        let id = self.pds.insert(());
+        id.map(PdId)
+            .ok_or_else(|| over("protection domains", limit))
+    }
+
+    /// Destroys a domain and everything in it.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn destroy_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
+        let known = self.pds.remove(pd.0);
+        known.ok_or(ControlError::Unknown("protection domain"))?;
+        self.shared.regions.remove_pd(pd);
+        for id in self.qps.ids(|qp| qp.pd == pd) {
+            self.destroy_qp(QpId(id))?;
+        }
+        for id in self.shared.addresses.ids(|address| address.pd == pd) {
+            self.destroy_address(AddressHandle(id))?;
+        }
+        Ok(())
+    }
+
+    /// Registers memory of the driver's that peers shall call `base` and on; zero-based is usual.
+    ///
+    /// # Errors
+    /// Limits, or an unknown domain or queue pair.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        spec: &RegionSpec,
+        base: u64,
+    ) -> Result<RegionId, ControlError> {
+        self.know_pd(pd)?;
+        if let Scope::Qp(qp) = spec.scope {
+            self.known(qp)?;
+        }
+        let limit = over("regions", self.shared.regions.limit());
+        if self.shared.regions.is_full() {
+            return Err(limit);
+        }
+        let mut rkey = self.draw.rkey();
+        while self.shared.regions.knows_rkey(rkey) {
+            rkey = self.draw.rkey();
+        }
+        let region = Region {
+            pd,
+            len: spec.len,
+            access: spec.access,
+            scope: spec.scope,
+            rkey,
+            base,
+        };
+        self.shared.regions.insert(region).ok_or(limit)
+    }
+
+    /// Deregisters a region: from now on its rkey opens nothing, and the engine does not name it
+    /// to [`crate::Memory`] again.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn deregister(&mut self, region: RegionId) -> Result<(), ControlError> {
+        let gone = self.shared.regions.remove(region);
+        gone.map(drop).ok_or(ControlError::Unknown("region"))
+    }
+
+    /// Where a peer finds a region.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn remote(&self, region: RegionId) -> Result<Remote, ControlError> {
+        let remote = self.shared.regions.remote(region);
+        remote.ok_or(ControlError::Unknown("region"))
+    }
+
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// Limits.
+    pub fn create_cq(&mut self, spec: &CqSpec) -> Result<CqId, ControlError> {
+        let limit = over("completion queues", self.shared.cqs.limit());
+        if self.shared.cqs.is_full() {
+            return Err(limit);
+        }
+        let id = self.shared.cqs.insert(Cq::new(spec.depth));
+        id.map(CqId).ok_or(limit)
+    }
+
+    /// Destroys a completion queue that no queue pair uses.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`], [`ControlError::InUse`].
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
+        let known = self.shared.cqs.get(cq.0);
+        if known
+            .ok_or(ControlError::Unknown("completion queue"))?
+            .users
+            > 0
+        {
+            return Err(ControlError::InUse("completion queue"));
+        }
+        self.shared.cqs.remove(cq.0);
+        Ok(())
+    }
+
+    /// Makes a queue pair with a number that nobody foretells.
+    ///
+    /// # Errors
+    /// Limits, or a transport that the engine lacks.
+    pub fn create_qp(&mut self, spec: &QpSpec) -> Result<QpId, ControlError> {
+        if spec.transport == Transport::Rc {
+            return Err(ControlError::Unsupported("RC queue pairs"));
+        }
+        self.know_pd(spec.pd)?;
+        let limit = over("queue pairs", self.qps.limit());
+        if self.qps.is_full() {
+            return Err(limit);
+        }
+        self.promise(spec)?;
+        let names = Names {
+            qpn: self.fresh_qpn(),
+            psn: Psn24::new(self.draw.bits()),
+            qkey: self.fresh_qkey(),
+        };
+        let qp = Qp::new(spec, &names, self.shared.config.inline_bytes_max);
+        let id = self.qps.insert(qp).ok_or(limit)?;
+        self.by_qpn.insert(names.qpn, id);
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.id = QpId(id);
+        }
+        Ok(QpId(id))
+    }
+
+    /// Destroys a queue pair; its outstanding work is forgotten without completions.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn destroy_qp(&mut self, id: QpId) -> Result<(), ControlError> {
+        let qp = self.qps.remove(id.0);
+        let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
+        self.by_qpn.remove(qp.qpn);
+        self.ready.retain(|other| *other != id);
+        if let Some(link) = qp.link {
+            self.shared.flows.leave(link.target.flow);
+        }
+        for (cq, depth) in [(qp.sends.cq, qp.sends.depth), (qp.recvs.cq, qp.recvs.depth)] {
+            if let Some(cq) = self.shared.cqs.get_mut(cq.0) {
+                cq.forget(id);
+                cq.promised -= depth;
+                cq.users -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a queue pair's peer needs to know of it.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn facts(&self, qp: QpId) -> Result<Facts, ControlError> {
+        let qp = self.known(qp)?;
+        Ok(Facts {
+            transport: qp.transport,
+            qpn: Qpn(qp.qpn),
+            psn: Psn(qp.first_psn.get()),
+            qkey: qp.qkey,
+            mtu: self.shared.config.mtu,
+        })
+    }
+
+    /// The state of a queue pair.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn qp_state(&self, qp: QpId) -> Result<QpState, ControlError> {
+        Ok(self.known(qp)?.state)
+    }
+
+    /// Connects an RC or UC queue pair with the peer's: the flow that its packets take.
+    ///
+    /// # Errors
+    /// A wrong state or transport, or limits.
+    pub fn connect(&mut self, qp: QpId, peering: &Peering) -> Result<FlowId, ConnectError> {
+        let known = self.qps.get_mut(qp.0);
+        let qp = known.ok_or(ControlError::Unknown("queue pair"))?;
+        if qp.transport == Transport::Ud {
+            return Err(ConnectError::Transport(qp.transport));
+        }
+        if qp.state != QpState::Init {
+            return Err(ConnectError::State(qp.state));
+        }
+        let flow = self.shared.flows.join(peering.peer);
+        let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
+        qp.link = Some(Link {
+            target: Target {
+                flow,
+                qpn: peering.qpn.0 & LOW_24,
+                qkey: 0,
+            },
+            ip: peering.peer.addr.ip().to_canonical(),
+            mtu: peering.mtu.bytes(),
+        });
+        qp.inbound.expected = Psn24::new(peering.psn.0);
+        qp.state = QpState::ReadyToSend;
+        Ok(flow)
+    }
+
+    /// Makes an address handle for datagrams of `qp`, and names the flow that they take.
+    ///
+    /// # Errors
+    /// A wrong transport, or limits.
+    pub fn create_address(
+        &mut self,
+        qp: QpId,
+        to: &Destination,
+    ) -> Result<(AddressHandle, FlowId), ConnectError> {
+        let known = self.known(qp)?;
+        let (pd, transport) = (known.pd, known.transport);
+        if transport != Transport::Ud {
+            return Err(ConnectError::Transport(transport));
+        }
+        let limit = over("address handles", self.shared.addresses.limit());
+        if self.shared.addresses.is_full() {
+            return Err(limit.into());
+        }
+        let flow = self.shared.flows.join(to.peer);
+        let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
+        let target = Target {
+            flow,
+            qpn: to.qpn.0 & LOW_24,
+            qkey: to.qkey,
+        };
+        let id = self.shared.addresses.insert(Address { pd, target });
+        Ok((AddressHandle(id.ok_or(limit)?), flow))
+    }
+
+    /// Forgets an address handle.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn destroy_address(&mut self, address: AddressHandle) -> Result<(), ControlError> {
+        let gone = self.shared.addresses.remove(address.0);
+        let gone = gone.ok_or(ControlError::Unknown("address"))?;
+        self.shared.flows.leave(gone.target.flow);
+        Ok(())
+    }
+
+    /// Moves a queue pair to the error state; outstanding work completes as flushed.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn fail_qp(&mut self, qp: QpId) -> Result<(), ControlError> {
+        let known = self.qps.get_mut(qp.0);
+        let qp = known.ok_or(ControlError::Unknown("queue pair"))?;
+        qp.fail(&mut self.shared.cqs, Status::Flushed);
+        Ok(())
+    }
+
+    /// The other end of a flow; `None` when nothing leads there any more.
+    #[must_use]
+    pub fn peer(&self, flow: FlowId) -> Option<&Peer> {
+        self.shared.flows.peer(flow)
+    }
+
+    fn know_pd(&self, pd: PdId) -> Result<(), ControlError> {
+        let known = self.pds.get(pd.0);
+        known
+            .copied()
+            .ok_or(ControlError::Unknown("protection domain"))
+    }
+
+    fn known(&self, qp: QpId) -> Result<&Qp, ControlError> {
+        let known = self.qps.get(qp.0);
+        known.ok_or(ControlError::Unknown("queue pair"))
+    }
+
+    /// Sets the queues' depths aside in the completion queues they feed.
+    fn promise(&mut self, spec: &QpSpec) -> Result<(), ControlError> {
+        let feeds = [
+            (spec.send_cq, spec.send_depth),
+            (spec.recv_cq, spec.recv_depth),
+        ];
+        let shared = spec.send_cq == spec.recv_cq;
+        for (cq, depth) in feeds {
+            let more = if shared {
+                spec.send_depth + spec.recv_depth
+            } else {
+                depth
+            };
+            let known = self.shared.cqs.get(cq.0);
+            let known = known.ok_or(ControlError::Unknown("completion queue"))?;
+            if known.promised + more > known.depth {
+                let what = "queue depths that feed one completion queue";
+                return Err(over(what, known.depth));
+            }
+        }
+        for (cq, depth) in feeds {
+            if let Some(cq) = self.shared.cqs.get_mut(cq.0) {
+                cq.promised += depth;
+                cq.users += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A free number of this engine's shard; 0 and 1 are the subnet's own, the last is multicast.
+    fn fresh_qpn(&mut self) -> u32 {
+        let (shard, shards) = (self.shared.config.shard, self.shared.config.shards);
+        loop {
+            let qpn = self.draw.bits() & LOW_24;
+            let steered = (qpn & 0xff) % shards == shard;
+            if steered && (2..LOW_24).contains(&qpn) && self.by_qpn.get(qpn).is_none() {
+                return qpn;
+            }
+        }
+    }
+
+    /// A Q_Key that is not of the privileged half.
+    fn fresh_qkey(&mut self) -> u32 {
+        const PRIVILEGED: u32 = 0x8000_0000;
+        self.draw.bits() & !PRIVILEGED
+    }
+}
+
+fn over(what: &'static str, limit: usize) -> ControlError {
+    ControlError::Limit { what, limit }
+}

@@ -1,0 +1,289 @@
+//! The engine: what it holds, and what goes through it.
+
+mod control;
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use herdwick_fabric::{
+    Completion, CqId, PdId, PostError, QpId, QpState, RecvWr, SendWr, Transport,
+};
+use zerocopy::FromBytes;
+
+use crate::{
+    Arrival, Config, Drop, Memory, Wire,
+    completions::Cq,
+    counters::Counters,
+    draw::Draw,
+    flows::Flows,
+    icrc::{self, Route},
+    packet::{BTH_BYTES, Bth, CONGESTION, ICRC_BYTES, Malformed, Packet},
+    qp::{Qp, Target, class},
+    regions::Regions,
+    slab::Slab,
+    table::Table,
+};
+
+/// A software RNIC's port: everything between the verbs and the packets, for one thread.
+///
+/// It knows no socket, no clock and no source of randomness. Its methods are of four kinds:
+/// getters; mutators, which are the control verbs and the posting ones; `handle_*`, which take
+/// what came from outside, a packet or time; and `poll_*`, which give what goes outside.
+///
+/// A driver's pass: [`Engine::handle_packet`] for what arrived, [`Engine::handle_timeout`], then
+/// [`Engine::poll_transmit`]; it sleeps no longer than [`Engine::poll_timeout`] says. Nothing here
+/// allocates but the mutators that create objects.
+pub struct Engine {
+    pub(crate) shared: Shared,
+    qps: Slab<Qp>,
+    by_qpn: Table,
+    pds: Slab<()>,
+    draw: Draw,
+    /// Queue pairs with something to transmit.
+    ready: VecDeque<QpId>,
+}
+
+/// What every queue pair of an engine may need.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) regions: Regions,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) addresses: Slab<Address>,
+    pub(crate) flows: Flows,
+    pub(crate) counters: Counters,
+    /// The latest time that a driver told.
+    pub(crate) now: Duration,
+}
+
+/// What an address handle stands for.
+pub(crate) struct Address {
+    pub(crate) pd: PdId,
+    pub(crate) target: Target,
+}
+
+impl Engine {
+    /// An engine without objects. Whoever does not know `seed` foretells none of its queue pair
+    /// numbers, sequence numbers and keys; it comes from the operating system's random source.
+    ///
+    /// # Panics
+    /// When `config` names a shard that there is not, or more than 256.
+    #[must_use]
+    pub fn new(config: Config, seed: [u8; 16]) -> Self {
+        assert!(config.shard < config.shards && config.shards <= 256);
+        let limits = &config.limits;
+        Self {
+            qps: Slab::new(limits.qps),
+            by_qpn: Table::new(limits.qps),
+            pds: Slab::new(limits.pds),
+            draw: Draw::new(seed),
+            ready: VecDeque::with_capacity(limits.qps),
+            shared: Shared {
+                regions: Regions::new(limits.regions),
+                cqs: Slab::new(limits.cqs),
+                addresses: Slab::new(limits.addresses),
+                flows: Flows::new(limits.qps + limits.addresses),
+                counters: Counters::default(),
+                now: Duration::ZERO,
+                config,
+            },
+        }
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Posts `batch` to the send queue of `qp`, in order. UC and UD requests of one packet go
+    /// straight into the wire where there is room.
+    ///
+    /// # Errors
+    /// Nothing was posted: [`PostError`] says whose fault it is.
+    pub fn post_send<M: Memory, W: Wire>(
+        &mut self,
+        qp: QpId,
+        batch: &[SendWr<'_>],
+        memory: &M,
+        wire: &mut W,
+    ) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qp.0).ok_or(PostError::UnknownQp)?;
+        if qp.state != QpState::ReadyToSend {
+            return Err(PostError::State(qp.state));
+        }
+        for wr in batch {
+            qp.check(&self.shared, wr)?;
+        }
+        if qp.sends.held + batch.len() > qp.sends.depth {
+            return Err(PostError::Full);
+        }
+        for wr in batch {
+            qp.post(&mut self.shared, wr, memory, wire);
+        }
+        if !qp.sends.ring.is_empty() && !qp.transmit(&mut self.shared, memory, wire) {
+            list(&mut self.ready, qp);
+        }
+        Ok(())
+    }
+
+    /// Posts RECVs to `qp`.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qp.0).ok_or(PostError::UnknownQp)?;
+        if qp.state == QpState::Error {
+            return Err(PostError::State(qp.state));
+        }
+        qp.post_recv(&self.shared, batch)
+    }
+
+    /// Takes completions from `cq` into the front of `out`; returns how many.
+    pub fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        let Some(cq) = self.shared.cqs.get_mut(cq.0) else {
+            return 0;
+        };
+        let mut count = 0;
+        for place in out {
+            let Some(entry) = cq.pop() else {
+                break;
+            };
+            if let Some(qp) = self.qps.get_mut(entry.completion.qp.0) {
+                qp.give_back(entry.slots);
+            }
+            *place = entry.completion;
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether completions wait in `cq`.
+    #[must_use]
+    pub fn has_completions(&self, cq: CqId) -> bool {
+        let cq = self.shared.cqs.get(cq.0);
+        cq.is_some_and(|cq| !cq.is_empty())
+    }
+
+    /// Takes a packet that arrived at `now`. What is wrong with it ends in [`Engine::counters`].
+    pub fn handle_packet<M: Memory, W: Wire>(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival<'_>,
+        memory: &mut M,
+        _wire: &mut W,
+    ) {
+        self.shared.now = self.shared.now.max(now);
+        self.shared.counters.packets_in += 1;
+        if let Err(reason) = self.accept(arrival, memory) {
+            self.shared.counters.drop(reason);
+        }
+    }
+
+    /// Takes the time: whatever was to happen until `now` happens.
+    pub fn handle_timeout<M: Memory, W: Wire>(
+        &mut self,
+        now: Duration,
+        _memory: &mut M,
+        _wire: &mut W,
+    ) {
+        self.shared.now = self.shared.now.max(now);
+    }
+
+    /// Gives the wire what waits for room; whether anything still waits for lack of it.
+    pub fn poll_transmit<M: Memory, W: Wire>(
+        &mut self,
+        now: Duration,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        self.shared.now = self.shared.now.max(now);
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.pop_front() else {
+                break;
+            };
+            let Some(qp) = self.qps.get_mut(id.0) else {
+                continue;
+            };
+            qp.listed = false;
+            if !qp.transmit(&mut self.shared, memory, wire) {
+                list(&mut self.ready, qp);
+            }
+        }
+        !self.ready.is_empty()
+    }
+
+    /// When to call [`Engine::handle_timeout`] at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    #[inline]
+    fn accept<M: Memory>(&mut self, arrival: &Arrival<'_>, memory: &mut M) -> Result<(), Drop> {
+        let bytes = arrival.bytes;
+        if bytes.len() < BTH_BYTES + ICRC_BYTES {
+            return Err(Drop::Short);
+        }
+        let (bth, _) = Bth::read_from_prefix(bytes).map_err(|_| Drop::Short)?;
+        let id = self.by_qpn.get(bth.dest()).ok_or(Drop::UnknownQp)?;
+        let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
+        if qp.state != QpState::ReadyToSend {
+            return Err(Drop::NotReady);
+        }
+        let source = arrival.from.ip().to_canonical();
+        if qp.link.is_some_and(|link| link.ip != source) {
+            return Err(Drop::Source);
+        }
+        if self.shared.config.check_icrc && !icrc_is_right(arrival) {
+            return Err(Drop::Icrc);
+        }
+        if bth.opcode() == CONGESTION {
+            self.shared.counters.congestion += 1;
+            return Ok(());
+        }
+        let packet = Packet::parse(&bytes[..bytes.len() - ICRC_BYTES])?;
+        if packet.op.class != class(qp.transport) {
+            return Err(Drop::Transport);
+        }
+        match qp.transport {
+            Transport::Ud => qp.receive_datagram(&mut self.shared, arrival, &packet, memory),
+            _ => qp.receive_unreliable(&mut self.shared, &packet, memory),
+        }
+    }
+}
+
+/// Puts a queue pair on the list of those with something to transmit, once.
+fn list(ready: &mut VecDeque<QpId>, qp: &mut Qp) {
+    if !qp.listed {
+        qp.listed = true;
+        ready.push_back(qp.id);
+    }
+}
+
+#[inline]
+fn icrc_is_right(arrival: &Arrival<'_>) -> bool {
+    let route = Route {
+        source: arrival.from,
+        destination: arrival.to,
+        dont_fragment: true,
+    };
+    icrc::check(arrival.bytes, &route, arrival.ip_id).is_some()
+}
+
+impl From<Malformed> for Drop {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Short => Self::Short,
+            Malformed::Version => Self::Version,
+            Malformed::Partition => Self::Partition,
+            Malformed::Opcode => Self::Opcode,
+            Malformed::Pad => Self::Pad,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+use alloc::collections::BTreeMap;
+
+use crate::{FlowId, Peer, slab::Slab};
+
+/// Destinations, one for each peer.
+pub(crate) struct Flows {
+    slab: Slab<Flow>,
+    by_peer: BTreeMap<Peer, u32>,
+}
+
+struct Flow {
+    peer: Peer,
+    /// Connections and address handles that lead there.
+    users: usize,
+}
+
+impl Flows {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            slab: Slab::new(limit),
+            by_peer: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn peer(&self, flow: FlowId) -> Option<&Peer> {
+        self.slab.get(flow.0).map(|flow| &flow.peer)
+    }
+
+    /// The flow to `peer`, with one more user.
+    pub(crate) fn join(&mut self, peer: Peer) -> Option<FlowId> {
+        if let Some(id) = self.by_peer.get(&peer) {
+            self.slab.get_mut(*id)?.users += 1;
+            return Some(FlowId(*id));
+        }
+        let id = self.slab.insert(Flow { peer, users: 1 })?;
+        self.by_peer.insert(peer, id);
+        Some(FlowId(id))
+    }
+
+    /// Takes one user away; the last takes the flow along.
+    pub(crate) fn leave(&mut self, id: FlowId) {
+        let Some(flow) = self.slab.get_mut(id.0) else {
+            return;
+        };
+        flow.users -= 1;
+        if flow.users == 0 {
+            let peer = flow.peer;
+            self.by_peer.remove(&peer);
+            self.slab.remove(id.0);
+        }
+    }
+}

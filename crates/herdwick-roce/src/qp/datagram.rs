@@ -1,0 +1,97 @@
+//! UD: a message is a packet, and lies behind the header that it came with.
+
+use core::net::IpAddr;
+
+use herdwick_fabric::{INLINE_RECEIVE, Opcode, Qpn, Source, Status};
+
+use super::{Qp, Received, inbound::inline_data};
+use crate::{
+    Arrival, Drop, Memory,
+    engine::Shared,
+    icrc::IpId,
+    packet::{LOW_24, Packet},
+};
+
+/// Bytes in front of a datagram in its buffer: the GRH, or what stands for it.
+pub const DATAGRAM_HEADER_BYTES: usize = 40;
+
+impl Qp {
+    /// Takes a datagram.
+    pub(crate) fn receive_datagram<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        arrival: &Arrival<'_>,
+        packet: &Packet<'_>,
+        memory: &mut M,
+    ) -> Result<(), Drop> {
+        let deth = packet.deth().ok_or(Drop::Short)?;
+        if deth.qkey.get() != self.qkey {
+            return Err(Drop::Qkey);
+        }
+        let len = packet.payload.len();
+        if len > shared.config.mtu.bytes() {
+            return Err(Drop::Length);
+        }
+        let recv = *self.recvs.ring.front().ok_or(Drop::NoRecv)?;
+        let mut received = Received {
+            status: Status::Success,
+            opcode: Opcode::Recv,
+            len,
+            imm: packet.imm(),
+            source: Some(Source {
+                qpn: Qpn(deth.source.get() & LOW_24),
+            }),
+            inline: None,
+        };
+        if len <= INLINE_RECEIVE {
+            received.inline = Some(inline_data(packet.payload));
+        } else if shared.regions.get(recv.into.region).is_none() {
+            received = Received::failed(Status::LocalError);
+        } else if DATAGRAM_HEADER_BYTES + len > recv.into.len {
+            return Err(Drop::ShortBuffer);
+        } else {
+            let (region, offset) = (recv.into.region, recv.into.offset);
+            memory.write(region, offset, &global_header(arrival));
+            memory.write(region, offset + DATAGRAM_HEADER_BYTES, packet.payload);
+        }
+        self.recvs.ring.pop_front();
+        self.finish_recv(&mut shared.cqs, &recv, received);
+        Ok(())
+    }
+}
+
+/// The header that verbs put in front of a datagram: an IPv6 header, or zeros and an IPv4 header
+/// behind them. What a UDP socket does not show (hop limit, flow label, checksum) is 0.
+fn global_header(arrival: &Arrival<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
+    const UDP_PROTOCOL: u8 = 17;
+    let mut header = [0; DATAGRAM_HEADER_BYTES];
+    let udp_len = u16::try_from(arrival.bytes.len() + 8).unwrap_or(u16::MAX);
+    match (
+        arrival.from.ip().to_canonical(),
+        arrival.to.ip().to_canonical(),
+    ) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let ip = &mut header[20..];
+            ip[0] = 0x45;
+            ip[1] = arrival.tos;
+            ip[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
+            if let IpId::Known(id) = arrival.ip_id {
+                ip[4..6].copy_from_slice(&id.to_be_bytes());
+            }
+            ip[6] = 0x40;
+            ip[9] = UDP_PROTOCOL;
+            ip[12..16].copy_from_slice(&from.octets());
+            ip[16..20].copy_from_slice(&to.octets());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            header[0] = 0x60 | arrival.tos >> 4;
+            header[1] = arrival.tos << 4;
+            header[4..6].copy_from_slice(&udp_len.to_be_bytes());
+            header[6] = UDP_PROTOCOL;
+            header[8..24].copy_from_slice(&from.octets());
+            header[24..40].copy_from_slice(&to.octets());
+        }
+        _ => {}
+    }
+    header
+}

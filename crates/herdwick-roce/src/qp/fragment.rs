@@ -1,0 +1,136 @@
+use herdwick_fabric::{Payload, Remote, Transport};
+
+use super::Target;
+use crate::{
+    Memory, Wire,
+    counters::Counters,
+    packet::{
+        Bth, BthFlags, Class, Deth, Head, ICRC_BYTES, Immediate, Operation, PacketOp, Place, Psn24,
+        Reth, pad_of,
+    },
+};
+
+/// One packet of a SEND or WRITE.
+pub(super) struct Fragment<'a> {
+    pub(super) class: Class,
+    pub(super) target: Target,
+    /// UD: the queue pair that sends it.
+    pub(super) source: u32,
+    pub(super) psn: Psn24,
+    pub(super) place: Place,
+    /// A WRITE's first packet says where, and how long all of it is.
+    pub(super) write: Option<Whole>,
+    pub(super) imm: Option<u32>,
+    pub(super) solicited: bool,
+    pub(super) ack_request: bool,
+    pub(super) migration: bool,
+    pub(super) payload: Payload<'a>,
+}
+
+/// The whole WRITE that a packet is a part of.
+#[derive(Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) to: Remote,
+    pub(super) len: usize,
+}
+
+impl Fragment<'_> {
+    /// Writes it into the wire; `false`: there is no room.
+    #[inline]
+    pub(super) fn emit<M: Memory, W: Wire>(
+        &self,
+        counters: &mut Counters,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        let (op, len) = (self.op(), self.payload.len());
+        let pad = pad_of(len);
+        let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
+        let ordered = self.class != Class::Ud;
+        let Some(room) = wire.packet(self.target.flow, total, ordered) else {
+            counters.no_room += 1;
+            return false;
+        };
+        counters.packets_out += 1;
+        let flags = BthFlags {
+            solicited: self.solicited,
+            migration: self.migration,
+            pad,
+            ack_request: self.ack_request,
+        };
+        let bth = Bth::new(op.encode(), self.target.qpn, self.psn, flags);
+        let body = self.extend(Head::new(room, &bth)).payload(len);
+        fill(body, &self.payload, memory);
+        true
+    }
+
+    #[inline]
+    fn op(&self) -> PacketOp {
+        let (place, imm) = (self.place, self.imm.is_some());
+        let operation = match self.write {
+            Some(_) => Operation::Write { place, imm },
+            None => Operation::Send { place, imm },
+        };
+        PacketOp {
+            class: self.class,
+            operation,
+        }
+    }
+
+    #[inline]
+    fn extend<'r>(&self, mut head: Head<'r>) -> Head<'r> {
+        if self.class == Class::Ud {
+            head = head.and(&Deth {
+                qkey: self.target.qkey.into(),
+                source: self.source.into(),
+            });
+        }
+        if let (Some(whole), true) = (self.write, self.place.starts()) {
+            head = head.and(&reth(whole.to, whole.len));
+        }
+        if let Some(imm) = self.imm {
+            head = head.and(&Immediate { value: imm.into() });
+        }
+        head
+    }
+}
+
+/// Where a WRITE or READ of `len` bytes works.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "messages have at most MESSAGE_BYTES_MAX bytes"
+)]
+pub(super) fn reth(at: Remote, len: usize) -> Reth {
+    Reth {
+        addr: at.addr.into(),
+        rkey: at.rkey.0.into(),
+        len: (len as u32).into(),
+    }
+}
+
+#[inline]
+fn fill<M: Memory>(body: &mut [u8], payload: &Payload<'_>, memory: &M) {
+    match payload {
+        Payload::Inline(bytes) => body.copy_from_slice(bytes),
+        Payload::Words(words) => put_words(body, words),
+        Payload::Region(local) => memory.read(local.region, local.offset, body),
+    }
+}
+
+/// Writes `words` little-endian.
+#[inline]
+pub(super) fn put_words(out: &mut [u8], words: &[u64]) {
+    for (to, word) in out.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The class of packets that a transport speaks.
+pub(crate) const fn class(transport: Transport) -> Class {
+    match transport {
+        Transport::Rc => Class::Rc,
+        Transport::Uc => Class::Uc,
+        Transport::Ud => Class::Ud,
+    }
+}

@@ -1,0 +1,249 @@
+//! Messages that arrive over a connection, packet by packet.
+
+use herdwick_fabric::{INLINE_RECEIVE, InlineData, Opcode, RegionId, Remote, Rkey, Status};
+
+use super::{Qp, Received};
+use crate::{
+    Drop, Memory,
+    engine::Shared,
+    packet::{Operation, Packet, Place, Psn24},
+    regions::Right,
+};
+
+/// The message that is coming in.
+pub(crate) struct Inbound {
+    /// The PSN of the packet that comes next.
+    pub(crate) expected: Psn24,
+    message: Message,
+}
+
+enum Message {
+    /// The next packet starts one.
+    Idle,
+    /// A SEND, of which so many bytes lie in the buffer of the first RECV.
+    Send { taken: usize },
+    /// A WRITE, of which so many bytes are to come.
+    Write {
+        region: RegionId,
+        offset: usize,
+        rest: usize,
+        total: usize,
+    },
+}
+
+/// Why a packet that was expected is not executed.
+pub(crate) enum Refusal {
+    /// There is no RECV for it.
+    NoRecv,
+    /// The message is longer than the buffer of its RECV.
+    TooLong,
+    /// Length or order.
+    Invalid(Drop),
+    /// Rkey, range or right.
+    Access(Drop),
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Self {
+            expected: Psn24::new(0),
+            message: Message::Idle,
+        }
+    }
+}
+
+impl Inbound {
+    /// Whether no message is half there.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.message, Message::Idle)
+    }
+
+    /// Forgets a half message; its RECV is the next one's.
+    pub(crate) fn abandon(&mut self) {
+        self.message = Message::Idle;
+    }
+}
+
+impl Packet<'_> {
+    /// Whether a message starts with it.
+    pub(crate) fn starts(&self) -> bool {
+        match self.op.operation {
+            Operation::Send { place, .. } | Operation::Write { place, .. } => place.starts(),
+            _ => true,
+        }
+    }
+}
+
+impl Qp {
+    /// Executes a packet of a SEND or WRITE that comes in its turn.
+    #[inline]
+    pub(super) fn execute<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        memory: &mut M,
+    ) -> Result<(), Refusal> {
+        let (place, len) = match packet.op.operation {
+            Operation::Send { place, .. } | Operation::Write { place, .. } => {
+                (place, packet.payload.len())
+            }
+            _ => return Err(Refusal::Invalid(Drop::Opcode)),
+        };
+        let mtu = self.mtu(shared);
+        let sized = match place {
+            Place::First | Place::Middle => len == mtu,
+            Place::Last => 0 < len && len <= mtu,
+            Place::Only => len <= mtu,
+        };
+        if !sized || place.starts() != self.inbound.is_idle() {
+            return Err(Refusal::Invalid(Drop::Length));
+        }
+        if matches!(packet.op.operation, Operation::Send { .. }) {
+            self.execute_send(shared, packet, place, memory)
+        } else {
+            self.execute_write(shared, packet, place, memory)
+        }
+    }
+
+    fn execute_send<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        place: Place,
+        memory: &mut M,
+    ) -> Result<(), Refusal> {
+        let taken = match self.inbound.message {
+            Message::Idle => 0,
+            Message::Send { taken } => taken,
+            Message::Write { .. } => return Err(Refusal::Invalid(Drop::Length)),
+        };
+        let recv = *self.recvs.ring.front().ok_or(Refusal::NoRecv)?;
+        let len = taken + packet.payload.len();
+        let inline =
+            (place == Place::Only && len <= INLINE_RECEIVE).then(|| inline_data(packet.payload));
+        if inline.is_none() {
+            if len > recv.into.len {
+                return Err(Refusal::TooLong);
+            }
+            if shared.regions.get(recv.into.region).is_none() {
+                return Err(Refusal::Access(Drop::Gone));
+            }
+            memory.write(recv.into.region, recv.into.offset + taken, packet.payload);
+        }
+        if !place.ends() {
+            self.inbound.message = Message::Send { taken: len };
+            return Ok(());
+        }
+        self.inbound.message = Message::Idle;
+        self.recvs.ring.pop_front();
+        let received = Received {
+            status: Status::Success,
+            opcode: Opcode::Recv,
+            len,
+            imm: packet.imm(),
+            source: None,
+            inline,
+        };
+        self.finish_recv(&mut shared.cqs, &recv, received);
+        Ok(())
+    }
+
+    #[inline]
+    fn execute_write<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        place: Place,
+        memory: &mut M,
+    ) -> Result<(), Refusal> {
+        let (region, offset, rest, total) = self.continue_write(shared, packet, place)?;
+        let len = packet.payload.len();
+        if place.ends() != (rest == len) || len > rest {
+            return Err(Refusal::Invalid(Drop::Length));
+        }
+        if place.ends() && packet.imm().is_some() && self.recvs.ring.is_empty() {
+            return Err(Refusal::NoRecv);
+        }
+        if len > 0 {
+            memory.write(region, offset, packet.payload);
+        }
+        if !place.ends() {
+            self.inbound.message = Message::Write {
+                region,
+                offset: offset + len,
+                rest: rest - len,
+                total,
+            };
+            return Ok(());
+        }
+        self.inbound.message = Message::Idle;
+        if packet.imm().is_some() {
+            self.finish_write_with_imm(shared, packet, total);
+        }
+        Ok(())
+    }
+
+    /// Where a WRITE's packet goes, how much of the message is still to come, and all of it.
+    #[inline]
+    fn continue_write(
+        &self,
+        shared: &Shared,
+        packet: &Packet<'_>,
+        place: Place,
+    ) -> Result<(RegionId, usize, usize, usize), Refusal> {
+        if let Message::Write {
+            region,
+            offset,
+            rest,
+            total,
+        } = self.inbound.message
+        {
+            let there = shared.regions.get(region).is_some();
+            let gone = Refusal::Access(Drop::Gone);
+            return there.then_some((region, offset, rest, total)).ok_or(gone);
+        }
+        let reth = packet.reth().filter(|_| place.starts());
+        let reth = reth.ok_or(Refusal::Invalid(Drop::Length))?;
+        let total = reth.len.get() as usize;
+        if total == 0 {
+            // A WRITE of nothing names no memory (IBTA C9-88).
+            return Ok((RegionId(0), 0, 0, 0));
+        }
+        let at = Remote {
+            rkey: Rkey(reth.rkey.get()),
+            addr: reth.addr.get(),
+        };
+        let opened = shared.regions.open(self.asker(), at, total, Right::Write);
+        let (region, offset) = opened.map_err(Refusal::Access)?;
+        Ok((region, offset, total, total))
+    }
+
+    fn finish_write_with_imm(&mut self, shared: &mut Shared, packet: &Packet<'_>, total: usize) {
+        let Some(recv) = self.recvs.ring.pop_front() else {
+            return;
+        };
+        let received = Received {
+            status: Status::Success,
+            opcode: Opcode::RecvWithImm,
+            len: total,
+            imm: packet.imm(),
+            source: None,
+            inline: None,
+        };
+        self.finish_recv(&mut shared.cqs, &recv, received);
+    }
+}
+
+/// A payload of at most [`INLINE_RECEIVE`] bytes, by value.
+#[inline]
+pub(super) fn inline_data(payload: &[u8]) -> InlineData {
+    let mut bytes = [0; INLINE_RECEIVE];
+    bytes[..payload.len()].copy_from_slice(payload);
+    let mut words = [0; INLINE_RECEIVE / 8];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut whole = [0; 8];
+        whole.copy_from_slice(chunk);
+        *word = u64::from_le_bytes(whole);
+    }
+    InlineData::new(words, payload.len())
+}

@@ -1,0 +1,224 @@
+//! A queue pair, split by what happens to it: posting and transmission, arrival, failure.
+
+mod datagram;
+mod fragment;
+mod inbound;
+mod post;
+mod unreliable;
+
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
+
+use herdwick_fabric::{
+    Completion, CqId, InlineData, Opcode, PdId, QpId, QpSpec, QpState, RecvWr, Source, Status,
+    Transport,
+};
+
+use crate::{
+    FlowId, Memory, Wire,
+    completions::{Cq, Slots},
+    engine::Shared,
+    packet::Psn24,
+    regions::Asker,
+    slab::Slab,
+};
+
+pub use datagram::DATAGRAM_HEADER_BYTES;
+pub use post::MESSAGE_BYTES_MAX;
+
+pub(crate) use fragment::class;
+pub(crate) use inbound::Inbound;
+pub(crate) use post::Sends;
+
+/// One queue pair.
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    pub(crate) qpn: u32,
+    pub(crate) pd: PdId,
+    pub(crate) transport: Transport,
+    pub(crate) state: QpState,
+    /// UD: what datagrams to it must carry.
+    pub(crate) qkey: u32,
+    /// The PSN of its first packet.
+    pub(crate) first_psn: Psn24,
+    /// The other end of a connection.
+    pub(crate) link: Option<Link>,
+    pub(crate) sends: Sends,
+    pub(crate) recvs: Recvs,
+    pub(crate) inbound: Inbound,
+    /// Whether it stands in the engine's list of those with something to transmit.
+    pub(crate) listed: bool,
+}
+
+/// What connecting fixed.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) target: Target,
+    /// The only address that packets are taken from.
+    pub(crate) ip: IpAddr,
+    pub(crate) mtu: usize,
+}
+
+/// Where packets of a work request go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) flow: FlowId,
+    pub(crate) qpn: u32,
+    /// UD: the key they carry.
+    pub(crate) qkey: u32,
+}
+
+/// The receive queue.
+pub(crate) struct Recvs {
+    pub(crate) cq: CqId,
+    pub(crate) depth: usize,
+    /// Slots in use, until the completion that frees them is polled.
+    pub(crate) held: usize,
+    pub(crate) ring: VecDeque<RecvWr>,
+}
+
+/// How a RECV ends.
+pub(crate) struct Received {
+    pub(crate) status: Status,
+    pub(crate) opcode: Opcode,
+    pub(crate) len: usize,
+    pub(crate) imm: Option<u32>,
+    pub(crate) source: Option<Source>,
+    pub(crate) inline: Option<InlineData>,
+}
+
+impl Received {
+    pub(crate) fn failed(status: Status) -> Self {
+        Self {
+            status,
+            opcode: Opcode::Recv,
+            len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        }
+    }
+}
+
+/// The names a new queue pair was given.
+pub(crate) struct Names {
+    pub(crate) qpn: u32,
+    pub(crate) psn: Psn24,
+    pub(crate) qkey: u32,
+}
+
+impl Qp {
+    pub(crate) fn new(spec: &QpSpec, names: &Names, inline_bytes_max: usize) -> Self {
+        let state = match spec.transport {
+            Transport::Ud => QpState::ReadyToSend,
+            Transport::Rc | Transport::Uc => QpState::Init,
+        };
+        Self {
+            id: QpId(0),
+            qpn: names.qpn,
+            pd: spec.pd,
+            transport: spec.transport,
+            state,
+            qkey: names.qkey,
+            first_psn: names.psn,
+            link: None,
+            sends: Sends::new(spec, names.psn, inline_bytes_max),
+            recvs: Recvs {
+                cq: spec.recv_cq,
+                depth: spec.recv_depth,
+                held: 0,
+                ring: VecDeque::with_capacity(spec.recv_depth),
+            },
+            inbound: Inbound::default(),
+            listed: false,
+        }
+    }
+
+    /// As whom it asks for remote memory.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker {
+            pd: self.pd,
+            qp: self.id,
+        }
+    }
+
+    /// Ends one work request of the send queue: a completion if it is signaled or failed.
+    #[inline]
+    pub(crate) fn finish_send(&mut self, cqs: &mut Slab<Cq>, ended: &Ended) {
+        if ended.status == Status::Success && !ended.signaled {
+            self.sends.quiet += 1;
+            return;
+        }
+        let slots = 1 + core::mem::take(&mut self.sends.quiet);
+        let completion = Completion {
+            wr_id: ended.wr_id,
+            status: ended.status,
+            opcode: ended.opcode,
+            qp: self.id,
+            ..Completion::BLANK
+        };
+        if let Some(cq) = cqs.get_mut(self.sends.cq.0) {
+            cq.push(completion, Slots::Send(slots));
+        }
+    }
+
+    /// Ends one RECV.
+    #[inline]
+    pub(crate) fn finish_recv(&self, cqs: &mut Slab<Cq>, recv: &RecvWr, received: Received) {
+        let completion = Completion {
+            wr_id: recv.wr_id,
+            status: received.status,
+            opcode: received.opcode,
+            qp: self.id,
+            byte_len: u32::try_from(received.len).unwrap_or(u32::MAX),
+            imm: received.imm,
+            source: received.source,
+            inline: received.inline,
+        };
+        if let Some(cq) = cqs.get_mut(self.recvs.cq.0) {
+            cq.push(completion, Slots::Receive);
+        }
+    }
+
+    /// Gives the wire what it has room for; whether nothing is left.
+    pub(crate) fn transmit<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        self.transmit_unreliable(shared, memory, wire)
+    }
+
+    /// What polling a completion gives back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, slots: Slots) {
+        match slots {
+            Slots::Send(count) => self.sends.held = self.sends.held.saturating_sub(count),
+            Slots::Receive => self.recvs.held = self.recvs.held.saturating_sub(1),
+        }
+    }
+
+    /// Moves to the error state: the oldest send ends with `status`, the rest and every RECV are
+    /// flushed.
+    pub(crate) fn fail(&mut self, cqs: &mut Slab<Cq>, status: Status) {
+        self.state = QpState::Error;
+        self.inbound.abandon();
+        let mut status = status;
+        while let Some(entry) = self.sends.ring.pop_front() {
+            self.finish_send(cqs, &entry.ended(status));
+            status = Status::Flushed;
+        }
+        while let Some(recv) = self.recvs.ring.pop_front() {
+            self.finish_recv(cqs, &recv, Received::failed(Status::Flushed));
+        }
+    }
+}
+
+/// How a work request of the send queue ended.
+pub(crate) struct Ended {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: Opcode,
+    pub(crate) signaled: bool,
+    pub(crate) status: Status,
+}

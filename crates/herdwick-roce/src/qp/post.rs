@@ -1,0 +1,256 @@
+use alloc::{boxed::Box, collections::VecDeque, vec};
+
+use herdwick_fabric::{
+    AddressHandle, CqId, Local, Opcode, Payload, PostError, QpSpec, RecvWr, Remote, SendOp, SendWr,
+    Status, Transport,
+};
+
+use super::{Ended, Qp, Target, fragment::put_words};
+use crate::{Memory, Wire, engine::Shared, packet::Psn24};
+
+/// Most bytes of one RC or UC message; its packets number far less than half the PSN space.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
+const _: () = assert!(MESSAGE_BYTES_MAX / 256 < 1 << 22);
+
+/// The send queue.
+pub(crate) struct Sends {
+    pub(crate) cq: CqId,
+    pub(crate) depth: usize,
+    /// Slots in use, until the completion that frees them is polled.
+    pub(crate) held: usize,
+    /// Slots of finished unsignaled requests, which the next completion frees.
+    pub(crate) quiet: usize,
+    /// What is not finished: on UC and UD only what the wire had no room for.
+    pub(crate) ring: VecDeque<Entry>,
+    /// The PSN of the next packet to be posted.
+    pub(crate) assign: Psn24,
+    /// The PSN of the next packet to be transmitted.
+    pub(crate) next: Psn24,
+    /// Inline payloads of what stands in `ring`, a slot each.
+    slots: Box<[u8]>,
+    slot_bytes: usize,
+    posted: usize,
+}
+
+/// A send work request under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) wr_id: u64,
+    pub(crate) verb: Verb,
+    pub(crate) body: Body,
+    pub(crate) len: usize,
+    pub(crate) imm: Option<u32>,
+    pub(crate) target: Target,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+    /// The PSN of its first packet, and how many it has.
+    pub(crate) psn: Psn24,
+    pub(crate) packets: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Verb {
+    Send,
+    Write(Remote),
+}
+
+/// Where a payload waits.
+#[derive(Clone, Copy)]
+pub(crate) enum Body {
+    /// In this slot of the send queue.
+    Slot(usize),
+    /// In a region.
+    Region(Local),
+}
+
+impl Sends {
+    pub(crate) fn new(spec: &QpSpec, psn: Psn24, slot_bytes: usize) -> Self {
+        Self {
+            cq: spec.send_cq,
+            depth: spec.send_depth,
+            held: 0,
+            quiet: 0,
+            ring: VecDeque::with_capacity(spec.send_depth),
+            assign: psn,
+            next: psn,
+            slots: vec![0; spec.send_depth * slot_bytes].into_boxed_slice(),
+            slot_bytes,
+            posted: 0,
+        }
+    }
+
+    /// Keeps an inline payload until its packets have left (RC: until they are acknowledged).
+    fn keep(&mut self, payload: Payload<'_>) -> Body {
+        let slot = self.posted % self.depth;
+        self.posted = self.posted.wrapping_add(1);
+        let at = slot * self.slot_bytes;
+        match payload {
+            Payload::Inline(bytes) => self.slots[at..at + bytes.len()].copy_from_slice(bytes),
+            Payload::Words(words) => put_words(&mut self.slots[at..at + words.len() * 8], words),
+            Payload::Region(local) => return Body::Region(local),
+        }
+        Body::Slot(slot)
+    }
+
+    /// A run of an entry's payload.
+    pub(super) fn payload(&self, entry: &Entry, offset: usize, len: usize) -> Payload<'_> {
+        match entry.body {
+            Body::Slot(slot) => {
+                let at = slot * self.slot_bytes + offset;
+                Payload::Inline(&self.slots[at..at + len])
+            }
+            Body::Region(local) => Payload::Region(Local {
+                offset: local.offset + offset,
+                len,
+                ..local
+            }),
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn ended(&self, status: Status) -> Ended {
+        Ended {
+            wr_id: self.wr_id,
+            opcode: match self.verb {
+                Verb::Send => Opcode::Send,
+                Verb::Write(_) => Opcode::Write,
+            },
+            signaled: self.signaled,
+            status,
+        }
+    }
+}
+
+impl Qp {
+    /// Checks a work request as far as its own side can tell.
+    #[inline]
+    pub(crate) fn check(&self, shared: &Shared, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match wr.op {
+            SendOp::Send { payload, to, .. } => {
+                self.target(shared, to)?;
+                self.carries(shared, payload)
+            }
+            SendOp::Write { payload, .. } => {
+                self.only(self.transport != Transport::Ud)?;
+                self.carries(shared, payload)
+            }
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
+                self.only(self.transport == Transport::Rc)
+            }
+        }
+    }
+
+    /// Posts a work request that was checked: into the wire at once where that is possible,
+    /// otherwise behind what waits already.
+    #[inline]
+    pub(crate) fn post<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        wr: &SendWr<'_>,
+        memory: &M,
+        wire: &mut W,
+    ) {
+        self.sends.held += 1;
+        let (payload, verb, imm, to) = match wr.op {
+            SendOp::Send { payload, imm, to } => (payload, Verb::Send, imm, to),
+            SendOp::Write { payload, to, imm } => (payload, Verb::Write(to), imm, None),
+            _ => return,
+        };
+        let Ok(target) = self.target(shared, to) else {
+            return;
+        };
+        let mut entry = Entry {
+            wr_id: wr.wr_id,
+            verb,
+            body: Body::Slot(0),
+            len: payload.len(),
+            imm,
+            target,
+            signaled: wr.signaled,
+            solicited: wr.solicited,
+            psn: self.sends.assign,
+            packets: self.packets(shared, payload.len()),
+        };
+        let alone = self.sends.ring.is_empty() && self.transport != Transport::Rc;
+        if alone && entry.packets == 1 && self.send_now(shared, &entry, payload, memory, wire) {
+            return;
+        }
+        entry.body = self.sends.keep(payload);
+        self.sends.assign = entry.psn.plus(entry.packets);
+        self.sends.ring.push_back(entry);
+    }
+
+    /// Posts RECVs.
+    pub(crate) fn post_recv(&mut self, shared: &Shared, batch: &[RecvWr]) -> Result<(), PostError> {
+        for recv in batch {
+            if !shared.regions.holds(self.pd, recv.into) {
+                return Err(PostError::Bounds);
+            }
+        }
+        if self.recvs.held + batch.len() > self.recvs.depth {
+            return Err(PostError::Full);
+        }
+        self.recvs.held += batch.len();
+        self.recvs.ring.extend(batch);
+        Ok(())
+    }
+
+    /// Most payload bytes of one packet.
+    #[inline]
+    pub(super) fn mtu(&self, shared: &Shared) -> usize {
+        match self.link {
+            Some(link) => link.mtu,
+            None => shared.config.mtu.bytes(),
+        }
+    }
+
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "see the assertion at MESSAGE_BYTES_MAX"
+    )]
+    fn packets(&self, shared: &Shared, len: usize) -> u32 {
+        let mtu = self.mtu(shared);
+        if len <= mtu {
+            1
+        } else {
+            len.div_ceil(mtu) as u32
+        }
+    }
+
+    /// Table 1 of HERD.
+    fn only(&self, allowed: bool) -> Result<(), PostError> {
+        let refused = PostError::Transport(self.transport);
+        allowed.then_some(()).ok_or(refused)
+    }
+
+    #[inline]
+    fn target(&self, shared: &Shared, to: Option<AddressHandle>) -> Result<Target, PostError> {
+        let refused = PostError::Transport(self.transport);
+        match (self.link, to) {
+            (Some(link), None) => Ok(link.target),
+            (None, Some(handle)) if self.transport == Transport::Ud => {
+                let address = shared.addresses.get(handle.0);
+                let address = address.filter(|address| address.pd == self.pd);
+                address.map(|address| address.target).ok_or(refused)
+            }
+            _ => Err(refused),
+        }
+    }
+
+    #[inline]
+    fn carries(&self, shared: &Shared, payload: Payload<'_>) -> Result<(), PostError> {
+        let most = match self.transport {
+            Transport::Ud => shared.config.mtu.bytes(),
+            Transport::Rc | Transport::Uc => MESSAGE_BYTES_MAX,
+        };
+        let fits = match payload {
+            Payload::Inline(_) | Payload::Words(_) => {
+                payload.len() <= most.min(shared.config.inline_bytes_max)
+            }
+            Payload::Region(local) => local.len <= most && shared.regions.holds(self.pd, local),
+        };
+        fits.then_some(()).ok_or(PostError::Bounds)
+    }
+}

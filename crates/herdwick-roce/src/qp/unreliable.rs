@@ -1,0 +1,144 @@
+//! UC and UD: what leaves is done, what comes wrong is dropped.
+
+use herdwick_fabric::{Payload, Status};
+
+use super::{
+    Qp,
+    fragment::{Fragment, Whole, class},
+    inbound::Refusal,
+    post::{Body, Entry, Verb},
+};
+use crate::{
+    Drop, Memory, Wire,
+    engine::Shared,
+    packet::{Packet, Place},
+};
+
+impl Qp {
+    /// Sends the only packet of a work request past the empty queue.
+    #[inline]
+    pub(super) fn send_now<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        entry: &Entry,
+        payload: Payload<'_>,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        let fragment = self.fragment(shared, entry, 0, payload);
+        if !fragment.emit(&mut shared.counters, memory, wire) {
+            return false;
+        }
+        self.sends.assign = entry.psn.plus(1);
+        self.sends.next = self.sends.assign;
+        self.finish_send(&mut shared.cqs, &entry.ended(Status::Success));
+        true
+    }
+
+    /// Sends what waits, in order; whether all of it found room.
+    pub(super) fn transmit_unreliable<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        while let Some(entry) = self.sends.ring.front().copied() {
+            let index = self.index_of_next(&entry);
+            let mut status = Status::Success;
+            if self.gone(shared, &entry) {
+                status = Status::LocalError;
+            } else {
+                let (offset, len) = self.run(shared, &entry, index);
+                let payload = self.sends.payload(&entry, offset, len);
+                let fragment = self.fragment(shared, &entry, index, payload);
+                if !fragment.emit(&mut shared.counters, memory, wire) {
+                    return false;
+                }
+            }
+            self.sends.next = self.sends.next.plus(1);
+            if status != Status::Success || index + 1 == entry.packets {
+                self.sends.next = entry.psn.plus(entry.packets);
+                self.sends.ring.pop_front();
+                self.finish_send(&mut shared.cqs, &entry.ended(status));
+            }
+        }
+        true
+    }
+
+    /// Takes a packet of a connection without acknowledgements.
+    pub(crate) fn receive_unreliable<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        memory: &mut M,
+    ) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        let starts = packet.starts();
+        if !starts && (psn != self.inbound.expected || self.inbound.is_idle()) {
+            self.inbound.abandon();
+            return Err(Drop::Sequence);
+        }
+        if starts && !self.inbound.is_idle() {
+            self.inbound.abandon();
+            shared.counters.drop(Drop::Partial);
+        }
+        self.inbound.expected = psn.plus(1);
+        self.execute(shared, packet, memory).map_err(|refusal| {
+            self.inbound.abandon();
+            match refusal {
+                Refusal::NoRecv => Drop::NoRecv,
+                Refusal::TooLong => Drop::ShortBuffer,
+                Refusal::Invalid(reason) | Refusal::Access(reason) => reason,
+            }
+        })
+    }
+
+    /// Which of its packets comes next.
+    pub(super) fn index_of_next(&self, entry: &Entry) -> u32 {
+        self.sends.next.ahead_of(entry.psn).cast_unsigned()
+    }
+
+    /// Whether the region that an entry's payload lies in was deregistered since.
+    pub(super) fn gone(&self, shared: &Shared, entry: &Entry) -> bool {
+        match entry.body {
+            Body::Slot(_) => false,
+            Body::Region(local) => shared.regions.get(local.region).is_none(),
+        }
+    }
+
+    /// Where in the message packet `index` starts, and how long it is.
+    pub(super) fn run(&self, shared: &Shared, entry: &Entry, index: u32) -> (usize, usize) {
+        let mtu = self.mtu(shared);
+        let offset = index as usize * mtu;
+        (offset, (entry.len - offset).min(mtu))
+    }
+
+    /// Packet `index` of a SEND or WRITE.
+    #[inline]
+    pub(super) fn fragment<'a>(
+        &self,
+        shared: &Shared,
+        entry: &Entry,
+        index: u32,
+        payload: Payload<'a>,
+    ) -> Fragment<'a> {
+        let place = Place::of(index, entry.packets);
+        let len = entry.len;
+        Fragment {
+            class: class(self.transport),
+            target: entry.target,
+            source: self.qpn,
+            psn: entry.psn.plus(index),
+            place,
+            write: match entry.verb {
+                Verb::Send => None,
+                Verb::Write(to) => Some(Whole { to, len }),
+            },
+            imm: entry.imm.filter(|_| place.ends()),
+            solicited: entry.solicited && place.ends(),
+            ack_request: false,
+            migration: shared.config.migration,
+            payload,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+use alloc::vec::Vec;
+
+/// Bits of an id that say where; the rest count how often that place was used, so that an id is
+/// not given out again before its place was used 4,096 times.
+const INDEX_BITS: u32 = 20;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// Where an id points.
+#[inline]
+pub(crate) const fn index(id: u32) -> usize {
+    (id & INDEX_MASK) as usize
+}
+
+/// A bounded table whose ids go stale when their object goes.
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+struct Slot<T> {
+    id: u32,
+    value: Option<T>,
+}
+
+impl<T> Slab<T> {
+    /// Room for `limit` objects, at most 2^20.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            limit: limit.min(1 << INDEX_BITS),
+        }
+    }
+
+    /// How many it holds at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Keeps `value`; `None` when it is full.
+    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(place) = self.free.pop() {
+            let slot = &mut self.slots[place as usize];
+            slot.value = Some(value);
+            return Some(slot.id);
+        }
+        let id = u32::try_from(self.slots.len()).ok()?;
+        if self.slots.len() == self.limit {
+            return None;
+        }
+        self.slots.push(Slot {
+            id,
+            value: Some(value),
+        });
+        Some(id)
+    }
+
+    /// Whether it is full.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() == self.limit
+    }
+
+    /// Takes the object out; its id names nothing from now on.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index(id))?;
+        if slot.id != id {
+            return None;
+        }
+        let value = slot.value.take()?;
+        slot.id = id.wrapping_add(1 << INDEX_BITS);
+        self.free.push(id & INDEX_MASK);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        let slot = self.slots.get(index(id))?;
+        if slot.id == id {
+            slot.value.as_ref()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut(index(id))?;
+        if slot.id == id {
+            slot.value.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// The ids of all that `which` picks.
+    pub(crate) fn ids(&self, which: impl Fn(&T) -> bool) -> Vec<u32> {
+        let picked = |slot: &&Slot<T>| slot.value.as_ref().is_some_and(&which);
+        let slots = self.slots.iter().filter(picked);
+        slots.map(|slot| slot.id).collect()
+    }
+}

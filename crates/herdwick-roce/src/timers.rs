@@ -1,0 +1,143 @@
+use alloc::{vec, vec::Vec};
+use core::time::Duration;
+
+/// One deadline for each queue pair, the earliest at hand: a binary heap that knows where each
+/// queue pair stands, and so neither grows nor allocates.
+pub(crate) struct Timers {
+    heap: Vec<(Duration, u32)>,
+    /// Where in the heap each index stands.
+    places: Vec<u32>,
+}
+
+const ABSENT: u32 = u32::MAX;
+
+impl Timers {
+    /// For indices below `limit`.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            heap: Vec::with_capacity(limit),
+            places: vec![ABSENT; limit],
+        }
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn first(&self) -> Option<Duration> {
+        self.heap.first().map(|(when, _)| *when)
+    }
+
+    /// Sees to it that `index` is due at `when` or before. A deadline that moves on is the common
+    /// case and costs nothing: who is due too early asks again.
+    pub(crate) fn set(&mut self, index: usize, when: Duration) {
+        let place = self.places[index];
+        if place == ABSENT {
+            self.heap.push((when, Self::narrow(index)));
+            self.up(self.heap.len() - 1);
+        } else if when < self.heap[place as usize].0 {
+            self.heap[place as usize].0 = when;
+            self.up(place as usize);
+        }
+    }
+
+    pub(crate) fn clear(&mut self, index: usize) {
+        if self.places[index] != ABSENT {
+            self.take(self.places[index] as usize);
+        }
+    }
+
+    /// Takes out one that is due.
+    pub(crate) fn due(&mut self, now: Duration) -> Option<usize> {
+        let (when, index) = *self.heap.first()?;
+        if when > now {
+            return None;
+        }
+        self.take(0);
+        Some(index as usize)
+    }
+
+    fn take(&mut self, place: usize) {
+        let (_, index) = self.heap.swap_remove(place);
+        self.places[index as usize] = ABSENT;
+        if place < self.heap.len() {
+            self.up(place);
+            self.down(self.places[self.heap[place].1 as usize] as usize);
+        }
+    }
+
+    fn up(&mut self, mut place: usize) {
+        while place > 0 && self.heap[place] < self.heap[(place - 1) / 2] {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+        self.note(place);
+    }
+
+    fn down(&mut self, mut place: usize) {
+        loop {
+            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let Some(least) = children.min_by_key(|child| self.heap[*child]) else {
+                break;
+            };
+            if self.heap[place] <= self.heap[least] {
+                break;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+        self.note(place);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.note(a);
+        self.note(b);
+    }
+
+    fn note(&mut self, place: usize) {
+        let (_, index) = self.heap[place];
+        self.places[index as usize] = Self::narrow(place);
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a slab has at most 2^20 places")]
+    fn narrow(place: usize) -> u32 {
+        place as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::collections::BTreeMap;
+
+    use super::Timers;
+
+    #[test]
+    fn who_is_due_comes_in_order_and_once() {
+        let mut timers = Timers::new(32);
+        let mut model = BTreeMap::new();
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let index = (state >> 33) as usize % 32;
+            let when = Duration::from_nanos(state >> 40 & 0xff);
+            match state >> 60 {
+                0..12 => {
+                    timers.set(index, when);
+                    let held = model.entry(index).or_insert(when);
+                    *held = (*held).min(when);
+                }
+                12 => {
+                    timers.clear(index);
+                    model.remove(&index);
+                }
+                _ => {
+                    let due = timers.due(when);
+                    let first = model.iter().map(|(index, at)| (*at, *index)).min();
+                    assert_eq!(due.is_some(), first.is_some_and(|(at, _)| at <= when));
+                    let at = due.and_then(|index| model.remove(&index));
+                    assert_eq!(at, due.and(first.map(|(at, _)| at)));
+                }
+            }
+            assert_eq!(timers.first(), model.values().min().copied());
+        }
+    }
+}
