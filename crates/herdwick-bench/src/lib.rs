@@ -3,9 +3,11 @@
 //!
 //! [`compare()`] measures ways into one server: it starts one (or finds one), stores the keys, and
 //! lets clients on CPUs of their own ask for them over each fabric in turn, beside an echo that
-//! stores nothing if asked to. [`store()`] measures the store alone. Both give a [`Report`]; [`Table`] shows it.
+//! stores nothing if asked to. [`store()`] measures the store alone, [`cache()`]
+//! what a server keeps beside what memcached does. All give a [`Report`]; [`Table`] shows it.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod compare;
 mod config;
 mod crowd;
@@ -25,6 +27,7 @@ mod workload;
 
 use std::fmt;
 
+pub use cache::cache;
 pub use compare::compare;
 pub use config::{
     Config, ConfigError, CountError, Fabric, FabricError, SEED, System, parse_count, parse_size,

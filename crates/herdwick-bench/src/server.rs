@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -13,7 +13,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use crate::host::{ProcessCpu, pin};
+use crate::host::{ProcessCpu, Stopwatch, pin};
 
 /// Where requests go, and whose CPU time they cost.
 #[derive(Debug)]
@@ -97,8 +97,35 @@ impl Server {
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
         command.args(["-c", &connections.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let named = format!("{} serve", program.display());
+        Self::launch(&named, command, cpus, OwnProcess::ready_address)
+    }
+
+    /// Starts the memcached in the path on `cpus`, with one worker and so much memory, on a free
+    /// loopback port.
+    ///
+    /// # Errors
+    /// It did not start, or does not answer.
+    pub(crate) fn start_memcached(cpus: &[usize], memory_mb: u64) -> Result<Self, ServerError> {
+        let port_file = PortFile::new();
+        let mut command = Command::new("memcached");
+        // A port of its own choice (-1), told through the file; root has to say that it means it.
+        command.args("-l 127.0.0.1 -p -1 -U 0 -t 1 -u root -m".split(' '));
+        command.arg(memory_mb.to_string());
+        command.env("MEMCACHED_PORT_FILENAME", &port_file.0);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::launch("memcached", command, cpus, |own| port_file.address(own))
+    }
+
+    /// Starts a process that tells its address one way or another.
+    fn launch(
+        name: &str,
+        mut command: Command,
+        cpus: &[usize],
+        address: impl FnOnce(&mut OwnProcess) -> Result<SocketAddr, String>,
+    ) -> Result<Self, ServerError> {
         let not_started = |reason: String| ServerError::NotStarted {
-            program: format!("{} serve", program.display()),
+            program: name.to_owned(),
             reason,
         };
         // A child inherits the CPUs of the thread that starts it; nobody else's change.
@@ -111,7 +138,7 @@ impl Server {
         });
         let child = spawned.map_err(|_| not_started("no thread to start it".to_owned()))?;
         let mut own = OwnProcess(child.map_err(|error| not_started(error.to_string()))?);
-        let address = own.ready_address().map_err(not_started)?;
+        let address = address(&mut own).map_err(not_started)?;
         let cpu = Some(ProcessCpu::new(own.0.id()));
         let (version, stats) = ask(address)?;
         Ok(Self {
@@ -146,6 +173,54 @@ impl Server {
             cpu: pid.map(ProcessCpu::new),
             own: None,
         })
+    }
+}
+
+impl Server {
+    /// How many items it holds, if it says.
+    pub(crate) fn items(&self) -> Option<u64> {
+        let (_, stats) = ask(self.address).ok()?;
+        stat(&stats, "curr_items")
+    }
+}
+
+/// Where memcached writes which port it took; gone with its owner.
+struct PortFile(PathBuf);
+
+impl PortFile {
+    fn new() -> Self {
+        let name = format!("herdwick-bench-{}-memcached", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // One of a process of this number that ended long ago.
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    fn address(&self, own: &mut OwnProcess) -> Result<SocketAddr, String> {
+        let clock = Stopwatch::start();
+        loop {
+            let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+            let port = text.strip_suffix('\n').and_then(|line| {
+                let port = line.strip_prefix("TCP INET: ")?;
+                port.parse().ok()
+            });
+            if let Some(port) = port {
+                return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+            }
+            if let Ok(Some(status)) = own.0.try_wait() {
+                return Err(format!("it ended ({status})"));
+            }
+            if clock.ns() as u128 > ANSWER_TIMEOUT.as_nanos() {
+                return Err("it does not say on which port it listens".into());
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for PortFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -109,6 +109,10 @@ enum System {
     /// The server at rest, with 16 sessions over shared memory and 100 TCP connections attached:
     /// what that costs, and how long the first request after --seconds of it takes.
     Idle,
+    /// Hit ratio and memory for each item, beside the memcached in the path at equal resident
+    /// memory: Zipf, a scan mixed into it, and a hot set that moves, with room for a tenth and
+    /// three tenths of the keys.
+    Cache,
 }
 
 /// What `herdwick bench hostile` starts; no command for people.
@@ -153,7 +157,7 @@ enum Letter {
 
 /// Runs the benchmark; fails when it could not be run, or when a value was wrong.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    let alone = |system: &&System| matches!(system, System::Store | System::Idle);
+    let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
         let name = system.to_possible_value();
         let name = name.as_ref().map_or("that", |value| value.get_name());
@@ -200,6 +204,7 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
     let report = match args.systems[..] {
         [System::Store] => bench::store(&config, &mut watch),
         [System::Idle] => bench::idle(&config, &mut watch),
+        [System::Cache] => bench::cache(&config, &mut watch),
         _ => bench::compare(&config, &mut watch),
     };
     if live {
@@ -227,7 +232,7 @@ fn present(report: &Report, json: Option<(File, &Path)>) -> ExitCode {
 impl BenchArgs {
     fn config(&self) -> Config {
         let systems = self.systems.iter().flat_map(|system| match system {
-            System::Store | System::Idle => &[][..],
+            System::Store | System::Idle | System::Cache => &[][..],
             System::Echo => &[bench::System::Echo],
             System::Herd if self.idle_connections > 0 => {
                 &[bench::System::Herd, bench::System::Crowded]

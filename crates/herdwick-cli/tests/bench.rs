@@ -47,7 +47,7 @@ fn help_has_every_flag() {
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
-    for system in ["store", "echo", "herd", "hostile", "idle"] {
+    for system in ["store", "echo", "herd", "hostile", "idle", "cache"] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
 }
@@ -81,6 +81,33 @@ fn a_rest_is_told_with_what_it_cost_and_what_comes_after() {
         table.contains("with 16 over shm and 100 over tcp attached"),
         "{table}"
     );
+}
+
+#[test]
+fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
+    let (table, report) = tiny("cache", "cache");
+    let results = report["results"].as_array().unwrap();
+    let cells: Vec<_> = results
+        .iter()
+        .map(|r| {
+            (
+                r["workload"].as_str().unwrap(),
+                r["room_percent"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [10, 30].map(|room| ["zipf", "scan", "shift"].map(|work| [(work, room); 2]));
+    assert_eq!(cells, expected.concat().concat());
+    for result in results {
+        // There is room for all 2,000 keys in the least that either server takes.
+        assert_eq!(
+            (&result["hit_ratio"], &result["items"]),
+            (&1.0.into(), &2000.into())
+        );
+        assert_eq!(result["wrong_values"], 0);
+        assert!(result["server_rss_mb"].as_f64().unwrap() > 1.0);
+    }
+    assert!(table.contains("B/item"), "{table}");
 }
 
 #[test]

@@ -107,6 +107,8 @@ pub struct Run {
     pub idle_cpu_ms: Option<f64>,
     /// Resident memory of the server's process at the end.
     pub server_rss_mb: Option<f64>,
+    /// Items that the server held at the end.
+    pub items: Option<u64>,
     /// CPU time an operation cost.
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the run.
@@ -138,6 +140,7 @@ impl Outcome {
                 .iter()
                 .filter_map(|run| run.server_rss_mb)
                 .reduce(f64::max),
+            items: runs.iter().find_map(|run| run.items),
             cpu_ns_per_op: CpuPerOp {
                 server: known(|run| run.cpu_ns_per_op.server).map(|ns| round(ns, 1)),
                 client: known(|run| run.cpu_ns_per_op.client).map(|ns| round(ns, 1)),

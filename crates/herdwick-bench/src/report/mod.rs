@@ -1,5 +1,6 @@
 //! What a benchmark says: figures that never leave without what made them.
 
+mod cache;
 mod figures;
 mod table;
 
@@ -137,6 +138,9 @@ pub struct Outcome {
     /// Resident memory of the server's process, the most of any run's end.
     #[serde(default)]
     pub server_rss_mb: Option<f64>,
+    /// Items that the server held at the end.
+    #[serde(default)]
+    pub items: Option<u64>,
     /// CPU time an operation cost.
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the runs.
@@ -174,6 +178,9 @@ pub struct Subject {
     pub connections: Option<usize>,
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,
+    /// For how much of the data set there was room, in memcached's measure.
+    #[serde(default)]
+    pub room_percent: Option<u64>,
 }
 
 impl Report {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{BeforeAfter, Outcome, Report, Subject};
+use super::{BeforeAfter, Outcome, Report, Subject, cache};
 
 /// A report as a person reads it: what was measured on what, a line per result, ratios between
 /// fabrics, and a warning for whatever makes a figure doubtful.
@@ -26,6 +26,14 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         manifest(f, report)?;
+        if report
+            .results
+            .iter()
+            .any(|r| r.subject.room_percent.is_some())
+        {
+            cache::cells(f, &report.results)?;
+            return warnings(f, &report.results);
+        }
         let rows: Vec<_> = report.results.iter().map(row).collect();
         grid(f, &rows)?;
         match report.results.iter().find_map(|result| result.idle_cpu_ms) {

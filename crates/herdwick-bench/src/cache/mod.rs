@@ -1,0 +1,258 @@
+//! Two caches at equal resident memory: what share of reads they answer, and how much memory an
+//! item takes in them. The other one is the memcached in the path.
+
+mod client;
+mod pattern;
+
+use crate::{
+    BenchError, Config, Fabric, Progress, SEED,
+    compare::{manifest, rtt, subject},
+    host::{Placement, Stopwatch, pin},
+    report::{BeforeAfter, Knobs, Manifest, Outcome, Report, Run, SCHEMA, Subject},
+    server::Server,
+    tally::Tally,
+    workload::{KeySpace, Step},
+};
+use client::Client;
+use pattern::{PATTERNS, Pattern, Requests};
+
+/// Room for so many hundredths of the data set.
+const PERCENTS: [u64; 2] = [10, 30];
+/// What memcached keeps beside a key and a value, roughly: for `-m`, which is only where it begins.
+const MEMCACHED_OVERHEAD: u64 = 64;
+/// Requests for each key: so many to warm up, and as many that are measured.
+const REQUESTS_PER_KEY: u64 = 2;
+/// Starts that are tried to find the `-m` at which this server holds what memcached holds.
+const TRIES: usize = 4;
+/// Less memory than memcached by up to this is near enough, in MiB.
+const NEAR_MB: f64 = 1.0;
+/// The smallest `-m` of this server's that is tried.
+const MEMORY_MIN_MB: u64 = 6;
+const CONNECTIONS_MAX: usize = 64;
+/// Requests between two looks at whether somebody wants to know how far it is.
+const WATCH_EVERY: u64 = 1 << 14;
+
+/// Measures this server beside memcached.
+///
+/// # Errors
+/// One of them did not start, or broke.
+pub fn cache(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+    let space = config.checked()?;
+    let placement = config.placement();
+    // On a thread of its own, so that the caller's stays unpinned.
+    std::thread::scope(|scope| {
+        let (sender, progress) = std::sync::mpsc::sync_channel(1);
+        let measuring = scope.spawn(move || {
+            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
+            pin(placement.client(0));
+            let bench = CacheBench {
+                config,
+                space,
+                placement: &placement,
+            };
+            bench.report(&mut tell)
+        });
+        progress.iter().for_each(|progress| watch(&progress));
+        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
+
+struct CacheBench<'a> {
+    config: &'a Config,
+    space: KeySpace,
+    placement: &'a Placement,
+}
+
+/// What is asked of both.
+#[derive(Clone, Copy)]
+struct Cell {
+    pattern: Pattern,
+    percent: u64,
+}
+
+/// A server that holds as much as it may.
+struct Full {
+    server: Server,
+    client: Client,
+    tally: Tally,
+}
+
+impl Full {
+    fn resident_mb(&self) -> f64 {
+        let cpu = self.server.cpu.as_ref();
+        cpu.and_then(|cpu| cpu.resident_mb()).unwrap_or_default()
+    }
+}
+
+impl CacheBench<'_> {
+    fn report(&self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+        let before = rtt(self.placement);
+        let mut results = Vec::new();
+        for percent in PERCENTS {
+            for pattern in PATTERNS {
+                let cell = Cell { pattern, percent };
+                let mut memcached = self.full_memcached(cell, watch)?;
+                results.push(self.measure(cell, &mut memcached, watch)?);
+                let resident = memcached.resident_mb();
+                drop(memcached);
+                let mut own = self.full_own(cell, resident, watch)?;
+                results.push(self.measure(cell, &mut own, watch)?);
+            }
+        }
+        let lines = BeforeAfter::lines(before, rtt(self.placement));
+        let manifest = manifest(self.config, self.placement, &[Fabric::Tcp], lines);
+        Ok(Report {
+            schema: SCHEMA,
+            results,
+            manifest: Manifest {
+                knobs: self.knobs(manifest.knobs),
+                ..manifest
+            },
+        })
+    }
+
+    /// Of the options, those that mean something here.
+    fn knobs(&self, knobs: Knobs) -> Knobs {
+        Knobs {
+            workload: PATTERNS.map(Pattern::name).join(","),
+            runs: 1,
+            clients: Some(1),
+            workers: Some(1),
+            connections: Some(1),
+            pipeline: Some(client::BATCH),
+            trace_steps: self.requests() as usize,
+            seed: SEED,
+            memory_mb: None,
+            ..knobs
+        }
+    }
+
+    /// Requests that are measured in each cell.
+    fn requests(&self) -> u64 {
+        self.config.keys * REQUESTS_PER_KEY
+    }
+
+    fn full_memcached(
+        &self,
+        cell: Cell,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Full, BenchError> {
+        let item = (self.config.key_size + self.config.value_size) as u64 + MEMCACHED_OVERHEAD;
+        let memory_mb = (self.config.keys * item * cell.percent / 100) >> 20;
+        let server = Server::start_memcached(&self.placement.server, memory_mb.max(2))?;
+        self.fill(server, cell, watch)
+    }
+
+    /// This server, holding no more than `resident` MiB, and not much less.
+    fn full_own(
+        &self,
+        cell: Cell,
+        resident: f64,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Full, BenchError> {
+        let mut memory_mb = resident as u64;
+        for tried in 1.. {
+            let memory = memory_mb.max(MEMORY_MIN_MB);
+            let shape = (1, memory, CONNECTIONS_MAX);
+            let program = &self.config.program;
+            let server = Server::start(program, &self.placement.server, shape)?;
+            let full = self.fill(server, cell, watch)?;
+            let spare = resident - full.resident_mb();
+            if tried == TRIES || memory == MEMORY_MIN_MB || (0.0..=NEAR_MB).contains(&spare) {
+                return Ok(full);
+            }
+            // The last try is one that does not hold more.
+            let step = if tried + 1 == TRIES {
+                spare.min(0.0)
+            } else {
+                spare
+            };
+            memory_mb = memory.saturating_add_signed(step.floor() as i64);
+        }
+        unreachable!("some try is the last")
+    }
+
+    /// Stores every key once: more than the server can hold.
+    fn fill(
+        &self,
+        server: Server,
+        cell: Cell,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Full, BenchError> {
+        let mut full = Full {
+            client: Client::connect(server.address, self.space)?,
+            server,
+            tally: Tally::new(),
+        };
+        let what = format!("{} {} % fill", cell.pattern.name(), cell.percent);
+        let steps = (0..self.config.keys as u32).map(Step::put);
+        full.ask(steps, self.config.keys, &what, watch)?;
+        Ok(full)
+    }
+
+    fn measure(
+        &self,
+        cell: Cell,
+        full: &mut Full,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Outcome, BenchError> {
+        let what = format!("{} {} %", cell.pattern.name(), cell.percent);
+        let mut requests = Requests::new(cell.pattern, self.config.keys);
+        let count = self.requests();
+        full.ask(requests.by_ref().take(count as usize), count, &what, watch)?;
+        full.tally.clear();
+        let clock = Stopwatch::start();
+        full.ask(requests.take(count as usize), count, &what, watch)?;
+        let seconds = clock.ns() as f64 / 1e9;
+        let run = Run {
+            ops_per_s: full.tally.operations() as f64 / seconds,
+            hit_ratio: full.tally.hit_ratio(),
+            wrong_values: full.tally.wrong_values,
+            server_rss_mb: Some(full.resident_mb()),
+            items: full.server.items(),
+            ..Run::default()
+        };
+        Ok(Outcome::of(self.subject(cell, full), &[run]))
+    }
+
+    fn subject(&self, cell: Cell, full: &Full) -> Subject {
+        Subject {
+            system: "cache".to_owned(),
+            fabric: Fabric::Tcp.name().to_owned(),
+            server: Some(full.server.version.clone()),
+            workload: cell.pattern.name().to_owned(),
+            get_share: cell.pattern.get_share(),
+            room_percent: Some(cell.percent),
+            workers: full.server.workers,
+            clients: 1,
+            connections: Some(1),
+            pipeline: Some(client::BATCH),
+            ..subject(self.config, Fabric::Tcp.word())
+        }
+    }
+}
+
+impl Full {
+    fn ask(
+        &mut self,
+        steps: impl Iterator<Item = Step>,
+        of: u64,
+        what: &str,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
+        let clock = Stopwatch::start();
+        let mut next = 0;
+        let what = format!("{what}, {}", self.server.version);
+        Ok(self.client.run(steps, &mut self.tally, |operations| {
+            if operations >= next {
+                next = operations + WATCH_EVERY;
+                watch(&Progress {
+                    what: what.clone(),
+                    operations,
+                    seconds: clock.ns() as f64 / 1e9,
+                    of: Some(of),
+                });
+            }
+        })?)
+    }
+}
