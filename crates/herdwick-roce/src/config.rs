@@ -90,8 +90,10 @@ pub struct Config {
     pub shards: u32,
     /// What it holds at most.
     pub limits: PortLimits,
-    /// The largest datagram payload, and the largest packet payload offered to peers.
+    /// The largest packet payload offered to peers; connections agree on one that their path has.
     pub mtu: Mtu,
+    /// The largest datagram payload: what every path to a peer has room for.
+    pub datagram: Mtu,
     /// Most payload bytes of an inline work request; each slot of a send queue keeps room for
     /// as many.
     pub inline_bytes_max: usize,
@@ -111,6 +113,7 @@ impl Default for Config {
             shards: 1,
             limits: PortLimits::default(),
             mtu: Mtu::B1024,
+            datagram: Mtu::B1024,
             inline_bytes_max: 256,
             check_icrc: true,
             migration: false,

@@ -242,7 +242,7 @@ impl Qp {
     #[inline]
     fn carries(&self, shared: &Shared, payload: Payload<'_>) -> Result<(), PostError> {
         let most = match self.transport {
-            Transport::Ud => shared.config.mtu.bytes(),
+            Transport::Ud => shared.config.datagram.bytes(),
             Transport::Rc | Transport::Uc => MESSAGE_BYTES_MAX,
         };
         let fits = match payload {
