@@ -13,6 +13,7 @@ const FLOORS: &[&[&str]] = &[
         "herdwick-mica",
         "herdwick-memcache",
     ],
+    &["herdwick-roce-udp"],
     &["herdwick-herd"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
@@ -20,7 +21,7 @@ const FLOORS: &[&[&str]] = &[
 ];
 
 /// Crates that may contain unsafe code.
-const MAY_BE_UNSAFE: &[&str] = &["herdwick-mem"];
+const MAY_BE_UNSAFE: &[&str] = &["herdwick-mem", "herdwick-roce-udp"];
 
 fn floor(name: &str) -> usize {
     let found = FLOORS.iter().position(|floor| floor.contains(&name));

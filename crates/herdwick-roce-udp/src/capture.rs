@@ -1,0 +1,134 @@
+//! Packets into a file that tcpdump, tshark and Wireshark read (pcap 2.4, raw IP).
+//!
+//! A UDP socket shows no IP header, so the one written here is made up of what is known: addresses,
+//! ports, lengths, and the identification that the ICRC was right for.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use herdwick_roce::icrc::Route;
+
+/// Links whose frames begin with an IP header.
+const LINKTYPE_RAW: u32 = 101;
+/// Longer packets there are none.
+const SNAP: u32 = 65_535;
+const UDP: u8 = 17;
+
+/// A capture file that is being written.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    file: BufWriter<File>,
+    /// The time of day when the port's clock stood at zero.
+    origin: Duration,
+    /// What the file system had against the last write; nothing is written after it.
+    failed: bool,
+}
+
+impl Capture {
+    /// Starts `path` anew. `origin` is the time of day, since 1970, at which `now` is zero.
+    pub(crate) fn create(path: &Path, origin: Duration) -> io::Result<Self> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {
+            file.write_all(&word.to_le_bytes())?;
+        }
+        Ok(Self {
+            file,
+            origin,
+            failed: false,
+        })
+    }
+
+    /// Adds a packet that starts at the BTH.
+    pub(crate) fn packet(&mut self, now: Duration, route: &Route, id: u16, packet: &[u8]) {
+        if self.failed {
+            return;
+        }
+        let mut frame = Vec::with_capacity(48 + packet.len());
+        ip(&mut frame, route, id, packet.len());
+        udp(&mut frame, route, packet);
+        self.failed = self.record(now, &frame).is_err();
+    }
+
+    /// Has the file hold what was added.
+    pub(crate) fn flush(&mut self) {
+        self.failed |= self.file.flush().is_err();
+    }
+
+    fn record(&mut self, now: Duration, frame: &[u8]) -> io::Result<()> {
+        let at = self.origin + now;
+        let len = u32::try_from(frame.len()).map_err(io::Error::other)?;
+        let seconds = u32::try_from(at.as_secs()).map_err(io::Error::other)?;
+        for word in [seconds, at.subsec_micros(), len, len] {
+            self.file.write_all(&word.to_le_bytes())?;
+        }
+        self.file.write_all(frame)
+    }
+}
+
+fn ip(frame: &mut Vec<u8>, route: &Route, id: u16, packet: usize) {
+    let udp = u16::try_from(8 + packet).unwrap_or(u16::MAX);
+    let ends = (
+        route.source.ip().to_canonical(),
+        route.destination.ip().to_canonical(),
+    );
+    match ends {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let flags = if route.dont_fragment { 0x40 } else { 0 };
+            frame.extend([0x45, 0]);
+            frame.extend(udp.saturating_add(20).to_be_bytes());
+            frame.extend(id.to_be_bytes());
+            frame.extend([flags, 0, 64, UDP, 0, 0]);
+            frame.extend(source.octets());
+            frame.extend(destination.octets());
+            let sum = checksum(0, frame);
+            frame[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        (source, destination) => {
+            frame.extend([0x60, 0, 0, 0]);
+            frame.extend(udp.to_be_bytes());
+            frame.extend([UDP, 64]);
+            for end in [source, destination] {
+                let end = match end {
+                    IpAddr::V4(end) => end.to_ipv6_mapped(),
+                    IpAddr::V6(end) => end,
+                };
+                frame.extend(end.octets());
+            }
+        }
+    }
+}
+
+fn udp(frame: &mut Vec<u8>, route: &Route, packet: &[u8]) {
+    let start = frame.len();
+    let len = u16::try_from(8 + packet.len()).unwrap_or(u16::MAX);
+    let port = |end: SocketAddr| end.port().to_be_bytes();
+    frame.extend(port(route.source));
+    frame.extend(port(route.destination));
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(packet);
+    // IPv4 allows none; over IPv6 there must be one.
+    if frame[0] >> 4 == 6 {
+        let pseudo = u32::from(len) + u32::from(UDP);
+        let sum = checksum(pseudo, &frame[8..]);
+        frame[start + 6..start + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// The Internet checksum of `bytes` and what was summed `before` (RFC 1071).
+fn checksum(before: u32, bytes: &[u8]) -> u16 {
+    let pairs = bytes.chunks(2).map(|pair| {
+        let low = pair.get(1).copied().unwrap_or(0);
+        u32::from(u16::from_be_bytes([pair[0], low]))
+    });
+    let mut sum = before + pairs.sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("folded above")
+}

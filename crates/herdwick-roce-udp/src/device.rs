@@ -1,0 +1,411 @@
+use std::{
+    collections::VecDeque,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
+    RegionSpec, Remote, Source, Transport,
+};
+use herdwick_mem::{Span, WORD};
+use herdwick_roce::{
+    Config, DATAGRAM_HEADER_BYTES, Destination, Engine, FlowId, MESSAGE_BYTES_MAX, Mtu, Peer,
+    Peering, RD_ATOMIC_MAX,
+};
+
+use crate::{
+    capture::Capture,
+    endpoint::Place,
+    memory::Regions,
+    path::Path,
+    port::{RocePort, route},
+    socket::{self, Inbox, Socket},
+    strays::Mail,
+    trains::{Outbox, Track},
+};
+
+/// RoCEv2's UDP port.
+pub const UDP_PORT: u16 = 4791;
+/// Most sockets that one address is shared by: the filter that steers reads one byte.
+pub const SHARDS_MAX: usize = 256;
+/// Source ports of a client, at most: one for each lane of its server.
+const SOURCES_MAX: usize = 32;
+/// What peers call the first byte of a region.
+const ZERO_BASED: u64 = 0;
+
+/// How a device is bound.
+#[derive(Clone, Debug)]
+pub struct RoceOptions {
+    /// Where it listens; port 0 takes any, an unspecified address all.
+    pub address: SocketAddr,
+    /// Ports that will be opened on it, at most [`SHARDS_MAX`].
+    pub shards: usize,
+    /// What an endpoint means that leaves its address open: whom the hello was made with.
+    pub peer_host: Option<IpAddr>,
+    /// Where to write every packet to, for tcpdump and Wireshark to read; further ports add their
+    /// number to the name.
+    pub capture: Option<PathBuf>,
+    /// The time of day when `now` is zero, for the capture.
+    pub origin: Duration,
+}
+
+impl RoceOptions {
+    /// One port on `address`.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            shards: 1,
+            peer_host: None,
+            capture: None,
+            origin: Duration::ZERO,
+        }
+    }
+}
+
+/// A software RNIC on a UDP port.
+#[derive(Clone, Debug)]
+pub struct RoceDevice(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: RoceOptions,
+    capabilities: Capabilities,
+    local: SocketAddr,
+    /// Most payload of a datagram.
+    datagram: Mtu,
+    /// What ports that are not open will have.
+    berths: Mutex<VecDeque<Berth>>,
+}
+
+/// What a port is made of.
+#[derive(Debug)]
+struct Berth {
+    shard: u16,
+    socket: Socket,
+    mail: Mail,
+}
+
+impl RoceDevice {
+    /// Binds the sockets of all its ports.
+    ///
+    /// # Errors
+    /// The address is taken or not ours, or there are too many shards.
+    pub fn bind(options: RoceOptions) -> io::Result<Self> {
+        if options.shards == 0 || options.shards > SHARDS_MAX {
+            let message = format!("a port is shared by 1 to {SHARDS_MAX} sockets");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let shared = options.shards > 1;
+        let first = Socket::bind(options.address, shared)?;
+        let local = first.local();
+        if shared {
+            first.steer(options.shards)?;
+        }
+        let mut sockets = vec![first];
+        for _ in 1..options.shards {
+            sockets.push(Socket::bind(local, true)?);
+        }
+        let mail = Mail::between(options.shards);
+        let berths = (0..).zip(sockets).zip(mail);
+        let berths = berths.map(|((shard, socket), mail)| Berth {
+            shard,
+            socket,
+            mail,
+        });
+        let datagram = if local.ip().is_loopback() {
+            Mtu::B4096
+        } else {
+            Mtu::B1024
+        };
+        Ok(Self(Arc::new(Shared {
+            options,
+            capabilities: capabilities(datagram),
+            local,
+            datagram,
+            berths: Mutex::new(berths.collect()),
+        })))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    /// The host that an endpoint of this fabric names; `None` where it leaves that open, or makes
+    /// no sense.
+    #[must_use]
+    pub fn endpoint_host(endpoint: &Endpoint) -> Option<IpAddr> {
+        Some(Place::read(endpoint, None).ok()?.address.ip())
+    }
+
+    fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
+        Place::read(endpoint, self.0.options.peer_host)
+    }
+
+    fn capture(&self, shard: u16) -> io::Result<Option<Capture>> {
+        let Some(path) = &self.0.options.capture else {
+            return Ok(None);
+        };
+        let mut path = path.clone();
+        if shard > 0 {
+            path.as_mut_os_string().push(format!(".{shard}"));
+        }
+        Capture::create(&path, self.0.options.origin).map(Some)
+    }
+
+    fn path(&self, place: &Place) -> Result<Path, ConnectError> {
+        let path = Path::find(self.0.local.ip(), place.address);
+        Ok(path.map_err(system("finding a way to the peer"))?)
+    }
+
+    /// The flow to a peer, which packets may take as soon as its track lies.
+    fn lay(
+        &self,
+        port: &mut RocePort,
+        flow: FlowId,
+        place: &Place,
+        path: &Path,
+    ) -> Result<(), ConnectError> {
+        let wanted = if self.0.options.shards == 1 {
+            usize::from(place.lane) % SOURCES_MAX
+        } else {
+            0
+        };
+        while port.outbox.sockets().len() <= wanted {
+            let any = SocketAddr::new(self.0.local.ip(), 0);
+            let socket = Socket::bind(any, false).map_err(system("binding a source port"))?;
+            port.outbox.add_socket(socket);
+        }
+        let source = port.outbox.sockets()[wanted].local().port();
+        let from = SocketAddr::new(path.from, source);
+        // Routing knows the source of a socket that is bound to one address.
+        let told = self.0.local.ip().is_unspecified().then_some(path.from);
+        let to = socket::Destination::new(place.address, told);
+        let route = route(from, place.address);
+        port.outbox.lay(Track::new(flow, wanted, route, to, true));
+        Ok(())
+    }
+}
+
+fn capabilities(mtu: Mtu) -> Capabilities {
+    Capabilities {
+        name: "roce",
+        rc: false,
+        uc: true,
+        ud: true,
+        read: false,
+        atomics: Atomics::None,
+        ordered_write: true,
+        wakes_on_write: true,
+        lossless: false,
+        acknowledged_sends: true,
+        inline_bytes_max: Config::default().inline_bytes_max,
+        inline_receive_bytes: INLINE_RECEIVE,
+        datagram_header_bytes: DATAGRAM_HEADER_BYTES,
+        datagram_bytes_max: mtu.bytes(),
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        postlist_max: 1024,
+        virtual_addresses: false,
+    }
+}
+
+fn peer_at(place: &Place) -> Peer {
+    Peer {
+        addr: place.address,
+        lane: place.lane,
+        foreign: false,
+    }
+}
+
+/// An endpoint of another transport leads nowhere.
+fn of(transport: Transport, place: &Place) -> Result<(), ConnectError> {
+    if place.transport == transport {
+        Ok(())
+    } else {
+        Err(ConnectError::Transport(place.transport))
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ControlError {
+    move |source| ControlError::System { what, source }
+}
+
+impl Device for RoceDevice {
+    type Port = RocePort;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn open_port(&self, limits: &PortLimits) -> Result<RocePort, OpenError> {
+        let refused = |what| move |source| OpenError::System { what, source };
+        let mut berths = self.0.berths.lock().unwrap_or_else(PoisonError::into_inner);
+        let berth = berths.pop_front().ok_or(OpenError::Limit {
+            what: "ports of this device",
+            asked: self.0.options.shards + 1,
+            allowed: self.0.options.shards,
+        })?;
+        let capture = self.capture(berth.shard);
+        let capture = capture.map_err(refused("writing the capture"))?;
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed)
+            .map_err(|error| refused("drawing numbers")(io::Error::other(error)))?;
+        let config = Config {
+            shard: berth.shard.into(),
+            shards: self.0.options.shards as u32,
+            limits: limits.clone(),
+            mtu: Mtu::B4096,
+            datagram: self.0.datagram,
+            ..Config::default()
+        };
+        Ok(RocePort {
+            engine: Engine::new(config, seed),
+            regions: Regions::default(),
+            outbox: Outbox::new(berth.socket, capture),
+            mail: berth.mail,
+            shard: berth.shard,
+            inbox: Inbox::new(),
+            local: self.0.local,
+            now: Duration::ZERO,
+            truncated: 0,
+        })
+    }
+
+    fn create_pd(&self, port: &mut RocePort) -> Result<PdId, ControlError> {
+        port.engine.create_pd()
+    }
+
+    fn destroy_pd(&self, port: &mut RocePort, pd: PdId) -> Result<(), ControlError> {
+        port.engine.destroy_pd(pd)?;
+        port.sweep();
+        Ok(())
+    }
+
+    fn allocate_region(
+        &self,
+        port: &mut RocePort,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
+        let len = spec.len.next_multiple_of(WORD);
+        let span = Span::anonymous(len).map_err(system("allocating memory"))?;
+        let spec = RegionSpec {
+            len,
+            ..spec.clone()
+        };
+        let region = port.engine.register(pd, &spec, ZERO_BASED)?;
+        port.regions.insert(region, span);
+        Ok(region)
+    }
+
+    fn free_region(&self, port: &mut RocePort, region: RegionId) -> Result<(), ControlError> {
+        port.engine.deregister(region)?;
+        port.sweep();
+        Ok(())
+    }
+
+    fn remote(&self, port: &RocePort, region: RegionId) -> Result<Remote, ControlError> {
+        port.engine.remote(region)
+    }
+
+    fn create_cq(&self, port: &mut RocePort, spec: &CqSpec) -> Result<CqId, ControlError> {
+        port.engine.create_cq(spec)
+    }
+
+    fn destroy_cq(&self, port: &mut RocePort, cq: CqId) -> Result<(), ControlError> {
+        port.engine.destroy_cq(cq)
+    }
+
+    fn create_qp(&self, port: &mut RocePort, spec: &QpSpec) -> Result<QpId, ControlError> {
+        port.engine.create_qp(spec)
+    }
+
+    fn destroy_qp(&self, port: &mut RocePort, qp: QpId) -> Result<(), ControlError> {
+        port.engine.destroy_qp(qp)?;
+        port.sweep();
+        Ok(())
+    }
+
+    fn endpoint(&self, port: &RocePort, qp: QpId) -> Result<Endpoint, ControlError> {
+        let facts = port.engine.facts(qp)?;
+        let place = Place {
+            transport: facts.transport,
+            lane: port.shard,
+            qpn: facts.qpn,
+            psn: facts.psn,
+            qkey: facts.qkey,
+            address: self.0.local,
+            mtu: facts.mtu,
+        };
+        Ok(place.endpoint())
+    }
+
+    fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError> {
+        let place = self.place(peer)?;
+        of(Transport::Ud, &place)?;
+        Ok(Source { qpn: place.qpn })
+    }
+
+    fn connect(&self, port: &mut RocePort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
+        let place = self.place(peer)?;
+        of(port.engine.facts(qp)?.transport, &place)?;
+        let path = self.path(&place)?;
+        let peering = Peering {
+            peer: peer_at(&place),
+            qpn: place.qpn,
+            psn: place.psn,
+            mtu: path.mtu.min(place.mtu).min(port.engine.config().mtu),
+            rd_atomic: RD_ATOMIC_MAX,
+            refusals_are_fatal: false,
+        };
+        let flow = port.engine.connect(qp, &peering)?;
+        self.lay(port, flow, &place, &path)
+    }
+
+    fn create_address(
+        &self,
+        port: &mut RocePort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<AddressHandle, ConnectError> {
+        let place = self.place(peer)?;
+        of(Transport::Ud, &place)?;
+        let path = self.path(&place)?;
+        if path.mtu.min(place.mtu) < self.0.datagram {
+            return Err(ConnectError::Endpoint("the path to it is too narrow"));
+        }
+        let to = Destination {
+            peer: peer_at(&place),
+            qpn: place.qpn,
+            qkey: place.qkey,
+        };
+        let (address, flow) = port.engine.create_address(qp, &to)?;
+        self.lay(port, flow, &place, &path)?;
+        Ok(address)
+    }
+
+    fn destroy_address(
+        &self,
+        port: &mut RocePort,
+        address: AddressHandle,
+    ) -> Result<(), ControlError> {
+        port.engine.destroy_address(address)?;
+        port.sweep();
+        Ok(())
+    }
+
+    fn fail_qp(&self, port: &mut RocePort, qp: QpId) -> Result<(), ControlError> {
+        port.engine.fail_qp(qp)
+    }
+
+    fn qp_state(&self, port: &RocePort, qp: QpId) -> Result<QpState, ControlError> {
+        port.engine.qp_state(qp)
+    }
+}

@@ -1,0 +1,208 @@
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use herdwick_fabric::{ConnectError, Endpoint, Psn, Qpn, Transport};
+use herdwick_roce::Mtu;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32},
+};
+
+/// The layout's number.
+const VERSION: u8 = 1;
+/// Numbers of queue pairs and packets have 24 bits.
+const BITS_24: u32 = 0x00ff_ffff;
+
+/// How a queue pair is reached, as it travels in a hello (`docs/roce.md`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Blob {
+    version: u8,
+    /// 0 RC, 1 UC, 2 UD.
+    transport: u8,
+    lane: U16,
+    qpn: U32,
+    psn: U32,
+    qkey: U32,
+    /// As IPv6, or mapped into it; all zero: the address at which the hello was made.
+    ip: [u8; 16],
+    port: U16,
+    /// Most bytes of payload in a packet.
+    mtu: U16,
+    reserved: U32,
+}
+
+pub(crate) const BLOB_BYTES: usize = 40;
+const _: () = assert!(size_of::<Blob>() == BLOB_BYTES);
+
+/// A queue pair's whereabouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) transport: Transport,
+    /// Which of the sockets at its address it listens to.
+    pub(crate) lane: u16,
+    pub(crate) qpn: Qpn,
+    /// Of the first packet that it will send.
+    pub(crate) psn: Psn,
+    pub(crate) qkey: u32,
+    /// The address; unspecified where it listens on all, and the reader knows one of them.
+    pub(crate) address: SocketAddr,
+    /// The largest packet payload it takes.
+    pub(crate) mtu: Mtu,
+}
+
+impl Place {
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let transport = match self.transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Ud => 2,
+        };
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv6Addr::UNSPECIFIED,
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let blob = Blob {
+            version: VERSION,
+            transport,
+            lane: self.lane.into(),
+            qpn: self.qpn.0.into(),
+            psn: self.psn.0.into(),
+            qkey: self.qkey.into(),
+            ip: ip.octets(),
+            port: self.address.port().into(),
+            mtu: u16::try_from(self.mtu.bytes())
+                .expect("4096 at most")
+                .into(),
+            reserved: U32::ZERO,
+        };
+        Endpoint::new(blob.as_bytes()).expect("40 bytes fit")
+    }
+
+    /// Reads what a peer sent; an address left open is `host`.
+    pub(crate) fn read(endpoint: &Endpoint, host: Option<IpAddr>) -> Result<Self, ConnectError> {
+        let malformed = ConnectError::Endpoint("it is malformed");
+        let Ok(blob) = Blob::read_from_bytes(endpoint.as_bytes()) else {
+            return Err(malformed);
+        };
+        let transport = match blob.transport {
+            0 => Transport::Rc,
+            1 => Transport::Uc,
+            2 => Transport::Ud,
+            _ => return Err(malformed),
+        };
+        let (qpn, psn) = (blob.qpn.get(), blob.psn.get());
+        let numbers = (2..BITS_24).contains(&qpn) && psn <= BITS_24;
+        let bytes = usize::from(blob.mtu.get());
+        let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes);
+        let Some(mtu) = mtu.filter(|_| numbers && blob.port != 0) else {
+            return Err(malformed);
+        };
+        if blob.version != VERSION || blob.reserved != 0 {
+            return Err(malformed);
+        }
+        let ip = match Ipv6Addr::from(blob.ip) {
+            Ipv6Addr::UNSPECIFIED => host.ok_or(ConnectError::Endpoint("it names no address"))?,
+            ip => ip.to_canonical(),
+        };
+        if ip.is_multicast() || ip.is_unspecified() {
+            return Err(ConnectError::Endpoint("its address is nobody's"));
+        }
+        Ok(Self {
+            transport,
+            lane: blob.lane.get(),
+            qpn: Qpn(qpn),
+            psn: Psn(psn),
+            qkey: blob.qkey.get(),
+            address: SocketAddr::new(ip, blob.port.get()),
+            mtu,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    fn place(address: &str) -> Place {
+        Place {
+            transport: Transport::Uc,
+            lane: 3,
+            qpn: Qpn(0x0012_3456),
+            psn: Psn(0x00ff_ffff),
+            qkey: 0x1111_1111,
+            address: address.parse().expect("an address"),
+            mtu: Mtu::B1024,
+        }
+    }
+
+    #[test]
+    fn a_place_is_read_as_it_was_written() {
+        for address in ["10.0.0.1:4791", "[2001:db8::1]:9"] {
+            let place = place(address);
+            let read = Place::read(&place.endpoint(), None);
+            assert_eq!(read.expect("an endpoint"), place);
+        }
+    }
+
+    #[test]
+    fn an_open_address_is_the_hellos() {
+        let host = "192.0.2.7".parse().expect("an address");
+        let open = place("0.0.0.0:4791").endpoint();
+        assert!(Place::read(&open, None).is_err());
+        let read = Place::read(&open, Some(host)).expect("an endpoint");
+        assert_eq!(read.address, "192.0.2.7:4791".parse().expect("an address"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let good = place("10.0.0.1:4791").endpoint();
+        // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an MTU that is none.
+        let spoiled: [(usize, &[u8]); 6] = [
+            (0, &[9]),
+            (1, &[3]),
+            (4, &[0, 0, 0, 0]),
+            (11, &[1]),
+            (32, &[0, 0]),
+            (34, &[1, 4]),
+        ];
+        for (at, bytes) in spoiled {
+            let mut blob = good.as_bytes().to_vec();
+            blob[at..at + bytes.len()].copy_from_slice(bytes);
+            let read = Place::read(&Endpoint::new(&blob).expect("short"), None);
+            assert!(read.is_err(), "byte {at}");
+        }
+        for len in 0..BLOB_BYTES {
+            let cut = Endpoint::new(&good.as_bytes()[..len]).expect("short");
+            assert!(Place::read(&cut, None).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_document_draws_the_same_bytes() {
+        let drawn = include_str!("../../../docs/roce.md");
+        let (_, drawn) = drawn.split_once("## An endpoint").expect("a section");
+        let rows = drawn.lines().filter_map(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            let number = |cell: Option<&str>| cell?.parse::<usize>().ok();
+            Some((number(cells.next())?, number(cells.next())?))
+        });
+        let offsets = [
+            offset_of!(Blob, version),
+            offset_of!(Blob, transport),
+            offset_of!(Blob, lane),
+            offset_of!(Blob, qpn),
+            offset_of!(Blob, psn),
+            offset_of!(Blob, qkey),
+            offset_of!(Blob, ip),
+            offset_of!(Blob, port),
+            offset_of!(Blob, mtu),
+            offset_of!(Blob, reserved),
+            BLOB_BYTES,
+        ];
+        let fields = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
+        assert!(rows.eq(fields));
+    }
+}

@@ -1,0 +1,19 @@
+//! The software RNIC on UDP sockets: the engine of `herdwick-roce` as a provider of the fabric.
+//!
+//! [`RoceDevice`] binds one UDP port for all its ports, each of which has a socket of its own and
+//! runs its engine in the caller's poll loop. Packets leave and arrive in trains: see
+//! `docs/roce.md`.
+
+pub mod bare;
+mod capture;
+mod device;
+mod endpoint;
+mod memory;
+mod path;
+mod port;
+mod socket;
+mod strays;
+mod trains;
+
+pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
+pub use port::RocePort;

@@ -1,0 +1,225 @@
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    Armed, Completion, CqId, Port, PostError, Progress, QpId, RecvWr, RegionId, SendWr,
+};
+use herdwick_mem::Span;
+use herdwick_roce::{
+    Arrival, Engine,
+    icrc::{IpId, Route},
+};
+
+use crate::{
+    memory::Regions,
+    socket::{Inbox, RECEIVES},
+    strays::{Belongs, Mail},
+    trains::Outbox,
+};
+
+/// Looks at the socket before a sleep, while each finds as much as one can take.
+const LOOKS: usize = 4;
+
+/// One thread's end of the fabric: an engine, its memory, and sockets.
+pub struct RocePort {
+    pub(crate) engine: Engine,
+    pub(crate) regions: Regions,
+    pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
+    pub(crate) mail: Mail,
+    pub(crate) shard: u16,
+    /// The address of the main socket; unspecified where it listens on all.
+    pub(crate) local: SocketAddr,
+    /// The time of the last pass; a wake is taken back without being told it.
+    pub(crate) now: Duration,
+    /// Trains that came cut short.
+    pub(crate) truncated: u64,
+}
+
+impl RocePort {
+    /// Takes what has come, from the socket and from the other ports of its address.
+    fn receive(&mut self) -> Received {
+        let count = self.outbox.main().receive(&mut self.inbox);
+        for index in 0..count {
+            self.receive_train(index);
+        }
+        let strays = self.receive_strays();
+        match count {
+            0 if strays == 0 => Received::Nothing,
+            RECEIVES => Received::AsMuchAsFits,
+            _ => Received::All,
+        }
+    }
+
+    fn receive_train(&mut self, index: usize) {
+        let Some(train) = self.inbox.train(index) else {
+            self.truncated += 1;
+            return;
+        };
+        let here = train.to.unwrap_or_else(|| self.local.ip());
+        let ends = (train.from, SocketAddr::new(here, self.local.port()));
+        for (id, packet) in (0..).zip(train.bytes.chunks(train.segment)) {
+            self.outbox.note(&route(ends.0, ends.1), id, packet);
+            if let Belongs::There(shard) = self.mail.belongs(packet) {
+                let sent = self.mail.forward(shard, ends, (id, train.class), packet);
+                if sent {
+                    self.outbox.main().knock(self.local, shard);
+                }
+                continue;
+            }
+            let arrival = Arrival {
+                from: ends.0,
+                to: ends.1,
+                bytes: packet,
+                ip_id: IpId::Hint(id),
+                tos: train.class,
+            };
+            let (memory, wire) = (&mut self.regions, &mut self.outbox);
+            self.engine.handle_packet(self.now, &arrival, memory, wire);
+        }
+    }
+
+    fn receive_strays(&mut self) -> usize {
+        let Self {
+            mail,
+            engine,
+            regions,
+            outbox,
+            now,
+            ..
+        } = self;
+        mail.arrived(|stray| {
+            let arrival = Arrival {
+                from: stray.from,
+                to: stray.to,
+                bytes: stray.bytes(),
+                ip_id: IpId::Hint(stray.id),
+                tos: stray.class,
+            };
+            engine.handle_packet(*now, &arrival, regions, outbox);
+        })
+    }
+
+    /// Forgets the memory and tracks of what the engine has forgotten.
+    pub(crate) fn sweep(&mut self) {
+        let engine = &self.engine;
+        self.regions.retain(|region| engine.remote(region).is_ok());
+        self.outbox.retain(|flow| engine.peer(flow).is_some());
+    }
+
+    /// Lets the engine send what it has, and hands everything to the kernel.
+    fn transmit(&mut self) {
+        let (memory, wire) = (&self.regions, &mut self.outbox);
+        self.engine.poll_transmit(self.now, memory, wire);
+        self.outbox.flush();
+    }
+}
+
+impl fmt::Debug for RocePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RocePort")
+            .field("local", &self.local)
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one look at the socket found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Received {
+    Nothing,
+    All,
+    /// There may be more.
+    AsMuchAsFits,
+}
+
+/// What the ICRC of a packet from `source` to `destination` covers.
+pub(crate) fn route(source: SocketAddr, destination: SocketAddr) -> Route {
+    Route {
+        source,
+        destination,
+        dont_fragment: true,
+    }
+}
+
+impl Port for RocePort {
+    fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        let (memory, wire) = (&self.regions, &mut self.outbox);
+        self.engine.post_send(qp, batch, memory, wire)
+    }
+
+    fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        self.engine.post_recv(qp, batch)
+    }
+
+    fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.engine.poll(cq, out)
+    }
+
+    /// Sends what was posted first, for somebody waits for it; then takes what has come.
+    fn progress(&mut self, now: Duration) -> Progress {
+        self.now = now;
+        self.outbox.now = now;
+        self.transmit();
+        let received = self.receive();
+        let (memory, wire) = (&mut self.regions, &mut self.outbox);
+        self.engine.handle_timeout(now, memory, wire);
+        self.transmit();
+        Progress {
+            moved: received != Received::Nothing,
+            deadline: self.engine.poll_timeout(),
+        }
+    }
+
+    fn arm(&mut self, cq: CqId) -> Armed {
+        self.transmit();
+        for _ in 0..LOOKS {
+            if self.receive() != Received::AsMuchAsFits {
+                self.transmit();
+                return if self.engine.has_completions(cq) {
+                    Armed::Pending
+                } else {
+                    Armed::Yes
+                };
+            }
+        }
+        Armed::Pending
+    }
+
+    /// A packet wakes for as long as it waits in the socket: to take the wake back is to take the
+    /// packets.
+    fn disarm(&mut self, _cq: CqId) {
+        for _ in 0..LOOKS {
+            if self.receive() == Received::Nothing {
+                break;
+            }
+        }
+        self.transmit();
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.outbox.main().as_fd())
+    }
+
+    fn region(&self, region: RegionId) -> Option<&Span> {
+        self.regions.get(region)
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let shell = [
+            ("roce_truncated", self.truncated),
+            ("roce_strays_lost", self.mail.lost),
+            ("roce_strays_forwarded", self.mail.forwarded),
+            ("roce_send_refused", self.outbox.losses.refused),
+            ("roce_socket_overflow", u64::from(self.inbox.overflowed)),
+        ];
+        shell
+            .into_iter()
+            .chain(self.engine.counters().drops())
+            .collect()
+    }
+}

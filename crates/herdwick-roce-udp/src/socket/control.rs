@@ -1,0 +1,169 @@
+//! Control messages, written and read as bytes: what a train's segment size and addresses travel
+//! in, beside the data (cmsg(3)).
+//!
+//! ```text
+//! len usize | level i32 | type i32 | data | padding to 8
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const HEADER: usize = 16;
+const _: () = assert!(size_of::<libc::cmsghdr>() == HEADER);
+
+/// Most bytes of what one send says: a segment size and a source address.
+const SAY_BYTES: usize = 24 + 40;
+/// Most bytes of what one receive is told: a segment size, an address, a traffic class and a count
+/// of drops; with room for a neighbour's habit of telling more.
+pub(crate) const TOLD_BYTES: usize = 192;
+
+/// What goes with a send.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(crate) struct Say {
+    bytes: [u8; SAY_BYTES],
+    len: usize,
+}
+
+impl Say {
+    pub(crate) const NOTHING: Self = Self {
+        bytes: [0; SAY_BYTES],
+        len: 0,
+    };
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Cut into datagrams of so many bytes (udp(7), UDP_SEGMENT).
+    pub(crate) fn segment(&mut self, bytes: u16) {
+        self.put(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
+    }
+
+    /// From this address rather than the one that routing would pick (ip(7), IP_PKTINFO).
+    pub(crate) fn source(&mut self, source: IpAddr) {
+        match source {
+            IpAddr::V4(ip) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&ip.octets());
+                self.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            IpAddr::V6(ip) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&ip.octets());
+                self.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+
+    fn put(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let len = (HEADER + data.len()) as u64;
+        let header = &mut self.bytes[self.len..][..HEADER + data.len()];
+        header[..8].copy_from_slice(&native(len));
+        header[8..12].copy_from_slice(&level.to_ne_bytes());
+        header[12..16].copy_from_slice(&kind.to_ne_bytes());
+        header[HEADER..].copy_from_slice(data);
+        self.len += (HEADER + data.len()).next_multiple_of(8);
+    }
+}
+
+/// A `size_t` of the kernel's.
+fn native(value: u64) -> [u8; 8] {
+    if cfg!(target_endian = "little") {
+        value.to_le_bytes()
+    } else {
+        value.to_be_bytes()
+    }
+}
+
+/// What came with a receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Bytes of each datagram of a train but the last; `None`: one datagram.
+    pub(crate) segment: Option<usize>,
+    /// The address it was sent to.
+    pub(crate) to: Option<IpAddr>,
+    /// Type of service or traffic class.
+    pub(crate) class: u8,
+    /// Datagrams that found the socket's buffer full since it was made.
+    pub(crate) overflowed: Option<u32>,
+}
+
+impl Told {
+    /// Reads what the kernel wrote; stops at what makes no sense.
+    pub(crate) fn read(mut bytes: &[u8]) -> Self {
+        let mut told = Self::default();
+        while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
+            let word = |at: usize| i32::from_ne_bytes(four(header, at));
+            let len = u64::from_ne_bytes(*header.first_chunk().expect("16 bytes"));
+            let Some(data) = usize::try_from(len)
+                .ok()
+                .and_then(|len| rest.get(..len.checked_sub(HEADER)?))
+            else {
+                break;
+            };
+            told.take(word(8), word(12), data);
+            bytes = rest.get(data.len().next_multiple_of(8)..).unwrap_or(&[]);
+        }
+        told
+    }
+
+    fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let first = data
+            .first_chunk::<4>()
+            .map(|four| i32::from_ne_bytes(*four));
+        match (level, kind) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                self.segment = first.and_then(|bytes| usize::try_from(bytes).ok());
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                self.overflowed = first.map(i32::cast_unsigned)
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.class = data.first().copied().unwrap_or(0),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                self.class = first.map_or(0, |class| class.to_le_bytes()[0]);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
+                self.to = Some(Ipv4Addr::from(four(data, 8)).into());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let ip = data.first_chunk::<16>();
+                self.to = ip.map(|ip| Ipv6Addr::from(*ip).into());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> [u8; 4] {
+    std::array::from_fn(|index| bytes[at + index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_can_be_read() {
+        let mut say = Say::NOTHING;
+        say.source("2001:db8::1".parse().expect("an address"));
+        // A receive is told an `int` where a send says a `u16`.
+        say.put(libc::SOL_UDP, libc::UDP_GRO, &96i32.to_ne_bytes());
+        let told = Told::read(say.as_bytes());
+        assert_eq!(told.segment, Some(96));
+        assert_eq!(told.to, Some("2001:db8::1".parse().expect("an address")));
+    }
+
+    #[test]
+    fn nonsense_ends_the_reading() {
+        let mut say = Say::NOTHING;
+        say.segment(96);
+        for cut in 0..say.as_bytes().len() {
+            Told::read(&say.as_bytes()[..cut]);
+        }
+        for len in [0u64, 15, 17, u64::MAX] {
+            let mut bytes = say;
+            bytes.bytes[..8].copy_from_slice(&native(len));
+            assert_eq!(Told::read(bytes.as_bytes()).segment, None);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A UDP socket whose sends and receives are trains: many equal datagrams to one peer in one call.
+//!
+//! Its options are those under which a receiver can know the IP header that the ICRC covers
+//! (`docs/roce.md`): never connected and always "don't fragment", so that the kernel writes the
+//! identification 0, and counts up from it within a train.
+
+mod control;
+mod name;
+mod system;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
+};
+
+use control::{Say, TOLD_BYTES, Told};
+pub(crate) use name::Name;
+
+/// Most datagrams of a train (Linux's UDP_MAX_SEGMENTS before 6.10).
+pub(crate) const SEGMENTS_MAX: usize = 64;
+/// Most bytes of a datagram that a UDP socket can receive, and so of a received train.
+const DATAGRAM: usize = 65_536;
+/// Most trains sent by one call.
+pub(crate) const SENDS: usize = 16;
+/// Most trains received by one call: what one look may cost.
+pub(crate) const RECEIVES: usize = 8;
+/// Bytes of socket buffer asked for each way; the kernel grants what `net.core.rmem_max` allows.
+const BUFFER: usize = 4 << 20;
+
+/// The MTU of the route that a connected socket takes.
+pub(crate) fn path_mtu(connected: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
+    system::path_mtu(connected, v6)
+}
+
+/// Shorter than any packet.
+const KNOCK: [u8; 8] = [0; 8];
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    local: SocketAddr,
+}
+
+/// Where a train goes, and from where, as the kernel is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    name: Name,
+    say: Say,
+}
+
+impl Destination {
+    /// To `to`; from `from` where routing alone may not choose.
+    pub(crate) fn new(to: SocketAddr, from: Option<IpAddr>) -> Self {
+        let mut say = Say::NOTHING;
+        if let Some(from) = from {
+            say.source(from);
+        }
+        let name = to.into();
+        Self { name, say }
+    }
+}
+
+/// A train to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) to: &'a Destination,
+    /// Datagrams of `segment` bytes, end to end; the last may be shorter.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) segment: usize,
+}
+
+/// A train that came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) from: SocketAddr,
+    /// The address it was sent to, where the socket listens on several.
+    pub(crate) to: Option<IpAddr>,
+    /// Datagrams of `segment` bytes, end to end; the last may be shorter.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) segment: usize,
+    /// Type of service or traffic class.
+    pub(crate) class: u8,
+}
+
+/// How a call that sends went.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// So many trains are the kernel's.
+    All(usize),
+    /// The socket's buffer is full: try again when something has left.
+    Full,
+    /// The first train cannot be sent.
+    Refused(io::Error),
+}
+
+impl Socket {
+    /// Binds to `address`; with `shared`, others of this process may bind to it too.
+    pub(crate) fn bind(address: SocketAddr, shared: bool) -> io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        if shared {
+            sockopt::set_socket_reuseport(&fd, true)?;
+        }
+        sockopt::set_socket_recv_buffer_size(&fd, BUFFER)?;
+        sockopt::set_socket_send_buffer_size(&fd, BUFFER)?;
+        system::prepare(fd.as_fd(), &address)?;
+        bind(&fd, &address)?;
+        let local = getsockname(&fd)?.try_into()?;
+        Ok(Self { fd, local })
+    }
+
+    /// Has the kernel give each datagram to the socket of its port's group whose index is the low
+    /// byte of the destination queue pair modulo `sockets` (bytes 5 to 7 of the BTH).
+    pub(crate) fn steer(&self, sockets: usize) -> io::Result<()> {
+        system::steer(self.fd.as_fd(), sockets)
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends the first of `trains`, at most [`SENDS`].
+    pub(crate) fn send(&self, trains: &[Outgoing<'_>]) -> Sent {
+        match system::send(self.fd.as_fd(), trains) {
+            Ok(count) => Sent::All(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Full,
+            Err(error) => Sent::Refused(error),
+        }
+    }
+
+    /// Wakes the socket of `address`'s group that has number `shard`: a datagram that is nothing
+    /// else, for the filter steers it there.
+    pub(crate) fn knock(&self, address: SocketAddr, shard: usize) {
+        let mut knock = KNOCK;
+        knock[7] = u8::try_from(shard).expect("256 sockets at most");
+        let local = match address.ip() {
+            ip if !ip.is_unspecified() => ip,
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let to = Destination::new(SocketAddr::new(local, address.port()), None);
+        let train = Outgoing {
+            to: &to,
+            bytes: &knock,
+            segment: knock.len(),
+        };
+        // A full buffer will wake it as well.
+        let _ = system::send(self.fd.as_fd(), &[train]);
+    }
+
+    /// Takes what has come into `inbox`, at most [`RECEIVES`] trains; returns how many.
+    ///
+    /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: nothing came.
+    pub(crate) fn receive(&self, inbox: &mut Inbox) -> usize {
+        inbox.count = 0;
+        match system::receive(self.fd.as_fd(), inbox) {
+            Ok(count) => inbox.count = count,
+            Err(_) => inbox.count = 0,
+        }
+        inbox.count
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where trains are received.
+pub(crate) struct Inbox {
+    buffers: Box<[u8]>,
+    arrivals: [Arrival; RECEIVES],
+    count: usize,
+    /// Datagrams lost before they reached the socket's buffer, as last told.
+    pub(crate) overflowed: u32,
+}
+
+/// What the kernel says of one train.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+struct Arrival {
+    told: [u8; TOLD_BYTES],
+    told_len: usize,
+    from: Name,
+    len: usize,
+    truncated: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffers: vec![0; RECEIVES * DATAGRAM].into(),
+            arrivals: [Arrival {
+                told: [0; TOLD_BYTES],
+                told_len: 0,
+                from: Name::BLANK,
+                len: 0,
+                truncated: false,
+            }; RECEIVES],
+            count: 0,
+            overflowed: 0,
+        }
+    }
+
+    /// Train `index` of the last receive; `None` for one that was cut short, or came from nowhere.
+    pub(crate) fn train(&mut self, index: usize) -> Option<Incoming<'_>> {
+        let arrival = &self.arrivals[..self.count].get(index)?;
+        let told = Told::read(arrival.told.get(..arrival.told_len)?);
+        self.overflowed = told.overflowed.unwrap_or(self.overflowed);
+        if arrival.truncated {
+            return None;
+        }
+        let bytes = self.buffers[index * DATAGRAM..].get(..arrival.len)?;
+        Some(Incoming {
+            from: arrival.from.address()?,
+            to: told.to,
+            bytes,
+            segment: told.segment.unwrap_or(bytes.len()).max(1),
+            class: told.class,
+        })
+    }
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn loopback(shared: bool) -> Socket {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        Socket::bind(any, shared).expect("a socket")
+    }
+
+    /// Waits until something is there, then takes it.
+    fn receive(socket: &Socket, inbox: &mut Inbox) -> usize {
+        let limit = Timespec::try_from(Duration::from_secs(10)).expect("short");
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        poll(&mut fds, Some(&limit)).expect("poll");
+        socket.receive(inbox)
+    }
+
+    fn send(from: &Socket, to: &Socket, bytes: &[u8], segment: usize) {
+        let to = &Destination::new(to.local(), None);
+        let train = Outgoing { to, bytes, segment };
+        assert!(matches!(from.send(&[train]), Sent::All(1)));
+    }
+
+    #[test]
+    fn a_train_arrives_as_one() {
+        let (a, b) = (loopback(false), loopback(false));
+        let bytes: Vec<u8> = (0..6_000u32).map(|i| i.to_le_bytes()[0]).collect();
+        send(&a, &b, &bytes, 96);
+        let mut inbox = Inbox::new();
+        let mut got = Vec::new();
+        while got.len() < bytes.len() {
+            let trains = receive(&b, &mut inbox);
+            assert!(trains > 0, "the rest does not come");
+            for index in 0..trains {
+                let train = inbox.train(index).expect("whole");
+                assert_eq!((train.segment, train.from), (96, a.local()));
+                got.extend_from_slice(train.bytes);
+            }
+        }
+        assert_eq!(got, bytes);
+    }
+
+    #[test]
+    fn a_shared_port_is_steered_by_the_destination_queue_pair() {
+        let first = loopback(true);
+        let rest = [1, 2].map(|_| Socket::bind(first.local(), true).expect("a socket"));
+        let [second, third] = rest;
+        let group = [first, second, third];
+        group[0].steer(3).expect("a filter");
+        let from = loopback(false);
+        for low in [0u8, 1, 2, 3, 7, 254, 255] {
+            let datagram = [9, 9, 9, 9, 9, 8, 8, low, 9, 9, 9, 9];
+            send(&from, &group[0], &datagram, 12);
+            let mut inbox = Inbox::new();
+            assert_eq!(receive(&group[usize::from(low) % 3], &mut inbox), 1);
+            assert_eq!(inbox.train(0).expect("whole").bytes, datagram);
+        }
+    }
+
+    #[test]
+    fn a_socket_on_every_address_is_told_which() {
+        let any = "0.0.0.0:0".parse().expect("an address");
+        let all = Socket::bind(any, false).expect("a socket");
+        let port = all.local().port();
+        let from = loopback(false);
+        let to = &Destination::new(SocketAddr::new([127, 0, 0, 9].into(), port), None);
+        let train = Outgoing {
+            to,
+            bytes: b"hello",
+            segment: 5,
+        };
+        assert!(matches!(from.send(&[train]), Sent::All(1)));
+        let mut inbox = Inbox::new();
+        assert_eq!(receive(&all, &mut inbox), 1);
+        let told = inbox.train(0).expect("whole").to;
+        assert_eq!(told, Some([127, 0, 0, 9].into()));
+    }
+}

@@ -1,0 +1,216 @@
+//! The system calls that need `unsafe`: each takes borrowed, sized memory, and is done with it at
+//! return.
+
+use std::{
+    io,
+    mem::{MaybeUninit, zeroed},
+    net::SocketAddr,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr,
+};
+
+use super::{Arrival, DATAGRAM, Inbox, Outgoing, RECEIVES, SENDS, Say, TOLD_BYTES};
+
+/// Sets what every socket of ours has.
+pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
+    const ON: libc::c_int = 1;
+    let (level, discover, info, class) = match address {
+        SocketAddr::V4(_) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PKTINFO,
+            libc::IP_RECVTOS,
+        ),
+        SocketAddr::V6(_) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_RECVPKTINFO,
+            libc::IPV6_RECVTCLASS,
+        ),
+    };
+    // The two families number "always set DF" alike.
+    set(fd, level, discover, &libc::IP_PMTUDISC_DO)?;
+    set(fd, level, class, &ON)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
+    if address.ip().is_unspecified() {
+        set(fd, level, info, &ON)?;
+    }
+    // A kernel older than 5.0 has no trains to receive: each datagram comes alone.
+    let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON);
+    Ok(())
+}
+
+/// Attaches the filter of [`super::Socket::steer`] to the socket's group.
+pub(super) fn steer(fd: BorrowedFd<'_>, sockets: usize) -> io::Result<()> {
+    const LOW_BYTE_OF_DEST_QP: u32 = 7;
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: u16::try_from(code).expect("opcodes are small"),
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let count = u32::try_from(sockets).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut program = [
+        statement(
+            libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+            LOW_BYTE_OF_DEST_QP,
+        ),
+        statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count),
+        statement(libc::BPF_RET | libc::BPF_A, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: 3,
+        filter: program.as_mut_ptr(),
+    };
+    set(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        &program,
+    )
+}
+
+fn set<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
+    // SAFETY: `value` is `len` readable bytes that outlive the call. An option that holds a
+    // pointer is a `sock_fprog` whose program its only caller keeps alive.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast(),
+            len,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The MTU of the route of a connected socket.
+pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
+    let (level, name) = if v6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    };
+    let mut value: libc::c_int = 0;
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).expect("4");
+    // SAFETY: `value` has `len` writable bytes, and any bytes are an int.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            ptr::from_mut(&mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    usize::try_from(value).map_err(io::Error::other)
+}
+
+/// sendmmsg(2) of at most [`SENDS`] trains.
+pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<usize> {
+    let trains = &trains[..trains.len().min(SENDS)];
+    let mut says = [const { MaybeUninit::<Say>::uninit() }; SENDS];
+    let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SENDS];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SENDS];
+    let slots = says.iter_mut().zip(&mut parts).zip(&mut messages);
+    for (train, ((say, part), message)) in trains.iter().zip(slots) {
+        let say = say.write(train.to.say);
+        if train.bytes.len() > train.segment {
+            say.segment(u16::try_from(train.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
+        }
+        let part = part.write(libc::iovec {
+            iov_base: train.bytes.as_ptr().cast_mut().cast(),
+            iov_len: train.bytes.len(),
+        });
+        let (name, say) = (train.to.name.as_bytes(), say.as_bytes());
+        // SAFETY: a msghdr of zeros is one that names nothing.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = u32::try_from(name.len()).expect("28 at most");
+        header.msg_iov = part;
+        header.msg_iovlen = 1;
+        if !say.is_empty() {
+            header.msg_control = say.as_ptr().cast_mut().cast();
+            header.msg_controllen = say.len();
+        }
+        message.write(libc::mmsghdr {
+            msg_hdr: header,
+            msg_len: 0,
+        });
+    }
+    let count = u32::try_from(trains.len()).expect("a few");
+    // SAFETY: the first `count` messages were written above and name memory that is borrowed or
+    // on this frame for the length of the call; the kernel only reads through them, but for
+    // `msg_len`, which is ours.
+    let sent = unsafe {
+        libc::sendmmsg(
+            fd.as_raw_fd(),
+            messages.as_mut_ptr().cast(),
+            count,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// recvmmsg(2) of at most [`RECEIVES`] trains.
+pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize> {
+    let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVES];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; RECEIVES];
+    let buffers = inbox.buffers.chunks_exact_mut(DATAGRAM);
+    let slots = parts.iter_mut().zip(&mut messages);
+    for ((buffer, arrival), (part, message)) in buffers.zip(&mut inbox.arrivals).zip(slots) {
+        let part = part.write(libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        });
+        let name = arrival.from.as_mut_bytes();
+        // SAFETY: a msghdr of zeros is one that names nothing.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_name = name.as_mut_ptr().cast();
+        header.msg_namelen = u32::try_from(name.len()).expect("28");
+        header.msg_iov = part;
+        header.msg_iovlen = 1;
+        header.msg_control = arrival.told.as_mut_ptr().cast();
+        header.msg_controllen = TOLD_BYTES;
+        message.write(libc::mmsghdr {
+            msg_hdr: header,
+            msg_len: 0,
+        });
+    }
+    // SAFETY: all RECEIVES messages were written above; each names a buffer, a name and a control
+    // area of its own that this call alone borrows, with their true lengths.
+    let count = unsafe {
+        libc::recvmmsg(
+            fd.as_raw_fd(),
+            messages.as_mut_ptr().cast(),
+            RECEIVES as u32,
+            libc::MSG_DONTWAIT,
+            ptr::null_mut(),
+        )
+    };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    for (message, arrival) in messages.iter().zip(&mut inbox.arrivals).take(count) {
+        // SAFETY: written above, every one.
+        let message = unsafe { message.assume_init_ref() };
+        take(arrival, message);
+    }
+    Ok(count)
+}
+
+fn take(arrival: &mut Arrival, message: &libc::mmsghdr) {
+    let header = &message.msg_hdr;
+    arrival.len = message.msg_len as usize;
+    arrival.told_len = header.msg_controllen;
+    let cut = libc::MSG_TRUNC | libc::MSG_CTRUNC;
+    arrival.truncated = header.msg_flags & cut != 0;
+}

@@ -1,0 +1,349 @@
+//! Packets on their way out, gathered into trains: a train's datagrams are equally long and go to
+//! one flow; only its last may be shorter.
+//!
+//! Trains leave in the order in which they were opened. What must keep its order within a flow
+//! goes only to the flow's first open train, which is younger than every other train that an
+//! ordered packet of the flow lies in. Datagrams may go to the second too, so that replies of two
+//! lengths make two trains rather than many.
+
+use std::{collections::VecDeque, io, time::Duration};
+
+use arrayvec::ArrayVec;
+use herdwick_roce::{
+    FlowId, Wire,
+    icrc::{self, Route},
+};
+
+use crate::{
+    capture::Capture,
+    socket::{Destination, Outgoing, SEGMENTS_MAX, SENDS, Sent, Socket},
+};
+
+/// Bytes of a train, at most. Sixty-four packets that carry a line take six thousand.
+const TRAIN_BYTES: usize = 16 << 10;
+/// Trains that are open or wait for the socket. A worker's batch of replies may go to as many
+/// clients, each in two lengths.
+const TRAINS: usize = 96;
+
+/// How packets of a flow leave.
+#[derive(Debug)]
+pub(crate) struct Track {
+    to: Destination,
+    /// What the ICRC covers of the IP and UDP headers.
+    route: Route,
+    /// Which socket sends them.
+    socket: usize,
+    /// Datagrams of one train, at most.
+    segments: usize,
+    flow: FlowId,
+    /// Trains that take more.
+    open: [Option<usize>; 2],
+}
+
+impl Track {
+    /// Along `route` to the peer that the kernel knows as `to`, from socket number `socket`; a peer
+    /// that is not known to take trains gets its packets one by one.
+    pub(crate) fn new(
+        flow: FlowId,
+        socket: usize,
+        route: Route,
+        to: Destination,
+        trains: bool,
+    ) -> Self {
+        Self {
+            to,
+            route,
+            socket,
+            segments: if trains { SEGMENTS_MAX } else { 1 },
+            flow,
+            open: [None; 2],
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Train {
+    bytes: Box<[u8]>,
+    len: usize,
+    segment: usize,
+    count: usize,
+    flow: usize,
+}
+
+impl Train {
+    fn takes(&self, len: usize, segments: usize) -> bool {
+        let whole = self.len == self.count * self.segment;
+        whole && self.count < segments && self.len + len <= self.bytes.len()
+    }
+
+    fn put(&mut self, len: usize) -> &mut [u8] {
+        let at = self.len;
+        self.len += len;
+        self.count += 1;
+        &mut self.bytes[at..self.len]
+    }
+
+    fn packets(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.bytes[..self.len].chunks_mut(self.segment)
+    }
+}
+
+/// What could not leave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Losses {
+    /// Packets that the kernel refused: no route, a firewall, longer than the path allows.
+    pub(crate) refused: u64,
+}
+
+/// The sending half of a port.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    sockets: Vec<Socket>,
+    /// By flow.
+    tracks: Vec<Option<Track>>,
+    pool: Box<[Train]>,
+    free: ArrayVec<usize, TRAINS>,
+    /// Trains with something in them, oldest first.
+    queue: VecDeque<usize>,
+    pub(crate) losses: Losses,
+    capture: Option<Capture>,
+    /// The time of the pass, for the capture.
+    pub(crate) now: Duration,
+}
+
+impl Outbox {
+    /// Sends from `socket`, and from others that [`Outbox::add_socket`] brings.
+    pub(crate) fn new(socket: Socket, capture: Option<Capture>) -> Self {
+        let train = |_| Train {
+            bytes: vec![0; TRAIN_BYTES].into(),
+            len: 0,
+            segment: 0,
+            count: 0,
+            flow: 0,
+        };
+        Self {
+            sockets: vec![socket],
+            tracks: Vec::new(),
+            pool: (0..TRAINS).map(train).collect(),
+            free: (0..TRAINS).collect(),
+            queue: VecDeque::with_capacity(TRAINS),
+            losses: Losses::default(),
+            capture,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// The socket that also receives.
+    pub(crate) fn main(&self) -> &Socket {
+        &self.sockets[0]
+    }
+
+    /// How many sockets there are to send from.
+    pub(crate) fn sockets(&self) -> &[Socket] {
+        &self.sockets
+    }
+
+    pub(crate) fn add_socket(&mut self, socket: Socket) {
+        self.sockets.push(socket);
+    }
+
+    /// Lays the track of a flow, unless it lies.
+    pub(crate) fn lay(&mut self, track: Track) {
+        let index = track.flow.index();
+        if self.tracks.len() <= index {
+            self.tracks.resize_with(index + 1, || None);
+        }
+        self.tracks[index].get_or_insert(track);
+    }
+
+    /// Forgets the tracks of flows that `stays` does not name, once what waits on them has left.
+    pub(crate) fn retain(&mut self, stays: impl Fn(FlowId) -> bool) {
+        self.flush();
+        for index in 0..self.tracks.len() {
+            let track = self.tracks[index].as_ref();
+            if track.is_some_and(|track| !stays(track.flow)) {
+                self.lift(index);
+            }
+        }
+    }
+
+    /// Forgets a track, and what could not leave on it.
+    fn lift(&mut self, flow: usize) {
+        let (pool, free) = (&mut self.pool, &mut self.free);
+        self.queue.retain(|train| {
+            let stays = pool[*train].flow != flow;
+            if !stays {
+                free.push(*train);
+            }
+            stays
+        });
+        self.tracks[flow] = None;
+    }
+
+    /// Hands all trains to the kernel; `false` when it takes no more for now.
+    pub(crate) fn flush(&mut self) -> bool {
+        while let Some(first) = self.queue.front() {
+            let socket = self.socket_of(*first);
+            let run = self.seal_run(socket);
+            match self.send_run(socket, run) {
+                Sent::All(count) => {
+                    self.note_sent(count);
+                    (0..count).for_each(|_| self.release());
+                }
+                Sent::Full => return false,
+                Sent::Refused(error) => self.refused(socket, &error),
+            }
+        }
+        true
+    }
+
+    /// Has the capture, if there is one, show a packet.
+    #[inline]
+    pub(crate) fn note(&mut self, route: &Route, id: u16, packet: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            capture.packet(self.now, route, id, packet);
+        }
+    }
+
+    /// Has it show the oldest trains.
+    fn note_sent(&mut self, trains: usize) {
+        let Some(capture) = &mut self.capture else {
+            return;
+        };
+        for train in self.queue.iter().take(trains) {
+            let train = &mut self.pool[*train];
+            if let Some(track) = &self.tracks[train.flow] {
+                for (id, packet) in (0..).zip(train.packets()) {
+                    capture.packet(self.now, &track.route, id, packet);
+                }
+            }
+        }
+        capture.flush();
+    }
+
+    fn socket_of(&self, train: usize) -> usize {
+        let track = self.tracks[self.pool[train].flow].as_ref();
+        track.map_or(0, |track| track.socket)
+    }
+
+    /// Seals the oldest trains that leave by `socket`; returns how many.
+    fn seal_run(&mut self, socket: usize) -> usize {
+        let same = |train: &&usize| self.socket_of(**train) == socket;
+        let run = self.queue.iter().take(SENDS).take_while(same).count();
+        for train in self.queue.iter().take(run) {
+            let train = &mut self.pool[*train];
+            let Some(track) = &self.tracks[train.flow] else {
+                continue;
+            };
+            for (id, packet) in (0..).zip(train.packets()) {
+                icrc::seal(packet, &track.route, id);
+            }
+        }
+        run
+    }
+
+    fn send_run(&self, socket: usize, run: usize) -> Sent {
+        let mut trains = ArrayVec::<Outgoing<'_>, SENDS>::new();
+        for train in self.queue.iter().take(run) {
+            let train = &self.pool[*train];
+            let Some(track) = &self.tracks[train.flow] else {
+                continue;
+            };
+            trains.push(Outgoing {
+                to: &track.to,
+                bytes: &train.bytes[..train.len],
+                segment: train.segment,
+            });
+        }
+        self.sockets[socket].send(&trains)
+    }
+
+    /// The kernel does not take the oldest train. Without segmentation here, its packets go one by
+    /// one, now and from now on; otherwise they are lost, as packets may be.
+    fn refused(&mut self, socket: usize, error: &io::Error) {
+        let train = self.queue[0];
+        let train = &mut self.pool[train];
+        let unsegmented = matches!(
+            error.raw_os_error(),
+            Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT)
+        );
+        let Some(track) = self.tracks[train.flow].as_mut() else {
+            return self.release();
+        };
+        if unsegmented && train.count > 1 {
+            track.segments = 1;
+            for packet in train.bytes[..train.len].chunks_mut(train.segment) {
+                icrc::seal(packet, &track.route, 0);
+                let alone = Outgoing {
+                    to: &track.to,
+                    segment: packet.len(),
+                    bytes: packet,
+                };
+                let sent = self.sockets[socket].send(&[alone]);
+                self.losses.refused += u64::from(!matches!(sent, Sent::All(1)));
+            }
+        } else {
+            self.losses.refused += train.count as u64;
+        }
+        self.release();
+    }
+
+    /// The oldest train is free again.
+    fn release(&mut self) {
+        let Some(index) = self.queue.pop_front() else {
+            return;
+        };
+        let flow = self.pool[index].flow;
+        if let Some(track) = &mut self.tracks[flow] {
+            for open in &mut track.open {
+                *open = open.filter(|train| *train != index);
+            }
+        }
+        self.free.push(index);
+    }
+
+    /// The train that takes a packet, or `None` when all are full of what has not left.
+    fn train_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
+        let track = self.tracks.get(flow)?.as_ref()?;
+        let [first, second] = track.open;
+        let same = |train: Option<usize>| {
+            let train = train.filter(|train| self.pool[*train].segment == len)?;
+            self.pool[train].takes(len, track.segments).then_some(train)
+        };
+        if let Some(train) = same(first) {
+            return Some(train);
+        }
+        if ordered {
+            let shorter = first.filter(|train| {
+                let train = &self.pool[*train];
+                train.segment > len && train.takes(len, track.segments)
+            });
+            if shorter.is_some() {
+                return shorter;
+            }
+        } else if let Some(train) = same(second) {
+            return Some(train);
+        }
+        let beside = !ordered && first.is_some_and(|train| self.pool[train].segment != len);
+        self.open(flow, usize::from(beside), len)
+    }
+
+    fn open(&mut self, flow: usize, slot: usize, len: usize) -> Option<usize> {
+        if self.free.is_empty() {
+            self.flush();
+        }
+        let index = self.free.pop()?;
+        let train = &mut self.pool[index];
+        (train.len, train.count, train.segment, train.flow) = (0, 0, len, flow);
+        self.tracks[flow].as_mut()?.open[slot] = Some(index);
+        self.queue.push_back(index);
+        Some(index)
+    }
+}
+
+impl Wire for Outbox {
+    fn packet(&mut self, flow: FlowId, len: usize, ordered: bool) -> Option<&mut [u8]> {
+        let train = self.train_for(flow.index(), len, ordered)?;
+        Some(self.pool[train].put(len))
+    }
+}

@@ -1,0 +1,41 @@
+use herdwick_conformance::{Fixture, LocalParty, Party};
+use herdwick_fabric::{Capabilities, Device, PortLimits};
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+
+/// Two devices of this process, each on a loopback port of its own.
+struct Loopback(&'static str);
+
+impl Fixture for Loopback {
+    fn pair(&self) -> [Box<dyn Party>; 2] {
+        [(); 2].map(|()| {
+            let address = self.0.parse().expect("an address");
+            let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
+            let mut port = device.open_port(&LIMITS).expect("a port");
+            let pd = device.create_pd(&mut port).expect("a domain");
+            // Socket buffers of megabytes do not fill while both sides are looked at in turn.
+            let claims = Capabilities {
+                lossless: true,
+                ..device.capabilities().clone()
+            };
+            Box::new(LocalParty::new(device, port, pd).claiming(claims)) as Box<dyn Party>
+        })
+    }
+}
+
+const LIMITS: PortLimits = PortLimits {
+    pds: 64,
+    qps: 512,
+    cqs: 16,
+    regions: 512,
+    addresses: 512,
+};
+
+mod over_ipv4 {
+    use super::*;
+    herdwick_conformance::conformance!(Loopback("127.0.0.1:0"));
+}
+
+mod over_ipv6 {
+    use super::*;
+    herdwick_conformance::conformance!(Loopback("[::1]:0"));
+}

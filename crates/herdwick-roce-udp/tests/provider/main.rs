@@ -1,0 +1,4 @@
+//! What every provider shows, over loopback sockets.
+
+mod conformance;
+mod shards;

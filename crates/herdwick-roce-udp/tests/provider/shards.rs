@@ -1,0 +1,107 @@
+//! A port that several sockets share.
+
+use std::time::Duration;
+
+use herdwick_fabric::{
+    Access, Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, RegionSpec, Scope,
+    SendOp, SendWr, Transport,
+};
+use herdwick_mem::Words;
+use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
+
+/// Looks at a port before what has not come does not come.
+const PATIENCE: usize = 1_000_000;
+
+fn device(shards: usize) -> RoceDevice {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let options = RoceOptions {
+        shards,
+        ..RoceOptions::new(address)
+    };
+    RoceDevice::bind(options).expect("a port")
+}
+
+#[test]
+fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
+    let server = device(3);
+    let mut workers = [(); 3].map(|()| server.open_port(&PortLimits::default()).expect("a port"));
+    let client = device(1);
+    let mut port = client.open_port(&PortLimits::default()).expect("a port");
+    for (worker, theirs) in (1..).zip(&mut workers) {
+        let word = write_across((&client, &mut port), (&server, theirs), worker);
+        assert_eq!(word, worker);
+    }
+    for theirs in &workers {
+        let strays = theirs.drops();
+        let strays = strays
+            .iter()
+            .find(|(name, _)| *name == "roce_strays_forwarded");
+        assert_eq!(strays.map(|(_, count)| *count), Some(0));
+    }
+}
+
+/// WRITEs `value` from one port to the other; what arrived.
+fn write_across(
+    (client, port): (&RoceDevice, &mut RocePort),
+    (server, theirs): (&RoceDevice, &mut RocePort),
+    value: u64,
+) -> u64 {
+    let pds = [
+        client.create_pd(port).expect("a domain"),
+        server.create_pd(theirs).expect("a domain"),
+    ];
+    let cq = CqSpec { depth: 8 };
+    let cqs = [
+        client.create_cq(port, &cq).expect("a queue"),
+        server.create_cq(theirs, &cq).expect("a queue"),
+    ];
+    let spec = |side: usize| QpSpec {
+        pd: pds[side],
+        transport: Transport::Uc,
+        send_cq: cqs[side],
+        recv_cq: cqs[side],
+        send_depth: 4,
+        recv_depth: 0,
+    };
+    let ours = client.create_qp(port, &spec(0)).expect("a queue pair");
+    let peer = server.create_qp(theirs, &spec(1)).expect("a queue pair");
+    let ends = [
+        client.endpoint(port, ours).expect("an endpoint"),
+        server.endpoint(theirs, peer).expect("an endpoint"),
+    ];
+    client.connect(port, ours, &ends[1]).expect("a connection");
+    server
+        .connect(theirs, peer, &ends[0])
+        .expect("a connection");
+    let region = RegionSpec {
+        len: 64,
+        access: Access::WRITE,
+        scope: Scope::Qp(peer),
+    };
+    let region = server
+        .allocate_region(theirs, pds[1], &region)
+        .expect("memory");
+    let words = [value];
+    let op = SendOp::Write {
+        payload: Payload::Words(&words),
+        to: server.remote(theirs, region).expect("ours"),
+        imm: None,
+    };
+    let write = SendWr {
+        wr_id: 1,
+        op,
+        signaled: true,
+        solicited: false,
+    };
+    port.post_send(ours, &[write]).expect("room");
+    port.progress(Duration::ZERO);
+    assert_eq!(port.poll(cqs[0], &mut [Completion::BLANK; 4]), 1);
+    for _ in 0..PATIENCE {
+        theirs.progress(Duration::ZERO);
+        let word = theirs.region(region).expect("ours").load(0);
+        if word != 0 {
+            return word;
+        }
+    }
+    panic!("nothing arrived: {:?}", theirs.drops());
+}
