@@ -6,13 +6,15 @@ mod timers;
 
 use std::{fmt, time::Duration};
 
-use herdwick_fabric::{Completion, CqId, Port, PostError, QpId, RegionId, Remote};
+use herdwick_fabric::{AddressHandle, Completion, CqId, Port, PostError, QpId, RegionId, Remote};
 use herdwick_mica::Request;
 
 use crate::{
     ClientCounters,
     server::REPLY_BYTES_MIN,
-    wire::{Epoch, ReplyHead, ReplyStatus, Sequence, Unencodable, WORKERS_MAX, Window, imm},
+    wire::{
+        Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Sequence, Unencodable, WORKERS_MAX, Window, imm,
+    },
 };
 use lane::Lane;
 
@@ -26,11 +28,13 @@ pub struct ClientOptions {
     pub window: Window,
     /// RECVs posted at each lane beyond its window: the retries that may be on their way at once.
     pub recv_slack: usize,
-    /// Bytes of the longest reply, as the hello told the server.
+    /// Bytes of each RECV's buffer, as the hello told the server: its longest reply.
     pub reply_bytes_max: usize,
-    /// Bytes that the provider puts before a reply in its buffer: its `datagram_header_bytes`.
+    /// Bytes in front of a reply in a RECV's buffer: the provider's `datagram_header_bytes`.
     pub reply_header_bytes: usize,
-    /// Where the lanes' WRITEs complete and nothing else does.
+    /// Most bytes of a request, its line included: what one datagram holds, where they are sent.
+    pub request_bytes_max: usize,
+    /// Where the lanes' WRITEs and SENDs complete and nothing else does.
     pub request_cq: CqId,
     /// Where the lanes' RECVs complete and nothing else does.
     pub reply_cq: CqId,
@@ -45,33 +49,46 @@ pub struct ClientOptions {
     pub deadline: Duration,
 }
 
-impl ClientOptions {
-    /// Bytes of each RECV's buffer: a header and the longest reply, in whole words.
-    #[must_use]
-    pub fn reply_buffer_bytes(&self) -> usize {
-        (self.reply_header_bytes + self.reply_bytes_max).next_multiple_of(8)
-    }
-}
-
 /// The way to one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerLane {
     /// The lease's epoch at that worker.
     pub epoch: Epoch,
-    /// The UC queue pair that lines leave by, with a send queue of at least
+    /// The queue pair that lines leave by, with a send queue of at least
     /// [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
     pub requests: QpId,
     /// The UD queue pair that replies arrive at: window + slack RECVs fit it.
     pub replies: QpId,
-    /// Where the slots' lines are.
-    pub lines: Remote,
-    /// Where their overflow areas are.
-    pub overflow: Remote,
+    /// Where they go.
+    pub to: Destination,
     /// Local memory for replies too large for a completion: (window + slack) x
-    /// [`ClientOptions::reply_buffer_bytes`].
+    /// [`ClientOptions::recv_bytes`].
     pub receive: RegionId,
-    /// Local memory from which overflowing bodies are sent: [`Window::overflow_bytes`].
+    /// Local memory from which overflowing bodies are sent: [`Window::stage_bytes`].
     pub stage: RegionId,
+}
+
+/// Where the requests of a lane go.
+#[derive(Clone, Copy, Debug)]
+pub enum Destination {
+    /// Into the slots' memory, over a connected queue pair.
+    Slots {
+        /// Where the lines are.
+        lines: Remote,
+        /// Where the overflow areas are.
+        overflow: Remote,
+    },
+    /// To the worker's queue pair for this client, as datagrams: the line, then what overflows.
+    Mailbox(AddressHandle),
+}
+
+impl ClientOptions {
+    /// Bytes of one RECV's buffer.
+    #[must_use]
+    pub const fn reply_buffer_bytes(&self) -> usize {
+        let reply = self.reply_bytes_max.next_multiple_of(8);
+        (self.reply_header_bytes + reply).next_multiple_of(8)
+    }
 }
 
 /// The client half of HERD: one window of slots at each worker.
@@ -205,7 +222,7 @@ impl ClientSide {
         Ok(Ticket::new(worker, sequence))
     }
 
-    /// Writes the lines of everything submitted: one postlist a worker, where they fit one. What
+    /// Writes, or sends, the lines of everything submitted: one postlist a worker, where they fit one. What
     /// the port does not take now waits for the next call.
     #[inline]
     pub fn flush<P: Port>(&mut self, port: &mut P, now: Duration) {
@@ -256,10 +273,11 @@ impl ClientSide {
         self.lanes.iter().map(Lane::in_flight).sum()
     }
 
-    /// Whether some slot was lost for good: its worker does not answer, and a new lease is due.
+    /// Whether a new lease is due: some slot was lost for good, for its worker does not answer, or
+    /// a queue pair has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.counters.slots_lost > 0
+        self.counters.slots_lost + self.counters.posts_failed > 0
     }
 
     /// How many workers there are.
@@ -288,6 +306,7 @@ fn check(options: &ClientOptions, workers: usize) -> Result<(), ClientSetupError
     let least = [
         ("recv_slack", options.recv_slack, 1),
         ("reply_bytes_max", options.reply_bytes_max, REPLY_BYTES_MIN),
+        ("request_bytes_max", options.request_bytes_max, LINE_BYTES),
         ("postlist_max", options.postlist_max, 2),
     ];
     match least.into_iter().find(|(_, value, least)| value < least) {

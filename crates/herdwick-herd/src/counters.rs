@@ -24,6 +24,8 @@ counters! {
     ServerCounters {
         /// Requests taken from lines: executed, refused or answered from memory.
         requests,
+        /// Datagrams among which they came, where clients send and do not write.
+        datagrams,
         /// Passes that found at least one request: `requests / batches` is the mean batch.
         batches,
         /// Retries of mutations, answered from memory.
@@ -40,6 +42,12 @@ counters! {
         out_of_window,
         /// Overflowing bodies that do not match their checksum: dropped, for a retry to mend.
         torn_overflow,
+        /// Datagrams that are no line, or more than one: dropped.
+        malformed_datagrams,
+        /// Datagrams from another queue pair than their client's: dropped.
+        foreign_datagrams,
+        /// RECVs that the port did not take back: each may cost a request.
+        recvs_short,
         /// Requests for another worker's keys: refused.
         wrong_partition,
         /// Refused: unknown operation.
@@ -96,7 +104,9 @@ counters! {
         failed_completions,
         /// RECVs that the port did not take back: each may cost a reply.
         recvs_short,
-        /// Postlists of WRITEs that the port did not take at once; they were posted later.
+        /// Postlists of requests that the port will never take: the connection has failed.
+        posts_failed,
+        /// Postlists of requests that the port did not take at once; they were posted later.
         writes_held,
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The round trip of the HERD paper (SIGCOMM'14) with the batches of the ATC'16 guidelines. A
 //! client WRITEs a request line into its window of slots at the worker that owns the key; the
-//! worker finds it by polling, executes a batch, and answers with UD SENDs.
+//! worker finds it by polling, executes a batch, and answers with UD SENDs. Where connections are
+//! wrong or scarce, the client SENDs the line instead ([`RequestPath`]).
 //!
 //! [`wire`] is what travels. [`ServerSide`] and [`ClientSide`] are state machines over a
 //! [`herdwick_fabric::Port`]: they read no clock, allocate nothing after set-up, and name no
@@ -16,19 +17,22 @@ mod client;
 mod counters;
 mod echo;
 pub mod hello;
+mod path;
 mod server;
 mod setup;
 mod signals;
 pub mod wire;
 
 pub use client::{
-    Answer, ClientOptions, ClientSetupError, ClientSide, Outcome, Refused, Ticket, WorkerLane,
+    Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused, Ticket,
+    WorkerLane,
 };
 pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
+pub use path::{RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Chunk, ClientId, REPLY_BYTES_MIN, ServerOptions, ServerOptionsError,
-    ServerSide,
+    AttachError, BATCH, Chunk, ClientId, Mailbox, REPLY_BYTES_MIN, ServerOptions,
+    ServerOptionsError, ServerSide,
 };
 pub use setup::{
     Admitted, Berth, ClientEnd, ClientRig, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,

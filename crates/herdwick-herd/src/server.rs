@@ -3,15 +3,16 @@
 mod batch;
 mod chunk;
 mod gather;
+mod mail;
 mod replies;
 mod roster;
 
-pub use chunk::Chunk;
+pub use chunk::{Chunk, Mailbox};
 
 use std::fmt;
 
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, CqId, Port, QpId, RegionId, Status};
+use herdwick_fabric::{Completion, CqId, Port, PostError, QpId, RegionId, Status};
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute};
 
@@ -19,6 +20,7 @@ use crate::{ServerCounters, signals::Signals, wire::WORKERS_MAX};
 pub use batch::BATCH;
 use batch::Batch;
 use chunk::Attached;
+use mail::OpenMailbox;
 pub use replies::REPLY_BYTES_MIN;
 use replies::Replies;
 use roster::Roster;
@@ -35,6 +37,10 @@ pub struct ServerOptions {
     pub replies: QpId,
     /// The completion queue of its sends; nothing else completes there.
     pub reply_cq: CqId,
+    /// Where clients' datagrams complete, and connections that end.
+    pub request_cq: CqId,
+    /// Bytes in front of a datagram in its buffer: the provider's `datagram_header_bytes`.
+    pub request_header_bytes: usize,
     /// Most bytes of a reply, head included: no more than the provider's `datagram_bytes_max`.
     pub reply_bytes_max: usize,
     /// Local memory for replies too large for a completion, in the domain of `replies`:
@@ -57,6 +63,8 @@ pub struct ServerSide {
     options: ServerOptions,
     roster: Roster,
     batch: Batch,
+    /// Datagrams taken in one poll.
+    mail: Box<[Completion; BATCH]>,
     signals: Signals,
     counters: ServerCounters,
 }
@@ -116,6 +124,9 @@ pub enum AttachError {
         /// What it needs.
         needed: usize,
     },
+    /// The port does not take the RECVs of its mailbox, or there is no memory for them.
+    #[error("posting a client's RECVs: {0}")]
+    Recvs(#[from] PostError),
 }
 
 impl ServerOptions {
@@ -154,6 +165,7 @@ impl ServerSide {
             worker,
             roster: Roster::new(options.clients_max),
             batch: Batch::new(replies),
+            mail: Box::new([Completion::BLANK; BATCH]),
             signals: Signals::default(),
             counters: ServerCounters::default(),
             options,
@@ -164,7 +176,11 @@ impl ServerSide {
     ///
     /// # Errors
     /// [`AttachError`].
-    pub fn attach(&mut self, mut client: Chunk) -> Result<ClientId, AttachError> {
+    pub fn attach<P: Port>(
+        &mut self,
+        port: &mut P,
+        mut client: Chunk,
+    ) -> Result<ClientId, AttachError> {
         let areas = [
             ("request lines", &client.lines, client.window.line_bytes()),
             (
@@ -182,9 +198,31 @@ impl ServerSide {
         client.reply_bytes_max = client
             .reply_bytes_max
             .clamp(REPLY_BYTES_MIN, self.options.reply_bytes_max);
-        self.roster
-            .insert(Attached::new(client))
-            .ok_or(AttachError::Full(self.options.clients_max))
+        let mailbox = client.mailbox.clone();
+        let id = self.roster.insert(Attached::new(client));
+        let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
+        if let Some(mailbox) = mailbox {
+            self.open_mailbox(port, id, mailbox)?;
+        }
+        Ok(id)
+    }
+
+    fn open_mailbox<P: Port>(
+        &mut self,
+        port: &mut P,
+        id: ClientId,
+        mailbox: Mailbox,
+    ) -> Result<(), AttachError> {
+        let header = self.options.request_header_bytes;
+        let open = OpenMailbox::open(port, mailbox, header, id.index);
+        if open.is_err() {
+            self.roster.remove(id);
+        }
+        let open = open?;
+        if let Some(client) = self.roster.client(id.index) {
+            client.mailbox = Some(open);
+        }
+        Ok(())
     }
 
     /// Takes a client out of service and gives its memory back; `None` if it was not in service.
@@ -196,7 +234,7 @@ impl ServerSide {
     /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their
     /// replies as one postlist. Returns how many there were.
     pub fn pass<P: Port, E: Execute>(&mut self, port: &mut P, clock: Clock, exec: &mut E) -> usize {
-        self.gather();
+        self.gather(port);
         let requests = self.batch.len();
         if requests == 0 {
             return 0;
@@ -211,7 +249,7 @@ impl ServerSide {
     }
 
     /// Whether any slot of any client holds something that no pass has looked at. Costs a line a
-    /// slot: for the last look before sleeping.
+    /// slot: for the last look before sleeping. Datagrams wait in their completion queue instead.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.roster.iter().any(Attached::has_news)

@@ -120,6 +120,9 @@ pub const OVERFLOW_HEAD_BYTES: usize = OVERFLOW_LEN.bytes + OVERFLOW_CRC.bytes;
 /// Bytes of overflow area that each slot has: the client's largest request.
 pub const OVERFLOW_BYTES: usize = 1024;
 
+/// Most bytes of a request, its line included.
+pub const REQUEST_BYTES_MAX: usize = LINE_BYTES + OVERFLOW_BYTES;
+
 /// Outcome of the request.
 pub const STATUS: Field = Field::new("status", 0, 1, "status code");
 /// Bits of a reply.
@@ -198,7 +201,7 @@ const _: () = {
     assert!(tiles(&IMM_FIELDS, 0, 4));
     assert!(CONTROL_OFFSET + WORD == LINE_BYTES);
     assert!(BODY_BYTES_MAX < 1 << 6);
-    assert!(OVERFLOW_BYTES.is_multiple_of(WORD));
+    assert!(OVERFLOW_BYTES.is_multiple_of(LINE_BYTES));
     // The largest head, a key and some value: an overflowing request is worth its own area.
     assert!(OVERFLOW_BYTES > 16 + herdwick_mica::KEY_BYTES_MAX + 500);
 };
@@ -245,5 +248,11 @@ impl Window {
     #[must_use]
     pub const fn overflow_bytes(self) -> usize {
         self.slots() * OVERFLOW_BYTES
+    }
+
+    /// Bytes of a client's memory from which requests that overflow leave.
+    #[must_use]
+    pub const fn stage_bytes(self) -> usize {
+        self.slots() * REQUEST_BYTES_MAX
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use herdwick_fabric::Device;
 use herdwick_herd::{
-    Echo, ServerEnd, ServerTerms,
+    Echo, RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
@@ -149,7 +149,7 @@ impl Host {
     fn admit(&mut self, window: Window) -> Result<End, RigError> {
         let Self { device, end } = self;
         let pd = device.create_pd(&mut end.port)?;
-        let berth = end.furnish(device, pd, window)?;
+        let berth = end.furnish(device, pd, RequestPath::UcWrite, window)?;
         let PdTicket { blob, fds } = device.ticket(&mut end.port, pd)?;
         let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
         let mut guest = Guest::new(window, epoch(), 1)?;

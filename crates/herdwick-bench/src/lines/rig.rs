@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::ControlError;
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientSide, ClientTerms, Outcome, Refused, SetupError,
+    ClientEnd, ClientRig, ClientSide, ClientTerms, Outcome, Refused, RequestPath, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -75,6 +75,7 @@ impl Guest {
     pub(crate) fn new(window: Window, epoch: Epoch, workers: usize) -> Result<Self, RigError> {
         let device = ShmDevice::guest();
         let terms = ClientTerms {
+            path: RequestPath::UcWrite,
             window,
             epoch,
             reply_bytes_max: REPLY_BYTES_MAX,

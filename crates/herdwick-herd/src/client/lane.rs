@@ -1,15 +1,15 @@
 use arrayvec::ArrayVec;
 use herdwick_fabric::{
-    Local, Payload, Port, PostError, QpId, RecvWr, RegionId, Remote, SendOp, SendWr,
+    AddressHandle, Local, Payload, Port, PostError, QpId, RecvWr, RegionId, Remote, SendOp, SendWr,
 };
 use herdwick_mem::Span;
 use herdwick_mica::{Op, Request};
 
-use super::{ClientOptions, ClientSetupError, Outcome, Refused, WorkerLane, nanos};
+use super::{ClientOptions, ClientSetupError, Destination, Outcome, Refused, WorkerLane, nanos};
 use crate::{
     ClientCounters,
     signals::Signals,
-    wire::{LINE_BYTES, Line, OVERFLOW_BYTES, Sequence, Stamp, encode},
+    wire::{LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, encode},
 };
 
 /// Most work requests in one postlist of ours.
@@ -21,10 +21,10 @@ pub(super) struct Lane {
     pub(super) slots: Box<[Slot]>,
     /// What each slot's line holds, for retries.
     pub(super) lines: Box<[Line]>,
-    /// Where overflowing bodies are sent from, an area a slot.
+    /// Where overflowing bodies are sent from, an area a slot: room for the line, then the body.
     stage: Span,
-    /// Where they are put together.
-    overflow: Box<[u8; OVERFLOW_BYTES]>,
+    /// Where they are put together: as many bytes as a request may have there.
+    overflow: Box<[u8]>,
     /// Where the search for a free slot begins.
     next: usize,
     pub(super) in_flight: usize,
@@ -36,11 +36,17 @@ pub(super) struct Lane {
     pub(super) receive: Span,
     /// RECVs consumed, to be posted again.
     pub(super) consumed: Vec<RecvWr>,
-    /// Words of each RECV's buffer.
-    recv_words: usize,
-    /// Bytes before the reply in it.
-    header: usize,
+    pub(super) recv: RecvShape,
     pub(super) signals: Signals,
+}
+
+/// A RECV's buffer.
+#[derive(Clone, Copy)]
+pub(super) struct RecvShape {
+    /// Bytes in front of the reply.
+    pub(super) header: usize,
+    /// Bytes of it all, in whole words.
+    pub(super) bytes: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -79,17 +85,16 @@ impl Lane {
         spec: WorkerLane,
     ) -> Result<Self, ClientSetupError> {
         let window = options.window.slots();
-        let recv_words = options.reply_buffer_bytes() / 8;
+        let recv = RecvShape {
+            header: options.reply_header_bytes,
+            bytes: options.reply_buffer_bytes(),
+        };
         let recvs = window + options.recv_slack;
-        let needed = recvs * recv_words * 8;
+        let needed = recvs * recv.bytes;
         let receive = memory(port, worker, "receive", spec.receive, needed)?;
-        let stage = memory(
-            port,
-            worker,
-            "stage",
-            spec.stage,
-            options.window.overflow_bytes(),
-        )?;
+        let needed = options.window.stage_bytes();
+        let stage = memory(port, worker, "stage", spec.stage, needed)?;
+        let overflow_max = (options.request_bytes_max - LINE_BYTES).min(OVERFLOW_BYTES);
         let slots = (0..window).map(|slot| Slot {
             token: 0,
             retry_at: 0,
@@ -104,7 +109,7 @@ impl Lane {
             slots: slots.collect(),
             lines: vec![Line::default(); window].into(),
             stage,
-            overflow: Box::new([0; OVERFLOW_BYTES]),
+            overflow: vec![0; overflow_max].into(),
             signals: Signals::default(),
             next: 0,
             in_flight: 0,
@@ -112,12 +117,11 @@ impl Lane {
             retries_left: options.recv_slack,
             receive,
             consumed: Vec::with_capacity(recvs),
-            recv_words,
-            header: options.reply_header_bytes,
+            recv,
             spec,
         };
         lane.consumed
-            .extend((0..recvs).map(|i| lane_recv(&lane.spec, i, recv_words)));
+            .extend((0..recvs).map(|i| recv.wr(&lane.spec, i)));
         lane.post_recvs(port)?;
         Ok(lane)
     }
@@ -136,8 +140,7 @@ impl Lane {
     pub(super) fn recv_consumed(&mut self, index: u64) {
         let count = self.consumed.capacity() as u64;
         if index < count && self.consumed.len() < self.consumed.capacity() {
-            self.consumed
-                .push(lane_recv(&self.spec, index as usize, self.recv_words));
+            self.consumed.push(self.recv.wr(&self.spec, index as usize));
         }
     }
 
@@ -160,7 +163,7 @@ impl Lane {
         let body = &mut self.overflow[..];
         let overflow_len = encode(request, stamp, &mut self.lines[index], body)?;
         if overflow_len > 0 {
-            let at = index * OVERFLOW_BYTES;
+            let at = index * REQUEST_BYTES_MAX + LINE_BYTES;
             self.stage.write_bytes(at, &body[..overflow_len]);
         }
         slot.token = token;
@@ -213,16 +216,23 @@ impl Lane {
         while sent < self.pending.len() {
             let (taken, posted) = self.post(port, sent, limit);
             self.stamp(sent..sent + taken, now, options, posted.is_ok());
-            if posted.is_err() {
-                counters.writes_held += 1;
-                break;
+            match posted {
+                Ok(()) => sent += taken,
+                Err(error) => {
+                    let counter = match error {
+                        PostError::Full => &mut counters.writes_held,
+                        _ => &mut counters.posts_failed,
+                    };
+                    *counter += 1;
+                    break;
+                }
             }
-            sent += taken;
         }
         self.pending.drain(..sent);
     }
 
-    /// Posts pending lines from the `first` on, at most `limit` WRITEs; how many lines it took.
+    /// Posts pending lines from the `first` on, at most `limit` work requests; how many lines it
+    /// took.
     #[inline]
     fn post<P: Port>(
         &mut self,
@@ -242,17 +252,17 @@ impl Lane {
             if slot.state == State::Free {
                 continue;
             }
-            if slot.overflow_len > 0 {
-                let body = Local {
-                    region: self.spec.stage,
-                    offset: index * OVERFLOW_BYTES,
-                    len: slot.overflow_len.into(),
-                };
-                let at = self.spec.overflow.offset(body.offset as u64);
-                postlist.push(write(Payload::Region(body), at));
+            match self.spec.to {
+                Destination::Slots { lines, overflow } => {
+                    if slot.overflow_len > 0 {
+                        let at = overflow.offset((index * OVERFLOW_BYTES) as u64);
+                        postlist.push(write(self.staged_body(index), at));
+                    }
+                    let at = lines.offset((index * LINE_BYTES) as u64);
+                    postlist.push(write(Payload::Words(self.lines[index].words()), at));
+                }
+                Destination::Mailbox(to) => postlist.push(send(self.datagram(index), to)),
             }
-            let at = self.spec.lines.offset((index * LINE_BYTES) as u64);
-            postlist.push(write(Payload::Words(self.lines[index].words()), at));
         }
         let count = postlist.len();
         let Some(last) = postlist.last_mut() else {
@@ -261,10 +271,36 @@ impl Lane {
         let signaled = self.signals.due(count);
         last.signaled = signaled;
         let posted = port.post_send(self.spec.requests, &postlist);
+        drop(postlist);
         if posted.is_ok() {
             self.signals.posted(count, signaled);
         }
         (taken, posted)
+    }
+
+    /// The overflowing body of the slot at `index`.
+    fn staged_body(&self, index: usize) -> Payload<'_> {
+        Payload::Region(Local {
+            region: self.spec.stage,
+            offset: index * REQUEST_BYTES_MAX + LINE_BYTES,
+            len: self.slots[index].overflow_len.into(),
+        })
+    }
+
+    /// The line of the slot at `index`, and behind it what overflows.
+    #[inline]
+    fn datagram(&self, index: usize) -> Payload<'_> {
+        let (words, overflow_len) = (self.lines[index].words(), self.slots[index].overflow_len);
+        if overflow_len == 0 {
+            return Payload::Words(words);
+        }
+        let offset = index * REQUEST_BYTES_MAX;
+        self.stage.write_words(offset / 8, words);
+        Payload::Region(Local {
+            region: self.spec.stage,
+            offset,
+            len: LINE_BYTES + usize::from(overflow_len),
+        })
     }
 
     #[inline]
@@ -310,12 +346,6 @@ impl Lane {
 
     /// The queue pair that its replies arrive at.
     #[inline]
-    /// Where the RECV `index` has its reply, when that is too large for a completion.
-    pub(super) fn reply_at(&self, index: u64) -> usize {
-        let start = (index as usize).saturating_mul(self.recv_words * 8);
-        start.saturating_add(self.header)
-    }
-
     pub(super) fn receives_at(&self, qp: QpId) -> bool {
         self.spec.replies == qp
     }
@@ -351,14 +381,17 @@ fn memory<P: Port>(
         })
 }
 
-fn lane_recv(spec: &WorkerLane, index: usize, recv_words: usize) -> RecvWr {
-    RecvWr {
-        wr_id: index as u64,
-        into: Local {
-            region: spec.receive,
-            offset: index * recv_words * 8,
-            len: recv_words * 8,
-        },
+impl RecvShape {
+    /// RECV number `index`.
+    fn wr(self, spec: &WorkerLane, index: usize) -> RecvWr {
+        RecvWr {
+            wr_id: index as u64,
+            into: Local {
+                region: spec.receive,
+                offset: index * self.bytes,
+                len: self.bytes,
+            },
+        }
     }
 }
 
@@ -370,6 +403,20 @@ fn write(payload: Payload<'_>, to: Remote) -> SendWr<'_> {
             payload,
             to,
             imm: None,
+        },
+        signaled: false,
+        solicited: false,
+    }
+}
+
+#[inline]
+fn send(payload: Payload<'_>, to: AddressHandle) -> SendWr<'_> {
+    SendWr {
+        wr_id: 0,
+        op: SendOp::Send {
+            payload,
+            imm: None,
+            to: Some(to),
         },
         signaled: false,
         solicited: false,

@@ -147,12 +147,12 @@ fn payload<'a>(lane: &Lane, completion: &'a Completion, large: &'a mut [u64]) ->
         return inline_bytes(inline);
     }
     let len = (completion.byte_len as usize).min(size_of_val(large));
-    let at = lane.reply_at(completion.wr_id);
-    if at.saturating_add(len) > lane.receive.len() {
-        return &[];
-    }
+    let at = (completion.wr_id as usize).saturating_mul(lane.recv.bytes);
     let bytes = &mut large.as_mut_bytes()[..len];
-    lane.receive.read_bytes(at, bytes);
+    match lane.receive.slice(at..at.saturating_add(lane.recv.bytes)) {
+        Ok(buffer) => buffer.read_bytes(lane.recv.header, bytes),
+        Err(_) => return &[],
+    }
     bytes
 }
 

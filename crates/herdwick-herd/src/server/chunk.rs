@@ -1,6 +1,7 @@
-use herdwick_fabric::AddressHandle;
+use herdwick_fabric::{AddressHandle, QpId, RegionId, Source};
 use herdwick_mem::{Span, Words};
 
+use super::mail::OpenMailbox;
 use crate::wire::{
     CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
@@ -8,10 +9,13 @@ use crate::wire::{
 /// One client's slots at one worker, and where its replies go.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The request lines, [`Window::line_bytes`] long; the client writes them at any instant.
+    /// The request lines, [`Window::line_bytes`] long; the client writes them at any instant, or
+    /// the worker does, with what comes by the mailbox.
     pub lines: Span,
-    /// The overflow areas, [`Window::overflow_bytes`] long; the client writes them too.
+    /// The overflow areas, [`Window::overflow_bytes`] long; likewise.
     pub overflow: Span,
+    /// Where its datagrams arrive, if it does not write.
+    pub mailbox: Option<Mailbox>,
     /// How many slots there are.
     pub window: Window,
     /// The lease's epoch; lines of any other are refused.
@@ -22,10 +26,26 @@ pub struct Chunk {
     pub reply_bytes_max: usize,
 }
 
+/// Where one client's datagrams arrive: at a queue pair of its own, so that nobody else's use up
+/// its RECVs.
+#[derive(Clone, Debug)]
+pub struct Mailbox {
+    /// The UD queue pair; its RECVs complete at
+    /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
+    pub qp: QpId,
+    /// Whom the client's datagrams name; those of anybody else are dropped.
+    pub source: Source,
+    /// How many RECVs there are: the client's window, and some for its retries.
+    pub recvs: usize,
+    /// Local memory for them, `recvs` x [`Mailbox::recv_bytes`], in the domain of `qp`.
+    pub memory: RegionId,
+}
+
 /// A [`Chunk`] in service: what the server knows of each slot, and where it looks next.
 pub(super) struct Attached {
     pub(super) chunk: Chunk,
     pub(super) slots: Box<[Slot]>,
+    pub(super) mailbox: Option<OpenMailbox>,
     /// The slot whose request is expected next.
     pub(super) cursor: usize,
     /// How far ahead of the cursor the sweep looks next.
@@ -84,6 +104,7 @@ impl Attached {
         });
         Self {
             slots: slots.collect(),
+            mailbox: None,
             chunk,
             cursor: 0,
             sweep: 1,

@@ -1,3 +1,5 @@
+use herdwick_fabric::Port;
+
 use super::{
     ServerSide,
     batch::{BATCH, Batch, Job, Work},
@@ -17,16 +19,16 @@ const SWEEP_AFTER: u32 = 8;
 const AHEAD: usize = 8;
 
 /// What it takes to turn a slot's line into a job.
-struct Desk<'a> {
-    worker: u8,
-    workers: usize,
-    batch: &'a mut Batch,
-    counters: &'a mut ServerCounters,
+pub(super) struct Desk<'a> {
+    pub(super) worker: u8,
+    pub(super) workers: usize,
+    pub(super) batch: &'a mut Batch,
+    pub(super) counters: &'a mut ServerCounters,
 }
 
 /// What a look at a slot gave the batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+pub(super) enum Found {
     Nothing,
     /// A new request.
     New,
@@ -35,10 +37,13 @@ enum Found {
 }
 
 impl ServerSide {
-    /// Fills the batch: first from a few cold clients, so that a flood does not hide them, then
-    /// from the hot ones in turns.
+    /// Fills the batch: first from mailboxes, if there are any, then from a few cold clients, so
+    /// that a flood does not hide them, then from the hot ones in turns.
     #[inline]
-    pub(super) fn gather(&mut self) {
+    pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
+        if self.roster.mailed() > 0 {
+            self.take_mail(port);
+        }
         let quantum = (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN);
         for _ in 0..self.roster.cold_due() {
             let Some(index) = self.roster.next_cold() else {
@@ -95,7 +100,7 @@ impl ServerSide {
 impl Desk<'_> {
     /// Looks at `slot` and takes what is there.
     #[inline]
-    fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
+    pub(super) fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
         let (control, verdict) = client.look(slot);
         match verdict {
             Verdict::Quiet => Found::Nothing,

@@ -11,9 +11,10 @@ const COLD_PER_PASS: usize = 16;
 
 /// The clients of one worker, and which of them to poll.
 ///
-/// Hot clients are polled every pass, cold ones in turns.
+/// Hot clients are polled every pass, cold ones in turns, those with a mailbox not at all.
 pub(super) struct Roster {
     places: Vec<Place>,
+    mailed: usize,
     hot: Vec<u32>,
     cold: Vec<u32>,
     hot_turn: usize,
@@ -34,6 +35,7 @@ impl Roster {
                     client: None,
                 })
                 .collect(),
+            mailed: 0,
             hot: Vec::with_capacity(clients_max),
             cold: Vec::with_capacity(clients_max),
             hot_turn: 0,
@@ -47,9 +49,12 @@ impl Roster {
             .iter()
             .position(|place| place.client.is_none())?;
         let place = &mut self.places[index];
-        place.client = Some(client);
         let index = u32::try_from(index).ok()?;
-        self.cold.push(index);
+        match client.chunk.mailbox {
+            Some(_) => self.mailed += 1,
+            None => self.cold.push(index),
+        }
+        place.client = Some(client);
         Some(ClientId {
             index,
             generation: place.generation,
@@ -63,6 +68,7 @@ impl Roster {
         }
         let client = place.client.take()?;
         place.generation = place.generation.wrapping_add(1);
+        self.mailed -= usize::from(client.chunk.mailbox.is_some());
         self.hot.retain(|index| *index != id.index);
         self.cold.retain(|index| *index != id.index);
         Some(client)
@@ -86,7 +92,13 @@ impl Roster {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.hot.len() + self.cold.len()
+        self.hot.len() + self.cold.len() + self.mailed
+    }
+
+    /// How many have a mailbox.
+    #[inline]
+    pub(super) fn mailed(&self) -> usize {
+        self.mailed
     }
 
     #[inline]

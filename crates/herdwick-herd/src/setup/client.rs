@@ -1,12 +1,12 @@
 use std::{fmt, time::Duration};
 
-use herdwick_fabric::{CqId, CqSpec, Device, PdId, Port, PortLimits, Transport};
+use herdwick_fabric::{CqId, CqSpec, Device, PdId, Port, PortLimits, QpId, Transport};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    ClientOptions, ClientSide, SEND_DEPTH_MIN, WorkerLane,
+    ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerLane,
     hello::{WorkerAccept, WorkerGrant},
-    wire::{Epoch, Window},
+    wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 
 /// RECVs that a client posts beyond its window: retries that may be answered twice at once.
@@ -15,6 +15,8 @@ pub const RECV_SLACK: usize = 16;
 /// What a client's end is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTerms {
+    /// How requests reach the workers.
+    pub path: RequestPath,
     /// Slots at each worker.
     pub window: Window,
     /// The lease's epoch.
@@ -34,6 +36,7 @@ pub struct ClientRig<P> {
     /// The port; domains are attached to it before they are joined.
     pub port: P,
     options: ClientOptions,
+    path: RequestPath,
     epoch: Epoch,
     lanes: Vec<WorkerLane>,
 }
@@ -65,21 +68,26 @@ impl<P: Port> ClientRig<P> {
             regions: 2 * workers,
             addresses: workers,
         })?;
-        // Each queue pair has one entry in the queue that it does not use.
+        let has = device.capabilities();
+        // The queue pairs of one worker never have more outstanding than this, whatever the path.
         let requests = CqSpec {
             depth: workers * (SEND_DEPTH_MIN + 1),
         };
         let replies = CqSpec {
-            depth: workers * (terms.window.slots() + RECV_SLACK + 1),
+            depth: workers * (terms.window.slots() + RECV_SLACK),
         };
         let options = ClientOptions {
             window: terms.window,
             recv_slack: RECV_SLACK,
             reply_bytes_max: terms.reply_bytes_max,
-            reply_header_bytes: device.capabilities().datagram_header_bytes,
+            reply_header_bytes: has.datagram_header_bytes,
+            request_bytes_max: match terms.path {
+                RequestPath::UdSend => has.datagram_bytes_max.min(REQUEST_BYTES_MAX),
+                RequestPath::UcWrite | RequestPath::RcWrite => REQUEST_BYTES_MAX,
+            },
             request_cq: device.create_cq(&mut port, &requests)?,
             reply_cq: device.create_cq(&mut port, &replies)?,
-            postlist_max: device.capabilities().postlist_max,
+            postlist_max: has.postlist_max,
             retry_after: terms.retry_after,
             retry_after_max: terms.retry_after_max,
             deadline: terms.deadline,
@@ -87,6 +95,7 @@ impl<P: Port> ClientRig<P> {
         Ok(Self {
             port,
             options,
+            path: terms.path,
             epoch: terms.epoch,
             lanes: Vec::with_capacity(workers),
         })
@@ -103,39 +112,71 @@ impl<P: Port> ClientRig<P> {
         pd: PdId,
         grant: &WorkerGrant,
     ) -> Result<WorkerAccept, SetupError> {
+        let replies = self.create_replies(device, pd)?;
+        let (requests, to) = match self.path {
+            RequestPath::UcWrite | RequestPath::RcWrite => self.connect(device, pd, grant)?,
+            RequestPath::UdSend => {
+                let mailbox = device.create_address(&mut self.port, replies, &grant.requests)?;
+                (replies, Destination::Mailbox(mailbox))
+            }
+        };
         let (port, options) = (&mut self.port, &self.options);
         let recvs = options.window.slots() + options.recv_slack;
-        let requests = QueuePair {
-            pd,
-            transport: Transport::Uc,
-            cq: options.request_cq,
-            send_depth: SEND_DEPTH_MIN,
-            recv_depth: 0,
-        };
-        let replies = QueuePair {
-            pd,
-            transport: Transport::Ud,
-            cq: options.reply_cq,
-            send_depth: 1,
-            recv_depth: recvs,
-        };
-        let requests = requests.create(device, port)?;
-        let replies = replies.create(device, port)?;
-        let receive = recvs * options.reply_buffer_bytes();
         self.lanes.push(WorkerLane {
             epoch: self.epoch,
             requests,
             replies,
-            lines: grant.lines,
-            overflow: grant.overflow,
-            receive: local_memory(device, port, pd, receive)?,
-            stage: local_memory(device, port, pd, options.window.overflow_bytes())?,
+            to,
+            receive: local_memory(device, port, pd, recvs * options.reply_buffer_bytes())?,
+            stage: local_memory(device, port, pd, options.window.stage_bytes())?,
         });
-        device.connect(port, requests, &grant.requests)?;
         Ok(WorkerAccept {
             requests: device.endpoint(port, requests)?,
             replies: device.endpoint(port, replies)?,
         })
+    }
+
+    /// The queue pair that replies arrive at, and requests leave by where they are sent.
+    fn create_replies<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        pd: PdId,
+    ) -> Result<QpId, SetupError> {
+        let replies = QueuePair {
+            pd,
+            transport: Transport::Ud,
+            send_cq: self.options.request_cq,
+            recv_cq: self.options.reply_cq,
+            send_depth: match self.path {
+                RequestPath::UdSend => SEND_DEPTH_MIN,
+                RequestPath::UcWrite | RequestPath::RcWrite => 1,
+            },
+            recv_depth: self.options.window.slots() + self.options.recv_slack,
+        };
+        Ok(replies.create(device, &mut self.port)?)
+    }
+
+    /// The queue pair that writes to a worker, connected, and where it writes.
+    fn connect<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        pd: PdId,
+        grant: &WorkerGrant,
+    ) -> Result<(QpId, Destination), SetupError> {
+        let requests = QueuePair {
+            pd,
+            transport: self.path.transport(),
+            send_cq: self.options.request_cq,
+            recv_cq: self.options.request_cq,
+            send_depth: SEND_DEPTH_MIN,
+            recv_depth: 0,
+        };
+        let requests = requests.create(device, &mut self.port)?;
+        device.connect(&mut self.port, requests, &grant.requests)?;
+        let WorkerGrant {
+            lines, overflow, ..
+        } = *grant;
+        Ok((requests, Destination::Slots { lines, overflow }))
     }
 
     /// Posts the RECVs: every worker is joined, and may answer.

@@ -9,6 +9,10 @@
 //!             memory for large replies                  memory for large replies
 //! ```
 //!
+//! That is [`RequestPath::UcWrite`](crate::RequestPath); with `RcWrite` RC stands for UC. With
+//! `UdSend` a client has one queue pair at each worker, the one for replies, and the worker has a
+//! UD queue pair for each client, with window + slack RECVs.
+//!
 //! How a client comes by its domain is the caller's and the provider's.
 
 mod client;
@@ -22,7 +26,7 @@ use herdwick_fabric::{
     RegionSpec, Scope, Transport,
 };
 
-use crate::{AttachError, ClientSetupError, ServerOptionsError};
+use crate::{AttachError, ClientSetupError, RequestPath, ServerOptionsError};
 
 /// An end cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +51,25 @@ pub enum SetupError {
     Client(#[from] ClientSetupError),
 }
 
-/// What the queue pairs of both ends have in common: one completion queue each.
+/// A queue pair to be made.
 struct QueuePair {
     pd: PdId,
     transport: Transport,
-    cq: CqId,
+    send_cq: CqId,
+    recv_cq: CqId,
     send_depth: usize,
     recv_depth: usize,
+}
+
+impl RequestPath {
+    /// Of the queue pairs that requests take.
+    fn transport(self) -> Transport {
+        match self {
+            Self::UcWrite => Transport::Uc,
+            Self::RcWrite => Transport::Rc,
+            Self::UdSend => Transport::Ud,
+        }
+    }
 }
 
 impl QueuePair {
@@ -61,8 +77,8 @@ impl QueuePair {
         let spec = QpSpec {
             pd: self.pd,
             transport: self.transport,
-            send_cq: self.cq,
-            recv_cq: self.cq,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
             send_depth: self.send_depth,
             recv_depth: self.recv_depth,
         };

@@ -2,12 +2,13 @@ use std::fmt;
 
 use herdwick_fabric::{
     Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, Port, PortLimits, QpId,
-    RegionId, RegionSpec, Scope, Transport,
+    RegionId, RegionSpec, Remote, Rkey, Scope, Transport,
 };
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    BATCH, Chunk, ClientId, SEND_DEPTH_MIN, ServerOptions, ServerSide,
+    BATCH, Chunk, ClientId, Mailbox, RECV_SLACK, RequestPath, SEND_DEPTH_MIN, ServerOptions,
+    ServerSide,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -20,8 +21,9 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
 };
 /// The queue pair of the replies only sends.
 const REPLY_RECVS: usize = 0;
-/// Requests are WRITTEN, never SENT.
-const REQUEST_RECVS: usize = 0;
+/// Most RECVs of all mailboxes of a worker: full windows of sixty clients, or small ones of a
+/// thousand. A client that would need more gets no lease.
+const MAIL_RECVS_MAX: usize = 16 << 10;
 
 /// What a worker's end is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,16 +46,31 @@ pub struct ServerEnd<P> {
     pub side: ServerSide,
     request_cq: CqId,
     replies: QpId,
+    datagram_header_bytes: usize,
 }
 
 /// What one client gets at this worker, in a domain of its own: memory to write, and the queue pair
 /// that opens it.
 #[derive(Clone, Copy, Debug)]
 pub struct Berth {
+    path: RequestPath,
     requests: QpId,
     lines: RegionId,
     overflow: RegionId,
+    /// Where its datagrams arrive, if it sends.
+    mail: Option<RegionId>,
     window: Window,
+}
+
+/// What clients are told of memory that they do not write.
+const NOWHERE: Remote = Remote {
+    rkey: Rkey(0),
+    addr: 0,
+};
+
+/// RECVs of a mailbox: as many as a client posts for the replies.
+const fn mail_recvs(window: Window) -> usize {
+    window.slots() + RECV_SLACK
 }
 
 /// A client in service.
@@ -74,19 +91,20 @@ impl<P: Port> ServerEnd<P> {
             pds: clients + 1,
             qps: clients + 1,
             cqs: 2,
-            regions: 2 * clients + 1,
+            regions: 3 * clients + 1,
             addresses: clients,
         })?;
         let own = device.create_pd(&mut port)?;
-        // A client's queue pair sends nothing and receives WRITEs: errors are all that completes.
-        let depth = 2 * clients.max(1);
+        // A client's queue pair sends nothing; if it receives WRITEs, errors are all that completes.
+        let depth = clients.max(1) + MAIL_RECVS_MAX;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let depth = SEND_DEPTH + REPLY_RECVS;
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let replies = QueuePair {
             pd: own,
             transport: Transport::Ud,
-            cq: reply_cq,
+            send_cq: reply_cq,
+            recv_cq: reply_cq,
             send_depth: SEND_DEPTH,
             recv_depth: REPLY_RECVS,
         };
@@ -99,6 +117,8 @@ impl<P: Port> ServerEnd<P> {
             workers: terms.workers,
             replies,
             reply_cq,
+            request_cq,
+            request_header_bytes: capabilities.datagram_header_bytes,
             reply_bytes_max,
             reply_region: local_memory(device, &mut port, own, len)?,
             postlist_max: capabilities.postlist_max,
@@ -109,6 +129,7 @@ impl<P: Port> ServerEnd<P> {
             port,
             request_cq,
             replies,
+            datagram_header_bytes: capabilities.datagram_header_bytes,
         })
     }
 
@@ -126,25 +147,34 @@ impl<P: Port> ServerEnd<P> {
         &mut self,
         device: &D,
         pd: PdId,
+        path: RequestPath,
         window: Window,
     ) -> Result<Berth, ControlError> {
         let port = &mut self.port;
+        let sends = path == RequestPath::UdSend;
         let requests = QueuePair {
             pd,
-            transport: Transport::Uc,
-            cq: self.request_cq,
+            transport: path.transport(),
+            send_cq: self.request_cq,
+            recv_cq: self.request_cq,
             send_depth: 1,
-            recv_depth: REQUEST_RECVS,
+            recv_depth: if sends { mail_recvs(window) } else { 0 },
         };
         let requests = requests.create(device, port)?;
-        let mut memory = |len| {
-            let (access, scope) = (Access::WRITE, Scope::Qp(requests));
-            device.allocate_region(port, pd, &RegionSpec { len, access, scope })
+        let (access, scope) = match path {
+            RequestPath::UdSend => (Access::LOCAL, Scope::Pd),
+            RequestPath::UcWrite | RequestPath::RcWrite => (Access::WRITE, Scope::Qp(requests)),
         };
+        let mut memory = |len| device.allocate_region(port, pd, &RegionSpec { len, access, scope });
+        let recv_bytes = Mailbox::recv_bytes(self.datagram_header_bytes);
         Ok(Berth {
+            path,
             requests,
             lines: memory(window.line_bytes())?,
             overflow: memory(window.overflow_bytes())?,
+            mail: sends
+                .then(|| memory(mail_recvs(window) * recv_bytes))
+                .transpose()?,
             window,
         })
     }
@@ -162,11 +192,15 @@ impl<P: Port> ServerEnd<P> {
         fds: u8,
     ) -> Result<WorkerGrant, ControlError> {
         let port = &self.port;
+        let remote = |region| match berth.path {
+            RequestPath::UdSend => Ok(NOWHERE),
+            RequestPath::UcWrite | RequestPath::RcWrite => device.remote(port, region),
+        };
         Ok(WorkerGrant {
             fds,
             ticket,
-            lines: device.remote(port, berth.lines)?,
-            overflow: device.remote(port, berth.overflow)?,
+            lines: remote(berth.lines)?,
+            overflow: remote(berth.overflow)?,
             requests: device.endpoint(port, berth.requests)?,
             replies: device.endpoint(port, self.replies)?,
         })
@@ -190,17 +224,29 @@ impl<P: Port> ServerEnd<P> {
         let (Some(lines), Some(overflow)) = (memory(berth.lines), memory(berth.overflow)) else {
             return Err(gone.into());
         };
-        device.connect(port, berth.requests, &peer.requests)?;
+        let mailbox = match berth.mail {
+            None => {
+                device.connect(port, berth.requests, &peer.requests)?;
+                None
+            }
+            Some(memory) => Some(Mailbox {
+                qp: berth.requests,
+                source: device.source(&peer.requests)?,
+                recvs: mail_recvs(berth.window),
+                memory,
+            }),
+        };
         let address = device.create_address(port, self.replies, &peer.replies)?;
         let chunk = Chunk {
             lines,
             overflow,
+            mailbox,
             window: berth.window,
             epoch,
             address,
             reply_bytes_max,
         };
-        match self.side.attach(chunk) {
+        match self.side.attach(port, chunk) {
             Ok(client) => Ok(Admitted { client, address }),
             Err(error) => {
                 device.destroy_address(port, address)?;

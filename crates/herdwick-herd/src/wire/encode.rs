@@ -12,8 +12,8 @@ pub enum Unencodable {
     /// A key has 1 to 250 bytes.
     #[error("a key has 1 to 250 bytes")]
     Key,
-    /// Key and value exceed the overflow area.
-    #[error("key and value exceed {OVERFLOW_BYTES} bytes")]
+    /// Key and value exceed the overflow area, or the longest datagram.
+    #[error("key and value exceed what a request carries, at most {OVERFLOW_BYTES} bytes")]
     TooLarge,
     /// The line has no place for an option of this request.
     #[error("an option of the request has no place on the line")]

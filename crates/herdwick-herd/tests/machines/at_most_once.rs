@@ -10,6 +10,7 @@ use herdwick_fabric::{
 };
 use herdwick_herd::{
     Outcome, Refused,
+    RequestPath::{self, RcWrite, UcWrite, UdSend},
     wire::{CONTROL_WORD, LINE_WORDS, ReplyStatus, Sequence, Window, imm, split_imm},
 };
 use herdwick_mem::{Span, Words};
@@ -39,8 +40,13 @@ impl Tally {
 }
 
 /// Adds 1, `total` times, from several clients to several counters on two workers.
-fn count(seed: u64, total: u64, faults: Faults, serve: &mut impl FnMut(&mut Rig<Model>)) -> Tally {
-    let mut rig = Rig::new(seed, 16, vec![Model::default(); 2]);
+fn count(
+    (path, seed): (RequestPath, u64),
+    total: u64,
+    faults: Faults,
+    serve: &mut impl FnMut(&mut Rig<Model>),
+) -> Tally {
+    let mut rig = Rig::over(path, seed, 16, vec![Model::default(); 2]);
     for client in 0..CLIENTS {
         rig.join(client as u16 + 1);
     }
@@ -101,9 +107,30 @@ fn plainly(rig: &mut Rig<Model>) {
 
 #[test]
 fn a_million_increments_survive_one_loss_in_ten() {
-    let tally = count(1, 1_000_000, lossy(), &mut plainly);
+    let tally = count((UcWrite, 1), 1_000_000, lossy(), &mut plainly);
     assert!(tally.holds(), "{tally:?}");
     assert!(tally.acknowledged > 990_000, "{tally:?}");
+}
+
+#[test]
+fn a_million_increments_sent_as_datagrams_survive_loss_duplication_and_overtaking() {
+    let faults = Faults {
+        drop_per_mille: 50,
+        duplicate_per_mille: 50,
+        reorder_per_mille: 50,
+        reorder_window: Duration::from_micros(100),
+        ..lossy()
+    };
+    let tally = count((UdSend, 1), 1_000_000, faults, &mut plainly);
+    assert!(tally.holds(), "{tally:?}");
+    assert!(tally.acknowledged > 990_000, "{tally:?}");
+}
+
+#[test]
+fn increments_written_reliably_are_counted_once_though_replies_are_lost() {
+    let tally = count((RcWrite, 1), 100_000, lossy(), &mut plainly);
+    assert!(tally.holds(), "{tally:?}");
+    assert!(tally.acknowledged > 99_000, "{tally:?}");
 }
 
 #[test]
@@ -116,16 +143,18 @@ fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
             reorder_window: Duration::from_micros(100),
             ..lossy()
         };
-        let tally = count(seed, 2_000, faults, &mut plainly);
-        assert!(tally.holds(), "seed {seed}: {tally:?}");
-        assert!(tally.unknown > 0, "seed {seed}: {tally:?}");
+        for path in [UcWrite, UdSend] {
+            let tally = count((path, seed), 2_000, faults.clone(), &mut plainly);
+            assert!(tally.holds(), "{path}, seed {seed}: {tally:?}");
+            assert!(tally.unknown > 0, "{path}, seed {seed}: {tally:?}");
+        }
     }
 }
 
 #[test]
 fn a_server_that_forgets_fails_the_same_check() {
     let mut forgetful: Option<Vec<Forgetful>> = None;
-    let tally = count(1, 20_000, lossy(), &mut |rig| {
+    let tally = count((UcWrite, 1), 20_000, lossy(), &mut |rig| {
         let views = forgetful.get_or_insert_with(|| {
             let workers = 0..rig.workers.len();
             workers.map(|worker| Forgetful::new(rig, worker)).collect()

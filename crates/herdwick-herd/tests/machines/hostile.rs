@@ -12,7 +12,7 @@ use std::{
 use herdwick_conformance::seeded::Faults;
 use herdwick_fabric::{Completion, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
-    Chunk, Outcome, ServerCounters,
+    Chunk, Destination, Outcome, ServerCounters,
     wire::{
         CONTROL_WORD, Control, Epoch, HAS_ATTR, HAS_COMPARE, LINE_WORDS, Line, OVERFLOW,
         OVERFLOW_BYTES, OpCode, RESERVED, ReplyHead, ReplyStatus, Sequence, Stamp, encode,
@@ -24,7 +24,7 @@ use herdwick_mica::{Arith, Clock, Execute, Get, KeyHash, Op, Put, Reply, Request
 
 use crate::{
     model::Model,
-    rig::{HASH_KEY, Rig, request},
+    rig::{HASH_KEY, Rig, Worker, request},
 };
 
 const WINDOW: usize = 8;
@@ -505,7 +505,9 @@ fn r12_a_write_into_another_clients_lines_is_refused() {
     let mut siege = siege();
     let victim = siege.rig.clients[HONEST].leases[0].lines.clone();
     let before: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
-    let to = siege.rig.clients[HONEST].lanes[0].lines;
+    let Destination::Slots { lines: to, .. } = siege.rig.clients[HONEST].lanes[0].to else {
+        panic!("this siege's clients write");
+    };
     let attacker = &mut siege.rig.clients[HOSTILE];
     let write = SendWr {
         wr_id: 0,
@@ -654,15 +656,15 @@ fn r20_lines_of_an_old_lease_are_refused() {
     siege.replies();
     let lease = &siege.rig.clients[HOSTILE].leases[0];
     let (id, address) = (lease.id, lease.address);
-    let side = &mut siege.rig.workers[0].side;
+    let Worker { side, port, .. } = &mut siege.rig.workers[0];
     let chunk = side.detach(id).unwrap();
     assert!(side.detach(id).is_none());
-    side.attach(Chunk {
+    let chunk = Chunk {
         epoch: Epoch::new(EPOCH + 1).unwrap(),
         address,
         ..chunk
-    })
-    .unwrap();
+    };
+    side.attach(port, chunk).unwrap();
     assert!(side.detach(id).is_none(), "an id of the past names nobody");
     // What lies in the slot, and what a delayed WRITE brings.
     assert_eq!(siege.replies(), []);

@@ -3,6 +3,7 @@
 mod at_most_once;
 mod given_up;
 mod hostile;
+mod mail;
 mod model;
 mod odd_replies;
 mod rig;

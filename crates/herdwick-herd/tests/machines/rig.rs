@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use herdwick_conformance::seeded::{Faults, PartyId, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
-    Access, AddressHandle, Capabilities, CqId, CqSpec, Device, Local, PdId, Port, PortLimits, QpId,
-    QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
+    Access, AddressHandle, Capabilities, CqId, CqSpec, Device, Endpoint, Local, PdId, Port,
+    PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    Chunk, ClientId, ClientOptions, ClientSide, Outcome, SEND_DEPTH_MIN, ServerOptions, ServerSide,
-    WorkerLane,
-    wire::{Epoch, Window},
+    Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome, RequestPath,
+    SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerLane,
+    wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute, HashKey, Op, Request, Second};
@@ -38,6 +38,7 @@ pub(crate) struct Worker<E> {
 pub(crate) struct Client {
     pub(crate) port: SeededPort,
     pub(crate) side: ClientSide,
+    pub(crate) request_cq: CqId,
     pub(crate) reply_cq: CqId,
     /// What each worker knows of the client, and the client of it.
     pub(crate) leases: Vec<Lease>,
@@ -50,6 +51,8 @@ pub(crate) struct Lease {
     pub(crate) lines: Span,
     pub(crate) overflow: Span,
     pub(crate) address: AddressHandle,
+    /// What the client connects with, or sends to.
+    pub(crate) requests: Endpoint,
 }
 
 /// Workers, clients, and the network between them.
@@ -57,12 +60,19 @@ pub(crate) struct Rig<E> {
     pub(crate) network: SeededNetwork,
     pub(crate) workers: Vec<Worker<E>>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) path: RequestPath,
     pub(crate) window: Window,
+    /// Of the clients that join from now on.
+    pub(crate) request_bytes_max: usize,
     pub(crate) now: Duration,
 }
 
 impl<E: Execute> Rig<E> {
     pub(crate) fn new(seed: u64, window: usize, execs: Vec<E>) -> Self {
+        Self::over(RequestPath::UcWrite, seed, window, execs)
+    }
+
+    pub(crate) fn over(path: RequestPath, seed: u64, window: usize, execs: Vec<E>) -> Self {
         let network = SeededNetwork::with_capabilities(seed, capabilities());
         let workers = execs.len();
         let workers = execs
@@ -74,19 +84,25 @@ impl<E: Execute> Rig<E> {
             network,
             workers,
             clients: Vec::new(),
+            path,
             window: Window::new(window).unwrap(),
+            request_bytes_max: REQUEST_BYTES_MAX,
             now: Duration::ZERO,
         }
     }
 
     /// Adds a client; returns its number.
     pub(crate) fn join(&mut self, epoch: u16) -> usize {
+        let request_bytes_max = self.request_bytes_max;
         let client = Client::new(
             &self.network,
             &mut self.workers,
-            self.window,
+            (self.path, self.window),
             epoch,
-            options,
+            |window, cqs| ClientOptions {
+                request_bytes_max,
+                ..options(window, cqs)
+            },
         );
         self.clients.push(client);
         self.clients.len() - 1
@@ -151,7 +167,7 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
     }
 }
 
-/// With a header before each large reply, as the verbs have it.
+/// With a header before each datagram, as the verbs have it.
 fn capabilities() -> Capabilities {
     Capabilities {
         datagram_header_bytes: 40,
@@ -165,6 +181,7 @@ pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
         recv_slack: SLACK,
         reply_bytes_max: REPLY_BYTES_MAX,
         reply_header_bytes: capabilities().datagram_header_bytes,
+        request_bytes_max: REQUEST_BYTES_MAX,
         request_cq: cq[0],
         reply_cq: cq[1],
         postlist_max: 32,
@@ -179,9 +196,10 @@ impl<E: Execute> Worker<E> {
         let device = network.device();
         let mut port = device.open_port(&PortLimits::default()).unwrap();
         let pd = device.create_pd(&mut port).unwrap();
-        let cq = device
-            .create_cq(&mut port, &CqSpec { depth: 4096 })
-            .unwrap();
+        let [cq, request_cq] = [(); 2].map(|()| {
+            let depth = CqSpec { depth: 4096 };
+            device.create_cq(&mut port, &depth).unwrap()
+        });
         let replies = qp(&device, &mut port, pd, Transport::Ud, [cq; 2], 1);
         let bytes = ServerOptions::reply_memory(4096);
         let reply_region = local(&device, &mut port, pd, bytes);
@@ -190,6 +208,8 @@ impl<E: Execute> Worker<E> {
             workers,
             replies,
             reply_cq: cq,
+            request_cq,
+            request_header_bytes: device.capabilities().datagram_header_bytes,
             reply_bytes_max: 4096,
             reply_region,
             postlist_max: 1024,
@@ -201,7 +221,7 @@ impl<E: Execute> Worker<E> {
             port,
             exec,
             pd,
-            cq,
+            cq: request_cq,
             replies,
         }
     }
@@ -214,65 +234,82 @@ impl<E: Execute> Worker<E> {
     fn lease(
         &mut self,
         client: (&SeededDevice, &mut SeededPort, PdId, [CqId; 2]),
-        window: Window,
+        (path, window): (RequestPath, Window),
         epoch: Epoch,
     ) -> (Lease, WorkerLane) {
-        let (theirs, their_port, their_pd, their_cqs) = client;
+        let (theirs, their_port, their_pd, [their_requests, their_replies]) = client;
         let (ours, port) = (&self.device, &mut self.port);
         let recvs = window.slots() + SLACK;
-        let their_uc = qp(theirs, their_port, their_pd, Transport::Uc, their_cqs, 1);
-        let their_ud = qp(
-            theirs,
-            their_port,
-            their_pd,
-            Transport::Ud,
-            their_cqs,
-            recvs,
-        );
-        let our_uc = qp(ours, port, self.pd, Transport::Uc, [self.cq; 2], 1);
-        let [lines, overflow] = [window.line_bytes(), window.overflow_bytes()].map(|len| {
-            let spec = RegionSpec {
-                len,
-                access: Access::WRITE,
-                scope: Scope::Qp(our_uc),
-            };
-            ours.allocate_region(port, self.pd, &spec).unwrap()
-        });
-        let their_end = theirs.endpoint(their_port, their_uc).unwrap();
-        let our_end = ours.endpoint(port, our_uc).unwrap();
-        ours.connect(port, our_uc, &their_end).unwrap();
-        theirs.connect(their_port, their_uc, &our_end).unwrap();
+        let cqs = [their_requests, their_replies];
+        let their_ud = qp(theirs, their_port, their_pd, Transport::Ud, cqs, recvs);
         let reply_end = theirs.endpoint(their_port, their_ud).unwrap();
         let address = ours.create_address(port, self.replies, &reply_end).unwrap();
-        let memory = [lines, overflow].map(|region| port.region(region).unwrap().clone());
+        let transport = match path {
+            RequestPath::UcWrite => Transport::Uc,
+            RequestPath::RcWrite => Transport::Rc,
+            RequestPath::UdSend => Transport::Ud,
+        };
+        let our_end = qp(ours, port, self.pd, transport, [self.cq; 2], recvs);
+        let mut memory = |len, access, scope| {
+            let spec = RegionSpec { len, access, scope };
+            ours.allocate_region(port, self.pd, &spec).unwrap()
+        };
+        let sizes = [window.line_bytes(), window.overflow_bytes()];
+        let areas = sizes.map(|len| memory(len, Access::WRITE, Scope::Qp(our_end)));
+        let header = ours.capabilities().datagram_header_bytes;
+        let mail = memory(
+            recvs * Mailbox::recv_bytes(header),
+            Access::LOCAL,
+            Scope::Pd,
+        );
+        let requests = ours.endpoint(port, our_end).unwrap();
+        let (their_requests, to, mailbox) = if path == RequestPath::UdSend {
+            let to = theirs.create_address(their_port, their_ud, &requests);
+            let mailbox = Mailbox {
+                qp: our_end,
+                source: ours.source(&reply_end).unwrap(),
+                recvs,
+                memory: mail,
+            };
+            (their_ud, Destination::Mailbox(to.unwrap()), Some(mailbox))
+        } else {
+            let cqs = [their_requests; 2];
+            let their_end = qp(theirs, their_port, their_pd, transport, cqs, 1);
+            let end = theirs.endpoint(their_port, their_end).unwrap();
+            ours.connect(port, our_end, &end).unwrap();
+            theirs.connect(their_port, their_end, &requests).unwrap();
+            let [lines, overflow] = areas.map(|area| ours.remote(port, area).unwrap());
+            (their_end, Destination::Slots { lines, overflow }, None)
+        };
+        let [lines, overflow] = areas.map(|region| port.region(region).unwrap().clone());
         let lane = WorkerLane {
             epoch,
-            requests: their_uc,
+            requests: their_requests,
             replies: their_ud,
-            lines: ours.remote(port, lines).unwrap(),
-            overflow: ours.remote(port, overflow).unwrap(),
+            to,
             receive: local(
                 theirs,
                 their_port,
                 their_pd,
-                recvs * options(window, their_cqs).reply_buffer_bytes(),
+                recvs * (header + REPLY_BYTES_MAX),
             ),
-            stage: local(theirs, their_port, their_pd, window.overflow_bytes()),
+            stage: local(theirs, their_port, their_pd, window.stage_bytes()),
         };
-        let id = self.side.attach(Chunk {
-            lines: memory[0].clone(),
-            overflow: memory[1].clone(),
+        let chunk = Chunk {
+            lines: lines.clone(),
+            overflow: overflow.clone(),
+            mailbox,
             window,
             epoch,
             address,
             reply_bytes_max: REPLY_BYTES_MAX,
-        });
-        let [lines, overflow] = memory;
+        };
         let lease = Lease {
-            id: id.unwrap(),
+            id: self.side.attach(port, chunk).unwrap(),
             lines,
             overflow,
             address,
+            requests,
         };
         (lease, lane)
     }
@@ -282,7 +319,7 @@ impl Client {
     pub(crate) fn new<E: Execute>(
         network: &SeededNetwork,
         workers: &mut [Worker<E>],
-        window: Window,
+        (path, window): (RequestPath, Window),
         epoch: u16,
         options: impl FnOnce(Window, [CqId; 2]) -> ClientOptions,
     ) -> Self {
@@ -294,7 +331,7 @@ impl Client {
         let epoch = Epoch::new(epoch).unwrap();
         let (mut leases, mut lanes) = (Vec::new(), Vec::new());
         for worker in workers {
-            let (lease, lane) = worker.lease((&device, &mut port, pd, cqs), window, epoch);
+            let (lease, lane) = worker.lease((&device, &mut port, pd, cqs), (path, window), epoch);
             leases.push(lease);
             lanes.push(lane);
         }
@@ -302,6 +339,7 @@ impl Client {
         Self {
             port,
             side,
+            request_cq: cqs[0],
             reply_cq: cqs[1],
             leases,
             lanes,

@@ -1,11 +1,11 @@
 //! Every operation makes its round trip, on one worker and on several, whatever its size.
 
 use crate::{model::Model, rig::Rig};
-use herdwick_herd::{Outcome, wire::ReplyStatus};
+use herdwick_herd::{Outcome, RequestPath, wire::ReplyStatus};
 use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put};
 
-fn rig() -> Rig<Model> {
-    let mut rig = Rig::new(1, 8, vec![Model::default(); 3]);
+fn rig(path: RequestPath) -> Rig<Model> {
+    let mut rig = Rig::over(path, 1, 8, vec![Model::default(); 3]);
     rig.join(1);
     rig
 }
@@ -36,8 +36,13 @@ fn get() -> Op<'static> {
 
 #[test]
 fn every_operation_is_answered_as_the_model_says() {
+    for path in RequestPath::ALL {
+        every_operation(&mut rig(path));
+    }
+}
+
+fn every_operation(rig: &mut Rig<Model>) {
     use ReplyStatus::{Done, Exists, NonNumeric, NotFound, NotStored};
-    let mut rig = rig();
     let mut call = |op| rig.call(0, b"a key of 16 bytes", op, seen);
     let incr = |delta, vivify| {
         Op::Arith(Arith {
@@ -83,7 +88,12 @@ fn every_operation_is_answered_as_the_model_says() {
 
 #[test]
 fn values_of_every_size_come_back_whole() {
-    let mut rig = rig();
+    for path in RequestPath::ALL {
+        every_size(&mut rig(path));
+    }
+}
+
+fn every_size(rig: &mut Rig<Model>) {
     for len in (0..770).chain([1000, 1007, 1008]) {
         let key = format!("key {len}");
         let value: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
@@ -96,7 +106,7 @@ fn values_of_every_size_come_back_whole() {
 
 #[test]
 fn what_exceeds_the_receive_buffer_is_named_not_sent() {
-    let mut rig = rig();
+    let mut rig = rig(RequestPath::UcWrite);
     let half = [b'h'; 700];
     rig.call(0, b"k", put(Mode::Set, &half), seen);
     rig.call(0, b"k", put(Mode::Append, &half), seen);

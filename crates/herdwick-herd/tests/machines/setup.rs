@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{ControlError, Device};
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientTerms, Outcome, ServerEnd, ServerTerms, SetupError,
+    ClientEnd, ClientRig, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms, SetupError,
     wire::{Epoch, ReplyStatus, Window},
 };
 use herdwick_mica::{Get, Op, Put};
@@ -34,11 +34,18 @@ fn open(device: &SeededDevice, worker: usize) -> ServerEnd<<SeededDevice as Devi
 
 #[test]
 fn two_workers_and_a_client_come_together_and_part() {
+    for path in RequestPath::ALL {
+        come_together_and_part(path);
+    }
+}
+
+fn come_together_and_part(path: RequestPath) {
     let network = SeededNetwork::new(3);
     let (ours, theirs) = (network.device(), network.device());
     let mut servers = [open(&ours, 0), open(&ours, 1)];
     let window = Window::new(4).unwrap();
     let terms = ClientTerms {
+        path,
         window,
         epoch: epoch(),
         reply_bytes_max: REPLY_BYTES_MAX,
@@ -50,7 +57,7 @@ fn two_workers_and_a_client_come_together_and_part() {
     let mut admitted = Vec::new();
     for server in &mut servers {
         let pd = ours.create_pd(&mut server.port).unwrap();
-        let berth = server.furnish(&ours, pd, window).unwrap();
+        let berth = server.furnish(&ours, pd, path, window).unwrap();
         let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
         let their_pd = theirs.create_pd(&mut rig.port).unwrap();
         let peer = rig.join(&theirs, their_pd, &grant).unwrap();

@@ -4,7 +4,7 @@ use std::{collections::HashMap, os::fd::OwnedFd};
 
 use herdwick_fabric::{ControlError, PdId};
 use herdwick_herd::{
-    Admitted, Berth, ServerEnd, SetupError,
+    Admitted, Berth, RequestPath, ServerEnd, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -109,7 +109,7 @@ fn furnish<D: LeaseDevice>(
     pd: PdId,
     window: Window,
 ) -> Result<(Berth, WorkerGrant, Vec<OwnedFd>), ServeError> {
-    let berth = server.furnish(device, pd, window)?;
+    let berth = server.furnish(device, pd, RequestPath::UcWrite, window)?;
     let (ticket, fds) = device.ticket(&mut server.port, pd)?;
     let grant = server.grant(device, &berth, ticket, fds.len() as u8)?;
     Ok((berth, grant, fds))

@@ -19,7 +19,7 @@ use std::{
 
 use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientTerms, SetupError,
+    ClientEnd, ClientRig, ClientTerms, RequestPath, SetupError,
     hello::{
         Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal, ShmOffer,
         TICKET_FDS_MAX, WORKERS_MAX,
@@ -216,6 +216,7 @@ pub(crate) fn take<D: TicketDevice>(
 
 fn terms(grant: &Grant, window: Window) -> Result<ClientTerms, FrameError> {
     Ok(ClientTerms {
+        path: RequestPath::UcWrite,
         window,
         epoch: Epoch::new(grant.epoch).ok_or(FrameError::Body)?,
         reply_bytes_max: (grant.reply_bytes_max as usize).min(REPLY_BYTES_MAX),

@@ -1,0 +1,186 @@
+use arrayvec::ArrayVec;
+use herdwick_fabric::{Completion, Local, Port, PostError, QpId, RecvWr, Status};
+use herdwick_mem::{Span, WORD};
+
+use super::{
+    ServerSide,
+    batch::BATCH,
+    chunk::{Attached, Mailbox},
+    gather::Desk,
+};
+use crate::{
+    ServerCounters,
+    wire::{CONTROL_WORD, Control, LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES, REQUEST_BYTES_MAX},
+};
+
+/// A mailbox in service.
+pub(super) struct OpenMailbox {
+    mailbox: Mailbox,
+    memory: Span,
+    /// Bytes that the provider puts before a datagram.
+    header: usize,
+    /// The client's place in the roster, which its RECVs bear.
+    client: u32,
+}
+
+impl Mailbox {
+    /// Bytes of memory for each RECV, where a provider puts `header` bytes before a datagram. Those
+    /// are rounded up, for a datagram to begin with a whole word.
+    #[must_use]
+    pub const fn recv_bytes(header: usize) -> usize {
+        header.next_multiple_of(WORD) + REQUEST_BYTES_MAX
+    }
+}
+
+impl ServerSide {
+    /// Takes datagrams, puts each into the slot that it is for, and looks there. They take no more
+    /// than half of the batch from clients that write.
+    pub(super) fn take_mail<P: Port>(&mut self, port: &mut P) {
+        let polled = self.roster.hot_len() + self.roster.cold_due() > 0;
+        let room = if polled { BATCH / 2 } else { BATCH };
+        let found = port.poll(self.options.request_cq, &mut self.mail[..room]);
+        let mut empty = Empty::default();
+        for done in &self.mail[..found.min(room)] {
+            let index = (done.wr_id >> 32) as u32;
+            let client = self.roster.client(index);
+            // What else completes here is the end of a connection.
+            let Some((client, number)) = client.and_then(|client| client.recv_of(done)) else {
+                continue;
+            };
+            if let Some(slot) = client.deliver(number, done, &mut self.counters) {
+                let mut desk = Desk {
+                    worker: self.worker,
+                    workers: self.options.workers,
+                    batch: &mut self.batch,
+                    counters: &mut self.counters,
+                };
+                desk.look(client, index, slot);
+            }
+            if let Some(open) = &client.mailbox {
+                empty.add(port, open, number, &mut self.counters);
+            }
+        }
+        empty.post(port, &mut self.counters);
+    }
+}
+
+impl Attached {
+    /// The number of the RECV that `done` completes, if it is one of this client's.
+    #[inline]
+    fn recv_of(&mut self, done: &Completion) -> Option<(&mut Self, usize)> {
+        let open = self.mailbox.as_ref()?;
+        let number = done.wr_id as u32 as usize;
+        let ours = open.mailbox.qp == done.qp && number < open.mailbox.recvs;
+        // One that was flushed would only be flushed again.
+        (ours && done.status != Status::Flushed).then_some((self, number))
+    }
+
+    /// Copies a datagram into the slot that it is for; `None`: it is for none.
+    #[inline]
+    fn deliver(
+        &mut self,
+        number: usize,
+        done: &Completion,
+        counters: &mut ServerCounters,
+    ) -> Option<usize> {
+        let open = self.mailbox.as_ref()?;
+        let len = done.byte_len as usize;
+        let sound = done.status == Status::Success && done.inline.is_none();
+        if !sound || !(LINE_BYTES..=REQUEST_BYTES_MAX).contains(&len) {
+            counters.malformed_datagrams += 1;
+            return None;
+        }
+        if done.source != Some(open.mailbox.source) {
+            counters.foreign_datagrams += 1;
+            return None;
+        }
+        counters.datagrams += 1;
+        let (from, word) = (&open.memory, open.start(number) / WORD);
+        let line = from.read_words::<LINE_WORDS>(word);
+        let slot = self
+            .chunk
+            .window
+            .slot(Control(line[CONTROL_WORD]).stamp().sequence());
+        for n in 1..len.div_ceil(LINE_BYTES) {
+            let body = from.read_words::<LINE_WORDS>(word + n * LINE_WORDS);
+            let at = slot * OVERFLOW_BYTES / WORD + (n - 1) * LINE_WORDS;
+            self.chunk.overflow.write_words(at, &body);
+        }
+        self.chunk.lines.write_words(slot * LINE_WORDS, &line);
+        Some(slot)
+    }
+}
+
+impl OpenMailbox {
+    /// Posts the RECVs of the client at `client` in the roster.
+    pub(super) fn open<P: Port>(
+        port: &mut P,
+        mailbox: Mailbox,
+        header: usize,
+        client: u32,
+    ) -> Result<Self, PostError> {
+        let needed = mailbox.recvs * Mailbox::recv_bytes(header);
+        let memory = port.region(mailbox.memory).cloned();
+        let memory = memory.filter(|memory| memory.len() >= needed);
+        let open = Self {
+            memory: memory.ok_or(PostError::Bounds)?,
+            header,
+            client,
+            mailbox,
+        };
+        let recvs = (0..open.mailbox.recvs).map(|number| open.recv(number));
+        port.post_recv(open.mailbox.qp, &recvs.collect::<Vec<_>>())?;
+        Ok(open)
+    }
+
+    #[inline]
+    fn recv(&self, number: usize) -> RecvWr {
+        RecvWr {
+            wr_id: u64::from(self.client) << 32 | number as u64,
+            into: Local {
+                region: self.mailbox.memory,
+                offset: self.start(number) - self.header,
+                len: self.header + REQUEST_BYTES_MAX,
+            },
+        }
+    }
+
+    /// Where a datagram begins that is in the buffer of that number.
+    #[inline]
+    fn start(&self, number: usize) -> usize {
+        number * Mailbox::recv_bytes(self.header) + self.header.next_multiple_of(WORD)
+    }
+}
+
+/// RECVs to be posted again: those of one queue pair in one post.
+#[derive(Default)]
+struct Empty {
+    qp: Option<QpId>,
+    recvs: ArrayVec<RecvWr, BATCH>,
+}
+
+impl Empty {
+    #[inline]
+    fn add<P: Port>(
+        &mut self,
+        port: &mut P,
+        open: &OpenMailbox,
+        number: usize,
+        counters: &mut ServerCounters,
+    ) {
+        if self.qp != Some(open.mailbox.qp) {
+            self.post(port, counters);
+            self.qp = Some(open.mailbox.qp);
+        }
+        self.recvs.push(open.recv(number));
+    }
+
+    fn post<P: Port>(&mut self, port: &mut P, counters: &mut ServerCounters) {
+        if let Some(qp) = self.qp
+            && port.post_recv(qp, &self.recvs).is_err()
+        {
+            counters.recvs_short += self.recvs.len() as u64;
+        }
+        self.recvs.clear();
+    }
+}
