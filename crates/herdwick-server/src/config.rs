@@ -9,6 +9,7 @@ use std::{
 use crate::{
     auth::AuthError,
     tls::{Tls, TlsError},
+    udp::Udp,
 };
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
@@ -55,6 +56,9 @@ pub struct Config {
     pub auth: Option<PathBuf>,
     /// TLS on the TCP ports (memcached's `-Z`).
     pub tls: Option<Tls>,
+    /// memcached over UDP, too (memcached's `-U`); not with `auth` or `tls`, and not for a unix
+    /// socket.
+    pub udp: Option<Udp>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
     pub shutdown: Option<ShutdownHook>,
 }
@@ -165,6 +169,7 @@ impl Default for Config {
             offers: Offers::default(),
             auth: None,
             tls: None,
+            udp: None,
             shutdown: None,
         }
     }
@@ -195,6 +200,9 @@ impl Config {
         }
         if self.connections_max == 0 {
             return Err(StartError::NoConnections);
+        }
+        if self.udp.is_some() && (self.auth.is_some() || self.tls.is_some()) {
+            return Err(StartError::UdpInTheOpen);
         }
         Ok(workers)
     }
@@ -282,6 +290,11 @@ pub enum StartError {
     /// Nobody could connect.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
+    /// Datagrams carry no password and no session.
+    #[error(
+        "over UDP (-U) nobody authenticates and nothing is encrypted: leave it out, or -Y and -Z"
+    )]
+    UdpInTheOpen,
     /// A host without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
@@ -300,6 +313,14 @@ pub enum StartError {
         /// The address.
         address: Address,
         /// Its answer.
+        source: io::Error,
+    },
+    /// The same for datagrams.
+    #[error("cannot take datagrams on {address}: {source}; give another port (-U)")]
+    ListenUdp {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's answer.
         source: io::Error,
     },
     /// There is no place for the lease socket.

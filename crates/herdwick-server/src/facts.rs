@@ -15,7 +15,7 @@ use crate::{
     tally::Snapshot,
     tcp::{Topic, Voice},
     tls::Certificates,
-    watch,
+    udp, watch,
 };
 
 /// What `version` says: clients choose what they send by memcached's version.
@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) auth: Option<Auth>,
     /// What TLS clients are shown; `None`: there is no TLS.
     pub(crate) certificates: Option<Certificates>,
+    /// Datagrams that were not taken in.
+    pub(crate) udp: udp::Refused,
     /// Who watches.
     pub(crate) watch: Arc<watch::Shared>,
     host: Host,
@@ -43,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) verbosity: u8,
     pub(crate) listen: Listen,
     pub(crate) port: u16,
+    /// 0: none.
+    pub(crate) udp_port: u16,
     pub(crate) patience: Patience,
     pub(crate) offers: Offers,
     pub(crate) shutdown: Option<ShutdownHook>,
@@ -100,6 +104,13 @@ impl Limits {
         true
     }
 
+    /// Counts a request that is a connection of its own, if there may be one more.
+    pub(crate) fn enter_briefly(&self) -> bool {
+        let has_room = !self.is_full();
+        self.live.fetch_add(usize::from(has_room), Relaxed);
+        has_room
+    }
+
     /// Counts one less.
     pub(crate) fn leave(&self) {
         self.live.fetch_sub(1, Relaxed);
@@ -110,7 +121,7 @@ impl Facts {
     pub(crate) fn new(
         config: &Config,
         workers: usize,
-        port: u16,
+        (port, udp_port): (u16, u16),
         host: Host,
         clock: Clock,
     ) -> Result<Self, StartError> {
@@ -126,6 +137,7 @@ impl Facts {
                 verbosity: config.verbosity,
                 listen: config.listen.clone(),
                 port,
+                udp_port,
                 patience: config.patience,
                 offers: config.offers,
                 shutdown: config.shutdown.clone(),
@@ -137,6 +149,7 @@ impl Facts {
             limits: Limits::new(config.connections_max),
             auth,
             certificates: certificates.transpose()?,
+            udp: udp::Refused::default(),
             watch: Arc::default(),
             host,
         })

@@ -26,6 +26,7 @@ mod tally;
 mod tcp;
 mod time;
 mod tls;
+mod udp;
 mod watch;
 mod ways;
 mod worker;
@@ -38,6 +39,7 @@ pub use config::{
 pub use lease::check_lease_directory;
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
+pub use udp::{Network, Udp};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

@@ -1,5 +1,6 @@
 use std::{
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         mpsc::{self, Sender},
@@ -13,7 +14,7 @@ use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{
-    accept::{self, Acceptor, Opened, WAKE},
+    accept::{self, Acceptor, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     crossing::Crossing,
@@ -36,6 +37,7 @@ use crate::{
 pub struct Server {
     facts: Arc<Facts>,
     addresses: Vec<Address>,
+    udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
     workers: usize,
     timer: Timer,
@@ -54,11 +56,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
     let stores = stores(&config, workers)?;
-    let Opened {
-        listeners,
-        addresses,
-        left_out,
-    } = accept::open(&config)?;
+    let opened = accept::open(&config)?;
     let timer = Timer::start();
     let (polls, bells) = polls(workers)?;
     let office = leases.office(&config, &bells)?;
@@ -69,21 +67,17 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         shm: None,
     };
     let host = Host::new(offer, office.as_ref(), timer);
-    let port = addresses.iter().find_map(Address::port).unwrap_or(0);
-    let facts = Arc::new(Facts::new(
-        &config,
-        workers,
-        port,
-        host,
-        timer.clock(timer.now()),
-    )?);
+    let clock = timer.clock(timer.now());
+    let facts = Facts::new(&config, workers, opened.ports(), host, clock)?;
+    let facts = Arc::new(facts);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 
     let mut server = Server {
         facts: Arc::clone(&facts),
-        addresses,
-        left_out,
+        addresses: opened.addresses,
+        udp_addresses: opened.udp_addresses,
+        left_out: opened.left_out,
         workers,
         timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
@@ -102,8 +96,12 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let intakes = server.start_workers(&crew, stores, polls, ends, &leases)?;
     let mut acceptor = Acceptor {
         poll: accept_poll,
-        handshakes: Handshakes::new(listeners.len(), config.patience.request),
-        listeners,
+        handshakes: Handshakes::new(
+            opened.listeners.len() + opened.udp.len(),
+            config.patience.request,
+        ),
+        listeners: opened.listeners,
+        udp: opened.udp,
         intakes,
         facts,
         timer,
@@ -155,6 +153,12 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Where it takes datagrams.
+    #[must_use]
+    pub fn udp_addresses(&self) -> &[SocketAddr] {
+        &self.udp_addresses
     }
 
     /// Why it does not listen on some of the addresses that it was given.

@@ -25,7 +25,7 @@ pub(crate) fn general(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Sta
     memory(facts, sum, out);
     encryption(facts, clock, sum, out);
     store(sum, out);
-    refusals(sum, out);
+    refusals(facts, sum, out);
 }
 
 fn process(clock: Clock, out: &mut Stats<'_>) {
@@ -200,7 +200,7 @@ fn store(sum: &Snapshot, out: &mut Stats<'_>) {
 }
 
 /// What memcached has no name for: every drop and refusal, by reason.
-fn refusals(sum: &Snapshot, out: &mut Stats<'_>) {
+fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     let tally = &sum.tally;
     for (name, count) in [
         ("index_evictions", sum.store.index_evictions),
@@ -213,6 +213,10 @@ fn refusals(sum: &Snapshot, out: &mut Stats<'_>) {
         ("closed_errors", tally.closed_errors),
         ("closed_half_sent", tally.closed_half_sent),
         ("closed_stalled", tally.closed_stalled),
+        ("udp_malformed", facts.udp.malformed.load(Relaxed)),
+        ("udp_crowded", facts.udp.crowded.load(Relaxed)),
+        ("udp_withheld", tally.udp_withheld),
+        ("udp_unsent", tally.udp_unsent),
         ("crossed", tally.crossed),
         ("parcels_exhausted", tally.parcels_exhausted),
         ("reads_deferred", tally.reads_deferred),
@@ -363,7 +367,7 @@ fn tls_settings(facts: &Facts, out: &mut Stats<'_>) {
 
 fn listening(facts: &Facts, out: &mut Stats<'_>) {
     out.say("tcpport", facts.settings.port);
-    out.say("udpport", 0);
+    out.say("udpport", facts.settings.udp_port);
     match &facts.settings.listen {
         Listen::Tcp(interfaces) => {
             let hosts: Vec<String> = interfaces

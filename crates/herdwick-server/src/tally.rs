@@ -48,6 +48,8 @@ tally! {
     closed_errors,
     /// Of those: records that make no sense.
     ssl_proto_errors,
+    /// Answers over UDP that were longer than they may be, and those that the kernel did not take.
+    udp_withheld, udp_unsent,
     /// Hang-ups: the rest of a command did not come in time.
     closed_half_sent,
     /// Hang-ups: it stalled longest when connections held too much memory.

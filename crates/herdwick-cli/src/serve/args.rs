@@ -20,8 +20,14 @@ pub(crate) struct ServeArgs {
     /// TCP port; 0 takes a free one
     #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT)]
     pub(super) port: u16,
-    /// UDP port; 0: none
-    #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, value_parser = no_udp)]
+    /// UDP port; 0: none. Whoever is not trusted (-o udp_trusted) gets at most three times what they
+    /// have sent
+    #[arg(
+        short = 'U',
+        long = "udp-port",
+        value_name = "NUM",
+        default_value_t = 0
+    )]
     pub(super) udp_port: u16,
     /// Unix socket to listen on, instead of TCP
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
@@ -217,16 +223,6 @@ impl Missing {
         ]
         .into_iter()
         .filter_map(|(given, reason)| given.then_some(reason))
-    }
-}
-
-fn no_udp(text: &str) -> Result<u16, String> {
-    match text.parse() {
-        Ok(0) => Ok(0),
-        Ok(_) => {
-            Err("memcached over UDP is not spoken here; use TCP, or a unix socket (-s)".into())
-        }
-        Err(_) => Err("give a port".into()),
     }
 }
 

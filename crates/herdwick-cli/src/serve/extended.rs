@@ -1,5 +1,7 @@
 //! memcached's `-o`: a list of names, some with a value.
 
+use herdwick_server::Network;
+
 use super::tls::{self, TlsOption};
 
 /// An extended option that means something here.
@@ -11,6 +13,8 @@ pub(crate) enum Extended {
     IdleTimeout(u32),
     /// `request_timeout=SECONDS`.
     RequestTimeout(u32),
+    /// `udp_trusted=NETWORK`.
+    UdpTrusted(Network),
     /// `ssl_...`.
     Tls(TlsOption),
     /// One of memcached's that tunes what is not here.
@@ -24,6 +28,8 @@ Extended options, NAME or NAME=VALUE, several by commas:
   no_maxconns_fast   let them wait unaccepted
   idle_timeout=S     close connections without a command for S seconds (0: never)
   request_timeout=S  close connections in the middle of a command for S seconds (30)
+  udp_trusted=NET    whole answers over UDP (-U) to addresses of NET, such as 10.0.0.0/8, as to
+                     loopback; nobody outside may be able to forge them
   ssl_chain_cert=F   the server's certificate and its authorities', in PEM (for -Z)
   ssl_key=F          its private key, if not in the same file
   ssl_keyformat=K    PEM or DER (PEM)
@@ -87,6 +93,10 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
         "no_maxconns_fast" => Ok(Extended::RefuseAtOnce(false)),
         "idle_timeout" => seconds(0).map(Extended::IdleTimeout),
         "request_timeout" => seconds(1).map(Extended::RequestTimeout),
+        "udp_trusted" => {
+            let network = value.unwrap_or_default().parse();
+            network.map(Extended::UdpTrusted)
+        }
         name if PASSED_OVER.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
             Ok(Extended::PassedOver)
         }
@@ -126,6 +136,8 @@ mod tests {
             "request_timeout=0",
             "ext_path=/x:1G",
             "proxy_config=x",
+            "udp_trusted",
+            "udp_trusted=10.0.0.0/33",
             "ssl_ciphers=ALL",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

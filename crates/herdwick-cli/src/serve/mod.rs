@@ -19,7 +19,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches};
 use herdwick_server::{
-    Config, Interface, Leases, Listen, Offers, Server, ShutdownHook, StartError, Tls,
+    Config, Interface, Leases, Listen, Offers, Server, ShutdownHook, StartError, Tls, Udp,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -82,6 +82,9 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     println!("{}", ready(&server, args.memory));
     for reason in server.left_out() {
         say(format_args!("left out: {reason}"));
+    }
+    if args.udp_port > 0 && args.unix_socket.is_some() {
+        say("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
     }
     if !args.tls && tls_options(args).next().is_some() {
         say("passed over -o ssl_*: no TLS without -Z");
@@ -194,6 +197,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             debug: args.debug,
         },
         auth: args.auth.as_deref().map(absolute),
+        udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
         shutdown: args
             .enable_shutdown
@@ -204,6 +208,17 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         extend(&mut config, option);
     }
     Ok(config)
+}
+
+fn udp(args: &ServeArgs) -> Option<Udp> {
+    let trusted = args.extended.iter().filter_map(|option| match option {
+        Extended::UdpTrusted(network) => Some(*network),
+        _ => None,
+    });
+    (args.udp_port > 0).then(|| Udp {
+        port: args.udp_port,
+        trusted: trusted.collect(),
+    })
 }
 
 fn tls_settings(args: &ServeArgs) -> Result<Tls, ServeError> {
@@ -240,7 +255,7 @@ fn extend(config: &mut Config, option: &Extended) {
             config.patience.idle = (count > 0).then(|| seconds(count));
         }
         Extended::RequestTimeout(count) => config.patience.request = seconds(count),
-        Extended::Tls(_) | Extended::PassedOver => {}
+        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver => {}
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
 
 use mio::net::{TcpListener, UnixListener};
 
-use crate::config::{Address, Config, Interface, Listen, StartError};
+use crate::{
+    config::{Address, Config, Interface, Listen, StartError},
+    udp::{Udp, UdpListener},
+};
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
@@ -21,7 +24,9 @@ pub(crate) enum Listener {
 #[derive(Default)]
 pub(crate) struct Opened {
     pub(crate) listeners: Vec<Listener>,
+    pub(crate) udp: Vec<UdpListener>,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) left_out: Vec<StartError>,
 }
 
@@ -32,6 +37,9 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
         Listen::Tcp(interfaces) => {
             for interface in interfaces {
                 opened.open_interface(interface, config)?;
+                if let Some(udp) = &config.udp {
+                    opened.open_udp(interface, udp, config)?;
+                }
             }
         }
         Listen::Unix { path, mode } => {
@@ -46,6 +54,13 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
 }
 
 impl Opened {
+    /// The first ports of TCP and UDP, or 0.
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        let tcp = self.addresses.iter().find_map(Address::port);
+        let udp = self.udp_addresses.first().map(SocketAddr::port);
+        (tcp.unwrap_or(0), udp.unwrap_or(0))
+    }
+
     /// Listens on the addresses of `interface` that can be had; there must be one.
     fn open_interface(&mut self, interface: &Interface, config: &Config) -> Result<(), StartError> {
         let before = self.listeners.len();
@@ -70,6 +85,38 @@ impl Opened {
             return Err(left_out.pop().unwrap_or(StartError::NoAddress));
         }
         self.left_out.append(&mut left_out);
+        Ok(())
+    }
+
+    /// The same for datagrams.
+    fn open_udp(
+        &mut self,
+        interface: &Interface,
+        udp: &Udp,
+        config: &Config,
+    ) -> Result<(), StartError> {
+        let before = self.udp.len();
+        let mut last = StartError::NoAddress;
+        for &address in &interface.addresses {
+            let address = SocketAddr::new(address.ip(), udp.port);
+            let opened = UdpListener::open(address, udp, config.item_bytes_max)
+                .and_then(|listener| Ok((listener.address()?, listener)));
+            match opened {
+                Ok((bound, listener)) => {
+                    self.udp_addresses.push(bound);
+                    self.udp.push(listener);
+                }
+                Err(error) => {
+                    last = StartError::ListenUdp {
+                        address,
+                        source: error,
+                    }
+                }
+            }
+        }
+        if self.udp.len() == before {
+            return Err(last);
+        }
         Ok(())
     }
 }

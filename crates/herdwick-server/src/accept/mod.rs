@@ -4,7 +4,7 @@ mod listen;
 
 use std::{
     io::{self, ErrorKind, Write},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{Listener, Opened, open};
+pub(crate) use listen::{Listener, open};
 
 use crate::{
     facts::Facts,
@@ -24,13 +24,15 @@ use crate::{
     tcp::Stream,
     time::Timer,
     tls::{Handshakes, Progress},
+    udp::UdpListener,
 };
 
 /// How long accepting rests when the process has no descriptors left, or no connections.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Readiness taken from the kernel at a time.
 const EVENTS: usize = 64;
-/// The token of the waker; listeners count from 0, handshakes follow.
+/// The token of the waker; listeners count from 0; sockets for datagrams follow, then
+/// handshakes.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// The thread that accepts, sees TLS handshakes to their end, and deals connections out to the
@@ -38,6 +40,7 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
+    pub(crate) udp: Vec<UdpListener>,
     pub(crate) handshakes: Handshakes,
     /// One for each worker. A queue holds as many as there may be connections, so it has room.
     pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
@@ -57,6 +60,10 @@ enum Arrival {
 impl Acceptor {
     /// Watches the listeners.
     pub(crate) fn register(&mut self) -> io::Result<()> {
+        for (index, socket) in self.udp.iter_mut().enumerate() {
+            let token = Token(self.listeners.len() + index);
+            socket.register(self.poll.registry(), token)?;
+        }
         for (index, listener) in self.listeners.iter_mut().enumerate() {
             let registry = self.poll.registry();
             match listener {
@@ -84,8 +91,11 @@ impl Acceptor {
             }
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.facts.limits.rest(exhausted);
+            let more = !self.take_in();
             self.give_up(now);
-            patience = if exhausted {
+            patience = if more {
+                Some(Duration::ZERO)
+            } else if exhausted {
                 Some(PAUSE)
             } else {
                 self.handshakes.tick()
@@ -114,6 +124,24 @@ impl Acceptor {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Takes in datagrams; `false`: there may be more.
+    fn take_in(&mut self) -> bool {
+        let mut udp = std::mem::take(&mut self.udp);
+        let facts = Arc::clone(&self.facts);
+        let mut emptied = true;
+        for socket in &mut udp {
+            emptied &= socket.take_in(&facts.udp, |exchange| {
+                if facts.limits.enter_briefly() {
+                    self.deal(Stream::Datagram(Box::new(exchange)));
+                } else {
+                    facts.udp.crowded.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        self.udp = udp;
+        emptied
     }
 
     fn admit(&mut self, arrival: Arrival, now: Duration) {

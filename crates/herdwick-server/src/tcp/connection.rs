@@ -139,6 +139,11 @@ impl Connection {
             }
             // The next pass tries again.
             ErrorKind::Interrupted => Flow::Moved,
+            // An answer over UDP that is longer than it may be.
+            ErrorKind::FileTooLarge => {
+                tally.udp_withheld += 1;
+                Flow::Broken
+            }
             kind => {
                 tally.closed_errors += 1;
                 tally.ssl_proto_errors += u64::from(kind == ErrorKind::InvalidData);

@@ -20,6 +20,11 @@ pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     let (number, address, listener) = match &connection.stream {
         Stream::Tcp(stream) => of_tcp(stream),
         Stream::Tls(stream) => of_tcp(stream.socket()),
+        Stream::Datagram(exchange) => {
+            let (number, from) = exchange.origin();
+            let local = exchange.came_to().map(|address| format!("udp:{address}"));
+            (number, Ok(format!("udp:{from}")), local)
+        }
         Stream::Unix(stream) => {
             let local = stream.local_addr().map(|address| {
                 let path = address.as_pathname().map(|path| path.display().to_string());

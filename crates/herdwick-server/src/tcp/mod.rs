@@ -43,6 +43,7 @@ use crate::{
         run::RUN_REQUESTS,
         service::{Round, Service},
     },
+    udp::Sent,
     watch::{Asking, What, topic},
 };
 
@@ -120,7 +121,7 @@ impl TcpFront {
         if self.draining {
             connection.drain();
         }
-        if pass.store.journal.wants(topic::CONNEVENTS) {
+        if pass.store.journal.wants(topic::CONNEVENTS) && !connection.stream.is_datagram() {
             let (number, from) = connection.stream.origin();
             pass.store.journal.note(What::Opened(number, from), &[]);
         }
@@ -138,13 +139,19 @@ impl TcpFront {
         let bounds = (self.input_bytes_max, self.rounds);
         let (flow, starved) = turn(&mut self.service, connection, place, bounds, pass);
         if connection.watches.is_some() && connection.output.is_empty() {
-            self.hand_over(place, pass);
+            if connection.stream.is_datagram() {
+                self.dismiss(place, "error", pass);
+            } else {
+                self.hand_over(place, pass);
+            }
             return;
         }
         if flow == Flow::Broken || connection.is_done() {
             let reason = if flow == Flow::Broken {
                 "error"
             } else {
+                let sent = connection.stream.conclude();
+                pass.tally.udp_unsent += u64::from(sent == Sent::Less);
                 "normal"
             };
             self.dismiss(place, reason, pass);
@@ -166,7 +173,7 @@ impl TcpFront {
 
     fn dismiss(&mut self, place: u32, reason: &'static str, pass: &mut Pass<'_>) {
         if let Some(connection) = self.take_out(place, pass) {
-            if pass.store.journal.wants(topic::CONNEVENTS) {
+            if pass.store.journal.wants(topic::CONNEVENTS) && !connection.stream.is_datagram() {
                 let (number, from) = connection.stream.origin();
                 let what = What::Closed(number, from, reason);
                 pass.store.journal.note(what, &[]);

@@ -6,7 +6,10 @@ use std::{
 
 use mio::{Interest, Registry, Token, net};
 
-use crate::tls::TlsStream;
+use crate::{
+    tls::TlsStream,
+    udp::{Exchange, Sent},
+};
 
 /// A byte stream to a client.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub(crate) enum Stream {
     Tcp(net::TcpStream),
     Unix(net::UnixStream),
     Tls(Box<TlsStream>),
+    /// One request; the answer leaves when all of it is there.
+    Datagram(Box<Exchange>),
 }
 
 impl Stream {
@@ -24,6 +29,8 @@ impl Stream {
             Self::Tcp(stream) => registry.register(stream, token, both),
             Self::Unix(stream) => registry.register(stream, token, both),
             Self::Tls(stream) => registry.register(stream.socket_mut(), token, both),
+            // All has arrived.
+            Self::Datagram(_) => Ok(()),
         }
     }
 
@@ -34,6 +41,10 @@ impl Stream {
             Self::Tcp(stream) => of_tcp(stream),
             Self::Tls(stream) => of_tcp(stream.socket()),
             Self::Unix(stream) => (stream.as_raw_fd(), None),
+            Self::Datagram(exchange) => {
+                let (number, from) = exchange.origin();
+                (number, Some(from))
+            }
         }
     }
 
@@ -43,6 +54,7 @@ impl Stream {
         match self {
             Self::Tcp(_) | Self::Unix(_) => false,
             Self::Tls(stream) => stream.has_more(),
+            Self::Datagram(exchange) => exchange.has_more(),
         }
     }
 
@@ -51,6 +63,20 @@ impl Stream {
         match self {
             Self::Tcp(_) | Self::Unix(_) => 0,
             Self::Tls(stream) => stream.memory(),
+            Self::Datagram(exchange) => exchange.memory(),
+        }
+    }
+
+    /// Whether it is one request, and no connection.
+    pub(crate) fn is_datagram(&self) -> bool {
+        matches!(self, Self::Datagram(_))
+    }
+
+    /// All is said that will be.
+    pub(crate) fn conclude(&self) -> Sent {
+        match self {
+            Self::Datagram(exchange) => exchange.answer(),
+            _ => Sent::All,
         }
     }
 
@@ -60,6 +86,7 @@ impl Stream {
             Self::Tcp(stream) => registry.deregister(stream),
             Self::Unix(stream) => registry.deregister(stream),
             Self::Tls(stream) => registry.deregister(stream.socket_mut()),
+            Self::Datagram(_) => Ok(()),
         }
     }
 }
@@ -70,6 +97,7 @@ impl Read for Stream {
             Self::Tcp(stream) => stream.read(into),
             Self::Unix(stream) => stream.read(into),
             Self::Tls(stream) => stream.read(into),
+            Self::Datagram(exchange) => exchange.read(into),
         }
     }
 }
@@ -80,13 +108,14 @@ impl Write for Stream {
             Self::Tcp(stream) => stream.write(from),
             Self::Unix(stream) => stream.write(from),
             Self::Tls(stream) => stream.write(from),
+            Self::Datagram(exchange) => exchange.write(from),
         }
     }
 
     /// Sends what a write, or what stands before it, has kept back.
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tcp(_) | Self::Unix(_) | Self::Datagram(_) => Ok(()),
             Self::Tls(stream) => stream.flush(),
         }
     }
