@@ -20,6 +20,8 @@ mod completion;
 mod endpoint;
 mod error;
 mod id;
+#[cfg(feature = "std")]
+mod slab;
 mod spec;
 mod work;
 
@@ -28,6 +30,8 @@ pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Sta
 pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
+#[cfg(feature = "std")]
+pub use slab::{SLOTS_MAX, Slab};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
 pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
 

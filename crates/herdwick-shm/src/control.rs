@@ -4,7 +4,7 @@ use std::{collections::VecDeque, io};
 
 use herdwick_fabric::{
     Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, PdId, QpId, QpSpec,
-    QpState, Qpn, RegionId, RegionSpec, Rkey, Scope, Source, Transport,
+    QpState, Qpn, RegionId, RegionSpec, Rkey, Scope, Slab, Source, Transport,
 };
 use herdwick_mem::Span;
 
@@ -16,7 +16,6 @@ use crate::{
     port::ShmPort,
     qp::{Address, Cq, Peer, Qp, Region},
     ring::{Consumer, Control, Shape},
-    slab::Slab,
 };
 
 const QP: &str = "queue pair";

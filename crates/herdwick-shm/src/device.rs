@@ -7,7 +7,7 @@ use std::{
 use herdwick_fabric::{
     AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
-    RegionSpec, Remote, Source,
+    RegionSpec, Remote, SLOTS_MAX, Slab, Source,
 };
 
 use crate::{
@@ -21,7 +21,6 @@ use crate::{
     pd::{Files, Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
     recv,
-    slab::{SLOTS_MAX, Slab},
     ticket::{self, AttachError},
 };
 

@@ -30,7 +30,6 @@ mod qp;
 mod recv;
 mod ring;
 mod send;
-mod slab;
 mod ticket;
 
 pub use device::{PdSize, ShmDevice};

@@ -5,6 +5,7 @@ use std::{
 
 use herdwick_fabric::{
     Armed, Completion, CqId, Port, PostError, Progress, QpId, QpState, RecvWr, RegionId, SendWr,
+    Slab,
 };
 use herdwick_mem::Span;
 
@@ -16,7 +17,6 @@ use crate::{
     pd::{Outbound, Pd},
     qp::{Address, Cq, Qp, Region, local},
     recv, send,
-    slab::Slab,
 };
 
 /// One thread's end of the shared-memory fabric.

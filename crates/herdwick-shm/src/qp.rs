@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use herdwick_fabric::{
-    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Status, Transport,
+    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Slab, Status, Transport,
 };
 use herdwick_mem::Span;
 
@@ -9,7 +9,6 @@ use crate::{
     layout::RingPlace,
     pd::{Opened, Place},
     ring::{Consumer, Control},
-    slab::Slab,
 };
 
 /// A queue pair of this port.

@@ -1,7 +1,7 @@
 //! Receiving: merges the rings that feed a completion queue into its queue pairs' RECVs.
 
 use herdwick_fabric::{
-    Completion, CqId, InlineData, Opcode, QpState, Qpn, RecvWr, Source, Status, Transport,
+    Completion, CqId, InlineData, Opcode, QpState, Qpn, RecvWr, Slab, Source, Status, Transport,
 };
 use herdwick_mem::{LINE, Span, Words};
 
@@ -13,7 +13,6 @@ use crate::{
     port::ShmPort,
     qp::{Qp, Region, local},
     ring::{Consumer, Control},
-    slab::Slab,
 };
 
 /// Takes completions of `cq` into the front of `out`: finished sends, then one look at each ring,

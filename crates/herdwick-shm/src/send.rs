@@ -1,7 +1,7 @@
 //! Sending: the CPU that posts is the RNIC, so a batch is done when its post returns.
 
 use herdwick_fabric::{
-    Local, Opcode, Payload, PostError, QpId, QpState, Qpn, Remote, SendOp, SendWr, Status,
+    Local, Opcode, Payload, PostError, QpId, QpState, Qpn, Remote, SendOp, SendWr, Slab, Status,
     Transport,
 };
 use herdwick_mem::{Span, Words};
@@ -16,7 +16,6 @@ use crate::{
     qp::{Address, Cq, Qp, Region, Sent, local},
     recv::fail,
     ring::{CELL_PAYLOAD, Control, Full, Producer},
-    slab::Slab,
 };
 
 /// Posts a batch: all of it is checked before any of it is done.

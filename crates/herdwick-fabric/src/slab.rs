@@ -1,10 +1,10 @@
-/// Slots in a [`Slab`] at most: what the low half of an id can name.
-pub(crate) const SLOTS_MAX: usize = 1 << 16;
+/// Items in a [`Slab`] at most: what the low half of an id can name.
+pub const SLOTS_MAX: usize = 1 << 16;
 
 /// A bounded table whose ids carry a generation, so that an id used after its item is gone names
 /// nothing. Sized once; never grows.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
@@ -18,7 +18,8 @@ struct Slot<T> {
 
 impl<T> Slab<T> {
     /// Room for `limit` items, at most [`SLOTS_MAX`].
-    pub(crate) fn new(limit: usize) -> Self {
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         let limit = u32::try_from(limit.min(SLOTS_MAX)).unwrap_or(0);
         let slot = |n| Slot {
             id: 1 << 16 | n,
@@ -30,21 +31,29 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn capacity(&self) -> usize {
+    /// How many items it holds at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    pub(crate) fn has_room(&self) -> bool {
+    /// Whether another item fits.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// The id that the next [`Slab::insert`] will give.
-    pub(crate) fn next_id(&self) -> Option<u32> {
+    #[must_use]
+    pub fn next_id(&self) -> Option<u32> {
         self.free.last().map(|n| self.slots[*n as usize].id)
     }
 
-    /// Stores `item`; gives it back when there is no room.
-    pub(crate) fn insert(&mut self, item: T) -> Result<u32, T> {
+    /// Stores `item` and names it.
+    ///
+    /// # Errors
+    /// The item, when there is no room.
+    pub fn insert(&mut self, item: T) -> Result<u32, T> {
         let Some(n) = self.free.pop() else {
             return Err(item);
         };
@@ -53,7 +62,8 @@ impl<T> Slab<T> {
         Ok(slot.id)
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+    /// Takes an item out; its id names nothing from now on.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
         let slot = self.slots.get_mut((id & 0xffff) as usize)?;
         if slot.id != id {
             return None;
@@ -66,8 +76,10 @@ impl<T> Slab<T> {
         Some(item)
     }
 
+    /// The item called `id`.
     #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&T> {
         let slot = self.slots.get((id & 0xffff) as usize)?;
         if slot.id == id {
             slot.item.as_ref()
@@ -76,8 +88,10 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The item called `id`.
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+    #[must_use]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut((id & 0xffff) as usize)?;
         if slot.id == id {
             slot.item.as_mut()
@@ -86,7 +100,8 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    /// The items and their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let item = |slot: &'_ Slot<T>| slot.item.is_some();
         self.slots
             .iter()
@@ -94,7 +109,8 @@ impl<T> Slab<T> {
             .filter_map(|slot| Some((slot.id, slot.item.as_ref()?)))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+    /// The items and their ids.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()
             .filter_map(|slot| Some((slot.id, slot.item.as_mut()?)))
