@@ -139,6 +139,13 @@ impl Span {
         self.access
     }
 
+    /// Where it starts, for a device that reads and writes memory by itself. Whatever is done
+    /// through the pointer needs its own reason why it is sound; nothing here forms a reference.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u64 {
+        self.base.as_ptr().cast()
+    }
+
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(
