@@ -35,6 +35,12 @@ pub struct Capabilities {
     pub message_bytes_max: usize,
     /// Most work requests in one post.
     pub postlist_max: usize,
+    /// A region's rkey can be bound to one queue pair ([`crate::Scope::Qp`]) before that is
+    /// connected; without, the protection domain is the narrowest scope.
+    pub scoped_regions: bool,
+    /// What is dropped at a port is counted there ([`crate::Port::drops`]); an RNIC drops in
+    /// hardware and says nothing.
+    pub counted_drops: bool,
     /// Regions may be given addresses other than zero-based ones.
     pub virtual_addresses: bool,
 }

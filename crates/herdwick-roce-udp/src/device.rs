@@ -212,6 +212,8 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         datagram_bytes_max: mtu.bytes(),
         message_bytes_max: MESSAGE_BYTES_MAX,
         postlist_max: 1024,
+        scoped_regions: true,
+        counted_drops: true,
         virtual_addresses: false,
     }
 }

@@ -161,9 +161,11 @@ impl<P: Port> ServerEnd<P> {
             recv_depth: if sends { mail_recvs(window) } else { 0 },
         };
         let requests = requests.create(device, port)?;
+        // A client has a domain to itself, so either scope lets no one else in.
         let (access, scope) = match path {
             RequestPath::UdSend => (Access::LOCAL, Scope::Pd),
-            RequestPath::UcWrite | RequestPath::RcWrite => (Access::WRITE, Scope::Qp(requests)),
+            _ if device.capabilities().scoped_regions => (Access::WRITE, Scope::Qp(requests)),
+            RequestPath::UcWrite | RequestPath::RcWrite => (Access::WRITE, Scope::Pd),
         };
         let mut memory = |len| device.allocate_region(port, pd, &RegionSpec { len, access, scope });
         let recv_bytes = Mailbox::recv_bytes(self.datagram_header_bytes);
