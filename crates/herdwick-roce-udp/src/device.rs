@@ -197,11 +197,12 @@ impl RoceDevice {
 fn capabilities(mtu: Mtu) -> Capabilities {
     Capabilities {
         name: "roce",
-        rc: false,
+        rc: true,
         uc: true,
         ud: true,
-        read: false,
-        atomics: Atomics::None,
+        read: true,
+        // The CPU's own instructions do not disturb them; but nobody answers while the CPU counts.
+        atomics: Atomics::Device,
         ordered_write: true,
         wakes_on_write: true,
         lossless: false,

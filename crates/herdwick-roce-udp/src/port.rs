@@ -166,8 +166,7 @@ impl Port for RocePort {
         self.outbox.now = now;
         self.transmit();
         let received = self.receive();
-        let (memory, wire) = (&mut self.regions, &mut self.outbox);
-        self.engine.handle_timeout(now, memory, wire);
+        self.engine.handle_timeout(now);
         self.transmit();
         Progress {
             moved: received != Received::Nothing,

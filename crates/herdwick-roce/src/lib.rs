@@ -28,6 +28,7 @@ mod qp;
 mod regions;
 mod slab;
 mod table;
+mod timers;
 
 pub use config::{
     Config, Destination, Facts, Mtu, Peer, Peering, RD_ATOMIC_MAX, RNR_FOR_EVER, Retry,

@@ -28,7 +28,9 @@ pub(crate) struct Asker {
 /// A right that a peer needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Right {
+    Read,
     Write,
+    Atomic,
 }
 
 impl Regions {
@@ -109,7 +111,9 @@ impl Regions {
             return Err(Drop::Scope);
         }
         let granted = match right {
+            Right::Read => region.access.remote_read,
             Right::Write => region.access.remote_write,
+            Right::Atomic => region.access.remote_atomic,
         };
         if !granted {
             return Err(Drop::Right);

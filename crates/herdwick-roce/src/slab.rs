@@ -93,6 +93,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// What is at a place now, whatever its id.
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.slots.get_mut(place)?.value.as_mut()
+    }
+
     /// The ids of all that `which` picks.
     pub(crate) fn ids(&self, which: impl Fn(&T) -> bool) -> Vec<u32> {
         let picked = |slot: &&Slot<T>| slot.value.as_ref().is_some_and(&which);

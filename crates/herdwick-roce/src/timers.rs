@@ -97,7 +97,10 @@ impl Timers {
         self.places[index as usize] = Self::narrow(place);
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a slab has at most 2^20 places")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a slab has at most 2^20 places"
+    )]
     fn narrow(place: usize) -> u32 {
         place as u32
     }
@@ -116,7 +119,9 @@ mod tests {
         let mut model = BTreeMap::new();
         let mut state = 1u64;
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let index = (state >> 33) as usize % 32;
             let when = Duration::from_nanos(state >> 40 & 0xff);
             match state >> 60 {
@@ -134,7 +139,7 @@ mod tests {
                     let first = model.iter().map(|(index, at)| (*at, *index)).min();
                     assert_eq!(due.is_some(), first.is_some_and(|(at, _)| at <= when));
                     let at = due.and_then(|index| model.remove(&index));
-                    assert_eq!(at, due.and(first.map(|(at, _)| at)));
+                    assert_eq!(at, first.filter(|_| due.is_some()).map(|(at, _)| at));
                 }
             }
             assert_eq!(timers.first(), model.values().min().copied());

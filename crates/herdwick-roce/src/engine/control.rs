@@ -12,6 +12,7 @@ use crate::{
     packet::{LOW_24, Psn24},
     qp::{Link, Names, Qp, Target},
     regions::Region,
+    slab,
 };
 
 impl Engine {
@@ -128,11 +129,8 @@ impl Engine {
     /// Makes a queue pair with a number that nobody foretells.
     ///
     /// # Errors
-    /// Limits, or a transport that the engine lacks.
+    /// Limits.
     pub fn create_qp(&mut self, spec: &QpSpec) -> Result<QpId, ControlError> {
-        if spec.transport == Transport::Rc {
-            return Err(ControlError::Unsupported("RC queue pairs"));
-        }
         self.know_pd(spec.pd)?;
         let limit = over("queue pairs", self.qps.limit());
         if self.qps.is_full() {
@@ -144,7 +142,7 @@ impl Engine {
             psn: Psn24::new(self.draw.bits()),
             qkey: self.fresh_qkey(),
         };
-        let qp = Qp::new(spec, &names, self.shared.config.inline_bytes_max);
+        let qp = Qp::new(spec, &names, &self.shared.config);
         let id = self.qps.insert(qp).ok_or(limit)?;
         self.by_qpn.insert(names.qpn, id);
         if let Some(qp) = self.qps.get_mut(id) {
@@ -162,6 +160,7 @@ impl Engine {
         let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
         self.by_qpn.remove(qp.qpn);
         self.ready.retain(|other| *other != id);
+        self.shared.timers.clear(slab::index(id.0));
         if let Some(link) = qp.link {
             self.shared.flows.leave(link.target.flow);
         }
@@ -221,6 +220,8 @@ impl Engine {
             },
             ip: peering.peer.addr.ip().to_canonical(),
             mtu: peering.mtu.bytes(),
+            rd_atomic: peering.rd_atomic.into(),
+            refusals_are_fatal: peering.refusals_are_fatal,
         });
         qp.inbound.expected = Psn24::new(peering.psn.0);
         qp.state = QpState::ReadyToSend;
@@ -274,7 +275,7 @@ impl Engine {
     pub fn fail_qp(&mut self, qp: QpId) -> Result<(), ControlError> {
         let known = self.qps.get_mut(qp.0);
         let qp = known.ok_or(ControlError::Unknown("queue pair"))?;
-        qp.fail(&mut self.shared.cqs, Status::Flushed);
+        qp.fail(&mut self.shared, Status::Flushed);
         Ok(())
     }
 

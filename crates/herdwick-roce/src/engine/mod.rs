@@ -22,6 +22,7 @@ use crate::{
     regions::Regions,
     slab::Slab,
     table::Table,
+    timers::Timers,
 };
 
 /// A software RNIC's port: everything between the verbs and the packets, for one thread.
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) addresses: Slab<Address>,
     pub(crate) flows: Flows,
     pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
     /// The latest time that a driver told.
     pub(crate) now: Duration,
 }
@@ -83,6 +85,7 @@ impl Engine {
                 addresses: Slab::new(limits.addresses),
                 flows: Flows::new(limits.qps + limits.addresses),
                 counters: Counters::default(),
+                timers: Timers::new(limits.qps),
                 now: Duration::ZERO,
                 config,
             },
@@ -126,8 +129,9 @@ impl Engine {
         for wr in batch {
             qp.post(&mut self.shared, wr, memory, wire);
         }
-        if !qp.sends.ring.is_empty() && !qp.transmit(&mut self.shared, memory, wire) {
-            list(&mut self.ready, qp);
+        if !qp.sends.ring.is_empty() {
+            let all = qp.transmit(&mut self.shared, memory, wire);
+            list_if(&mut self.ready, qp, !all || qp.has_work());
         }
         Ok(())
     }
@@ -176,23 +180,24 @@ impl Engine {
         now: Duration,
         arrival: &Arrival<'_>,
         memory: &mut M,
-        _wire: &mut W,
+        wire: &mut W,
     ) {
         self.shared.now = self.shared.now.max(now);
         self.shared.counters.packets_in += 1;
-        if let Err(reason) = self.accept(arrival, memory) {
+        if let Err(reason) = self.accept(arrival, memory, wire) {
             self.shared.counters.drop(reason);
         }
     }
 
     /// Takes the time: whatever was to happen until `now` happens.
-    pub fn handle_timeout<M: Memory, W: Wire>(
-        &mut self,
-        now: Duration,
-        _memory: &mut M,
-        _wire: &mut W,
-    ) {
+    pub fn handle_timeout(&mut self, now: Duration) {
         self.shared.now = self.shared.now.max(now);
+        while let Some(place) = self.shared.timers.due(self.shared.now) {
+            if let Some(qp) = self.qps.at_mut(place) {
+                qp.alarm(&mut self.shared);
+                list_if(&mut self.ready, qp, qp.has_work());
+            }
+        }
     }
 
     /// Gives the wire what waits for room; whether anything still waits for lack of it.
@@ -211,21 +216,31 @@ impl Engine {
                 continue;
             };
             qp.listed = false;
-            if !qp.transmit(&mut self.shared, memory, wire) {
-                list(&mut self.ready, qp);
-            }
+            let all = qp.transmit(&mut self.shared, memory, wire);
+            qp.arm(&mut self.shared);
+            list_if(&mut self.ready, qp, !all);
         }
         !self.ready.is_empty()
     }
 
-    /// When to call [`Engine::handle_timeout`] at the latest.
+    /// When to make the next pass at the latest: at once where something waits to be transmitted,
+    /// otherwise when the next timer runs out.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        None
+        if self.ready.is_empty() {
+            self.shared.timers.first()
+        } else {
+            Some(self.shared.now)
+        }
     }
 
     #[inline]
-    fn accept<M: Memory>(&mut self, arrival: &Arrival<'_>, memory: &mut M) -> Result<(), Drop> {
+    fn accept<M: Memory, W: Wire>(
+        &mut self,
+        arrival: &Arrival<'_>,
+        memory: &mut M,
+        wire: &mut W,
+    ) -> Result<(), Drop> {
         let bytes = arrival.bytes;
         if bytes.len() < BTH_BYTES + ICRC_BYTES {
             return Err(Drop::Short);
@@ -253,14 +268,26 @@ impl Engine {
         }
         match qp.transport {
             Transport::Ud => qp.receive_datagram(&mut self.shared, arrival, &packet, memory),
-            _ => qp.receive_unreliable(&mut self.shared, &packet, memory),
+            Transport::Uc => qp.receive_unreliable(&mut self.shared, &packet, memory),
+            Transport::Rc => {
+                let done = qp.receive_reliable(&mut self.shared, &packet, memory, wire);
+                list_if(&mut self.ready, qp, qp.has_work());
+                done
+            }
         }
     }
 }
 
+#[cfg(test)]
+impl Engine {
+    pub(crate) fn qp_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
+        self.qps.get_mut(qp.0)
+    }
+}
+
 /// Puts a queue pair on the list of those with something to transmit, once.
-fn list(ready: &mut VecDeque<QpId>, qp: &mut Qp) {
-    if !qp.listed {
+fn list_if(ready: &mut VecDeque<QpId>, qp: &mut Qp, wanted: bool) {
+    if wanted && !qp.listed {
         qp.listed = true;
         ready.push_back(qp.id);
     }

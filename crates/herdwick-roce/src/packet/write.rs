@@ -26,7 +26,6 @@ impl<'a> Head<'a> {
     /// # Panics
     /// When the room has no space for it.
     #[inline]
-    #[must_use]
     pub fn and<T: IntoBytes + Immutable>(self, header: &T) -> Self {
         let (here, rest) = self.rest.split_at_mut(size_of::<T>());
         here.copy_from_slice(header.as_bytes());

@@ -37,6 +37,8 @@ pub(crate) enum Refusal {
     NoRecv,
     /// The message is longer than the buffer of its RECV.
     TooLong,
+    /// More answers wait than are kept; the requester has to come again.
+    Busy,
     /// Length or order.
     Invalid(Drop),
     /// Rkey, range or right.
@@ -69,6 +71,14 @@ impl Packet<'_> {
     pub(crate) fn starts(&self) -> bool {
         match self.op.operation {
             Operation::Send { place, .. } | Operation::Write { place, .. } => place.starts(),
+            _ => true,
+        }
+    }
+
+    /// Whether a message ends with it.
+    pub(crate) fn ends(&self) -> bool {
+        match self.op.operation {
+            Operation::Send { place, .. } | Operation::Write { place, .. } => place.ends(),
             _ => true,
         }
     }

@@ -4,6 +4,7 @@ mod datagram;
 mod fragment;
 mod inbound;
 mod post;
+mod reliable;
 mod unreliable;
 
 use alloc::collections::VecDeque;
@@ -15,7 +16,7 @@ use herdwick_fabric::{
 };
 
 use crate::{
-    FlowId, Memory, Wire,
+    Config, FlowId, Memory, Wire,
     completions::{Cq, Slots},
     engine::Shared,
     packet::Psn24,
@@ -29,6 +30,7 @@ pub use post::MESSAGE_BYTES_MAX;
 pub(crate) use fragment::class;
 pub(crate) use inbound::Inbound;
 pub(crate) use post::Sends;
+pub(crate) use reliable::{Requester, Responder};
 
 /// One queue pair.
 pub(crate) struct Qp {
@@ -46,6 +48,9 @@ pub(crate) struct Qp {
     pub(crate) sends: Sends,
     pub(crate) recvs: Recvs,
     pub(crate) inbound: Inbound,
+    /// RC: what was asked, and what is to be answered.
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
     /// Whether it stands in the engine's list of those with something to transmit.
     pub(crate) listed: bool,
 }
@@ -57,6 +62,10 @@ pub(crate) struct Link {
     /// The only address that packets are taken from.
     pub(crate) ip: IpAddr,
     pub(crate) mtu: usize,
+    /// RC: READs and atomics that the peer takes at a time.
+    pub(crate) rd_atomic: usize,
+    /// RC: whether a refused request fails the queue pair.
+    pub(crate) refusals_are_fatal: bool,
 }
 
 /// Where packets of a work request go.
@@ -108,7 +117,7 @@ pub(crate) struct Names {
 }
 
 impl Qp {
-    pub(crate) fn new(spec: &QpSpec, names: &Names, inline_bytes_max: usize) -> Self {
+    pub(crate) fn new(spec: &QpSpec, names: &Names, config: &Config) -> Self {
         let state = match spec.transport {
             Transport::Ud => QpState::ReadyToSend,
             Transport::Rc | Transport::Uc => QpState::Init,
@@ -122,7 +131,7 @@ impl Qp {
             qkey: names.qkey,
             first_psn: names.psn,
             link: None,
-            sends: Sends::new(spec, names.psn, inline_bytes_max),
+            sends: Sends::new(spec, names.psn, config.inline_bytes_max),
             recvs: Recvs {
                 cq: spec.recv_cq,
                 depth: spec.recv_depth,
@@ -130,6 +139,8 @@ impl Qp {
                 ring: VecDeque::with_capacity(spec.recv_depth),
             },
             inbound: Inbound::default(),
+            requester: Requester::new(names.psn, &config.retry),
+            responder: Responder::new(spec.transport == Transport::Rc),
             listed: false,
         }
     }
@@ -187,7 +198,10 @@ impl Qp {
         memory: &M,
         wire: &mut W,
     ) -> bool {
-        self.transmit_unreliable(shared, memory, wire)
+        match self.transport {
+            Transport::Rc => self.transmit_reliable(shared, memory, wire),
+            Transport::Uc | Transport::Ud => self.transmit_unreliable(shared, memory, wire),
+        }
     }
 
     /// What polling a completion gives back.
@@ -201,9 +215,11 @@ impl Qp {
 
     /// Moves to the error state: the oldest send ends with `status`, the rest and every RECV are
     /// flushed.
-    pub(crate) fn fail(&mut self, cqs: &mut Slab<Cq>, status: Status) {
+    pub(crate) fn fail(&mut self, shared: &mut Shared, status: Status) {
         self.state = QpState::Error;
         self.inbound.abandon();
+        self.stop_requesting(shared);
+        let cqs = &mut shared.cqs;
         let mut status = status;
         while let Some(entry) = self.sends.ring.pop_front() {
             self.finish_send(cqs, &entry.ended(status));

@@ -12,6 +12,9 @@ use crate::{Memory, Wire, engine::Shared, packet::Psn24};
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 const _: () = assert!(MESSAGE_BYTES_MAX / 256 < 1 << 22);
 
+/// Bytes of an atomic's word.
+pub(super) const WORD: usize = 8;
+
 /// The send queue.
 pub(crate) struct Sends {
     pub(crate) cq: CqId,
@@ -52,9 +55,12 @@ pub(crate) struct Entry {
 pub(crate) enum Verb {
     Send,
     Write(Remote),
+    Read(Remote),
+    FetchAdd { at: Remote, add: u64 },
+    CompareSwap { at: Remote, expected: u64, new: u64 },
 }
 
-/// Where a payload waits.
+/// Where a payload waits, or an answer goes.
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
     /// In this slot of the send queue.
@@ -115,10 +121,18 @@ impl Entry {
             opcode: match self.verb {
                 Verb::Send => Opcode::Send,
                 Verb::Write(_) => Opcode::Write,
+                Verb::Read(_) => Opcode::Read,
+                Verb::FetchAdd { .. } => Opcode::FetchAdd,
+                Verb::CompareSwap { .. } => Opcode::CompareSwap,
             },
             signaled: self.signaled,
             status,
         }
+    }
+
+    /// Whether it ends with an answer of its own rather than an ACK.
+    pub(super) fn is_answered(&self) -> bool {
+        !matches!(self.verb, Verb::Send | Verb::Write(_))
     }
 }
 
@@ -135,8 +149,16 @@ impl Qp {
                 self.only(self.transport != Transport::Ud)?;
                 self.carries(shared, payload)
             }
-            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
-                self.only(self.transport == Transport::Rc)
+            SendOp::Read { into, .. } => {
+                self.only(self.transport == Transport::Rc)?;
+                self.carries(shared, Payload::Region(into))
+            }
+            SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. } => {
+                self.only(self.transport == Transport::Rc)?;
+                if into.len != WORD || !into.offset.is_multiple_of(WORD) {
+                    return Err(PostError::Bounds);
+                }
+                self.carries(shared, Payload::Region(into))
             }
         }
     }
@@ -152,11 +174,7 @@ impl Qp {
         wire: &mut W,
     ) {
         self.sends.held += 1;
-        let (payload, verb, imm, to) = match wr.op {
-            SendOp::Send { payload, imm, to } => (payload, Verb::Send, imm, to),
-            SendOp::Write { payload, to, imm } => (payload, Verb::Write(to), imm, None),
-            _ => return,
-        };
+        let (payload, verb, imm, to) = parts(wr.op);
         let Ok(target) = self.target(shared, to) else {
             return;
         };
@@ -252,5 +270,30 @@ impl Qp {
             Payload::Region(local) => local.len <= most && shared.regions.holds(self.pd, local),
         };
         fits.then_some(()).ok_or(PostError::Bounds)
+    }
+}
+
+/// Payload or place of the answer, verb, immediate, and a datagram's destination.
+#[inline]
+fn parts(op: SendOp<'_>) -> (Payload<'_>, Verb, Option<u32>, Option<AddressHandle>) {
+    match op {
+        SendOp::Send { payload, imm, to } => (payload, Verb::Send, imm, to),
+        SendOp::Write { payload, to, imm } => (payload, Verb::Write(to), imm, None),
+        SendOp::Read { into, from } => (Payload::Region(into), Verb::Read(from), None, None),
+        SendOp::FetchAdd { into, at, add } => (
+            Payload::Region(into),
+            Verb::FetchAdd { at, add },
+            None,
+            None,
+        ),
+        SendOp::CompareSwap {
+            into,
+            at,
+            expected,
+            new,
+        } => {
+            let verb = Verb::CompareSwap { at, expected, new };
+            (Payload::Region(into), verb, None, None)
+        }
     }
 }

@@ -88,6 +88,7 @@ impl Qp {
             match refusal {
                 Refusal::NoRecv => Drop::NoRecv,
                 Refusal::TooLong => Drop::ShortBuffer,
+                Refusal::Busy => Drop::TooManyReads,
                 Refusal::Invalid(reason) | Refusal::Access(reason) => reason,
             }
         })
@@ -131,8 +132,8 @@ impl Qp {
             psn: entry.psn.plus(index),
             place,
             write: match entry.verb {
-                Verb::Send => None,
                 Verb::Write(to) => Some(Whole { to, len }),
+                _ => None,
             },
             imm: entry.imm.filter(|_| place.ends()),
             solicited: entry.solicited && place.ends(),

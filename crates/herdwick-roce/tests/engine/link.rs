@@ -282,7 +282,7 @@ impl World {
         }
         for side in &mut self.sides {
             let (engine, bank, outbox) = (&mut side.engine, &mut side.bank, &mut side.outbox);
-            engine.handle_timeout(self.now, bank, outbox);
+            engine.handle_timeout(self.now);
             engine.poll_transmit(self.now, bank, outbox);
             side.collect();
         }

@@ -1,4 +1,5 @@
 //! Two engines face to face, in virtual time, over a link that is as good or bad as a test wants.
 
 mod link;
+mod reliable;
 mod unreliable;

@@ -1,0 +1,175 @@
+//! What the peer's responder says to our requests.
+
+use herdwick_fabric::Status;
+
+use super::super::{
+    Qp,
+    post::{Body, Verb},
+};
+use crate::{
+    Drop, Memory,
+    engine::Shared,
+    packet::{Nak, Packet, Place, Psn24, Syndrome},
+};
+
+impl Qp {
+    pub(super) fn receive_acknowledge(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+    ) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        self.outstanding(psn)?;
+        match packet.aeth().ok_or(Drop::Short)?.syndrome() {
+            Syndrome::Ack(_) => {
+                if !self.settle(shared, psn.plus(1)) {
+                    self.recover(shared);
+                }
+            }
+            Syndrome::NotReady(timer) => {
+                if self.reaches(shared, psn) {
+                    self.rest(shared, timer);
+                }
+            }
+            Syndrome::Nak(Nak::Sequence) => {
+                self.settle(shared, psn);
+                self.recover(shared);
+            }
+            Syndrome::Nak(nak) => {
+                if self.reaches(shared, psn) {
+                    self.fail(shared, status(nak));
+                }
+            }
+            Syndrome::Reserved(_) => return Err(Drop::Answer),
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive_read_response<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        place: Place,
+        memory: &mut M,
+    ) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        self.outstanding(psn)?;
+        if !self.reaches(shared, psn) {
+            return Ok(());
+        }
+        let entry = *self.sends.ring.front().ok_or(Drop::Answer)?;
+        let (Verb::Read(_), Body::Region(into)) = (entry.verb, entry.body) else {
+            return Err(Drop::Answer);
+        };
+        let index = psn.ahead_of(entry.psn).cast_unsigned();
+        let (offset, len) = self.run(shared, &entry, index);
+        let last = index + 1 == entry.packets;
+        if packet.payload.len() != len || place.ends() != last {
+            return Err(Drop::Length);
+        }
+        if self.gone(shared, &entry) {
+            self.fail(shared, Status::LocalError);
+            return Err(Drop::Gone);
+        }
+        memory.write(into.region, into.offset + offset, packet.payload);
+        self.requester.oldest = psn.plus(1);
+        if last {
+            self.retire(shared);
+        }
+        self.heard(shared);
+        Ok(())
+    }
+
+    pub(super) fn receive_original<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        memory: &mut M,
+    ) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        self.outstanding(psn)?;
+        if !self.reaches(shared, psn) {
+            return Ok(());
+        }
+        let entry = *self.sends.ring.front().ok_or(Drop::Answer)?;
+        let (Verb::FetchAdd { .. } | Verb::CompareSwap { .. }, Body::Region(into)) =
+            (entry.verb, entry.body)
+        else {
+            return Err(Drop::Answer);
+        };
+        if self.gone(shared, &entry) {
+            self.fail(shared, Status::LocalError);
+            return Err(Drop::Gone);
+        }
+        let original = packet.original().ok_or(Drop::Short)?;
+        memory.write(into.region, into.offset, &original.to_le_bytes());
+        self.requester.oldest = psn.plus(1);
+        self.retire(shared);
+        self.heard(shared);
+        Ok(())
+    }
+
+    /// Whether an answer is to something that left and was not answered; one that is not comes
+    /// from a repeated packet, or from somebody else.
+    fn outstanding(&self, psn: Psn24) -> Result<(), Drop> {
+        let requester = &self.requester;
+        let waited = psn.ahead_of(requester.oldest) >= 0 && requester.furthest.ahead_of(psn) > 0;
+        waited.then_some(()).ok_or(Drop::Answer)
+    }
+
+    /// Ends what an answer for `psn` says was done before it; whether `psn` is the oldest then.
+    fn reaches(&mut self, shared: &mut Shared, psn: Psn24) -> bool {
+        let settled = self.settle(shared, psn);
+        if !settled {
+            self.recover(shared);
+        }
+        settled
+    }
+
+    /// Ends every SEND and WRITE before `upto`, in order; `false`: a READ or atomic among them has
+    /// no answer, which is an implied NAK.
+    fn settle(&mut self, shared: &mut Shared, upto: Psn24) -> bool {
+        let before = self.requester.oldest;
+        let mut complete = true;
+        while upto.ahead_of(self.requester.oldest) > 0 {
+            let Some(entry) = self.sends.ring.front() else {
+                break;
+            };
+            if entry.is_answered() {
+                complete = false;
+                break;
+            }
+            let end = entry.psn.plus(entry.packets);
+            if upto.ahead_of(end) < 0 {
+                self.requester.oldest = upto;
+                break;
+            }
+            self.requester.oldest = end;
+            self.retire(shared);
+        }
+        if self.requester.oldest != before {
+            self.heard(shared);
+        }
+        complete
+    }
+
+    /// Ends the oldest work request well.
+    fn retire(&mut self, shared: &mut Shared) {
+        let Some(entry) = self.sends.ring.pop_front() else {
+            return;
+        };
+        if self.requester.cursor > 0 {
+            self.requester.cursor -= 1;
+            self.requester.reading -= usize::from(entry.is_answered());
+        }
+        self.finish_send(&mut shared.cqs, &entry.ended(Status::Success));
+    }
+}
+
+/// How the refused work request ends.
+fn status(nak: Nak) -> Status {
+    match nak {
+        Nak::Access => Status::RemoteAccess,
+        Nak::Invalid | Nak::Operational | Nak::Sequence => Status::RemoteInvalid,
+    }
+}

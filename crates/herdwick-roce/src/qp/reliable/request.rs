@@ -1,0 +1,314 @@
+//! Requests on their way out, and what happens when nothing comes back.
+
+use core::time::Duration;
+
+use herdwick_fabric::Status;
+
+use super::super::{
+    Qp,
+    fragment::reth,
+    post::{Entry, Verb},
+};
+use crate::{
+    Memory, RNR_FOR_EVER, Retry, Wire,
+    engine::Shared,
+    packet::{
+        AtomicEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Psn24, rnr_delay,
+    },
+    slab,
+};
+
+/// Most packets of one queue pair that wait for acknowledgement: what a loss may cost to repeat.
+const WINDOW: i32 = 256;
+/// At least every so many packets one asks for an acknowledgement, a quarter of the window.
+const ASK_EVERY: u32 = 64;
+const _: () = assert!(ASK_EVERY as i32 * 2 < WINDOW);
+
+/// The requesting half. Its work requests are the send queue's ring, from the oldest that is not
+/// acknowledged; `sends.next` is the next packet to leave and goes back when one is lost.
+pub(crate) struct Requester {
+    /// The oldest packet that is not acknowledged.
+    pub(super) oldest: Psn24,
+    /// One past the furthest packet that ever left.
+    pub(super) furthest: Psn24,
+    /// The entry of the ring that `sends.next` belongs to.
+    pub(super) cursor: usize,
+    /// READs and atomics that left and wait for their answers: those before `cursor`.
+    pub(super) reading: usize,
+    /// Packets that left since one asked for an acknowledgement.
+    unasked: u32,
+    retries: u8,
+    not_ready_retries: u8,
+    timer: Timer,
+    /// Waiting for the peer to post a RECV.
+    resting: bool,
+    /// Gone back already for a gap that further answers may tell of again.
+    recovering: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timer {
+    /// Nothing is outstanding.
+    Off,
+    /// Something left at a time that the engine did not know; the next round tells.
+    Unarmed,
+    At(Duration),
+}
+
+impl Requester {
+    pub(crate) fn new(first: Psn24, retry: &Retry) -> Self {
+        Self {
+            oldest: first,
+            furthest: first,
+            cursor: 0,
+            reading: 0,
+            unasked: 0,
+            retries: retry.count,
+            not_ready_retries: retry.rnr_count,
+            timer: Timer::Off,
+            resting: false,
+            recovering: false,
+        }
+    }
+
+    pub(super) fn is_unarmed(&self) -> bool {
+        self.timer == Timer::Unarmed
+    }
+}
+
+impl Qp {
+    /// Sends requests as far as window and wire let it; whether none is left for lack of room.
+    pub(super) fn request<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        while let Some(entry) = self.next_request() {
+            if self.gone(shared, &entry) {
+                // Those before it still end as they end; then it is the oldest.
+                if self.requester.cursor == 0 {
+                    self.fail(shared, Status::LocalError);
+                }
+                return true;
+            }
+            let index = self.index_of_next(&entry);
+            if !self.emit_request(shared, &entry, index, memory, wire) {
+                return false;
+            }
+            self.note_sent(shared, &entry, index);
+        }
+        true
+    }
+
+    /// The work request whose packet may leave next.
+    pub(super) fn next_request(&self) -> Option<Entry> {
+        let requester = &self.requester;
+        let entry = self.sends.ring.get(requester.cursor)?;
+        let link = self.link?;
+        let open = self.sends.next.ahead_of(requester.oldest) < WINDOW && !requester.resting;
+        let served = !entry.is_answered() || requester.reading < link.rd_atomic;
+        (open && served).then_some(*entry)
+    }
+
+    fn emit_request<M: Memory, W: Wire>(
+        &self,
+        shared: &mut Shared,
+        entry: &Entry,
+        index: u32,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        if entry.is_answered() {
+            return self.emit_question(shared, entry, index, wire);
+        }
+        let (offset, len) = self.run(shared, entry, index);
+        let payload = self.sends.payload(entry, offset, len);
+        let mut fragment = self.fragment(shared, entry, index, payload);
+        fragment.ack_request = self.asks(entry, index);
+        fragment.emit(&mut shared.counters, memory, wire)
+    }
+
+    /// A READ, from packet `index` of its answer on, or an atomic.
+    fn emit_question<W: Wire>(
+        &self,
+        shared: &mut Shared,
+        entry: &Entry,
+        index: u32,
+        wire: &mut W,
+    ) -> bool {
+        let (offset, _) = self.run(shared, entry, index);
+        let operation = match entry.verb {
+            Verb::FetchAdd { .. } => Operation::FetchAdd,
+            Verb::CompareSwap { .. } => Operation::CompareSwap,
+            _ => Operation::ReadRequest,
+        };
+        let op = PacketOp {
+            class: Class::Rc,
+            operation,
+        };
+        let total = op.head_bytes() + ICRC_BYTES;
+        let Some(room) = wire.packet(entry.target.flow, total, true) else {
+            shared.counters.no_room += 1;
+            return false;
+        };
+        shared.counters.packets_out += 1;
+        let flags = BthFlags {
+            solicited: false,
+            migration: shared.config.migration,
+            pad: 0,
+            ack_request: true,
+        };
+        let psn = entry.psn.plus(index);
+        let head = Head::new(room, &Bth::new(op.encode(), entry.target.qpn, psn, flags));
+        let at = offset as u64;
+        match entry.verb {
+            Verb::Read(from) => head.and(&reth(from.offset(at), entry.len - offset)),
+            Verb::FetchAdd { at, add } => head.and(&atomic(at, add, 0)),
+            Verb::CompareSwap { at, expected, new } => head.and(&atomic(at, new, expected)),
+            Verb::Send | Verb::Write(_) => head,
+        };
+        true
+    }
+
+    fn asks(&self, entry: &Entry, index: u32) -> bool {
+        index + 1 == entry.packets || self.requester.unasked + 1 >= ASK_EVERY
+    }
+
+    fn note_sent(&mut self, shared: &mut Shared, entry: &Entry, index: u32) {
+        let asks = entry.is_answered() || self.asks(entry, index);
+        let count = if entry.is_answered() {
+            entry.packets - index
+        } else {
+            1
+        };
+        let requester = &mut self.requester;
+        requester.unasked = if asks { 0 } else { requester.unasked + 1 };
+        requester.reading += usize::from(entry.is_answered());
+        if requester.furthest.ahead_of(self.sends.next) > 0 {
+            shared.counters.retransmitted += 1;
+        }
+        self.sends.next = self.sends.next.plus(count);
+        if self.sends.next.ahead_of(requester.furthest) > 0 {
+            requester.furthest = self.sends.next;
+        }
+        if index + count == entry.packets {
+            requester.cursor += 1;
+        }
+        if requester.timer == Timer::Off {
+            requester.timer = Timer::Unarmed;
+        }
+    }
+
+    /// Starts a timer that waited for the time to be known.
+    pub(crate) fn arm(&mut self, shared: &mut Shared) {
+        if self.requester.is_unarmed() {
+            self.start_timer(shared);
+        }
+    }
+
+    fn start_timer(&mut self, shared: &mut Shared) {
+        let retry = &shared.config.retry;
+        let spent = retry.count.saturating_sub(self.requester.retries);
+        let doubled = retry.ack_timeout.saturating_mul(1 << spent.min(16));
+        let pause = doubled.min(retry.ack_timeout_max);
+        self.set_timer(shared, shared.now.saturating_add(pause));
+    }
+
+    fn set_timer(&mut self, shared: &mut Shared, when: Duration) {
+        self.requester.timer = Timer::At(when);
+        shared.timers.set(slab::index(self.id.0), when);
+    }
+
+    /// Takes an alarm, which may be one that was put off since.
+    pub(crate) fn alarm(&mut self, shared: &mut Shared) {
+        match self.requester.timer {
+            Timer::At(when) if when > shared.now => self.set_timer(shared, when),
+            Timer::At(_) if self.requester.resting => {
+                self.requester.resting = false;
+                self.requester.timer = Timer::Off;
+            }
+            Timer::At(_) => self.time_out(shared),
+            Timer::Off | Timer::Unarmed => {}
+        }
+    }
+
+    fn time_out(&mut self, shared: &mut Shared) {
+        shared.counters.timeouts += 1;
+        if self.requester.retries == 0 {
+            self.fail(shared, Status::RetryExceeded);
+            return;
+        }
+        self.requester.retries -= 1;
+        self.go_back();
+        self.requester.timer = Timer::Off;
+    }
+
+    /// Something new was heard: patience is restored.
+    pub(super) fn heard(&mut self, shared: &mut Shared) {
+        let retry = &shared.config.retry;
+        self.requester.retries = retry.count;
+        self.requester.not_ready_retries = retry.rnr_count;
+        self.requester.recovering = false;
+        self.requester.resting = false;
+        if self.sends.next.ahead_of(self.requester.oldest) < 0 {
+            self.sends.next = self.requester.oldest;
+        }
+        if self.requester.oldest == self.requester.furthest {
+            self.requester.timer = Timer::Off;
+        } else {
+            self.start_timer(shared);
+        }
+    }
+
+    /// A packet or an answer is missing: starts again at the oldest, once until something new is
+    /// heard, however many answers tell of it.
+    pub(super) fn recover(&mut self, shared: &mut Shared) {
+        shared.counters.gaps_told += 1;
+        if !self.requester.recovering && !self.requester.resting {
+            self.go_back();
+            self.requester.recovering = true;
+        }
+    }
+
+    fn go_back(&mut self) {
+        self.sends.next = self.requester.oldest;
+        self.requester.cursor = 0;
+        self.requester.reading = 0;
+        self.requester.unasked = 0;
+        self.requester.recovering = false;
+    }
+
+    /// The peer has no RECV for the oldest packet: comes back after a while.
+    pub(super) fn rest(&mut self, shared: &mut Shared, timer: u8) {
+        shared.counters.not_ready_told += 1;
+        if self.requester.resting {
+            return;
+        }
+        if shared.config.retry.rnr_count != RNR_FOR_EVER {
+            if self.requester.not_ready_retries == 0 {
+                self.fail(shared, Status::ReceiverNotReady);
+                return;
+            }
+            self.requester.not_ready_retries -= 1;
+        }
+        self.go_back();
+        self.requester.resting = true;
+        self.set_timer(shared, shared.now.saturating_add(rnr_delay(timer)));
+    }
+
+    /// Ends all waiting, as the queue pair fails.
+    pub(in crate::qp) fn stop_requesting(&mut self, shared: &mut Shared) {
+        self.requester.timer = Timer::Off;
+        shared.timers.clear(slab::index(self.id.0));
+    }
+}
+
+fn atomic(at: herdwick_fabric::Remote, swap_or_add: u64, compare: u64) -> AtomicEth {
+    AtomicEth {
+        addr: at.addr.into(),
+        rkey: at.rkey.0.into(),
+        swap_or_add: swap_or_add.into(),
+        compare: compare.into(),
+    }
+}

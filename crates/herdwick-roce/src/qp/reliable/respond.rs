@@ -1,0 +1,292 @@
+//! Answers on their way out, and what is kept to give them again.
+
+use alloc::collections::VecDeque;
+
+use herdwick_fabric::RegionId;
+
+use super::super::Qp;
+use crate::{
+    Drop, Memory, RD_ATOMIC_MAX, Wire,
+    engine::Shared,
+    packet::{
+        Aeth, AtomicAckEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Place,
+        Psn24, Reth, Syndrome, pad_of,
+    },
+};
+
+/// Answers to READs and atomics that are kept for repetition.
+const KEPT_MAX: usize = RD_ATOMIC_MAX as usize;
+/// Answers that wait: those kept, an ACK between any two, and an ACK or NAK behind them.
+const WAITING_MAX: usize = 2 * KEPT_MAX + 2;
+
+/// The responding half. Which packet is expected next stands in the queue pair's `inbound`.
+pub(crate) struct Responder {
+    /// Messages completed (the MSN, modulo 2^24 on the wire).
+    pub(super) completed: u32,
+    /// A gap or refusal was told of; nothing more is said until the expected packet comes.
+    pub(super) quiet: bool,
+    kept: VecDeque<Kept>,
+    waiting: VecDeque<Response>,
+}
+
+/// What may be asked again.
+#[derive(Clone, Copy)]
+pub(super) enum Kept {
+    Read {
+        psn: Psn24,
+        packets: u32,
+        reth: Reth,
+    },
+    Atomic {
+        psn: Psn24,
+        original: u64,
+    },
+}
+
+/// What is to be said, in the order of the wire.
+#[derive(Clone, Copy)]
+pub(super) enum Response {
+    Acknowledge {
+        psn: Psn24,
+        completed: u32,
+        syndrome: Syndrome,
+    },
+    Atomic {
+        psn: Psn24,
+        completed: u32,
+        original: u64,
+    },
+    /// The rest of an answer to a READ.
+    Read {
+        psn: Psn24,
+        end: Psn24,
+        completed: u32,
+        region: RegionId,
+        offset: usize,
+        rest: usize,
+        starts: bool,
+    },
+}
+
+impl Responder {
+    /// With room for answers if the queue pair is one that `answers`.
+    pub(crate) fn new(answers: bool) -> Self {
+        let room = |most| if answers { most } else { 0 };
+        Self {
+            completed: 0,
+            quiet: false,
+            kept: VecDeque::with_capacity(room(KEPT_MAX)),
+            waiting: VecDeque::with_capacity(room(WAITING_MAX)),
+        }
+    }
+
+    /// Whether an answer and an ACK behind it can wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.len() + 2 <= WAITING_MAX
+    }
+
+    pub(super) fn push(&mut self, response: Response) {
+        debug_assert!(self.waiting.len() < WAITING_MAX, "room was asked for");
+        self.waiting.push_back(response);
+    }
+
+    /// Keeps an answer in place of the oldest.
+    pub(super) fn keep(&mut self, kept: Kept) {
+        if self.kept.len() == KEPT_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(kept);
+    }
+
+    /// What an atomic found when it was done.
+    pub(super) fn kept_original(&self, again: Psn24) -> Option<u64> {
+        self.kept.iter().find_map(|kept| match kept {
+            Kept::Atomic { psn, original } if *psn == again => Some(*original),
+            _ => None,
+        })
+    }
+
+    /// Whether a READ that comes again asks for a part of what it asked for.
+    pub(super) fn kept_read(&self, again: Psn24, asked: &Reth) -> bool {
+        self.kept.iter().any(|kept| match kept {
+            Kept::Read { psn, packets, reth } => {
+                let index = again.ahead_of(*psn);
+                let inside = (0..(*packets).cast_signed()).contains(&index);
+                inside && reth.rkey.get() == asked.rkey.get() && reth.covers(asked)
+            }
+            Kept::Atomic { .. } => false,
+        })
+    }
+
+    /// Whether the answer for this PSN waits to leave anyhow.
+    pub(super) fn is_answering(&self, asked: Psn24) -> bool {
+        self.waiting.iter().any(|waiting| match waiting {
+            Response::Atomic { psn, .. } => *psn == asked,
+            Response::Read { psn, end, .. } => asked.ahead_of(*psn) >= 0 && end.ahead_of(asked) > 0,
+            Response::Acknowledge { .. } => false,
+        })
+    }
+}
+
+impl Reth {
+    fn covers(&self, part: &Self) -> bool {
+        let end = |reth: &Self| reth.addr.get().checked_add(reth.len.get().into());
+        let (Some(whole), Some(asked)) = (end(self), end(part)) else {
+            return false;
+        };
+        part.addr.get() >= self.addr.get() && asked <= whole
+    }
+}
+
+impl Qp {
+    /// Whether anything waits to be said.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.responder.waiting.is_empty()
+    }
+
+    /// Says something about requests, in place of what was to be said last if that was of the same
+    /// kind: one ACK serves a whole train.
+    pub(super) fn acknowledge(&mut self, psn: Psn24, syndrome: Syndrome) {
+        let completed = self.responder.completed;
+        let said = Response::Acknowledge {
+            psn,
+            completed,
+            syndrome,
+        };
+        let waiting = &mut self.responder.waiting;
+        if let Some(last @ Response::Acknowledge { .. }) = waiting.back_mut() {
+            *last = said;
+        } else if waiting.len() < WAITING_MAX {
+            waiting.push_back(said);
+        }
+    }
+
+    /// Sends what waits, in order; whether all of it found room.
+    pub(super) fn respond<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        while let Some(response) = self.responder.waiting.front().copied() {
+            let rest = match response {
+                Response::Read { region, rest, .. }
+                    if rest > 0 && shared.regions.get(region).is_none() =>
+                {
+                    shared.counters.drop(Drop::Gone);
+                    None
+                }
+                _ if !self.emit_response(shared, &response, memory, wire) => return false,
+                _ => response.rest(self.mtu(shared)),
+            };
+            match (rest, self.responder.waiting.front_mut()) {
+                (Some(rest), Some(front)) => *front = rest,
+                _ => drop(self.responder.waiting.pop_front()),
+            }
+        }
+        true
+    }
+
+    fn emit_response<M: Memory, W: Wire>(
+        &self,
+        shared: &mut Shared,
+        response: &Response,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        let Some(link) = self.link else {
+            return true;
+        };
+        let (operation, psn, len) = response.packet(link.mtu);
+        let op = PacketOp {
+            class: Class::Rc,
+            operation,
+        };
+        let pad = pad_of(len);
+        let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
+        let Some(room) = wire.packet(link.target.flow, total, true) else {
+            shared.counters.no_room += 1;
+            return false;
+        };
+        shared.counters.packets_out += 1;
+        let flags = BthFlags {
+            migration: shared.config.migration,
+            pad,
+            ..BthFlags::default()
+        };
+        let bth = Bth::new(op.encode(), link.target.qpn, psn, flags);
+        let body = response.extend(op, Head::new(room, &bth)).payload(len);
+        if let Response::Read { region, offset, .. } = response
+            && len > 0
+        {
+            memory.read(*region, *offset, body);
+        }
+        true
+    }
+}
+
+impl Response {
+    /// Its next packet: opcode, PSN, payload bytes.
+    fn packet(&self, mtu: usize) -> (Operation, Psn24, usize) {
+        match *self {
+            Self::Acknowledge { psn, .. } => (Operation::Acknowledge, psn, 0),
+            Self::Atomic { psn, .. } => (Operation::AtomicAcknowledge, psn, 0),
+            Self::Read {
+                psn, rest, starts, ..
+            } => {
+                let place = match (starts, rest <= mtu) {
+                    (true, true) => Place::Only,
+                    (true, false) => Place::First,
+                    (false, true) => Place::Last,
+                    (false, false) => Place::Middle,
+                };
+                (Operation::ReadResponse(place), psn, rest.min(mtu))
+            }
+        }
+    }
+
+    fn extend<'r>(&self, op: PacketOp, head: Head<'r>) -> Head<'r> {
+        match *self {
+            Self::Acknowledge {
+                completed,
+                syndrome,
+                ..
+            } => head.and(&Aeth::new(syndrome, completed)),
+            Self::Atomic {
+                completed,
+                original,
+                ..
+            } => head
+                .and(&Aeth::new(Syndrome::ACK, completed))
+                .and(&AtomicAckEth {
+                    original: original.into(),
+                }),
+            Self::Read { .. } if op.operation == Operation::ReadResponse(Place::Middle) => head,
+            Self::Read { completed, .. } => head.and(&Aeth::new(Syndrome::ACK, completed)),
+        }
+    }
+
+    /// What is left of it after its next packet.
+    fn rest(self, mtu: usize) -> Option<Self> {
+        match self {
+            Self::Read {
+                psn,
+                end,
+                completed,
+                region,
+                offset,
+                rest,
+                ..
+            } if rest > mtu => Some(Self::Read {
+                psn: psn.plus(1),
+                end,
+                completed,
+                region,
+                offset: offset + mtu,
+                rest: rest - mtu,
+                starts: false,
+            }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Requests that arrive, each done once.
+
+use herdwick_fabric::{RegionId, Remote, Rkey, Status};
+
+use super::{
+    super::{Qp, Received, inbound::Refusal, post::WORD},
+    respond::{Kept, Response},
+};
+use crate::{
+    Drop, Memory, Wire,
+    engine::Shared,
+    packet::{Nak, Operation, Packet, Psn24, Reth, Syndrome},
+    regions::Right,
+};
+
+/// Most packets of an answer to a READ, a quarter of the PSN space.
+const READ_PACKETS_MAX: usize = 1 << 22;
+
+impl Qp {
+    pub(super) fn receive_request<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        packet: &Packet<'_>,
+        memory: &mut M,
+        wire: &mut W,
+    ) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        let ahead = psn.ahead_of(self.inbound.expected);
+        if ahead < 0 {
+            shared.counters.duplicates += 1;
+            return self.repeat(shared, packet);
+        }
+        if ahead > 0 {
+            self.tell_of_gap();
+            return Err(Drop::Sequence);
+        }
+        let done = match packet.op.operation {
+            Operation::ReadRequest => self.serve_read(shared, packet),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                self.serve_atomic(shared, packet, memory)
+            }
+            _ => self.execute(shared, packet, memory).map(|()| 1),
+        };
+        match done {
+            Ok(packets) => self.accept(packet, packets),
+            Err(refusal) => return Err(self.refuse(shared, refusal)),
+        }
+        // A READ is answered before a later WRITE changes what it reads, if there is room.
+        if !packet.op.operation.is_message() {
+            self.respond(shared, memory, wire);
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next packet, and acknowledges this one if it asks.
+    fn accept(&mut self, packet: &Packet<'_>, packets: u32) {
+        let psn = packet.bth.psn();
+        self.inbound.expected = psn.plus(packets);
+        self.responder.quiet = false;
+        if !packet.op.operation.is_message() {
+            return;
+        }
+        if packet.ends() {
+            self.responder.completed = self.responder.completed.wrapping_add(1);
+        }
+        if packet.bth.flags().ack_request {
+            self.acknowledge(psn, Syndrome::ACK);
+        }
+    }
+
+    /// Says once which packet is missing.
+    fn tell_of_gap(&mut self) {
+        if !self.responder.quiet {
+            self.responder.quiet = true;
+            self.acknowledge(self.inbound.expected, Syndrome::Nak(Nak::Sequence));
+        }
+    }
+
+    fn serve_read(&mut self, shared: &Shared, packet: &Packet<'_>) -> Result<u32, Refusal> {
+        let reth = packet.reth().ok_or(Refusal::Invalid(Drop::Length))?;
+        let packets = self.read_packets(shared, &reth)?;
+        if !packet.payload.is_empty() || !self.inbound.is_idle() {
+            return Err(Refusal::Invalid(Drop::Length));
+        }
+        let (region, offset) = self.open_read(shared, &reth).map_err(Refusal::Access)?;
+        if !self.responder.has_room() {
+            return Err(Refusal::Busy);
+        }
+        let psn = packet.bth.psn();
+        self.responder.completed = self.responder.completed.wrapping_add(1);
+        self.responder.keep(Kept::Read { psn, packets, reth });
+        self.answer_read(psn, packets, region, offset, reth.len.get() as usize);
+        Ok(packets)
+    }
+
+    /// How many packets the answer takes.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "compared with READ_PACKETS_MAX"
+    )]
+    fn read_packets(&self, shared: &Shared, reth: &Reth) -> Result<u32, Refusal> {
+        let packets = (reth.len.get() as usize).div_ceil(self.mtu(shared)).max(1);
+        if packets > READ_PACKETS_MAX {
+            return Err(Refusal::Invalid(Drop::Length));
+        }
+        Ok(packets as u32)
+    }
+
+    fn open_read(&self, shared: &Shared, reth: &Reth) -> Result<(RegionId, usize), Drop> {
+        let len = reth.len.get() as usize;
+        if len == 0 {
+            // A READ of nothing names no memory (IBTA C9-88).
+            return Ok((RegionId(0), 0));
+        }
+        let (asker, at) = (self.asker(), remote(reth));
+        shared.regions.open(asker, at, len, Right::Read)
+    }
+
+    fn answer_read(
+        &mut self,
+        psn: Psn24,
+        packets: u32,
+        region: RegionId,
+        offset: usize,
+        rest: usize,
+    ) {
+        self.responder.push(Response::Read {
+            psn,
+            end: psn.plus(packets),
+            completed: self.responder.completed,
+            region,
+            offset,
+            rest,
+            starts: true,
+        });
+    }
+
+    fn serve_atomic<M: Memory>(
+        &mut self,
+        shared: &Shared,
+        packet: &Packet<'_>,
+        memory: &mut M,
+    ) -> Result<u32, Refusal> {
+        let header = packet.atomic().ok_or(Refusal::Invalid(Drop::Length))?;
+        if !packet.payload.is_empty() || !self.inbound.is_idle() {
+            return Err(Refusal::Invalid(Drop::Length));
+        }
+        let at = Remote {
+            rkey: Rkey(header.rkey.get()),
+            addr: header.addr.get(),
+        };
+        let opened = shared.regions.open(self.asker(), at, WORD, Right::Atomic);
+        let (region, offset) = opened.map_err(Refusal::Access)?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(Refusal::Invalid(Drop::Misaligned));
+        }
+        if !self.responder.has_room() {
+            return Err(Refusal::Busy);
+        }
+        let (operand, compare) = (header.swap_or_add.get(), header.compare.get());
+        let original = if packet.op.operation == Operation::FetchAdd {
+            memory.fetch_add(region, offset, operand)
+        } else {
+            memory.compare_swap(region, offset, compare, operand)
+        };
+        let psn = packet.bth.psn();
+        self.responder.completed = self.responder.completed.wrapping_add(1);
+        self.responder.keep(Kept::Atomic { psn, original });
+        self.answer_atomic(psn, original);
+        Ok(1)
+    }
+
+    fn answer_atomic(&mut self, psn: Psn24, original: u64) {
+        self.responder.push(Response::Atomic {
+            psn,
+            completed: self.responder.completed,
+            original,
+        });
+    }
+
+    /// Says why a request is not done, and takes the consequences.
+    fn refuse(&mut self, shared: &mut Shared, refusal: Refusal) -> Drop {
+        let (syndrome, reason) = match refusal {
+            Refusal::Busy => return Drop::TooManyReads,
+            Refusal::NoRecv => {
+                let timer = shared.config.retry.rnr_timer;
+                (Syndrome::NotReady(timer), Drop::NoRecv)
+            }
+            Refusal::TooLong => (Syndrome::Nak(Nak::Invalid), Drop::ShortBuffer),
+            Refusal::Invalid(reason) => (Syndrome::Nak(Nak::Invalid), reason),
+            Refusal::Access(reason) => (Syndrome::Nak(Nak::Access), reason),
+        };
+        self.responder.quiet = true;
+        self.acknowledge(self.inbound.expected, syndrome);
+        match refusal {
+            Refusal::NoRecv | Refusal::Busy => {}
+            Refusal::TooLong => {
+                if let Some(recv) = self.recvs.ring.pop_front() {
+                    let failed = Received::failed(Status::LengthError);
+                    self.finish_recv(&mut shared.cqs, &recv, failed);
+                }
+                self.fail(shared, Status::Flushed);
+            }
+            Refusal::Invalid(_) | Refusal::Access(_) => {
+                self.inbound.abandon();
+                if self.link.is_some_and(|link| link.refusals_are_fatal) {
+                    self.fail(shared, Status::Flushed);
+                }
+            }
+        }
+        reason
+    }
+
+    /// Answers a request that was done before, without doing it again.
+    fn repeat(&mut self, shared: &Shared, packet: &Packet<'_>) -> Result<(), Drop> {
+        let psn = packet.bth.psn();
+        match packet.op.operation {
+            Operation::ReadRequest => self.repeat_read(shared, psn, packet),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let original = self.responder.kept_original(psn);
+                let original = original.ok_or(Drop::TooManyReads)?;
+                if self.responder.has_room() && !self.responder.is_answering(psn) {
+                    self.answer_atomic(psn, original);
+                }
+                Ok(())
+            }
+            _ => {
+                let last = self.inbound.expected.plus(u32::MAX);
+                self.acknowledge(last, Syndrome::ACK);
+                Ok(())
+            }
+        }
+    }
+
+    /// A READ may be repeated whole or from any packet of its answer on.
+    fn repeat_read(
+        &mut self,
+        shared: &Shared,
+        psn: Psn24,
+        packet: &Packet<'_>,
+    ) -> Result<(), Drop> {
+        let reth = packet.reth().ok_or(Drop::Length)?;
+        if !self.responder.kept_read(psn, &reth) {
+            return Err(Drop::TooManyReads);
+        }
+        let (region, offset) = self.open_read(shared, &reth)?;
+        let packets = self.read_packets(shared, &reth).map_err(|_| Drop::Length)?;
+        if self.responder.has_room() && !self.responder.is_answering(psn) {
+            self.answer_read(psn, packets, region, offset, reth.len.get() as usize);
+        }
+        Ok(())
+    }
+}
+
+impl Operation {
+    /// Whether it is a SEND or WRITE, which an ACK answers.
+    fn is_message(self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { .. })
+    }
+}
+
+fn remote(reth: &Reth) -> Remote {
+    Remote {
+        rkey: Rkey(reth.rkey.get()),
+        addr: reth.addr.get(),
+    }
+}

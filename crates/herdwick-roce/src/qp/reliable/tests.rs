@@ -1,0 +1,146 @@
+//! What only a queue pair that starts where a test wants can show.
+
+use core::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use std::{vec, vec::Vec};
+
+use herdwick_fabric::{
+    Access, Completion, CqId, CqSpec, Payload, QpId, QpSpec, RegionId, RegionSpec, Scope, SendOp,
+    SendWr, Status, Transport,
+};
+
+use super::Requester;
+use crate::{
+    Arrival, Config, Engine, FlowId, Memory, Mtu, Peer, Peering, Wire, icrc::IpId, packet::Psn24,
+};
+
+const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4791);
+
+struct Word(u64);
+
+impl Memory for Word {
+    fn write(&mut self, _: RegionId, _: usize, bytes: &[u8]) {
+        self.0 = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    fn read(&self, _: RegionId, _: usize, _: &mut [u8]) {}
+    fn fetch_add(&mut self, _: RegionId, _: usize, _: u64) -> u64 {
+        0
+    }
+    fn compare_swap(&mut self, _: RegionId, _: usize, _: u64, _: u64) -> u64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Out(Vec<Vec<u8>>);
+
+impl Wire for Out {
+    fn packet(&mut self, _: FlowId, len: usize, _: bool) -> Option<&mut [u8]> {
+        self.0.push(vec![0; len]);
+        self.0.last_mut().map(Vec::as_mut_slice)
+    }
+}
+
+/// An engine, a queue pair of it that starts five packets before the PSNs wrap, and the
+/// remote of a word.
+fn end() -> (Engine, QpId, herdwick_fabric::Remote) {
+    let config = Config {
+        check_icrc: false,
+        ..Config::default()
+    };
+    let mut engine = Engine::new(config, [1; 16]);
+    let pd = engine.create_pd().expect("a domain");
+    let cq = engine.create_cq(&CqSpec { depth: 64 }).expect("a queue");
+    let spec = QpSpec {
+        pd,
+        transport: Transport::Rc,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth: 8,
+        recv_depth: 0,
+    };
+    let id = engine.create_qp(&spec).expect("a queue pair");
+    let retry = engine.config().retry.clone();
+    let qp = engine.qp_mut(id).expect("known");
+    let psn = Psn24::new(u32::MAX - 4);
+    qp.first_psn = psn;
+    qp.sends.assign = psn;
+    qp.sends.next = psn;
+    qp.requester = Requester::new(psn, &retry);
+    let spec = RegionSpec {
+        len: 8,
+        access: Access::WRITE,
+        scope: Scope::Pd,
+    };
+    let region = engine.register(pd, &spec, 0).expect("a region");
+    let at = engine.remote(region).expect("known");
+    (engine, id, at)
+}
+
+/// The other end of a connection with `engine`'s queue pair.
+fn peering(engine: &Engine, qp: QpId) -> Peering {
+    let facts = engine.facts(qp).expect("known");
+    Peering {
+        peer: Peer {
+            addr: ADDR,
+            lane: 0,
+            foreign: false,
+        },
+        qpn: facts.qpn,
+        psn: facts.psn,
+        mtu: Mtu::B256,
+        rd_atomic: 1,
+        refusals_are_fatal: true,
+    }
+}
+
+/// Hands what one engine sent to the other.
+fn carry(packets: &mut Out, to: &mut Engine, memory: &mut Word) -> Out {
+    let mut answers = Out::default();
+    for bytes in packets.0.drain(..) {
+        let arrival = Arrival {
+            from: ADDR,
+            to: ADDR,
+            bytes: &bytes,
+            ip_id: IpId::Unknown,
+            tos: 0,
+        };
+        to.handle_packet(Duration::ZERO, &arrival, memory, &mut answers);
+    }
+    to.poll_transmit(Duration::ZERO, memory, &mut answers);
+    answers
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let ((mut a, qa, _), (mut b, qb, to)) = (end(), end());
+    let (to_a, to_b) = (peering(&a, qa), peering(&b, qb));
+    a.connect(qa, &to_b).expect("a connection");
+    b.connect(qb, &to_a).expect("a connection");
+    let (mut memory, mut out, mut wrapped) = (Word(0), Out::default(), false);
+    for round in 1..=20 {
+        let op = SendOp::Write {
+            payload: Payload::Words(&[round]),
+            to,
+            imm: None,
+        };
+        let wr = SendWr {
+            wr_id: round,
+            op,
+            signaled: true,
+            solicited: false,
+        };
+        a.post_send(qa, &[wr], &memory, &mut out).expect("room");
+        let psn = &out.0[0][9..12];
+        wrapped |= psn == [0, 0, 0];
+        let mut answers = carry(&mut out, &mut b, &mut memory);
+        assert_eq!(memory.0, round);
+        carry(&mut answers, &mut a, &mut Word(0));
+        let mut done = [Completion::BLANK; 2];
+        assert_eq!(a.poll(CqId(0), &mut done), 1);
+        assert_eq!((done[0].wr_id, done[0].status), (round, Status::Success));
+    }
+    assert!(wrapped);
+}

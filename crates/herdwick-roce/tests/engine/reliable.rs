@@ -1,0 +1,550 @@
+//! RC over links good and bad.
+
+use herdwick_fabric::{
+    Access, Completion, Local, Opcode, Payload, QpId, QpState, RegionId, Remote, Rkey, SendOp,
+    Status, Transport,
+};
+use herdwick_roce::{Config, Drop, Retry};
+
+use crate::{
+    link::{A, B, Faults, REGION, World},
+    unreliable::{pattern, signaled},
+};
+
+/// A connection, and a region on B with every right.
+struct Pair {
+    world: World,
+    qps: [QpId; 2],
+    region: RegionId,
+    at: Remote,
+}
+
+fn pair(seed: u64, config: &Config) -> Pair {
+    let mut world = World::new(seed, config);
+    let qps = world.connected(Transport::Rc);
+    let region = world.sides[B].region(Access::ALL);
+    let at = world.sides[B].remote(region);
+    Pair {
+        world,
+        qps,
+        region,
+        at,
+    }
+}
+
+impl Pair {
+    fn post(&mut self, wr_id: u64, op: SendOp<'_>) {
+        self.world.sides[A].post(self.qps[A], &[signaled(wr_id, op)]);
+    }
+
+    fn perform(&mut self, op: SendOp<'_>) -> Completion {
+        self.post(1, op);
+        let done = self.world.next(A);
+        assert_eq!((done.wr_id, done.status), (1, Status::Success));
+        done
+    }
+
+    /// A place on A for payloads and answers.
+    fn local(&self, offset: usize, len: usize) -> Local {
+        Local {
+            region: self.world.sides[A].inbox,
+            offset,
+            len,
+        }
+    }
+
+    fn memory(&mut self, side: usize, region: RegionId) -> &mut [u8] {
+        let bank = &mut self.world.sides[side].bank;
+        bank.regions.get_mut(&region).expect("registered")
+    }
+
+    fn fill(&mut self, offset: usize, bytes: &[u8]) -> Payload<'static> {
+        let region = self.world.sides[A].inbox;
+        self.memory(A, region)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Payload::Region(self.local(offset, bytes.len()))
+    }
+
+    fn word(&mut self, side: usize, region: RegionId, offset: usize) -> u64 {
+        let word = &self.memory(side, region)[offset..offset + 8];
+        u64::from_le_bytes(word.try_into().expect("eight bytes"))
+    }
+}
+
+fn write(payload: Payload<'_>, to: Remote) -> SendOp<'_> {
+    SendOp::Write {
+        payload,
+        to,
+        imm: None,
+    }
+}
+
+fn send(payload: Payload<'_>) -> SendOp<'_> {
+    SendOp::Send {
+        payload,
+        imm: None,
+        to: None,
+    }
+}
+
+#[test]
+fn every_verb_does_its_work_at_every_size() {
+    let mut pair = pair(1, &Config::default());
+    for (salt, len) in [0usize, 1, 64, 255, 256, 257, 600, 10_000]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = pattern(len, salt as u8);
+        let payload = pair.fill(0, &bytes);
+        pair.perform(write(payload, pair.at.offset(5)));
+        let region = pair.region;
+        assert_eq!(pair.memory(B, region)[5..5 + len], bytes);
+        let into = pair.local(20_000, len);
+        let from = pair.at.offset(5);
+        assert_eq!(
+            pair.perform(SendOp::Read { into, from }).opcode,
+            Opcode::Read
+        );
+        let inbox = into.region;
+        assert_eq!(pair.memory(A, inbox)[20_000..20_000 + len], bytes);
+        if len <= 1024 {
+            pair.world.sides[B].recv(pair.qps[B], 7);
+            pair.perform(send(payload));
+            let got = pair.world.next(B);
+            assert_eq!((got.wr_id, got.byte_len as usize), (7, len));
+        }
+    }
+    let into = pair.local(8, 8);
+    let at = pair.at.offset(64 * 1024 - 8);
+    let region = pair.region;
+    pair.perform(SendOp::FetchAdd { into, at, add: 5 });
+    assert_eq!(pair.word(A, into.region, 8), 0);
+    pair.perform(SendOp::CompareSwap {
+        into,
+        at,
+        expected: 5,
+        new: 9,
+    });
+    assert_eq!(pair.word(A, into.region, 8), 5);
+    pair.perform(SendOp::CompareSwap {
+        into,
+        at,
+        expected: 5,
+        new: 1,
+    });
+    assert_eq!(pair.word(A, into.region, 8), 9);
+    assert_eq!(pair.word(B, region, REGION - 8), 9);
+    let retransmitted = pair.world.sides[A].engine.counters().retransmitted;
+    assert_eq!(retransmitted, 0, "nothing was lost");
+}
+
+#[test]
+fn one_acknowledgement_serves_a_train() {
+    let mut pair = pair(1, &Config::default());
+    for id in 0..32 {
+        pair.post(id, write(Payload::Words(&[id]), pair.at));
+    }
+    for id in 0..32 {
+        assert_eq!(pair.world.next(A).wr_id, id);
+    }
+    assert_eq!((pair.world.sent[A], pair.world.sent[B]), (32, 1));
+}
+
+/// What A asks of B in a storm, and what B's memory and A's answers must be in the end.
+fn storm(seed: u64, faults: Faults, messages: u64) {
+    let mut pair = pair(seed, &Config::default());
+    pair.world.faults = faults;
+    let (mut posted, mut ended, mut received, mut sent) = (0, 0, 0, Vec::new());
+    let counter = pair.at.offset(0);
+    let mut adds = 0;
+    (0..64).for_each(|id| pair.world.sides[B].recv(pair.qps[B], id));
+    while ended < messages {
+        if posted < messages && posted - ended < 16 {
+            let slot = posted as usize % 16 * 2048;
+            let kind = pair.world.random(4);
+            let len = pair.world.random(1000) as usize + 1;
+            let into = pair.local(slot, len);
+            match kind {
+                0 => {
+                    let bytes = pattern(len, posted as u8);
+                    let payload = pair.fill(slot, &bytes);
+                    sent.push(bytes);
+                    pair.post(posted, send(payload));
+                }
+                1 => {
+                    let bytes = pattern(len, posted as u8);
+                    let payload = pair.fill(slot, &bytes);
+                    pair.post(posted, write(payload, pair.at.offset(4096 + slot as u64)));
+                }
+                2 => {
+                    let into = Local { len: 8, ..into };
+                    adds += 1;
+                    pair.post(
+                        posted,
+                        SendOp::FetchAdd {
+                            into,
+                            at: counter,
+                            add: 1,
+                        },
+                    );
+                }
+                _ => {
+                    let from = pair.at.offset(48 * 1024);
+                    pair.post(posted, SendOp::Read { into, from });
+                }
+            }
+            posted += 1;
+        }
+        pair.world.step();
+        while let Some(done) = pair.world.sides[A].done.pop_front() {
+            assert_eq!(
+                (done.wr_id, done.status),
+                (ended, Status::Success),
+                "seed {seed}"
+            );
+            ended += 1;
+        }
+        while let Some(got) = pair.world.sides[B].done.pop_front() {
+            assert_eq!(got.status, Status::Success);
+            let bytes: &Vec<u8> = &sent[received];
+            assert_eq!(
+                got.byte_len as usize,
+                bytes.len(),
+                "seed {seed}: in order, once"
+            );
+            if got.inline.is_none() {
+                let inbox = pair.world.sides[B].inbox;
+                let at = got.wr_id as usize * 1024;
+                assert_eq!(pair.memory(B, inbox)[at..at + bytes.len()], *bytes);
+            }
+            received += 1;
+            pair.world.sides[B].recv(pair.qps[B], got.wr_id);
+        }
+    }
+    pair.world.faults = Faults::default();
+    pair.world.run(100);
+    assert_eq!(received, sent.len(), "seed {seed}");
+    let region = pair.region;
+    assert_eq!(pair.word(B, region, 0), adds, "seed {seed}: each once");
+}
+
+#[test]
+fn a_good_link_carries_a_storm() {
+    storm(1, Faults::default(), 2000);
+}
+
+#[test]
+fn a_bad_link_loses_nothing_and_does_nothing_twice() {
+    for seed in 0..40 {
+        let faults = Faults {
+            drop: 30,
+            duplicate: 30,
+            reorder: 50,
+            corrupt: 20,
+        };
+        storm(seed, faults, 200);
+    }
+}
+
+#[test]
+fn a_terrible_link_is_slow_and_right() {
+    for seed in 0..8 {
+        let faults = Faults {
+            drop: 120,
+            duplicate: 100,
+            reorder: 200,
+            corrupt: 50,
+        };
+        storm(seed, faults, 60);
+    }
+}
+
+#[test]
+fn a_refused_request_fails_both_ends_and_names_the_reason() {
+    let refusals = |pair: &Pair| {
+        let wrong = Remote {
+            rkey: Rkey(pair.at.rkey.0 ^ 1),
+            ..pair.at
+        };
+        let into = pair.local(0, 8);
+        [
+            (
+                write(Payload::Words(&[1]), wrong),
+                Status::RemoteAccess,
+                Drop::Rkey,
+            ),
+            (
+                write(Payload::Words(&[1]), pair.at.offset(REGION as u64 - 7)),
+                Status::RemoteAccess,
+                Drop::Range,
+            ),
+            (
+                SendOp::Read { into, from: wrong },
+                Status::RemoteAccess,
+                Drop::Rkey,
+            ),
+            (
+                SendOp::FetchAdd {
+                    into,
+                    at: pair.at.offset(4),
+                    add: 1,
+                },
+                Status::RemoteInvalid,
+                Drop::Misaligned,
+            ),
+        ]
+    };
+    for index in 0..4 {
+        let mut pair = pair(1, &Config::default());
+        pair.world.sides[B].recv(pair.qps[B], 3);
+        let (op, status, reason) = refusals(&pair)[index];
+        let good = write(Payload::Words(&[7]), pair.at.offset(8));
+        let batch = [signaled(1, good), signaled(2, op), signaled(3, good)];
+        pair.world.sides[A].post(pair.qps[A], &batch);
+        let ends: Vec<_> = (0..3)
+            .map(|_| pair.world.next(A))
+            .map(|end| (end.wr_id, end.status))
+            .collect();
+        assert_eq!(
+            ends,
+            [(1, Status::Success), (2, status), (3, Status::Flushed)]
+        );
+        let flushed = pair.world.next(B);
+        assert_eq!((flushed.wr_id, flushed.status), (3, Status::Flushed));
+        for side in [A, B] {
+            let state = pair.world.sides[side].engine.qp_state(pair.qps[side]);
+            assert_eq!(state.expect("known"), QpState::Error);
+        }
+        assert_eq!(pair.world.sides[B].engine.counters().dropped(reason), 1);
+    }
+}
+
+#[test]
+fn a_refusal_that_is_not_fatal_leaves_the_responder_be() {
+    let mut world = World::new(1, &Config::default());
+    let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
+    for side in [A, B] {
+        let mut peering = world.peering(1 - side, qps[1 - side]);
+        peering.refusals_are_fatal = false;
+        world.sides[side]
+            .engine
+            .connect(qps[side], &peering)
+            .expect("a connection");
+    }
+    let to = Remote {
+        rkey: Rkey(1),
+        addr: 0,
+    };
+    world.sides[A].post(qps[A], &[signaled(1, write(Payload::Words(&[1]), to))]);
+    assert_eq!(world.next(A).status, Status::RemoteAccess);
+    let state = world.sides[B].engine.qp_state(qps[B]);
+    assert_eq!(state.expect("known"), QpState::ReadyToSend);
+}
+
+#[test]
+fn a_send_waits_for_a_recv_and_not_for_ever() {
+    let mut pair = pair(1, &Config::default());
+    pair.post(1, send(Payload::Words(&[1])));
+    pair.world.run(3000);
+    assert!(pair.world.sides[A].done.is_empty());
+    pair.world.sides[B].recv(pair.qps[B], 0);
+    assert_eq!(pair.world.next(A).status, Status::Success);
+    assert_eq!(pair.world.next(B).wr_id, 0);
+    pair.post(2, send(Payload::Words(&[1])));
+    assert_eq!(pair.world.next(A).status, Status::ReceiverNotReady);
+    let retry = Retry {
+        rnr_count: herdwick_roce::RNR_FOR_EVER,
+        ..Retry::default()
+    };
+    let mut patient = self::pair(
+        1,
+        &Config {
+            retry,
+            ..Config::default()
+        },
+    );
+    patient.post(1, send(Payload::Words(&[1])));
+    patient.world.run(100_000);
+    assert!(patient.world.sides[A].done.is_empty(), "patient for ever");
+}
+
+#[test]
+fn a_short_buffer_is_told_to_both() {
+    let mut pair = pair(1, &Config::default());
+    pair.world.sides[B].recv(pair.qps[B], 0);
+    let payload = pair.fill(0, &[1; 1025]);
+    pair.post(1, send(payload));
+    assert_eq!(pair.world.next(A).status, Status::RemoteInvalid);
+    assert_eq!(pair.world.next(B).status, Status::LengthError);
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_the_retries_that_were_asked_for() {
+    let mut pair = pair(1, &Config::default());
+    pair.world.filter = Some(Box::new(|_, _| false));
+    pair.post(1, write(Payload::Words(&[1]), pair.at));
+    pair.post(2, write(Payload::Words(&[1]), pair.at));
+    assert_eq!(pair.world.next(A).status, Status::RetryExceeded);
+    assert_eq!(pair.world.next(A).status, Status::Flushed);
+    let counters = pair.world.sides[A].engine.counters();
+    assert_eq!((counters.timeouts, counters.retransmitted), (8, 14));
+    // 1, 2, 4 .. 64 and once more 64 ms.
+    let waited = pair.world.now.as_millis();
+    assert!((191..=192).contains(&waited), "{waited} ms");
+}
+
+#[test]
+fn a_read_whose_middle_is_lost_is_asked_again_from_there() {
+    let mut pair = pair(1, &Config::default());
+    let region = pair.region;
+    let bytes = pattern(2000, 3);
+    pair.memory(B, region)[..2000].copy_from_slice(&bytes);
+    let mut answers = 0;
+    pair.world.filter = Some(Box::new(move |from, _| {
+        answers += u64::from(from == B);
+        from == A || answers != 3
+    }));
+    let into = pair.local(0, 2000);
+    pair.perform(SendOp::Read {
+        into,
+        from: pair.at,
+    });
+    assert_eq!(pair.memory(A, into.region)[..2000], bytes);
+    // Eight packets; the third is lost, and six come again from there.
+    assert_eq!((pair.world.sent[A], pair.world.sent[B]), (2, 14));
+    assert_eq!(pair.world.sides[B].engine.counters().duplicates, 1);
+}
+
+#[test]
+fn an_atomic_whose_answer_is_lost_is_answered_again_and_not_done_again() {
+    let mut pair = pair(1, &Config::default());
+    let mut lost = 0;
+    pair.world.filter = Some(Box::new(move |from, _| {
+        lost += u64::from(from == B);
+        from == A || lost > 2
+    }));
+    let into = pair.local(0, 8);
+    let at = pair.at;
+    pair.perform(SendOp::FetchAdd { into, at, add: 3 });
+    assert_eq!(
+        pair.word(A, into.region, 0),
+        0,
+        "the value of the first time"
+    );
+    let region = pair.region;
+    assert_eq!(pair.word(B, region, 0), 3, "added once");
+}
+
+#[test]
+fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
+    let mut pair = pair(1, &Config::default());
+    let mut first = true;
+    // The answer to the READ is lost, the ACK of the WRITE behind it is not.
+    pair.world.filter = Some(Box::new(move |from, _| {
+        from == A || !std::mem::take(&mut first)
+    }));
+    let into = pair.local(0, 8);
+    pair.post(
+        1,
+        SendOp::Read {
+            into,
+            from: pair.at,
+        },
+    );
+    pair.post(2, write(Payload::Words(&[5]), pair.at.offset(8)));
+    assert_eq!(pair.world.next(A).wr_id, 1);
+    assert_eq!(pair.world.next(A).wr_id, 2);
+    let counters = pair.world.sides[A].engine.counters();
+    assert_eq!((counters.timeouts, counters.gaps_told), (0, 1));
+}
+
+#[test]
+fn a_lost_request_is_told_of_by_one_nak() {
+    let mut pair = pair(1, &Config::default());
+    let mut count = 0;
+    pair.world.filter = Some(Box::new(move |from, _| {
+        count += u64::from(from == A);
+        from == B || count != 2
+    }));
+    for id in 0..8 {
+        pair.post(id, write(Payload::Words(&[id]), pair.at.offset(8 * id)));
+    }
+    for id in 0..8 {
+        assert_eq!(pair.world.next(A).wr_id, id);
+    }
+    let counters = pair.world.sides[A].engine.counters();
+    assert_eq!(
+        (
+            counters.timeouts,
+            counters.gaps_told,
+            counters.retransmitted
+        ),
+        (0, 1, 7)
+    );
+}
+
+#[test]
+fn answers_come_from_the_peer_alone_and_to_what_is_outstanding() {
+    let mut pair = pair(1, &Config::default());
+    // Every ACK comes for a packet that was never sent.
+    pair.world.filter = Some(Box::new(|from, packet| {
+        if from == B {
+            packet[10] ^= 0x40;
+        }
+        true
+    }));
+    pair.post(1, write(Payload::Words(&[1]), pair.at));
+    pair.world.run(100);
+    assert!(pair.world.sides[A].done.is_empty());
+    assert!(pair.world.sides[A].engine.counters().dropped(Drop::Answer) > 0);
+    pair.world.filter = None;
+    assert_eq!(pair.world.next(A).status, Status::Success);
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_the_peer_takes() {
+    let mut world = World::new(1, &Config::default());
+    let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
+    for side in [A, B] {
+        let mut peering = world.peering(1 - side, qps[1 - side]);
+        peering.rd_atomic = 1;
+        world.sides[side]
+            .engine
+            .connect(qps[side], &peering)
+            .expect("a connection");
+    }
+    let region = world.sides[B].region(Access::ALL);
+    let at = world.sides[B].remote(region);
+    let into = Local {
+        region: world.sides[A].inbox,
+        offset: 0,
+        len: 8,
+    };
+    for id in 0..4 {
+        world.sides[A].post(
+            qps[A],
+            &[signaled(id, SendOp::FetchAdd { into, at, add: 1 })],
+        );
+    }
+    world.step();
+    assert_eq!(world.sent[A], 1);
+    for id in 0..4 {
+        assert_eq!(world.next(A).wr_id, id);
+    }
+}
+
+#[test]
+fn long_messages_flow_through_a_narrow_wire() {
+    let mut pair = pair(1, &Config::default());
+    pair.world.sides[A].outbox.room = 5;
+    pair.world.sides[B].outbox.room = 5;
+    let bytes = pattern(30_000, 1);
+    let payload = pair.fill(0, &bytes);
+    pair.perform(write(payload, pair.at));
+    let into = pair.local(32_000, 30_000);
+    pair.perform(SendOp::Read {
+        into,
+        from: pair.at,
+    });
+    assert_eq!(pair.memory(A, into.region)[32_000..62_000], bytes);
+    assert_eq!(pair.world.sides[A].engine.counters().retransmitted, 0);
+}
