@@ -59,6 +59,8 @@ pub struct Config {
     /// memcached over UDP, too (memcached's `-U`); not with `auth` or `tls`, and not for a unix
     /// socket.
     pub udp: Option<Udp>,
+    /// Where to serve metrics over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
     pub shutdown: Option<ShutdownHook>,
 }
@@ -170,6 +172,7 @@ impl Default for Config {
             auth: None,
             tls: None,
             udp: None,
+            metrics: None,
             shutdown: None,
         }
     }
@@ -318,6 +321,16 @@ pub enum StartError {
     /// The same for datagrams.
     #[error("cannot take datagrams on {address}: {source}; give another port (-U)")]
     ListenUdp {
+        /// The address.
+        address: SocketAddr,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// There is no place for the metrics.
+    #[error(
+        "cannot serve metrics on {address}: {source}; give another address or port (--metrics)"
+    )]
+    Metrics {
         /// The address.
         address: SocketAddr,
         /// The operating system's answer.

@@ -16,8 +16,11 @@ use crate::{
 const PARCELS_PER_PAIR: usize = 2;
 
 /// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
+/// Behind the workers there may be an observer, who gives orders and takes none.
 pub(crate) struct Crossing {
     links: Vec<Link>,
+    /// How many of the links lead to workers.
+    workers: usize,
     scratch: Scratch,
 }
 
@@ -41,8 +44,17 @@ struct Link {
 pub(crate) struct Exhausted;
 
 impl Crossing {
-    /// The crossings of all workers, connected. `bells[i]` wakes worker i.
-    pub(crate) fn connect(bells: &[Bell]) -> Vec<Self> {
+    /// The crossings of all workers, connected, and the observer's, if there is one. `bells[i]`
+    /// wakes worker i.
+    pub(crate) fn connect(bells: &[Bell], observer: Option<&Bell>) -> (Vec<Self>, Option<Self>) {
+        let workers = bells.len();
+        let bells: Vec<&Bell> = bells.iter().chain(observer).collect();
+        let mut all = Self::grid(&bells, workers);
+        let last = observer.and_then(|_| all.pop());
+        (all, last)
+    }
+
+    fn grid(bells: &[&Bell], workers: usize) -> Vec<Self> {
         let count = bells.len();
         let mut forth = grid(count);
         let mut back = grid(count);
@@ -60,6 +72,7 @@ impl Crossing {
                         news: false,
                     })
                     .collect(),
+                workers,
                 scratch: Scratch::default(),
             })
             .collect()
@@ -97,17 +110,18 @@ impl Crossing {
     /// # Errors
     /// All parcels to one of them are under way; nothing was sent.
     pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
-        if self.links.iter().any(|link| link.free.is_empty()) {
+        let workers = &mut self.links[..self.workers];
+        if workers.iter().any(|link| link.free.is_empty()) {
             return Err(Exhausted);
         }
-        for link in &mut self.links {
+        for link in workers {
             link.seal();
             let mut parcel = link.free.pop().expect("looked above");
             parcel.order = order;
             parcel.tickets.push(ticket);
             link.push(parcel);
         }
-        Ok(self.links.len())
+        Ok(self.workers)
     }
 
     /// Sends `order` to one worker, behind all requests sent to it before.

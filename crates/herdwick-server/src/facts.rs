@@ -170,19 +170,17 @@ impl Facts {
         topic: Topic,
         voice: Voice,
         clock: Clock,
-        sum: &Snapshot,
+        parts: &[Snapshot],
         out: &mut Vec<u8>,
     ) {
-        let mut stats = Stats { out, voice };
+        let sum = &Snapshot::sum(parts);
+        let mut say = |name: &str, value: &dyn Display| voice.stat(out, name, value);
+        let mut stats = Stats(&mut say);
         match topic {
-            Topic::General => {
-                stats::general(self, clock, sum, &mut stats);
-                for (name, count) in self.host.counters() {
-                    stats.say(name, count);
-                }
-            }
+            Topic::General => self.say_general(clock, sum, &mut stats),
             Topic::Items => stats::items(sum, &mut stats),
             Topic::Slabs => stats::slabs(self, sum, &mut stats),
+            Topic::Workers => stats::workers(parts, &mut stats),
             Topic::Reset => {
                 voice.reset(out);
                 return;
@@ -191,9 +189,30 @@ impl Facts {
         voice.end(out);
     }
 
+    fn say_general(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
+        stats::general(self, clock, sum, stats);
+        for (name, count) in self.host.counters() {
+            stats.say(name, count);
+        }
+    }
+
+    /// What the desk has counted, by name.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.host.counters()
+    }
+
+    /// Everything that clients can read of all workers together.
+    pub(crate) fn say_all(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
+        self.say_general(clock, sum, stats);
+        stats::items(sum, stats);
+        stats::slabs(self, sum, stats);
+        stats::settings(self, stats);
+    }
+
     /// Says what one worker can say alone.
     pub(crate) fn say_settings(&self, mut words: Keys<'_>, voice: Voice, out: &mut Vec<u8>) {
-        let mut stats = Stats { out, voice };
+        let mut say = |name: &str, value: &dyn Display| voice.stat(out, name, value);
+        let mut stats = Stats(&mut say);
         match words.next() {
             // memcached takes the beginning of the word for it.
             Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
@@ -208,13 +227,10 @@ impl Facts {
 }
 
 /// Where statistics are said.
-pub(crate) struct Stats<'a> {
-    out: &'a mut Vec<u8>,
-    voice: Voice,
-}
+pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
 
 impl Stats<'_> {
     pub(crate) fn say(&mut self, name: &str, value: impl Display) {
-        self.voice.stat(self.out, name, value);
+        (self.0)(name, &value);
     }
 }

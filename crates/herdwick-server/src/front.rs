@@ -46,9 +46,13 @@ pub(crate) trait Front {
         let _ = (now, out);
     }
 
-    /// What this front has dropped since the start, `(reason, count)`.
-    fn drops(&self, into: &mut Vec<(&'static str, u64)>) {
-        let _ = into;
+    /// The way in, in one word.
+    fn way(&self) -> &'static str;
+
+    /// What this front itself has counted since the start: requests, batches, and each drop by its
+    /// reason.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 }
 

@@ -15,6 +15,7 @@ mod front;
 mod herd;
 mod lease;
 mod memory;
+mod metrics;
 mod parcel;
 mod parking;
 mod partition;

@@ -141,6 +141,7 @@ impl Parcel {
             answers.push(errand.answer.with_opaque(opaque));
         }
         tally.crossed += requests.len() as u64;
+        tally.tcp_batches += 1;
         let mut speaker = Speaker {
             clock,
             requests: &requests,

@@ -22,6 +22,7 @@ use crate::{
     front::{Front, Tokens},
     lease::{Closing, Host, Office, WorkerEnd},
     memory::{LeaseBounds, Stores, stores},
+    metrics::Gauges,
     parking::Bell,
     partition::Partition,
     stopping::Stopping,
@@ -44,6 +45,7 @@ pub struct Server {
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
     desk: Option<Closing>,
+    metrics: Option<(SocketAddr, Bell)>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -60,6 +62,9 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let timer = Timer::start();
     let (polls, bells) = polls(workers)?;
     let office = leases.office(&config, &bells)?;
+    let gauges = config.metrics.map(Gauges::open).transpose()?;
+    let observer = gauges.as_ref().map(|gauges| &gauges.bell);
+    let (crossings, observing) = Crossing::connect(&bells, observer);
     let offer = Offer {
         workers,
         hash_key: stores.hash_key,
@@ -83,8 +88,10 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         stopping: Arc::new(Stopping::new(bells.clone())),
         acceptor: Arc::new(acceptor),
         desk: None,
+        metrics: None,
         threads: Vec::new(),
     };
+    server.open_metrics(gauges.zip(observing))?;
     let ends = server.open_desk(office, timer)?;
     let crew = Crew {
         config: &config,
@@ -93,7 +100,8 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         bells: &bells,
         timer,
     };
-    let intakes = server.start_workers(&crew, stores, polls, ends, &leases)?;
+    let parts = crossings.into_iter().zip(polls);
+    let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
     let mut acceptor = Acceptor {
         poll: accept_poll,
         handshakes: Handshakes::new(
@@ -167,6 +175,12 @@ impl Server {
         &self.left_out
     }
 
+    /// Where it serves metrics, if it does.
+    #[must_use]
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(address, _)| *address)
+    }
+
     /// How many workers it has.
     #[must_use]
     pub fn workers(&self) -> usize {
@@ -199,6 +213,16 @@ impl Server {
         self.stop();
     }
 
+    /// Starts serving metrics, if there is a place and a way to ask the workers.
+    fn open_metrics(&mut self, parts: Option<(Gauges, Crossing)>) -> Result<(), StartError> {
+        let Some((gauges, crossing)) = parts else {
+            return Ok(());
+        };
+        self.metrics = Some(gauges.place());
+        let reporter = gauges.reporter(crossing, &self.facts, self.timer, &self.stopping);
+        self.start("metrics".into(), move || reporter.run())
+    }
+
     /// Starts the desk; gives each worker's end of it, or none.
     fn open_desk(
         &mut self,
@@ -224,16 +248,15 @@ impl Server {
         &mut self,
         crew: &Crew<'_>,
         stores: Stores,
-        polls: Vec<Poll>,
+        parts: impl Iterator<Item = (Crossing, Poll)>,
         ends: Vec<WorkerEnd>,
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
         let (teller, journals) = self.start_teller(crew)?;
         let mut ends = ends.into_iter();
-        let crossings = Crossing::connect(crew.bells);
-        let parts = stores.stores.into_iter().zip(crossings).zip(polls);
-        for (index, (((store, crossing), poll), journal)) in parts.zip(journals).enumerate() {
+        let parts = stores.stores.into_iter().zip(parts).zip(journals);
+        for (index, ((store, (crossing, poll)), journal)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
             intakes.push((intake, crew.bells[index].clone()));
             let owners = Owners {
@@ -266,6 +289,7 @@ impl Server {
                 spin: crew.config.spin,
                 stopping: Arc::clone(&self.stopping),
                 tally: Tally::default(),
+                index,
                 drain_end: None,
                 drained: false,
             };
@@ -314,6 +338,9 @@ impl Server {
         let _ = self.acceptor.wake();
         if let Some(desk) = &self.desk {
             desk.ask();
+        }
+        if let Some((_, bell)) = &self.metrics {
+            bell.ring();
         }
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so on stderr.

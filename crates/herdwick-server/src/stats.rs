@@ -217,15 +217,77 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("udp_crowded", facts.udp.crowded.load(Relaxed)),
         ("udp_withheld", tally.udp_withheld),
         ("udp_unsent", tally.udp_unsent),
+        ("tcp_requests", tally.tcp_requests),
+        ("tcp_batches", tally.tcp_batches),
         ("crossed", tally.crossed),
         ("parcels_exhausted", tally.parcels_exhausted),
         ("reads_deferred", tally.reads_deferred),
     ] {
         out.say(name, count);
     }
-    for (reason, count) in &sum.drops {
-        out.say(reason, count);
+    let mut by_what: Vec<(&str, u64)> = Vec::new();
+    for part in &sum.ways {
+        match by_what.iter_mut().find(|(what, _)| *what == part.what) {
+            Some((_, count)) => *count += part.count,
+            None => by_what.push((part.what, part.count)),
+        }
     }
+    for (what, count) in by_what {
+        out.say(what, count);
+    }
+}
+
+/// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
+pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
+    let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    parts.sort_by_key(|part| part.worker);
+    for part in parts {
+        let worker = part.worker;
+        for (name, count) in of_worker(part) {
+            out.say(&format!("worker:{worker}:{name}"), count);
+        }
+        for (way, requests, batches) in ways(part) {
+            out.say(&format!("worker:{worker}:{way}:requests"), requests);
+            out.say(&format!("worker:{worker}:{way}:batches"), batches);
+        }
+    }
+}
+
+/// What is worth knowing of one worker.
+pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
+    let Snapshot { tally, store, .. } = part;
+    [
+        ("items", store.items),
+        ("bytes", store.bytes),
+        ("connections", tally.connections),
+        ("get_hits", tally.get_hits),
+        ("get_misses", tally.get_misses),
+        ("cmd_set", tally.cmd_set),
+        ("evictions", store.evictions),
+        ("crossed", tally.crossed),
+        ("parcels_exhausted", tally.parcels_exhausted),
+        ("sleeps", tally.sleeps),
+    ]
+}
+
+/// The ways in: name, requests executed, batches they came in.
+pub(crate) fn ways(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
+    let mut ways = vec![("tcp", part.tally.tcp_requests, part.tally.tcp_batches)];
+    for counted in &part.ways {
+        let (requests, batches) = match counted.what {
+            "requests" => (counted.count, 0),
+            "batches" => (0, counted.count),
+            _ => continue,
+        };
+        match ways.iter_mut().find(|(way, ..)| *way == counted.way) {
+            Some(known) => {
+                known.1 += requests;
+                known.2 += batches;
+            }
+            None => ways.push((counted.way, requests, batches)),
+        }
+    }
+    ways
 }
 
 /// `stats items`: the log is one class.

@@ -56,8 +56,12 @@ tally! {
     closed_stalled,
     /// Hang-ups: no command for `idle_timeout`.
     idle_kicks,
+    /// Requests that came in over sockets, and the batches they were executed in.
+    tcp_requests, tcp_batches,
     /// Requests executed for other workers.
     crossed,
+    /// Times that this worker went to sleep.
+    sleeps,
     /// Rounds put off because all parcels to a worker were under way.
     parcels_exhausted,
     /// Reads put off because a connection's or parcel's output was full.
@@ -81,8 +85,18 @@ pub(crate) struct Snapshot {
     pub(crate) slots: u64,
     /// Seconds since the oldest item was used.
     pub(crate) age: u32,
-    /// Drops at the worker's fronts, by reason.
-    pub(crate) drops: Vec<(&'static str, u64)>,
+    /// What the worker's fronts have counted.
+    pub(crate) ways: Vec<WayCount>,
+    /// Which worker it is.
+    pub(crate) worker: usize,
+}
+
+/// Something that a front has counted: requests, batches, or drops by their reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WayCount {
+    pub(crate) way: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) count: u64,
 }
 
 impl Tally {
@@ -168,16 +182,25 @@ impl Tally {
 }
 
 impl Snapshot {
-    /// Adds another worker's.
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// All workers' together.
+    pub(crate) fn sum(parts: &[Self]) -> Self {
+        let mut sum = Self::default();
+        for part in parts {
+            sum.add(part);
+        }
+        sum
+    }
+
+    fn add(&mut self, other: &Self) {
         self.tally += &other.tally;
         add_store(&mut self.store, &other.store);
         self.slots += other.slots;
         self.age = self.age.max(other.age);
-        for &(reason, count) in &other.drops {
-            match self.drops.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, sum)) => *sum += count,
-                None => self.drops.push((reason, count)),
+        for part in &other.ways {
+            let known = |sum: &&mut WayCount| (sum.way, sum.what) == (part.way, part.what);
+            match self.ways.iter_mut().find(known) {
+                Some(sum) => sum.count += part.count,
+                None => self.ways.push(*part),
             }
         }
     }

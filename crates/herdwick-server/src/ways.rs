@@ -29,7 +29,7 @@ impl LeaseDevice for ShmDevice {
 /// HERD over shared memory.
 pub(crate) fn shm(config: HerdConfig) -> Result<Box<dyn Front + Send>, SetupError> {
     let device = ShmDevice::host(PdSize::NONE);
-    Ok(Box::new(HerdFront::new(device, config)?))
+    Ok(Box::new(HerdFront::new("shm", device, config)?))
 }
 
 /// Bytes of memory that a lease of `window` holds at all `workers` together: all that its client,

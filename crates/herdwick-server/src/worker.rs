@@ -10,7 +10,7 @@ use crate::{
     parking::Bell,
     partition::Partition,
     stopping::Stopping,
-    tally::{Snapshot, Tally},
+    tally::{Snapshot, Tally, WayCount},
     time::Timer,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct Worker {
     pub(crate) spin: Duration,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) tally: Tally,
+    /// Which of the workers this is.
+    pub(crate) index: usize,
     /// When the drain ends, once it has begun.
     pub(crate) drain_end: Option<Duration>,
     /// This worker has nothing left to drain.
@@ -157,12 +159,15 @@ impl Worker {
             store: store.counters(),
             slots: store.slots() as u64,
             age: store.age(clock.second),
-            drops: Vec::new(),
+            ways: Vec::new(),
+            worker: self.index,
         };
         snapshot.tally.log_worker_written = self.partition.journal.written;
         snapshot.tally.log_worker_dropped = self.partition.journal.dropped;
         for front in &self.fronts {
-            front.drops(&mut snapshot.drops);
+            let way = front.way();
+            let count = |(what, count)| WayCount { way, what, count };
+            snapshot.ways.extend(front.counts().into_iter().map(count));
         }
         snapshot
     }
@@ -189,6 +194,7 @@ impl Worker {
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
+        self.tally.sleeps += u64::from(may_sleep);
         self.look(if may_sleep { TICK } else { Duration::ZERO });
         self.bell.flag().lower();
         for front in &mut self.fronts {

@@ -1,6 +1,6 @@
 //! The flags of `herdwick serve`: memcached's, and a few of its own.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_server::PORT;
@@ -132,6 +132,10 @@ pub(crate) struct ServeArgs {
     /// files]
     #[arg(long = "shm-dir", value_name = "DIR")]
     pub(super) shm_directory: Option<PathBuf>,
+    /// Serve metrics to Prometheus over HTTP; a port alone is one of 127.0.0.1, an address alone
+    /// has port 9150
+    #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
+    pub(super) metrics: Option<SocketAddr>,
     /// Take the command "debugtime", which moves the clock: for tests
     #[arg(long = "debug-commands", hide = true)]
     pub(super) debug: bool,

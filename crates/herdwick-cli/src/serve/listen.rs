@@ -1,6 +1,6 @@
 //! memcached's `-l`.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// One address of `-l`, with its port if it gives one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,21 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
         .map(|interface| Interface { plain, ..interface })
         .filter(|interface| !interface.host.is_empty())
         .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
+}
+
+/// The port of memcached_exporter.
+const METRICS_PORT: u16 = 9150;
+
+/// Reads `--metrics`: `PORT`, `ADDR` or `ADDR:PORT`.
+pub(super) fn metrics(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let address = text.parse::<IpAddr>().ok();
+    address
+        .map(|address| SocketAddr::new(address, METRICS_PORT))
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| "give a port, or an address such as 0.0.0.0:9150 or [::1]:9150".into())
 }
 
 fn split(text: &str) -> Option<Interface> {
@@ -113,6 +128,22 @@ mod tests {
         assert!(!parse("[::1]").unwrap().plain());
         let any = parse("*").unwrap().addresses(9).unwrap();
         assert_eq!(any.len(), 2);
+    }
+
+    #[test]
+    fn metrics_stay_on_the_host_unless_an_address_is_given() {
+        for (text, expected) in [
+            ("9151", "127.0.0.1:9151"),
+            ("0.0.0.0", "0.0.0.0:9150"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("::1", "[::1]:9150"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(metrics(text).unwrap().to_string(), expected, "{text}");
+        }
+        for wrong in ["", "x", "70000", "1.2.3", "localhost:1", ":9150"] {
+            assert!(metrics(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -80,6 +80,9 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     let _pid_file = prepare(args)?;
     let server = herdwick_server::spawn(config)?;
     println!("{}", ready(&server, args.memory));
+    if let Some(address) = server.metrics() {
+        say(format_args!("metrics on http://{address}/metrics"));
+    }
     for reason in server.left_out() {
         say(format_args!("left out: {reason}"));
     }
@@ -196,6 +199,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             watch: !args.no_watch,
             debug: args.debug,
         },
+        metrics: args.metrics,
         auth: args.auth.as_deref().map(absolute),
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,

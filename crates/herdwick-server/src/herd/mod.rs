@@ -49,6 +49,8 @@ pub(crate) struct HerdConfig {
 
 /// One worker's HERD front over one port of `D`.
 pub(crate) struct HerdFront<D: LeaseDevice> {
+    /// What the fabric is called.
+    way: &'static str,
     device: D,
     server: ServerEnd<D::Port>,
     held: Held,
@@ -58,7 +60,11 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
 }
 
 impl<D: LeaseDevice> HerdFront<D> {
-    pub(crate) fn new(device: D, config: HerdConfig) -> Result<Self, SetupError> {
+    pub(crate) fn new(
+        way: &'static str,
+        device: D,
+        config: HerdConfig,
+    ) -> Result<Self, SetupError> {
         let terms = ServerTerms {
             worker: config.worker,
             workers: config.workers,
@@ -66,6 +72,7 @@ impl<D: LeaseDevice> HerdFront<D> {
             reply_bytes_max: config.reply_bytes_max,
         };
         Ok(Self {
+            way,
             server: ServerEnd::open(&device, &terms)?,
             device,
             held: Held::default(),
@@ -168,8 +175,13 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         true
     }
 
-    fn drops(&self, into: &mut Vec<(&'static str, u64)>) {
-        into.extend(self.server.side.counters().iter());
-        into.extend(self.server.port.drops());
+    fn way(&self) -> &'static str {
+        self.way
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let mut counts: Vec<_> = self.server.side.counters().iter().collect();
+        counts.extend(self.server.port.drops());
+        counts
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
         topic: Topic,
         voice: Voice,
         clock: Clock,
-        sum: Box<Snapshot>,
+        parts: Vec<Snapshot>,
     },
 }
 
@@ -46,11 +46,7 @@ impl Purpose {
     /// Takes what a worker has answered to an order.
     pub(crate) fn take(&mut self, parcel: &mut Parcel) {
         match self {
-            Self::Count { sum, .. } => {
-                if let Some(part) = &parcel.snapshot {
-                    sum.add(part);
-                }
-            }
+            Self::Count { parts, .. } => parts.extend(parcel.snapshot.take().map(|part| *part)),
             Self::Dump { dump, text } => {
                 if let Order::Dump(stepped) = parcel.order {
                     *dump = stepped;
@@ -74,6 +70,8 @@ pub(crate) enum Topic {
     General,
     Items,
     Slabs,
+    /// Each worker by itself.
+    Workers,
     /// Not asked for: to be forgotten.
     Reset,
 }
@@ -85,6 +83,7 @@ impl Topic {
             None => Some(Self::General),
             Some(b"items") => Some(Self::Items),
             Some(b"slabs") => Some(Self::Slabs),
+            Some(b"workers") => Some(Self::Workers),
             // memcached takes the beginning of the word for it.
             Some(word) if b"reset".starts_with(word) => Some(Self::Reset),
             Some(_) => None,

@@ -166,7 +166,7 @@ pub(super) fn stats(
         topic,
         voice,
         clock: pass.clock,
-        sum: Box::default(),
+        parts: Vec::new(),
     };
     broadcast(order, purpose, used, ticket, pass)
 }

@@ -377,6 +377,10 @@ impl Front for TcpFront {
         self.queue.is_empty() && self.intake.is_empty()
     }
 
+    fn way(&self) -> &'static str {
+        "tcp"
+    }
+
     fn connections(&self, now: Second, out: &mut Vec<u8>) {
         for connection in self.connections.iter().flatten() {
             listing::say(connection, now.0, out);

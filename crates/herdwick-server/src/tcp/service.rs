@@ -258,6 +258,7 @@ impl Service {
             marks: &mut self.marks,
             tally: pass.tally,
         };
+        speaker.tally.tcp_batches += 1;
         pass.store.execute(pass.clock, &requests, &mut speaker);
         own.requests = recycle(requests);
         own.answers = recycle(answers);
@@ -323,8 +324,8 @@ impl Service {
                 topic,
                 voice,
                 clock,
-                sum,
-            } => self.facts.say(topic, voice, clock, &sum, out),
+                parts,
+            } => self.facts.say(topic, voice, clock, &parts, out),
         }
     }
 }
@@ -397,6 +398,7 @@ fn execute(
         marks,
         tally: pass.tally,
     };
+    speaker.tally.tcp_batches += 1;
     pass.store.execute(pass.clock, &run.requests, &mut speaker);
     // Deferrals are the reads at the end.
     match marks.last() {

@@ -220,6 +220,7 @@ impl Sink for Speaker<'_> {
     #[inline]
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
         let (request, answer) = (&self.requests[index], &self.answers[index]);
+        self.tally.tcp_requests += 1;
         if answer.is_refusal() {
             self.tally.store_too_large += 1;
         } else if answer.is_debug() {

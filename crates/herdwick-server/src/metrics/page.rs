@@ -1,0 +1,286 @@
+//! The page: memcached_exporter's metrics, then ours.
+
+use std::{collections::HashMap, fmt::Display, sync::atomic::Ordering::Relaxed};
+
+use herdwick_mica::Clock;
+use prometheus::{
+    TextEncoder,
+    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
+};
+
+use super::exporter::{CLASS_SETS, Family, GENERAL, Kind, Labels, OF_THE_CLASS, SETS};
+use crate::{
+    facts::{Facts, Stats, VERSION},
+    stats,
+    tally::Snapshot,
+};
+
+/// What all workers have counted, as Prometheus reads it.
+pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
+    let sum = Snapshot::sum(parts);
+    let mut page = Page::default();
+    page.add(
+        "memcached_up",
+        Kind::Gauge,
+        "Whether the server answers.",
+        [(vec![], 1.0)],
+    );
+    let version = [(vec![("version", VERSION.to_owned())], 1.0)];
+    page.add("memcached_version", Kind::Gauge, "The version.", version);
+    let said = said(facts, clock, &sum);
+    for family in GENERAL.iter().chain(OF_THE_CLASS) {
+        page.add_exported(family, &said);
+    }
+    workers(parts, &mut page);
+    drops(facts, &sum, &mut page);
+    leases(facts, &mut page);
+    let held = [(vec![], sum.tally.held_bytes as f64)];
+    let help = "Bytes of the connections' buffers.";
+    page.add("herdwick_buffer_bytes", Kind::Gauge, help, held);
+    page.text()
+}
+
+/// The numbers that clients read, by name.
+fn said(facts: &Facts, clock: Clock, sum: &Snapshot) -> HashMap<String, f64> {
+    let mut said = HashMap::new();
+    let mut say = |name: &str, value: &dyn Display| {
+        if let Ok(value) = value.to_string().parse() {
+            said.insert(name.to_owned(), value);
+        }
+    };
+    facts.say_all(clock, sum, &mut Stats(&mut say));
+    let tally = &sum.tally;
+    let compared = tally.cas_hits + tally.cas_badval;
+    // memcached counts those that compared among the sets.
+    let sets = |compared: u64| tally.cmd_set.saturating_sub(compared) as f64;
+    said.insert(SETS.into(), sets(compared + tally.cas_misses));
+    said.insert(CLASS_SETS.into(), sets(compared));
+    said
+}
+
+/// What each worker has done.
+fn workers(parts: &[Snapshot], page: &mut Page) {
+    let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    parts.sort_by_key(|part| part.worker);
+    let label = |part: &Snapshot| ("worker", part.worker.to_string());
+    let names = stats::of_worker(&Snapshot::default());
+    for (at, (stat, _)) in names.into_iter().enumerate() {
+        let (name, kind, help) = of_worker(stat);
+        let each = parts.iter().map(|part| {
+            let (_, count) = stats::of_worker(part)[at];
+            (vec![label(part)], count as f64)
+        });
+        page.add(name, kind, help, each);
+    }
+    let (mut requests, mut batches) = (Vec::new(), Vec::new());
+    for part in &parts {
+        for (way, request, batch) in stats::ways(part) {
+            let labels = vec![label(part), ("fabric", way.to_owned())];
+            requests.push((labels.clone(), request as f64));
+            batches.push((labels, batch as f64));
+        }
+    }
+    let name = "herdwick_fabric_requests_total";
+    let help = "Requests executed, by the way they came in and the worker that executed them.";
+    page.add(name, Kind::Counter, help, requests);
+    let name = "herdwick_fabric_batches_total";
+    let help = "Batches that these requests were executed in.";
+    page.add(name, Kind::Counter, help, batches);
+}
+
+/// Our name for what `stats workers` says.
+fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
+    use Kind::{Counter, Gauge};
+    match stat {
+        "items" => ("herdwick_worker_items", Gauge, "Items stored now."),
+        "bytes" => ("herdwick_worker_bytes", Gauge, "Bytes of these items."),
+        "connections" => ("herdwick_worker_connections", Gauge, "Open connections."),
+        "get_hits" => (
+            "herdwick_worker_get_hits_total",
+            Counter,
+            "Reads that found an item.",
+        ),
+        "get_misses" => (
+            "herdwick_worker_get_misses_total",
+            Counter,
+            "Reads that found none.",
+        ),
+        "cmd_set" => ("herdwick_worker_sets_total", Counter, "Items stored."),
+        "evictions" => (
+            "herdwick_worker_evictions_total",
+            Counter,
+            "Valid items that made room for others.",
+        ),
+        "crossed" => (
+            "herdwick_worker_crossed_total",
+            Counter,
+            "Requests executed for the connections of other workers.",
+        ),
+        "parcels_exhausted" => (
+            "herdwick_worker_parcels_exhausted_total",
+            Counter,
+            "Rounds put off because all parcels to another worker were under way.",
+        ),
+        _ => (
+            "herdwick_worker_sleeps_total",
+            Counter,
+            "Times that the worker went to sleep for want of work.",
+        ),
+    }
+}
+
+/// Everything refused or dropped, by way in and reason.
+fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
+    let (tally, store) = (&sum.tally, &sum.store);
+    let labels = |way: &str, reason: &str| {
+        let way = ("fabric", way.to_owned());
+        vec![way, ("reason", reason.to_owned())]
+    };
+    let of_tcp = [
+        ("refused_lines", tally.refused_lines),
+        ("refused_blocks", tally.refused_blocks),
+        ("closed_not_memcached", tally.closed_not_memcached),
+        ("closed_binary", tally.closed_binary),
+        ("closed_errors", tally.closed_errors),
+        ("closed_half_sent", tally.closed_half_sent),
+        ("closed_stalled", tally.closed_stalled),
+        ("idle_kicks", tally.idle_kicks),
+        ("log_worker_dropped", tally.log_worker_dropped),
+    ]
+    .map(|(reason, count)| (labels("tcp", reason), count as f64));
+    let of_udp = [
+        ("malformed", facts.udp.malformed.load(Relaxed)),
+        ("crowded", facts.udp.crowded.load(Relaxed)),
+        ("withheld", tally.udp_withheld),
+        ("unsent", tally.udp_unsent),
+    ]
+    .map(|(reason, count)| (labels("udp", reason), count as f64));
+    let of_fabrics = sum
+        .ways
+        .iter()
+        .filter(|part| !matches!(part.what, "requests" | "batches"))
+        .map(|part| (labels(part.way, part.what), part.count as f64));
+    page.add(
+        "herdwick_drops_total",
+        Kind::Counter,
+        "What was refused, dropped, or done again, by the way it came in and the reason.",
+        of_tcp.into_iter().chain(of_udp).chain(of_fabrics),
+    );
+    for (name, count, help) in [
+        (
+            "herdwick_index_evictions_total",
+            store.index_evictions,
+            "Items evicted because both their buckets of the index were full.",
+        ),
+        (
+            "herdwick_items_kept_total",
+            store.kept,
+            "Items that the log came round to and that were kept.",
+        ),
+    ] {
+        page.add(name, Kind::Counter, help, [(vec![], count as f64)]);
+    }
+}
+
+/// What the desk has counted; nothing where there is none.
+fn leases(facts: &Facts, page: &mut Page) {
+    let mut ended = Vec::new();
+    for (stat, count) in facts.leases() {
+        let (name, kind, help) = match stat {
+            "leases" => ("herdwick_leases", Kind::Gauge, "Leases that stand now."),
+            "lease_bytes" => (
+                "herdwick_lease_bytes",
+                Kind::Gauge,
+                "Bytes of memory that leases hold now.",
+            ),
+            "leases_granted" => (
+                "herdwick_leases_granted_total",
+                Kind::Counter,
+                "Leases that ever stood.",
+            ),
+            stat => {
+                let reason = stat.strip_prefix("lease_").unwrap_or(stat);
+                ended.push((vec![("reason", reason.to_owned())], count as f64));
+                continue;
+            }
+        };
+        page.add(name, kind, help, [(vec![], count as f64)]);
+    }
+    let name = "herdwick_lease_failures_total";
+    let help = "Claims refused and leases ended by force, by reason.";
+    page.add(name, Kind::Counter, help, ended);
+}
+
+/// Families in the order they were added.
+#[derive(Default)]
+struct Page(Vec<MetricFamily>);
+
+type Sample = (Vec<(&'static str, String)>, f64);
+
+impl Page {
+    fn add_exported(&mut self, family: &Family, said: &HashMap<String, f64>) {
+        let own = |labels: Labels| labels.iter().map(|(name, value)| (*name, (*value).into()));
+        let samples = family
+            .metrics
+            .iter()
+            .filter_map(|(labels, stat)| Some((own(labels).collect(), *said.get(*stat)?)));
+        let name = format!("memcached_{}", family.name);
+        self.add(&name, family.kind, family.help, samples);
+    }
+
+    /// Adds a family, unless it is empty.
+    fn add(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        samples: impl IntoIterator<Item = Sample>,
+    ) {
+        let metrics: Vec<Metric> = samples
+            .into_iter()
+            .map(|(labels, value)| metric(kind, labels, value))
+            .collect();
+        if metrics.is_empty() {
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(match kind {
+            Kind::Counter => MetricType::COUNTER,
+            Kind::Gauge => MetricType::GAUGE,
+        });
+        family.set_metric(metrics);
+        self.0.push(family);
+    }
+
+    fn text(&self) -> String {
+        // It refuses families without metrics or names only.
+        TextEncoder::new()
+            .encode_to_string(&self.0)
+            .unwrap_or_default()
+    }
+}
+
+fn metric(kind: Kind, labels: Vec<(&'static str, String)>, value: f64) -> Metric {
+    let pair = |(name, value): (&str, String)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value);
+        pair
+    };
+    let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
+    match kind {
+        Kind::Counter => {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        }
+        Kind::Gauge => {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+    }
+    metric
+}

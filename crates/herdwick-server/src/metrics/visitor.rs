@@ -1,0 +1,226 @@
+//! One reader of metrics: as much of HTTP/1.1 as a scrape needs. One request, one response, and
+//! the connection ends.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+    time::Duration,
+};
+
+use httparse::{EMPTY_HEADER, Request, Status};
+use mio::net::TcpStream;
+
+/// Longest request, with its headers.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+
+/// A connection.
+pub(super) struct Visitor {
+    stream: TcpStream,
+    came: Duration,
+    state: State,
+    /// The request, then the response.
+    bytes: Vec<u8>,
+}
+
+enum State {
+    /// The request is not all here.
+    Reading,
+    /// It waits for the page.
+    Waiting {
+        /// Only its head is wanted.
+        head: bool,
+    },
+    /// So much of the response has been written.
+    Writing(usize),
+    /// Said; the peer is to close first, so that nothing it has sent cuts the response off.
+    Leaving,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Stays,
+    Gone,
+}
+
+/// What a request is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Page { head: bool },
+    Fixed(&'static str, &'static str),
+}
+
+const NOT_HTTP: Answer = Answer::Fixed("400 Bad Request", "this is no HTTP request\n");
+const TOO_LONG: Answer = Answer::Fixed(
+    "431 Request Header Fields Too Large",
+    "a request has at most 64 headers and 8 KiB\n",
+);
+const METHOD: Answer = Answer::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
+const ELSEWHERE: Answer = Answer::Fixed("404 Not Found", "metrics are at /metrics\n");
+
+impl Visitor {
+    pub(super) fn new(stream: TcpStream, came: Duration) -> Self {
+        Self {
+            stream,
+            came,
+            state: State::Reading,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// When it came.
+    pub(super) fn came(&self) -> Duration {
+        self.came
+    }
+
+    /// Whether it waits for the page.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.state, State::Waiting { .. })
+    }
+
+    /// Gives the page to it, if it waits for one.
+    pub(super) fn hand(&mut self, page: &str) {
+        if let State::Waiting { head } = self.state {
+            let kind = prometheus::TEXT_FORMAT;
+            self.respond("200 OK", kind, if head { "" } else { page }, page.len());
+        }
+    }
+
+    /// Reads and writes what can be without waiting.
+    pub(super) fn step(&mut self) -> Step {
+        if matches!(self.state, State::Reading) && self.read() == Step::Gone {
+            return Step::Gone;
+        }
+        match self.state {
+            State::Reading | State::Waiting { .. } => Step::Stays,
+            State::Writing(_) => self.write(),
+            State::Leaving => self.leave(),
+        }
+    }
+
+    fn read(&mut self) -> Step {
+        let mut chunk = [0; 2048];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Step::Gone,
+                Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Stays,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Step::Gone,
+            }
+            match answer(&self.bytes) {
+                None => {}
+                Some(Answer::Page { head }) => {
+                    self.state = State::Waiting { head };
+                    return Step::Stays;
+                }
+                Some(Answer::Fixed(status, body)) => {
+                    self.respond(status, "text/plain; charset=utf-8", body, body.len());
+                    return Step::Stays;
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, status: &str, kind: &str, body: &str, len: usize) {
+        let response = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n\
+             Connection: close\r\n\r\n{body}"
+        );
+        self.bytes = response.into_bytes();
+        self.state = State::Writing(0);
+    }
+
+    fn write(&mut self) -> Step {
+        while let State::Writing(from) = self.state {
+            match self.stream.write(&self.bytes[from..]) {
+                Ok(count) if from + count < self.bytes.len() => {
+                    self.state = State::Writing(from + count);
+                }
+                Ok(_) => {
+                    // Fails only if the peer has gone, which the next read says.
+                    let _ = self.stream.shutdown(Shutdown::Write);
+                    self.bytes = Vec::new();
+                    self.state = State::Leaving;
+                    return self.leave();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Stays,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Step::Gone,
+            }
+        }
+        Step::Stays
+    }
+
+    /// Passes over what still comes, a bounded part of it a step.
+    fn leave(&mut self) -> Step {
+        let mut unheard = [0; 4096];
+        match self.stream.read(&mut unheard) {
+            Ok(0) => Step::Gone,
+            Ok(_) => Step::Stays,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Step::Stays,
+            Err(_) => Step::Gone,
+        }
+    }
+}
+
+/// What is to be answered to `bytes`; `None`: they are not a whole request yet.
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(Status::Partial) if bytes.len() < REQUEST_BYTES_MAX => return None,
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Some(TOO_LONG),
+        Err(_) => return Some(NOT_HTTP),
+        Ok(Status::Complete(_)) => {}
+    }
+    let head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return Some(METHOD),
+    };
+    let path = request.path.unwrap_or_default();
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    Some(match path {
+        "/metrics" => Answer::Page { head },
+        _ => ELSEWHERE,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_answered_by_what_they_ask_for() {
+        let page = |head| Some(Answer::Page { head });
+        assert_eq!(
+            answer(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
+            page(false)
+        );
+        assert_eq!(answer(b"GET /metrics?x=1 HTTP/1.0\r\n\r\n"), page(false));
+        assert_eq!(answer(b"HEAD /metrics HTTP/1.1\r\n\r\n"), page(true));
+        assert_eq!(answer(b"GET / HTTP/1.1\r\n\r\n"), Some(ELSEWHERE));
+        assert_eq!(answer(b"POST /metrics HTTP/1.1\r\n\r\n"), Some(METHOD));
+        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost"), None);
+        assert_eq!(answer(b""), None);
+        assert_eq!(answer(b"\x16\x03\x01\x00"), Some(NOT_HTTP));
+        let endless = [&b"GET /"[..], &[b'x'; REQUEST_BYTES_MAX]].concat();
+        assert_eq!(answer(&endless), Some(TOO_LONG));
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65));
+        assert_eq!(answer(many.as_bytes()), Some(TOO_LONG));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_answered_or_awaited(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let early = answer(&bytes);
+            // More bytes change no answer that was given.
+            let more = answer(&[&bytes[..], b" HTTP/1.1\r\n\r\n"].concat());
+            prop_assert!(early.is_none() || early == more);
+        }
+    }
+}

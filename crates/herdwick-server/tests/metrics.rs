@@ -1,0 +1,288 @@
+//! The metrics page, as scrapers and strangers meet it.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use common::{Memcached, Peer, ours, stat, with};
+use herdwick::Client;
+use herdwick_server::{Config, Server};
+
+/// Families and series of memcached_exporter 0.16.0, as it showed this server.
+const EXPORTED: &str = include_str!("data/memcached_exporter-0.16.0.txt");
+
+fn measured(workers: usize) -> Server {
+    with(Config {
+        workers: Some(workers),
+        metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        ..Config::local()
+    })
+}
+
+fn visit(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
+    let patience = Some(Duration::from_secs(20));
+    stream.set_read_timeout(patience).unwrap();
+    stream
+}
+
+/// Says `bytes` and gives back head and body of the response.
+fn ask(server: &Server, bytes: &[u8]) -> (String, String) {
+    let mut stream = visit(server);
+    stream.write_all(bytes).unwrap();
+    hear(&mut stream)
+}
+
+fn hear(stream: &mut TcpStream) -> (String, String) {
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    let (head, body) = said.split_once("\r\n\r\n").expect("has a head");
+    (head.to_owned(), body.to_owned())
+}
+
+const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain\r\n\r\n";
+
+fn scrape(server: &Server) -> Page {
+    let (head, body) = ask(server, SCRAPE);
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4"));
+    assert!(head.contains(&format!("Content-Length: {}", body.len())));
+    Page::read(&body)
+}
+
+/// A page in the text format 0.0.4, read strictly.
+struct Page {
+    kinds: BTreeMap<String, String>,
+    series: BTreeMap<String, f64>,
+}
+
+impl Page {
+    fn read(text: &str) -> Self {
+        let (mut kinds, mut series) = (BTreeMap::new(), BTreeMap::new());
+        let mut family = String::new();
+        assert!(text.ends_with('\n'));
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                family = help.split(' ').next().unwrap().to_owned();
+                assert!(help.len() > family.len() + 1, "{line}");
+            } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').unwrap();
+                assert_eq!(name, family);
+                assert!(matches!(kind, "counter" | "gauge"), "{line}");
+                let first = kinds.insert(name.to_owned(), kind.to_owned()).is_none();
+                assert!(first, "{line}: a family stands in one place");
+            } else {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                assert_eq!(name.split('{').next().unwrap(), family, "{line}");
+                let first = series
+                    .insert(sorted(name), value.parse().unwrap())
+                    .is_none();
+                assert!(first, "{line}: a series is there once");
+            }
+        }
+        Self { kinds, series }
+    }
+
+    fn value(&self, series: &str) -> f64 {
+        let value = self.series.get(&sorted(series));
+        *value.unwrap_or_else(|| panic!("no {series}"))
+    }
+}
+
+/// A series with its labels in one order; a version is not part of its name.
+fn sorted(series: &str) -> String {
+    let Some((name, labels)) = series.split_once('{') else {
+        return series.to_owned();
+    };
+    let labels = labels.strip_suffix('}').expect("labels end");
+    let mut labels: Vec<&str> = labels.split(',').collect();
+    labels.retain(|label| !label.starts_with("version="));
+    labels.sort_unstable();
+    match &labels[..] {
+        [] => name.to_owned(),
+        labels => format!("{name}{{{}}}", labels.join(",")),
+    }
+}
+
+#[test]
+fn a_page_has_all_that_the_exporter_has() {
+    let server = measured(2);
+    server.say(&[b"set a 0 0 1\r\n1\r\n"]);
+    let page = scrape(&server);
+    for line in EXPORTED.lines() {
+        match line.strip_prefix("# TYPE ") {
+            Some(family) => {
+                let (name, kind) = family.split_once(' ').unwrap();
+                assert_eq!(
+                    page.kinds.get(name).map(String::as_str),
+                    Some(kind),
+                    "{name}"
+                );
+            }
+            None => drop(page.value(line)),
+        }
+    }
+}
+
+#[test]
+fn the_page_counts_what_was_done() {
+    let server = measured(3);
+    server.say(&[
+        b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nset c 0 0 1\r\n3\r\n",
+        b"get a b none\r\nincr a 5\r\ndelete none\r\ndelete b\r\nboguscommand x\r\n",
+        b"cas a 0 0 1 1\r\n1\r\ncas none 0 0 1 1\r\n1\r\n",
+    ]);
+    let page = scrape(&server);
+    let command = |command: &str, status: &str| {
+        let series =
+            format!("memcached_commands_total{{command=\"{command}\",status=\"{status}\"}}");
+        page.value(&series)
+    };
+    assert_eq!(command("set", "hit"), 3.0);
+    assert_eq!((command("get", "hit"), command("get", "miss")), (2.0, 1.0));
+    assert_eq!(
+        (command("delete", "hit"), command("delete", "miss")),
+        (1.0, 1.0)
+    );
+    assert_eq!(
+        (command("cas", "badval"), command("cas", "miss")),
+        (1.0, 1.0)
+    );
+    assert_eq!(command("incr", "hit"), 1.0);
+    assert_eq!(page.value("memcached_current_items"), 2.0);
+    let drops = "herdwick_drops_total{fabric=\"tcp\",reason=\"refused_lines\"}";
+    assert_eq!(page.value(drops), 1.0);
+    let sum = |name: &str| -> f64 {
+        let of = |(series, value): (&String, &f64)| series.starts_with(name).then_some(*value);
+        page.series.iter().filter_map(of).sum()
+    };
+    // Three sets, three keys read, one incr, two deletes, two cas.
+    assert_eq!(sum("herdwick_fabric_requests_total{fabric=\"tcp\""), 11.0);
+    assert_eq!(sum("herdwick_worker_items"), 2.0);
+    assert_eq!(stat(&server, "tcp_requests"), 11);
+}
+
+#[test]
+fn requests_over_shared_memory_are_counted_apart() {
+    let server = measured(2);
+    let mut client = Client::connect(&server.address().to_string()).unwrap();
+    let over = client.session().unwrap().way().to_string();
+    for n in 0..10 {
+        client.set(format!("k{n}"), &b"1"[..]).unwrap();
+    }
+    let page = scrape(&server);
+    let way = |worker: u8, fabric: &str, what: &str| {
+        let labels = format!("worker=\"{worker}\",fabric=\"{fabric}\"");
+        page.value(&format!("herdwick_fabric_{what}_total{{{labels}}}"))
+    };
+    assert_eq!(over, "shm");
+    let retried = "herdwick_drops_total{fabric=\"shm\",reason=\"retries_remembered\"}";
+    let first = way(0, "shm", "requests") + way(1, "shm", "requests") - page.value(retried);
+    assert_eq!(first, 10.0);
+    assert_eq!(way(0, "tcp", "requests") + way(1, "tcp", "requests"), 0.0);
+    assert_eq!(page.value("herdwick_leases"), 1.0);
+}
+
+#[test]
+fn workers_are_listed_one_by_one() {
+    let server = ours(2);
+    server.say(&[b"set a 0 0 1\r\n1\r\n"]);
+    let said = String::from_utf8(server.say(&[b"stats workers\r\n"])).unwrap();
+    let items = |worker| {
+        let prefix = format!("STAT worker:{worker}:items ");
+        let count = said.lines().find_map(|line| line.strip_prefix(&prefix));
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(items(0) + items(1), 1);
+    assert!(said.contains("STAT worker:1:tcp:requests "), "{said}");
+    if let Some(memcached) = Memcached::start() {
+        // There nothing has that name.
+        let theirs = memcached.say(&[b"stats workers\r\n"]);
+        assert!(!String::from_utf8_lossy(&theirs).contains("STAT"));
+    }
+}
+
+#[test]
+fn only_scrapes_get_the_page() {
+    let server = measured(1);
+    for (request, status) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+        (
+            b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+            "405",
+        ),
+        (b"stats\r\n\r\n", "400"),
+        (b"\x80\x10\x00\x00\x00\x00\x00\x00", "400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"),
+    ] {
+        let (head, _) = ask(&server, request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+    }
+    let endless = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &[b'x'; 20_000]].concat();
+    let (head, _) = ask(&server, &endless);
+    assert!(head.starts_with("HTTP/1.1 431"), "{head}");
+    let (head, body) = ask(&server, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(
+        head.starts_with("HTTP/1.1 200") && body.is_empty(),
+        "{head}"
+    );
+}
+
+#[test]
+fn a_request_may_come_in_pieces() {
+    let server = measured(1);
+    let mut stream = visit(&server);
+    stream.set_nodelay(true).unwrap();
+    for byte in SCRAPE {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    let (head, _) = hear(&mut stream);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+}
+
+/// Strangers who say nothing, leave at once or do not read take no place for long, and nobody
+/// waits for them.
+#[test]
+fn strangers_keep_nobody_out() {
+    let server = measured(2);
+    let silent: Vec<TcpStream> = (0..40).map(|_| visit(&server)).collect();
+    let deaf: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = visit(&server);
+            // It may have been sent away for a newcomer.
+            let _ = stream.write_all(SCRAPE);
+            stream
+        })
+        .collect();
+    for _ in 0..100 {
+        let mut stream = visit(&server);
+        let _ = stream.write_all(b"GET /metrics HT");
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    for _ in 0..10 {
+        scrape(&server);
+    }
+    assert_eq!(server.say(&[b"get a\r\n"]), b"END\r\n");
+    drop((silent, deaf));
+}
+
+#[test]
+fn a_server_ends_while_somebody_reads() {
+    let server = measured(2);
+    let mut waiting = visit(&server);
+    waiting.write_all(b"GET /metr").unwrap();
+    let address = server.metrics().unwrap();
+    server.shutdown();
+    assert_eq!(waiting.read(&mut [0; 16]).unwrap_or(0), 0);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn nobody_is_served_unasked() {
+    assert_eq!(ours(1).metrics(), None);
+}
