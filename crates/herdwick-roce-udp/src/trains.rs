@@ -11,7 +11,7 @@ use std::{collections::VecDeque, io, time::Duration};
 use arrayvec::ArrayVec;
 use herdwick_roce::{
     FlowId, Wire,
-    icrc::{self, Route},
+    icrc::{Route, Run},
 };
 
 use crate::{
@@ -106,6 +106,8 @@ pub(crate) struct Outbox {
     /// Trains with something in them, oldest first.
     queue: VecDeque<usize>,
     pub(crate) losses: Losses,
+    /// Of the packets that leave.
+    sums: Run,
     capture: Option<Capture>,
     /// The time of the pass, for the capture.
     pub(crate) now: Duration,
@@ -128,6 +130,7 @@ impl Outbox {
             free: (0..TRAINS).collect(),
             queue: VecDeque::with_capacity(TRAINS),
             losses: Losses::default(),
+            sums: Run::new(),
             capture,
             now: Duration::ZERO,
         }
@@ -236,7 +239,7 @@ impl Outbox {
                 continue;
             };
             for (id, packet) in (0..).zip(train.packets()) {
-                icrc::seal(packet, &track.route, id);
+                self.sums.seal(packet, &track.route, id);
             }
         }
         run
@@ -273,7 +276,7 @@ impl Outbox {
         if unsegmented && train.count > 1 {
             track.segments = 1;
             for packet in train.bytes[..train.len].chunks_mut(train.segment) {
-                icrc::seal(packet, &track.route, 0);
+                self.sums.seal(packet, &track.route, 0);
                 let alone = Outgoing {
                     to: &track.to,
                     segment: packet.len(),

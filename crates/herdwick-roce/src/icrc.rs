@@ -5,7 +5,7 @@
 //! holds the congestion bits. It covers the IPv4 identification, which a UDP socket neither sets
 //! nor shows; CRC being linear, [`check`] can solve for it, and sixteen of the 32 bits still check.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::packet::{BTH_BYTES, ICRC_BYTES};
 
@@ -141,6 +141,134 @@ impl Masked {
 
 const _: () = assert!(MASKED_4 == 40 && MASKED_6 == 60);
 
+/// Packets of one route and one length, one after the other: what their sums have in common is
+/// computed once, and each costs one run over its own bytes.
+#[derive(Clone, Debug)]
+pub struct Run {
+    route: Route,
+    len: usize,
+    v4: bool,
+    /// The sum of the headers before the packet, for identification 0.
+    before: u32,
+    /// What ones in place of a zero byte of congestion bits do to the sum.
+    ones: u32,
+}
+
+impl Run {
+    /// No packet yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Self {
+            route: Route {
+                source: NOWHERE,
+                destination: NOWHERE,
+                dont_fragment: false,
+            },
+            len: 0,
+            v4: true,
+            before: 0,
+            ones: 0,
+        }
+    }
+
+    /// As [`seal`].
+    ///
+    /// # Panics
+    /// When `packet` is shorter than BTH and ICRC.
+    #[inline]
+    pub fn seal(&mut self, packet: &mut [u8], route: &Route, ip_id: u16) {
+        let end = packet.len() - ICRC_BYTES;
+        let crc = self.crc(packet, route, ip_id);
+        packet[end..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// As [`check`].
+    #[inline]
+    #[must_use]
+    pub fn check(&mut self, packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
+        let IpId::Hint(id) = ip_id else {
+            return check(packet, route, ip_id);
+        };
+        if packet.len() < BTH_BYTES + ICRC_BYTES {
+            return None;
+        }
+        let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
+        if self.crc(packet, route, id) == u32::from_le_bytes(*last) {
+            Some(id)
+        } else {
+            check(packet, route, ip_id)
+        }
+    }
+
+    #[inline]
+    fn crc(&mut self, packet: &[u8], route: &Route, ip_id: u16) -> u32 {
+        let change = IDS
+            .get(usize::from(ip_id))
+            .filter(|_| packet[CONGESTION_BITS] == 0);
+        let Some(change) = change else {
+            return Masked::new(packet, route, ip_id).crc(packet);
+        };
+        if self.len != packet.len() || self.route != *route {
+            self.turn(packet, route);
+        }
+        let change = if self.v4 { *change } else { 0 };
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.before ^ change);
+        hasher.update(&packet[..packet.len() - ICRC_BYTES]);
+        hasher.finalize() ^ self.ones
+    }
+
+    #[cold]
+    fn turn(&mut self, packet: &[u8], route: &Route) {
+        let masked = Masked::new(packet, route, 0);
+        let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
+        hasher.update(&masked.bytes[..masked.len - BTH_BYTES]);
+        let behind = packet.len() - ICRC_BYTES - CONGESTION_BITS;
+        *self = Self {
+            route: *route,
+            len: packet.len(),
+            v4: masked.len == MASKED_4,
+            before: hasher.finalize(),
+            ones: fed(0xff, behind),
+        };
+    }
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Offset in the BTH of the byte that routers may change.
+const CONGESTION_BITS: usize = 4;
+
+/// What an identification does to the sum of the headers: of the first datagrams of a train.
+const IDS: [u32; 128] = {
+    let mut ids = [0; 128];
+    let mut id = 0;
+    while id < ids.len() {
+        ids[id] = fed((id as u16).swap_bytes() as u32, BEFORE);
+        id += 1;
+    }
+    ids
+};
+
+/// What becomes of a register that is fed so many bytes of zeros.
+const fn fed(mut register: u32, bytes: usize) -> u32 {
+    let mut bit = 0;
+    while bit < FORTH.len() {
+        if bytes >> bit & 1 == 1 {
+            register = multiply(register, FORTH[bit]);
+        }
+        bit += 1;
+    }
+    register
+}
+
+/// x^8, x^16, x^32 ...: what takes a register over 1, 2, 4 ... bytes of zeros.
+const FORTH: [u32; 17] = squares(1 << (31 - 8));
+
 fn v6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -148,13 +276,14 @@ fn v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// From the identification's first byte to the end of the UDP header.
+const BEFORE: usize = IPV4 - 4 + UDP;
+
 /// The change of the IPv4 identification that changes the CRC by `difference`, if there is one.
 ///
 /// Feeding zeros to a CRC register multiplies it by a power of x; so take the difference back to
 /// where the identification's two bytes were added, and see whether it is two bytes long.
 fn solve(difference: u32, packet_len: usize) -> Option<u16> {
-    /// From the identification's first byte to the end of the UDP header.
-    const BEFORE: usize = IPV4 - 4 + UDP;
     let back = BEFORE + packet_len - ICRC_BYTES;
     let mut register = difference;
     for (bit, power) in BACK.iter().enumerate() {
@@ -178,14 +307,19 @@ const BACK: [u32; 17] = {
         };
         bit += 1;
     }
-    let mut powers = [byte; 17];
+    squares(byte)
+};
+
+/// A polynomial, its square, the square of that, and so on.
+const fn squares(first: u32) -> [u32; 17] {
+    let mut powers = [first; 17];
     let mut i = 1;
     while i < powers.len() {
         powers[i] = multiply(powers[i - 1], powers[i - 1]);
         i += 1;
     }
     powers
-};
+}
 
 /// The product of two polynomials modulo CRC-32's, the coefficient of x^0 in the highest bit.
 const fn multiply(a: u32, mut b: u32) -> u32 {

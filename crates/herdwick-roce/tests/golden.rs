@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use herdwick_roce::{
-    icrc::{self, IpId, Route},
+    icrc::{self, IpId, Route, Run},
     packet::{Aeth, AtomicAckEth, BTH_BYTES, Bth, Class, Head, Immediate, Packet},
 };
 
@@ -209,6 +209,44 @@ fn every_length_is_solved_and_ipv6_has_nothing_to_solve() {
         assert_eq!(icrc::check(&packet, &v6, IpId::Unknown), None);
     }
     assert_eq!(icrc::check(&[0; BTH_BYTES + 3], &v4, IpId::Unknown), None);
+}
+
+#[test]
+fn a_run_sums_as_each_of_its_packets_alone() {
+    let v4 = Route {
+        source: "10.0.0.1:49152".parse().expect("is an address"),
+        destination: "10.0.0.2:4791".parse().expect("is an address"),
+        dont_fragment: true,
+    };
+    let v6 = Route {
+        source: SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 49152),
+        destination: SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 4791),
+        dont_fragment: true,
+    };
+    let mut run = Run::new();
+    for len in [16, 96, 96, 80, 1084, 4172, 96] {
+        for (route, id) in [v4, v6, v4]
+            .into_iter()
+            .zip([0, 1, 63, 127, 128, 40_000].into_iter().cycle().skip(len))
+        {
+            for congested in [0, 0x80] {
+                let mut packet: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+                packet[4] = congested;
+                let mut alone = packet.clone();
+                icrc::seal(&mut alone, &route, id);
+                run.seal(&mut packet, &route, id);
+                assert_eq!(packet, alone, "{len} bytes, {id}");
+                assert!(run.check(&packet, &route, IpId::Hint(id)).is_some());
+                assert_eq!(
+                    run.check(&packet, &route, IpId::Hint(id ^ 1)),
+                    icrc::check(&packet, &route, IpId::Hint(id ^ 1)),
+                );
+                packet[len - 5] ^= 4;
+                assert_eq!(run.check(&packet, &v6, IpId::Hint(id)), None);
+            }
+        }
+    }
+    assert_eq!(run.check(&[0; BTH_BYTES + 3], &v4, IpId::Hint(0)), None);
 }
 
 #[test]

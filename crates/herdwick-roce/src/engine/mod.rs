@@ -16,7 +16,7 @@ use crate::{
     counters::Counters,
     draw::Draw,
     flows::Flows,
-    icrc::{self, Route},
+    icrc::{Route, Run},
     packet::{BTH_BYTES, Bth, CONGESTION, ICRC_BYTES, Malformed, Packet},
     qp::{Qp, Target, class},
     regions::Regions,
@@ -42,6 +42,8 @@ pub struct Engine {
     draw: Draw,
     /// Queue pairs with something to transmit.
     ready: VecDeque<QpId>,
+    /// Of the packets that arrive.
+    sums: Run,
 }
 
 /// What every queue pair of an engine may need.
@@ -79,6 +81,7 @@ impl Engine {
             pds: Slab::new(limits.pds),
             draw: Draw::new(seed),
             ready: VecDeque::with_capacity(limits.qps),
+            sums: Run::new(),
             shared: Shared {
                 regions: Regions::new(limits.regions),
                 cqs: Slab::new(limits.cqs),
@@ -255,7 +258,7 @@ impl Engine {
         if qp.link.is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
-        if self.shared.config.check_icrc && !icrc_is_right(arrival) {
+        if self.shared.config.check_icrc && !icrc_is_right(&mut self.sums, arrival) {
             return Err(Drop::Icrc);
         }
         if bth.opcode() == CONGESTION {
@@ -294,13 +297,13 @@ fn list_if(ready: &mut VecDeque<QpId>, qp: &mut Qp, wanted: bool) {
 }
 
 #[inline]
-fn icrc_is_right(arrival: &Arrival<'_>) -> bool {
+fn icrc_is_right(sums: &mut Run, arrival: &Arrival<'_>) -> bool {
     let route = Route {
         source: arrival.from,
         destination: arrival.to,
         dont_fragment: true,
     };
-    icrc::check(arrival.bytes, &route, arrival.ip_id).is_some()
+    sums.check(arrival.bytes, &route, arrival.ip_id).is_some()
 }
 
 impl From<Malformed> for Drop {
