@@ -20,6 +20,11 @@ impl Fixture for Loopback {
             Box::new(LocalParty::new(device, port, pd).claiming(claims)) as Box<dyn Party>
         })
     }
+
+    /// A pass is a few system calls: a tenth of the usual number takes as long.
+    fn patience(&self) -> usize {
+        400_000
+    }
 }
 
 const LIMITS: PortLimits = PortLimits {
