@@ -1,0 +1,218 @@
+//! The fast path alone, for counting its instructions:
+//!
+//! ```text
+//! cargo build --release -p herdwick-roce --example fast_path
+//! valgrind --tool=callgrind target/release/examples/fast_path write 100000
+//! ```
+//!
+//! `write` posts 64-byte UC WRITEs and takes them on the other side, `send` does so with UD SENDs
+//! of as many bytes; `post-write` and `post-send` only post.
+#![forbid(unsafe_code)]
+
+use std::{env::args, net::SocketAddr, time::Duration};
+
+use herdwick_fabric::{
+    Access, Completion, CqId, CqSpec, Local, Payload, QpId, QpSpec, RecvWr, RegionId, RegionSpec,
+    Remote, Scope, SendOp, SendWr, Transport,
+};
+use herdwick_roce::{
+    Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX, Wire,
+    icrc::IpId,
+};
+
+/// Packets of one train; as many are posted and taken at a time.
+const TRAIN: usize = 64;
+
+struct Line([u8; 4096]);
+
+impl Memory for Line {
+    fn write(&mut self, _: RegionId, offset: usize, bytes: &[u8]) {
+        self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    fn read(&self, _: RegionId, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+    fn fetch_add(&mut self, _: RegionId, _: usize, _: u64) -> u64 {
+        0
+    }
+    fn compare_swap(&mut self, _: RegionId, _: usize, _: u64, _: u64) -> u64 {
+        0
+    }
+}
+
+struct Train {
+    bytes: Vec<u8>,
+    end: usize,
+    segment: usize,
+}
+
+impl Wire for Train {
+    #[inline]
+    fn packet(&mut self, _: FlowId, len: usize, _: bool) -> Option<&mut [u8]> {
+        let room = self.bytes.get_mut(self.end..self.end + len)?;
+        self.end += len;
+        self.segment = len;
+        Some(room)
+    }
+}
+
+struct End {
+    engine: Engine,
+    cq: CqId,
+    qp: QpId,
+    region: RegionId,
+    at: Remote,
+}
+
+const ADDR: &str = "127.0.0.1:4791";
+
+fn end(transport: Transport) -> End {
+    let config = Config {
+        check_icrc: false,
+        ..Config::default()
+    };
+    let mut engine = Engine::new(config, [1; 16]);
+    let pd = engine.create_pd().expect("a domain");
+    let cq = engine.create_cq(&CqSpec { depth: 256 }).expect("a queue");
+    let spec = QpSpec {
+        pd,
+        transport,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth: 128,
+        recv_depth: 128,
+    };
+    let qp = engine.create_qp(&spec).expect("a queue pair");
+    let spec = RegionSpec {
+        len: 4096,
+        access: Access::WRITE,
+        scope: Scope::Qp(qp),
+    };
+    let region = engine.register(pd, &spec, 0).expect("a region");
+    let at = engine.remote(region).expect("known");
+    End {
+        engine,
+        cq,
+        qp,
+        region,
+        at,
+    }
+}
+
+fn peer() -> Peer {
+    Peer {
+        addr: ADDR.parse().expect("an address"),
+        lane: 0,
+        foreign: false,
+    }
+}
+
+fn peering(other: &End) -> Peering {
+    let facts = other.engine.facts(other.qp).expect("known");
+    Peering {
+        peer: peer(),
+        qpn: facts.qpn,
+        psn: facts.psn,
+        mtu: Mtu::B1024,
+        rd_atomic: RD_ATOMIC_MAX,
+        refusals_are_fatal: false,
+    }
+}
+
+fn main() {
+    let mode = args().nth(1).unwrap_or_else(|| "write".into());
+    let count = args().nth(2).and_then(|count| count.parse().ok());
+    let rounds: usize = count.unwrap_or(100_000) / TRAIN;
+    let datagrams = mode.ends_with("send");
+    let takes = !mode.starts_with("post");
+    let transport = if datagrams {
+        Transport::Ud
+    } else {
+        Transport::Uc
+    };
+    let (mut a, mut b) = (end(transport), end(transport));
+    let mut to = None;
+    if datagrams {
+        let facts = b.engine.facts(b.qp).expect("known");
+        let destination = Destination {
+            peer: peer(),
+            qpn: facts.qpn,
+            qkey: facts.qkey,
+        };
+        let made = a.engine.create_address(a.qp, &destination);
+        to = Some(made.expect("an address").0);
+    } else {
+        let (for_a, for_b) = (peering(&b), peering(&a));
+        a.engine.connect(a.qp, &for_a).expect("a connection");
+        b.engine.connect(b.qp, &for_b).expect("a connection");
+    }
+    let words = [7u64; 8];
+    let op = match to {
+        Some(_) => SendOp::Send {
+            payload: Payload::Words(&words),
+            imm: Some(1),
+            to,
+        },
+        None => SendOp::Write {
+            payload: Payload::Words(&words),
+            to: b.at,
+            imm: None,
+        },
+    };
+    run(&mut a, &mut b, op, rounds, takes);
+    let counters = b.engine.counters();
+    let dropped: u64 = counters.drops().map(|(_, count)| count).sum();
+    println!("{} packets taken, {dropped} dropped", counters.packets_in);
+}
+
+fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
+    let addr: SocketAddr = ADDR.parse().expect("an address");
+    let mut memory = Line([0; 4096]);
+    let mut train = Train {
+        bytes: vec![0; 1 << 16],
+        end: 0,
+        segment: 1,
+    };
+    let wr = |signaled| SendWr {
+        wr_id: 1,
+        op,
+        signaled,
+        solicited: false,
+    };
+    let mut batch = [wr(false); TRAIN];
+    batch[TRAIN - 1].signaled = true;
+    let into = Local {
+        region: b.region,
+        offset: 0,
+        len: 256,
+    };
+    let recvs = [RecvWr { wr_id: 1, into }; TRAIN];
+    let mut done = [Completion::BLANK; TRAIN];
+    for _ in 0..rounds {
+        train.end = 0;
+        let posted = a.engine.post_send(a.qp, &batch, &memory, &mut train);
+        posted.expect("room");
+        a.engine.poll(a.cq, &mut done);
+        if !takes {
+            continue;
+        }
+        if matches!(op, SendOp::Send { .. }) {
+            b.engine.post_recv(b.qp, &recvs).expect("room");
+        }
+        let packets = std::mem::take(&mut train.bytes);
+        for bytes in packets[..train.end].chunks(train.segment) {
+            let arrival = Arrival {
+                from: addr,
+                to: addr,
+                bytes,
+                ip_id: IpId::Unknown,
+                tos: 0,
+            };
+            let now = Duration::ZERO;
+            b.engine
+                .handle_packet(now, &arrival, &mut memory, &mut train);
+        }
+        train.bytes = packets;
+        b.engine.poll(b.cq, &mut done);
+    }
+}
