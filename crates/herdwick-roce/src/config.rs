@@ -104,6 +104,8 @@ pub struct Config {
     pub migration: bool,
     /// When RC gives up.
     pub retry: Retry,
+    /// Whether connections slow down when RC loses packets or a peer tells of congestion.
+    pub pace: bool,
 }
 
 impl Default for Config {
@@ -118,6 +120,7 @@ impl Default for Config {
             check_icrc: true,
             migration: false,
             retry: Retry::default(),
+            pace: true,
         }
     }
 }

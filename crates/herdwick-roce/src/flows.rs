@@ -1,6 +1,6 @@
 use alloc::collections::BTreeMap;
 
-use crate::{FlowId, Peer, slab::Slab};
+use crate::{FlowId, Peer, pace::Pace, slab::Slab};
 
 /// Destinations, one for each peer.
 pub(crate) struct Flows {
@@ -12,6 +12,7 @@ struct Flow {
     peer: Peer,
     /// Connections and address handles that lead there.
     users: usize,
+    pace: Pace,
 }
 
 impl Flows {
@@ -26,13 +27,22 @@ impl Flows {
         self.slab.get(flow.0).map(|flow| &flow.peer)
     }
 
+    #[inline]
+    pub(crate) fn pace(&mut self, flow: FlowId) -> Option<&mut Pace> {
+        self.slab.get_mut(flow.0).map(|flow| &mut flow.pace)
+    }
+
     /// The flow to `peer`, with one more user.
     pub(crate) fn join(&mut self, peer: Peer) -> Option<FlowId> {
         if let Some(id) = self.by_peer.get(&peer) {
             self.slab.get_mut(*id)?.users += 1;
             return Some(FlowId(*id));
         }
-        let id = self.slab.insert(Flow { peer, users: 1 })?;
+        let id = self.slab.insert(Flow {
+            peer,
+            users: 1,
+            pace: Pace::new(),
+        })?;
         self.by_peer.insert(peer, id);
         Some(FlowId(id))
     }

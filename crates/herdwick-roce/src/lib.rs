@@ -23,6 +23,7 @@ mod engine;
 mod flows;
 pub mod icrc;
 mod io;
+mod pace;
 pub mod packet;
 mod qp;
 mod regions;

@@ -159,7 +159,7 @@ impl Engine {
         let qp = self.qps.remove(id.0);
         let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
         self.by_qpn.remove(qp.qpn);
-        self.ready.retain(|other| *other != id);
+        self.ready.forget(id);
         self.shared.timers.clear(slab::index(id.0));
         if let Some(link) = qp.link {
             self.shared.flows.leave(link.target.flow);

@@ -1,17 +1,18 @@
 //! The engine: what it holds, and what goes through it.
 
 mod control;
+mod ready;
 
-use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use herdwick_fabric::{
     Completion, CqId, PdId, PostError, QpId, QpState, RecvWr, SendWr, Transport,
 };
+use ready::Ready;
 use zerocopy::FromBytes;
 
 use crate::{
-    Arrival, Config, Drop, Memory, Wire,
+    Arrival, Config, Drop, FlowId, Memory, Wire,
     completions::Cq,
     counters::Counters,
     draw::Draw,
@@ -40,8 +41,7 @@ pub struct Engine {
     by_qpn: Table,
     pds: Slab<()>,
     draw: Draw,
-    /// Queue pairs with something to transmit.
-    ready: VecDeque<QpId>,
+    ready: Ready,
     /// Of the packets that arrive.
     sums: Run,
 }
@@ -55,8 +55,69 @@ pub(crate) struct Shared {
     pub(crate) flows: Flows,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
+    /// Whether the wire had no room in the last round of transmission.
+    pub(crate) short: bool,
+    /// When the first of those that pacing held back in it may go on.
+    pub(crate) pause: Option<Duration>,
     /// The latest time that a driver told.
     pub(crate) now: Duration,
+}
+
+/// The bits of the type of service by which a router says that it is about to drop packets.
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// What kind of packet asks for room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of no connection. One queue pair's datagrams go to many peers, none of which may hold up
+    /// the others; so they are not paced.
+    Datagram,
+    /// An acknowledgement, which is not paced either.
+    Answer,
+    /// Of a connection's data.
+    Data,
+}
+
+impl Shared {
+    /// Room in the wire, unless the flow is to slow down.
+    #[inline]
+    pub(crate) fn room<'w, W: Wire>(
+        &mut self,
+        wire: &'w mut W,
+        flow: FlowId,
+        len: usize,
+        kind: Kind,
+    ) -> Option<&'w mut [u8]> {
+        let pace = if kind == Kind::Data && self.config.pace {
+            self.flows.pace(flow)
+        } else {
+            None
+        };
+        let Some(pace) = pace else {
+            let room = wire.packet(flow, len, kind != Kind::Datagram);
+            return self.counted(room);
+        };
+        if let Err(when) = pace.admit(self.now, len) {
+            self.pause = Some(self.pause.map_or(when, |pause| pause.min(when)));
+            return None;
+        }
+        let room = wire.packet(flow, len, true);
+        if room.is_some() {
+            pace.spend(self.now, len);
+        }
+        self.counted(room)
+    }
+
+    #[inline]
+    fn counted<'w>(&mut self, room: Option<&'w mut [u8]>) -> Option<&'w mut [u8]> {
+        if room.is_some() {
+            self.counters.packets_out += 1;
+        } else {
+            self.counters.no_room += 1;
+            self.short = true;
+        }
+        room
+    }
 }
 
 /// What an address handle stands for.
@@ -80,7 +141,7 @@ impl Engine {
             by_qpn: Table::new(limits.qps),
             pds: Slab::new(limits.pds),
             draw: Draw::new(seed),
-            ready: VecDeque::with_capacity(limits.qps),
+            ready: Ready::new(limits.qps),
             sums: Run::new(),
             shared: Shared {
                 regions: Regions::new(limits.regions),
@@ -89,6 +150,8 @@ impl Engine {
                 flows: Flows::new(limits.qps + limits.addresses),
                 counters: Counters::default(),
                 timers: Timers::new(limits.qps),
+                short: false,
+                pause: None,
                 now: Duration::ZERO,
                 config,
             },
@@ -134,7 +197,9 @@ impl Engine {
         }
         if !qp.sends.ring.is_empty() {
             let all = qp.transmit(&mut self.shared, memory, wire);
-            list_if(&mut self.ready, qp, !all || qp.has_work());
+            if !all || qp.has_work() {
+                self.ready.add(qp);
+            }
         }
         Ok(())
     }
@@ -198,7 +263,9 @@ impl Engine {
         while let Some(place) = self.shared.timers.due(self.shared.now) {
             if let Some(qp) = self.qps.at_mut(place) {
                 qp.alarm(&mut self.shared);
-                list_if(&mut self.ready, qp, qp.has_work());
+                if qp.has_work() {
+                    self.ready.add(qp);
+                }
             }
         }
     }
@@ -211,29 +278,35 @@ impl Engine {
         wire: &mut W,
     ) -> bool {
         self.shared.now = self.shared.now.max(now);
-        for _ in 0..self.ready.len() {
-            let Some(id) = self.ready.pop_front() else {
-                break;
-            };
-            let Some(qp) = self.qps.get_mut(id.0) else {
+        self.shared.short = false;
+        self.shared.pause = None;
+        for _ in 0..self.ready.begin() {
+            let Some(qp) = self.ready.take().and_then(|id| self.qps.get_mut(id.0)) else {
                 continue;
             };
             qp.listed = false;
             let all = qp.transmit(&mut self.shared, memory, wire);
             qp.arm(&mut self.shared);
-            list_if(&mut self.ready, qp, !all);
+            if !all {
+                self.ready.put_back(qp);
+            }
         }
-        !self.ready.is_empty()
+        self.shared.short
     }
 
-    /// When to make the next pass at the latest: at once where something waits to be transmitted,
-    /// otherwise when the next timer runs out.
+    /// When to make the next pass at the latest: at once where something waits to be transmitted
+    /// that no pacing holds back, otherwise when the next timer runs out.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
+        let timer = self.shared.timers.first();
         if self.ready.is_empty() {
-            self.shared.timers.first()
-        } else {
-            Some(self.shared.now)
+            return timer;
+        }
+        match self.shared.pause {
+            Some(pause) if !self.shared.short && !self.ready.is_fresh() => {
+                Some(timer.map_or(pause, |timer| timer.min(pause)))
+            }
+            _ => Some(self.shared.now),
         }
     }
 
@@ -263,7 +336,13 @@ impl Engine {
         }
         if bth.opcode() == CONGESTION {
             self.shared.counters.congestion += 1;
+            qp.slow_down(&mut self.shared);
             return Ok(());
+        }
+        if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+            && qp.tell_of_congestion(&mut self.shared)
+        {
+            self.ready.add(qp);
         }
         let packet = Packet::parse(&bytes[..bytes.len() - ICRC_BYTES])?;
         if packet.op.class != class(qp.transport) {
@@ -274,7 +353,9 @@ impl Engine {
             Transport::Uc => qp.receive_unreliable(&mut self.shared, &packet, memory),
             Transport::Rc => {
                 let done = qp.receive_reliable(&mut self.shared, &packet, memory, wire);
-                list_if(&mut self.ready, qp, qp.has_work());
+                if qp.has_work() {
+                    self.ready.add(qp);
+                }
                 done
             }
         }
@@ -285,14 +366,6 @@ impl Engine {
 impl Engine {
     pub(crate) fn qp_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
         self.qps.get_mut(qp.0)
-    }
-}
-
-/// Puts a queue pair on the list of those with something to transmit, once.
-fn list_if(ready: &mut VecDeque<QpId>, qp: &mut Qp, wanted: bool) {
-    if wanted && !qp.listed {
-        qp.listed = true;
-        ready.push_back(qp.id);
     }
 }
 

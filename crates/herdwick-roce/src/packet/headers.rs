@@ -69,6 +69,17 @@ impl Bth {
         }
     }
 
+    /// The header of a packet that tells queue pair `dest` to slow down.
+    #[must_use]
+    pub fn congestion(dest: u32) -> Self {
+        let flags = BthFlags::default();
+        let told = Self::new(super::CONGESTION, dest, Psn24::new(0), flags);
+        Self {
+            dest: U32::new(BECN | told.dest.get()),
+            ..told
+        }
+    }
+
     /// The opcode byte: transport in the upper three bits, operation below.
     #[inline]
     #[must_use]
@@ -114,13 +125,6 @@ impl Bth {
     #[must_use]
     pub fn partition_matches(&self) -> bool {
         self.pkey.get() | PKEY_MEMBER == PKEY
-    }
-
-    /// Whether the packet says that those towards its destination meet congestion.
-    #[inline]
-    #[must_use]
-    pub fn backward_congestion(&self) -> bool {
-        self.dest.get() & BECN != 0
     }
 }
 

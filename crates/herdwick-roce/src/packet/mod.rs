@@ -11,7 +11,7 @@ pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, BthFlags, Deth, ICRC_BYTES, Immediate, PKEY,
     Reth,
 };
-pub use opcode::{CONGESTION, Class, Operation, PacketOp, Place};
+pub use opcode::{CONGESTION, CONGESTION_BYTES, Class, Operation, PacketOp, Place};
 pub use parse::{Malformed, Packet};
 pub use psn::Psn24;
 pub use syndrome::{Nak, Syndrome, rnr_delay};

@@ -96,6 +96,8 @@ pub enum Operation {
 
 /// The congestion notification packet: an opcode of no transport.
 pub const CONGESTION: u8 = 0x81;
+/// Bytes behind its BTH, all reserved.
+pub const CONGESTION_BYTES: usize = 16;
 
 /// An opcode that queue pairs of ours speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

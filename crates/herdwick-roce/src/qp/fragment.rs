@@ -3,7 +3,7 @@ use herdwick_fabric::{Payload, Remote, Transport};
 use super::Target;
 use crate::{
     Memory, Wire,
-    counters::Counters,
+    engine::{Kind, Shared},
     packet::{
         Bth, BthFlags, Class, Deth, Head, ICRC_BYTES, Immediate, Operation, PacketOp, Place, Psn24,
         Reth, pad_of,
@@ -39,19 +39,20 @@ impl Fragment<'_> {
     #[inline]
     pub(super) fn emit<M: Memory, W: Wire>(
         &self,
-        counters: &mut Counters,
+        shared: &mut Shared,
         memory: &M,
         wire: &mut W,
     ) -> bool {
         let (op, len) = (self.op(), self.payload.len());
         let pad = pad_of(len);
         let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
-        let ordered = self.class != Class::Ud;
-        let Some(room) = wire.packet(self.target.flow, total, ordered) else {
-            counters.no_room += 1;
+        let kind = match self.class {
+            Class::Ud => Kind::Datagram,
+            Class::Rc | Class::Uc => Kind::Data,
+        };
+        let Some(room) = shared.room(wire, self.target.flow, total, kind) else {
             return false;
         };
-        counters.packets_out += 1;
         let flags = BthFlags {
             solicited: self.solicited,
             migration: self.migration,

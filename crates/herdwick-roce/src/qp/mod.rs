@@ -1,5 +1,6 @@
 //! A queue pair, split by what happens to it: posting and transmission, arrival, failure.
 
+mod congestion;
 mod datagram;
 mod fragment;
 mod inbound;
@@ -51,6 +52,8 @@ pub(crate) struct Qp {
     /// RC: what was asked, and what is to be answered.
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
+    /// Whether its peer is to be told that packets of its met congestion.
+    pub(crate) congested: bool,
     /// Whether it stands in the engine's list of those with something to transmit.
     pub(crate) listed: bool,
 }
@@ -141,6 +144,7 @@ impl Qp {
             inbound: Inbound::default(),
             requester: Requester::new(names.psn, &config.retry),
             responder: Responder::new(spec.transport == Transport::Rc),
+            congested: false,
             listed: false,
         }
     }
@@ -198,6 +202,9 @@ impl Qp {
         memory: &M,
         wire: &mut W,
     ) -> bool {
+        if self.congested && !self.emit_congestion(shared, wire) {
+            return false;
+        }
         match self.transport {
             Transport::Rc => self.transmit_reliable(shared, memory, wire),
             Transport::Uc | Transport::Ud => self.transmit_unreliable(shared, memory, wire),

@@ -26,7 +26,7 @@ impl Qp {
         wire: &mut W,
     ) -> bool {
         let fragment = self.fragment(shared, entry, 0, payload);
-        if !fragment.emit(&mut shared.counters, memory, wire) {
+        if !fragment.emit(shared, memory, wire) {
             return false;
         }
         self.sends.assign = entry.psn.plus(1);
@@ -51,7 +51,7 @@ impl Qp {
                 let (offset, len) = self.run(shared, &entry, index);
                 let payload = self.sends.payload(&entry, offset, len);
                 let fragment = self.fragment(shared, &entry, index, payload);
-                if !fragment.emit(&mut shared.counters, memory, wire) {
+                if !fragment.emit(shared, memory, wire) {
                     return false;
                 }
             }

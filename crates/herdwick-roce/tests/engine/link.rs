@@ -192,6 +192,8 @@ pub(crate) struct World {
     /// Sees each packet that is sent, and may take it away or change it.
     pub(crate) filter: Option<Filter>,
     pub(crate) sent: [u64; 2],
+    /// Type of service that packets arrive with.
+    pub(crate) tos: u8,
     flying: BTreeMap<(Duration, u64), Flying>,
     launched: u64,
     state: u64,
@@ -208,6 +210,7 @@ impl World {
             faults: Faults::default(),
             filter: None,
             sent: [0; 2],
+            tos: 0,
             flying: BTreeMap::new(),
             launched: 0,
             state: seed ^ 0x9e37_79b9_7f4a_7c15,
@@ -357,7 +360,7 @@ impl World {
             to: route.destination,
             bytes,
             ip_id: IpId::Unknown,
-            tos: 0,
+            tos: self.tos,
         };
         let side = &mut self.sides[to];
         let (engine, bank, outbox) = (&mut side.engine, &mut side.bank, &mut side.outbox);

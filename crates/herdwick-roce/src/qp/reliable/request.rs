@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::{
     Memory, RNR_FOR_EVER, Retry, Wire,
-    engine::Shared,
+    engine::{Kind, Shared},
     packet::{
         AtomicEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Psn24, rnr_delay,
     },
@@ -126,7 +126,7 @@ impl Qp {
         let payload = self.sends.payload(entry, offset, len);
         let mut fragment = self.fragment(shared, entry, index, payload);
         fragment.ack_request = self.asks(entry, index);
-        fragment.emit(&mut shared.counters, memory, wire)
+        fragment.emit(shared, memory, wire)
     }
 
     /// A READ, from packet `index` of its answer on, or an atomic.
@@ -148,11 +148,9 @@ impl Qp {
             operation,
         };
         let total = op.head_bytes() + ICRC_BYTES;
-        let Some(room) = wire.packet(entry.target.flow, total, true) else {
-            shared.counters.no_room += 1;
+        let Some(room) = shared.room(wire, entry.target.flow, total, Kind::Data) else {
             return false;
         };
-        shared.counters.packets_out += 1;
         let flags = BthFlags {
             solicited: false,
             migration: shared.config.migration,
@@ -240,6 +238,7 @@ impl Qp {
             return;
         }
         self.requester.retries -= 1;
+        self.slow_down(shared);
         self.go_back();
         self.requester.timer = Timer::Off;
     }
@@ -266,6 +265,7 @@ impl Qp {
     pub(super) fn recover(&mut self, shared: &mut Shared) {
         shared.counters.gaps_told += 1;
         if !self.requester.recovering && !self.requester.resting {
+            self.slow_down(shared);
             self.go_back();
             self.requester.recovering = true;
         }

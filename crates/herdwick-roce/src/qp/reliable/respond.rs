@@ -7,7 +7,7 @@ use herdwick_fabric::RegionId;
 use super::super::Qp;
 use crate::{
     Drop, Memory, RD_ATOMIC_MAX, Wire,
-    engine::Shared,
+    engine::{Kind, Shared},
     packet::{
         Aeth, AtomicAckEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Place,
         Psn24, Reth, Syndrome, pad_of,
@@ -204,11 +204,13 @@ impl Qp {
         };
         let pad = pad_of(len);
         let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
-        let Some(room) = wire.packet(link.target.flow, total, true) else {
-            shared.counters.no_room += 1;
+        let kind = match response {
+            Response::Read { .. } => Kind::Data,
+            Response::Acknowledge { .. } | Response::Atomic { .. } => Kind::Answer,
+        };
+        let Some(room) = shared.room(wire, link.target.flow, total, kind) else {
             return false;
         };
-        shared.counters.packets_out += 1;
         let flags = BthFlags {
             migration: shared.config.migration,
             pad,

@@ -1,0 +1,59 @@
+use alloc::collections::VecDeque;
+
+use herdwick_fabric::QpId;
+
+use crate::qp::Qp;
+
+/// Queue pairs with something to transmit, each once.
+pub(super) struct Ready {
+    queue: VecDeque<QpId>,
+    /// Whether one was added since the last round.
+    fresh: bool,
+}
+
+impl Ready {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(limit),
+            fresh: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether one waits that the last round did not look at.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Adds a queue pair whose turn comes in the next round.
+    pub(super) fn add(&mut self, qp: &mut Qp) {
+        if !qp.listed {
+            qp.listed = true;
+            self.fresh = true;
+            self.queue.push_back(qp.id);
+        }
+    }
+
+    /// Begins a round over as many as there are.
+    pub(super) fn begin(&mut self) -> usize {
+        self.fresh = false;
+        self.queue.len()
+    }
+
+    pub(super) fn take(&mut self) -> Option<QpId> {
+        self.queue.pop_front()
+    }
+
+    /// Puts back one that this round could not finish.
+    pub(super) fn put_back(&mut self, qp: &mut Qp) {
+        qp.listed = true;
+        self.queue.push_back(qp.id);
+    }
+
+    pub(super) fn forget(&mut self, qp: QpId) {
+        self.queue.retain(|other| *other != qp);
+    }
+}

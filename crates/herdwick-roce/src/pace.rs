@@ -1,0 +1,234 @@
+use core::time::Duration;
+
+/// How fast a flow may send, once a loss or its peer has said that it was too fast.
+///
+/// The rate starts at what was measured, halves, and grows back in equal steps; where it meets
+/// what it was, the flow is free again. Credit does not pile up while nothing is sent, so that
+/// what waited does not leave in one rush.
+pub(crate) struct Pace {
+    /// While it is slowed down.
+    slowed: Option<Slowed>,
+    /// When it was slowed down last.
+    cut: Option<Duration>,
+    /// When its peer was last told to slow down.
+    told: Option<Duration>,
+    /// The bytes that left since the measurement began, and the rate of the one before.
+    since: Duration,
+    sent: u64,
+    measured: u64,
+}
+
+struct Slowed {
+    /// Bytes a second, now and before.
+    rate: u64,
+    peak: u64,
+    /// Bytes that may leave, and when they were last added to.
+    credit: u64,
+    credited: Duration,
+    grown: Duration,
+}
+
+/// How long a rate is measured, and how often it grows.
+const TICK: Duration = Duration::from_millis(1);
+/// Ticks in which a rate would grow from nothing to what it was: a quarter of a second.
+const GROWTH_TICKS: u64 = 256;
+/// Losses within this time are one: what was under way when it was slowed down.
+const CUT_EVERY: Duration = Duration::from_millis(10);
+/// No flow is made slower than this, in bytes a second, or than this part of what it was.
+const FLOOR: u64 = 1_000_000;
+const FLOOR_PART: u64 = 16;
+/// What may leave at once however slow the rate: a packet of the largest MTU and its headers.
+const BURST_MIN: u64 = 8192;
+/// How often a peer is told to slow down at most.
+const TELL_EVERY: Duration = Duration::from_micros(50);
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self {
+            slowed: None,
+            cut: None,
+            told: None,
+            since: Duration::ZERO,
+            sent: 0,
+            measured: 0,
+        }
+    }
+
+    /// Whether `bytes` may leave at `now`, or when they may.
+    #[inline]
+    pub(crate) fn admit(&mut self, now: Duration, bytes: usize) -> Result<(), Duration> {
+        if self.slowed.is_none() {
+            return Ok(());
+        }
+        self.admit_slowly(now, bytes as u64)
+    }
+
+    #[cold]
+    fn admit_slowly(&mut self, now: Duration, bytes: u64) -> Result<(), Duration> {
+        let Some(slowed) = &mut self.slowed else {
+            return Ok(());
+        };
+        slowed.grow(now);
+        if slowed.rate >= slowed.peak {
+            self.slowed = None;
+            return Ok(());
+        }
+        slowed.refill(now);
+        match bytes.checked_sub(slowed.credit) {
+            None | Some(0) => Ok(()),
+            Some(missing) => Err(now + time(missing, slowed.rate)),
+        }
+    }
+
+    /// Counts `bytes` that left.
+    #[inline]
+    pub(crate) fn spend(&mut self, now: Duration, bytes: usize) {
+        let elapsed = now.saturating_sub(self.since);
+        if elapsed >= TICK {
+            self.measured = rate(self.sent, elapsed);
+            self.since = now;
+            self.sent = 0;
+        }
+        self.sent += bytes as u64;
+        if let Some(slowed) = &mut self.slowed {
+            slowed.credit = slowed.credit.saturating_sub(bytes as u64);
+        }
+    }
+
+    /// Halves the rate, once for all that was lost together.
+    pub(crate) fn slow_down(&mut self, now: Duration) {
+        if self.cut.is_some_and(|cut| now < cut + CUT_EVERY) {
+            return;
+        }
+        self.cut = Some(now);
+        if let Some(slowed) = &mut self.slowed {
+            let floor = FLOOR.max(slowed.peak / FLOOR_PART);
+            slowed.rate = (slowed.rate / 2).max(floor);
+            slowed.credit = 0;
+            slowed.credited = now;
+            return;
+        }
+        let peak = self.measured.max(rate(self.sent, TICK));
+        if peak / 2 > FLOOR {
+            self.slowed = Some(Slowed {
+                rate: peak / 2,
+                peak,
+                credit: 0,
+                credited: now,
+                grown: now,
+            });
+        }
+    }
+
+    /// Whether to tell the peer that packets of its met congestion, or whether it was just told.
+    pub(crate) fn tells(&mut self, now: Duration) -> bool {
+        let due = self.told.is_none_or(|told| now >= told + TELL_EVERY);
+        if due {
+            self.told = Some(now);
+        }
+        due
+    }
+}
+
+impl Slowed {
+    fn grow(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.grown);
+        let ticks = u64::try_from(elapsed.as_nanos() / TICK.as_nanos()).unwrap_or(u64::MAX);
+        if ticks > 0 {
+            self.grown = now;
+            let step = self.peak / GROWTH_TICKS + 1;
+            self.rate = self.rate.saturating_add(step.saturating_mul(ticks));
+        }
+    }
+
+    fn refill(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.credited).min(TICK);
+        let gained = bytes(self.rate, elapsed);
+        // Times too short for a byte are not lost but added up.
+        if gained > 0 {
+            self.credited = now;
+            let most = bytes(self.rate, TICK).max(BURST_MIN);
+            self.credit = (self.credit + gained).min(most);
+        }
+    }
+}
+
+const SECOND: u128 = 1_000_000_000;
+
+fn rate(bytes: u64, elapsed: Duration) -> u64 {
+    let rate = u128::from(bytes) * SECOND / elapsed.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+fn bytes(rate: u64, elapsed: Duration) -> u64 {
+    let bytes = u128::from(rate) * elapsed.as_nanos() / SECOND;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+fn time(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * SECOND / u128::from(rate.max(1)) + 1;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::Pace;
+
+    const PACKET: usize = 1000;
+
+    /// Sends as fast as it is let for `spell`; bytes that left.
+    fn send(pace: &mut Pace, now: &mut Duration, spell: Duration, gap: Duration) -> u64 {
+        let (end, mut sent) = (*now + spell, 0);
+        while *now < end {
+            match pace.admit(*now, PACKET) {
+                Ok(()) => {
+                    pace.spend(*now, PACKET);
+                    sent += PACKET as u64;
+                    *now += gap;
+                }
+                Err(when) => {
+                    assert!(when > *now, "time goes on");
+                    *now = when;
+                }
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn a_loss_halves_and_a_quarter_second_restores() {
+        let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
+        // 100 MB/s: a packet each 10 us.
+        let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
+        assert_eq!(send(&mut pace, &mut now, spell, gap), 2_000_000);
+        pace.slow_down(now);
+        pace.slow_down(now);
+        let halved = send(&mut pace, &mut now, Duration::from_millis(5), gap);
+        assert!((240_000..280_000).contains(&halved), "{halved}");
+        now += Duration::from_millis(10);
+        pace.slow_down(now);
+        let quarter = send(&mut pace, &mut now, Duration::from_millis(5), gap);
+        assert!((120_000..170_000).contains(&quarter), "{quarter}");
+        send(&mut pace, &mut now, Duration::from_millis(250), gap);
+        assert_eq!(send(&mut pace, &mut now, spell, gap), 2_000_000);
+    }
+
+    #[test]
+    fn the_slowest_is_a_sixteenth_and_waiting_saves_nothing_up() {
+        let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
+        let (spell, gap) = (Duration::from_millis(5), Duration::from_micros(1));
+        send(&mut pace, &mut now, spell, gap);
+        for _ in 0..100 {
+            now += Duration::from_millis(10);
+            pace.slow_down(now);
+            pace.admit(now, 1).ok();
+        }
+        // 1 GB/s before; a sixteenth of it is 62 kB a millisecond.
+        let rush = send(&mut pace, &mut now, Duration::from_micros(100), gap);
+        assert!(rush <= 150_000, "{rush}");
+        let slow = send(&mut pace, &mut now, spell, gap);
+        assert!((300_000..900_000).contains(&slow), "{slow}");
+    }
+}

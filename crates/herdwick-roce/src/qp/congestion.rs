@@ -1,0 +1,49 @@
+//! Slowing down, and telling others to.
+
+use super::Qp;
+use crate::{
+    Wire,
+    engine::{Kind, Shared},
+    packet::{BTH_BYTES, Bth, CONGESTION_BYTES, Head, ICRC_BYTES},
+};
+
+impl Qp {
+    /// Halves the rate of its flow, if it is a connection's.
+    pub(crate) fn slow_down(&self, shared: &mut Shared) {
+        let now = shared.now;
+        if let Some(pace) = self
+            .link
+            .and_then(|link| shared.flows.pace(link.target.flow))
+        {
+            pace.slow_down(now);
+        }
+    }
+
+    /// Notes that a packet of its peer met congestion; whether the peer is to be told now.
+    #[cold]
+    pub(crate) fn tell_of_congestion(&mut self, shared: &mut Shared) -> bool {
+        let now = shared.now;
+        let pace = self
+            .link
+            .and_then(|link| shared.flows.pace(link.target.flow));
+        if pace.is_some_and(|pace| pace.tells(now)) {
+            self.congested = true;
+        }
+        self.congested
+    }
+
+    /// Tells the peer; `false`: there is no room.
+    pub(super) fn emit_congestion<W: Wire>(&mut self, shared: &mut Shared, wire: &mut W) -> bool {
+        let Some(link) = self.link else {
+            return true;
+        };
+        let total = BTH_BYTES + CONGESTION_BYTES + ICRC_BYTES;
+        let Some(room) = shared.room(wire, link.target.flow, total, Kind::Answer) else {
+            return false;
+        };
+        let bth = Bth::congestion(link.target.qpn);
+        Head::new(room, &bth).payload(CONGESTION_BYTES).fill(0);
+        self.congested = false;
+        true
+    }
+}

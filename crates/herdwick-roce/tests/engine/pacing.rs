@@ -1,0 +1,96 @@
+//! Connections that slow down, and what becomes of them.
+
+use herdwick_fabric::{Access, Local, Payload, SendOp, Status, Transport};
+use herdwick_roce::Config;
+
+use crate::{
+    link::{A, B, World},
+    unreliable::signaled,
+};
+
+/// Passes of 5 us that a hundred WRITEs of 16 KiB take.
+fn passes(world: &mut World, transport: Transport, mark: impl Fn(&mut World, u64)) -> u64 {
+    let qps = world.connected(transport);
+    let region = world.sides[B].region(Access::WRITE);
+    let to = world.sides[B].remote(region);
+    let payload = Payload::Region(Local {
+        region: world.sides[A].inbox,
+        offset: 0,
+        len: 16 << 10,
+    });
+    let op = SendOp::Write {
+        payload,
+        to,
+        imm: None,
+    };
+    let start = world.now;
+    for id in 0..100 {
+        mark(world, id);
+        world.sides[A].post(qps[A], &[signaled(id, op)]);
+        assert_eq!(world.next(A).status, Status::Success);
+    }
+    (world.now - start).as_micros() as u64 / 5
+}
+
+#[test]
+fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
+    for transport in [Transport::Uc, Transport::Rc] {
+        let mut world = World::new(1, &Config::default());
+        let free = passes(&mut world, transport, |_, _| {});
+        // Routers mark what passes for a while.
+        let marked = passes(&mut world, transport, |world, id| {
+            world.tos = if (10..50).contains(&id) { 3 } else { 0 };
+        });
+        assert!(
+            2 * marked > 3 * free,
+            "{transport:?}: {marked} after {free}"
+        );
+        assert!(world.sides[A].engine.counters().congestion > 0);
+        world.run(60_000);
+        let after = passes(&mut world, transport, |_, _| {});
+        assert!(after <= free + 2, "{transport:?}: {after}, not {free}");
+    }
+}
+
+#[test]
+fn who_does_not_pace_does_not_slow_down() {
+    let config = Config {
+        pace: false,
+        ..Config::default()
+    };
+    let mut world = World::new(1, &config);
+    let free = passes(&mut world, Transport::Uc, |_, _| {});
+    world.tos = 3;
+    let marked = passes(&mut world, Transport::Uc, |_, _| {});
+    assert_eq!(marked, free);
+}
+
+#[test]
+fn what_is_held_back_has_a_time_to_go_on() {
+    let mut world = World::new(1, &Config::default());
+    passes(&mut world, Transport::Uc, |_, _| {});
+    world.tos = 3;
+    passes(&mut world, Transport::Uc, |_, _| {});
+    let qps = world.connected(Transport::Uc);
+    let region = world.sides[B].region(Access::WRITE);
+    let to = world.sides[B].remote(region);
+    let payload = Payload::Region(Local {
+        region: world.sides[A].inbox,
+        offset: 0,
+        len: 60_000,
+    });
+    let op = SendOp::Write {
+        payload,
+        to,
+        imm: None,
+    };
+    world.sides[A].post(qps[A], &[signaled(1, op)]);
+    let side = &mut world.sides[A];
+    let short = side
+        .engine
+        .poll_transmit(world.now, &side.bank, &mut side.outbox);
+    assert!(!short, "there is room in the wire");
+    let next = side.engine.poll_timeout().expect("something waits");
+    assert!(next > world.now, "no need to look before");
+    assert_eq!(world.next(A).status, Status::Success);
+}
