@@ -189,6 +189,17 @@ impl Engine {
         })
     }
 
+    /// Gives a UD queue pair another key than the one drawn for it: some peers' programs have
+    /// theirs built in.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`].
+    pub fn set_qkey(&mut self, qp: QpId, qkey: u32) -> Result<(), ControlError> {
+        let known = self.qps.get_mut(qp.0);
+        known.ok_or(ControlError::Unknown("queue pair"))?.qkey = qkey;
+        Ok(())
+    }
+
     /// The state of a queue pair.
     ///
     /// # Errors
