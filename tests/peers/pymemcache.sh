@@ -10,8 +10,8 @@ server=
 trap 'test -z "$server" || kill "$server"; rm -f "$ready"' EXIT
 
 for workers in 1 3; do
-    # The suite asks for a limit of 50 MB (cache_memlimit), which a server of 64 cannot keep.
-    "$herdwick" serve -p 0 -m 48 -t "$workers" >"$ready" &
+    # The suite asks for a limit of 50 MB (cache_memlimit), which a server of another cannot keep.
+    "$herdwick" serve -p 0 -m 50 -t "$workers" >"$ready" &
     server=$!
     until grep -q ready "$ready"; do kill -0 "$server"; done
     port=$(sed 's/.*:\([0-9]*\) .*/\1/' "$ready")

@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStderr, Command, Output, Stdio},
     sync::Arc,
 };
 
@@ -19,19 +19,39 @@ use rustls::{
 struct Serve {
     child: Child,
     ready: String,
+    complaints: Option<BufReader<ChildStderr>>,
 }
 
 impl Serve {
     fn start(arguments: &str) -> Self {
-        let mut child = command(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        Self::of(command(arguments).stderr(Stdio::null()))
+    }
+
+    /// One whose complaints are heard.
+    fn saying(arguments: &str) -> Self {
+        Self::of(command(arguments).stderr(Stdio::piped()))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
         let stdout = child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut ready).unwrap();
-        Self { child, ready }
+        let complaints = child.stderr.take().map(BufReader::new);
+        Self {
+            child,
+            ready,
+            complaints,
+        }
+    }
+
+    /// The next line that it complains in.
+    fn complaint(&mut self) -> String {
+        let mut line = String::new();
+        let complaints = self.complaints.as_mut().expect("it is heard");
+        complaints.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it has ended");
+        line
     }
 
     /// The addresses in its ready line.
@@ -118,7 +138,10 @@ fn help_and_version_are_where_tools_look() {
         }
     }
     let version = String::from_utf8(output("-V").stdout).unwrap();
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    assert_eq!(
+        version,
+        concat!("herdwick ", env!("CARGO_PKG_VERSION"), "\n")
+    );
 }
 
 #[test]
@@ -254,6 +277,7 @@ fn a_file_holds_flags() {
         ("port = 1.5", "float"),
         ("x =", "no TOML"),
         ("no-such-flag = 1", "no-such-flag"),
+        ("config = \"x\"", "no other"),
     ] {
         fs::write(&path.0, wrong).unwrap();
         let said = complaint(&format!("--config {path}"));
@@ -301,6 +325,74 @@ fn users_are_read_again_on_sighup() {
         std::thread::yield_now();
     }
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
+}
+
+/// SIGHUP takes what may change, and names what may not.
+#[test]
+fn flags_are_read_again_on_sighup() {
+    let path = Path::new("flags-again");
+    let write = |text: &str| fs::write(&path.0, text).unwrap();
+    write("port = 0\nconn-limit = 100\nextended = [\"idle_timeout=50\"]\n");
+    let mut server = Serve::saying(&format!("--config {path} -t 1"));
+    let settings = |server: &Serve| server.ask("stats settings\r\n");
+    assert!(settings(&server).contains("STAT maxconns 100\r\n"));
+    write(
+        "port = 0\nconn-limit = 50\nmemory-limit = 100\nenable-shutdown = true\n\
+         extended = [\"idle_timeout=60,request_timeout=5\", \"no_maxconns_fast\"]\n",
+    );
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    let said: Vec<String> = (0..3).map(|_| server.complaint()).collect();
+    assert!(
+        said.iter()
+            .all(|line| line.ends_with("a new value takes a restart\n"))
+    );
+    for name in ["--memory-limit:", "--enable-shutdown:", "--extended:"] {
+        assert!(
+            said.iter().any(|line| line.contains(name)),
+            "{name} {said:?}"
+        );
+    }
+    let now = settings(&server);
+    for line in [
+        "maxconns 50",
+        "idle_timeout 60",
+        "request_timeout 5",
+        "maxbytes 67108864",
+        "shutdown_command no",
+        "maxconns_fast yes",
+    ] {
+        assert!(now.contains(&format!("STAT {line}\r\n")), "{line} {now}");
+    }
+    write("port = \n");
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    while !server.complaint().contains("the flags stay as they were") {}
+    assert!(settings(&server).contains("STAT maxconns 50\r\n"));
+}
+
+/// A hard limit of descriptors that memcached starts with is enough for fewer connections, and that
+/// is said.
+#[test]
+fn few_descriptors_are_few_connections() {
+    let command = |limit: usize| {
+        let mut command = Command::new("sh");
+        let herdwick = env!("CARGO_BIN_EXE_herdwick");
+        command.args([
+            "-c",
+            &format!("ulimit -n {limit} && exec {herdwick} serve -p 0 -t 1"),
+        ]);
+        command
+    };
+    let mut server = Serve::of(command(1024).stderr(Stdio::piped()));
+    assert!(server.complaint().contains("LimitNOFILE="));
+    assert!(
+        server
+            .ask("stats settings\r\n")
+            .contains("STAT maxconns 896\r\n")
+    );
+    let output = command(1023).output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("lower -c"), "{said}");
 }
 
 /// A TLS port, one without, and certificates that change while the server runs.

@@ -1,20 +1,18 @@
-use std::{
-    fmt::Display,
-    sync::Arc,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-};
+use std::{fmt::Display, sync::Arc};
 
 use herdwick_memcache::Keys;
 use herdwick_mica::Clock;
 
 use crate::{
+    accept::{Opened, Source},
     auth::Auth,
-    config::{Config, Listen, Offers, Patience, ShutdownHook, StartError},
+    config::{Config, Listen, Offers, ShutdownHook, StartError},
     lease::Host,
     stats,
     tally::Snapshot,
     tcp::{Topic, Voice},
     tls::Certificates,
+    tuning::{Limits, Tunables},
     udp, watch,
 };
 
@@ -24,11 +22,15 @@ pub(crate) const VERSION: &str = concat!("1.6.45-herdwick.", env!("CARGO_PKG_VER
 /// What all workers know of the server.
 pub(crate) struct Facts {
     pub(crate) settings: Settings,
+    /// Of the settings, those that may change.
+    pub(crate) tunables: Tunables,
     pub(crate) limits: Limits,
     /// Who may talk to it; `None`: everybody.
     pub(crate) auth: Option<Auth>,
     /// What TLS clients are shown; `None`: there is no TLS.
     pub(crate) certificates: Option<Certificates>,
+    /// Where connections come from.
+    pub(crate) sources: Vec<Source>,
     /// Datagrams that were not taken in.
     pub(crate) udp: udp::Refused,
     /// Who watches.
@@ -36,18 +38,16 @@ pub(crate) struct Facts {
     host: Host,
 }
 
-/// The settings, as `stats settings` shows them.
+/// The settings that stay, as `stats settings` shows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
     pub(crate) item_bytes_max: usize,
     pub(crate) workers: usize,
-    pub(crate) verbosity: u8,
     pub(crate) listen: Listen,
     pub(crate) port: u16,
     /// 0: none.
     pub(crate) udp_port: u16,
-    pub(crate) patience: Patience,
     pub(crate) offers: Offers,
     pub(crate) shutdown: Option<ShutdownHook>,
     pub(crate) turn_requests: usize,
@@ -57,75 +57,16 @@ pub(crate) struct Settings {
     pub(crate) spin_us: u128,
 }
 
-/// Connections: how many there may be, are, and have been.
-pub(crate) struct Limits {
-    pub(crate) connections_max: usize,
-    live: AtomicUsize,
-    pub(crate) total: AtomicU64,
-    pub(crate) rejected: AtomicU64,
-    /// Times that accepting paused for want of descriptors or room.
-    pub(crate) paused: AtomicU64,
-    /// Accepting has paused.
-    pub(crate) resting: AtomicBool,
-}
-
-impl Limits {
-    pub(crate) fn new(connections_max: usize) -> Self {
-        Self {
-            connections_max,
-            live: AtomicUsize::new(0),
-            total: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            paused: AtomicU64::new(0),
-            resting: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether there are as many connections as there may be.
-    pub(crate) fn is_full(&self) -> bool {
-        self.live.load(Relaxed) >= self.connections_max
-    }
-
-    /// Notes whether accepting pauses. Only the acceptor calls this.
-    pub(crate) fn rest(&self, resting: bool) {
-        if !self.resting.swap(resting, Relaxed) && resting {
-            self.paused.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Counts one more connection, if there may be one. Only the acceptor calls this.
-    pub(crate) fn enter(&self) -> bool {
-        if self.is_full() {
-            self.rejected.fetch_add(1, Relaxed);
-            return false;
-        }
-        self.live.fetch_add(1, Relaxed);
-        self.total.fetch_add(1, Relaxed);
-        true
-    }
-
-    /// Counts a request that is a connection of its own, if there may be one more.
-    pub(crate) fn enter_briefly(&self) -> bool {
-        let has_room = !self.is_full();
-        self.live.fetch_add(usize::from(has_room), Relaxed);
-        has_room
-    }
-
-    /// Counts one less.
-    pub(crate) fn leave(&self) {
-        self.live.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Facts {
     pub(crate) fn new(
         config: &Config,
         workers: usize,
-        (port, udp_port): (u16, u16),
+        opened: &Opened,
         host: Host,
         clock: Clock,
     ) -> Result<Self, StartError> {
         let auth = config.auth.as_deref().map(Auth::open).transpose()?;
+        let (port, udp_port) = opened.ports();
         let is_tcp = matches!(config.listen, Listen::Tcp(_));
         let tls = config.tls.as_ref().filter(|_| is_tcp);
         let certificates = tls.map(|tls| Certificates::open(tls, clock.second.0));
@@ -134,11 +75,9 @@ impl Facts {
                 memory_bytes: config.memory_bytes,
                 item_bytes_max: config.item_bytes_max,
                 workers,
-                verbosity: config.verbosity,
                 listen: config.listen.clone(),
                 port,
                 udp_port,
-                patience: config.patience,
                 offers: config.offers,
                 shutdown: config.shutdown.clone(),
                 turn_requests: config.turn_requests,
@@ -146,9 +85,11 @@ impl Facts {
                 refuse_at_once: config.refuse_at_once,
                 spin_us: config.spin.as_micros(),
             },
+            tunables: Tunables::new(&config.tuning()),
             limits: Limits::new(config.connections_max),
             auth,
             certificates: certificates.transpose()?,
+            sources: opened.sources(),
             udp: udp::Refused::default(),
             watch: Arc::default(),
             host,

@@ -27,6 +27,7 @@ mod tally;
 mod tcp;
 mod time;
 mod tls;
+mod tuning;
 mod udp;
 mod watch;
 mod ways;
@@ -40,6 +41,7 @@ pub use config::{
 pub use lease::check_lease_directory;
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
+pub use tuning::Tuning;
 pub use udp::{Network, Udp};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.

@@ -1,10 +1,10 @@
-use std::ops::Range;
+use std::{ops::Range, os::fd::RawFd};
 
-use herdwick_mica::{Clock, Execute, KeyHash, Op, Put, Request, Second};
+use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second};
 
 use crate::{
     dump::Dump,
-    partition::Partition,
+    partition::{NOBODY, Partition},
     prefixes::Prefixes,
     recycle,
     tally::{Snapshot, Tally},
@@ -69,6 +69,8 @@ pub(crate) struct Ticket {
     pub(crate) connection: u32,
     /// Which of the connections that have had this place.
     pub(crate) generation: u32,
+    /// The connection's descriptor.
+    pub(crate) caller: RawFd,
     /// Which reply of its round.
     pub(crate) slot: u32,
 }
@@ -150,7 +152,9 @@ impl Parcel {
             marks: &mut self.marks,
             tally,
         };
-        store.execute(clock, &requests, &mut speaker);
+        let tickets = &self.tickets;
+        let caller = |index: usize| tickets.get(index).map_or(NOBODY, |ticket| ticket.caller);
+        store.execute_for(clock, &requests, caller, &mut speaker);
         scratch.requests = recycle(requests);
         scratch.answers = recycle(answers);
     }

@@ -1,3 +1,5 @@
+use std::os::fd::RawFd;
+
 use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status, Store};
 
 use crate::{
@@ -14,7 +16,12 @@ pub(crate) struct Partition {
     laid_by: Option<Box<Prefixes>>,
     /// What is noted for those who watch.
     pub(crate) journal: Journal,
+    /// The descriptor of the connection whose requests are executed, for those who watch.
+    pub(crate) caller: RawFd,
 }
+
+/// No connection's.
+pub(crate) const NOBODY: RawFd = -1;
 
 impl Partition {
     pub(crate) fn new(store: Store, journal: Journal) -> Self {
@@ -23,6 +30,7 @@ impl Partition {
             prefixes: None,
             laid_by: None,
             journal,
+            caller: NOBODY,
         }
     }
 
@@ -53,20 +61,40 @@ impl Partition {
 impl Execute for Partition {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
-            self.store.execute(clock, batch, sink);
-        } else {
-            self.execute_watched(clock, batch, sink);
-        }
+        let caller = self.caller;
+        self.execute_for(clock, batch, |_| caller, sink);
     }
 }
 
 impl Partition {
+    /// As [`Execute::execute`]; `callers` says whose each request is.
+    #[inline]
+    pub(crate) fn execute_for(
+        &mut self,
+        clock: Clock,
+        batch: &[Request<'_>],
+        callers: impl Fn(usize) -> RawFd,
+        sink: &mut impl Sink,
+    ) {
+        if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
+            self.store.execute(clock, batch, sink);
+        } else {
+            self.execute_watched(clock, batch, callers, sink);
+        }
+    }
+
     #[cold]
-    fn execute_watched(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+    fn execute_watched(
+        &mut self,
+        clock: Clock,
+        batch: &[Request<'_>],
+        callers: impl Fn(usize) -> RawFd,
+        sink: &mut impl Sink,
+    ) {
         let mut witness = Witness {
             clock,
             batch,
+            callers,
             prefixes: self.prefixes.as_deref_mut(),
             journal: &mut self.journal,
             sink,
@@ -88,22 +116,23 @@ impl Partition {
 }
 
 /// Sees every reply on its way.
-struct Witness<'a, S> {
+struct Witness<'a, S, C> {
     clock: Clock,
     batch: &'a [Request<'a>],
+    callers: C,
     prefixes: Option<&'a mut Prefixes>,
     journal: &'a mut Journal,
     sink: &'a mut S,
 }
 
-impl<S: Sink> Sink for Witness<'_, S> {
+impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
         if let Some(request) = self.batch.get(index) {
             if let Some(prefixes) = &mut self.prefixes {
                 prefixes.count(request, reply.status);
             }
             if self.journal.wants(topic::OF_REQUESTS)
-                && let Some(what) = what(&self.clock, &request.op, reply)
+                && let Some(what) = what(&self.clock, &request.op, reply, (self.callers)(index))
             {
                 self.journal.note(what, request.key);
             }
@@ -117,7 +146,7 @@ impl<S: Sink> Sink for Witness<'_, S> {
 }
 
 /// What a watcher hears of a request.
-fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>) -> Option<What> {
+fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>, caller: RawFd) -> Option<What> {
     match op {
         Op::Get(_) => {
             let found = match reply {
@@ -127,7 +156,11 @@ fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>) -> Option<What> {
                 _ => Found::No,
             };
             let size = reply.item.map_or(0, |item| item.value.len());
-            Some(What::Get { found, size })
+            Some(What::Get {
+                found,
+                size,
+                caller,
+            })
         }
         Op::Put(put) => Some(What::Store {
             mode: put.mode,
@@ -135,6 +168,7 @@ fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>) -> Option<What> {
             status: reply.status,
             ttl: clock.deadline(put.exptime).left(clock.second).unwrap_or(0),
             size: put.value.len(),
+            caller,
         }),
         Op::Delete(_) => (reply.status == Status::Done).then_some(What::Deleted),
         Op::Arith(_) => None,

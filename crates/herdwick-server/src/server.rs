@@ -3,6 +3,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
+        atomic::Ordering::Relaxed,
         mpsc::{self, Sender},
     },
     thread::{self, JoinHandle},
@@ -30,6 +31,7 @@ use crate::{
     tcp::{Owners, Stream, TcpFront},
     time::Timer,
     tls::{Handshakes, TlsError},
+    tuning::Tuning,
     watch::{Asking, Journal, Teller},
     worker::{EVENTS, Worker},
 };
@@ -73,7 +75,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     let host = Host::new(offer, office.as_ref(), timer);
     let clock = timer.clock(timer.now());
-    let facts = Facts::new(&config, workers, opened.ports(), host, clock)?;
+    let facts = Facts::new(&config, workers, &opened, host, clock)?;
     let facts = Arc::new(facts);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
@@ -104,10 +106,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
     let mut acceptor = Acceptor {
         poll: accept_poll,
-        handshakes: Handshakes::new(
-            opened.listeners.len() + opened.udp.len(),
-            config.patience.request,
-        ),
+        handshakes: Handshakes::new(opened.listeners.len() + opened.udp.len()),
         listeners: opened.listeners,
         udp: opened.udp,
         intakes,
@@ -185,6 +184,15 @@ impl Server {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// Changes what may change while the server runs.
+    pub fn tune(&self, tuning: &Tuning) {
+        self.facts.tunables.set(tuning);
+        let limits = &self.facts.limits;
+        limits
+            .connections_max
+            .store(tuning.connections_max, Relaxed);
     }
 
     /// Reads the users again, for connections to come. What was read before stays if the file

@@ -61,7 +61,7 @@ fn cpu_time() -> (String, String) {
 
 fn connections(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     let limits = &facts.limits;
-    out.say("max_connections", limits.connections_max);
+    out.say("max_connections", limits.connections_max.load(Relaxed));
     out.say("curr_connections", sum.tally.connections);
     out.say("total_connections", limits.total.load(Relaxed));
     out.say("rejected_connections", limits.rejected.load(Relaxed));
@@ -117,10 +117,11 @@ fn commands(sum: &Snapshot, out: &mut Stats<'_>) {
 
 fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     out.say("limit_maxbytes", facts.settings.memory_bytes);
-    let accepting = !facts.limits.resting.load(Relaxed);
+    let accepting = !facts.limits.is_resting();
     out.say("accepting_conns", u8::from(accepting));
     out.say("listen_disabled_num", facts.limits.paused.load(Relaxed));
-    out.say("time_in_listen_disabled_us", 0);
+    let paused_us = facts.limits.paused_us.load(Relaxed);
+    out.say("time_in_listen_disabled_us", paused_us);
     out.say("threads", facts.settings.workers);
     out.say("conn_yields", sum.tally.conn_yields);
     out.say("hash_power_level", sum.slots.checked_ilog2().unwrap_or(0));
@@ -363,15 +364,18 @@ pub(crate) fn slabs(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
 pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     let settings = &facts.settings;
     out.say("maxbytes", settings.memory_bytes);
-    out.say("maxconns", facts.limits.connections_max);
+    let connections_max = facts.limits.connections_max.load(Relaxed);
+    out.say("maxconns", connections_max);
     listening(facts, out);
-    out.say("verbosity", settings.verbosity);
+    out.say("verbosity", facts.tunables.verbosity.load(Relaxed));
     out.say("oldest", 0);
     out.say("evictions", "on");
     out.say("shutdown_command", yes(settings.shutdown.is_some()));
     out.say("num_threads", settings.workers);
     out.say("num_threads_per_udp", settings.workers);
     out.say("stat_key_prefix", ":");
+    let detail = facts.tunables.detail.load(Relaxed);
+    out.say("detail_enabled", yes(detail));
     out.say("reqs_per_event", settings.turn_requests);
     out.say("cas_enabled", "yes");
     out.say("tcp_backlog", settings.backlog);
@@ -385,14 +389,15 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     out.say("flush_enabled", yes(settings.offers.flush));
     out.say("dump_enabled", yes(settings.offers.dump));
     out.say("hash_algorithm", "siphash13");
-    let idle = settings.patience.idle.unwrap_or_default();
+    let patience = facts.tunables.patience();
+    let idle = patience.idle.unwrap_or_default();
     out.say("idle_timeout", idle.as_secs());
     out.say("client_flags_size", size_of::<u32>());
     for (name, value) in OF_THE_SLABS {
         out.say(name, value);
     }
     tls_settings(facts, out);
-    let request = settings.patience.request.as_secs();
+    let request = patience.request.as_secs();
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
 }
@@ -454,10 +459,9 @@ fn yes(is_so: bool) -> &'static str {
 }
 
 /// Settings of machinery that is not here, as a memcached shows them that runs without it.
-const OF_THE_SLABS: [(&str, &str); 26] = [
+const OF_THE_SLABS: [(&str, &str); 25] = [
     ("growth_factor", "1.00"),
     ("chunk_size", "8"),
-    ("detail_enabled", "no"),
     ("binding_protocol", "auto-negotiate"),
     ("hashpower_init", "0"),
     ("slab_reassign", "no"),

@@ -101,6 +101,42 @@ fn m44_datagrams_find_nobody() {
     }
 }
 
+/// The most connections may change while the server runs; those that are there stay.
+#[test]
+fn the_limit_of_connections_moves() {
+    let config = Config {
+        workers: Some(2),
+        connections_max: 1,
+        ..Config::local()
+    };
+    let mut tuning = config.tuning();
+    let server = with(config);
+    let serves =
+        |stream: &TcpStream| (&*stream).write_all(b"mn\r\n").is_ok() && line(stream) == "MN\r\n";
+    let first = connect(&server);
+    assert!(serves(&first));
+    assert_eq!(
+        line(&connect(&server)),
+        "ERROR Too many open connections\r\n"
+    );
+    tuning.connections_max = 3;
+    server.tune(&tuning);
+    let more = [(); 2].map(|()| connect(&server));
+    assert!(more.iter().all(serves));
+    assert_eq!(
+        line(&connect(&server)),
+        "ERROR Too many open connections\r\n"
+    );
+    tuning.connections_max = 1;
+    server.tune(&tuning);
+    drop(first);
+    assert!(more.iter().all(serves));
+    assert_eq!(
+        line(&connect(&server)),
+        "ERROR Too many open connections\r\n"
+    );
+}
+
 /// M45: a server full of the largest items takes small ones, and the other way round.
 #[test]
 fn m45_no_size_is_locked_out_by_another() {

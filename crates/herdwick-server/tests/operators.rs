@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{Memcached, Peer, connect, line, ours, shown, with};
-use herdwick_server::{Config, Offers, Server, ShutdownHook};
+use herdwick_server::{Config, Offers, Server, ShutdownHook, Udp};
 
 fn ask(peer: &dyn Peer, question: &str) -> String {
     String::from_utf8(peer.say(&[question.as_bytes()])).unwrap()
@@ -97,9 +97,71 @@ fn odd_questions_are_answered_as_memcached_answers_them() {
         "slabs automove\r\n",
         "lru_crawler crawl\r\n",
         "cache_memlimit 4\r\n",
+        "cache_memlimit 64\r\n",
         "cache_memlimit x\r\n",
     ] {
         assert_eq!(ask(&server, question), ask(&oracle, question), "{question}");
+    }
+}
+
+/// What cannot be done is not said to be: a stock memcached says OK, and grows.
+#[test]
+fn a_limit_that_cannot_be_kept_is_refused() {
+    let server = ours(2);
+    for (megabytes, answer) in [
+        (
+            63,
+            "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        ),
+        (64, "OK\r\n"),
+        (
+            65,
+            "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        ),
+    ] {
+        let said = ask(&server, &format!("cache_memlimit {megabytes}\r\n"));
+        assert_eq!(said, answer, "{megabytes}");
+    }
+}
+
+/// Observed on a memcached that listens on the same kinds of sockets.
+#[test]
+fn listeners_are_listed() {
+    let server = with(Config {
+        udp: Some(Udp {
+            port: 0,
+            trusted: Vec::new(),
+        }),
+        ..Config::local()
+    });
+    let said = String::from_utf8(server.say(&[b"stats conns\r\n"])).unwrap();
+    let lines: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(_, rest)| rest)
+        .collect();
+    let (tcp, udp) = (server.address(), server.udp_addresses()[0]);
+    assert_eq!(lines[0], format!("addr tcp:{tcp}"));
+    assert_eq!(lines[1], "state conn_listening");
+    assert!(lines[2].starts_with("secs_since_last_cmd "));
+    assert_eq!(
+        lines[3..6],
+        ["UDP UDP", &format!("addr udp:{udp}"), "state conn_read"]
+    );
+    assert!(lines[7].starts_with("addr tcp:127.0.0.1:"), "{said}");
+    assert_eq!(lines[8], format!("listen_addr tcp:{tcp}"));
+}
+
+#[test]
+fn settings_say_whether_prefixes_are_counted() {
+    let server = ours(2);
+    for (command, state) in [("on", "yes"), ("off", "no")] {
+        ask(&server, &format!("stats detail {command}\r\n"));
+        let said = ask(&server, "stats settings\r\n");
+        assert!(
+            said.contains(&format!("STAT detail_enabled {state}\r\n")),
+            "{said}"
+        );
     }
 }
 
@@ -202,7 +264,8 @@ fn connections_are_listed() {
             "{fact} in {said}"
         );
     }
-    assert_eq!(said.matches(":addr tcp:").count(), 2);
+    // The listener, the one held, and the one that asks.
+    assert_eq!(said.matches(":addr tcp:").count(), 3);
 }
 
 /// The flush is due when its second comes, whatever comes between; what is stored later stays.

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use common::{Peer, connect, line, ours, shown};
+use common::{Memcached, Peer, connect, line, ours, shown};
 use herdwick_memcache::binary::opcode;
 
 /// A request's header.
@@ -91,6 +91,36 @@ fn m38_the_first_byte_decides_for_good() {
         let said = server.say(&[b"\x81\x0b\0\0\r\nversion\r\n\x80junk\r\n"]);
         assert!(said.starts_with(b"ERROR\r\nVERSION "), "{}", shown(&said));
         assert!(said.ends_with(b"\r\nERROR\r\n"), "{}", shown(&said));
+    }
+}
+
+/// Counts by prefix in packets, as a stock memcached says them.
+#[test]
+fn details_are_told_in_packets() {
+    let stat = |key: &str| {
+        let length = key.len() as u8;
+        let header = header(opcode::STAT, u16::from(length), 0, u32::from(length));
+        [&header, key.as_bytes()].concat()
+    };
+    let mut input = stat("detail on");
+    input.extend([&header(opcode::GET, 3, 0, 3)[..], b"a:b"].concat());
+    for key in [
+        "detail dump",
+        "detail off",
+        "detail",
+        "detail x",
+        "conns",
+        "deta dump",
+    ] {
+        input.extend(stat(key));
+    }
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    let expected = oracle.say(&[&input, &header(opcode::QUIT, 0, 0, 0)]);
+    for server in [1, 3].map(ours) {
+        let said = server.say(&[&input, &header(opcode::QUIT, 0, 0, 0)]);
+        assert_eq!(shown(&said), shown(&expected));
     }
 }
 

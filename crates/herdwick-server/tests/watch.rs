@@ -30,6 +30,26 @@ fn watch(server: &Server, topics: &str) -> BufReader<TcpStream> {
 
 /// The lines it sees next, without time and number.
 fn seen(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
+    heard(watcher, count)
+        .iter()
+        .map(|line| without_descriptor(line))
+        .collect()
+}
+
+/// The line, with `cfd=-1` for any descriptor of a connection.
+fn without_descriptor(line: &str) -> String {
+    let word = |word: &str| match word.strip_prefix("cfd=") {
+        Some(number) => {
+            assert!(number.parse::<u32>().is_ok(), "{line}");
+            "cfd=-1".to_owned()
+        }
+        None => word.to_owned(),
+    };
+    line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// The same, with descriptors.
+fn heard(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
     let next = |_| {
         let mut line = String::new();
         watcher.read_line(&mut line).unwrap();
@@ -67,6 +87,34 @@ fn each_topic_has_its_line() {
             "type=deleted key=a%3Ab cmd=delete clsid=1 size=0",
         ]
     );
+}
+
+/// Wherever a request is executed, its connection is named.
+#[test]
+fn requests_name_their_connection() {
+    let server = server(3);
+    let mut watcher = watch(&server, "fetchers");
+    let mut clients = [(); 2].map(|()| connect(&server));
+    let mut numbers = Vec::new();
+    for client in &mut clients {
+        let gets: String = (0..20).map(|n| format!("mg {n}\r\n")).collect();
+        client.write_all(gets.as_bytes()).unwrap();
+        let lines = heard(&mut watcher, 20);
+        let number = |line: &String| {
+            let word = line.split(' ').find(|word| word.starts_with("cfd="));
+            word.unwrap().to_owned()
+        };
+        let mut named: Vec<String> = lines.iter().map(number).collect();
+        named.dedup();
+        assert_eq!(named.len(), 1, "{lines:?}");
+        numbers.push(named.remove(0));
+    }
+    assert_ne!(numbers[0], numbers[1]);
+    let listed = shown(&server.say(&[b"stats conns\r\n"]));
+    for number in numbers {
+        let line = format!("STAT {}:addr tcp:127.0.0.1", &number["cfd=".len()..]);
+        assert!(listed.contains(&line), "{line} {listed}");
+    }
 }
 
 #[test]

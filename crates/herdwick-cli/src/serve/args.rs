@@ -15,7 +15,7 @@ use super::{
 /// What memcached has and this server has not is refused with the reason, or, where nothing can
 /// be lost by it, passed over with a word.
 #[derive(Args, Clone, Debug)]
-#[command(args_override_self = true, before_help = BANNER)]
+#[command(args_override_self = true, before_help = BANNER, display_name = "herdwick")]
 pub(crate) struct ServeArgs {
     /// TCP port; 0 takes a free one
     #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT)]

@@ -18,6 +18,8 @@ pub(crate) enum FileError {
         path: PathBuf,
         source: toml::de::Error,
     },
+    #[error("{path}: a file of flags names no other; put all into one")]
+    Nested { path: PathBuf },
     #[error("{path}: {name} is a {kind}; write a number, a text, true or false, or a list of them")]
     Kind {
         path: PathBuf,
@@ -36,6 +38,11 @@ pub(super) fn flags(path: &Path) -> Result<Vec<OsString>, FileError> {
         path: path.to_owned(),
         source,
     })?;
+    if table.contains_key("config") {
+        return Err(FileError::Nested {
+            path: path.to_owned(),
+        });
+    }
     let mut flags = Vec::new();
     for (name, value) in &table {
         push(&mut flags, name, value).map_err(|kind| FileError::Kind {

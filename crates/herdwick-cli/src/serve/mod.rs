@@ -5,10 +5,10 @@ mod extended;
 mod file;
 mod listen;
 mod process;
+mod reload;
 mod tls;
 
 use std::{
-    ffi::OsString,
     fmt::Display,
     io::{self, Write},
     net::SocketAddr,
@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use clap::{CommandFactory, FromArgMatches};
 use herdwick_server::{
     Config, Interface, Leases, Listen, Offers, Server, ShutdownHook, StartError, Tls, Udp,
 };
@@ -30,6 +29,7 @@ pub(crate) use args::ServeArgs;
 use extended::Extended;
 use file::FileError;
 use process::{PidFile, ProcessError};
+use reload::Flags;
 use tls::TlsOption;
 
 /// Serves until a signal ends it.
@@ -63,8 +63,10 @@ enum ServeError {
 }
 
 fn serve(args: &ServeArgs) -> Result<(), ServeError> {
-    let args = match &args.config {
-        Some(path) => &with_file(path)?,
+    let path = args.config.as_deref().map(absolute);
+    let flags = path.as_deref().map(Flags::read).transpose()?;
+    let args = match &flags {
+        Some(flags) => &flags.args.clone(),
         None => args,
     };
     if let Some(reason) = args.missing.refused() {
@@ -76,7 +78,8 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     }
     // Before the server starts, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    let config = config(args, signals.handle())?;
+    let mut config = config(args, signals.handle())?;
+    config.connections_max = process::allow_connections(args.connections)?;
     let _pid_file = prepare(args)?;
     let server = herdwick_server::spawn(config)?;
     println!("{}", ready(&server, args.memory));
@@ -95,34 +98,13 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     for reason in args.missing.passed_over() {
         say(format_args!("passed over {reason}"));
     }
-    wait(signals, &server, args);
+    wait(signals, &server, flags, args);
     server.shutdown();
     Ok(())
 }
 
-/// The flags of the file, then those of the command line.
-fn with_file(path: &Path) -> Result<ServeArgs, ServeError> {
-    let mut line: Vec<OsString> = vec!["serve".into()];
-    line.extend(file::flags(path)?);
-    line.extend(
-        std::env::args_os()
-            .skip_while(|word| word != "serve")
-            .skip(1),
-    );
-    let command = <crate::Cli as CommandFactory>::command();
-    let serve = command
-        .find_subcommand("serve")
-        .cloned()
-        .unwrap_or_default();
-    let matches = serve
-        .try_get_matches_from(line)
-        .map_err(ServeError::Flags)?;
-    ServeArgs::from_arg_matches(&matches).map_err(ServeError::Flags)
-}
-
 /// Makes the process what the flags say, before it has threads.
 fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
-    process::allow_connections(args.connections)?;
     if args.core_dumps {
         process::allow_core_dumps()?;
     }
@@ -139,9 +121,8 @@ fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
     Ok(pid_file)
 }
 
-/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads users and certificates
-/// again.
-fn wait(mut signals: Signals, server: &Server, args: &ServeArgs) {
+/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads again what may change.
+fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>, args: &ServeArgs) {
     for signal in signals.forever() {
         if signal != SIGHUP {
             if args.verbosity > 0 {
@@ -149,16 +130,7 @@ fn wait(mut signals: Signals, server: &Server, args: &ServeArgs) {
             }
             return;
         }
-        match server.reload_users() {
-            Ok(()) if args.verbosity > 0 => say("users read again"),
-            Ok(()) => {}
-            Err(error) => say(format_args!("{error}; the users stay as they were")),
-        }
-        match server.reload_certificates() {
-            Ok(()) if args.verbosity > 0 => say("certificates read again"),
-            Ok(()) => {}
-            Err(error) => say(format_args!("{error}; the certificates stay as they were")),
-        }
+        reload::reload(server, flags.as_mut(), args.verbosity > 0);
     }
 }
 

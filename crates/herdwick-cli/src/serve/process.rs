@@ -55,16 +55,19 @@ fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> ProcessError {
 /// Descriptors besides connections: listeners, polls, wakers; and leases', as far as they go.
 const DESCRIPTORS_BESIDE: u64 = 128;
 
-/// Lets the process have a descriptor for each connection.
-pub(super) fn allow_connections(connections: usize) -> Result<(), ProcessError> {
+/// Lets the process have a descriptor for each connection; gives as many connections as it may have
+/// for certain. A stock memcached starts where the limit is not below `-c`, and stops accepting
+/// when descriptors run out; so fewer are no reason to refuse, but one to say so.
+pub(super) fn allow_connections(connections: usize) -> Result<usize, ProcessError> {
     let needed = connections as u64 + DESCRIPTORS_BESIDE;
     let now = getrlimit(Resource::Nofile);
-    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
-    if !enough(now.maximum) {
+    let allowed = now.maximum.unwrap_or(u64::MAX);
+    let certain = allowed.saturating_sub(DESCRIPTORS_BESIDE);
+    if allowed < connections as u64 || certain == 0 {
         return Err(ProcessError::Descriptors {
             connections,
             needed,
-            limit: now.maximum.unwrap_or(u64::MAX),
+            limit: allowed,
         });
     }
     // All that may be had: leases need some too, and cost nothing until they are there.
@@ -72,7 +75,17 @@ pub(super) fn allow_connections(connections: usize) -> Result<(), ProcessError> 
         current: now.maximum,
         maximum: now.maximum,
     };
-    setrlimit(Resource::Nofile, wanted).map_err(refused("raise the limit of descriptors"))
+    setrlimit(Resource::Nofile, wanted).map_err(refused("raise the limit of descriptors"))?;
+    if certain < connections as u64 {
+        super::say(format_args!(
+            "{connections} connections (-c) need {needed} descriptors, and this process may have \
+             {allowed}: {certain} connections are served; raise it (ulimit -Hn, or LimitNOFILE= \
+             in the unit file) for more"
+        ));
+        // Less than `connections`.
+        return Ok(certain as usize);
+    }
+    Ok(connections)
 }
 
 /// Lets the kernel write whole core dumps.

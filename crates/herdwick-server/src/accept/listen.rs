@@ -1,7 +1,10 @@
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::PermissionsExt,
+    },
     path::Path,
 };
 
@@ -20,6 +23,15 @@ pub(crate) enum Listener {
     Unix(UnixListener),
 }
 
+impl Listener {
+    fn number(&self) -> RawFd {
+        match self {
+            Self::Tcp(tcp) | Self::Tls(tcp) => tcp.as_raw_fd(),
+            Self::Unix(unix) => unix.as_raw_fd(),
+        }
+    }
+}
+
 /// The listeners, where they listen, and where there could be none.
 #[derive(Default)]
 pub(crate) struct Opened {
@@ -28,6 +40,15 @@ pub(crate) struct Opened {
     pub(crate) addresses: Vec<Address>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) left_out: Vec<StartError>,
+}
+
+/// A listener, as `stats conns` shows it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Its descriptor.
+    pub(crate) number: RawFd,
+    pub(crate) udp: bool,
+    pub(crate) address: String,
 }
 
 /// Opens every listener that `config` asks for.
@@ -59,6 +80,26 @@ impl Opened {
         let tcp = self.addresses.iter().find_map(Address::port);
         let udp = self.udp_addresses.first().map(SocketAddr::port);
         (tcp.unwrap_or(0), udp.unwrap_or(0))
+    }
+
+    /// What there is.
+    pub(crate) fn sources(&self) -> Vec<Source> {
+        let streams = self.listeners.iter().zip(&self.addresses);
+        let streams = streams.map(|(listener, address)| Source {
+            number: listener.number(),
+            udp: false,
+            address: match address {
+                Address::Tcp(address) => format!("tcp:{address}"),
+                Address::Unix(path) => format!("unix:{}", path.display()),
+            },
+        });
+        let datagrams = self.udp.iter().zip(&self.udp_addresses);
+        let datagrams = datagrams.map(|(listener, address)| Source {
+            number: listener.number(),
+            udp: true,
+            address: format!("udp:{address}"),
+        });
+        streams.chain(datagrams).collect()
     }
 
     /// Listens on the addresses of `interface` that can be had; there must be one.

@@ -15,7 +15,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{Listener, open};
+pub(crate) use listen::{Listener, Opened, Source, open};
 
 use crate::{
     facts::Facts,
@@ -42,7 +42,7 @@ pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) udp: Vec<UdpListener>,
     pub(crate) handshakes: Handshakes,
-    /// One for each worker. A queue holds as many as there may be connections, so it has room.
+    /// One for each worker. A queue holds as many as there might be connections at the start.
     pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
     pub(crate) facts: Arc<Facts>,
     pub(crate) timer: Timer,
@@ -90,7 +90,7 @@ impl Acceptor {
                 self.shake_hands(event.token());
             }
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
-            self.facts.limits.rest(exhausted);
+            self.facts.limits.rest(exhausted, now);
             let more = !self.take_in();
             self.give_up(now);
             patience = if more {
@@ -155,7 +155,10 @@ impl Acceptor {
             Arrival::Tls(socket) if has_room => {
                 if let Some(certificates) = &self.facts.certificates {
                     let registry = self.poll.registry();
-                    let begun = self.handshakes.begin(socket, certificates, registry, now);
+                    let deadline = now + self.facts.tunables.patience().request;
+                    let begun = self
+                        .handshakes
+                        .begin(socket, certificates, registry, deadline);
                     self.follow(begun);
                 }
             }

@@ -22,6 +22,7 @@ use crate::{
     facts::Facts,
     parcel::{Order, Ticket},
     parking::Bell,
+    partition::NOBODY,
     stopping::Stopping,
     tally::Snapshot,
     time::Timer,
@@ -40,6 +41,7 @@ const LISTENER: Token = Token(VISITORS_MAX);
 const TICKET: Ticket = Ticket {
     connection: 0,
     generation: 0,
+    caller: NOBODY,
     slot: 0,
 };
 

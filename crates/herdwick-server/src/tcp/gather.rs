@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
     /// Every worker's lines.
     Lines(Vec<u8>),
     /// Every worker's counts by prefix.
-    Prefixes(Box<Prefixes>),
+    Prefixes { voice: Voice, sum: Box<Prefixes> },
     /// Every worker's counters.
     Count {
         topic: Topic,
@@ -54,7 +54,7 @@ impl Purpose {
                 std::mem::swap(text, parcel.text_mut());
             }
             Self::Lines(lines) => lines.extend_from_slice(parcel.text()),
-            Self::Prefixes(sum) => {
+            Self::Prefixes { sum, .. } => {
                 if let Some(part) = &parcel.prefixes {
                     sum.add(part);
                 }

@@ -1,5 +1,7 @@
 //! Commands that are no requests to one partition: answered at once, or by all workers.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use herdwick_memcache::{Command, Oversized, Refusal, meta, text};
 use herdwick_mica::Second;
 
@@ -8,7 +10,7 @@ use super::{
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
-    packets,
+    listing, packets,
     protocol::Voice,
     run::{Progress, Stop},
     service::{Round, Service},
@@ -103,9 +105,13 @@ fn administer(
     let consent = Purpose::Consent { voice: Voice::TEXT };
     let (order, purpose) = match admin {
         Admin::Warp(warp) => (Order::Warp(warp), consent),
-        Admin::Detail(on) => (Order::Detail(on), consent),
-        Admin::Prefixes => (Order::Prefixes, Purpose::Prefixes(Box::default())),
-        Admin::Connections => (Order::Connections, Purpose::Lines(Vec::new())),
+        Admin::Detail(on) => return detail(service, on, Voice::TEXT, used, ticket, pass),
+        Admin::Prefixes => return prefixes(Voice::TEXT, used, ticket, pass),
+        Admin::Connections => {
+            let mut lines = Vec::new();
+            listing::say_listeners(&service.facts, pass.clock, &mut lines);
+            (Order::Connections, Purpose::Lines(lines))
+        }
         Admin::Dump(dump) => {
             let out = output.buffer(&mut service.pool);
             out.extend_from_slice(dump.opening());
@@ -123,6 +129,32 @@ fn administer(
         }
     };
     broadcast(order, purpose, used, ticket, pass)
+}
+
+/// Begins to count by prefix, or ends.
+pub(super) fn detail(
+    service: &Service,
+    on: bool,
+    voice: Voice,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let purpose = Purpose::Consent { voice };
+    let begun = broadcast(Order::Detail(on), purpose, used, ticket, pass);
+    if matches!(begun, Begun::Away { .. }) {
+        service.facts.tunables.detail.store(on, Relaxed);
+    }
+    begun
+}
+
+/// Says what was counted by prefix.
+pub(super) fn prefixes(voice: Voice, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
+    let purpose = Purpose::Prefixes {
+        voice,
+        sum: Box::default(),
+    };
+    broadcast(Order::Prefixes, purpose, used, ticket, pass)
 }
 
 /// Reads the certificates again, in memcached's words. The worker waits for the files, as
@@ -262,13 +294,12 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
 /// Least megabytes that memcached lets `cache_memlimit` ask for.
 const MEMORY_LIMIT_MEGABYTES: u32 = 8;
 
-/// The memory was taken at the start: a limit holds if it is not below that, and else cannot be
-/// kept.
+/// The memory was taken at the start: no other limit can be kept.
 fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
     let asked = u64::from(megabytes) << 20;
     if megabytes < MEMORY_LIMIT_MEGABYTES {
         text::MEMORY_LIMIT_TOO_SMALL
-    } else if asked >= service.facts.settings.memory_bytes as u64 {
+    } else if asked == service.facts.settings.memory_bytes as u64 {
         text::OK
     } else {
         text::MEMORY_LIMIT_FAILED

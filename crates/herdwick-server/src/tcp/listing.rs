@@ -1,36 +1,35 @@
 //! `stats conns`.
 
-use std::os::fd::AsRawFd;
-
 use herdwick_memcache::text;
+use herdwick_mica::Clock;
 
 use mio::net::TcpStream;
 
 use super::{connection::Connection, stream::Stream};
+use crate::{facts::Facts, time::uptime};
 
 /// Says who `connection` is and what it does at second `now`.
 pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
+    let number = connection.stream.number();
     let of_tcp = |stream: &TcpStream| {
         (
-            stream.as_raw_fd(),
             stream.peer_addr().map(|address| format!("tcp:{address}")),
             stream.local_addr().map(|address| format!("tcp:{address}")),
         )
     };
-    let (number, address, listener) = match &connection.stream {
+    let (address, listener) = match &connection.stream {
         Stream::Tcp(stream) => of_tcp(stream),
         Stream::Tls(stream) => of_tcp(stream.socket()),
-        Stream::Datagram(exchange) => {
-            let (number, from) = exchange.origin();
-            let local = exchange.came_to().map(|address| format!("udp:{address}"));
-            (number, Ok(format!("udp:{from}")), local)
-        }
+        Stream::Datagram(exchange) => (
+            Ok(format!("udp:{}", exchange.came_from())),
+            exchange.came_to().map(|address| format!("udp:{address}")),
+        ),
         Stream::Unix(stream) => {
             let local = stream.local_addr().map(|address| {
                 let path = address.as_pathname().map(|path| path.display().to_string());
                 format!("unix:{}", path.unwrap_or_default())
             });
-            (stream.as_raw_fd(), Ok("unix:".to_owned()), local)
+            (Ok("unix:".to_owned()), local)
         }
     };
     let unknown = |_| "?".to_owned();
@@ -40,6 +39,29 @@ pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     stat("state", state(connection));
     let idle = connection.pulse.idle(now);
     stat("secs_since_last_cmd", &idle.to_string());
+}
+
+/// Says where connections come from.
+pub(super) fn say_listeners(facts: &Facts, clock: Clock, out: &mut Vec<u8>) {
+    for source in &facts.sources {
+        let number = source.number;
+        let mut stat = |name: &str, value: &str| {
+            text::stat(out, &format!("{number}:{name}"), value);
+        };
+        if source.udp {
+            stat("UDP", "UDP");
+        }
+        stat("addr", &source.address);
+        stat(
+            "state",
+            if source.udp {
+                "conn_read"
+            } else {
+                "conn_listening"
+            },
+        );
+        stat("secs_since_last_cmd", &uptime(clock).to_string());
+    }
 }
 
 /// memcached's word for what it does.

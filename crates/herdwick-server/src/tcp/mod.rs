@@ -35,6 +35,7 @@ use crate::{
     facts::Facts,
     front::{Activity, Front, Pass, Tokens},
     parcel::{Parcel, Ticket},
+    partition::NOBODY,
     tally::Closed,
     tcp::{
         connection::{Connection, Flow},
@@ -80,7 +81,7 @@ impl TcpFront {
         // The longest command: a line and the largest block, or the longest `get`.
         let settings = &facts.settings;
         let block = LINE_BYTES_MAX + settings.item_bytes_max + 2;
-        let watch = Watch::new(settings.patience, settings.workers, settings.item_bytes_max);
+        let watch = Watch::new(settings.workers, settings.item_bytes_max);
         let rounds = settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
             intake,
@@ -213,7 +214,11 @@ impl TcpFront {
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let now = pass.clock.second.0;
-        for (place, why) in self.watch.look(&self.connections, now, pass.tally) {
+        let patience = self.service.facts.tunables.patience();
+        let given_up = self
+            .watch
+            .look(&self.connections, patience, now, pass.tally);
+        for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
                 Closed::HalfSent | Closed::Stalled => "error",
@@ -312,11 +317,13 @@ fn turn(
     let ticket = Ticket {
         connection: place,
         generation: connection.generation,
+        caller: connection.stream.number(),
         slot: 0,
     };
     if !connection.admitted && !service.admit(connection, pass.tally) {
         return (connection.write(&mut service.pool, pass.tally), false);
     }
+    pass.store.caller = ticket.caller;
     let mut starved = false;
     for _ in 0..rounds {
         match service.round(connection, ticket, pass) {
@@ -367,6 +374,7 @@ impl Front for TcpFront {
                 self.serve(place, pass);
             }
         }
+        pass.store.caller = NOBODY;
         if self.watch.is_due(pass.clock.second.0) {
             self.give_up(pass);
         }

@@ -36,6 +36,14 @@ pub(super) fn begin(
     {
         return immediate::stats(topic, voice, used, ticket, pass);
     }
+    if packet.verb == Verb::Stat && service.facts.settings.offers.dump {
+        match packet.key {
+            b"detail on" => return immediate::detail(service, true, voice, used, ticket, pass),
+            b"detail off" => return immediate::detail(service, false, voice, used, ticket, pass),
+            b"detail dump" => return immediate::prefixes(voice, used, ticket, pass),
+            _ => {}
+        }
+    }
     let out = output.buffer(&mut service.pool);
     match packet.verb {
         Verb::Stat => service

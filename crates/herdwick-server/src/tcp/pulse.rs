@@ -86,7 +86,6 @@ impl Pulse {
 
 /// What stalling connections of one worker may hold, and for how long.
 pub(crate) struct Watch {
-    patience: Patience,
     /// Above this, those that stall for a second are given up, the longest first ...
     ample: usize,
     /// Bytes held now.
@@ -104,9 +103,8 @@ const SMALL_BYTES: usize = 4 << 10;
 
 impl Watch {
     /// For one of `workers` that share what is ample.
-    pub(crate) fn new(patience: Patience, workers: usize, item_bytes_max: usize) -> Self {
+    pub(crate) fn new(workers: usize, item_bytes_max: usize) -> Self {
         Self {
-            patience,
             ample: (AMPLE_BYTES / workers).max(2 * item_bytes_max),
             held: 0,
             second: 0,
@@ -142,6 +140,7 @@ impl Watch {
     pub(crate) fn look(
         &mut self,
         connections: &[Option<Connection>],
+        patience: Patience,
         now: u32,
         tally: &mut Tally,
     ) -> Vec<(u32, Closed)> {
@@ -150,7 +149,7 @@ impl Watch {
         let mut stalled = Vec::new();
         let live = connections.iter().enumerate();
         for (place, connection) in live.filter_map(|(place, c)| Some((place as u32, c.as_ref()?))) {
-            if let Some(reason) = self.verdict(connection, now) {
+            if let Some(reason) = verdict(connection, patience, now) {
                 given_up.push((place, reason));
             } else if connection.held > SMALL_BYTES && connection.gather.is_none() {
                 stalled.push((connection.pulse.stalled(now), place, connection.held));
@@ -161,20 +160,6 @@ impl Watch {
             tally.closed(*reason);
         }
         given_up
-    }
-
-    fn verdict(&self, connection: &Connection, now: u32) -> Option<Closed> {
-        let pulse = &connection.pulse;
-        if pulse.is_overdue(now, self.patience.request.as_secs()) {
-            return Some(Closed::HalfSent);
-        }
-        let seconds = self.patience.request.as_secs();
-        if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
-            return Some(Closed::Stalled);
-        }
-        let idle = self.patience.idle?.as_secs();
-        let quiet = connection.gather.is_none();
-        (quiet && u64::from(pulse.idle(now)) > idle).then_some(Closed::Idle)
     }
 
     /// Adds those that stall longest, until what is held is ample again.
@@ -193,6 +178,21 @@ impl Watch {
             held -= bytes;
         }
     }
+}
+
+/// Whether, and why, a connection has waited too long.
+fn verdict(connection: &Connection, patience: Patience, now: u32) -> Option<Closed> {
+    let pulse = &connection.pulse;
+    let seconds = patience.request.as_secs();
+    if pulse.is_overdue(now, seconds) {
+        return Some(Closed::HalfSent);
+    }
+    if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
+        return Some(Closed::Stalled);
+    }
+    let idle = patience.idle?.as_secs();
+    let quiet = connection.gather.is_none();
+    (quiet && u64::from(pulse.idle(now)) > idle).then_some(Closed::Idle)
 }
 
 #[cfg(test)]

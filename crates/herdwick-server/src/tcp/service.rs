@@ -316,9 +316,11 @@ impl Service {
                 out.extend_from_slice(&lines);
                 out.extend_from_slice(text::END);
             }
-            Purpose::Prefixes(prefixes) => {
-                prefixes.say(out);
-                out.extend_from_slice(text::END);
+            Purpose::Prefixes { voice, sum } => {
+                let mut lines = Vec::new();
+                sum.say(&mut lines);
+                lines.extend_from_slice(text::END);
+                voice.detailed(out, &lines);
             }
             Purpose::Count {
                 topic,

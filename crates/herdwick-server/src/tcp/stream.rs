@@ -1,7 +1,7 @@
 use std::{
     io::{self, Read, Write},
     net::SocketAddr,
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, RawFd},
 };
 
 use mio::{Interest, Registry, Token, net};
@@ -34,18 +34,25 @@ impl Stream {
         }
     }
 
-    /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
-    pub(crate) fn origin(&self) -> (i32, Option<SocketAddr>) {
-        let of_tcp = |stream: &net::TcpStream| (stream.as_raw_fd(), stream.peer_addr().ok());
+    /// Its descriptor.
+    pub(crate) fn number(&self) -> RawFd {
         match self {
-            Self::Tcp(stream) => of_tcp(stream),
-            Self::Tls(stream) => of_tcp(stream.socket()),
-            Self::Unix(stream) => (stream.as_raw_fd(), None),
-            Self::Datagram(exchange) => {
-                let (number, from) = exchange.origin();
-                (number, Some(from))
-            }
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Tls(stream) => stream.socket().as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+            Self::Datagram(exchange) => exchange.number(),
         }
+    }
+
+    /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
+    pub(crate) fn origin(&self) -> (RawFd, Option<SocketAddr>) {
+        let from = match self {
+            Self::Tcp(stream) => stream.peer_addr().ok(),
+            Self::Tls(stream) => stream.socket().peer_addr().ok(),
+            Self::Datagram(exchange) => Some(exchange.came_from()),
+            Self::Unix(_) => None,
+        };
+        (self.number(), from)
     }
 
     /// Whether a read would find something that no event announces: a short read has emptied the

@@ -19,8 +19,6 @@ pub(crate) struct Handshakes {
     vacant: Vec<usize>,
     /// What the peers of all of them have sent.
     came: usize,
-    /// How long one may take.
-    patience: Duration,
     /// When lateness is looked for again.
     next_look: Duration,
     /// The token of the first place.
@@ -46,12 +44,11 @@ pub(crate) enum Progress {
 
 impl Handshakes {
     /// Whose tokens begin with `first`.
-    pub(crate) fn new(first: usize, patience: Duration) -> Self {
+    pub(crate) fn new(first: usize) -> Self {
         Self {
             places: Vec::new(),
             vacant: Vec::new(),
             came: 0,
-            patience,
             next_look: Duration::ZERO,
             first,
         }
@@ -62,13 +59,13 @@ impl Handshakes {
         (self.vacant.len() < self.places.len()).then_some(TICK)
     }
 
-    /// Begins one at `now`.
+    /// Begins one that has to be done by `deadline`.
     pub(crate) fn begin(
         &mut self,
         socket: TcpStream,
         certificates: &Certificates,
         registry: &Registry,
-        now: Duration,
+        deadline: Duration,
     ) -> Progress {
         let Ok(session) = certificates.session() else {
             certificates.counters.failed.fetch_add(1, Relaxed);
@@ -89,7 +86,7 @@ impl Handshakes {
         self.places[place] = Some(Handshake {
             stream,
             came: 0,
-            deadline: now + self.patience,
+            deadline,
         });
         self.go_on(token, certificates, registry)
     }
@@ -208,7 +205,7 @@ mod tests {
                 poll: Poll::new().unwrap(),
                 certificates,
                 listener: mio::net::TcpListener::bind(([127, 0, 0, 1], 0).into()).unwrap(),
-                handshakes: Handshakes::new(1, Duration::from_secs(10)),
+                handshakes: Handshakes::new(1),
             }
         }
 
@@ -221,10 +218,10 @@ mod tests {
                 }
             };
             let registry = self.poll.registry();
-            let now = Duration::from_secs(now);
+            let deadline = Duration::from_secs(now + 10);
             let progress = self
                 .handshakes
-                .begin(socket, &self.certificates, registry, now);
+                .begin(socket, &self.certificates, registry, deadline);
             assert!(matches!(progress, Progress::UnderWay), "{progress:?}");
             peer
         }

@@ -56,9 +56,13 @@ impl Exchange {
         })
     }
 
-    /// The descriptor of the socket it came by, and where it came from.
-    pub(crate) fn origin(&self) -> (RawFd, SocketAddr) {
-        (self.socket.as_raw_fd(), self.from)
+    /// The descriptor of the socket it came by.
+    pub(crate) fn number(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(crate) fn came_from(&self) -> SocketAddr {
+        self.from
     }
 
     /// The address it came to.

@@ -1,6 +1,7 @@
 use std::{
     io,
     net::SocketAddr,
+    os::fd::{AsRawFd, RawFd},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -43,6 +44,11 @@ impl UdpListener {
             whole_bytes_max: whole.min(REPLY_BYTES_MAX),
             buffer: vec![0; DATAGRAM_BYTES].into(),
         })
+    }
+
+    /// Its descriptor.
+    pub(crate) fn number(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {

@@ -9,6 +9,7 @@ mod words;
 
 use std::{
     net::SocketAddr,
+    os::fd::RawFd,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -56,15 +57,21 @@ pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// A read: how it ended, and the value's length.
-    Get { found: Found, size: usize },
-    /// A store: how, how it ended, seconds to live (0: for ever), the value's length.
+    /// A read: how it ended, the value's length, and by which descriptor it came.
+    Get {
+        found: Found,
+        size: usize,
+        caller: RawFd,
+    },
+    /// A store: how, how it ended, seconds to live (0: for ever), the value's length, and by which
+    /// descriptor it came.
     Store {
         mode: Mode,
         compared: bool,
         status: Status,
         ttl: u32,
         size: usize,
+        caller: RawFd,
     },
     /// A deletion.
     Deleted,

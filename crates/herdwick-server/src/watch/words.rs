@@ -22,11 +22,15 @@ impl fmt::Display for Line<'_> {
         let (seconds, micros) = (self.started_unix + now.as_secs(), now.subsec_micros());
         write!(f, "ts={seconds}.{micros} gid={} ", self.number)?;
         match *what {
-            What::Get { found, size } => {
+            What::Get {
+                found,
+                size,
+                caller,
+            } => {
                 let (status, class) = found_words(found);
                 writeln!(
                     f,
-                    "type=item_get key={key} status={status} clsid={class} cfd=-1 size={size}"
+                    "type=item_get key={key} status={status} clsid={class} cfd={caller} size={size}"
                 )
             }
             What::Store {
@@ -35,11 +39,12 @@ impl fmt::Display for Line<'_> {
                 status,
                 ttl,
                 size,
+                caller,
             } => {
                 let (status, command) = (status_word(status), command_word(mode, compared));
                 writeln!(
                     f,
-                    "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid=1 cfd=-1 size={size}"
+                    "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid=1 cfd={caller} size={size}"
                 )
             }
             What::Deleted => writeln!(f, "type=deleted key={key} cmd=delete clsid=1 size=0"),

@@ -170,6 +170,17 @@ impl Voice {
         }
     }
 
+    /// Counts by prefix: `lines` of text, in whatever protocol.
+    pub(crate) fn detailed(self, out: &mut Vec<u8>, lines: &[u8]) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(lines),
+            Self::Packet(echo) => {
+                echo.stat(out, "detailed", String::from_utf8_lossy(lines));
+                echo.stat(out, "", "");
+            }
+        }
+    }
+
     /// There are no more statistics.
     pub(crate) fn end(self, out: &mut Vec<u8>) {
         match self {

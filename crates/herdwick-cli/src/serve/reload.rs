@@ -1,0 +1,117 @@
+//! SIGHUP: takes what may change while the server runs, and names what may not.
+
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    path::{Path, PathBuf},
+};
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use herdwick_server::{Config, Server};
+
+use super::{Extended, ServeArgs, ServeError, extend, file, process, say};
+
+/// The flags of a file and, behind them, those of the command line.
+pub(super) struct Flags {
+    path: PathBuf,
+    matches: ArgMatches,
+    pub(super) args: ServeArgs,
+}
+
+impl Flags {
+    /// Reads the file.
+    pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
+        let mut line: Vec<OsString> = vec!["serve".into()];
+        line.extend(file::flags(path)?);
+        line.extend(
+            std::env::args_os()
+                .skip_while(|word| word != "serve")
+                .skip(1),
+        );
+        let matches = command()
+            .try_get_matches_from(line)
+            .map_err(ServeError::Flags)?;
+        let args = ServeArgs::from_arg_matches(&matches).map_err(ServeError::Flags)?;
+        Ok(Self {
+            path: path.to_owned(),
+            matches,
+            args,
+        })
+    }
+
+    /// Reads the file again, and gives the server what it may have of what has changed.
+    fn reload(&mut self, server: &Server) -> Result<(), ServeError> {
+        let new = Self::read(&self.path)?;
+        let mut config = Config {
+            connections_max: process::allow_connections(new.args.connections)?,
+            verbosity: new.args.verbosity,
+            ..Config::default()
+        };
+        for option in &new.args.extended {
+            extend(&mut config, option);
+        }
+        server.tune(&config.tuning());
+        for name in self.changed(&new) {
+            say(format_args!("{name}: a new value takes a restart"));
+        }
+        *self = new;
+        Ok(())
+    }
+
+    /// The names of the flags that are others in `new`, but for those that may change.
+    fn changed(&self, new: &Self) -> Vec<String> {
+        let command = command();
+        let named = command.get_arguments().filter(|arg| {
+            let id = arg.get_id().as_str();
+            !["connections", "verbosity", "extended"].contains(&id)
+                && raw(&self.matches, id) != raw(&new.matches, id)
+        });
+        let mut names: Vec<String> = named
+            .map(|arg| format!("--{}", arg.get_long().unwrap_or_default()))
+            .collect();
+        if lasting(&self.args) != lasting(&new.args) {
+            names.push("--extended".into());
+        }
+        names
+    }
+}
+
+/// Reads users and certificates again, and the flags of a file.
+pub(super) fn reload(server: &Server, flags: Option<&mut Flags>, verbose: bool) {
+    report("users", server.reload_users(), verbose);
+    report("certificates", server.reload_certificates(), verbose);
+    if let Some(flags) = flags {
+        report("flags", flags.reload(server), verbose);
+    }
+}
+
+fn report<E: Display>(what: &str, outcome: Result<(), E>, verbose: bool) {
+    match outcome {
+        Ok(()) if verbose => say(format_args!("{what} read again")),
+        Ok(()) => {}
+        Err(error) => say(format_args!("{error}; the {what} stay as they were")),
+    }
+}
+
+fn command() -> clap::Command {
+    let command = <crate::Cli as CommandFactory>::command();
+    let serve = command.find_subcommand("serve");
+    serve.cloned().unwrap_or_default()
+}
+
+fn raw(matches: &ArgMatches, id: &str) -> Vec<OsString> {
+    let values = matches.get_raw(id).into_iter().flatten();
+    values.map(OsString::from).collect()
+}
+
+/// The extended options that stay for as long as a server runs.
+fn lasting(args: &ServeArgs) -> Vec<&Extended> {
+    let may_change = |option: &&Extended| {
+        matches!(
+            option,
+            Extended::IdleTimeout(_) | Extended::RequestTimeout(_)
+        )
+    };
+    let all = args.extended.iter();
+    all.filter(|option| !may_change(option)).collect()
+}

@@ -1,0 +1,166 @@
+//! What may change while the server runs, and how many connections there are.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::config::{Config, Patience};
+
+/// Settings that may change while a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Most connections at a time. Those beyond a lower number stay.
+    pub connections_max: usize,
+    /// When a connection that stalls is given up.
+    pub patience: Patience,
+    /// memcached's `-v`, shown by `stats settings`.
+    pub verbosity: u8,
+}
+
+impl Config {
+    /// Of these settings, those that may change.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        Tuning {
+            connections_max: self.connections_max,
+            patience: self.patience,
+            verbosity: self.verbosity,
+        }
+    }
+}
+
+/// The settings that may change, where every worker sees them.
+#[derive(Debug)]
+pub(crate) struct Tunables {
+    /// 0: for ever.
+    idle_seconds: AtomicU32,
+    request_seconds: AtomicU32,
+    pub(crate) verbosity: AtomicU8,
+    /// Whether `stats detail` is on.
+    pub(crate) detail: AtomicBool,
+}
+
+impl Tunables {
+    pub(crate) fn new(tuning: &Tuning) -> Self {
+        let tunables = Self {
+            idle_seconds: AtomicU32::new(0),
+            request_seconds: AtomicU32::new(0),
+            verbosity: AtomicU8::new(0),
+            detail: AtomicBool::new(false),
+        };
+        tunables.set(tuning);
+        tunables
+    }
+
+    pub(crate) fn set(&self, tuning: &Tuning) {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let idle = tuning.patience.idle.map_or(0, |idle| seconds(idle).max(1));
+        self.idle_seconds.store(idle, Relaxed);
+        self.request_seconds
+            .store(seconds(tuning.patience.request), Relaxed);
+        self.verbosity.store(tuning.verbosity, Relaxed);
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        let seconds = |count: u32| Duration::from_secs(u64::from(count));
+        let idle = self.idle_seconds.load(Relaxed);
+        Patience {
+            idle: (idle > 0).then(|| seconds(idle)),
+            request: seconds(self.request_seconds.load(Relaxed)),
+        }
+    }
+}
+
+/// Connections: how many there may be, are, and have been.
+pub(crate) struct Limits {
+    pub(crate) connections_max: AtomicUsize,
+    live: AtomicUsize,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// Times that accepting paused for want of descriptors or room ...
+    pub(crate) paused: AtomicU64,
+    /// ... and for how many microseconds, the current pause aside.
+    pub(crate) paused_us: AtomicU64,
+    /// Microseconds since the start when accepting paused; 0: it has not.
+    resting_since: AtomicU64,
+}
+
+impl Limits {
+    pub(crate) fn new(connections_max: usize) -> Self {
+        Self {
+            connections_max: AtomicUsize::new(connections_max),
+            live: AtomicUsize::new(0),
+            total: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
+            paused_us: AtomicU64::new(0),
+            resting_since: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there are as many connections as there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.live.load(Relaxed) >= self.connections_max.load(Relaxed)
+    }
+
+    /// Whether accepting has paused.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting_since.load(Relaxed) > 0
+    }
+
+    /// Notes at `now` whether accepting pauses. Only the acceptor calls this.
+    pub(crate) fn rest(&self, resting: bool, now: Duration) {
+        // A server runs for less than half a million years.
+        let now = (now.as_micros() as u64).max(1);
+        let since = self.resting_since.load(Relaxed);
+        if resting && since == 0 {
+            self.paused.fetch_add(1, Relaxed);
+            self.resting_since.store(now, Relaxed);
+        } else if !resting && since > 0 {
+            self.paused_us.fetch_add(now - since, Relaxed);
+            self.resting_since.store(0, Relaxed);
+        }
+    }
+
+    /// Counts one more connection, if there may be one. Only the acceptor calls this.
+    pub(crate) fn enter(&self) -> bool {
+        if self.is_full() {
+            self.rejected.fetch_add(1, Relaxed);
+            return false;
+        }
+        self.live.fetch_add(1, Relaxed);
+        self.total.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Counts a request that is a connection of its own, if there may be one more.
+    pub(crate) fn enter_briefly(&self) -> bool {
+        let has_room = !self.is_full();
+        self.live.fetch_add(usize::from(has_room), Relaxed);
+        has_room
+    }
+
+    /// Counts one less.
+    pub(crate) fn leave(&self) {
+        self.live.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_counted_and_timed() {
+        let limits = Limits::new(1);
+        let at = Duration::from_micros;
+        for (resting, now) in [(false, 0), (true, 5), (true, 9), (false, 15), (false, 20)] {
+            limits.rest(resting, at(now));
+        }
+        limits.rest(true, at(30));
+        assert!(limits.is_resting());
+        let paused = (limits.paused.load(Relaxed), limits.paused_us.load(Relaxed));
+        assert_eq!(paused, (2, 10));
+    }
+}
