@@ -11,9 +11,11 @@ mod endpoint;
 mod memory;
 mod path;
 mod port;
+mod probe;
 mod socket;
 mod strays;
 mod trains;
 
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
+pub use probe::{Probe, Trains, probe};

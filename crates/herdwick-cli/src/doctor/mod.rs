@@ -3,6 +3,7 @@
 
 mod host;
 mod report;
+mod roce;
 mod shm;
 
 use std::{
@@ -53,7 +54,10 @@ fn show(report: &Report, json: bool) -> io::Result<()> {
 
 fn examine(lease_directory: &Path) -> Report {
     Report {
-        fabrics: BTreeMap::from([("shm", Fabric::new(shm::checks(lease_directory)))]),
+        fabrics: BTreeMap::from([
+            ("shm", Fabric::new(shm::checks(lease_directory))),
+            ("roce", Fabric::new(roce::checks())),
+        ]),
         host: host::checks(),
     }
 }

@@ -129,6 +129,11 @@ impl Socket {
         self.local
     }
 
+    /// Bytes of receive buffer that the kernel granted; it counts its own overhead in.
+    pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
+        Ok(sockopt::socket_recv_buffer_size(&self.fd)?)
+    }
+
     /// Sends the first of `trains`, at most [`SENDS`].
     pub(crate) fn send(&self, trains: &[Outgoing<'_>]) -> Sent {
         match system::send(self.fd.as_fd(), trains) {

@@ -1,0 +1,190 @@
+//! What the software RNIC needs: UDP sockets, and what makes them fast.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, UdpSocket},
+    path::Path,
+};
+
+use herdwick_roce_udp::{Probe, Trains, UDP_PORT, probe};
+
+use super::report::{Check, Checks};
+
+/// Bytes of socket buffer below which a burst of many clients does not fit.
+const BUFFER_WANTED: usize = 1 << 20;
+/// What a frame needs around a packet of 1024 bytes.
+const MTU_WANTED: u32 = 1124;
+
+pub(super) fn checks() -> Checks {
+    let probed = probe();
+    let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT)).map(drop);
+    let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
+    Checks::from([
+        ("udp_trains", trains(probed.as_ref())),
+        ("udp_buffer", buffer(probed.as_ref().ok())),
+        ("udp_port", port_4791(port)),
+        ("mtu", mtu(&links(Path::new("/sys/class/net")))),
+        ("firewall", firewall(&tables, is_loaded("nf_tables"))),
+    ])
+}
+
+fn trains(probed: Result<&Probe, &io::Error>) -> Check {
+    let (says, seen) = match probed {
+        Ok(probe) => match probe.trains {
+            Trains::Whole => ("datagrams leave and arrive in trains", "whole"),
+            Trains::Split => (
+                "datagrams arrive one by one: trains came with Linux 5.0, and are many times faster",
+                "split",
+            ),
+            Trains::None => (
+                "datagrams leave one by one: trains came with Linux 4.18, and are many times faster",
+                "none",
+            ),
+        },
+        Err(error) => {
+            return Check::would_work_if(
+                format!("a datagram over the loopback: {error}"),
+                "ip link set lo up",
+            );
+        }
+    };
+    Check::works(says).fact("trains", seen)
+}
+
+fn buffer(probe: Option<&Probe>) -> Check {
+    let Some(Probe { receive_buffer, .. }) = probe else {
+        return Check::cannot("no UDP socket to look at");
+    };
+    let kilobytes = receive_buffer >> 10;
+    let check = if *receive_buffer >= BUFFER_WANTED {
+        Check::works(format!("{kilobytes} KiB of datagrams may wait"))
+    } else {
+        Check::works(format!(
+            "{kilobytes} KiB of datagrams may wait; for hundreds of clients at once: \
+             sudo sysctl -w net.core.rmem_max=4194304"
+        ))
+    };
+    check.fact("bytes", *receive_buffer)
+}
+
+fn port_4791(bound: io::Result<()>) -> Check {
+    match bound {
+        Ok(()) => Check::works(format!("UDP port {UDP_PORT} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Check::would_work_if(
+            format!("UDP port {UDP_PORT} is taken: by the module rdma_rxe, or by another server"),
+            "herdwick serve --roce ADDR:ANOTHER_PORT",
+        ),
+        Err(error) => Check::would_work_if(
+            format!("UDP port {UDP_PORT}: {error}"),
+            "run it where UDP sockets are allowed",
+        ),
+    }
+}
+
+/// Names and MTUs of the interfaces, the loopback aside.
+fn links(directory: &Path) -> Vec<(String, u32)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut links: Vec<_> = entries
+        .filter_map(|entry| {
+            let mtu = fs::read_to_string(entry.path().join("mtu")).ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            Some((name, mtu.trim().parse().ok()?))
+        })
+        .filter(|(name, _)| name != "lo")
+        .collect();
+    links.sort();
+    links
+}
+
+fn mtu(links: &[(String, u32)]) -> Check {
+    let list: Vec<_> = links
+        .iter()
+        .map(|(name, mtu)| format!("{name} {mtu}"))
+        .collect();
+    let narrow = links.iter().find(|(_, mtu)| *mtu < MTU_WANTED);
+    let check = match narrow {
+        Some((name, mtu)) => Check::would_work_if(
+            format!("{name} has an MTU of {mtu}: no packet of 1024 bytes fits, use another"),
+            format!("sudo ip link set {name} mtu 1500"),
+        ),
+        None if links.is_empty() => Check::works("only the loopback is there"),
+        None => Check::works(list.join(", ")),
+    };
+    check.fact("links", list)
+}
+
+fn is_loaded(module: &str) -> bool {
+    Path::new("/sys/module").join(module).exists()
+}
+
+/// Rules are root's to read; that there may be some is not.
+fn firewall(tables: &str, nftables: bool) -> Check {
+    const LET_IN: &str = "let UDP in, or clients fall back to TCP: \
+                          sudo nft add rule inet filter input udp dport 4791 accept";
+    if tables.trim().is_empty() && !nftables {
+        Check::works("no packet filter is loaded")
+    } else {
+        Check::works(format!(
+            "a packet filter is loaded; if it has rules, {LET_IN}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::report::Status;
+
+    #[test]
+    fn each_state_has_its_words() {
+        let probe = |trains| Probe {
+            trains,
+            receive_buffer: 212_992,
+        };
+        let refused = io::Error::from(io::ErrorKind::AddrInUse);
+        let link = |name: &str, mtu| vec![(name.to_owned(), mtu)];
+        for (check, status, word) in [
+            (
+                trains(Ok(&probe(Trains::Whole))),
+                Status::Works,
+                "in trains",
+            ),
+            (
+                trains(Ok(&probe(Trains::Split))),
+                Status::Works,
+                "Linux 5.0",
+            ),
+            (
+                trains(Ok(&probe(Trains::None))),
+                Status::Works,
+                "Linux 4.18",
+            ),
+            (
+                trains(Err(&io::ErrorKind::TimedOut.into())),
+                Status::WouldWorkIf,
+                "loopback",
+            ),
+            (
+                buffer(Some(&probe(Trains::Whole))),
+                Status::Works,
+                "rmem_max",
+            ),
+            (buffer(None), Status::Cannot, "no UDP"),
+            (port_4791(Ok(())), Status::Works, "free"),
+            (port_4791(Err(refused)), Status::WouldWorkIf, "rdma_rxe"),
+            (mtu(&link("eth0", 1500)), Status::Works, "eth0 1500"),
+            (mtu(&link("tun0", 576)), Status::WouldWorkIf, "tun0"),
+            (mtu(&[]), Status::Works, "only the loopback"),
+            (firewall("", false), Status::Works, "no packet filter"),
+            (firewall("filter\n", false), Status::Works, "4791"),
+        ] {
+            assert_eq!(check.status, status, "{check:?}");
+            assert!(check.reason.contains(word), "{check:?}");
+            assert_eq!(
+                check.advice.is_some(),
+                status == Status::WouldWorkIf,
+                "{check:?}"
+            );
+        }
+    }
+}

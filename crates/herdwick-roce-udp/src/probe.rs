@@ -1,0 +1,88 @@
+use std::{io, net::Ipv4Addr, time::Duration};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::socket::{Destination, Inbox, Outgoing, Sent, Socket};
+
+/// What this host's UDP is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// How trains fare over the loopback.
+    pub trains: Trains,
+    /// Bytes of receive buffer granted; the kernel counts its own overhead in.
+    pub receive_buffer: usize,
+}
+
+/// How a train fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trains {
+    /// Sent in one call, received in one.
+    Whole,
+    /// Sent in one call, received one by one: no UDP_GRO (Linux 5.0).
+    Split,
+    /// Sent one by one: no UDP_SEGMENT (Linux 4.18).
+    None,
+}
+
+/// Tries trains over the loopback.
+///
+/// # Errors
+/// UDP sockets cannot be had, or do not bring what is sent.
+pub fn probe() -> io::Result<Probe> {
+    const DATAGRAMS: usize = 8;
+    const BYTES: usize = 64;
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let (from, to) = (Socket::bind(any, false)?, Socket::bind(any, false)?);
+    let destination = Destination::new(to.local(), None);
+    let train = Outgoing {
+        to: &destination,
+        bytes: &[0; DATAGRAMS * BYTES],
+        segment: BYTES,
+    };
+    let trains = match from.send(&[train]) {
+        Sent::All(_) => receive(&to, DATAGRAMS * BYTES)?,
+        Sent::Full => return Err(io::ErrorKind::WouldBlock.into()),
+        Sent::Refused(_) => Trains::None,
+    };
+    Ok(Probe {
+        trains,
+        receive_buffer: to.receive_buffer()?,
+    })
+}
+
+fn receive(socket: &Socket, bytes: usize) -> io::Result<Trains> {
+    let mut inbox = Inbox::new();
+    let limit = Timespec::try_from(Duration::from_secs(1)).map_err(io::Error::other)?;
+    let (mut got, mut calls) = (0, 0);
+    while got < bytes {
+        if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&limit))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        for index in 0..socket.receive(&mut inbox) {
+            got += inbox.train(index).map_or(0, |train| train.bytes.len());
+            calls += 1;
+        }
+    }
+    Ok(if calls == 1 {
+        Trains::Whole
+    } else {
+        Trains::Split
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's release decides independently what must be possible.
+    #[test]
+    fn a_kernel_since_5_0_has_whole_trains() {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");
+        let major = release.split('.').next().map(str::parse::<u32>);
+        let found = probe().expect("UDP");
+        if major.expect("a release").expect("a number") >= 5 {
+            assert_eq!(found.trains, Trains::Whole);
+        }
+        assert!(found.receive_buffer > 64 << 10, "{found:?}");
+    }
+}
