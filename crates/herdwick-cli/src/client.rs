@@ -5,11 +5,12 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal, Read, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
     process::ExitCode,
 };
 
 use clap::Args;
-use herdwick::{Cause, Client, DialError, Error, Item, Put, Session, Ttl};
+use herdwick::{Cause, Client, DialError, Error, Item, Login, Options, Put, Session, Ttl};
 
 /// Which server.
 #[derive(Args, Debug)]
@@ -17,6 +18,9 @@ pub(crate) struct Server {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
+    /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
+    #[arg(long, value_name = "FILE")]
+    login: Option<PathBuf>,
     /// Say on standard error which way was taken and, if it was not shared memory, why.
     #[arg(short, long)]
     verbose: bool,
@@ -82,6 +86,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Failure {
     #[error(transparent)]
     Client(#[from] Error),
+    #[error("cannot use {path} (--login): {reason}")]
+    Login { path: PathBuf, reason: String },
     #[error("cannot read the value from standard input: {0}")]
     Input(io::Error),
     #[error("cannot write to standard output: {0}")]
@@ -93,8 +99,8 @@ pub(crate) fn run(
     server: &Server,
     command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
 ) -> ExitCode {
-    let outcome = Client::connect(&server.server)
-        .map_err(Failure::from)
+    let outcome = options(server)
+        .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
                 eprintln!("herdwick: {}", way(session));
@@ -113,6 +119,22 @@ pub(crate) fn run(
             ExitCode::from(2)
         }
     }
+}
+
+/// What the client is to know besides the address.
+fn options(server: &Server) -> Result<Options, Failure> {
+    let login = server.login.as_deref().map(|path| {
+        let unusable = |reason| Failure::Login {
+            path: path.to_owned(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        Login::parse(&text).ok_or_else(|| unusable("it is not one line, user:password".into()))
+    });
+    Ok(Options {
+        login: login.transpose()?,
+        ..Options::default()
+    })
 }
 
 pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Failure> {
@@ -207,6 +229,10 @@ fn advice(failure: &Failure) -> &'static str {
             reason: DialError::Name(_),
             ..
         }) => "; name another with --server",
+        Failure::Client(Error::Unreachable {
+            reason: DialError::LoginNeeded | DialError::LoginRefused,
+            ..
+        }) => "; give a file with a line user:password by --login",
         Failure::Client(Error::Disconnected(Cause::Malformed(_))) => {
             "; is that a memcached or a herdwick? Name another with --server"
         }

@@ -81,6 +81,12 @@ pub enum DialError {
     /// The operating system's answer.
     #[error("{0}")]
     Io(io::ErrorKind),
+    /// The server asks for a user and a password, and was given none.
+    #[error("the server asks for a user and a password")]
+    LoginNeeded,
+    /// The server does not know this user by this password.
+    #[error("the server does not know this user by this password")]
+    LoginRefused,
     /// The host name leads nowhere.
     #[error("the name does not resolve: {0}")]
     Name(String),

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::fd::AsFd,
     time::{Duration, Instant},
 };
@@ -9,7 +10,7 @@ use std::{
 use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, LineError, Offer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::stream::Stream;
+use crate::{DialError, Login, stream::Stream};
 
 /// The longest that a peer may take to answer a hello before it counts as one that never will. A
 /// memcached answers `ERROR` at once; a proxy may swallow the line.
@@ -22,6 +23,8 @@ pub(crate) enum Said {
     Offer(Offer),
     /// A Herdwick server of another version, which offers nothing that we understand.
     Version(u8),
+    /// A peer that asks for a password first.
+    Locked,
     /// A memcached that did not understand; the connection is as good as new.
     Memcached,
     /// A peer that hung up, kept silent, or said something of which there may be more: dial again.
@@ -47,8 +50,41 @@ pub(crate) fn exchange(stream: &mut Stream, deadline: Duration) -> Said {
         Ok(offer) => Said::Offer(offer),
         Err(LineError::Version(version)) => Said::Version(version),
         Err(_) if reply == b"ERROR" => Said::Memcached,
+        Err(_) if reply == UNAUTHENTICATED => Said::Locked,
         Err(_) => Said::Spoiled,
     }
+}
+
+/// Shows `login`, if the peer asks for one.
+pub(crate) fn log_in(
+    stream: &mut Stream,
+    login: &Login,
+    deadline: Duration,
+) -> Result<(), DialError> {
+    // A peer that asks for none would keep the password as a value for all to see.
+    let reply = ask(stream, b"version\r\n", deadline)?;
+    if reply != UNAUTHENTICATED {
+        return Ok(());
+    }
+    let token = login.token();
+    let mut line = format!("set login 0 0 {}\r\n", token.len()).into_bytes();
+    line.extend_from_slice(token);
+    line.extend_from_slice(b"\r\n");
+    match &ask(stream, &line, deadline)?[..] {
+        b"STORED" => Ok(()),
+        _ => Err(DialError::LoginRefused),
+    }
+}
+
+/// What memcached says to whoever has shown no password.
+const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
+
+/// Says a line, or two, on a fresh connection; gives the line that is answered.
+fn ask(stream: &mut Stream, line: &[u8], deadline: Duration) -> Result<Vec<u8>, DialError> {
+    if stream.write(line)? != Some(line.len()) {
+        return Err(DialError::Io(ErrorKind::TimedOut));
+    }
+    read_line(stream, deadline).ok_or(DialError::Io(ErrorKind::TimedOut))
 }
 
 /// One line without its end, and nothing behind it.

@@ -1,7 +1,7 @@
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 /// How a client behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How long a call may take, dialling included. Looking a host name up is the one thing that
     /// the operating system will not cut short.
@@ -13,16 +13,44 @@ pub struct Options {
     /// Requests in flight at each worker, on a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
+    /// Shown to a server that asks for a password (memcached's `-Y`), and to no other.
+    pub login: Option<Login>,
+}
+
+/// A user and a password. Neither shows when it is printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login(Arc<[u8]>);
+
+impl Login {
+    /// Reads a line `user:password`, as it stands in the server's file; `None`: it is none.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let (user, password) = line.trim_end().split_once(':')?;
+        (!user.contains(' ')).then(|| Self(format!("{user} {password}").into_bytes().into()))
+    }
+
+    /// `user password`, as memcached's text protocol has it.
+    pub(crate) fn token(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login")
+    }
 }
 
 impl Default for Options {
-    /// One second, 128 MiB, the best way there is, and 32 requests.
+    /// One second, 128 MiB, the best way there is, 32 requests, and no
+    /// password.
     fn default() -> Self {
         Self {
             deadline: Duration::from_secs(1),
             value_bytes_max: 128 << 20,
             fabric: true,
             window: 32,
+            login: None,
         }
     }
 }

@@ -30,7 +30,7 @@ impl Way {
         address: &Address,
         options: &Options,
     ) -> Result<(Self, Option<Fallback>), DialError> {
-        let mut stream = Stream::dial(address, options.deadline)?;
+        let mut stream = open(address, options)?;
         let reason = if options.fabric {
             match hello::exchange(&mut stream, options.deadline) {
                 Said::Offer(offer) => match lease(&offer, options) {
@@ -39,8 +39,9 @@ impl Way {
                 },
                 Said::Version(version) => Fallback::Version(version),
                 Said::Memcached => Fallback::Memcached,
+                Said::Locked => return Err(DialError::LoginNeeded),
                 Said::Spoiled => {
-                    stream = Stream::dial(address, options.deadline)?;
+                    stream = open(address, options)?;
                     Fallback::NoAnswer
                 }
             }
@@ -114,6 +115,15 @@ impl Way {
             Self::Shm(way) => Some(way.direct()),
         }
     }
+}
+
+/// A connection on which the peer takes commands.
+fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
+    let mut stream = Stream::dial(address, options.deadline)?;
+    if let Some(login) = &options.login {
+        hello::log_in(&mut stream, login, options.deadline)?;
+    }
+    Ok(stream)
 }
 
 /// Takes what the offer names.

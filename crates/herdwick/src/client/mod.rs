@@ -139,7 +139,7 @@ impl Client {
                 now,
                 &Options {
                     deadline: left,
-                    ..self.options
+                    ..self.options.clone()
                 },
             )?,
         };

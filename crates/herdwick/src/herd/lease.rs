@@ -29,6 +29,7 @@ use herdwick_herd::{
 use rustix::{
     cmsg_space,
     event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
 };
 
@@ -252,12 +253,14 @@ fn receive_with_fds(
 ) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = recvmsg(
-        socket,
-        &mut [io::IoSliceMut::new(into)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )
+    let message = retry_on_intr(|| {
+        recvmsg(
+            socket,
+            &mut [io::IoSliceMut::new(into)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })
     .map_err(io::Error::from)?;
     let mut fds = Vec::new();
     for part in control.drain() {

@@ -13,6 +13,7 @@ const PATIENT: Options = Options {
     // The scripts speak memcached and count lines: no hello.
     fabric: false,
     window: 1,
+    login: None,
 };
 
 fn patient(address: &str) -> Client {

@@ -2,5 +2,6 @@
 
 mod fallback;
 mod faults;
+mod login;
 mod peers;
 mod servers;

@@ -128,7 +128,7 @@ fn server_wide(client: &mut Client) -> Result<(), Error> {
 /// Ten thousand increments in flight at once, on one session.
 fn pipelined(address: &str, options: &Options) -> Result<(), Error> {
     const COUNT: u64 = 10_000;
-    let mut client = Client::connect_with(address, *options)?;
+    let mut client = Client::connect_with(address, options.clone())?;
     client.set("p", "0")?;
     let mut session = Session::dial(&address.parse()?, options).unwrap();
     let (key, now) = (Key::new(b"p")?, Duration::ZERO);
@@ -150,7 +150,7 @@ fn pipelined(address: &str, options: &Options) -> Result<(), Error> {
 fn converse(address: &str) {
     for fabric in [false, true] {
         let options = by(fabric);
-        let mut client = Client::connect_with(address, options).unwrap();
+        let mut client = Client::connect_with(address, options.clone()).unwrap();
         for part in [stores, versions, numbers, times, many, sizes, server_wide] {
             part(&mut client).unwrap();
         }
