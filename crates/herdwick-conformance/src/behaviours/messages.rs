@@ -96,9 +96,11 @@ pub(crate) fn write_with_immediate_consumes_a_recv(mut stage: Stage) -> Result<(
         assert_eq!((received.imm, received.byte_len), (Some(11), 24));
         let landed = stage.sides[B].party.read(region, 56, 40);
         assert_eq!(landed, [0, 5, 6, 7, 0].map(u64::to_le_bytes).concat());
-        let inbox = stage.sides[B].inbox;
-        let buffers = stage.sides[B].party.read(inbox, 0, 16 * BUFFER);
-        assert_eq!(buffers, [0; 16 * BUFFER], "the buffer is not touched");
+        let buffer = stage.sides[B].buffer(3);
+        let found = stage.sides[B]
+            .party
+            .read(buffer.region, buffer.offset, buffer.len);
+        assert_eq!(found, [0; BUFFER], "the buffer is not touched");
         stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), None));
         assert_eq!(
             stage.success(B).wr_id,

@@ -1,0 +1,21 @@
+//! A libibverbs for tests, loaded as the real one is: a device that is its own other end, without
+//! loss, and that fails when it is told to.
+//!
+//! It believes its caller as libibverbs does, and checks what a device checks: keys, ranges,
+//! rights, states and room. `fake_fail` and `fake_event` script it, for the calling thread alone.
+#![expect(
+    clippy::missing_safety_doc,
+    missing_docs,
+    reason = "the C library's functions, with the C library's rules"
+)]
+
+mod control;
+mod data;
+mod devices;
+mod memory;
+mod script;
+mod world;
+
+pub use control::*;
+pub use devices::*;
+pub use script::{fake_event, fake_fail};

@@ -1,0 +1,52 @@
+//! Memory that others use at the same time: copies by words, the last of them last.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Copies `bytes` to `at`, in rising order.
+///
+/// # Safety
+/// The memory is mapped, and reached by atomics alone.
+pub(crate) unsafe fn store(at: *mut u8, bytes: &[u8]) {
+    let mut done = 0;
+    while done < bytes.len() {
+        // SAFETY: within the run, by the caller's promise.
+        unsafe {
+            let to = at.add(done);
+            if to.addr().is_multiple_of(8) && bytes.len() - done >= 8 {
+                let mut word = [0; 8];
+                word.copy_from_slice(&bytes[done..done + 8]);
+                let order = if done + 8 == bytes.len() {
+                    Ordering::Release
+                } else {
+                    Ordering::Relaxed
+                };
+                AtomicU64::from_ptr(to.cast()).store(u64::from_le_bytes(word), order);
+                done += 8;
+            } else {
+                AtomicU8::from_ptr(to).store(bytes[done], Ordering::Release);
+                done += 1;
+            }
+        }
+    }
+}
+
+/// Copies `len` bytes from `at`.
+///
+/// # Safety
+/// As for [`store`].
+pub(crate) unsafe fn load(at: *mut u8, len: usize) -> Vec<u8> {
+    let byte = |i| {
+        // SAFETY: within the run, by the caller's promise.
+        unsafe { AtomicU8::from_ptr(at.add(i)).load(Ordering::Acquire) }
+    };
+    (0..len).map(byte).collect()
+}
+
+/// The word at `at`, for atomics.
+///
+/// # Safety
+/// As for [`store`], and `at` is aligned.
+pub(crate) unsafe fn word<'a>(at: *mut u8) -> &'a AtomicU64 {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU64::from_ptr(at.cast()) }
+}

@@ -1,0 +1,409 @@
+//! Set-up and tear-down.
+
+use std::{collections::VecDeque, io, sync::Arc};
+
+use herdwick_fabric::{
+    Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, Opcode, PdId, Psn,
+    QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec, Scope, Transport,
+};
+use herdwick_mem::{Mapping, Span};
+
+use crate::{
+    complete::put_aside,
+    endpoint::{Peer, kind, mtu_number},
+    objects::{Address, Cq, Outstanding, Qp, Region},
+    place::Link,
+    port::VerbsPort,
+    raw::{self, Ah, Mr, QpShape},
+    sys,
+};
+
+/// Memory from here on is asked for in huge pages.
+const HUGE: usize = 2 << 20;
+
+/// Local ACK timeout: 4.096 us << 14 = 67 ms.
+const TIMEOUT: u8 = 14;
+/// Sent again so often before a connection is given up: half a second. With rdma_rxe, 7 would be
+/// for ever.
+const RETRIES: u8 = 6;
+/// Asked again so often for a RECV; 7 would be for ever.
+const RNR_RETRIES: u8 = 6;
+/// Code 20: 10.24 ms between them.
+const RNR_TIMER: u8 = 20;
+const HOP_LIMIT: u8 = 64;
+
+pub(crate) const NO_QP: ControlError = ControlError::Unknown("queue pair");
+const NO_PD: ControlError = ControlError::Unknown("protection domain");
+const NO_CQ: ControlError = ControlError::Unknown("completion queue");
+
+pub(crate) fn limit(what: &'static str, limit: usize) -> ControlError {
+    ControlError::Limit { what, limit }
+}
+
+pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> ControlError {
+    move |source| ControlError::System { what, source }
+}
+
+pub(crate) fn destroy_pd(port: &mut VerbsPort, pd: PdId) -> Result<(), ControlError> {
+    port.pd(pd).ok_or(NO_PD)?;
+    let inside = port.qps.iter().filter(|(_, qp)| qp.pd == pd.0);
+    for id in inside.map(|(_, qp)| qp.id).collect::<Vec<_>>() {
+        destroy_qp(port, id)?;
+    }
+    let inside = port.regions.iter().filter(|(_, region)| region.pd == pd.0);
+    for id in inside.map(|(id, _)| id).collect::<Vec<_>>() {
+        port.regions.remove(id);
+    }
+    port.pds.remove(pd.0);
+    Ok(())
+}
+
+pub(crate) fn allocate_region(
+    port: &mut VerbsPort,
+    id: PdId,
+    spec: &RegionSpec,
+) -> Result<RegionId, ControlError> {
+    let pd = Arc::clone(port.pd(id).ok_or(NO_PD)?);
+    if !port.regions.has_room() {
+        return Err(limit("regions", port.regions.capacity()));
+    }
+    if spec.scope != Scope::Pd {
+        return Err(ControlError::Unsupported("rkeys of a single queue pair"));
+    }
+    let memory = memory(spec.len).map_err(system("allocating a region"))?;
+    let mr = Mr::new(&pd, &memory, access(spec.access));
+    let mr = mr.map_err(system(
+        "registering memory with the RDMA device (is the memlock limit high enough? see `ulimit -l`)",
+    ))?;
+    let words = spec.len.next_multiple_of(8);
+    let span = memory
+        .slice(0..words)
+        .map_err(|_| limit("bytes of a region", memory.len()))?;
+    let region = Region { mr, span, pd: id.0 };
+    let id = port.regions.insert(region);
+    id.map(RegionId)
+        .map_err(|_| limit("regions", port.regions.capacity()))
+}
+
+fn memory(len: usize) -> io::Result<Span> {
+    let mapping = Mapping::anonymous(len)?;
+    if len >= HUGE {
+        mapping.advise_huge();
+    }
+    Ok(Span::new(Arc::new(mapping)))
+}
+
+fn access(access: Access) -> i32 {
+    let right = |granted, flag| if granted { flag } else { 0 };
+    // Remote rights to change need the local one.
+    sys::IBV_ACCESS_LOCAL_WRITE
+        | right(access.remote_read, sys::IBV_ACCESS_REMOTE_READ)
+        | right(access.remote_write, sys::IBV_ACCESS_REMOTE_WRITE)
+        | right(access.remote_atomic, sys::IBV_ACCESS_REMOTE_ATOMIC)
+}
+
+pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, ControlError> {
+    let most = port.facts.found.cq_depth_max;
+    if spec.depth > most {
+        return Err(limit("entries of a completion queue", most));
+    }
+    if !port.cqs.has_room() {
+        return Err(limit("completion queues", port.cqs.capacity()));
+    }
+    let depth = i32::try_from(spec.depth.max(1)).unwrap_or(i32::MAX);
+    let raw = raw::Cq::new(&port.channel, depth);
+    let cq = Cq {
+        raw: raw.map_err(system("making a completion queue"))?,
+        depth: spec.depth,
+        claimed: 0,
+        armed: false,
+        stash: VecDeque::with_capacity(spec.depth),
+    };
+    let id = port.cqs.insert(cq);
+    id.map(CqId)
+        .map_err(|_| limit("completion queues", port.cqs.capacity()))
+}
+
+/// What `spec` takes of each completion queue.
+fn claims(qp: (CqId, usize), recv: (CqId, usize)) -> [(CqId, usize); 2] {
+    if qp.0 == recv.0 {
+        [(qp.0, qp.1 + recv.1), (recv.0, 0)]
+    } else {
+        [qp, recv]
+    }
+}
+
+pub(crate) fn create_qp(port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, ControlError> {
+    let capabilities = &port.facts.found.capabilities;
+    let (there, name) = match spec.transport {
+        Transport::Rc => (capabilities.rc, "RC queue pairs"),
+        Transport::Uc => (capabilities.uc, "UC queue pairs"),
+        Transport::Ud => (capabilities.ud, "UD queue pairs"),
+    };
+    if !there {
+        return Err(ControlError::Unsupported(name));
+    }
+    let most = port.facts.found.queue_depth_max;
+    if spec.send_depth.max(spec.recv_depth) > most {
+        return Err(limit("entries of a work queue", most));
+    }
+    if !port.qps.has_room() {
+        return Err(limit("queue pairs", port.qps.capacity()));
+    }
+    let claims = claims(
+        (spec.send_cq, spec.send_depth),
+        (spec.recv_cq, spec.recv_depth),
+    );
+    for (cq, count) in claims {
+        let cq = port.cqs.get(cq.0).ok_or(NO_CQ)?;
+        if cq.claimed + count > cq.depth {
+            return Err(limit("entries of the completion queue", cq.depth));
+        }
+    }
+    let qp = make_qp(port, spec)?;
+    for (cq, count) in claims {
+        port.cqs.get_mut(cq.0).ok_or(NO_CQ)?.claimed += count;
+    }
+    let id = port.qps.insert(qp);
+    id.map(QpId)
+        .map_err(|_| limit("queue pairs", port.qps.capacity()))
+}
+
+fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
+    let pd = port.pd(spec.pd).ok_or(NO_PD)?;
+    let cq = |id: CqId| port.cqs.get(id.0).map(|cq| &cq.raw).ok_or(NO_CQ);
+    let depth = |depth| u32::try_from(depth).unwrap_or(u32::MAX);
+    let shape = QpShape {
+        kind: kind(spec.transport),
+        sends: depth(spec.send_depth),
+        recvs: depth(spec.recv_depth),
+        inline_bytes: depth(port.facts.bounds.inline),
+    };
+    let raw = raw::Qp::new(pd, cq(spec.send_cq)?, cq(spec.recv_cq)?, shape);
+    let random = getrandom::u64().map_err(|error| ControlError::System {
+        what: "drawing a random number",
+        source: io::Error::other(error),
+    })?;
+    #[expect(clippy::cast_possible_truncation, reason = "random bits")]
+    let (psn, qkey) = (random as u32 & 0xff_ffff, (random >> 32) as u32 >> 1);
+    let mut qp = Qp {
+        raw: raw.map_err(system("making a queue pair"))?,
+        id: QpId(port.qps.next_id().unwrap_or(0)),
+        pd: spec.pd.0,
+        transport: spec.transport,
+        send_cq: spec.send_cq,
+        recv_cq: spec.recv_cq,
+        state: QpState::Init,
+        psn: Psn(psn),
+        qkey,
+        sends: Outstanding::new(spec.send_depth, (0, Opcode::Send)),
+        recvs: Outstanding::new(spec.recv_depth, 0),
+    };
+    initialise(&mut qp, port.facts.place.port.number).map_err(system("readying a queue pair"))?;
+    Ok(qp)
+}
+
+/// RESET to INIT, and on to ready where nobody is to be connected with.
+fn initialise(qp: &mut Qp, port: u8) -> io::Result<()> {
+    let mut init = sys::QpAttr {
+        qp_state: sys::IBV_QPS_INIT,
+        port_num: port,
+        ..sys::QpAttr::default()
+    };
+    let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT;
+    if qp.transport != Transport::Ud {
+        // What a region grants is granted; only RC knows READs and atomics.
+        init.qp_access_flags = match qp.transport {
+            Transport::Rc => access(Access::ALL).cast_unsigned(),
+            _ => access(Access::WRITE).cast_unsigned(),
+        };
+        return qp.raw.modify(init, mask | sys::IBV_QP_ACCESS_FLAGS);
+    }
+    init.qkey = qp.qkey;
+    qp.raw.modify(init, mask | sys::IBV_QP_QKEY)?;
+    let ready = |state| sys::QpAttr {
+        qp_state: state,
+        sq_psn: qp.psn.0,
+        ..sys::QpAttr::default()
+    };
+    qp.raw.modify(ready(sys::IBV_QPS_RTR), sys::IBV_QP_STATE)?;
+    let mask = sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN;
+    qp.raw.modify(ready(sys::IBV_QPS_RTS), mask)?;
+    qp.state = QpState::ReadyToSend;
+    Ok(())
+}
+
+pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlError> {
+    let qp = port.qps.get(id.0).ok_or(NO_QP)?;
+    let sends = (qp.send_cq, qp.sends.depth());
+    let claims = claims(sends, (qp.recv_cq, qp.recvs.depth()));
+    let of_it = port
+        .addresses
+        .iter()
+        .filter(|(_, address)| address.qp == id);
+    for address in of_it.map(|(id, _)| id).collect::<Vec<_>>() {
+        port.addresses.remove(address);
+    }
+    drop(port.qps.remove(id.0));
+    for (cq, count) in claims {
+        let VerbsPort {
+            cqs,
+            qps,
+            faults,
+            scratch,
+            ..
+        } = port;
+        let Some(cq) = cqs.get_mut(cq.0) else {
+            continue;
+        };
+        // Some drivers leave its completions behind: they would take the room of others'.
+        let most = cq.depth - cq.stash.len().min(cq.depth);
+        put_aside(cq, qps, faults, scratch, most);
+        cq.stash.retain(|completion| completion.qp != id);
+        cq.claimed -= count;
+    }
+    Ok(())
+}
+
+pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlError> {
+    let qp = port.qps.get(qp.0).ok_or(NO_QP)?;
+    let place = &port.facts.place;
+    let peer = Peer {
+        transport: qp.transport,
+        link: place.port.link,
+        mtu: mtu_number(place.port.mtu),
+        qpn: Qpn(qp.raw.number()),
+        psn: qp.psn,
+        qkey: qp.qkey,
+        lid: place.port.lid,
+        gid: place.gid.address.octets(),
+    };
+    Ok(peer.encode())
+}
+
+/// The peer at `endpoint`, if a queue pair of `transport` may speak to it from here.
+fn peer(port: &VerbsPort, transport: Transport, endpoint: &Endpoint) -> Result<Peer, ConnectError> {
+    let peer = Peer::decode(endpoint)?;
+    if peer.transport != transport {
+        return Err(ConnectError::Endpoint("of another transport"));
+    }
+    if peer.link != port.facts.place.port.link {
+        return Err(ConnectError::Endpoint(
+            "InfiniBand and Ethernet do not meet",
+        ));
+    }
+    Ok(peer)
+}
+
+fn way_to(port: &VerbsPort, peer: &Peer) -> sys::AhAttr {
+    let place = &port.facts.place;
+    sys::AhAttr {
+        grh: sys::GlobalRoute {
+            dgid: sys::Gid { raw: peer.gid },
+            sgid_index: u8::try_from(place.gid.index).unwrap_or(0),
+            hop_limit: HOP_LIMIT,
+            ..sys::GlobalRoute::default()
+        },
+        dlid: peer.lid,
+        is_global: u8::from(place.port.link == Link::Ethernet),
+        port_num: place.port.number,
+        ..sys::AhAttr::default()
+    }
+}
+
+pub(crate) fn connect(
+    port: &mut VerbsPort,
+    id: QpId,
+    endpoint: &Endpoint,
+) -> Result<(), ConnectError> {
+    let qp = port.qps.get(id.0).ok_or(NO_QP)?;
+    if qp.transport == Transport::Ud {
+        return Err(ConnectError::Transport(qp.transport));
+    }
+    if qp.state != QpState::Init {
+        return Err(ConnectError::State(qp.state));
+    }
+    let peer = peer(port, qp.transport, endpoint)?;
+    let (receive, send) = (ready_to_receive(port, qp, &peer), ready_to_send(port, qp));
+    qp.raw
+        .modify(receive.0, receive.1)
+        .map_err(system("reaching the peer"))?;
+    let sent = qp.raw.modify(send.0, send.1);
+    let qp = port.qps.get_mut(id.0).ok_or(NO_QP)?;
+    qp.state = match sent {
+        Ok(()) => QpState::ReadyToSend,
+        Err(_) => QpState::Error,
+    };
+    Ok(sent.map_err(system("connecting a queue pair"))?)
+}
+
+fn ready_to_receive(port: &VerbsPort, qp: &Qp, peer: &Peer) -> (sys::QpAttr, i32) {
+    let attributes = sys::QpAttr {
+        qp_state: sys::IBV_QPS_RTR,
+        path_mtu: peer.mtu.min(mtu_number(port.facts.place.port.mtu)).into(),
+        dest_qp_num: peer.qpn.0,
+        rq_psn: peer.psn.0,
+        ah_attr: way_to(port, peer),
+        max_dest_rd_atomic: port.facts.found.fetches,
+        min_rnr_timer: RNR_TIMER,
+        ..sys::QpAttr::default()
+    };
+    let mask = sys::IBV_QP_STATE
+        | sys::IBV_QP_AV
+        | sys::IBV_QP_PATH_MTU
+        | sys::IBV_QP_DEST_QPN
+        | sys::IBV_QP_RQ_PSN;
+    let reliable = sys::IBV_QP_MAX_DEST_RD_ATOMIC | sys::IBV_QP_MIN_RNR_TIMER;
+    (attributes, with(mask, qp.transport, reliable))
+}
+
+fn ready_to_send(port: &VerbsPort, qp: &Qp) -> (sys::QpAttr, i32) {
+    let attributes = sys::QpAttr {
+        qp_state: sys::IBV_QPS_RTS,
+        sq_psn: qp.psn.0,
+        max_rd_atomic: port.facts.found.fetches,
+        timeout: TIMEOUT,
+        retry_cnt: RETRIES,
+        rnr_retry: RNR_RETRIES,
+        ..sys::QpAttr::default()
+    };
+    let reliable = sys::IBV_QP_MAX_QP_RD_ATOMIC
+        | sys::IBV_QP_TIMEOUT
+        | sys::IBV_QP_RETRY_CNT
+        | sys::IBV_QP_RNR_RETRY;
+    let mask = sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN;
+    (attributes, with(mask, qp.transport, reliable))
+}
+
+fn with(mask: i32, transport: Transport, reliable: i32) -> i32 {
+    match transport {
+        Transport::Rc => mask | reliable,
+        Transport::Uc | Transport::Ud => mask,
+    }
+}
+
+pub(crate) fn create_address(
+    port: &mut VerbsPort,
+    id: QpId,
+    endpoint: &Endpoint,
+) -> Result<AddressHandle, ConnectError> {
+    let qp = port.qps.get(id.0).ok_or(NO_QP)?;
+    if qp.transport != Transport::Ud {
+        return Err(ConnectError::Transport(qp.transport));
+    }
+    if !port.addresses.has_room() {
+        return Err(limit("address handles", port.addresses.capacity()).into());
+    }
+    let peer = peer(port, Transport::Ud, endpoint)?;
+    let pd = port.pd(PdId(qp.pd)).ok_or(NO_PD)?;
+    let ah = Ah::new(pd, way_to(port, &peer)).map_err(system("addressing the peer"))?;
+    let address = Address {
+        ah,
+        qp: id,
+        qpn: peer.qpn.0,
+        qkey: peer.qkey,
+    };
+    let id = port.addresses.insert(address);
+    let full = |_| limit("address handles", port.addresses.capacity());
+    Ok(id.map(AddressHandle).map_err(full)?)
+}

@@ -1,0 +1,313 @@
+use std::{ffi::OsString, io, net::Ipv6Addr, sync::Arc};
+
+use herdwick_fabric::{
+    AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
+    OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey,
+    SLOTS_MAX, Source,
+};
+
+use crate::{
+    INLINE_BYTES_WANTED, Library, LibraryError, control,
+    endpoint::{Peer, mtu_bytes},
+    place::{self, DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts, Wish},
+    port::VerbsPort,
+    probe::{self, Found},
+    raw::{self, Context, Pd},
+    send::Bounds,
+    sys,
+};
+
+/// Addresses of a device that are looked at.
+const GIDS_MAX: usize = 1024;
+/// Most bytes of a message, whatever the device says: what is left of a length in 32 bits.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct VerbsOptions {
+    /// Which libibverbs; `None`: the system's.
+    pub library: Option<OsString>,
+    /// Which device, port and address.
+    pub wish: Wish,
+    /// Inline bytes to ask for.
+    pub inline_bytes: usize,
+}
+
+impl Default for VerbsOptions {
+    fn default() -> Self {
+        Self {
+            library: None,
+            wish: Wish::default(),
+            inline_bytes: INLINE_BYTES_WANTED,
+        }
+    }
+}
+
+/// No device can be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// libibverbs is missing or too old.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// No device, port or address is as wished.
+    #[error(transparent)]
+    Place(#[from] NoPlace),
+    /// The list of devices, or the device, answered with an error.
+    #[error("{what}: {source}; see `ibv_devinfo`, and the rights on /dev/infiniband")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The answer.
+        source: io::Error,
+    },
+}
+
+/// What all ports of a device know.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) place: Place,
+    pub(crate) found: Found,
+    pub(crate) bounds: Bounds,
+}
+
+/// An RNIC: one port of a device, under one of its addresses.
+#[derive(Debug)]
+pub struct VerbsDevice {
+    library: Arc<Library>,
+    facts: Arc<Facts>,
+}
+
+impl VerbsDevice {
+    /// Loads libibverbs, chooses, and tries what the device can do.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn open(options: &VerbsOptions) -> Result<Self, VerbsError> {
+        let library = Arc::new(match &options.library {
+            None => Library::load()?,
+            Some(name) => Library::load_from(name)?,
+        });
+        let place = place::choose(&survey(&library)?, &options.wish)?;
+        let system = |source| VerbsError::System {
+            what: format!("trying {}", place.device),
+            source,
+        };
+        let context = Context::open(&library, &place.device).map_err(system)?;
+        let found = probe::probe(&context, &place, options.inline_bytes).map_err(system)?;
+        let bounds = Bounds {
+            inline: found.capabilities.inline_bytes_max,
+            datagram: found.capabilities.datagram_bytes_max,
+            message: found.capabilities.message_bytes_max,
+        };
+        let facts = Arc::new(Facts {
+            place,
+            found,
+            bounds,
+        });
+        Ok(Self { library, facts })
+    }
+
+    /// The device, port and address that were chosen, to be told to whoever runs this.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.facts.place
+    }
+}
+
+/// Every device there is, as it was found.
+///
+/// # Errors
+/// [`VerbsError::System`]: the list cannot be had.
+pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceFacts>, VerbsError> {
+    let devices = raw::devices(library).map_err(|source| VerbsError::System {
+        what: "listing RDMA devices".to_owned(),
+        source,
+    })?;
+    let facts = devices.into_iter().map(|(name, transport)| {
+        let looked = look(library, &name);
+        let refusal = looked.as_ref().err().map(ToString::to_string);
+        DeviceFacts {
+            name,
+            iwarp: transport == sys::IBV_TRANSPORT_IWARP,
+            ports: looked.unwrap_or_default(),
+            refusal,
+        }
+    });
+    Ok(facts.collect())
+}
+
+fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortFacts>> {
+    let context = Context::open(library, name)?;
+    let gids = context.gids(GIDS_MAX)?;
+    let count = context.query_device()?.phys_port_cnt;
+    let port = |number| {
+        let found = context.query_port(number)?;
+        let own = gids.iter().filter(|gid| gid.port_num == u32::from(number));
+        Ok(PortFacts {
+            number,
+            active: found.state == sys::IBV_PORT_ACTIVE,
+            link: match i32::from(found.link_layer) {
+                sys::IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
+                _ => Link::InfiniBand,
+            },
+            mtu: mtu_bytes(found.active_mtu),
+            lid: found.lid,
+            message_bytes_max: MESSAGE_BYTES_MAX.min(found.max_msg_sz as usize),
+            gids: own.filter_map(gid).collect(),
+        })
+    };
+    (1..=count).map(port).collect()
+}
+
+fn gid(entry: &sys::GidEntry) -> Option<Gid> {
+    Some(Gid {
+        index: entry.gid_index,
+        address: Ipv6Addr::from(entry.gid),
+        kind: match i32::try_from(entry.gid_type).ok()? {
+            sys::IBV_GID_TYPE_IB => GidKind::InfiniBand,
+            sys::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
+            sys::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
+            _ => return None,
+        },
+    })
+}
+
+impl Device for VerbsDevice {
+    type Port = VerbsPort;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.facts.found.capabilities
+    }
+
+    fn open_port(&self, limits: &PortLimits) -> Result<VerbsPort, OpenError> {
+        let all = [
+            ("protection domains", limits.pds),
+            ("queue pairs", limits.qps),
+            ("completion queues", limits.cqs),
+            ("regions", limits.regions),
+            ("address handles", limits.addresses),
+        ];
+        if let Some((what, asked)) = all.into_iter().find(|(_, asked)| *asked > SLOTS_MAX) {
+            let allowed = SLOTS_MAX;
+            return Err(OpenError::Limit {
+                what,
+                asked,
+                allowed,
+            });
+        }
+        let what = "opening the RDMA device";
+        Context::open(&self.library, &self.facts.place.device)
+            .and_then(|context| VerbsPort::new(context, Arc::clone(&self.facts), limits))
+            .map_err(|source| OpenError::System { what, source })
+    }
+
+    fn create_pd(&self, port: &mut VerbsPort) -> Result<PdId, ControlError> {
+        if !port.pds.has_room() {
+            return Err(control::limit("protection domains", port.pds.capacity()));
+        }
+        let made = Pd::new(&port.context).map_err(control::system("making a protection domain"))?;
+        let id = port.pds.insert(made);
+        id.map(PdId)
+            .map_err(|_| control::limit("protection domains", port.pds.capacity()))
+    }
+
+    fn destroy_pd(&self, port: &mut VerbsPort, pd: PdId) -> Result<(), ControlError> {
+        control::destroy_pd(port, pd)
+    }
+
+    fn allocate_region(
+        &self,
+        port: &mut VerbsPort,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
+        control::allocate_region(port, pd, spec)
+    }
+
+    fn free_region(&self, port: &mut VerbsPort, region: RegionId) -> Result<(), ControlError> {
+        let freed = port.regions.remove(region.0);
+        freed.map(drop).ok_or(ControlError::Unknown("region"))
+    }
+
+    fn remote(&self, port: &VerbsPort, region: RegionId) -> Result<Remote, ControlError> {
+        let region = port.regions.get(region.0);
+        let region = region.ok_or(ControlError::Unknown("region"))?;
+        Ok(Remote {
+            rkey: Rkey(region.mr.keys().1),
+            addr: 0,
+        })
+    }
+
+    fn create_cq(&self, port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, ControlError> {
+        control::create_cq(port, spec)
+    }
+
+    fn destroy_cq(&self, port: &mut VerbsPort, cq: CqId) -> Result<(), ControlError> {
+        let uses = |cq: CqId| {
+            port.qps
+                .iter()
+                .any(|(_, qp)| qp.send_cq == cq || qp.recv_cq == cq)
+        };
+        if port.cqs.get(cq.0).is_some() && uses(cq) {
+            return Err(ControlError::InUse("completion queue"));
+        }
+        let gone = port.cqs.remove(cq.0);
+        gone.map(drop)
+            .ok_or(ControlError::Unknown("completion queue"))
+    }
+
+    fn create_qp(&self, port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, ControlError> {
+        control::create_qp(port, spec)
+    }
+
+    fn destroy_qp(&self, port: &mut VerbsPort, qp: QpId) -> Result<(), ControlError> {
+        control::destroy_qp(port, qp)
+    }
+
+    fn endpoint(&self, port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlError> {
+        control::endpoint(port, qp)
+    }
+
+    fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError> {
+        let peer = Peer::decode(peer)?;
+        Ok(Source { qpn: peer.qpn })
+    }
+
+    fn connect(&self, port: &mut VerbsPort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
+        control::connect(port, qp, peer)
+    }
+
+    fn create_address(
+        &self,
+        port: &mut VerbsPort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<AddressHandle, ConnectError> {
+        control::create_address(port, qp, peer)
+    }
+
+    fn destroy_address(
+        &self,
+        port: &mut VerbsPort,
+        address: AddressHandle,
+    ) -> Result<(), ControlError> {
+        let gone = port.addresses.remove(address.0);
+        gone.map(drop)
+            .ok_or(ControlError::Unknown("address handle"))
+    }
+
+    fn fail_qp(&self, port: &mut VerbsPort, qp: QpId) -> Result<(), ControlError> {
+        let qp = port.qps.get_mut(qp.0).ok_or(control::NO_QP)?;
+        let error = sys::QpAttr {
+            qp_state: sys::IBV_QPS_ERR,
+            ..sys::QpAttr::default()
+        };
+        let failed = qp.raw.modify(error, sys::IBV_QP_STATE);
+        qp.state = QpState::Error;
+        failed.map_err(control::system("failing a queue pair"))
+    }
+
+    fn qp_state(&self, port: &VerbsPort, qp: QpId) -> Result<QpState, ControlError> {
+        Ok(port.qps.get(qp.0).ok_or(control::NO_QP)?.state)
+    }
+}

@@ -1,0 +1,143 @@
+//! What the other side is told of a queue pair (docs/rdma.md draws it).
+
+use herdwick_fabric::{ConnectError, Endpoint, Psn, Qpn, Transport};
+use herdwick_mem::crc32c;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32},
+};
+
+use crate::{place::Link, sys};
+
+/// "HWV" and the version of the layout.
+const MAGIC: [u8; 4] = *b"HWV\x00";
+
+/// The blob: 44 bytes, little-endian.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Blob {
+    magic: [u8; 4],
+    transport: u8,
+    link: u8,
+    /// As the verbs count it: 1 is 256 bytes, 5 is 4096.
+    mtu: u8,
+    reserved: u8,
+    qpn: U32,
+    psn: U32,
+    qkey: U32,
+    lid: U16,
+    reserved2: U16,
+    gid: [u8; 16],
+    /// CRC-32C of everything before it: damage is told apart before it is acted upon.
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<Blob>() == 44);
+const CRC_AT: usize = std::mem::offset_of!(Blob, crc);
+
+/// A queue pair as its peer sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) transport: Transport,
+    pub(crate) link: Link,
+    pub(crate) mtu: u8,
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: Psn,
+    pub(crate) qkey: u32,
+    pub(crate) lid: u16,
+    pub(crate) gid: [u8; 16],
+}
+
+impl Peer {
+    pub(crate) fn encode(&self) -> Endpoint {
+        let mut blob = Blob {
+            magic: MAGIC,
+            transport: u8::try_from(kind(self.transport)).unwrap_or(0),
+            link: match self.link {
+                Link::InfiniBand => 1,
+                Link::Ethernet => 2,
+            },
+            mtu: self.mtu,
+            reserved: 0,
+            qpn: self.qpn.0.into(),
+            psn: self.psn.0.into(),
+            qkey: self.qkey.into(),
+            lid: self.lid.into(),
+            reserved2: 0.into(),
+            gid: self.gid,
+            crc: 0.into(),
+        };
+        blob.crc = crc32c(0, &blob.as_bytes()[..CRC_AT]).into();
+        Endpoint::new(blob.as_bytes()).expect("44 bytes fit")
+    }
+
+    pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, ConnectError> {
+        let no = |what| ConnectError::Endpoint(what);
+        let blob = Blob::read_from_bytes(endpoint.as_bytes()).map_err(|_| no("its length"))?;
+        if blob.magic != MAGIC {
+            return Err(no("not one of a verbs device"));
+        }
+        if blob.crc.get() != crc32c(0, &blob.as_bytes()[..CRC_AT]) {
+            return Err(no("it is damaged"));
+        }
+        let link = match blob.link {
+            1 => Link::InfiniBand,
+            2 => Link::Ethernet,
+            _ => return Err(no("its link")),
+        };
+        let transport = transport(blob.transport.into()).ok_or_else(|| no("its transport"))?;
+        let numbers = blob.qpn.get().max(blob.psn.get()) < 1 << 24;
+        if !numbers || !(1..=5).contains(&blob.mtu) || blob.qkey.get() >> 31 != 0 {
+            return Err(no("its numbers"));
+        }
+        Ok(Self {
+            transport,
+            link,
+            mtu: blob.mtu,
+            qpn: Qpn(blob.qpn.get()),
+            psn: Psn(blob.psn.get()),
+            qkey: blob.qkey.get(),
+            lid: blob.lid.get(),
+            gid: blob.gid,
+        })
+    }
+}
+
+/// The verbs' number for a transport.
+pub(crate) fn kind(transport: Transport) -> i32 {
+    match transport {
+        Transport::Rc => sys::IBV_QPT_RC,
+        Transport::Uc => sys::IBV_QPT_UC,
+        Transport::Ud => sys::IBV_QPT_UD,
+    }
+}
+
+fn transport(number: i32) -> Option<Transport> {
+    let all = [Transport::Rc, Transport::Uc, Transport::Ud];
+    all.into_iter().find(|transport| kind(*transport) == number)
+}
+
+/// Bytes of payload in a packet, by the verbs' number for it.
+pub(crate) fn mtu_bytes(number: i32) -> usize {
+    128 << number.clamp(1, 5)
+}
+
+/// The verbs' number for so many bytes.
+pub(crate) fn mtu_number(bytes: usize) -> u8 {
+    let fits = |number: &i32| mtu_bytes(*number) <= bytes;
+    let number = (1..=5).rev().find(fits).unwrap_or(1);
+    u8::try_from(number).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_have_numbers() {
+        for (number, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
+            assert_eq!(mtu_bytes(number), bytes);
+            assert_eq!(i32::from(mtu_number(bytes)), number);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a device tells unasked, and what becomes of a port then.
+
+use herdwick_fabric::QpState;
+
+use crate::{
+    port::{Health, VerbsPort},
+    raw::Event,
+};
+
+/// What went wrong, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A work request failed, flushed ones aside.
+    Completion,
+    /// A completion queue failed: it overran, or its memory is gone.
+    Cq,
+    /// A queue pair failed without a completion that says so.
+    Qp,
+    /// The driver refused what was correct.
+    Post,
+    /// The port went down.
+    PortDown,
+    /// The device is lost.
+    Device,
+}
+
+/// How often each occurred at one port; names fit a statistics line.
+#[derive(Debug)]
+pub(crate) struct Faults([(&'static str, u64); 6]);
+
+impl Faults {
+    pub(crate) const fn new() -> Self {
+        Self([
+            ("verbs_completion_errors", 0),
+            ("verbs_cq_failures", 0),
+            ("verbs_qp_failures", 0),
+            ("verbs_post_refusals", 0),
+            ("verbs_port_down", 0),
+            ("verbs_device_lost", 0),
+        ])
+    }
+
+    #[cold]
+    pub(crate) fn count(&mut self, fault: Fault) {
+        self.0[fault as usize].1 += 1;
+    }
+
+    pub(crate) fn all(&self) -> &[(&'static str, u64)] {
+        &self.0
+    }
+}
+
+/// Takes what the device has to tell.
+pub(crate) fn take(port: &mut VerbsPort) -> bool {
+    let mut any = false;
+    while let Some(event) = port.context.next_event() {
+        any = true;
+        apply(port, event);
+    }
+    any
+}
+
+#[cold]
+fn apply(port: &mut VerbsPort, event: Event) {
+    match event {
+        Event::Cq(address) => {
+            let found = port.cqs.iter().find(|(_, cq)| cq.raw.address() == address);
+            if let Some(id) = found.map(|(id, _)| id) {
+                fail_queue(port, id);
+            }
+        }
+        Event::Qp(address) => {
+            port.faults.count(Fault::Qp);
+            let mut qps = port.qps.iter_mut();
+            if let Some((_, qp)) = qps.find(|(_, qp)| qp.raw.address() == address) {
+                qp.state = QpState::Error;
+            }
+        }
+        Event::DeviceFatal => {
+            port.faults.count(Fault::Device);
+            port.health = Health::DeviceLost;
+            port.qps
+                .iter_mut()
+                .for_each(|(_, qp)| qp.state = QpState::Error);
+        }
+        Event::PortDown(number) if number == port.facts.place.port.number.into() => {
+            port.faults.count(Fault::PortDown);
+            if port.health == Health::Well {
+                port.health = Health::PortDown;
+            }
+        }
+        Event::PortUp(number) if number == port.facts.place.port.number.into() => {
+            if port.health == Health::PortDown {
+                port.health = Health::Well;
+            }
+        }
+        Event::PortDown(_) | Event::PortUp(_) | Event::Other => {}
+    }
+}
+
+/// Nothing completes there any more, so nothing that would is posted.
+#[cold]
+pub(crate) fn fail_queue(port: &mut VerbsPort, cq: u32) {
+    let mut fresh = false;
+    for (_, qp) in port.qps.iter_mut() {
+        if (qp.send_cq.0 == cq || qp.recv_cq.0 == cq) && qp.state != QpState::Error {
+            qp.state = QpState::Error;
+            fresh = true;
+        }
+    }
+    if fresh {
+        port.faults.count(Fault::Cq);
+    }
+}

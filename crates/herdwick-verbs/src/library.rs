@@ -1,0 +1,182 @@
+//! libibverbs, found when the program runs: a host without it runs the same binary.
+#![expect(
+    unsafe_code,
+    reason = "calls the dynamic loader, and types what it finds"
+)]
+
+use std::{
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
+    io,
+    os::unix::ffi::OsStrExt,
+};
+
+use crate::sys;
+
+/// What the dynamic loader is asked for, in this order.
+pub const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
+
+/// libibverbs cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    /// The dynamic loader does not find it.
+    #[error(
+        "{name} cannot be loaded ({reason}); install rdma-core: `apt-get install libibverbs1 ibverbs-providers`, or `dnf install libibverbs`"
+    )]
+    Missing {
+        /// What was asked for.
+        name: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// It is there, and too old.
+    #[error("{name} has no `{symbol}`; rdma-core 33 or later is needed")]
+    TooOld {
+        /// Which library.
+        name: String,
+        /// What it lacks.
+        symbol: &'static str,
+    },
+}
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The functions of libibverbs that this crate calls; those on the data path are in the
+        /// tables of [`sys::ContextOps`].
+        #[derive(Debug)]
+        pub(crate) struct Functions {
+            $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            /// Since rdma-core 36.
+            pub(crate) ibv_query_qp_data_in_order:
+                Option<unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int>,
+        }
+
+        impl Functions {
+            fn find(handle: &Handle, name: &str) -> Result<Self, LibraryError> {
+                let too_old = |symbol| LibraryError::TooOld { name: name.to_owned(), symbol };
+                Ok(Self {
+                    $($name: {
+                        let symbol = stringify!($name);
+                        let found = handle.symbol(symbol).ok_or_else(|| too_old(symbol))?;
+                        // SAFETY: the symbol of that name has this type in the header, which a
+                        // function pointer's size and ABI agree with.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
+                    },)*
+                    ibv_query_qp_data_in_order: handle.symbol("ibv_query_qp_data_in_order").map(|found| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int>(found) }
+                    }),
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    fn ibv_get_device_list(*mut c_int) -> *mut *mut sys::Device;
+    fn ibv_free_device_list(*mut *mut sys::Device);
+    fn ibv_open_device(*mut sys::Device) -> *mut sys::Context;
+    fn ibv_close_device(*mut sys::Context) -> c_int;
+    fn ibv_query_device(*mut sys::Context, *mut sys::DeviceAttr) -> c_int;
+    fn ibv_query_port(*mut sys::Context, u8, *mut sys::PortAttr) -> c_int;
+    fn _ibv_query_gid_table(*mut sys::Context, *mut sys::GidEntry, usize, u32, usize) -> isize;
+    fn ibv_alloc_pd(*mut sys::Context) -> *mut sys::Pd;
+    fn ibv_dealloc_pd(*mut sys::Pd) -> c_int;
+    fn ibv_reg_mr_iova(*mut sys::Pd, *mut c_void, usize, u64, c_int) -> *mut sys::Mr;
+    fn ibv_dereg_mr(*mut sys::Mr) -> c_int;
+    fn ibv_create_comp_channel(*mut sys::Context) -> *mut sys::CompChannel;
+    fn ibv_destroy_comp_channel(*mut sys::CompChannel) -> c_int;
+    fn ibv_create_cq(*mut sys::Context, c_int, *mut c_void, *mut sys::CompChannel, c_int) -> *mut sys::Cq;
+    fn ibv_destroy_cq(*mut sys::Cq) -> c_int;
+    fn ibv_get_cq_event(*mut sys::CompChannel, *mut *mut sys::Cq, *mut *mut c_void) -> c_int;
+    fn ibv_ack_cq_events(*mut sys::Cq, u32);
+    fn ibv_create_qp(*mut sys::Pd, *mut sys::QpInitAttr) -> *mut sys::Qp;
+    fn ibv_modify_qp(*mut sys::Qp, *mut sys::QpAttr, c_int) -> c_int;
+    fn ibv_destroy_qp(*mut sys::Qp) -> c_int;
+    fn ibv_create_ah(*mut sys::Pd, *mut sys::AhAttr) -> *mut sys::Ah;
+    fn ibv_destroy_ah(*mut sys::Ah) -> c_int;
+    fn ibv_get_async_event(*mut sys::Context, *mut sys::AsyncEvent) -> c_int;
+    fn ibv_ack_async_event(*mut sys::AsyncEvent);
+}
+
+/// libibverbs, loaded. It stays loaded: providers start threads and keep pointers of their own.
+#[derive(Debug)]
+pub struct Library {
+    pub(crate) functions: Functions,
+}
+
+impl Library {
+    /// Loads libibverbs by its usual names.
+    ///
+    /// # Errors
+    /// [`LibraryError`].
+    pub fn load() -> Result<Self, LibraryError> {
+        let [first, second] = LIBRARY_NAMES;
+        let missing = |error: &LibraryError| matches!(error, LibraryError::Missing { .. });
+        match Self::load_from(first.as_ref()) {
+            Err(error) if missing(&error) => Self::load_from(second.as_ref()).or(Err(error)),
+            loaded => loaded,
+        }
+    }
+
+    /// Loads the library called `name`, a path or what the dynamic loader searches for.
+    ///
+    /// # Errors
+    /// [`LibraryError`].
+    pub fn load_from(name: &OsStr) -> Result<Self, LibraryError> {
+        let told = name.to_string_lossy().into_owned();
+        let handle = Handle::open(name).map_err(|reason| LibraryError::Missing {
+            name: told.clone(),
+            reason,
+        })?;
+        let functions = Functions::find(&handle, &told)?;
+        Ok(Self { functions })
+    }
+}
+
+/// What `dlopen` gives; never closed.
+struct Handle(*mut c_void);
+
+impl Handle {
+    fn open(name: &OsStr) -> Result<Self, String> {
+        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_owned())?;
+        // SAFETY: a C string; running the library's initialisers is what was asked for.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(reason());
+        }
+        Ok(Self(handle))
+    }
+
+    fn symbol(&self, name: &str) -> Option<*mut c_void> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string.
+        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    }
+}
+
+/// Why the last `dlopen` of this thread failed.
+fn reason() -> String {
+    // SAFETY: dlerror gives null or a C string that lives until this thread's next dl call.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".to_owned();
+    }
+    text_at(text)
+}
+
+fn text_at(text: *const c_char) -> String {
+    // SAFETY: the callers pass C strings that are alive.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// What a verb that returns 0 or an error said; some return the error, older ones -1 and errno.
+pub(crate) fn answer(code: c_int) -> io::Result<()> {
+    match code {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        code => Err(io::Error::from_raw_os_error(code.abs())),
+    }
+}

@@ -1,0 +1,348 @@
+//! Which device, which of its ports, and which of the port's addresses.
+
+use std::{fmt, net::Ipv6Addr, str::FromStr};
+
+/// A device as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// As `ibv_devices` lists it.
+    pub name: String,
+    /// Whether it is iWARP, which this provider does not speak.
+    pub iwarp: bool,
+    /// Its ports; empty when it could not be opened.
+    pub ports: Vec<PortFacts>,
+    /// Why it could not be opened.
+    pub refusal: Option<String>,
+}
+
+/// A port as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFacts {
+    /// From 1 on.
+    pub number: u8,
+    /// Whether it carries traffic.
+    pub active: bool,
+    /// What it is plugged into.
+    pub link: Link,
+    /// The path MTU, in bytes of payload.
+    pub mtu: usize,
+    /// InfiniBand's local address.
+    pub lid: u16,
+    /// Most bytes of a message.
+    pub message_bytes_max: usize,
+    /// Its addresses.
+    pub gids: Vec<Gid>,
+}
+
+/// What a port is plugged into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// InfiniBand: lossless by itself.
+    InfiniBand,
+    /// Ethernet: RoCE.
+    Ethernet,
+}
+
+/// An address of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u32,
+    /// The address; an IPv4 one is mapped.
+    pub address: Ipv6Addr,
+    /// What it is an address of.
+    pub kind: GidKind,
+}
+
+/// What a GID is an address of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE of the first version: one Ethernet segment.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+}
+
+impl Gid {
+    /// How much it is to be preferred: RoCEv2 before v1, IPv4 before IPv6 before link-local.
+    fn rank(&self) -> u32 {
+        let kind = match self.kind {
+            GidKind::RoceV2 => 8,
+            GidKind::InfiniBand => 4,
+            GidKind::RoceV1 => 0,
+        };
+        let address = if self.address.to_ipv4_mapped().is_some() {
+            2
+        } else {
+            u32::from(!self.address.is_unicast_link_local())
+        };
+        kind + address
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            GidKind::InfiniBand => "InfiniBand",
+            GidKind::RoceV1 => "RoCEv1",
+            GidKind::RoceV2 => "RoCEv2",
+        };
+        match self.address.to_ipv4_mapped() {
+            Some(address) => write!(f, "GID {} ({kind}, {address})", self.index),
+            None => write!(f, "GID {} ({kind}, {})", self.index, self.address),
+        }
+    }
+}
+
+/// What was asked for: `auto`, or `DEVICE[:PORT[:GID]]`. What is left out is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The device's name.
+    pub device: Option<String>,
+    /// The number of its port.
+    pub port: Option<u8>,
+    /// The place of the address in the port's table.
+    pub gid: Option<u32>,
+}
+
+/// A wish that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not DEVICE[:PORT[:GID]], such as mlx5_0 or mlx5_0:1:3; `ibv_devices` lists devices"
+)]
+pub struct WishError(String);
+
+impl FromStr for Wish {
+    type Err = WishError;
+
+    fn from_str(text: &str) -> Result<Self, WishError> {
+        if text == "auto" {
+            return Ok(Self::default());
+        }
+        let bad = || WishError(text.to_owned());
+        let mut parts = text.split(':');
+        let device = parts.next().filter(|name| !name.is_empty());
+        let port = parts.next().map(|port| port.parse().map_err(|_| bad()));
+        let gid = parts.next().map(|gid| gid.parse().map_err(|_| bad()));
+        if device.is_none() || parts.next().is_some() {
+            return Err(bad());
+        }
+        Ok(Self {
+            device: device.map(str::to_owned),
+            port: port.transpose()?,
+            gid: gid.transpose()?,
+        })
+    }
+}
+
+/// Where a device's queue pairs live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The device's name.
+    pub device: String,
+    /// The port.
+    pub port: PortFacts,
+    /// The address that peers are told.
+    pub gid: Gid,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, port, gid } = self;
+        write!(f, "{device} port {}, {gid}, MTU {}", port.number, port.mtu)
+    }
+}
+
+/// Nothing there is what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlace {
+    /// There are no devices.
+    #[error(
+        "no RDMA device; on any Ethernet interface the kernel's own can be added: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`"
+    )]
+    NoDevice,
+    /// None of that name.
+    #[error("no RDMA device is called {0}; there are: {1}")]
+    NoSuchDevice(String, String),
+    /// It is there and cannot be used.
+    #[error("{device}: {why}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// The operating system's words.
+        why: String,
+    },
+    /// A transport that needs another way to connect.
+    #[error("{0} speaks iWARP, which has neither UC nor UD; use plain TCP or `--roce` with it")]
+    Iwarp(String),
+    /// Nothing is plugged in.
+    #[error("no port of {0} is active; see `rdma link`, then `ip link set <interface> up`")]
+    PortDown(String),
+    /// The port has no address.
+    #[error(
+        "port {1} of {0} has no such GID; give its interface an address: `ip address add 10.0.0.1/24 dev <interface>`"
+    )]
+    NoGid(String, u8),
+}
+
+/// The best place there is that is as wished.
+pub(crate) fn choose(devices: &[DeviceFacts], wish: &Wish) -> Result<Place, NoPlace> {
+    let wanted = |facts: &&DeviceFacts| wish.device.as_ref().is_none_or(|name| *name == facts.name);
+    let candidates: Vec<_> = devices.iter().filter(wanted).collect();
+    let mut best: Option<Place> = None;
+    let mut first_failure = None;
+    for facts in &candidates {
+        match on_device(facts, wish) {
+            Ok(place) => {
+                let rank = |place: &Place| place.gid.rank();
+                if best.as_ref().is_none_or(|best| rank(best) < rank(&place)) {
+                    best = Some(place);
+                }
+            }
+            Err(failure) => _ = first_failure.get_or_insert(failure),
+        }
+    }
+    best.ok_or_else(|| first_failure.unwrap_or_else(|| nothing(devices, wish)))
+}
+
+fn nothing(devices: &[DeviceFacts], wish: &Wish) -> NoPlace {
+    match &wish.device {
+        Some(name) if !devices.is_empty() => {
+            let names: Vec<_> = devices.iter().map(|facts| facts.name.as_str()).collect();
+            NoPlace::NoSuchDevice(name.clone(), names.join(", "))
+        }
+        _ => NoPlace::NoDevice,
+    }
+}
+
+fn on_device(facts: &DeviceFacts, wish: &Wish) -> Result<Place, NoPlace> {
+    let device = || facts.name.clone();
+    if facts.iwarp {
+        return Err(NoPlace::Iwarp(device()));
+    }
+    if let Some(why) = facts.refusal.clone() {
+        let device = device();
+        return Err(NoPlace::Refused { device, why });
+    }
+    let wanted = |port: &&PortFacts| wish.port.is_none_or(|number| number == port.number);
+    let active = facts.ports.iter().filter(wanted).filter(|port| port.active);
+    let port = active.max_by_key(|port| best_gid(port, wish).map(|gid| gid.rank()));
+    let port = port.ok_or_else(|| NoPlace::PortDown(device()))?;
+    let gid = best_gid(port, wish).ok_or_else(|| NoPlace::NoGid(device(), port.number))?;
+    Ok(Place {
+        device: device(),
+        port: port.clone(),
+        gid: *gid,
+    })
+}
+
+fn best_gid<'a>(port: &'a PortFacts, wish: &Wish) -> Option<&'a Gid> {
+    let wanted = |gid: &&Gid| wish.gid.is_none_or(|index| index == gid.index);
+    // The first of the best.
+    let found = port.gids.iter().rev().filter(wanted);
+    found.max_by_key(|gid| gid.rank())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(index: u32, address: &str, kind: GidKind) -> Gid {
+        let address = address.parse().unwrap();
+        Gid {
+            index,
+            address,
+            kind,
+        }
+    }
+
+    fn device(name: &str, active: bool, gids: &[Gid]) -> DeviceFacts {
+        let port = PortFacts {
+            number: 1,
+            active,
+            link: Link::Ethernet,
+            mtu: 1024,
+            lid: 0,
+            message_bytes_max: 1 << 20,
+            gids: gids.to_vec(),
+        };
+        DeviceFacts {
+            name: name.to_owned(),
+            iwarp: false,
+            ports: vec![port],
+            refusal: None,
+        }
+    }
+
+    fn table() -> [Gid; 5] {
+        [
+            gid(0, "fe80::1", GidKind::RoceV1),
+            gid(1, "fe80::1", GidKind::RoceV2),
+            gid(2, "::ffff:10.0.0.7", GidKind::RoceV1),
+            gid(3, "::ffff:10.0.0.7", GidKind::RoceV2),
+            gid(4, "fd00::7", GidKind::RoceV2),
+        ]
+    }
+
+    #[test]
+    fn an_active_port_and_its_most_routable_address_are_chosen() {
+        let devices = [
+            device("down", false, &table()),
+            device("local", true, &table()[..2]),
+            device("good", true, &table()),
+        ];
+        let place = choose(&devices, &Wish::default()).unwrap();
+        assert_eq!(
+            place.to_string(),
+            "good port 1, GID 3 (RoCEv2, 10.0.0.7), MTU 1024"
+        );
+        let place = choose(&devices, &"good:1:4".parse().unwrap()).unwrap();
+        assert_eq!(place.gid.index, 4);
+        let place = choose(&devices, &"local".parse().unwrap()).unwrap();
+        assert_eq!(place.gid.index, 1, "version 2 before 1");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let none = choose(&[], &Wish::default());
+        assert_eq!(none, Err(NoPlace::NoDevice));
+        let devices = [device("a", false, &table()), device("b", true, &[])];
+        let wish = |text: &str| text.parse::<Wish>().unwrap();
+        let named = choose(&devices, &wish("c"));
+        assert_eq!(named, Err(NoPlace::NoSuchDevice("c".into(), "a, b".into())));
+        assert_eq!(
+            choose(&devices, &wish("a")),
+            Err(NoPlace::PortDown("a".into()))
+        );
+        assert_eq!(
+            choose(&devices, &wish("b")),
+            Err(NoPlace::NoGid("b".into(), 1))
+        );
+        assert_eq!(
+            choose(&devices, &wish("b:2")),
+            Err(NoPlace::PortDown("b".into()))
+        );
+        let iwarp = DeviceFacts {
+            iwarp: true,
+            ..device("siw0", true, &table())
+        };
+        assert_eq!(
+            choose(&[iwarp], &wish("auto")),
+            Err(NoPlace::Iwarp("siw0".into()))
+        );
+    }
+
+    #[test]
+    fn a_wish_is_a_device_a_port_and_an_index() {
+        let wish: Wish = "mlx5_0:2:3".parse().unwrap();
+        assert_eq!(
+            (wish.device.as_deref(), wish.port, wish.gid),
+            (Some("mlx5_0"), Some(2), Some(3))
+        );
+        for bad in ["", ":1", "a:x", "a:1:y", "a:1:2:3", "a:256"] {
+            assert!(bad.parse::<Wish>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use herdwick_fabric::{
+    Armed, Completion, CqId, Opcode, PdId, Port, PortLimits, PostError, Progress, QpId, QpState,
+    RecvWr, RegionId, SendWr, Slab, Status,
+};
+use herdwick_mem::Span;
+use rustix::event::epoll;
+
+use crate::{
+    complete::{self, Look, Scratch, TAKE},
+    device::Facts,
+    events::{self, Fault, Faults},
+    objects::{Address, Cq, Qp, Region},
+    raw::{Channel, Context, Pd},
+    send::{self, Chain, Post},
+    sys,
+};
+
+/// Calls of [`Port::progress`] between two looks for what the device tells unasked: each look is a
+/// system call.
+const LOOK_EVERY: u32 = 4096;
+
+/// What has become of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// All is well.
+    Well,
+    /// The link is down; it may come back.
+    PortDown,
+    /// The device is gone, and every queue pair with it.
+    DeviceLost,
+}
+
+/// One thread's end of an RNIC: a device context of its own.
+pub struct VerbsPort {
+    // From here on, what goes first refers to what goes later.
+    pub(crate) addresses: Slab<Address>,
+    pub(crate) qps: Slab<Qp>,
+    pub(crate) regions: Slab<Region>,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) pds: Slab<Arc<Pd>>,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) faults: Faults,
+    pub(crate) health: Health,
+    pub(crate) scratch: Scratch,
+    sends: Chain<sys::SendWr>,
+    recvs: Chain<sys::RecvWr>,
+    bell: Bell,
+    until_look: u32,
+}
+
+impl VerbsPort {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        facts: Arc<Facts>,
+        limits: &PortLimits,
+    ) -> io::Result<Self> {
+        let channel = Channel::new(&context)?;
+        Ok(Self {
+            addresses: Slab::new(limits.addresses),
+            qps: Slab::new(limits.qps),
+            regions: Slab::new(limits.regions),
+            cqs: Slab::new(limits.cqs),
+            pds: Slab::new(limits.pds),
+            bell: Bell::new(&channel, &context)?,
+            channel,
+            context,
+            facts,
+            faults: Faults::new(),
+            health: Health::Well,
+            scratch: Box::new([sys::Wc::default(); TAKE]),
+            sends: Chain::new(send::blank_send),
+            recvs: Chain::new(send::blank_recv),
+            until_look: LOOK_EVERY,
+        })
+    }
+
+    /// Whether the device and its link are there, as far as the device has told.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    /// The domain of the verbs' that `pd` names.
+    pub(crate) fn pd(&self, pd: PdId) -> Option<&Arc<Pd>> {
+        self.pds.get(pd.0)
+    }
+
+    /// The driver took `taken` of a batch and refused the rest: the queue pair is of no use any
+    /// more, and what was refused ends as flushed.
+    #[cold]
+    fn refused(&mut self, id: QpId, rest: impl Iterator<Item = (u64, Opcode)>, cq: CqId) {
+        self.faults.count(Fault::Post);
+        if let Some(qp) = self.qps.get_mut(id.0) {
+            qp.state = QpState::Error;
+            let error = sys::QpAttr {
+                qp_state: sys::IBV_QPS_ERR,
+                ..sys::QpAttr::default()
+            };
+            // A device that is lost refuses this, too.
+            let _ = qp.raw.modify(error, sys::IBV_QP_STATE);
+        }
+        if let Some(cq) = self.cqs.get_mut(cq.0) {
+            cq.stash.extend(rest.map(|(wr_id, opcode)| Completion {
+                wr_id,
+                opcode,
+                qp: id,
+                status: Status::Flushed,
+                ..Completion::BLANK
+            }));
+        }
+    }
+
+    fn settle(&mut self) {
+        self.channel.drain();
+        events::take(self);
+    }
+}
+
+impl Port for VerbsPort {
+    #[inline]
+    fn post_send(&mut self, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
+        let post = Post {
+            regions: &self.regions,
+            addresses: &self.addresses,
+            bounds: self.facts.bounds,
+        };
+        let taken = send::post(qp, &mut self.sends, &post, batch)?;
+        if taken < batch.len() {
+            let (cq, rest) = (qp.send_cq, batch[taken..].iter());
+            self.refused(id, rest.map(|wr| (wr.wr_id, Opcode::Send)), cq);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_recv(&mut self, id: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
+        let taken = send::post_recv(qp, &mut self.recvs, &self.regions, batch)?;
+        if taken < batch.len() {
+            let (cq, rest) = (qp.recv_cq, batch[taken..].iter());
+            self.refused(id, rest.map(|wr| (wr.wr_id, Opcode::Recv)), cq);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, id: CqId, out: &mut [Completion]) -> usize {
+        let Some(cq) = self.cqs.get_mut(id.0) else {
+            return 0;
+        };
+        match complete::poll(cq, &mut self.qps, &mut self.faults, &mut self.scratch, out) {
+            Look::Found(count) => count,
+            Look::Failed => {
+                events::fail_queue(self, id.0);
+                0
+            }
+        }
+    }
+
+    #[inline]
+    fn progress(&mut self, _now: Duration) -> Progress {
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = LOOK_EVERY;
+            events::take(self);
+        }
+        Progress::default()
+    }
+
+    fn arm(&mut self, id: CqId) -> Armed {
+        self.settle();
+        let Some(cq) = self.cqs.get_mut(id.0) else {
+            return Armed::Never;
+        };
+        if cq.raw.announce_next().is_err() {
+            return Armed::Never;
+        }
+        let (qps, faults) = (&mut self.qps, &mut self.faults);
+        // What came before the asking is not announced.
+        if complete::put_aside(cq, qps, faults, &mut self.scratch, 1) {
+            return Armed::Pending;
+        }
+        cq.armed = true;
+        if self.bell.hear(true).is_err() {
+            return Armed::Never;
+        }
+        Armed::Yes
+    }
+
+    fn disarm(&mut self, id: CqId) {
+        if let Some(cq) = self.cqs.get_mut(id.0) {
+            cq.armed = false;
+        }
+        if !self.cqs.iter().any(|(_, cq)| cq.armed) {
+            // An announcement that was asked for cannot be called off; it is not listened to.
+            let _ = self.bell.hear(false);
+        }
+        self.settle();
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.epoll.as_fd())
+    }
+
+    fn region(&self, region: RegionId) -> Option<&Span> {
+        self.regions.get(region.0).map(|region| &region.span)
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.faults.all().to_vec()
+    }
+}
+
+impl fmt::Debug for VerbsPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsPort")
+            .field("place", &self.facts.place)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a port sleeps on: its completion channel while it is armed, and always what the device
+/// tells unasked.
+struct Bell {
+    epoll: OwnedFd,
+    channel: Arc<Channel>,
+    hears: bool,
+}
+
+impl Bell {
+    fn new(channel: &Arc<Channel>, context: &Context) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64;
+        epoll::add(&epoll, context.async_fd(), data(0), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, channel.as_fd(), data(1), epoll::EventFlags::empty())?;
+        Ok(Self {
+            epoll,
+            channel: Arc::clone(channel),
+            hears: false,
+        })
+    }
+
+    /// Whether an announcement wakes from now on.
+    fn hear(&mut self, hears: bool) -> io::Result<()> {
+        if self.hears != hears {
+            let flags = if hears {
+                epoll::EventFlags::IN
+            } else {
+                epoll::EventFlags::empty()
+            };
+            let data = epoll::EventData::new_u64(1);
+            epoll::modify(&self.epoll, self.channel.as_fd(), data, flags)?;
+            self.hears = hears;
+        }
+        Ok(())
+    }
+}

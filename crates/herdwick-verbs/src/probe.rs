@@ -1,0 +1,124 @@
+//! What a device can do, by trying.
+
+use std::{io, sync::Arc};
+
+use herdwick_fabric::{Atomics, Capabilities, Transport};
+
+use crate::{
+    DATAGRAM_HEADER_BYTES, POSTLIST_MAX,
+    endpoint::kind,
+    place::{Link, Place},
+    raw::{Channel, Context, Cq, Pd, Qp, QpShape},
+    sys,
+};
+
+/// Entries of the queues that are made to see whether they can be.
+const TRIAL_DEPTH: u32 = 16;
+/// Inline sizes tried, from above; the paper's two among them.
+const INLINE_STEPS: [u32; 9] = [1024, 512, 256, 192, 144, 128, 96, 64, 0];
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) capabilities: Capabilities,
+    /// Entries of a work queue, and of a completion queue, at most.
+    pub(crate) queue_depth_max: usize,
+    pub(crate) cq_depth_max: usize,
+    /// READs and atomics of a queue pair under way at once.
+    pub(crate) fetches: u8,
+}
+
+pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io::Result<Found> {
+    let attributes = context.query_device()?;
+    let trial = Trial::new(context)?;
+    let has = |transport| trial.qp(transport, 0).is_some();
+    let [rc, uc, ud] = [Transport::Rc, Transport::Uc, Transport::Ud].map(has);
+    let fetches = attributes
+        .max_qp_rd_atom
+        .min(attributes.max_qp_init_rd_atom);
+    let fetches = u8::try_from(fetches.clamp(0, 16)).unwrap_or(0);
+    let size = |number: i32| usize::try_from(number).unwrap_or(0);
+    let capabilities = Capabilities {
+        name: "verbs",
+        rc,
+        uc,
+        ud,
+        read: rc && fetches > 0,
+        atomics: match attributes.atomic_cap {
+            sys::IBV_ATOMIC_GLOB if rc && fetches > 0 => Atomics::Coherent,
+            sys::IBV_ATOMIC_HCA if rc && fetches > 0 => Atomics::Device,
+            _ => Atomics::None,
+        },
+        ordered_write: trial.writes_in_order([(rc, Transport::Rc), (uc, Transport::Uc)]),
+        wakes_on_write: false,
+        lossless: place.port.link == Link::InfiniBand,
+        acknowledged_sends: true,
+        inline_bytes_max: trial.inline_bytes(
+            [
+                (rc, Transport::Rc),
+                (uc, Transport::Uc),
+                (ud, Transport::Ud),
+            ],
+            inline,
+        ),
+        inline_receive_bytes: 0,
+        datagram_header_bytes: DATAGRAM_HEADER_BYTES,
+        datagram_bytes_max: place.port.mtu,
+        message_bytes_max: place.port.message_bytes_max,
+        postlist_max: POSTLIST_MAX.min(size(attributes.max_qp_wr)),
+        scoped_regions: false,
+        counted_drops: false,
+        virtual_addresses: false,
+    };
+    Ok(Found {
+        capabilities,
+        queue_depth_max: size(attributes.max_qp_wr),
+        cq_depth_max: size(attributes.max_cqe),
+        fetches,
+    })
+}
+
+/// Somewhere to make queue pairs that carry nothing.
+struct Trial {
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+}
+
+impl Trial {
+    fn new(context: &Arc<Context>) -> io::Result<Self> {
+        let channel = Channel::new(context)?;
+        Ok(Self {
+            pd: Pd::new(context)?,
+            cq: Cq::new(&channel, 2 * TRIAL_DEPTH.cast_signed())?,
+        })
+    }
+
+    fn qp(&self, transport: Transport, inline_bytes: u32) -> Option<Qp> {
+        let shape = QpShape {
+            kind: kind(transport),
+            sends: TRIAL_DEPTH,
+            recvs: TRIAL_DEPTH,
+            inline_bytes,
+        };
+        Qp::new(&self.pd, &self.cq, &self.cq, shape).ok()
+    }
+
+    /// The most that every transport there is takes, up to `wanted`.
+    fn inline_bytes(&self, all: [(bool, Transport); 3], wanted: usize) -> usize {
+        let takes = |bytes: &u32| {
+            let mut there = all.iter().filter(|(there, _)| *there);
+            there.all(|(_, transport)| self.qp(*transport, *bytes).is_some())
+        };
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let steps = INLINE_STEPS.into_iter().filter(|step| *step < wanted);
+        let found = [wanted].into_iter().chain(steps).find(takes);
+        found.map_or(0, |bytes| bytes as usize)
+    }
+
+    /// Whether every transport that carries WRITE promises rising order.
+    fn writes_in_order(&self, all: [(bool, Transport); 2]) -> bool {
+        let mut there = all.iter().filter(|(there, _)| *there).peekable();
+        let promises = |transport| self.qp(transport, 0).is_some_and(|qp| qp.writes_in_order());
+        there.peek().is_some() && there.all(|(_, transport)| promises(*transport))
+    }
+}

@@ -1,0 +1,154 @@
+//! Queue pairs, and the addresses that they send to.
+
+use std::{
+    ffi::c_int,
+    io,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use super::{Cq, Pd, made};
+use crate::{library::answer, sys};
+
+/// What a queue pair is to hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpShape {
+    pub(crate) kind: c_int,
+    pub(crate) sends: u32,
+    pub(crate) recvs: u32,
+    pub(crate) inline_bytes: u32,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    raw: NonNull<sys::Qp>,
+    pd: Arc<Pd>,
+    _cqs: [Arc<Cq>; 2],
+}
+
+impl Qp {
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        send: &Arc<Cq>,
+        recv: &Arc<Cq>,
+        shape: QpShape,
+    ) -> io::Result<Self> {
+        let mut init = sys::QpInitAttr {
+            qp_context: ptr::null_mut(),
+            send_cq: send.raw.as_ptr(),
+            recv_cq: recv.raw.as_ptr(),
+            srq: ptr::null_mut(),
+            cap: sys::QpCap {
+                max_send_wr: shape.sends.max(1),
+                max_recv_wr: shape.recvs.max(1),
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: shape.inline_bytes,
+            },
+            qp_type: shape.kind,
+            sq_sig_all: 0,
+        };
+        let create = pd.context.functions().ibv_create_qp;
+        // SAFETY: a domain and queues that are alive, and stay so: this value holds them.
+        let raw = made(unsafe { create(pd.raw.as_ptr(), &raw mut init) })?;
+        Ok(Self {
+            raw,
+            pd: Arc::clone(pd),
+            _cqs: [Arc::clone(send), Arc::clone(recv)],
+        })
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.raw.as_ptr().addr()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: libibverbs wrote it when it made the object.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+
+    pub(crate) fn modify(&self, mut attributes: sys::QpAttr, mask: c_int) -> io::Result<()> {
+        let modify = self.pd.context.functions().ibv_modify_qp;
+        // SAFETY: the attributes are values.
+        answer(unsafe { modify(self.raw.as_ptr(), &raw mut attributes, mask) })
+    }
+
+    /// Whether the device promises that a WRITE's bytes become visible in rising order.
+    pub(crate) fn writes_in_order(&self) -> bool {
+        let asked = self.pd.context.functions().ibv_query_qp_data_in_order;
+        let ask = |ask: unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int| {
+            // SAFETY: a queue pair that is alive.
+            unsafe { ask(self.raw.as_ptr(), sys::IBV_WR_RDMA_WRITE, 0) == 1 }
+        };
+        asked.is_some_and(ask)
+    }
+
+    /// Posts a chain of work requests; the first that was not taken, if one was not.
+    ///
+    /// # Safety
+    /// `first` leads a chain whose inline payloads are readable now, and whose others lie in
+    /// memory that is registered, by the key that goes with them, until they complete.
+    #[inline]
+    pub(crate) unsafe fn post_send(&self, first: *mut sys::SendWr) -> Result<(), *mut sys::SendWr> {
+        let raw = self.raw.as_ptr();
+        let mut bad = ptr::null_mut();
+        // SAFETY: the caller's promise, and the tables of a context are set before it is given out.
+        match unsafe { ((*(*raw).context).ops.post_send)(raw, first, &raw mut bad) } {
+            0 => Ok(()),
+            _ => Err(bad),
+        }
+    }
+
+    /// As [`Qp::post_send`], for RECVs.
+    ///
+    /// # Safety
+    /// `first` leads a chain whose buffers lie in memory that is registered, by the key that goes
+    /// with them, until they complete.
+    #[inline]
+    pub(crate) unsafe fn post_recv(&self, first: *mut sys::RecvWr) -> Result<(), *mut sys::RecvWr> {
+        let raw = self.raw.as_ptr();
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `post_send`.
+        match unsafe { ((*(*raw).context).ops.post_recv)(raw, first, &raw mut bad) } {
+            0 => Ok(()),
+            _ => Err(bad),
+        }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let functions = self.pd.context.functions();
+        // SAFETY: made by ibv_create_qp, destroyed once, before its domain and queues.
+        unsafe { (functions.ibv_destroy_qp)(self.raw.as_ptr()) };
+    }
+}
+
+/// An address handle.
+pub(crate) struct Ah {
+    raw: NonNull<sys::Ah>,
+    pd: Arc<Pd>,
+}
+
+impl Ah {
+    pub(crate) fn new(pd: &Arc<Pd>, mut to: sys::AhAttr) -> io::Result<Self> {
+        let create = pd.context.functions().ibv_create_ah;
+        // SAFETY: a domain that is alive, and stays so: this value holds it.
+        let raw = made(unsafe { create(pd.raw.as_ptr(), &raw mut to) })?;
+        let pd = Arc::clone(pd);
+        Ok(Self { raw, pd })
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut sys::Ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        let functions = self.pd.context.functions();
+        // SAFETY: made by ibv_create_ah, destroyed once.
+        unsafe { (functions.ibv_destroy_ah)(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,91 @@
+//! Every behaviour of the suite, on the loopback device and on the system's.
+
+use std::ffi::OsString;
+
+use herdwick_conformance::{BEHAVIOURS, Fixture, LocalParty, Party, conformance, run};
+use herdwick_fabric::{Capabilities, Device, PortLimits};
+use herdwick_verbs::{VerbsDevice, VerbsOptions};
+
+use crate::fake;
+
+/// Two ports of one device.
+struct Ports {
+    library: Option<OsString>,
+    patience: usize,
+    rounds: u64,
+}
+
+impl Fixture for Ports {
+    fn pair(&self) -> [Box<dyn Party>; 2] {
+        [(); 2].map(|()| {
+            let options = VerbsOptions {
+                library: self.library.clone(),
+                ..VerbsOptions::default()
+            };
+            let device = VerbsDevice::open(&options).expect("a device");
+            let mut port = device.open_port(&PortLimits::default()).expect("a port");
+            let pd = device.create_pd(&mut port).expect("a domain");
+            // Within one host nothing is lost.
+            let claims = Capabilities {
+                lossless: true,
+                ..device.capabilities().clone()
+            };
+            Box::new(LocalParty::new(device, port, pd).claiming(claims)) as Box<dyn Party>
+        })
+    }
+
+    fn patience(&self) -> usize {
+        self.patience
+    }
+
+    fn rounds(&self) -> u64 {
+        self.rounds
+    }
+}
+
+mod loopback {
+    use super::*;
+    conformance!(Ports {
+        library: Some(fake::path()),
+        patience: 2_000_000,
+        rounds: 2000,
+    });
+}
+
+/// Where rdma_rxe of Linux 6.1 is not as the suite, and InfiniBand, would have it.
+const RXE_DIFFERS: &[(&str, &str)] = &[
+    (
+        "misaligned_atomics_are_refused",
+        "the requester's work is flushed without a word of why",
+    ),
+    (
+        "a_short_buffer_takes_nothing",
+        "the receiver calls it an inconsistency of its own (IBV_WC_LOC_QP_OP_ERR)",
+    ),
+];
+
+/// `tests/verbs/run.sh` does this on the kernel's rdma_rxe.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_systems_device_shows_every_behaviour() {
+    let fixture = Ports {
+        library: None,
+        patience: 2_000_000,
+        rounds: 300,
+    };
+    let device = VerbsDevice::open(&VerbsOptions::default()).expect("a device");
+    println!("{}\n{:?}", device.place(), device.capabilities());
+    let rxe = device.place().device.starts_with("rxe");
+    let mut failed = Vec::new();
+    for (name, _) in BEHAVIOURS {
+        let shown = std::panic::catch_unwind(|| run(name, &fixture)).is_ok();
+        let differs = RXE_DIFFERS.iter().find(|(known, _)| rxe && known == name);
+        println!("{name}: {}", if shown { "shown" } else { "not shown" });
+        match differs {
+            Some((_, reason)) => println!("  rdma_rxe differs: {reason}"),
+            None if shown => {}
+            None => failed.push(name),
+        }
+    }
+    assert!(failed.is_empty(), "not shown: {failed:?}");
+}

@@ -1,0 +1,7 @@
+//! The provider against a libibverbs of the tests' own, and against the system's where there is a
+//! device.
+
+mod conformance;
+mod fake;
+mod faults;
+mod layout;
