@@ -10,7 +10,7 @@ cargo +nightly --version >/dev/null 2>&1 || { echo "skipped: no nightly toolchai
 cargo fuzz --version >/dev/null 2>&1 || cargo install -q cargo-fuzz ||
     { echo "skipped: no cargo-fuzz"; exit 0; }
 
-for target in classic meta binary; do
+for target in classic meta binary roce; do
     found=target/fuzz/$target
     mkdir -p "$found"
     cargo +nightly fuzz run --fuzz-dir fuzz --target-dir target/fuzz/build "$target" \
