@@ -96,6 +96,44 @@ impl Mapping {
         })
     }
 
+    /// `len` bytes of a regular file from `offset` on, a multiple of 4096: what is stored there is
+    /// in the file, whatever becomes of this process.
+    ///
+    /// The file must have its blocks (`fallocate`), stay as long as it is, and be nobody else's: a
+    /// lock on it says so to others of this program, its mode to everybody else.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is too short; else what `mmap` says.
+    pub fn file(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let fd = fd.as_fd();
+        let size = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        if len == 0 || offset.checked_add(len as u64).is_none_or(|end| end > size) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the file is too short",
+            ));
+        }
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let raw = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )
+        }?;
+        let base = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            base,
+            len,
+            access: Access::ReadWrite,
+            reserved: (base, len),
+        })
+    }
+
     /// Asks for transparent huge pages. Advice only: whether they came stands in
     /// `/proc/self/smaps` (`AnonHugePages`), not in any return value.
     pub fn advise_huge(&self) {

@@ -4,12 +4,13 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use crate::{Deadline, Second};
+use crate::{Deadline, KEY_BYTES_MAX, Second};
 
 /// The first 32 bytes of an item in the log; key and value follow, then padding to 8 bytes.
 ///
-/// The checksum covers `version..` to the end of the value, seeded with the key's length, so that
-/// it changes with everything that is not bookkeeping of reads.
+/// The checksum covers `version..` to the end of the value, seeded with what of the rest matters,
+/// so that it changes with everything that is not bookkeeping of reads. That of an item that no
+/// read may find any more is inverted: no one flipped bit brings it back.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -108,5 +109,39 @@ pub(crate) fn seal(item: &mut [u8]) {
 
 #[inline]
 pub(crate) fn checksum(item: &[u8]) -> u32 {
-    crc32c(u32::from(item[0]), &item[CRC_FROM..])
+    let (header, _) = Header::ref_from_prefix(item).expect("an item has a header");
+    let kind = u32::from(header.key_len) | u32::from(header.bits & bit::STALE) << 8;
+    let seed = kind | u32::from(header.generation.get()) << 16;
+    crc32c(
+        seed ^ header.deadline.get().rotate_left(12),
+        &item[CRC_FROM..],
+    )
+}
+
+/// What the bytes where an item should begin are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A whole item, of so many bytes.
+    Item(usize),
+    /// One that no read may find any more.
+    Dead(usize),
+    /// Neither: how long it was cannot be told.
+    Damaged,
+}
+
+/// Looks at the item that `bytes` begin with, believing nothing that they say.
+pub(crate) fn examine(bytes: &[u8]) -> Found {
+    let Ok((header, _)) = Header::ref_from_prefix(bytes) else {
+        return Found::Damaged;
+    };
+    let len = header.footprint();
+    if !(1..=KEY_BYTES_MAX).contains(&usize::from(header.key_len)) || len > bytes.len() {
+        return Found::Damaged;
+    }
+    let sum = checksum(&bytes[..HEADER + header.payload()]);
+    match header.crc.get() {
+        crc if crc == sum => Found::Item(len),
+        crc if crc == !sum => Found::Dead(len),
+        _ => Found::Damaged,
+    }
 }

@@ -22,8 +22,12 @@
 //! New items go in at one end, the oldest go out at the other, and the walk that lets them go takes
 //! each out of the index. So no entry ever points at what has been overwritten, the counters are
 //! exact, and entries may be plain offsets: MICA's virtual ones, its sweep against their return,
-//! and a division for each lookup are not needed. Each item describes itself, checksum included,
-//! so the walk is also all that rebuilding an index would take.
+//! and a division for each lookup are not needed.
+//!
+//! Each item describes itself: length, version, checksum, and whether it has been deleted or
+//! replaced. With a few words that say where the log begins and ends, a walk is all that
+//! rebuilding the index takes. So a log that lives in a file ([`Store::in_file`]) outlives the
+//! process, however that ends.
 //!
 //! - An update of unchanged size happens in place.
 //! - What is read or written in the oldest quarter is copied to the young end. This is an LRU of
@@ -40,6 +44,7 @@
 //! memcached's meta commands. memcached text is one front end of them, the HERD line another.
 #![forbid(unsafe_code)]
 
+mod book;
 mod clock;
 mod counters;
 mod evict;
@@ -50,9 +55,11 @@ mod log;
 mod number;
 mod obituary;
 mod ops;
+mod recover;
 mod request;
 mod room;
 mod scan;
+mod shape;
 mod store;
 
 pub use clock::{Clock, Deadline, Second};
@@ -60,6 +67,7 @@ pub use counters::Counters;
 pub use hash::{HashKey, KeyHash};
 pub use item::footprint;
 pub use obituary::Evicted;
+pub use recover::{LAYOUT, Recovered};
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
 pub use store::{Store, StoreConfig, StoreError};
 

@@ -3,7 +3,11 @@ use std::io;
 use herdwick_mem::{Arena, prefetch_read};
 use zerocopy::FromBytes;
 
-use crate::item::{ALIGN, HEADER, Header, seal};
+use crate::{
+    Deadline,
+    book::{Book, Mark},
+    item::{ALIGN, Found, HEADER, Header, examine, seal, shape},
+};
 
 /// Where an item begins: bytes from the log's first, a multiple of 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,24 +36,38 @@ pub(crate) struct Run {
 
 /// A circular run of items. New ones go in at the tail; the oldest come out at the head.
 ///
-/// An item never straddles the physical end: what is left there is skipped, by a zero key length
-/// where there is room to write one. The length is a multiple of 8, so there always is, or
-/// nothing is left.
+/// An item never straddles the physical end: what is left there is skipped, by 8 zero bytes. The
+/// length is a multiple of 8, so there is room for them, or nothing is left.
+///
+/// The book says at every instant where head and tail are: the head is noted before anything
+/// behind it is overwritten, the tail after the item before it is whole.
 pub(crate) struct Log {
     bytes: Arena<u8>,
+    pub(crate) book: Book,
     head: Cursor,
     tail: Cursor,
 }
 
+/// What is skipped at the physical end begins with these.
+const SKIP: [u8; ALIGN] = [0; ALIGN];
+/// Dead items put in the place of damage are not much longer: a length has 32 bits.
+const FILLER_MAX: usize = 1 << 30;
+
 impl Log {
     /// A log of `len` bytes, a multiple of 8.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        debug_assert!(len.is_multiple_of(ALIGN));
-        Ok(Self {
-            bytes: Arena::zeroed(len)?,
+        Ok(Self::over(Arena::zeroed(len)?, Book::new(len)?))
+    }
+
+    /// An empty log.
+    pub(crate) fn over(bytes: Arena<u8>, book: Book) -> Self {
+        debug_assert!(bytes.len().is_multiple_of(ALIGN));
+        Self {
+            bytes,
+            book,
             head: Cursor::default(),
             tail: Cursor::default(),
-        })
+        }
     }
 
     /// Bytes of the log.
@@ -59,7 +77,7 @@ impl Log {
 
     /// Forgets every item.
     pub(crate) fn clear(&mut self) {
-        self.head = self.tail;
+        self.release(self.tail);
     }
 
     /// Bytes between tail and head.
@@ -67,10 +85,12 @@ impl Log {
         self.len() - (self.tail.passed - self.head.passed) as usize
     }
 
-    /// Bytes that must be free for an item of `len` bytes: with what it skips at the end.
+    /// Bytes that must be free for an item of `len` bytes: with what it skips at the end, and a few
+    /// that keep head and tail apart when the log is full.
     pub(crate) fn needs(&self, len: usize) -> usize {
         let left = self.len() - self.tail.at;
-        if len <= left { len } else { left + len }
+        let skipped = if len <= left { 0 } else { left };
+        skipped + len + ALIGN
     }
 
     /// Takes `len` bytes at the tail, to be written by the caller at once.
@@ -78,15 +98,22 @@ impl Log {
         debug_assert!(self.needs(len) <= self.free());
         let left = self.len() - self.tail.at;
         if len > left {
-            if left > 0 {
-                self.bytes[self.tail.at] = 0;
-            }
-            self.tail.at = 0;
-            self.tail.passed += left as u64;
+            self.tail = self.skip(self.tail);
         }
         let at = self.tail.at;
+        self.book.note(at, len);
         self.tail = self.past(self.tail, len);
         Offset(at)
+    }
+
+    /// Marks that nothing follows up to the physical end; gives the point behind that.
+    fn skip(&mut self, cursor: Cursor) -> Cursor {
+        let left = self.len() - cursor.at;
+        if left > 0 {
+            self.bytes[cursor.at..cursor.at + ALIGN].copy_from_slice(&SKIP);
+            self.book.forget(cursor.at, left);
+        }
+        self.past(cursor, left)
     }
 
     /// `part.0 / part.1` of the log, in bytes.
@@ -109,6 +136,13 @@ impl Log {
     pub(crate) fn release(&mut self, cursor: Cursor) {
         debug_assert!(self.head.passed <= cursor.passed && cursor.passed <= self.tail.passed);
         self.head = cursor;
+        self.book.put(Mark::Head, (cursor.at / ALIGN) as u64);
+    }
+
+    /// What was reserved is written.
+    #[inline]
+    pub(crate) fn commit(&mut self) {
+        self.book.put(Mark::Tail, (self.tail.at / ALIGN) as u64);
     }
 
     /// The first item at or behind `cursor`, and the point behind it. This walk is what eviction
@@ -190,6 +224,7 @@ impl Log {
         payload[..key.len()].copy_from_slice(key);
         payload[key.len()..].copy_from_slice(value);
         seal(item);
+        self.commit();
     }
 
     /// As [`Self::write`], over an item of the same key.
@@ -220,6 +255,7 @@ impl Log {
         put_header(&mut self.bytes[at.0..], header);
         self.bytes[at.0 + HEADER..value].copy_from_slice(key);
         self.seal(at);
+        self.commit();
     }
 
     /// Where an item's value lies.
@@ -234,12 +270,117 @@ impl Log {
     /// Copies an item of `len` bytes; the two places may overlap.
     pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
         self.bytes.copy_within(from.0..from.0 + len, to.0);
+        self.commit();
+    }
+
+    /// As [`Self::copy`], of an item that is dead and is not to be.
+    pub(crate) fn copy_alive(&mut self, from: Offset, len: usize, to: Offset) {
+        self.bytes.copy_within(from.0..from.0 + len, to.0);
+        self.bury(to);
+        self.commit();
+    }
+
+    /// Marks that no read may find the item any more; done twice, it may.
+    #[inline]
+    pub(crate) fn bury(&mut self, at: Offset) {
+        let header = self.header_mut(at);
+        header.crc.set(!header.crc.get());
+    }
+
+    /// Gives an item another deadline.
+    #[inline(never)]
+    pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
+        self.header_mut(at).deadline.set(deadline.0);
+        self.seal(at);
     }
 
     /// Makes the checksum that of the item as it stands.
     pub(crate) fn seal(&mut self, at: Offset) {
         let payload = self.header(at).payload();
         seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
+    }
+
+    /// Takes up a log where its book says that it was left; `None` if the book is damaged.
+    pub(crate) fn reopen(&mut self) -> Option<()> {
+        let at = |mark| {
+            let at = usize::try_from(self.book.get(mark)?)
+                .ok()?
+                .checked_mul(ALIGN)?;
+            (at < self.len()).then_some(at)
+        };
+        let (head, tail) = (at(Mark::Head)?, at(Mark::Tail)?);
+        let cursor = |at, passed: usize| Cursor {
+            at,
+            passed: passed as u64,
+        };
+        let lap = if tail < head { self.len() } else { 0 };
+        (self.head, self.tail) = (cursor(head, head), cursor(tail, lap + tail));
+        Some(())
+    }
+
+    /// As [`Self::next`], on a log that may be damaged: what is damaged becomes a dead item, its
+    /// bytes are counted, and the walk goes on behind it.
+    pub(crate) fn mend(
+        &mut self,
+        mut cursor: Cursor,
+        damaged: &mut u64,
+    ) -> Option<(Offset, Cursor, Found)> {
+        let last_lap = self.tail.passed / self.len() as u64;
+        while cursor.passed < self.tail.passed {
+            let on_last_lap = cursor.passed / self.len() as u64 == last_lap;
+            let end = if on_last_lap {
+                self.tail.at
+            } else {
+                self.len()
+            };
+            let rest = &self.bytes[cursor.at..end];
+            if !on_last_lap && rest.starts_with(&SKIP) {
+                cursor = self.past(cursor, rest.len());
+                continue;
+            }
+            let found = examine(rest);
+            if let Found::Item(len) | Found::Dead(len) = found {
+                return Some((Offset(cursor.at), self.past(cursor, len), found));
+            }
+            let next = self.book.next_beginning(cursor.at, end);
+            let next = next.filter(|next| next - cursor.at > HEADER && next.is_multiple_of(ALIGN));
+            *damaged += (next.unwrap_or(end) - cursor.at) as u64;
+            match next {
+                Some(next) => self.fill(cursor.at, next - cursor.at),
+                None if on_last_lap => {
+                    self.tail = cursor;
+                    self.commit();
+                }
+                None => cursor = self.skip(cursor),
+            }
+        }
+        None
+    }
+
+    /// Makes dead items of `len` bytes.
+    fn fill(&mut self, mut at: usize, mut len: usize) {
+        while len > 0 {
+            let piece = if len > 2 * FILLER_MAX {
+                FILLER_MAX
+            } else {
+                len
+            };
+            let filler = Header {
+                key_len: 1,
+                bits: 0,
+                generation: 0.into(),
+                crc: 0.into(),
+                deadline: 0.into(),
+                last_access: 0.into(),
+                version: 0.into(),
+                shape: shape(piece - HEADER - 1, 0),
+            };
+            put_header(&mut self.bytes[at..at + piece], filler);
+            self.seal(Offset(at));
+            self.bury(Offset(at));
+            at += piece;
+            len -= piece;
+        }
     }
 
     /// The `len` bytes from `at`.

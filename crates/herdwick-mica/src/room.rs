@@ -87,12 +87,14 @@ impl Store {
     fn renew(&mut self, hash: KeyHash, hit: Hit) -> Offset {
         self.counters.refreshed += 1;
         let len = self.log.header(hit.at).footprint();
-        self.replace(hash, hit, len, |log, at| log.copy(hit.at, len, at))
+        self.replace(hash, hit, len, |log, at| log.copy_alive(hit.at, len, at))
     }
 
-    /// Takes an item out of the index and the books; its room in the log comes back later.
+    /// Takes an item out of the index and the books, and marks it dead in the log, where its room
+    /// comes back later.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
+        self.log.bury(hit.at);
         self.counters.items -= 1;
         self.counters.bytes -= self.log.header(hit.at).footprint() as u64;
         hit.place
@@ -162,11 +164,12 @@ impl Store {
         at
     }
 
-    fn insert(&mut self, hash: KeyHash, at: Offset) {
+    pub(crate) fn insert(&mut self, hash: KeyHash, at: Offset) {
         let log = &self.log;
         if let Some(loser) = self.index.insert(hash, at, |at| log.age(at)) {
             self.counters.index_evictions += u64::from(!self.gone(loser));
             self.count_dropped(loser);
+            self.log.bury(loser);
         }
     }
 }

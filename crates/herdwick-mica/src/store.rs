@@ -4,21 +4,15 @@ use crate::{
     Clock, Counters, Evicted, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second,
     Sink, Status,
     evict::Lookout,
-    index::{BUCKET, BUCKETS_MAX, Index, Place},
-    item::{ALIGN, HEADER, bit},
+    index::{Index, Place},
+    item::{HEADER, bit},
     log::{Log, Offset},
+    shape::Shape,
 };
 
 /// Requests whose memory is fetched ahead together.
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
-/// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
-/// slots are then four fifths full when the log is.
-const INDEX_SHARE: usize = 9;
-/// The largest item may take this part of the log: with what an item skips at the physical end,
-/// room for it can then always be made.
-const ITEM_SHARE: usize = 4;
-
 /// How to make a [`Store`].
 #[derive(Clone, Copy, Debug)]
 pub struct StoreConfig {
@@ -67,11 +61,13 @@ pub struct Store {
     pub(crate) hash_key: HashKey,
     item_bytes_max: usize,
     /// The last version given.
-    sequence: u64,
+    pub(crate) sequence: u64,
+    /// The book says that no version above this has been given.
+    pub(crate) promised: u64,
     /// Items of another generation are flushed.
     pub(crate) generation: u16,
     /// When the generation ends.
-    flush_at: Option<Second>,
+    pub(crate) flush_at: Option<Second>,
     pub(crate) now: Second,
     /// Where the items of the chunk at hand should be, by what the index said ...
     guesses: [Hit; CHUNK],
@@ -136,31 +132,23 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
-        let memory_bytes = config.memory_bytes;
-        let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
-        let log_bytes = (memory_bytes - buckets * BUCKET) / ALIGN * ALIGN;
-        let item_bytes_max = config.item_bytes_max;
-        if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
-            return Err(StoreError::TooSmall {
-                memory_bytes,
-                item_bytes_max,
-                needed: (item_bytes_max.max(BUCKET) * ITEM_SHARE).div_ceil(INDEX_SHARE - 1)
-                    * INDEX_SHARE,
-            });
-        }
-        let refused = |source| StoreError::Refused {
-            memory_bytes,
-            source,
-        };
+        let shape = Shape::of(config)?;
+        let log = Log::new(shape.log_bytes).map_err(shape.refused())?;
+        Self::over(config, &shape, log)
+    }
+
+    /// A store without items.
+    pub(crate) fn over(config: &StoreConfig, shape: &Shape, log: Log) -> Result<Self, StoreError> {
         Ok(Self {
-            index: Index::new(buckets).map_err(refused)?,
-            log: Log::new(log_bytes).map_err(refused)?,
+            index: Index::new(shape.buckets).map_err(shape.refused())?,
+            log,
             lookout: Lookout::default(),
             counters: Counters::default(),
             obituaries: None,
             hash_key: config.hash_key,
-            item_bytes_max,
+            item_bytes_max: config.item_bytes_max,
             sequence: 0,
+            promised: 0,
             generation: 0,
             flush_at: None,
             now: Second(1),
@@ -200,11 +188,15 @@ impl Store {
     /// `now`. A later flush takes the place of one that is still to come.
     pub fn flush(&mut self, now: Second, at: Second) {
         self.flush_at = Some(at);
+        self.note_flushes();
         self.tick(now);
     }
 
     /// Notes the time, once a batch.
     pub(crate) fn tick(&mut self, now: Second) {
+        if self.now != now {
+            self.note_second(now);
+        }
         self.now = now;
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
@@ -222,6 +214,7 @@ impl Store {
             self.counters.items = 0;
             self.counters.bytes = 0;
         }
+        self.note_flushes();
     }
 
     /// The two-stage prefetch: the buckets of all requests, then the items that their tags point
@@ -289,7 +282,11 @@ impl Store {
         HEADER + key.len() + value_len > self.item_bytes_max
     }
 
+    #[inline]
     pub(crate) fn next_version(&mut self) -> u64 {
+        if self.sequence == self.promised {
+            self.promise_versions();
+        }
         self.sequence += 1;
         self.sequence
     }

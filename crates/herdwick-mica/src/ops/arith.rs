@@ -38,8 +38,7 @@ impl Store {
         };
         let before = self.log.header(at).deadline();
         if let Some(exptime) = arith.touch {
-            let deadline = clock.deadline(exptime);
-            self.log.header_mut(at).deadline.set(deadline.0);
+            self.log.touch(at, clock.deadline(exptime));
         }
         let item = Item {
             deadline: before,

@@ -28,12 +28,12 @@ impl Store {
             self.refresh(request.hash, hit)
         };
         let now = self.now;
-        let header = self.log.header_mut(at);
-        let before = *header;
+        let before = *self.log.header(at);
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
-            header.deadline.set(clock.deadline(exptime).0);
+            self.log.touch(at, clock.deadline(exptime));
         }
+        let header = self.log.header_mut(at);
         let mut bits = before.bits;
         if won {
             bits |= bit::WIN_SENT;

@@ -1,6 +1,30 @@
 //! What the tests of the store share.
 
+use std::{
+    fs::File,
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
 use herdwick_mica::{Deadline, HashKey, Reply, Second, Status};
+
+/// A file of so many zeros that is gone when it is closed.
+#[allow(dead_code, reason = "not every test has a log that lasts")]
+pub(crate) fn nameless_file(len: u64) -> File {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("log-{}-{number}", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
+    std::fs::remove_file(path).unwrap();
+    file.set_len(len).unwrap();
+    file
+}
 
 /// The hash key of every test.
 pub(crate) const HASH_KEY: HashKey = HashKey([1, 2]);

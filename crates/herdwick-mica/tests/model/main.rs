@@ -4,7 +4,9 @@
 mod common;
 mod map;
 
-use common::{Answer, HASH_KEY};
+use std::fs::File;
+
+use common::{Answer, HASH_KEY, nameless_file};
 use herdwick_mica::{
     Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
 };
@@ -60,6 +62,11 @@ struct Plan {
 /// The store beside the model, in step.
 struct Pair {
     store: Store,
+    config: StoreConfig,
+    /// Where its log lies, if it is to outlive the store.
+    file: Option<File>,
+    /// Evictions of the stores before this one.
+    evictions: u64,
     model: Model,
     second: u32,
     /// Keys that the model holds and the store missed.
@@ -77,11 +84,52 @@ impl Pair {
         };
         Self {
             store: Store::new(&config).unwrap(),
+            config,
+            file: None,
+            evictions: 0,
             model: Model::default(),
             second: 1,
             lost: 0,
             peak: 0,
         }
+    }
+
+    /// With its log in a file.
+    fn lasting(plan: &Plan) -> Self {
+        let pair = Self::new(plan);
+        let file = nameless_file(Store::file_bytes(&pair.config).unwrap());
+        let (store, recovered) = Store::in_file(&pair.config, &file, 0, true).unwrap();
+        assert_eq!(recovered, None, "zeros are no log");
+        Self {
+            store,
+            file: Some(file),
+            ..pair
+        }
+    }
+
+    /// Puts another store in the place of this one, which is told nothing: as a kill would.
+    fn restart(&mut self) -> Result<(), TestCaseError> {
+        let file = self.file.as_ref().expect("a pair that lasts");
+        let before = self.store.counters();
+        let (store, recovered) = Store::in_file(&self.config, file, 0, true).unwrap();
+        let recovered = recovered.expect("a log is there");
+        let after = store.counters();
+        prop_assert_eq!(recovered.damaged, 0);
+        prop_assert_eq!(recovered.items, after.items);
+        prop_assert!(after.items + after.evictions <= before.items);
+        self.store = store;
+        self.evictions += before.evictions;
+        self.model.restart();
+        Ok(())
+    }
+
+    /// As [`Self::work`], with a restart after each `every` steps.
+    fn work_and_restart(&mut self, steps: &[Step], every: usize) -> Result<(), TestCaseError> {
+        for steps in steps.chunks(every) {
+            self.work(steps)?;
+            self.restart()?;
+        }
+        Ok(())
     }
 
     fn clock(&self) -> Clock {
@@ -397,6 +445,28 @@ proptest! {
         prop_assert_eq!(pair.lost, counters.evictions);
         prop_assert_eq!(counters.items, pair.model.keys().len() as u64);
         prop_assert_eq!(counters.bytes, pair.model.bytes() as u64);
+    }
+
+    #[test]
+    fn a_restart_brings_back_all_and_nothing_else(
+        steps in steps(Plan { mortal: true, ..ROOMY }, 3000),
+        every in 1usize..300,
+    ) {
+        let mut pair = Pair::lasting(&ROOMY);
+        pair.work_and_restart(&steps, every)?;
+        pair.audit()?;
+        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+    }
+
+    #[test]
+    fn a_restart_loses_nothing_but_what_is_evicted(
+        steps in steps(TIGHT, 3000),
+        every in 1usize..300,
+    ) {
+        let mut pair = Pair::lasting(&TIGHT);
+        pair.work_and_restart(&steps, every)?;
+        pair.audit()?;
+        prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
     }
 
     #[test]

@@ -36,6 +36,11 @@ impl Model {
         self.tick(now);
     }
 
+    /// Versions go on from the next round number.
+    pub(crate) fn restart(&mut self) {
+        self.sequence = self.sequence.next_multiple_of(1 << 20);
+    }
+
     pub(crate) fn tick(&mut self, now: Second) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;

@@ -1,0 +1,166 @@
+use std::{
+    fs::File,
+    io,
+    sync::atomic::{Ordering, compiler_fence},
+};
+
+use herdwick_mem::Arena;
+
+/// One beginning of an item is noted for so many bytes of log: what a damaged item makes
+/// unreadable ends at the next.
+pub(crate) const STRIDE: usize = 8 << 10;
+
+/// What a log is found again by, beside its items. The words stand in front of the beginnings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Where the oldest item begins, in units of 8 bytes.
+    Head,
+    /// Where the next item will begin.
+    Tail,
+    /// No version has been given from this one on, in units of `VERSIONS`.
+    Versions,
+    /// The flush generation.
+    Generation,
+    /// The second of the flush to come; 0: none.
+    FlushAt,
+    /// The second of the last batch.
+    Second,
+}
+
+/// Words of marks: a line.
+const MARKS: usize = 8;
+const _: () = assert!((Mark::Second as usize) < MARKS);
+
+/// Bits of a word that check the others.
+const CHECK_BITS: u32 = 20;
+
+/// The words of a log that outlive the process together with its items.
+///
+/// Each carries its own check, and is stored whole: whoever finds one finds what was put there, or
+/// that it is damaged. A process that is killed leaves its stores behind in the order in which it
+/// did them, so a fence for the compiler is all that an order between them takes.
+pub(crate) struct Book {
+    words: Arena<u64>,
+}
+
+impl Book {
+    /// Words for a log of `log_bytes`.
+    pub(crate) fn words(log_bytes: usize) -> usize {
+        MARKS + log_bytes.div_ceil(STRIDE)
+    }
+
+    pub(crate) fn new(log_bytes: usize) -> io::Result<Self> {
+        let words = Arena::zeroed(Self::words(log_bytes))?;
+        Ok(Self { words })
+    }
+
+    pub(crate) fn in_file(file: &File, offset: u64, log_bytes: usize) -> io::Result<Self> {
+        let words = Arena::in_file(file, offset, Self::words(log_bytes))?;
+        Ok(Self { words })
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
+    /// Stores a mark behind all that was stored before.
+    #[inline]
+    pub(crate) fn put(&mut self, mark: Mark, value: u64) {
+        compiler_fence(Ordering::Release);
+        self.words[mark as usize] = checked(mark as usize, value);
+        compiler_fence(Ordering::Release);
+    }
+
+    /// What was put there; `None` if that is damaged, or nothing was.
+    pub(crate) fn get(&self, mark: Mark) -> Option<u64> {
+        self.read(mark as usize)
+    }
+
+    /// Notes an item of `len` bytes at `at`, which follows the one noted before or begins a lap.
+    #[inline]
+    pub(crate) fn note(&mut self, at: usize, len: usize) {
+        let place = MARKS + at / STRIDE;
+        if at == 0 || self.words[place] == 0 {
+            self.words[place] = checked(place, (at % STRIDE) as u64);
+        }
+        self.forget(at, len);
+    }
+
+    /// Forgets the beginnings in whatever stretches begin in `at + 1..=at + len`.
+    #[inline]
+    pub(crate) fn forget(&mut self, at: usize, len: usize) {
+        let (from, to) = (at / STRIDE + 1, (at + len) / STRIDE + 1);
+        if from < to {
+            let end = self.words.len();
+            self.words[(MARKS + from).min(end)..(MARKS + to).min(end)].fill(0);
+        }
+    }
+
+    /// The first noted beginning in a stretch that begins behind `at`, if it lies before `end`.
+    pub(crate) fn next_beginning(&self, at: usize, end: usize) -> Option<usize> {
+        let stretches = at / STRIDE + 1..end.div_ceil(STRIDE);
+        let mut noted = stretches.filter_map(|stretch| {
+            let within = self.read(MARKS + stretch)?;
+            Some(stretch * STRIDE + usize::try_from(within).ok()?)
+        });
+        noted.next().filter(|beginning| *beginning < end)
+    }
+
+    fn read(&self, place: usize) -> Option<u64> {
+        let word = *self.words.get(place)?;
+        let value = word >> CHECK_BITS;
+        (word == checked(place, value)).then_some(value)
+    }
+}
+
+/// A value below 2^44 and its check, which depends on where it stands and is never 0.
+#[inline]
+fn checked(place: usize, value: u64) -> u64 {
+    debug_assert!(value >> (u64::BITS - CHECK_BITS) == 0);
+    let mixed = (value ^ (place as u64) << 44).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    value << CHECK_BITS | mixed >> (u64::BITS - CHECK_BITS) | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_word_is_none() {
+        let mut book = Book::new(STRIDE).unwrap();
+        assert_eq!(book.get(Mark::Head), None, "nothing was put there");
+        for value in [0, 1, 77, (1 << 44) - 1] {
+            book.put(Mark::Tail, value);
+            assert_eq!(book.get(Mark::Tail), Some(value));
+            for bit in 0..u64::BITS {
+                book.words[Mark::Tail as usize] ^= 1 << bit;
+                assert_eq!(book.get(Mark::Tail), None, "{value}, bit {bit}");
+                book.words[Mark::Tail as usize] ^= 1 << bit;
+            }
+        }
+        book.words[Mark::Head as usize] = book.words[Mark::Tail as usize];
+        assert_eq!(book.get(Mark::Head), None, "what stands elsewhere");
+    }
+
+    #[test]
+    fn the_first_beginning_of_each_stretch_is_found() {
+        const LEN: usize = 5 * STRIDE;
+        let mut book = Book::new(LEN).unwrap();
+        for (at, len) in [
+            (0, 8),
+            (8, STRIDE),
+            (STRIDE + 8, 2 * STRIDE),
+            (3 * STRIDE + 8, 16),
+        ] {
+            book.note(at, len);
+        }
+        assert_eq!(book.next_beginning(0, LEN), Some(STRIDE + 8));
+        assert_eq!(book.next_beginning(STRIDE + 8, LEN), Some(3 * STRIDE + 8));
+        assert_eq!(book.next_beginning(STRIDE + 8, 3 * STRIDE + 8), None);
+        assert_eq!(book.next_beginning(3 * STRIDE + 8, LEN), None);
+        book.note(0, 2 * STRIDE);
+        assert_eq!(book.next_beginning(0, 2 * STRIDE), None, "of the last lap");
+    }
+}

@@ -1,0 +1,175 @@
+//! A store whose log outlives the process.
+
+use std::fs::File;
+
+use crate::{
+    KeyHash, Second, Store, StoreConfig, StoreError,
+    book::{Book, Mark},
+    item::Found,
+    log::{Cursor, Log, Offset},
+    shape::Shape,
+};
+
+/// Changes whenever a log of before cannot be read any more.
+pub const LAYOUT: u32 = 1;
+
+/// Parts of a file begin at multiples of this.
+const PAGE: u64 = 4096;
+/// Versions are promised to the book so many at a time; as many may be skipped by a restart.
+const VERSIONS: u64 = 1 << 20;
+/// Items whose buckets are fetched ahead together.
+const AHEAD: usize = 16;
+
+/// What was found in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Items that can be read again.
+    pub items: u64,
+    /// Bytes of log that could not be understood; what they held is gone.
+    pub damaged: u64,
+    /// The last second in which the store was used.
+    pub second: Second,
+}
+
+impl Store {
+    /// Bytes of file that [`Self::in_file`] takes, a multiple of 4096.
+    ///
+    /// # Errors
+    /// [`StoreError::TooSmall`].
+    pub fn file_bytes(config: &StoreConfig) -> Result<u64, StoreError> {
+        let shape = Shape::of(config)?;
+        Ok(book_bytes(&shape) + (shape.log_bytes as u64).next_multiple_of(PAGE))
+    }
+
+    /// A store whose log lies in `file` from `offset` on, a multiple of 4096, and stays there. If
+    /// it is to `keep` what a store of the same configuration has left there, however that ended,
+    /// all of it can be read again that is whole: never what had been deleted, replaced, flushed,
+    /// or had expired. `None` of that if where it stands cannot be told.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn in_file(
+        config: &StoreConfig,
+        file: &File,
+        offset: u64,
+        keep: bool,
+    ) -> Result<(Self, Option<Recovered>), StoreError> {
+        let shape = Shape::of(config)?;
+        let refused = shape.refused();
+        let book = Book::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
+        let bytes =
+            herdwick_mem::Arena::in_file(file, offset + book_bytes(&shape), shape.log_bytes);
+        let log = Log::over(bytes.map_err(&refused)?, book);
+        let mut store = Self::over(config, &shape, log)?;
+        let recovered = if keep { store.recover() } else { None };
+        if recovered.is_none() {
+            store.begin();
+        }
+        Ok((store, recovered))
+    }
+
+    /// Notes that nothing is there.
+    fn begin(&mut self) {
+        self.log.book.clear();
+        self.log.clear();
+        self.log.commit();
+        self.log.book.put(Mark::Versions, 0);
+        self.note_flushes();
+        self.note_second(self.now);
+    }
+
+    /// Takes up what is there.
+    fn recover(&mut self) -> Option<Recovered> {
+        let book = &self.log.book;
+        self.now = Second(u32::try_from(book.get(Mark::Second)?).ok()?);
+        self.generation = u16::try_from(book.get(Mark::Generation)?).ok()?;
+        let flush_at = u32::try_from(book.get(Mark::FlushAt)?).ok()?;
+        self.flush_at = (flush_at > 0).then_some(Second(flush_at));
+        self.promised = book.get(Mark::Versions)? * VERSIONS;
+        self.sequence = self.promised;
+        self.log.reopen()?;
+        let damaged = self.rebuild();
+        Some(Recovered {
+            items: self.counters.items,
+            damaged,
+            second: self.now,
+        })
+    }
+
+    /// Walks the log and gives each item its entry. Gives the bytes that were damaged.
+    fn rebuild(&mut self) -> u64 {
+        let (mut damaged, mut cursor) = (0, Some(self.log.head()));
+        let mut ahead = [(Offset::default(), KeyHash::default()); AHEAD];
+        while let Some(from) = cursor {
+            let (len, next) = self.look_ahead(from, &mut ahead, &mut damaged);
+            for &(at, hash) in &ahead[..len] {
+                self.enter(at, hash);
+            }
+            cursor = next;
+        }
+        damaged
+    }
+
+    /// Finds the next live items; how many, and where to go on.
+    fn look_ahead(
+        &mut self,
+        mut cursor: Cursor,
+        ahead: &mut [(Offset, KeyHash); AHEAD],
+        damaged: &mut u64,
+    ) -> (usize, Option<Cursor>) {
+        let mut len = 0;
+        while len < AHEAD {
+            let Some((at, past, found)) = self.log.mend(cursor, damaged) else {
+                return (len, None);
+            };
+            cursor = past;
+            if matches!(found, Found::Item(_)) && !self.gone(at) {
+                let hash = self.hash_key.hash(self.log.key(at));
+                self.index.prefetch_first(hash);
+                ahead[len] = (at, hash);
+                len += 1;
+            }
+        }
+        (len, Some(cursor))
+    }
+
+    fn enter(&mut self, at: Offset, hash: KeyHash) {
+        let log = &self.log;
+        let older = self.index.find(hash, |older| log.is(older, log.key(at)));
+        self.counters.items += 1;
+        self.counters.bytes += self.log.header(at).footprint() as u64;
+        match older {
+            // Two of a key are never alive; but if damage should make it so, the younger is.
+            Some((place, older)) => {
+                self.count_dropped(older);
+                self.log.bury(older);
+                self.index.point(place, hash, at);
+            }
+            None => self.insert(hash, at),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn promise_versions(&mut self) {
+        self.promised += VERSIONS;
+        let promised = self.promised / VERSIONS;
+        self.log.book.put(Mark::Versions, promised);
+    }
+
+    /// Between the two a flush is both done and to be done, never neither.
+    pub(crate) fn note_flushes(&mut self) {
+        let at = self.flush_at.map_or(0, |at| u64::from(at.0));
+        self.log.book.put(Mark::Generation, self.generation.into());
+        self.log.book.put(Mark::FlushAt, at);
+    }
+
+    #[cold]
+    pub(crate) fn note_second(&mut self, now: Second) {
+        self.log.book.put(Mark::Second, now.0.into());
+    }
+}
+
+fn book_bytes(shape: &Shape) -> u64 {
+    let bytes = Book::words(shape.log_bytes) * size_of::<u64>();
+    (bytes as u64).next_multiple_of(PAGE)
+}

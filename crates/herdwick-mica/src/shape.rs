@@ -1,0 +1,87 @@
+//! How a store's memory is divided.
+
+use std::io;
+
+use crate::{
+    StoreConfig, StoreError,
+    book::{Book, STRIDE},
+    index::{BUCKET, BUCKETS_MAX},
+    item::ALIGN,
+};
+
+/// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
+/// slots are then four fifths full when the log is.
+const INDEX_SHARE: usize = 9;
+/// The largest item may take this part of the log: with what an item skips at the physical end,
+/// room for it can then always be made.
+const ITEM_SHARE: usize = 4;
+
+pub(crate) struct Shape {
+    pub(crate) buckets: usize,
+    pub(crate) log_bytes: usize,
+    memory_bytes: usize,
+}
+
+impl Shape {
+    /// Index, book and log that fit the memory.
+    pub(crate) fn of(config: &StoreConfig) -> Result<Self, StoreError> {
+        let StoreConfig {
+            memory_bytes,
+            item_bytes_max,
+            ..
+        } = *config;
+        let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
+        let rest = memory_bytes - buckets * BUCKET;
+        let word = size_of::<u64>();
+        let book = Book::words(rest) * word;
+        let log_bytes = rest.saturating_sub(book) / ALIGN * ALIGN;
+        if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
+            let log = item_bytes_max.max(BUCKET) * ITEM_SHARE;
+            // The book has words for itself too, in this reckoning.
+            let with_book = log + Book::words(log + log / 512 + STRIDE) * word + ALIGN;
+            return Err(StoreError::TooSmall {
+                memory_bytes,
+                item_bytes_max,
+                needed: (with_book.div_ceil(INDEX_SHARE - 1) * INDEX_SHARE)
+                    .max(INDEX_SHARE * BUCKET),
+            });
+        }
+        Ok(Self {
+            buckets,
+            log_bytes,
+            memory_bytes,
+        })
+    }
+
+    /// What an answer of the kernel's means.
+    pub(crate) fn refused(&self) -> impl Fn(io::Error) -> StoreError + use<> {
+        let memory_bytes = self.memory_bytes;
+        move |source| StoreError::Refused {
+            memory_bytes,
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HashKey;
+
+    #[test]
+    fn what_is_said_to_be_needed_does() {
+        for item_bytes_max in [64, 1000, 4096, 100_000, 1 << 20, 77 << 20] {
+            let config = |memory_bytes| StoreConfig {
+                memory_bytes,
+                item_bytes_max,
+                hash_key: HashKey([0; 2]),
+            };
+            let Err(StoreError::TooSmall { needed, .. }) = Shape::of(&config(1)) else {
+                panic!("a byte holds {item_bytes_max}");
+            };
+            let shape = Shape::of(&config(needed)).unwrap();
+            let all = shape.buckets * BUCKET + shape.log_bytes + Book::words(shape.log_bytes) * 8;
+            assert!(all <= needed);
+        }
+    }
+}

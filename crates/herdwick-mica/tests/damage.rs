@@ -1,0 +1,194 @@
+//! Logs that were damaged while nobody looked.
+
+mod common;
+
+use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
+
+use common::{Answer, HASH_KEY, nameless_file};
+use herdwick_mica::{
+    Clock, Delete, Execute, Get, Op, Put, Recovered, Reply, Request, Second, Store, StoreConfig,
+};
+
+const CONFIG: StoreConfig = StoreConfig {
+    memory_bytes: 96 << 10,
+    item_bytes_max: 12 << 10,
+    hash_key: HASH_KEY,
+};
+/// Where the log begins in the file, and where it ends: its book takes less than a page.
+const LOG: std::ops::Range<u64> = 4096..4096 + (80 << 10);
+
+fn run(store: &mut Store, second: u32, key: &[u8], op: Op<'_>) -> Answer {
+    let request = Request {
+        hash: HASH_KEY.hash(key),
+        key,
+        op,
+    };
+    let clock = Clock {
+        epoch_unix: 0,
+        second: Second(second),
+    };
+    let mut answer = None;
+    store.execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+        answer = Some(Answer::from(reply));
+    });
+    answer.unwrap()
+}
+
+fn put(store: &mut Store, second: u32, key: &[u8], value: &[u8], exptime: i32) {
+    let put = Put {
+        value,
+        exptime,
+        ..Put::default()
+    };
+    run(store, second, key, Op::Put(put));
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key {n}").into_bytes()
+}
+
+/// A value that holds whole items of old, for whoever should begin to read in its middle.
+fn value(n: u32, version: u32, old_items: &[u8]) -> Vec<u8> {
+    let mut value = format!("value {version} of {n} ").into_bytes();
+    let len = (n * 37 + version * 11) % 400;
+    value.resize(value.len() + len as usize, b'v');
+    value.resize(value.len().next_multiple_of(8), b'.');
+    if n.is_multiple_of(10) {
+        value.extend_from_slice(old_items);
+    }
+    value
+}
+
+/// What a store that was worked on leaves behind, and what may be read from it at second 50.
+struct Image {
+    bytes: Vec<u8>,
+    live: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+const KEYS: u32 = 300;
+
+impl Image {
+    fn new() -> Self {
+        let len = Store::file_bytes(&CONFIG).unwrap();
+        let file = nameless_file(len);
+        let (mut store, _) = Store::in_file(&CONFIG, &file, 0, false).unwrap();
+        put(
+            &mut store,
+            1,
+            &key(1),
+            b"an old value, planted in others",
+            0,
+        );
+        let mut old_items = [0; 80];
+        file.read_exact_at(&mut old_items, LOG.start).unwrap();
+        for n in 0..KEYS {
+            put(&mut store, 2, &key(n), b"flushed", 0);
+        }
+        store.flush(Second(3), Second(3));
+        for version in 0..6 {
+            for n in 0..KEYS {
+                let exptime = if n % 7 == 0 { 10 } else { 0 };
+                let value = value(n, version, &old_items);
+                put(&mut store, 4, &key(n), &value, exptime);
+                if n % 5 == 0 {
+                    run(&mut store, 4, &key(n), Op::Delete(Delete::default()));
+                }
+            }
+        }
+        let mut live = HashMap::new();
+        for n in 0..KEYS {
+            let get = Op::Get(Get::default());
+            if let Some(value) = run(&mut store, 50, &key(n), get).value {
+                live.insert(key(n), value);
+            }
+        }
+        assert!(live.len() > 50 && store.counters().evictions > 100);
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        Self { bytes, live }
+    }
+
+    /// A store made of `bytes` holds nothing that it should not, and works. How many of the items
+    /// it has, if it found any log at all.
+    fn judge(&self, file: &File, bytes: &[u8], what: &str) -> Option<(usize, Recovered)> {
+        file.write_all_at(bytes, 0).unwrap();
+        let (mut store, recovered) = Store::in_file(&CONFIG, file, 0, true).unwrap();
+        let mut found = 0;
+        for n in 0..KEYS {
+            let get = Op::Get(Get::default());
+            let answer = run(&mut store, 50, &key(n), get);
+            if answer.value.is_some() {
+                found += 1;
+                assert_eq!(answer.value.as_ref(), self.live.get(&key(n)), "{what}: {n}");
+            }
+        }
+        for n in 0..500 {
+            put(&mut store, 51, &key(n), &[b'x'; 300], 0);
+            let get = Op::Get(Get::default());
+            let answer = run(&mut store, 51, &key(n), get);
+            assert_eq!(answer.value.as_deref(), Some(&[b'x'; 300][..]), "{what}");
+        }
+        Some((found, recovered?))
+    }
+}
+
+/// The next number of SplitMix64.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `HERDWICK_FLIPS`, or a number that takes a second.
+#[expect(clippy::disallowed_methods, reason = "how long a test is to take")]
+fn flips() -> u64 {
+    let asked = std::env::var("HERDWICK_FLIPS").ok();
+    asked.map_or(1000, |flips| {
+        flips.parse().expect("HERDWICK_FLIPS is a count")
+    })
+}
+
+#[test]
+fn a_flipped_bit_gives_no_wrong_value() {
+    let image = Image::new();
+    let file = nameless_file(image.bytes.len() as u64);
+    let whole = image.judge(&file, &image.bytes, "whole").unwrap();
+    assert_eq!((whole.0, whole.1.damaged), (image.live.len(), 0));
+    let (mut seed, mut cold, mut lost) = (7, 0, 0);
+    for _ in 0..flips() {
+        let bit = random(&mut seed) as usize % (image.bytes.len() * 8);
+        let mut bytes = image.bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        match image.judge(&file, &bytes, &format!("bit {bit}")) {
+            Some((found, _)) => lost += image.live.len() - found,
+            None => cold += 1,
+        }
+    }
+    // The marks are 48 of 90,000 bytes; a damaged item takes those behind it with it, up to the
+    // next 8 KiB: a tenth of all, and half of that on average.
+    assert!(cold <= flips() / 100, "{cold} cold starts");
+    let worst = flips() * image.live.len() as u64 / 10;
+    assert!(
+        (lost as u64) < worst,
+        "{lost} items lost, {worst} were expected at worst"
+    );
+}
+
+#[test]
+fn a_damaged_stretch_gives_no_wrong_value() {
+    let image = Image::new();
+    let file = nameless_file(image.bytes.len() as u64);
+    let mut seed = 9;
+    for round in 0..flips() / 5 {
+        let mut bytes = image.bytes.clone();
+        let len = 1 + random(&mut seed) as usize % 20_000;
+        let at = random(&mut seed) as usize % (bytes.len() - len);
+        if round % 2 == 0 {
+            bytes[at..at + len].fill(0);
+        } else {
+            bytes[at..at + len].fill_with(|| random(&mut seed) as u8);
+        }
+        image.judge(&file, &bytes, &format!("{len} bytes at {at}, {round}"));
+    }
+}
