@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     auth::AuthError,
+    memory_file::MemoryFileError,
     tls::{Tls, TlsError},
     udp::Udp,
 };
@@ -61,6 +62,8 @@ pub struct Config {
     pub udp: Option<Udp>,
     /// Where to serve metrics over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// A file that items are kept in, to outlive the server (memcached's `-e`).
+    pub memory_file: Option<PathBuf>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
     pub shutdown: Option<ShutdownHook>,
 }
@@ -173,6 +176,7 @@ impl Default for Config {
             tls: None,
             udp: None,
             metrics: None,
+            memory_file: None,
             shutdown: None,
         }
     }
@@ -368,6 +372,9 @@ pub enum StartError {
         /// The largest item.
         item_bytes_max: usize,
     },
+    /// The items cannot be kept in a file.
+    #[error(transparent)]
+    MemoryFile(#[from] MemoryFileError),
     /// A partition could not be made.
     #[error("{0}; give less memory (-m)")]
     Store(StoreError),

@@ -1,7 +1,7 @@
 use std::{fmt::Display, sync::Arc};
 
 use herdwick_memcache::Keys;
-use herdwick_mica::Clock;
+use herdwick_mica::{Clock, Second};
 
 use crate::{
     accept::{Opened, Source},
@@ -21,6 +21,8 @@ pub(crate) const VERSION: &str = concat!("1.6.45-herdwick.", env!("CARGO_PKG_VER
 
 /// What all workers know of the server.
 pub(crate) struct Facts {
+    /// The second of the start.
+    started: Second,
     pub(crate) settings: Settings,
     /// Of the settings, those that may change.
     pub(crate) tunables: Tunables,
@@ -58,6 +60,11 @@ pub(crate) struct Settings {
 }
 
 impl Facts {
+    /// Seconds since the start.
+    pub(crate) fn uptime(&self, clock: Clock) -> u32 {
+        clock.second.0.saturating_sub(self.started.0)
+    }
+
     pub(crate) fn new(
         config: &Config,
         workers: usize,
@@ -71,6 +78,7 @@ impl Facts {
         let tls = config.tls.as_ref().filter(|_| is_tcp);
         let certificates = tls.map(|tls| Certificates::open(tls, clock.second.0));
         Ok(Self {
+            started: clock.second,
             settings: Settings {
                 memory_bytes: config.memory_bytes,
                 item_bytes_max: config.item_bytes_max,

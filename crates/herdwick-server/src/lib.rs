@@ -15,6 +15,7 @@ mod front;
 mod herd;
 mod lease;
 mod memory;
+mod memory_file;
 mod metrics;
 mod parcel;
 mod parking;
@@ -39,6 +40,7 @@ pub use config::{
     WORKERS_MAX,
 };
 pub use lease::check_lease_directory;
+pub use memory_file::{Cold, MemoryFileError, Restart};
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use tuning::Tuning;

@@ -1,17 +1,19 @@
 //! What the memory limit is split into: partitions for items, and leases.
 
-use std::io;
+use std::{io, path::Path, time::Duration};
 
 use herdwick_herd::ServerOptions;
-use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
+use herdwick_mica::{HashKey, Second, Store, StoreConfig, StoreError};
 
 use crate::{
     config::{Config, StartError},
     front::Front,
     herd::HerdConfig,
     lease::{DeskConfig, Office, WorkerEnd},
+    memory_file::{MemoryFile, MemoryFileError, Parts, Restart},
     parking::Bell,
     server::refused,
+    time::Timer,
     ways,
 };
 
@@ -100,13 +102,96 @@ impl LeaseBounds {
 /// Largest reply over a fabric; clients fetch larger values over their memcached connection.
 const REPLY_BYTES_MAX: usize = 4096;
 
-/// The partitions, and the key of the hash that spreads over them.
+/// The partitions, and what they are used with.
 pub(crate) struct Stores {
     pub(crate) stores: Vec<Store>,
+    /// The key of the hash that spreads over them.
     pub(crate) hash_key: HashKey,
+    /// Their time.
+    pub(crate) timer: Timer,
+    /// The file that their items are kept in, if they are, and what was found in it.
+    pub(crate) lasting: Option<(MemoryFile, Restart)>,
 }
 
 pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let store = StoreConfig {
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        item_bytes_max: config.item_bytes_max,
+        hash_key: random_key()?,
+    };
+    if let Some(path) = &config.memory_file {
+        return lasting_stores(config, workers, store, path);
+    }
+    let stores = (0..workers)
+        .map(|_| Store::new(&store))
+        .collect::<Result<_, _>>()
+        .map_err(|error| no_store(config, workers, error))?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer: Timer::start(),
+        lasting: None,
+    })
+}
+
+/// As [`stores`], with their items in a file: those of the server before, where they can be read.
+fn lasting_stores(
+    config: &Config,
+    workers: usize,
+    mut store: StoreConfig,
+    path: &Path,
+) -> Result<Stores, StartError> {
+    let no_store = |error| no_store(config, workers, error);
+    let bytes = Store::file_bytes(&store).map_err(no_store)?;
+    let parts = Parts { workers, bytes };
+    let (file, cold) = MemoryFile::open(path, parts)?;
+    let keep = file.left.is_some();
+    if let Some(left) = file.left {
+        store.hash_key = left.hash_key;
+    }
+    let opened = open_all(workers, |worker| {
+        Store::in_file(&store, &file.file, parts.offset(worker), keep)
+    });
+    let mut restart = Restart::new(path, cold);
+    let (mut stores, mut second) = (Vec::new(), Second(0));
+    for opened in opened {
+        let (store, recovered) = opened.map_err(no_store)?;
+        stores.push(store);
+        if keep {
+            restart.add(recovered);
+            second = second.max(recovered.map_or(second, |recovered| recovered.second));
+        }
+    }
+    let timer = Timer::resume(file.left.map(|left| (left.epoch_unix, second)));
+    let epoch_unix = timer.clock(Duration::ZERO).epoch_unix;
+    file.begin(store.hash_key, epoch_unix)
+        .map_err(|source| MemoryFileError::Refused {
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer,
+        lasting: Some((file, restart)),
+    })
+}
+
+/// Opens every worker's store, all at once: most of the time goes into reading them.
+fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let open = &open;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || open(worker)))
+            .collect();
+        let opened = threads.into_iter().map(|thread| thread.join());
+        opened
+            .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn random_key() -> Result<HashKey, StartError> {
     let mut seed = [0u8; 16];
     getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
     let (low, high) = seed.split_at(8);
@@ -115,17 +200,7 @@ pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartErr
             .iter()
             .fold(0, |word, &byte| word << 8 | u64::from(byte))
     };
-    let hash_key = HashKey([word(low), word(high)]);
-    let store = StoreConfig {
-        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
-        item_bytes_max: config.item_bytes_max,
-        hash_key,
-    };
-    let stores = (0..workers)
-        .map(|_| Store::new(&store))
-        .collect::<Result<_, _>>()
-        .map_err(|error| no_store(config, workers, error))?;
-    Ok(Stores { stores, hash_key })
+    Ok(HashKey([word(low), word(high)]))
 }
 
 /// What each partition would have of `memory_bytes`.

@@ -23,6 +23,7 @@ use crate::{
     front::{Front, Tokens},
     lease::{Closing, Host, Office, WorkerEnd},
     memory::{LeaseBounds, Stores, stores},
+    memory_file::{MemoryFile, Restart},
     metrics::Gauges,
     parking::Bell,
     partition::Partition,
@@ -42,6 +43,7 @@ pub struct Server {
     addresses: Vec<Address>,
     udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
+    lasting: Option<(MemoryFile, Restart)>,
     workers: usize,
     timer: Timer,
     stopping: Arc<Stopping>,
@@ -59,9 +61,9 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
     let leases = LeaseBounds::new(&config);
-    let stores = stores(&config, workers)?;
+    let mut stores = stores(&config, workers)?;
     let opened = accept::open(&config)?;
-    let timer = Timer::start();
+    let timer = stores.timer;
     let (polls, bells) = polls(workers)?;
     let office = leases.office(&config, &bells)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
@@ -85,6 +87,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         addresses: opened.addresses,
         udp_addresses: opened.udp_addresses,
         left_out: opened.left_out,
+        lasting: stores.lasting.take(),
         workers,
         timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
@@ -178,6 +181,12 @@ impl Server {
     #[must_use]
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(address, _)| *address)
+    }
+
+    /// What became of the items of the server before, if they were kept in a file.
+    #[must_use]
+    pub fn restart(&self) -> Option<&Restart> {
+        self.lasting.as_ref().map(|(_, restart)| restart)
     }
 
     /// How many workers it has.
@@ -350,9 +359,14 @@ impl Server {
         if let Some((_, bell)) = &self.metrics {
             bell.ring();
         }
+        let mut whole = true;
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so on stderr.
-            let _ = thread.join();
+            whole &= thread.join().is_ok();
+        }
+        if let Some((file, _)) = self.lasting.take().filter(|_| whole) {
+            // If not, the next server takes it for one whose user was killed.
+            let _ = file.end();
         }
         for address in &self.addresses {
             if let Address::Unix(path) = address {

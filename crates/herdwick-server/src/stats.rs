@@ -10,7 +10,6 @@ use crate::{
     config::Listen,
     facts::{Facts, Stats, VERSION},
     tally::Snapshot,
-    time::uptime,
     tls::{self, Certificates, Tls},
 };
 
@@ -19,7 +18,7 @@ const SLOT_BYTES: u64 = 8;
 
 /// `stats`.
 pub(crate) fn general(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
-    process(clock, out);
+    process(facts, clock, out);
     connections(facts, sum, out);
     commands(sum, out);
     memory(facts, sum, out);
@@ -28,9 +27,9 @@ pub(crate) fn general(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Sta
     refusals(facts, sum, out);
 }
 
-fn process(clock: Clock, out: &mut Stats<'_>) {
+fn process(facts: &Facts, clock: Clock, out: &mut Stats<'_>) {
     out.say("pid", std::process::id());
-    out.say("uptime", uptime(clock));
+    out.say("uptime", facts.uptime(clock));
     out.say("time", clock.epoch_unix + u64::from(clock.second.0));
     out.say("version", VERSION);
     // memcached's library for events; what waits for them here is mio.

@@ -12,6 +12,8 @@ const FIRST_SECOND: u32 = 2;
 pub(crate) struct Timer {
     start: Instant,
     started_unix: u64,
+    /// The store's second at the start.
+    first: Second,
     /// Seconds that [`Timer::warp`] has added.
     skipped: i64,
     /// Where it has stopped the clock.
@@ -28,15 +30,28 @@ pub(crate) enum Warp {
 }
 
 impl Timer {
+    pub(crate) fn start() -> Self {
+        Self::resume(None)
+    }
+
+    /// A clock that goes on where an earlier one stopped: the Unix time of its second 0, and the
+    /// last second that it is known to have told. No second is told again, whatever the wall clock
+    /// says.
     #[expect(
         clippy::disallowed_methods,
         reason = "the server is the shell that reads the clocks"
     )]
-    pub(crate) fn start() -> Self {
+    pub(crate) fn resume(earlier: Option<(u64, Second)>) -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let started_unix = wall.map_or(0, |since| since.as_secs());
+        let first = earlier.map_or(Second(FIRST_SECOND), |(epoch_unix, last)| {
+            let now = started_unix.saturating_sub(epoch_unix);
+            last.max(Second(u32::try_from(now).unwrap_or(u32::MAX)))
+        });
         Self {
             start: Instant::now(),
-            started_unix: wall.map_or(0, |since| since.as_secs()),
+            started_unix,
+            first: first.max(Second(FIRST_SECOND)),
             skipped: 0,
             paused: None,
         }
@@ -71,15 +86,10 @@ impl Timer {
         let elapsed = elapsed.saturating_add_signed(self.skipped);
         let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX);
         Clock {
-            epoch_unix: self.started_unix.saturating_sub(u64::from(FIRST_SECOND)),
-            second: Second(elapsed.saturating_add(FIRST_SECOND)),
+            epoch_unix: self.started_unix.saturating_sub(u64::from(self.first.0)),
+            second: Second(elapsed.saturating_add(self.first.0)),
         }
     }
-}
-
-/// Seconds since the start, of a clock made by [`Timer::clock`].
-pub(crate) fn uptime(clock: Clock) -> u32 {
-    clock.second.0 - FIRST_SECOND
 }
 
 #[cfg(test)]
@@ -99,5 +109,17 @@ mod tests {
         assert_eq!(second(&timer, 20), at + 15);
         timer.warp(Warp::By(i64::MIN), Duration::from_secs(20));
         assert_eq!(second(&timer, 20), FIRST_SECOND);
+    }
+
+    #[test]
+    fn a_resumed_clock_goes_on_and_never_back() {
+        let now = Timer::start().started_unix();
+        let clock = |earlier| Timer::resume(Some(earlier)).clock(Duration::ZERO);
+        let later = clock((now - 1000, Second(10)));
+        assert!((1000..1010).contains(&later.second.0), "{later:?}");
+        assert_eq!(later.epoch_unix, now - 1000);
+        let behind = clock((now + 5000, Second(70)));
+        assert_eq!(behind.second, Second(70));
+        assert!(behind.epoch_unix.abs_diff(now - 70) < 10);
     }
 }

@@ -110,6 +110,10 @@ pub(crate) struct ServeArgs {
     /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
+    /// File to keep the items in, on tmpfs or disk: the next server with the same -e, -m, -t and --shm
+    /// has them again, however this one ends
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
+    pub(super) memory_file: Option<PathBuf>,
     /// File to write the process's number to
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pid_file: Option<PathBuf>,
@@ -153,8 +157,6 @@ pub(crate) struct Missing {
     no_evictions: bool,
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     sasl: bool,
-    #[arg(short = 'e', long = "memory-file", value_name = "FILE", hide = true)]
-    memory_file: Option<PathBuf>,
     #[arg(short = 'B', long = "protocol", value_name = "NAME", hide = true)]
     protocol: Option<String>,
     #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]
@@ -189,10 +191,6 @@ impl Missing {
             (
                 self.sasl,
                 "-S: SASL is not spoken here; give users and passwords by -Y FILE",
-            ),
-            (
-                self.memory_file.is_some(),
-                "-e: items do not outlive the server yet; leave -e out, and warm the cache",
             ),
             (
                 protocol.is_some_and(|name| name != "auto" && name != "auto-negotiate"),

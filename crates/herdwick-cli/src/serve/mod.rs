@@ -86,6 +86,9 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     if let Some(address) = server.metrics() {
         say(format_args!("metrics on http://{address}/metrics"));
     }
+    if let Some(restart) = server.restart() {
+        say(restart);
+    }
     for reason in server.left_out() {
         say(format_args!("left out: {reason}"));
     }
@@ -175,6 +178,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         auth: args.auth.as_deref().map(absolute),
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
+        memory_file: args.memory_file.as_deref().map(absolute),
         shutdown: args
             .enable_shutdown
             .then(|| ShutdownHook::new(move || end.close())),

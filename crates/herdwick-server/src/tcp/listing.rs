@@ -6,7 +6,7 @@ use herdwick_mica::Clock;
 use mio::net::TcpStream;
 
 use super::{connection::Connection, stream::Stream};
-use crate::{facts::Facts, time::uptime};
+use crate::facts::Facts;
 
 /// Says who `connection` is and what it does at second `now`.
 pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
@@ -60,7 +60,7 @@ pub(super) fn say_listeners(facts: &Facts, clock: Clock, out: &mut Vec<u8>) {
                 "conn_listening"
             },
         );
-        stat("secs_since_last_cmd", &uptime(clock).to_string());
+        stat("secs_since_last_cmd", &facts.uptime(clock).to_string());
     }
 }
 

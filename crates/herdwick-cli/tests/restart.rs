@@ -1,0 +1,193 @@
+//! Items that outlive the server (`-e`): whatever ends it, they come back, and nothing else does.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use common::{Clock, Folder, PATIENCE, Server};
+use herdwick::Client;
+use rustix::process::Signal;
+
+const WORKERS: usize = 2;
+const MEMORY_MB: &str = "64";
+/// Keys that are written, and written again.
+const KEYS: u64 = 20_000;
+
+fn file(folder: &Folder) -> PathBuf {
+    folder.0.join("items")
+}
+
+fn server(folder: &Folder) -> Server {
+    let file = file(folder);
+    let file = file.to_str().unwrap();
+    Server::run(folder, WORKERS, &["-m", MEMORY_MB, "-p", "0", "-e", file])
+}
+
+fn key(n: u64) -> String {
+    format!("key-{n}")
+}
+
+/// The value of a version of a key, and of no other.
+fn value(n: u64, version: u64) -> Vec<u8> {
+    let word = format!("{n}.{version}.");
+    word.repeat(1 + (n % 5) as usize).into_bytes()
+}
+
+/// The version that a value is of.
+fn version(n: u64, found: &[u8]) -> u64 {
+    let text = std::str::from_utf8(found).unwrap();
+    let version = text.split('.').nth(1).unwrap().parse().unwrap();
+    assert_eq!(found, value(n, version), "a value that was never written");
+    version
+}
+
+/// Writes round after round, all keys in each, until the server is gone. `done` is how many
+/// writes were answered.
+fn write(client: &mut Client, done: &AtomicU64) {
+    for round in 1.. {
+        for n in 0..KEYS {
+            if client.set(key(n), &value(n, round)[..]).is_err() {
+                return;
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
+    let folder = Folder::new();
+    let first = server(&folder);
+    let mut client = first.client();
+    for n in 0..1000 {
+        client.set(format!("gone-{n}"), b"x").unwrap();
+        client.delete(format!("gone-{n}")).unwrap();
+    }
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let mut writer = first.client();
+        let done = &done;
+        scope.spawn(move || write(&mut writer, done));
+        let clock = Clock::start();
+        // Into the second round: some keys are new, some are overwritten.
+        while done.load(Ordering::Relaxed) < KEYS + KEYS / 4 {
+            assert!(clock.now() < 6 * PATIENCE);
+            std::thread::yield_now();
+        }
+        first.kill();
+    });
+    let done = done.into_inner();
+    let second = server(&folder);
+    let mut client = second.client();
+    let mut lost = 0;
+    for n in 0..KEYS {
+        match client.get(key(n)).unwrap() {
+            // The write that was under way may be done, or not.
+            Some(found) => {
+                let rounds = done / KEYS + u64::from(n < done % KEYS);
+                let found = version(n, &found);
+                let perhaps = u64::from(n == done % KEYS);
+                assert!((rounds..=rounds + perhaps).contains(&found), "{n}: {found}");
+            }
+            None => lost += 1,
+        }
+    }
+    assert!(lost * 1000 <= KEYS, "{lost} of {KEYS} are gone");
+    for n in 0..1000 {
+        assert_eq!(client.get(format!("gone-{n}")).unwrap(), None);
+    }
+    second.stop();
+}
+
+/// What the server says of its file when it starts; it is ended at once.
+fn first_words(folder: &Folder) -> (bool, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .args(["serve", "-p", "0", "-m", MEMORY_MB, "-t", "2"])
+        .arg("--shm-dir")
+        .arg(&folder.0)
+        .arg("-e")
+        .arg(file(folder))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut words = String::new();
+    stderr.read_line(&mut words).unwrap();
+    let runs = child.try_wait().unwrap().is_none() && !words.contains("in use");
+    if runs {
+        common::signal_to(&child, Signal::TERM);
+    }
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.success(), runs, "{words}");
+    (runs, words)
+}
+
+#[test]
+fn a_planned_end_changes_nothing_that_clients_see() {
+    let folder = Folder::new();
+    let first = server(&folder);
+    let mut client = first.client();
+    client.set("flushed", b"1").unwrap();
+    client.flush_all().unwrap();
+    client.set("stays", b"2").unwrap();
+    client.set("deleted", b"3").unwrap();
+    client.delete("deleted").unwrap();
+    client.set("counted", b"7").unwrap();
+    client.incr("counted", 5).unwrap();
+    client.set("grown", b"ab").unwrap();
+    client.append("grown", [b'c'; 300]).unwrap();
+    let before = client.gets("stays").unwrap().unwrap().version;
+    first.stop();
+    let second = server(&folder);
+    let mut client = second.client();
+    for gone in ["flushed", "deleted"] {
+        assert_eq!(client.get(gone).unwrap(), None, "{gone}");
+    }
+    assert_eq!(client.get("counted").unwrap().as_deref(), Some(&b"12"[..]));
+    assert_eq!(client.get("grown").unwrap().unwrap().len(), 302);
+    assert_eq!(client.gets("stays").unwrap().unwrap().version, before);
+    client.set("stays", b"3").unwrap();
+    assert!(client.gets("stays").unwrap().unwrap().version > before);
+    second.stop();
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
+    let folder = Folder::new();
+    let says = |words: &str| {
+        let (runs, said) = first_words(&folder);
+        assert!(runs && said.contains(words), "{said}");
+    };
+    says("it is new");
+    says("0 items are here again");
+    File::options()
+        .write(true)
+        .open(file(&folder))
+        .unwrap()
+        .set_len(100_000)
+        .unwrap();
+    says("its header is damaged");
+    says("0 items are here again");
+    let version = |file: File| file.write_all_at(&[99], 8).unwrap();
+    version(File::options().write(true).open(file(&folder)).unwrap());
+    says("another version");
+    fs::write(file(&folder), "a letter").unwrap();
+    says("not this server's");
+    assert_eq!(
+        fs::read_to_string(folder.0.join("items.old")).unwrap(),
+        "a letter"
+    );
+    says("0 items are here again");
+    let user = server(&folder);
+    let (runs, said) = first_words(&folder);
+    assert!(!runs && said.contains("in use by another server"), "{said}");
+    user.kill();
+}
