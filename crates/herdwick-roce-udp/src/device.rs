@@ -367,6 +367,7 @@ impl Device for RoceDevice {
             mtu: path.mtu.min(place.mtu).min(port.engine.config().mtu),
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: false,
+            key: None,
         };
         let flow = port.engine.connect(qp, &peering)?;
         self.lay(port, flow, &place, &path)
@@ -388,6 +389,7 @@ impl Device for RoceDevice {
             peer: peer_at(&place),
             qpn: place.qpn,
             qkey: place.qkey,
+            key: None,
         };
         let (address, flow) = port.engine.create_address(qp, &to)?;
         self.lay(port, flow, &place, &path)?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `write` posts 64-byte UC WRITEs and takes them on the other side, `send` does so with UD SENDs
-//! of as many bytes; `post-write` and `post-send` only post.
+//! of as many bytes; `post-write` and `post-send` only post; `keyed-write` does it with a key.
 #![forbid(unsafe_code)]
 
 use std::{env::args, net::SocketAddr, time::Duration};
@@ -107,7 +107,7 @@ fn peer() -> Peer {
     }
 }
 
-fn peering(other: &End) -> Peering {
+fn peering(other: &End, key: Option<[u8; 16]>) -> Peering {
     let facts = other.engine.facts(other.qp).expect("known");
     Peering {
         peer: peer(),
@@ -116,6 +116,7 @@ fn peering(other: &End) -> Peering {
         mtu: Mtu::B1024,
         rd_atomic: RD_ATOMIC_MAX,
         refusals_are_fatal: false,
+        key,
     }
 }
 
@@ -138,11 +139,13 @@ fn main() {
             peer: peer(),
             qpn: facts.qpn,
             qkey: facts.qkey,
+            key: None,
         };
         let made = a.engine.create_address(a.qp, &destination);
         to = Some(made.expect("an address").0);
     } else {
-        let (for_a, for_b) = (peering(&b), peering(&a));
+        let key = mode.starts_with("keyed").then_some([5; 16]);
+        let (for_a, for_b) = (peering(&b, key), peering(&a, key));
         a.engine.connect(a.qp, &for_a).expect("a connection");
         b.engine.connect(b.qp, &for_b).expect("a connection");
     }

@@ -154,6 +154,9 @@ pub struct Peering {
     /// says. Without, the requester is told all the same, and whoever forges one such packet does
     /// not end the connection.
     pub refusals_are_fatal: bool,
+    /// The key that both ends have ([`crate::agree`]); `None`: packets as the specification has
+    /// them.
+    pub key: Option<[u8; 16]>,
 }
 
 /// What a peer's UD queue pair says of itself, for an address handle.
@@ -165,6 +168,9 @@ pub struct Destination {
     pub qpn: Qpn,
     /// The key its datagrams must carry.
     pub qkey: u32,
+    /// The key that both ends have ([`crate::agree`]). A queue pair with one keyed destination
+    /// takes datagrams from its keyed destinations alone.
+    pub key: Option<[u8; 16]>,
 }
 
 /// What a queue pair of ours tells its peer.
@@ -180,4 +186,6 @@ pub struct Facts {
     pub qkey: u32,
     /// The largest packet payload this engine takes.
     pub mtu: Mtu,
+    /// What it brings to a key; to be told to its peer alone.
+    pub secret: [u8; 16],
 }

@@ -48,13 +48,19 @@ pub enum Drop {
     Gone,
     /// An answer to nothing that is outstanding.
     Answer,
+    /// The tag of a keyed packet is wrong.
+    Tag,
+    /// A keyed packet that came before.
+    Replay,
+    /// From nobody whose key is known, where one is needed.
+    Unkeyed,
     /// More READs at once than are served, or a repeated one too old to serve again.
     TooManyReads,
 }
 
 impl Drop {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
         Self::Short,
         Self::Version,
         Self::Partition,
@@ -78,6 +84,9 @@ impl Drop {
         Self::Misaligned,
         Self::Gone,
         Self::Answer,
+        Self::Tag,
+        Self::Replay,
+        Self::Unkeyed,
         Self::TooManyReads,
     ];
 
@@ -108,6 +117,9 @@ impl Drop {
             Self::Misaligned => "roce_misaligned_atomic",
             Self::Gone => "roce_region_gone",
             Self::Answer => "roce_stray_answer",
+            Self::Tag => "roce_bad_tag",
+            Self::Replay => "roce_replayed",
+            Self::Unkeyed => "roce_unkeyed",
             Self::TooManyReads => "roce_too_many_reads",
         }
     }

@@ -29,6 +29,15 @@ impl Draw {
         self.hash(NUMBERS, self.drawn)
     }
 
+    /// 128 random bits.
+    pub(crate) fn secret(&mut self) -> [u8; 16] {
+        let mut secret = [0; 16];
+        for word in secret.chunks_exact_mut(4) {
+            word.copy_from_slice(&self.bits().to_le_bytes());
+        }
+        secret
+    }
+
     /// 32 random bits that were not drawn here before, until all have been: a counter through a
     /// Feistel network of four rounds, which is a permutation.
     pub(crate) fn rkey(&mut self) -> u32 {

@@ -23,6 +23,7 @@ mod engine;
 mod flows;
 pub mod icrc;
 mod io;
+mod keyed;
 mod pace;
 pub mod packet;
 mod qp;
@@ -37,4 +38,5 @@ pub use config::{
 pub use counters::{Counters, Drop};
 pub use engine::Engine;
 pub use io::{Arrival, FlowId, Memory, Wire};
+pub use keyed::{TRAILER_BYTES, agree};
 pub use qp::{DATAGRAM_HEADER_BYTES, MESSAGE_BYTES_MAX};

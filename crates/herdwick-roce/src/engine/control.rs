@@ -5,10 +5,11 @@ use herdwick_fabric::{
     RegionId, RegionSpec, Remote, Scope, Status, Transport,
 };
 
-use super::{Address, Engine};
+use super::{Address, Engine, Shared};
 use crate::{
     Destination, Facts, FlowId, Peer, Peering,
     completions::Cq,
+    keyed::Keyed,
     packet::{LOW_24, Psn24},
     qp::{Link, Names, Qp, Target},
     regions::Region,
@@ -141,6 +142,7 @@ impl Engine {
             qpn: self.fresh_qpn(),
             psn: Psn24::new(self.draw.bits()),
             qkey: self.fresh_qkey(),
+            secret: self.draw.secret(),
         };
         let qp = Qp::new(spec, &names, &self.shared.config);
         let id = self.qps.insert(qp).ok_or(limit)?;
@@ -162,7 +164,7 @@ impl Engine {
         self.ready.forget(id);
         self.shared.timers.clear(slab::index(id.0));
         if let Some(link) = qp.link {
-            self.shared.flows.leave(link.target.flow);
+            self.shared.leave(&link.target);
         }
         for (cq, depth) in [(qp.sends.cq, qp.sends.depth), (qp.recvs.cq, qp.recvs.depth)] {
             if let Some(cq) = self.shared.cqs.get_mut(cq.0) {
@@ -186,6 +188,7 @@ impl Engine {
             psn: Psn(qp.first_psn.get()),
             qkey: qp.qkey,
             mtu: self.shared.config.mtu,
+            secret: qp.secret,
         })
     }
 
@@ -228,6 +231,7 @@ impl Engine {
                 flow,
                 qpn: peering.qpn.0 & LOW_24,
                 qkey: 0,
+                keyed: self.shared.join_keyed(peering.key),
             },
             ip: peering.peer.addr.ip().to_canonical(),
             mtu: peering.mtu.bytes(),
@@ -257,14 +261,25 @@ impl Engine {
         if self.shared.addresses.is_full() {
             return Err(limit.into());
         }
+        let from = (qp, to.peer.addr.ip().to_canonical(), to.qpn.0 & LOW_24);
+        let source = to.key.map(|_| from);
+        if source.is_some_and(|source| self.shared.by_source.contains_key(&source)) {
+            return Err(ControlError::InUse("keyed address").into());
+        }
         let flow = self.shared.flows.join(to.peer);
         let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
         let target = Target {
             flow,
             qpn: to.qpn.0 & LOW_24,
             qkey: to.qkey,
+            keyed: self.shared.join_keyed(to.key),
         };
-        let id = self.shared.addresses.insert(Address { pd, target });
+        if let (Some(source), Some(keyed)) = (source, target.keyed) {
+            self.shared.by_source.insert(source, keyed);
+            self.require_keys(qp);
+        }
+        let address = Address { pd, target, source };
+        let id = self.shared.addresses.insert(address);
         Ok((AddressHandle(id.ok_or(limit)?), flow))
     }
 
@@ -275,7 +290,10 @@ impl Engine {
     pub fn destroy_address(&mut self, address: AddressHandle) -> Result<(), ControlError> {
         let gone = self.shared.addresses.remove(address.0);
         let gone = gone.ok_or(ControlError::Unknown("address"))?;
-        self.shared.flows.leave(gone.target.flow);
+        self.shared.leave(&gone.target);
+        if let Some(source) = gone.source {
+            self.shared.by_source.remove(&source);
+        }
         Ok(())
     }
 
@@ -294,6 +312,12 @@ impl Engine {
     #[must_use]
     pub fn peer(&self, flow: FlowId) -> Option<&Peer> {
         self.shared.flows.peer(flow)
+    }
+
+    fn require_keys(&mut self, qp: QpId) {
+        if let Some(qp) = self.qps.get_mut(qp.0) {
+            qp.keyed = true;
+        }
     }
 
     fn know_pd(&self, pd: PdId) -> Result<(), ControlError> {
@@ -353,6 +377,19 @@ impl Engine {
     fn fresh_qkey(&mut self) -> u32 {
         const PRIVILEGED: u32 = 0x8000_0000;
         self.draw.bits() & !PRIVILEGED
+    }
+}
+
+impl Shared {
+    fn join_keyed(&mut self, key: Option<[u8; 16]>) -> Option<u32> {
+        key.and_then(|key| self.keyed.insert(Keyed::new(key)))
+    }
+
+    fn leave(&mut self, target: &Target) {
+        self.flows.leave(target.flow);
+        if let Some(keyed) = target.keyed {
+            self.keyed.remove(keyed);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 mod control;
 mod ready;
 
-use core::time::Duration;
+use alloc::collections::BTreeMap;
+use core::{net::IpAddr, time::Duration};
 
 use herdwick_fabric::{
     Completion, CqId, PdId, PostError, QpId, QpState, RecvWr, SendWr, Transport,
@@ -12,13 +13,14 @@ use ready::Ready;
 use zerocopy::FromBytes;
 
 use crate::{
-    Arrival, Config, Drop, FlowId, Memory, Wire,
+    Arrival, Config, Drop, Memory, Wire,
     completions::Cq,
     counters::Counters,
     draw::Draw,
     flows::Flows,
     icrc::{Route, Run},
-    packet::{BTH_BYTES, Bth, CONGESTION, ICRC_BYTES, Malformed, Packet},
+    keyed::{Keyed, TRAILER_BYTES},
+    packet::{BTH_BYTES, Bth, CONGESTION, Deth, ICRC_BYTES, Malformed, Packet},
     qp::{Qp, Target, class},
     regions::Regions,
     slab::Slab,
@@ -55,6 +57,10 @@ pub(crate) struct Shared {
     pub(crate) flows: Flows,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
+    /// Keyed peerings: of connections, and of address handles.
+    pub(crate) keyed: Slab<Keyed>,
+    /// The keyed peerings of datagrams, by receiving queue pair and sender.
+    pub(crate) by_source: BTreeMap<(QpId, IpAddr, u32), u32>,
     /// Whether the wire had no room in the last round of transmission.
     pub(crate) short: bool,
     /// When the first of those that pacing held back in it may go on.
@@ -84,10 +90,12 @@ impl Shared {
     pub(crate) fn room<'w, W: Wire>(
         &mut self,
         wire: &'w mut W,
-        flow: FlowId,
+        target: &Target,
         len: usize,
         kind: Kind,
     ) -> Option<&'w mut [u8]> {
+        let flow = target.flow;
+        let len = len + target.keyed.map_or(0, |_| TRAILER_BYTES);
         let pace = if kind == Kind::Data && self.config.pace {
             self.flows.pace(flow)
         } else {
@@ -108,6 +116,33 @@ impl Shared {
         self.counted(room)
     }
 
+    /// Fills in the trailer of a packet of queue pair `sender`, if its peering is keyed.
+    #[inline]
+    pub(crate) fn seal(&mut self, target: &Target, sender: u32, room: &mut [u8]) {
+        let keyed = target.keyed.and_then(|keyed| self.keyed.get_mut(keyed));
+        if let Some(keyed) = keyed {
+            keyed.seal(sender, room);
+        }
+    }
+
+    /// The packet without its trailer, if its peering is keyed and the trailer is right.
+    #[inline]
+    fn open<'p>(&mut self, qp: &Qp, source: IpAddr, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
+        let (keyed, sender) = match qp.link {
+            Some(link) => (link.target.keyed, link.target.qpn),
+            None if !qp.keyed => (None, 0),
+            None => {
+                let sender = Deth::peek(bytes).ok_or(Drop::Short)?;
+                let known = self.by_source.get(&(qp.id, source, sender));
+                (Some(*known.ok_or(Drop::Unkeyed)?), sender)
+            }
+        };
+        match keyed.and_then(|keyed| self.keyed.get_mut(keyed)) {
+            Some(keyed) => keyed.open(sender, bytes),
+            None => Ok(bytes),
+        }
+    }
+
     #[inline]
     fn counted<'w>(&mut self, room: Option<&'w mut [u8]>) -> Option<&'w mut [u8]> {
         if room.is_some() {
@@ -124,6 +159,8 @@ impl Shared {
 pub(crate) struct Address {
     pub(crate) pd: PdId,
     pub(crate) target: Target,
+    /// Of a keyed one: whose datagrams it opens.
+    pub(crate) source: Option<(QpId, IpAddr, u32)>,
 }
 
 impl Engine {
@@ -150,6 +187,8 @@ impl Engine {
                 flows: Flows::new(limits.qps + limits.addresses),
                 counters: Counters::default(),
                 timers: Timers::new(limits.qps),
+                keyed: Slab::new(limits.qps + limits.addresses),
+                by_source: BTreeMap::new(),
                 short: false,
                 pause: None,
                 now: Duration::ZERO,
@@ -334,6 +373,9 @@ impl Engine {
         if self.shared.config.check_icrc && !icrc_is_right(&mut self.sums, arrival) {
             return Err(Drop::Icrc);
         }
+        let packet = self
+            .shared
+            .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;
         if bth.opcode() == CONGESTION {
             self.shared.counters.congestion += 1;
             qp.slow_down(&mut self.shared);
@@ -344,7 +386,7 @@ impl Engine {
         {
             self.ready.add(qp);
         }
-        let packet = Packet::parse(&bytes[..bytes.len() - ICRC_BYTES])?;
+        let packet = Packet::parse(packet)?;
         if packet.op.class != class(qp.transport) {
             return Err(Drop::Transport);
         }

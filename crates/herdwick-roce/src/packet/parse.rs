@@ -2,7 +2,7 @@ use zerocopy::FromBytes;
 
 use super::{
     Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, Class, Deth, Immediate, Operation, PacketOp,
-    Place, Reth,
+    Place, Reth, headers::LOW_24,
 };
 
 /// A packet from its BTH to its pad, checked for everything that it says about itself.
@@ -129,6 +129,14 @@ impl<'a> Packet<'a> {
     fn extension<T: FromBytes>(&self, at: usize) -> Option<T> {
         let (header, _) = T::read_from_prefix(self.extensions.get(at..)?).ok()?;
         Some(header)
+    }
+}
+
+impl Deth {
+    /// The sender that a datagram names, before anything else of it is looked at.
+    pub(crate) fn peek(bytes: &[u8]) -> Option<u32> {
+        let (deth, _) = Self::read_from_prefix(bytes.get(BTH_BYTES..)?).ok()?;
+        Some(deth.source.get() & LOW_24)
     }
 }
 

@@ -38,11 +38,14 @@ impl Qp {
             return true;
         };
         let total = BTH_BYTES + CONGESTION_BYTES + ICRC_BYTES;
-        let Some(room) = shared.room(wire, link.target.flow, total, Kind::Answer) else {
+        let Some(room) = shared.room(wire, &link.target, total, Kind::Answer) else {
             return false;
         };
         let bth = Bth::congestion(link.target.qpn);
-        Head::new(room, &bth).payload(CONGESTION_BYTES).fill(0);
+        Head::new(&mut *room, &bth)
+            .payload(CONGESTION_BYTES)
+            .fill(0);
+        shared.seal(&link.target, self.qpn, room);
         self.congested = false;
         true
     }

@@ -50,7 +50,7 @@ impl Fragment<'_> {
             Class::Ud => Kind::Datagram,
             Class::Rc | Class::Uc => Kind::Data,
         };
-        let Some(room) = shared.room(wire, self.target.flow, total, kind) else {
+        let Some(room) = shared.room(wire, &self.target, total, kind) else {
             return false;
         };
         let flags = BthFlags {
@@ -60,8 +60,9 @@ impl Fragment<'_> {
             ack_request: self.ack_request,
         };
         let bth = Bth::new(op.encode(), self.target.qpn, self.psn, flags);
-        let body = self.extend(Head::new(room, &bth)).payload(len);
+        let body = self.extend(Head::new(&mut *room, &bth)).payload(len);
         fill(body, &self.payload, memory);
+        shared.seal(&self.target, self.source, room);
         true
     }
 

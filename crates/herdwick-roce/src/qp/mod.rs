@@ -42,6 +42,10 @@ pub(crate) struct Qp {
     pub(crate) state: QpState,
     /// UD: what datagrams to it must carry.
     pub(crate) qkey: u32,
+    /// What it brings to a key.
+    pub(crate) secret: [u8; 16],
+    /// UD: whether it takes datagrams from keyed peers alone.
+    pub(crate) keyed: bool,
     /// The PSN of its first packet.
     pub(crate) first_psn: Psn24,
     /// The other end of a connection.
@@ -78,6 +82,8 @@ pub(crate) struct Target {
     pub(crate) qpn: u32,
     /// UD: the key they carry.
     pub(crate) qkey: u32,
+    /// Which of the engine's keyed peerings makes their trailers.
+    pub(crate) keyed: Option<u32>,
 }
 
 /// The receive queue.
@@ -117,6 +123,7 @@ pub(crate) struct Names {
     pub(crate) qpn: u32,
     pub(crate) psn: Psn24,
     pub(crate) qkey: u32,
+    pub(crate) secret: [u8; 16],
 }
 
 impl Qp {
@@ -132,6 +139,8 @@ impl Qp {
             transport: spec.transport,
             state,
             qkey: names.qkey,
+            secret: names.secret,
+            keyed: false,
             first_psn: names.psn,
             link: None,
             sends: Sends::new(spec, names.psn, config.inline_bytes_max),

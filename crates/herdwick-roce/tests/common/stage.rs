@@ -111,6 +111,7 @@ impl Party {
             mtu: Mtu::B1024,
             rd_atomic: 16,
             refusals_are_fatal: false,
+            key: None,
         };
         self.engine.connect(qp, &peering).unwrap();
     }
@@ -213,6 +214,7 @@ impl Stage {
             peer: victim.peer(),
             qpn: facts.qpn,
             qkey: facts.qkey,
+            key: None,
         };
         let to_victim = friend.engine.create_address(friend.ud, &destination);
         for qp in [victim.rc, victim.uc, victim.ud] {

@@ -10,6 +10,7 @@ use herdwick_fabric::{
 };
 use herdwick_roce::{
     Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX, Wire,
+    agree,
     icrc::{self, IpId, Route},
 };
 
@@ -192,6 +193,8 @@ pub(crate) struct World {
     /// Sees each packet that is sent, and may take it away or change it.
     pub(crate) filter: Option<Filter>,
     pub(crate) sent: [u64; 2],
+    /// Whether new peerings have a key.
+    pub(crate) keyed: bool,
     /// Type of service that packets arrive with.
     pub(crate) tos: u8,
     flying: BTreeMap<(Duration, u64), Flying>,
@@ -210,6 +213,7 @@ impl World {
             faults: Faults::default(),
             filter: None,
             sent: [0; 2],
+            keyed: false,
             tos: 0,
             flying: BTreeMap::new(),
             launched: 0,
@@ -236,6 +240,10 @@ impl World {
         }
     }
 
+    fn key(&self) -> Option<[u8; 16]> {
+        self.keyed.then(|| agree(&[1; 16], &[2; 16]))
+    }
+
     /// What `side` connects to in order to reach `qp` of the other.
     pub(crate) fn peering(&self, other: usize, qp: QpId) -> Peering {
         let facts = self.sides[other].engine.facts(qp).expect("known");
@@ -246,6 +254,7 @@ impl World {
             mtu: Mtu::B256,
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: true,
+            key: self.key(),
         }
     }
 
@@ -263,14 +272,26 @@ impl World {
     /// A datagram queue pair on each side, and how A addresses B's.
     pub(crate) fn datagrams(&mut self) -> ([QpId; 2], AddressHandle) {
         let qps = [A, B].map(|side| self.sides[side].qp(Transport::Ud));
-        let facts = self.sides[B].engine.facts(qps[B]).expect("known");
+        (qps, self.address(A, qps[A], B, qps[B]))
+    }
+
+    /// How `qp` of `side` addresses `other_qp` of the other.
+    pub(crate) fn address(
+        &mut self,
+        side: usize,
+        qp: QpId,
+        other: usize,
+        other_qp: QpId,
+    ) -> AddressHandle {
+        let facts = self.sides[other].engine.facts(other_qp).expect("known");
         let to = Destination {
-            peer: self.peer(B),
+            peer: self.peer(other),
             qpn: facts.qpn,
             qkey: facts.qkey,
+            key: self.key(),
         };
-        let address = self.sides[A].engine.create_address(qps[A], &to);
-        (qps, address.expect("an address").0)
+        let address = self.sides[side].engine.create_address(qp, &to);
+        address.expect("an address").0
     }
 
     /// One pass of both drivers.
@@ -306,6 +327,13 @@ impl World {
             self.step();
         }
         panic!("no completion");
+    }
+
+    /// Hands a packet to an engine as if `side`'s peer had sent it, with a right ICRC.
+    pub(crate) fn forge(&mut self, side: usize, packet: &[u8]) {
+        let mut sealed = packet.to_vec();
+        icrc::seal(&mut sealed, &self.route(side), 0);
+        self.deliver(side, &sealed);
     }
 
     fn route(&self, to: usize) -> Route {

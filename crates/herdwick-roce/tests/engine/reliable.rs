@@ -20,19 +20,22 @@ struct Pair {
 }
 
 fn pair(seed: u64, config: &Config) -> Pair {
-    let mut world = World::new(seed, config);
-    let qps = world.connected(Transport::Rc);
-    let region = world.sides[B].region(Access::ALL);
-    let at = world.sides[B].remote(region);
-    Pair {
-        world,
-        qps,
-        region,
-        at,
-    }
+    Pair::new(World::new(seed, config))
 }
 
 impl Pair {
+    fn new(mut world: World) -> Self {
+        let qps = world.connected(Transport::Rc);
+        let region = world.sides[B].region(Access::ALL);
+        let at = world.sides[B].remote(region);
+        Self {
+            world,
+            qps,
+            region,
+            at,
+        }
+    }
+
     fn post(&mut self, wr_id: u64, op: SendOp<'_>) {
         self.world.sides[A].post(self.qps[A], &[signaled(wr_id, op)]);
     }
@@ -153,6 +156,18 @@ fn one_acknowledgement_serves_a_train() {
 fn storm(seed: u64, faults: Faults, messages: u64) {
     let mut pair = pair(seed, &Config::default());
     pair.world.faults = faults;
+    storm_over(pair, seed, messages);
+}
+
+pub(crate) fn keyed_storm(seed: u64, faults: Faults, messages: u64) {
+    let mut world = World::new(seed, &Config::default());
+    world.keyed = true;
+    let mut pair = Pair::new(world);
+    pair.world.faults = faults;
+    storm_over(pair, seed, messages);
+}
+
+fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
     let (mut posted, mut ended, mut received, mut sent) = (0, 0, 0, Vec::new());
     let counter = pair.at.offset(0);
     let mut adds = 0;

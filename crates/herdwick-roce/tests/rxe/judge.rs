@@ -217,6 +217,7 @@ impl Judge {
                 peer,
                 qpn,
                 qkey: QKEY,
+                key: None,
             };
             let (address, _) = self.engine.create_address(qp, &to).expect("there is room");
             self.address = Some(address);
@@ -229,6 +230,7 @@ impl Judge {
             mtu: mtu(path_mtu),
             rd_atomic: 16,
             refusals_are_fatal: true,
+            key: None,
         };
         self.engine
             .connect(qp, &peering)

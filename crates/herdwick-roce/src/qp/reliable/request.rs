@@ -148,7 +148,7 @@ impl Qp {
             operation,
         };
         let total = op.head_bytes() + ICRC_BYTES;
-        let Some(room) = shared.room(wire, entry.target.flow, total, Kind::Data) else {
+        let Some(room) = shared.room(wire, &entry.target, total, Kind::Data) else {
             return false;
         };
         let flags = BthFlags {
@@ -158,7 +158,10 @@ impl Qp {
             ack_request: true,
         };
         let psn = entry.psn.plus(index);
-        let head = Head::new(room, &Bth::new(op.encode(), entry.target.qpn, psn, flags));
+        let head = Head::new(
+            &mut *room,
+            &Bth::new(op.encode(), entry.target.qpn, psn, flags),
+        );
         let at = offset as u64;
         match entry.verb {
             Verb::Read(from) => head.and(&reth(from.offset(at), entry.len - offset)),
@@ -166,6 +169,7 @@ impl Qp {
             Verb::CompareSwap { at, expected, new } => head.and(&atomic(at, new, expected)),
             Verb::Send | Verb::Write(_) => head,
         };
+        shared.seal(&entry.target, self.qpn, room);
         true
     }
 

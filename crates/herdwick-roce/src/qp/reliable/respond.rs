@@ -208,7 +208,7 @@ impl Qp {
             Response::Read { .. } => Kind::Data,
             Response::Acknowledge { .. } | Response::Atomic { .. } => Kind::Answer,
         };
-        let Some(room) = shared.room(wire, link.target.flow, total, kind) else {
+        let Some(room) = shared.room(wire, &link.target, total, kind) else {
             return false;
         };
         let flags = BthFlags {
@@ -217,12 +217,15 @@ impl Qp {
             ..BthFlags::default()
         };
         let bth = Bth::new(op.encode(), link.target.qpn, psn, flags);
-        let body = response.extend(op, Head::new(room, &bth)).payload(len);
+        let body = response
+            .extend(op, Head::new(&mut *room, &bth))
+            .payload(len);
         if let Response::Read { region, offset, .. } = response
             && len > 0
         {
             memory.read(*region, *offset, body);
         }
+        shared.seal(&link.target, self.qpn, room);
         true
     }
 }

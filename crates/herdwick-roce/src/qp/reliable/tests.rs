@@ -93,6 +93,7 @@ fn peering(engine: &Engine, qp: QpId) -> Peering {
         mtu: Mtu::B256,
         rd_atomic: 1,
         refusals_are_fatal: true,
+        key: None,
     }
 }
 

@@ -1,0 +1,195 @@
+//! Packets that only who knows the key can make.
+//!
+//! RoCE trusts whoever names the right numbers. Two ends that share a 128-bit key add a trailer
+//! between pad and ICRC, which routers and captures see as payload: a counter that grows by one
+//! with each packet of a direction, and SipHash-2-4 over sender, packet and counter. A packet
+//! whose tag is wrong, or whose counter came before, is dropped.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U64, Unaligned};
+
+use crate::{
+    Drop,
+    packet::{BTH_BYTES, ICRC_BYTES},
+};
+
+/// What stands between pad and ICRC.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Trailer {
+    counter: U64<BigEndian>,
+    tag: U64<BigEndian>,
+}
+
+/// Bytes that the keyed mode adds to a packet.
+pub const TRAILER_BYTES: usize = 16;
+const _: () = assert!(size_of::<Trailer>() == TRAILER_BYTES);
+
+/// The key of two queue pairs, from a random secret of each; both ends find the same. It is as
+/// secret as the way on which the secrets were told.
+#[must_use]
+pub fn agree(one: &[u8; 16], other: &[u8; 16]) -> [u8; 16] {
+    let (low, high) = (one.min(other), one.max(other));
+    let mut key = [0; 16];
+    for (domain, half) in (0..).zip(key.chunks_exact_mut(8)) {
+        let mut hasher = SipHasher24::new_with_key(low);
+        hasher.write_u64(domain);
+        hasher.write(high);
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    key
+}
+
+/// One end of a keyed peering.
+pub(crate) struct Keyed {
+    key: [u8; 16],
+    sent: u64,
+    window: Window,
+}
+
+impl Keyed {
+    pub(crate) fn new(key: [u8; 16]) -> Self {
+        Self {
+            key,
+            sent: 0,
+            window: Window::default(),
+        }
+    }
+
+    /// Fills in the trailer of `room`, which is complete but for it and the ICRC behind it.
+    pub(crate) fn seal(&mut self, sender: u32, room: &mut [u8]) {
+        self.sent += 1;
+        let end = room.len() - ICRC_BYTES - TRAILER_BYTES;
+        let (packet, rest) = room.split_at_mut(end);
+        let trailer = Trailer {
+            counter: self.sent.into(),
+            tag: self.tag(sender, packet, self.sent).into(),
+        };
+        rest[..TRAILER_BYTES].copy_from_slice(trailer.as_bytes());
+    }
+
+    /// Takes the trailer off `bytes`, which end before the ICRC, if it is right and new.
+    pub(crate) fn open<'p>(&mut self, sender: u32, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
+        let (packet, trailer) = Trailer::read_from_suffix(bytes)
+            .ok()
+            .filter(|(packet, _)| packet.len() >= BTH_BYTES)
+            .ok_or(Drop::Short)?;
+        let counter = trailer.counter.get();
+        if trailer.tag.get() != self.tag(sender, packet, counter) {
+            return Err(Drop::Tag);
+        }
+        self.window
+            .accept(counter)
+            .then_some(packet)
+            .ok_or(Drop::Replay)
+    }
+
+    /// Over the sender's number, the packet without what routers change, and the counter.
+    fn tag(&self, sender: u32, packet: &[u8], counter: u64) -> u64 {
+        let mut head = [0; 4 + BTH_BYTES];
+        head[..4].copy_from_slice(&sender.to_be_bytes());
+        head[4..].copy_from_slice(&packet[..BTH_BYTES]);
+        head[8] = 0xff;
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        hasher.write(&head);
+        hasher.write(&packet[BTH_BYTES..]);
+        hasher.write_u64(counter.to_le());
+        hasher.finish()
+    }
+}
+
+/// Counters of which it is remembered whether they came.
+const WINDOW: u64 = 1024;
+
+/// The counters that came, of the last [`WINDOW`].
+#[derive(Default)]
+struct Window {
+    highest: u64,
+    seen: [u64; WINDOW as usize / 64],
+}
+
+impl Window {
+    /// Whether a counter is new and not too old to tell.
+    fn accept(&mut self, counter: u64) -> bool {
+        if counter > self.highest {
+            let steps = (counter - self.highest).min(WINDOW);
+            for passed in counter - steps + 1..=counter {
+                self.set(passed, false);
+            }
+            self.highest = counter;
+        } else if self.highest - counter >= WINDOW || self.is_set(counter) {
+            return false;
+        }
+        self.set(counter, true);
+        counter > 0
+    }
+
+    fn is_set(&self, counter: u64) -> bool {
+        let (word, bit) = Self::place(counter);
+        self.seen[word] & bit != 0
+    }
+
+    fn set(&mut self, counter: u64, came: bool) {
+        let (word, bit) = Self::place(counter);
+        if came {
+            self.seen[word] |= bit;
+        } else {
+            self.seen[word] &= !bit;
+        }
+    }
+
+    fn place(counter: u64) -> (usize, u64) {
+        let at = counter % WINDOW;
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Keyed, TRAILER_BYTES, WINDOW, Window, agree};
+    use crate::Drop;
+
+    #[test]
+    fn each_counter_is_taken_once_and_none_that_is_too_old() {
+        let (mut window, mut taken) = (Window::default(), BTreeSet::new());
+        let (mut state, mut highest) = (1u64, 0);
+        for _ in 0..50_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let around = highest.max(1100) - 1100;
+            let counter = 1 + around + (state >> 33) % 1300;
+            let expected = counter + WINDOW > highest && !taken.contains(&counter);
+            assert_eq!(window.accept(counter), expected, "{counter} at {highest}");
+            if expected {
+                taken.insert(counter);
+                highest = highest.max(counter);
+            }
+        }
+        assert!(!window.accept(0));
+    }
+
+    #[test]
+    fn both_ends_agree_and_no_bit_may_change() {
+        let key = agree(&[1; 16], &[2; 16]);
+        assert_eq!(key, agree(&[2; 16], &[1; 16]));
+        assert_ne!(key, agree(&[1; 16], &[3; 16]));
+        let (mut here, mut there) = (Keyed::new(key), Keyed::new(key));
+        let mut room = [7; 40 + TRAILER_BYTES + 4];
+        here.seal(5, &mut room);
+        let bytes = &room[..40 + TRAILER_BYTES];
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let taken = Keyed::new(key).open(5, &changed).is_ok();
+            assert_eq!(taken, bit / 8 == 4, "bit {bit}");
+        }
+        assert_eq!(there.open(6, bytes), Err(Drop::Tag), "of another sender");
+        assert_eq!(there.open(5, bytes), Ok(&bytes[..40]));
+        assert_eq!(there.open(5, bytes), Err(Drop::Replay));
+    }
+}
