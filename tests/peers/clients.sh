@@ -1,16 +1,26 @@
 #!/usr/bin/env bash
 # Clients as they install by name, each through what an application does with it, against our
 # server with one worker and with three. Needs python3 with python-binary-memcached, meta-memcache
-# and pymemcache (pip), node with memjs (npm, in $NODE_PATH), and openssl for certificates.
+# and pymemcache (pip), node with memjs (npm, in $NODE_PATH), and openssl for
+# certificates. gomemcache runs where there is go.
 set -euo pipefail
 . "$(dirname "$0")/server.sh"
 here=$PWD/tests/peers
+
+gomemcache=
+if command -v go >/dev/null && (cd "$here/gomemcache" && go mod download); then
+    gomemcache=$PWD/target/gomemcache
+    (cd "$here/gomemcache" && go build -o "$gomemcache" .)
+else
+    echo "skipped: gomemcache, for want of go or its module proxy"
+fi
 
 for workers in 1 3; do
     start_server -t "$workers"
     python3 "$here/binary_client.py" "$port"
     python3 "$here/meta_client.py" "$port"
     node "$here/memjs_client.js" "$port"
+    [ -z "$gomemcache" ] || "$gomemcache" "127.0.0.1:$port"
     stop_server
 done
 

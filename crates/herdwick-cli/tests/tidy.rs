@@ -100,3 +100,24 @@ fn functions_are_short() {
         }
     }
 }
+
+/// Rows of the table of faults that a memcached port must survive: tests are named by them.
+const ROWS: std::ops::RangeInclusive<u32> = 1..=48;
+
+#[test]
+fn every_row_of_the_fault_table_has_a_test() {
+    let mut files = Vec::new();
+    sources(&root().join("crates/herdwick-server/tests"), &mut files);
+    let texts = files
+        .iter()
+        .map(|path| fs::read_to_string(path).expect("is readable"));
+    let text: String = texts.collect();
+    let named: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("fn "))
+        .collect();
+    for row in ROWS {
+        let name = format!("m{row:02}_");
+        assert!(named.iter().any(|test| test.contains(&name)), "no {name}");
+    }
+}
