@@ -12,7 +12,7 @@ use crate::{
     tls::{Tls, TlsError},
     udp::Udp,
 };
-use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
+use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
 
 /// memcached's port.
@@ -41,6 +41,10 @@ pub struct Config {
     pub verbosity: u8,
     /// Whether, and where, clients on this host get shared memory.
     pub leases: Option<Leases>,
+    /// Where RoCEv2 is taken, over UDP; `None`: it is not. Port 0 takes a free one.
+    pub roce: Option<SocketAddr>,
+    /// How every lease has its requests travel; `None`: as its client asks.
+    pub request_path: Option<RequestPath>,
     /// Connections that wait to be accepted (memcached's `-b`).
     pub backlog: u32,
     /// Beyond `connections_max`: whether a connection is told so and closed (memcached's
@@ -167,6 +171,8 @@ impl Default for Config {
             spin: Duration::from_micros(20),
             verbosity: 0,
             leases: Some(Leases::default()),
+            roce: None,
+            request_path: None,
             backlog: 1024,
             refuse_at_once: true,
             turn_requests: 512,
@@ -202,7 +208,8 @@ impl Config {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
         }
-        if self.leases.is_some() && workers > LEASE_WORKERS_MAX {
+        let leases = self.leases.is_some() || self.roce.is_some();
+        if leases && workers > LEASE_WORKERS_MAX {
             return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
@@ -336,6 +343,17 @@ pub enum StartError {
     )]
     Metrics {
         /// The address.
+        address: SocketAddr,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// RoCEv2 cannot be taken there.
+    #[error(
+        "cannot take RoCEv2 on UDP {address}: {source}; give another address (--roce ADDR:PORT), \
+         or do without it (--roce off)"
+    )]
+    Roce {
+        /// Where it was tried.
         address: SocketAddr,
         /// The operating system's answer.
         source: io::Error,

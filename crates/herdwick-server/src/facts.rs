@@ -7,7 +7,7 @@ use crate::{
     accept::{Opened, Source},
     auth::Auth,
     config::{Config, Listen, Offers, ShutdownHook, StartError},
-    lease::Host,
+    lease::{Arrival, Host},
     stats,
     tally::Snapshot,
     tcp::{Topic, Voice},
@@ -111,6 +111,16 @@ impl Facts {
         };
         out.extend_from_slice(reply.as_bytes());
         true
+    }
+
+    /// Whether a connection that begins with a claim is one for a lease.
+    pub(crate) fn takes_claims(&self) -> bool {
+        self.host.takes_claims()
+    }
+
+    /// Gives a connection that began with a claim to the desk.
+    pub(crate) fn pass_on(&self, arrival: Arrival) {
+        self.host.pass_on(arrival);
     }
 
     /// Says what all workers have counted.

@@ -1,4 +1,4 @@
-use std::io;
+use std::{io, time::Duration};
 
 use herdwick_mica::{Clock, Second};
 use mio::{Registry, Token, event::Event};
@@ -58,6 +58,8 @@ pub(crate) trait Front {
 
 /// What a front may use during one pass.
 pub(crate) struct Pass<'a> {
+    /// The time since the server's start.
+    pub(crate) now: Duration,
     /// The time, as the store counts it.
     pub(crate) clock: Clock,
     /// This worker's partition.

@@ -39,12 +39,14 @@ pub use config::{
     Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError,
     WORKERS_MAX,
 };
+pub use herdwick_herd::RequestPath;
 pub use lease::check_lease_directory;
 pub use memory_file::{Cold, MemoryFileError, Restart};
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
+pub use ways::UDP_PORT as ROCE_PORT;
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

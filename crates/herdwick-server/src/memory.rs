@@ -9,12 +9,12 @@ use crate::{
     config::{Config, StartError},
     front::Front,
     herd::HerdConfig,
-    lease::{DeskConfig, Office, WorkerEnd},
+    lease::{DeskConfig, FabricId, LeaseSocket, Office, WorkerEnd},
     memory_file::{MemoryFile, MemoryFileError, Parts, Restart},
     parking::Bell,
     server::refused,
     time::Timer,
-    ways,
+    ways::{self, Ways},
 };
 
 /// How much leases may hold, all together. It is set aside from the memory for items: what the
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct LeaseBounds {
     clients_max: usize,
     bytes_max: usize,
-    /// Where each worker puts large replies, whatever leases there are.
+    /// Where each worker puts large replies over each fabric, whatever leases there are.
     reply_bytes: usize,
 }
 
@@ -39,18 +39,19 @@ impl LeaseBounds {
 
     /// What they would be if the memory were `memory_bytes`.
     fn within(config: &Config, memory_bytes: usize) -> Self {
-        let Some(leases) = &config.leases else {
+        let fronts = usize::from(config.leases.is_some()) + usize::from(config.roce.is_some());
+        if fronts == 0 {
             return Self {
                 clients_max: 0,
                 bytes_max: 0,
                 reply_bytes: 0,
             };
-        };
+        }
         let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
         Self {
-            clients_max: leases.clients_max,
+            clients_max: config.leases.clone().unwrap_or_default().clients_max,
             bytes_max: share.min(memory_bytes / Self::PART),
-            reply_bytes: ServerOptions::reply_memory(REPLY_BYTES_MAX),
+            reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
         }
     }
 
@@ -62,31 +63,37 @@ impl LeaseBounds {
     pub(crate) fn office(
         &self,
         config: &Config,
+        ways: &Ways,
         bells: &[Bell],
     ) -> Result<Option<Office>, StartError> {
-        let Some(leases) = &config.leases else {
+        let socket = config.leases.as_ref().map(|leases| {
+            let bound = LeaseSocket::bind(&leases.directory, leases.mode);
+            bound.map_err(|source| StartError::Leases {
+                directory: leases.directory.clone(),
+                source,
+            })
+        });
+        let socket = socket.transpose()?;
+        let fabrics = ways.offered(socket.is_some());
+        if fabrics.is_empty() {
             return Ok(None);
-        };
+        }
         let desk = DeskConfig {
             leases_max: self.clients_max,
             reply_bytes_max: REPLY_BYTES_MAX as u32,
             bytes_max: self.bytes_max,
             lease_bytes: ways::lease_bytes,
+            is_local: ways::is_local,
         };
-        match Office::open(&leases.directory, leases.mode, desk, bells) {
-            Ok(office) => Ok(Some(office)),
-            Err(source) => Err(StartError::Leases {
-                directory: leases.directory.clone(),
-                source,
-            }),
-        }
+        let office = Office::open(socket, fabrics, desk, bells);
+        office.map(Some).map_err(refused("the desk for leases"))
     }
 
     pub(crate) fn front(
         &self,
-        worker: usize,
-        workers: usize,
-        end: WorkerEnd,
+        (worker, workers): (usize, usize),
+        ways: &Ways,
+        (fabric, end): (FabricId, WorkerEnd),
     ) -> Result<Box<dyn Front + Send>, StartError> {
         let config = HerdConfig {
             worker,
@@ -95,7 +102,8 @@ impl LeaseBounds {
             reply_bytes_max: REPLY_BYTES_MAX,
             end,
         };
-        ways::shm(config).map_err(|error| refused("shared memory")(io::Error::other(error)))
+        let front = ways.front(fabric, config);
+        front.map_err(|error| refused("what a fabric takes")(io::Error::other(error)))
     }
 }
 

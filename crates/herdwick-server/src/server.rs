@@ -9,7 +9,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use herdwick_herd::hello::Offer;
+use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
 use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -21,7 +21,7 @@ use crate::{
     crossing::Crossing,
     facts::Facts,
     front::{Front, Tokens},
-    lease::{Closing, Host, Office, WorkerEnd},
+    lease::{Closing, FabricId, Host, Office, WorkerEnd},
     memory::{LeaseBounds, Stores, stores},
     memory_file::{MemoryFile, Restart},
     metrics::Gauges,
@@ -34,6 +34,7 @@ use crate::{
     tls::{Handshakes, TlsError},
     tuning::Tuning,
     watch::{Asking, Journal, Teller},
+    ways::Ways,
     worker::{EVENTS, Worker},
 };
 
@@ -44,6 +45,7 @@ pub struct Server {
     udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
     lasting: Option<(MemoryFile, Restart)>,
+    roce: Option<SocketAddr>,
     workers: usize,
     timer: Timer,
     stopping: Arc<Stopping>,
@@ -65,7 +67,8 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     let opened = accept::open(&config)?;
     let timer = stores.timer;
     let (polls, bells) = polls(workers)?;
-    let office = leases.office(&config, &bells)?;
+    let ways = ways(&config, workers)?;
+    let mut office = leases.office(&config, &ways, &bells)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.bell);
     let (crossings, observing) = Crossing::connect(&bells, observer);
@@ -73,9 +76,11 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         workers,
         hash_key: stores.hash_key,
         item_bytes_max: config.item_bytes_max,
+        path: RequestPath::default(),
         shm: None,
+        roce: None,
     };
-    let host = Host::new(offer, office.as_ref(), timer);
+    let host = Host::new(offer, config.request_path, office.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let facts = Facts::new(&config, workers, &opened, host, clock)?;
     let facts = Arc::new(facts);
@@ -88,6 +93,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         udp_addresses: opened.udp_addresses,
         left_out: opened.left_out,
         lasting: stores.lasting.take(),
+        roce: None,
         workers,
         timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
@@ -98,8 +104,10 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     server.open_metrics(gauges.zip(observing))?;
     let ends = server.open_desk(office, timer)?;
+    server.roce = ways.roce_address();
     let crew = Crew {
         config: &config,
+        ways: &ways,
         facts: &facts,
         cpus: &cpus,
         bells: &bells,
@@ -125,6 +133,14 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     Ok(server)
 }
 
+/// The fabrics that the configuration names, bound.
+fn ways(config: &Config, workers: usize) -> Result<Ways, StartError> {
+    Ways::open(config.roce, workers).map_err(|source| StartError::Roce {
+        address: config.roce.unwrap_or_else(|| ([0; 4], 0).into()),
+        source,
+    })
+}
+
 /// Each worker's poll, and what wakes it.
 fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<Bell>), StartError> {
     let polls = (0..workers)
@@ -143,11 +159,15 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<Bell>), StartError> {
 /// What all workers are started with.
 struct Crew<'a> {
     config: &'a Config,
+    ways: &'a Ways,
     facts: &'a Arc<Facts>,
     cpus: &'a [usize],
     bells: &'a [Bell],
     timer: Timer,
 }
+
+/// For each worker, its ends of the desk, one a fabric.
+type WorkersEnds = Vec<Vec<(FabricId, WorkerEnd)>>;
 
 /// Where accepted connections of each worker go, and how it is woken for them.
 type Intakes = Vec<(spsc::Producer<Stream>, Bell)>;
@@ -187,6 +207,12 @@ impl Server {
     #[must_use]
     pub fn restart(&self) -> Option<&Restart> {
         self.lasting.as_ref().map(|(_, restart)| restart)
+    }
+
+    /// Where it takes RoCEv2, if it does.
+    #[must_use]
+    pub fn roce_address(&self) -> Option<SocketAddr> {
+        self.roce
     }
 
     /// How many workers it has.
@@ -245,7 +271,7 @@ impl Server {
         &mut self,
         office: Option<Office>,
         timer: Timer,
-    ) -> Result<Vec<WorkerEnd>, StartError> {
+    ) -> Result<WorkersEnds, StartError> {
         let Some(Office {
             desk,
             ends,
@@ -266,7 +292,7 @@ impl Server {
         crew: &Crew<'_>,
         stores: Stores,
         parts: impl Iterator<Item = (Crossing, Poll)>,
-        ends: Vec<WorkerEnd>,
+        ends: WorkersEnds,
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
@@ -287,8 +313,8 @@ impl Server {
                 taken,
                 teller.clone(),
             ))];
-            if let Some(end) = ends.next() {
-                fronts.push(leases.front(index, self.workers, end)?);
+            for end in ends.next().into_iter().flatten() {
+                fronts.push(leases.front((index, self.workers), crew.ways, end)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front

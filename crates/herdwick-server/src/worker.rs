@@ -102,6 +102,7 @@ impl Worker {
             self.crossing.give_back(peer, parcel);
         }
         let mut pass = Pass {
+            now,
             clock,
             store: &mut self.partition,
             crossing: &mut self.crossing,

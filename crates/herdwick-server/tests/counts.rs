@@ -67,7 +67,7 @@ fn every_way_in_is_counted_as_memcached_counts() {
     };
     let server = ours(2);
     let address = tcp(&server).to_string();
-    let mut client = Client::connect_with(&address, text).unwrap();
+    let mut client = Client::connect_with(&address, text.clone()).unwrap();
     work(&mut client);
     let by_text = counts(&mut client);
 

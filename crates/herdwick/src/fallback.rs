@@ -18,9 +18,10 @@ pub enum Fallback {
     /// The server did not answer the hello, or not so that it made sense: a proxy, perhaps.
     #[error("the server or a proxy before it did not answer the hello")]
     NoAnswer,
-    /// The server shares no memory with this host.
+    /// The server shares no memory with this host, and has no fabric that crosses to another.
     #[error(
-        "the server offers no shared memory: it runs on another host, or as `herdwick serve --shm off`"
+        "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, \
+         and without `--roce`"
     )]
     NotOffered,
     /// The lease socket cannot be reached, or fell silent.
@@ -36,6 +37,6 @@ pub enum Fallback {
     Refused(#[from] LeaseRefusal),
     /// What the server granted could not be set up here: a limit of this process, or a server that
     /// says things that make no sense.
-    #[error("shared memory could not be set up: {0}")]
+    #[error("the fabric could not be set up: {0}")]
     Setup(String),
 }

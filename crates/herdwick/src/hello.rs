@@ -10,7 +10,7 @@ use std::{
 use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, LineError, Offer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{DialError, Login, stream::Stream};
+use crate::{DialError, Fabric, Login, Options, stream::Stream};
 
 /// The longest that a peer may take to answer a hello before it counts as one that never will. A
 /// memcached answers `ERROR` at once; a proxy may swallow the line.
@@ -32,10 +32,12 @@ pub(crate) enum Said {
 }
 
 /// Says hello on a fresh connection.
-pub(crate) fn exchange(stream: &mut Stream, deadline: Duration) -> Said {
+pub(crate) fn exchange(stream: &mut Stream, options: &Options) -> Said {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let hello = Hello {
-        shm: true,
+        shm: options.allows(Fabric::Shm),
+        roce: options.allows(Fabric::Roce),
+        path: options.request_path,
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();
@@ -43,7 +45,7 @@ pub(crate) fn exchange(stream: &mut Stream, deadline: Duration) -> Said {
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
         return Said::Spoiled;
     }
-    let Some(reply) = read_line(stream, deadline.min(PATIENCE)) else {
+    let Some(reply) = read_line(stream, options.deadline.min(PATIENCE)) else {
         return Said::Spoiled;
     };
     match Offer::parse(&reply) {

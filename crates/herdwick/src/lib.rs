@@ -42,6 +42,6 @@ pub use client::{Cas, Client, Item};
 pub use error::{Cause, DialError, Error, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
-pub use options::{Login, Options};
+pub use options::{Fabric, Login, Options, RequestPath};
 pub use request::{Key, Mode, Op, Put, Ttl};
 pub use session::Session;

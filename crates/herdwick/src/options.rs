@@ -1,5 +1,16 @@
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use herdwick_herd::RequestPath;
+
+/// A way in that is faster than memcached's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Shared memory, on the same host.
+    Shm,
+    /// RoCEv2 over UDP, from any host.
+    Roce,
+}
+
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -10,6 +21,10 @@ pub struct Options {
     pub value_bytes_max: usize,
     /// Whether to look for a better way than memcached's text.
     pub fabric: bool,
+    /// The one fabric to look for; `None`: the best that there is.
+    pub only: Option<Fabric>,
+    /// How requests are to travel on a fabric; the server has the last word.
+    pub request_path: Option<RequestPath>,
     /// Requests in flight at each worker, on a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
@@ -49,8 +64,28 @@ impl Default for Options {
             deadline: Duration::from_secs(1),
             value_bytes_max: 128 << 20,
             fabric: true,
+            only: None,
+            request_path: None,
             window: 32,
             login: None,
+        }
+    }
+}
+
+impl Options {
+    /// Whether `fabric` may be looked for.
+    pub(crate) fn allows(&self, fabric: Fabric) -> bool {
+        self.fabric && self.only.is_none_or(|only| only == fabric)
+    }
+}
+
+impl Fabric {
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Roce => "roce",
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::{
     io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
@@ -27,6 +27,14 @@ impl Stream {
                 stream.set_nonblocking(true)?;
                 Ok(Self::Unix(stream))
             }
+        }
+    }
+
+    /// Its addresses, ours and the peer's, where it has any.
+    pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        match self {
+            Self::Tcp(stream) => Some((stream.local_addr().ok()?, stream.peer_addr().ok()?)),
+            Self::Unix(_) => None,
         }
     }
 

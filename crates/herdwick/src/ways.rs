@@ -1,15 +1,26 @@
 //! The ways into a server, and the one place of the client that names them.
 
-use std::{os::fd::OwnedFd, time::Duration};
+mod port;
 
-use herdwick_fabric::PdId;
-use herdwick_herd::{hello::Offer, wire::Window};
+use std::{
+    net::{SocketAddr, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    time::Duration,
+};
+
+use herdwick_fabric::{Device, PdId};
+use herdwick_herd::{
+    hello::{Offer, ShmOffer, Token},
+    wire::Window,
+};
+use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdTicket, ShmDevice, ShmPort};
+use port::AnyPort;
 
 use crate::{
-    Address, Answer, Cause, DialError, Fallback, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
     hello::{self, Said},
-    herd::{self, Direct, Herd, Taken, TicketDevice},
+    herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken, TicketDevice},
     memcached::Memcached,
     stream::Stream,
     text::{Command, When},
@@ -20,8 +31,8 @@ use crate::{
 pub(crate) enum Way {
     /// memcached's text, which any memcached speaks.
     Memcached(Memcached),
-    /// HERD over shared memory.
-    Shm(Box<Herd<ShmPort>>),
+    /// HERD over a fabric.
+    Herd(Fabric, Box<Herd<AnyPort>>),
 }
 
 impl Way {
@@ -32,9 +43,13 @@ impl Way {
     ) -> Result<(Self, Option<Fallback>), DialError> {
         let mut stream = open(address, options)?;
         let reason = if options.fabric {
-            match hello::exchange(&mut stream, options.deadline) {
-                Said::Offer(offer) => match lease(&offer, options) {
-                    Ok(taken) => return Ok((shm(stream, taken, &offer, options), None)),
+            match hello::exchange(&mut stream, options) {
+                Said::Offer(offer) => match lease(&stream, &offer, options) {
+                    Ok((fabric, taken)) => {
+                        let memcached = Memcached::new(stream, options.value_bytes_max);
+                        let herd = Herd::new(taken, offer.hash_key, memcached);
+                        return Ok((Self::Herd(fabric, Box::new(herd)), None));
+                    }
                     Err(reason) => reason,
                 },
                 Said::Version(version) => Fallback::Version(version),
@@ -56,63 +71,63 @@ impl Way {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Memcached(_) => "tcp",
-            Self::Shm(_) => "shm",
+            Self::Herd(fabric, _) => fabric.name(),
         }
     }
 
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         match self {
             Self::Memcached(way) => way.submit(when, key, op),
-            Self::Shm(way) => way.submit(when, key, op),
+            Self::Herd(_, way) => way.submit(when, key, op),
         }
     }
 
     pub(crate) fn command(&mut self, due: Duration, command: Command<'_>) -> Option<Ticket> {
         match self {
             Self::Memcached(way) => way.command(due, command),
-            Self::Shm(way) => way.command(due, command),
+            Self::Herd(_, way) => way.command(due, command),
         }
     }
 
     pub(crate) fn flush(&mut self, now: Duration) {
         match self {
             Self::Memcached(way) => way.flush(),
-            Self::Shm(way) => way.flush(now),
+            Self::Herd(_, way) => way.flush(now),
         }
     }
 
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         match self {
             Self::Memcached(way) => way.poll(now, sink),
-            Self::Shm(way) => way.poll(now, sink),
+            Self::Herd(_, way) => way.poll(now, sink),
         }
     }
 
     pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
         match self {
             Self::Memcached(way) => way.wait(limit),
-            Self::Shm(way) => way.wait(now, limit),
+            Self::Herd(_, way) => way.wait(now, limit),
         }
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
         match self {
             Self::Memcached(way) => way.due(),
-            Self::Shm(way) => way.due(),
+            Self::Herd(_, way) => way.due(),
         }
     }
 
     pub(crate) fn broken(&self) -> Option<Cause> {
         match self {
             Self::Memcached(way) => way.broken(),
-            Self::Shm(way) => way.broken(),
+            Self::Herd(_, way) => way.broken(),
         }
     }
 
-    pub(crate) fn direct(&mut self) -> Option<Direct<'_, ShmPort>> {
+    pub(crate) fn direct(&mut self) -> Option<Direct<'_, AnyPort>> {
         match self {
             Self::Memcached(_) => None,
-            Self::Shm(way) => Some(way.direct()),
+            Self::Herd(_, way) => Some(way.direct()),
         }
     }
 }
@@ -126,26 +141,76 @@ fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
     Ok(stream)
 }
 
-/// Takes what the offer names.
-fn lease(offer: &Offer, options: &Options) -> Result<Taken<ShmPort>, Fallback> {
-    let shm = offer.shm.as_ref().ok_or(Fallback::NotOffered)?;
+/// Takes the best of what is offered on `stream`.
+fn lease(
+    stream: &Stream,
+    offer: &Offer,
+    options: &Options,
+) -> Result<(Fabric, Taken<AnyPort>), Fallback> {
+    let mut reason = Fallback::NotOffered;
+    if let Some(shm) = &offer.shm {
+        match take_shm(shm, offer, options) {
+            Ok(taken) => return Ok((Fabric::Shm, taken)),
+            Err(error) => reason = error.at(&shm.socket),
+        }
+    }
+    if let (Some(token), Some(ends)) = (offer.roce, stream.ends()) {
+        match take_roce(token, ends, offer, options) {
+            Ok(taken) => return Ok((Fabric::Roce, taken)),
+            Err(LeaseError::Refused(refusal)) => reason = Fallback::Refused(refusal),
+            Err(error) => reason = Fallback::Setup(error.to_string()),
+        }
+    }
+    Err(reason)
+}
+
+fn take_shm(
+    shm: &ShmOffer,
+    offer: &Offer,
+    options: &Options,
+) -> Result<Taken<AnyPort>, LeaseError> {
+    let socket = LeaseSocket::Unix(UnixStream::connect(&shm.socket)?);
+    let asked = asked(shm.token, offer, options);
+    let taken = herd::take(&ShmDevice::guest(), socket, &asked)?;
+    checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
+}
+
+/// By a lease on a connection of its own, to where `offer` came from.
+fn take_roce(
+    token: Token,
+    (local, peer): (SocketAddr, SocketAddr),
+    offer: &Offer,
+    options: &Options,
+) -> Result<Taken<AnyPort>, LeaseError> {
+    let socket = TcpStream::connect_timeout(&peer, options.deadline)?;
+    socket.set_nodelay(true)?;
+    let device = RoceDevice::bind(RoceOptions {
+        peer_host: Some(peer.ip()),
+        ..RoceOptions::new(SocketAddr::new(local.ip(), 0))
+    })?;
+    let asked = asked(token, offer, options);
+    let taken = herd::take(&device, LeaseSocket::Tcp(socket), &asked)?;
+    checked(taken.map(|port| AnyPort::Roce(Box::new(port))), offer)
+}
+
+fn asked(token: Token, offer: &Offer, options: &Options) -> Asked {
     let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
-    let taken = herd::take(&ShmDevice::guest(), shm, slots as u32, options.deadline);
-    let taken = taken.map_err(|error| error.at(&shm.socket))?;
-    // A worker's answers are matched by number, so the grant must speak of as many as the offer.
-    if taken.workers() == offer.workers {
-        Ok(taken)
-    } else {
-        let (granted, offered) = (taken.workers(), offer.workers);
-        let reason = format!("{offered} workers were offered, {granted} granted");
-        Err(Fallback::Setup(reason))
+    Asked {
+        token,
+        path: offer.path,
+        slots: slots as u32,
+        deadline: options.deadline,
     }
 }
 
-/// HERD by a lease, with text beside it on the connection that brought the offer.
-fn shm(stream: Stream, taken: Taken<ShmPort>, offer: &Offer, options: &Options) -> Way {
-    let memcached = Memcached::new(stream, options.value_bytes_max);
-    Way::Shm(Box::new(Herd::new(taken, offer.hash_key, memcached)))
+/// A worker's answers are matched by number, so the grant must speak of as many as the offer.
+fn checked(taken: Taken<AnyPort>, offer: &Offer) -> Result<Taken<AnyPort>, LeaseError> {
+    let (granted, offered) = (taken.workers(), offer.workers);
+    if granted == offered {
+        Ok(taken)
+    } else {
+        Err(LeaseError::Workers { offered, granted })
+    }
 }
 
 impl TicketDevice for ShmDevice {
@@ -156,5 +221,17 @@ impl TicketDevice for ShmDevice {
         fds: Vec<OwnedFd>,
     ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Self::attach(self, port, PdTicket { fds, blob })?)
+    }
+}
+
+/// There is nothing to take up: a domain of the client's own is as good as any.
+impl TicketDevice for RoceDevice {
+    fn attach(
+        &self,
+        port: &mut RocePort,
+        _: Vec<u8>,
+        _: Vec<OwnedFd>,
+    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.create_pd(port)?)
     }
 }

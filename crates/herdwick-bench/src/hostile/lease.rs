@@ -119,6 +119,7 @@ fn hello(server: SocketAddr) -> Result<ShmOffer, LeaseError> {
     let hello = Hello {
         shm: true,
         boot: BootId::parse(&boot),
+        ..Hello::default()
     };
     stream.write_all(hello.to_line().as_bytes())?;
     let mut line = Vec::new();

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::PORT;
+use herdwick_server::{PORT, ROCE_PORT, RequestPath};
 
 use super::{
     extended::{self, Extended},
@@ -140,6 +140,14 @@ pub(crate) struct ServeArgs {
     /// has port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
     pub(super) metrics: Option<SocketAddr>,
+    /// RoCEv2 over UDP for Herdwick clients on any host, at this address; port 4791 if none is
+    /// named
+    #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]
+    pub(super) roce: Roce,
+    /// How clients' requests travel on a fabric: uc-write, rc-write or ud-send [default: as each
+    /// client asks, else uc-write]
+    #[arg(long = "request-path", value_name = "PATH")]
+    pub(super) request_path: Option<RequestPath>,
     /// Take the command "debugtime", which moves the clock: for tests
     #[arg(long = "debug-commands", hide = true)]
     pub(super) debug: bool,
@@ -225,6 +233,22 @@ impl Missing {
         ]
         .into_iter()
         .filter_map(|(given, reason)| given.then_some(reason))
+    }
+}
+
+/// Where RoCEv2 is taken, if it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Roce(pub(super) Option<SocketAddr>);
+
+fn roce(text: &str) -> Result<Roce, String> {
+    if text == "off" {
+        return Ok(Roce(None));
+    }
+    let address = text.parse().ok();
+    let address = address.or_else(|| Some(SocketAddr::new(text.parse().ok()?, ROCE_PORT)));
+    match address {
+        Some(address) => Ok(Roce(Some(address))),
+        None => Err("give an address of this host, with a port or without, or off".into()),
     }
 }
 

@@ -166,6 +166,8 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         spin: Duration::from_micros(args.spin),
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
+        roce: args.roce.0,
+        request_path: args.request_path,
         backlog: args.backlog,
         turn_requests: args.turn_requests.max(1),
         offers: Offers {

@@ -556,5 +556,10 @@ pub(crate) fn hello_line() -> String {
     let mut file = File::open("/proc/sys/kernel/random/boot_id").unwrap();
     file.read_to_string(&mut boot).unwrap();
     let boot = BootId::parse(&boot);
-    Hello { shm: true, boot }.to_line()
+    let hello = Hello {
+        shm: true,
+        boot,
+        ..Hello::default()
+    };
+    hello.to_line()
 }

@@ -11,7 +11,8 @@ pub const TICKET_BYTES_MAX: usize = 512;
 /// Most file descriptors of a provider's ticket: all workers' together stay below the kernel's 253 a message.
 pub const TICKET_FDS_MAX: usize = 6;
 
-const MAGIC: [u8; 3] = *b"HWL";
+/// What a frame begins with. No command of memcached's does.
+pub const MAGIC: [u8; 3] = *b"HWL";
 
 // A grant for the most workers, each with the largest ticket, still fits one frame.
 const _: () = assert!(WORKERS_MAX * (TICKET_BYTES_MAX + 300) + 16 <= u16::MAX as usize);

@@ -5,6 +5,8 @@ use std::{
 
 use herdwick_mica::HashKey;
 
+use crate::RequestPath;
+
 /// The version of everything in `docs/wire.md`.
 pub const VERSION: u8 = 0;
 /// Most bytes of a hello or an offer, line end included: below the 2 KiB at which memcached hangs
@@ -48,11 +50,15 @@ impl BootId {
     }
 }
 
-/// The client's line: `hello herdwick/0 fabrics=shm boot=<32 hex>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The client's line: `hello herdwick/0 fabrics=shm,roce boot=<32 hex>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the client can use shared memory.
     pub shm: bool,
+    /// Whether it can use RoCEv2.
+    pub roce: bool,
+    /// How it would like its requests to travel; the server decides.
+    pub path: Option<RequestPath>,
     /// Where it runs.
     pub boot: Option<BootId>,
 }
@@ -67,8 +73,12 @@ pub struct Offer {
     pub hash_key: HashKey,
     /// Most bytes of an item.
     pub item_bytes_max: usize,
+    /// How requests travel.
+    pub path: RequestPath,
     /// Shared memory, if both ends can.
     pub shm: Option<ShmOffer>,
+    /// RoCEv2, if both ends can: what to claim a lease with, on a new connection to this address.
+    pub roce: Option<Token>,
 }
 
 /// Where a lease is to be had.
@@ -99,8 +109,14 @@ impl Hello {
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = format!("hello herdwick/{VERSION}");
-        if self.shm {
-            line.push_str(" fabrics=shm");
+        let fabrics = [("shm", self.shm), ("roce", self.roce)];
+        let fabrics: Vec<_> = fabrics.iter().filter(|(_, can)| *can).collect();
+        for (n, (name, _)) in fabrics.iter().enumerate() {
+            line.push_str(if n == 0 { " fabrics=" } else { "," });
+            line.push_str(name);
+        }
+        if let Some(path) = self.path {
+            let _ = write!(line, " path={path}");
         }
         if let Some(boot) = self.boot {
             let _ = write!(line, " boot={}", hex(&boot.0));
@@ -119,13 +135,15 @@ impl Hello {
         }
         let name = words.next().and_then(|word| word.strip_prefix("herdwick/"));
         version(name.ok_or(LineError::Foreign)?)?;
-        let mut hello = Self {
-            shm: false,
-            boot: None,
-        };
+        let mut hello = Self::default();
         for word in words {
             match word.split_once('=') {
-                Some(("fabrics", list)) => hello.shm = list.split(',').any(|name| name == "shm"),
+                Some(("fabrics", list)) => {
+                    let has = |fabric| list.split(',').any(|name| name == fabric);
+                    (hello.shm, hello.roce) = (has("shm"), has("roce"));
+                }
+                // One that this end does not know is none to ask for.
+                Some(("path", name)) => hello.path = name.parse().ok(),
                 Some(("boot", id)) => {
                     hello.boot = Some(BootId(bytes16(id).ok_or(LineError::Field("boot"))?));
                 }
@@ -150,12 +168,15 @@ impl Offer {
     pub fn to_line(&self) -> String {
         let [k0, k1] = self.hash_key.0;
         let mut line = format!(
-            "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={}",
-            self.workers, self.item_bytes_max
+            "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={} path={}",
+            self.workers, self.item_bytes_max, self.path
         );
         let shm = self.shm.as_ref();
         if let Some((shm, path)) = shm.and_then(|shm| Some((shm, path_word(&shm.socket)?))) {
             let _ = write!(line, " shm={path} token={}", hex(&shm.token.0));
+        }
+        if let Some(token) = &self.roce {
+            let _ = write!(line, " roce={}", hex(&token.0));
         }
         line + "\r\n"
     }
@@ -192,12 +213,20 @@ impl Offer {
                 .and_then(hash_key)
                 .ok_or(LineError::Field("hash"))?,
             item_bytes_max: number("item-max")?,
+            path: match field("path") {
+                Some(name) => name.parse().map_err(|_| LineError::Field("path"))?,
+                None => RequestPath::default(),
+            },
             shm: match (field("shm"), field("token")) {
                 (Some(path), Some(token)) => Some(ShmOffer {
                     socket: path.into(),
                     token: Token(bytes16(token).ok_or(LineError::Field("token"))?),
                 }),
                 _ => None,
+            },
+            roce: match field("roce") {
+                Some(token) => Some(Token(bytes16(token).ok_or(LineError::Field("roce"))?)),
+                None => None,
             },
         })
     }
@@ -257,6 +286,8 @@ mod tests {
             workers: 3,
             hash_key: HashKey([0x0123_4567_89ab_cdef, 42]),
             item_bytes_max: 1 << 20,
+            path: RequestPath::UdSend,
+            roce: Some(Token([9; 16])),
             shm: Some(ShmOffer {
                 socket: "/run/herdwick/lease".into(),
                 token: Token([7; 16]),
@@ -268,6 +299,8 @@ mod tests {
     fn what_is_said_is_heard() {
         let hello = Hello {
             shm: true,
+            roce: true,
+            path: Some(RequestPath::RcWrite),
             boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
         };
         assert!(hello.boot.is_some());
@@ -283,7 +316,9 @@ mod tests {
     #[test]
     fn the_text_is_the_documented_one() {
         let line = "HERDWICK 0 workers=3 hash=siphash13:0123456789abcdef000000000000002a \
-                    item-max=1048576 shm=/run/herdwick/lease token=07070707070707070707070707070707\r\n";
+                    item-max=1048576 path=ud-send shm=/run/herdwick/lease \
+                    token=07070707070707070707070707070707 \
+                    roce=09090909090909090909090909090909\r\n";
         assert_eq!(offer().to_line(), line);
     }
 

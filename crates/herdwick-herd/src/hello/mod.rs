@@ -2,9 +2,10 @@
 //!
 //! 1. **The hello**, one text line each way on the memcached port ([`Hello`], [`Offer`]). A stock
 //!    memcached answers it with `ERROR`; whatever is not an offer means plain memcached.
-//! 2. **The lease**, binary frames on the unix socket that an offer names ([`Claim`], [`Grant`],
-//!    [`Accept`], [`Go`]): file descriptors cannot cross TCP. The socket is the lease; when it
-//!    closes, or no heartbeat comes for [`LEASE_DEADLINE`], the server takes the memory back.
+//! 2. **The lease**, binary frames ([`Claim`], [`Grant`], [`Accept`], [`Go`]): on the unix socket
+//!    that an offer names, for file descriptors cannot cross TCP, or where none have to cross, on
+//!    a new connection to the memcached port. The socket is the lease; when it closes, or no
+//!    heartbeat comes for [`LEASE_DEADLINE`], the server takes the memory back.
 //!
 //! Everything parsed here comes from a peer: no length is believed before it is bounded, and no
 //! input panics. `docs/wire.md` draws the bytes.
@@ -13,8 +14,8 @@ mod frame;
 mod line;
 
 pub use frame::{
-    Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, Refusal,
-    TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
+    Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, MAGIC,
+    Refusal, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
     BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION, path_word,

@@ -31,6 +31,8 @@ struct Lease {
 pub(super) enum ServeError {
     #[error("no such lease, or terms that no layout has")]
     Terms,
+    #[error("the client's queue pairs are not where it came from")]
+    Elsewhere,
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error(transparent)]
@@ -47,8 +49,8 @@ impl Held {
         terms: Terms,
     ) -> Result<(WorkerGrant, Vec<OwnedFd>), ServeError> {
         let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
-        let pd = device.domain(&mut server.port, window)?;
-        match furnish(device, server, pd, window) {
+        let pd = device.domain(&mut server.port, terms.path, window)?;
+        match furnish(device, server, pd, (terms.path, window)) {
             Ok((berth, grant, fds)) => {
                 let lease = Lease {
                     terms,
@@ -77,6 +79,10 @@ impl Held {
     ) -> Result<(), ServeError> {
         let lease = self.leases.get_mut(&id).ok_or(ServeError::Terms)?;
         let epoch = Epoch::new(lease.terms.epoch).ok_or(ServeError::Terms)?;
+        let ends = [&peer.requests, &peer.replies];
+        if !ends.iter().all(|end| device.is_at(end, lease.terms.host)) {
+            return Err(ServeError::Elsewhere);
+        }
         let reply_bytes_max = lease.terms.reply_bytes_max as usize;
         let admitted = server.admit(device, &lease.berth, peer, epoch, reply_bytes_max)?;
         lease.admitted = Some(admitted);
@@ -107,9 +113,9 @@ fn furnish<D: LeaseDevice>(
     device: &D,
     server: &mut ServerEnd<D::Port>,
     pd: PdId,
-    window: Window,
+    (path, window): (RequestPath, Window),
 ) -> Result<(Berth, WorkerGrant, Vec<OwnedFd>), ServeError> {
-    let berth = server.furnish(device, pd, RequestPath::UcWrite, window)?;
+    let berth = server.furnish(device, pd, path, window)?;
     let (ticket, fds) = device.ticket(&mut server.port, pd)?;
     let grant = server.grant(device, &berth, ticket, fds.len() as u8)?;
     Ok((berth, grant, fds))

@@ -5,11 +5,12 @@ mod held;
 
 use std::{
     io,
+    net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use herdwick_fabric::{Armed, ControlError, Device, PdId, Port};
-use herdwick_herd::{ServerEnd, ServerTerms, SetupError, wire::Window};
+use herdwick_fabric::{Armed, ControlError, Device, Endpoint, PdId, Port};
+use herdwick_herd::{RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window};
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
@@ -23,7 +24,12 @@ use held::Held;
 /// them over.
 pub(crate) trait LeaseDevice: Device {
     /// Makes a domain with room for a client of `window`, and no more.
-    fn domain(&self, port: &mut Self::Port, window: Window) -> Result<PdId, ControlError>;
+    fn domain(
+        &self,
+        port: &mut Self::Port,
+        path: RequestPath,
+        window: Window,
+    ) -> Result<PdId, ControlError>;
 
     /// The ticket to `pd`, and the descriptors that go with it.
     fn ticket(
@@ -31,6 +37,9 @@ pub(crate) trait LeaseDevice: Device {
         port: &mut Self::Port,
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
+
+    /// Whether `endpoint` lies where its client came from: on `host`, or on this one.
+    fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool;
 }
 
 /// How a front is made.
@@ -140,6 +149,9 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
             tally: pass.tally,
         };
         let ServerEnd { port, side, .. } = &mut self.server;
+        if side.clients() > 0 {
+            port.progress(pass.now);
+        }
         let served = side.pass(port, pass.clock, &mut counted);
         if ordered || served > 0 {
             Activity::Busy

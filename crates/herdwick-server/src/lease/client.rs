@@ -3,16 +3,20 @@
 use std::{os::fd::OwnedFd, time::Duration};
 
 use herdwick_herd::hello::{Grant, WorkerGrant};
-use mio::net::UnixStream;
 
-use super::{Terms, handshake::Handshake};
+use super::{FabricId, Seat, Terms, handshake::Handshake};
+use crate::tcp::Stream;
 
 pub(super) struct Client {
     /// Gone once the lease ends; the record stays until every worker has let go.
-    pub(super) stream: Option<UnixStream>,
+    pub(super) stream: Option<Stream>,
+    /// Goes with the stream.
+    seat: Option<Seat>,
     pub(super) shake: Handshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
+    /// Whose workers serve it, from the claim on.
+    pub(super) fabric: FabricId,
     /// What it counts against the bound on all leases.
     pub(super) bytes: usize,
     /// Whether every worker polls for it.
@@ -31,9 +35,11 @@ pub(super) struct Grants {
 }
 
 impl Client {
-    pub(super) fn new(stream: UnixStream, now: Duration) -> Self {
+    pub(super) fn new(stream: Stream, seat: Option<Seat>, now: Duration) -> Self {
         Self {
             stream: Some(stream),
+            seat,
+            fabric: FabricId(0),
             shake: Handshake::new(now),
             terms: None,
             bytes: 0,
@@ -44,7 +50,14 @@ impl Client {
         }
     }
 
-    pub(super) fn claim(&mut self, terms: Terms, bytes: usize, workers: usize) {
+    /// Takes the stream away for good.
+    pub(super) fn hang_up(&mut self) -> Option<Stream> {
+        self.seat = None;
+        self.stream.take()
+    }
+
+    pub(super) fn claim(&mut self, fabric: FabricId, terms: Terms, bytes: usize, workers: usize) {
+        self.fabric = fabric;
         self.terms = Some(terms);
         self.bytes = bytes;
         self.grants = (0..workers).map(|_| None).collect();

@@ -1,10 +1,11 @@
 use std::{
     collections::HashMap,
     io::{self, ErrorKind, Read},
+    net::IpAddr,
     os::fd::OwnedFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, Sender},
     },
     time::Duration,
@@ -17,12 +18,13 @@ use herdwick_herd::{
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
 
 use super::{
-    Answer, LeaseId, Order, Terms, Tokens,
+    Answer, Arrival, DeskCounters, FabricId, Kind, LeaseId, Order, Seat, Terms, Tokens,
     client::{Client, Grants},
+    counters::count,
     handshake::Event,
     socket::send_frame,
 };
-use crate::time::Timer;
+use crate::{tcp::Stream, time::Timer};
 
 /// Most sockets that have claimed nothing yet; further ones are closed at once.
 const STRANGERS_MAX: usize = 64;
@@ -53,64 +55,35 @@ pub(crate) struct DeskConfig {
     /// Most bytes of memory that all leases hold at once.
     pub(crate) bytes_max: usize,
     /// Bytes that a lease of one window holds, at all workers together.
-    pub(crate) lease_bytes: fn(window: Window, workers: usize) -> usize,
+    pub(crate) lease_bytes: fn(kind: Kind, window: Window, workers: usize) -> usize,
+    /// Whether descriptors have to cross, which takes a unix socket.
+    pub(crate) is_local: fn(fabric: FabricId) -> bool,
 }
 
-/// What the desk counts.
-#[derive(Debug, Default)]
-pub(crate) struct DeskCounters {
-    /// Leases that stand now.
-    pub(crate) live: AtomicU64,
-    /// Bytes of memory that leases hold now.
-    pub(crate) bytes: AtomicU64,
-    /// Leases that ever stood.
-    pub(crate) granted: AtomicU64,
-    /// Claims refused: a wrong, used or expired token.
-    pub(crate) refused_token: AtomicU64,
-    /// Claims refused: too many leases, or no memory for one more.
-    pub(crate) refused_full: AtomicU64,
-    /// Sockets ended for malformed or untimely bytes.
-    pub(crate) malformed: AtomicU64,
-    /// Sockets ended because the handshake took too long.
-    pub(crate) handshake_timeouts: AtomicU64,
-    /// Leases ended because no heartbeat came.
-    pub(crate) heartbeat_timeouts: AtomicU64,
-    /// Sockets closed unheard because too many strangers waited.
-    pub(crate) strangers_refused: AtomicU64,
-}
-
-impl DeskCounters {
-    /// All of them, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 9] {
-        [
-            ("leases", &self.live),
-            ("lease_bytes", &self.bytes),
-            ("leases_granted", &self.granted),
-            ("lease_refused_token", &self.refused_token),
-            ("lease_refused_full", &self.refused_full),
-            ("lease_malformed", &self.malformed),
-            ("lease_handshake_timeouts", &self.handshake_timeouts),
-            ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
-            ("lease_strangers_refused", &self.strangers_refused),
-        ]
-        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// Where clients come from, and the ways to the workers and back.
+pub(crate) struct DeskWays {
+    pub(crate) listener: Option<std::os::unix::net::UnixListener>,
+    pub(crate) arrivals: Receiver<Arrival>,
+    pub(crate) tokens: Arc<Tokens>,
+    /// For each fabric that there is, the way to each worker.
+    pub(crate) links: Vec<Vec<WorkerLink>>,
+    pub(crate) answers: Receiver<(usize, Answer)>,
 }
 
 /// Grants and revokes leases; runs on a thread of its own.
 pub(crate) struct Desk {
     poll: Poll,
-    listener: UnixListener,
+    listener: Option<UnixListener>,
     /// The listener may have more.
     knocking: bool,
+    /// Connections to the memcached port that began with a claim.
+    arrivals: Receiver<Arrival>,
     config: DeskConfig,
     tokens: Arc<Tokens>,
     counters: Arc<DeskCounters>,
-    workers: Vec<WorkerLink>,
+    workers: usize,
+    /// For each fabric that there is, the way to each worker.
+    links: Vec<Vec<WorkerLink>>,
     answers: Receiver<(usize, Answer)>,
     clients: HashMap<LeaseId, Client>,
     next: usize,
@@ -119,28 +92,25 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(
-        poll: Poll,
-        listener: std::os::unix::net::UnixListener,
-        config: DeskConfig,
-        tokens: Arc<Tokens>,
-        workers: Vec<WorkerLink>,
-        answers: Receiver<(usize, Answer)>,
-    ) -> io::Result<Self> {
-        let mut listener = UnixListener::from_std(listener);
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)?;
+    pub(crate) fn new(poll: Poll, config: DeskConfig, ways: DeskWays) -> io::Result<Self> {
+        let mut listener = ways.listener.map(UnixListener::from_std);
+        if let Some(listener) = &mut listener {
+            poll.registry()
+                .register(listener, LISTENER, Interest::READABLE)?;
+        }
         let mut start = [0; 2];
         getrandom::fill(&mut start).map_err(|_| io::Error::other("no random bytes"))?;
         Ok(Self {
             poll,
             listener,
             knocking: false,
+            arrivals: ways.arrivals,
             config,
-            tokens,
+            tokens: ways.tokens,
             counters: Arc::default(),
-            workers,
-            answers,
+            workers: ways.links.iter().map(Vec::len).max().unwrap_or(0),
+            links: ways.links,
+            answers: ways.answers,
             clients: HashMap::new(),
             next: FIRST_CLIENT,
             epoch: u16::from_le_bytes(start),
@@ -176,6 +146,7 @@ impl Desk {
             if self.knocking {
                 self.handle_strangers(now);
             }
+            self.handle_arrivals(now);
             self.handle_answers(now);
             self.handle_timeouts(now);
         }
@@ -193,36 +164,51 @@ impl Desk {
 
     fn handle_strangers(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
-            let mut stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            let accepted = match &self.listener {
+                Some(listener) => listener.accept(),
+                None => return,
+            };
+            match accepted {
+                Ok((stream, _)) => drop(self.admit(Stream::Unix(stream), None, now)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // WouldBlock; or out of descriptors, and then the next event tries again.
                 Err(_) => {
                     self.knocking = false;
                     return;
                 }
-            };
-            let strangers = self
-                .clients
-                .values()
-                .filter(|client| client.terms.is_none())
-                .count();
-            if strangers >= STRANGERS_MAX {
-                count(&self.counters.strangers_refused);
-                continue;
-            }
-            let key = Key(self.next);
-            if self
-                .poll
-                .registry()
-                .register(&mut stream, key, Interest::READABLE)
-                .is_ok()
-            {
-                self.clients
-                    .insert(LeaseId(self.next as u64), Client::new(stream, now));
-                self.next += 1;
             }
         }
+    }
+
+    /// There are never more of them than connections.
+    fn handle_arrivals(&mut self, now: Duration) {
+        while let Ok(Arrival {
+            stream,
+            input,
+            seat,
+        }) = self.arrivals.try_recv()
+        {
+            if let Some(id) = self.admit(stream, Some(seat), now)
+                && self.hear(id, &input, now)
+            {
+                // What has come meanwhile was announced elsewhere.
+                self.handle_client(id, now);
+            }
+        }
+    }
+
+    /// Takes a connection in, if not too many wait that have claimed nothing.
+    fn admit(&mut self, mut stream: Stream, seat: Option<Seat>, now: Duration) -> Option<LeaseId> {
+        let claimed = |client: &&Client| client.terms.is_none();
+        if self.clients.values().filter(claimed).count() >= STRANGERS_MAX {
+            count(&self.counters.strangers_refused);
+            return None;
+        }
+        let id = LeaseId(self.next as u64);
+        stream.register(self.poll.registry(), Key(self.next)).ok()?;
+        self.clients.insert(id, Client::new(stream, seat, now));
+        self.next += 1;
+        Some(id)
     }
 
     fn handle_client(&mut self, id: LeaseId, now: Duration) {
@@ -241,24 +227,42 @@ impl Desk {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return self.end(id),
             };
-            match client.shake.handle_input(now, &bytes[..read]) {
-                Ok(None) => {}
-                Ok(Some(Event::Claim(claim))) => self.handle_claim(id, claim, now),
-                Ok(Some(Event::Accept(accept))) => self.handle_accept(id, &accept),
-                Err(_) => {
-                    count(&self.counters.malformed);
-                    return self.refuse(id, Refusal::Malformed);
-                }
+            if !self.hear(id, &bytes[..read], now) {
+                return;
             }
         }
     }
 
+    /// Takes what a client says; `false`: that was the end of it.
+    fn hear(&mut self, id: LeaseId, bytes: &[u8], now: Duration) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return false;
+        };
+        match client.shake.handle_input(now, bytes) {
+            Ok(None) => {}
+            Ok(Some(Event::Claim(claim))) => self.handle_claim(id, claim, now),
+            Ok(Some(Event::Accept(accept))) => self.handle_accept(id, &accept),
+            Err(_) => {
+                count(&self.counters.malformed);
+                self.refuse(id, Refusal::Malformed);
+                return false;
+            }
+        }
+        true
+    }
+
     fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
-        if !self.tokens.redeem(claim.token, now) {
+        let Some(stream) = self.clients.get(&id).and_then(|it| it.stream.as_ref()) else {
+            return;
+        };
+        let (local, host) = whence(stream);
+        let kind = self.tokens.redeem(claim.token, now);
+        let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
+        let Some(kind) = kind else {
             count(&self.counters.refused_token);
             return self.refuse(id, Refusal::Token);
-        }
-        let Some((window, bytes)) = self.room(claim.window) else {
+        };
+        let Some((window, bytes)) = self.room(kind, claim.window) else {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Full);
         };
@@ -269,13 +273,15 @@ impl Desk {
             epoch: self.epoch,
             window: window.slots() as u16,
             reply_bytes_max,
+            path: kind.path,
+            host,
         };
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        client.claim(terms, bytes, self.workers.len());
+        client.claim(kind.fabric, terms, bytes, self.workers);
         self.hold(self.bytes + bytes);
-        self.order(|_| Order::Grant(id, terms));
+        self.order(kind.fabric, |_| Order::Grant(id, terms));
     }
 
     /// The window for a client that asks for `asked` slots, and what it holds; `None` when there is
@@ -283,7 +289,7 @@ impl Desk {
     ///
     /// As room gets scarce, windows get smaller: each takes at most half of what is left, so that
     /// others find some too. Only the smallest may take all of it.
-    fn room(&self, asked: u32) -> Option<(Window, usize)> {
+    fn room(&self, kind: Kind, asked: u32) -> Option<(Window, usize)> {
         let leases = self.clients.values();
         let leases = leases.filter(|client| client.terms.is_some()).count();
         if leases >= self.config.leases_max {
@@ -297,7 +303,7 @@ impl Desk {
             .map(|window| {
                 (
                     window,
-                    (self.config.lease_bytes)(window, self.workers.len()),
+                    (self.config.lease_bytes)(kind, window, self.workers),
                 )
             })
             .find(|(window, bytes)| bytes * 2 <= left || (window.slots() == 1 && *bytes <= left))
@@ -309,7 +315,7 @@ impl Desk {
     }
 
     fn handle_accept(&mut self, id: LeaseId, accept: &Accept) {
-        let workers = self.workers.len();
+        let workers = self.workers;
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
@@ -318,7 +324,8 @@ impl Desk {
             return self.refuse(id, Refusal::Malformed);
         }
         client.connecting = workers;
-        self.order(|worker| Order::Connect(id, accept.workers[worker]));
+        let fabric = client.fabric;
+        self.order(fabric, |worker| Order::Connect(id, accept.workers[worker]));
     }
 
     fn handle_answers(&mut self, now: Duration) {
@@ -348,9 +355,11 @@ impl Desk {
             return;
         };
         // No stream: the client is gone, and what was granted is on its way back.
-        match &client.stream {
-            Some(stream) if send_frame(stream, &frame, &fds) => client.shake.granted(),
-            _ => self.end(id),
+        let stream = client.stream.as_mut();
+        if stream.is_some_and(|stream| send_frame(stream, &frame, &fds)) {
+            client.shake.granted();
+        } else {
+            self.end(id);
         }
     }
 
@@ -358,7 +367,9 @@ impl Desk {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let Some(stream) = &client.stream else { return };
+        let Some(stream) = &mut client.stream else {
+            return;
+        };
         if !done {
             count(&self.counters.malformed);
             return self.refuse(id, Refusal::Malformed);
@@ -370,6 +381,9 @@ impl Desk {
         // Counted before it is told: who has a lease finds it in the statistics.
         client.live = true;
         count(&self.counters.granted);
+        if let Some(terms) = client.terms {
+            count(self.counters.by_path(terms.path));
+        }
         self.counters.live.fetch_add(1, Ordering::Relaxed);
         if send_frame(stream, &Go.to_frame(), &[]) {
             client.shake.connected(now);
@@ -414,8 +428,8 @@ impl Desk {
     fn refuse(&mut self, id: LeaseId, refusal: Refusal) {
         if let Some(stream) = self
             .clients
-            .get(&id)
-            .and_then(|client| client.stream.as_ref())
+            .get_mut(&id)
+            .and_then(|client| client.stream.as_mut())
         {
             send_frame(stream, &refusal.to_frame(), &[]);
         }
@@ -427,11 +441,11 @@ impl Desk {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let Some(mut stream) = client.stream.take() else {
+        let Some(mut stream) = client.hang_up() else {
             return;
         };
         // Closing deregisters too; a failure here has nothing left to leak.
-        let _ = self.poll.registry().deregister(&mut stream);
+        let _ = stream.deregister(self.poll.registry());
         if client.live {
             self.counters.live.fetch_sub(1, Ordering::Relaxed);
         }
@@ -439,17 +453,26 @@ impl Desk {
             self.clients.remove(&id);
             return;
         }
-        client.revoking = self.workers.len();
-        self.order(|_| Order::Revoke(id));
+        client.revoking = self.workers;
+        let fabric = client.fabric;
+        self.order(fabric, |_| Order::Revoke(id));
     }
 
-    fn order(&self, order: impl Fn(usize) -> Order) {
-        for (worker, link) in self.workers.iter().enumerate() {
+    fn order(&self, fabric: FabricId, order: impl Fn(usize) -> Order) {
+        let links = self.links.get(fabric.0).into_iter().flatten();
+        for (worker, link) in links.enumerate() {
             // A worker that is gone has let go of everything; the server is ending.
             let _ = link.orders.send(order(worker));
             (link.wake)();
         }
     }
+}
+
+/// Whether a client came by the unix socket, and if not, from which host.
+fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
+    let (_, from) = stream.origin();
+    let local = matches!(stream, Stream::Unix(_));
+    (local, from.map(|from| from.ip().to_canonical()))
 }
 
 #[cfg(test)]

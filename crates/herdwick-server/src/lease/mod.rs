@@ -1,31 +1,50 @@
-//! Leases: how a client on this host comes by memory, and how the server takes it back.
+//! Leases: how a client comes by memory, and how the server takes it back.
 //!
-//! The desk is a thread of its own. It listens on a unix socket in a private directory, takes
-//! claims ([`herdwick_herd::hello`]), has every worker make memory for the client, and hands the
-//! file descriptors over. The socket is the lease: when it closes, or no heartbeat comes in time,
-//! the workers take the memory back at the end of a pass. The desk names no provider; what a worker
-//! grants is an opaque ticket.
+//! The desk is a thread of its own. Clients come to it by a unix socket in a private directory, or
+//! by a connection to the memcached port that begins with a claim. It takes claims
+//! ([`herdwick_herd::hello`]), has every worker make memory for the client, and hands the file
+//! descriptors over, if there are any. The socket is the lease: when it closes, or no heartbeat
+//! comes in time, the workers take the memory back at the end of a pass. The desk names no
+//! provider; what a worker grants is an opaque ticket.
 
 mod client;
+mod counters;
 mod desk;
 mod handshake;
 mod office;
+mod seat;
 mod socket;
 mod tokens;
 
-pub(crate) use desk::{Desk, DeskConfig, DeskCounters, WAKER, WorkerLink};
+pub(crate) use counters::DeskCounters;
+pub(crate) use desk::{Desk, DeskConfig, DeskWays, WAKER, WorkerLink};
 pub(crate) use office::{Closing, Host, Office, WorkerEnd};
+pub(crate) use seat::{Arrival, Seat};
 pub(crate) use socket::LeaseSocket;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::Tokens;
 
-use std::os::fd::OwnedFd;
+use std::{net::IpAddr, os::fd::OwnedFd};
 
-use herdwick_herd::hello::{WorkerAccept, WorkerGrant};
+use herdwick_herd::{
+    RequestPath,
+    hello::{WorkerAccept, WorkerGrant},
+};
 
 /// Names a lease for the life of the server; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
+
+/// Numbers the fabrics that leases are for; [`crate::ways`] knows their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FabricId(pub(crate) usize);
+
+/// What a lease is for. A token says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) fabric: FabricId,
+    pub(crate) path: RequestPath,
+}
 
 /// What a client gets at each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +55,9 @@ pub(crate) struct Terms {
     pub(crate) window: u16,
     /// Largest reply payload.
     pub(crate) reply_bytes_max: u32,
+    pub(crate) path: RequestPath,
+    /// The host that the client came from, unless this one.
+    pub(crate) host: Option<IpAddr>,
 }
 
 /// What the desk asks of a worker.

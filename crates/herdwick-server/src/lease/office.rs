@@ -2,28 +2,47 @@
 
 use std::{
     fs, io,
-    path::Path,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, Sender},
     },
+    time::Duration,
 };
 
-use herdwick_herd::hello::{BootId, Hello, LineError, Offer, ShmOffer, Token};
+use herdwick_fabric::Capabilities;
+use herdwick_herd::{
+    RequestPath,
+    hello::{BootId, Hello, LineError, Offer, ShmOffer, Token},
+};
 use mio::{Poll, Waker};
 
 use super::{
-    Answer, Desk, DeskConfig, DeskCounters, LeaseSocket, Order, Tokens, WAKER, WorkerLink,
+    Answer, Arrival, Desk, DeskConfig, DeskCounters, DeskWays, FabricId, Kind, LeaseSocket, Order,
+    Tokens, WAKER, WorkerLink,
 };
-use crate::{parking::Bell, time::Timer};
+use crate::{parking::Bell, time::Timer, ways};
 
 /// The desk before its thread starts, and the workers' ends of it.
 pub(crate) struct Office {
     pub(crate) desk: Desk,
-    pub(crate) ends: Vec<WorkerEnd>,
+    /// For each worker, its ends, one a fabric.
+    pub(crate) ends: Vec<Vec<(FabricId, WorkerEnd)>>,
     pub(crate) closing: Closing,
-    pub(crate) tokens: Arc<Tokens>,
+    /// Until hellos are answered with it.
+    entrance: Option<Entrance>,
+}
+
+/// How clients come to the desk.
+struct Entrance {
+    tokens: Arc<Tokens>,
+    counters: Arc<DeskCounters>,
+    arrivals: Sender<Arrival>,
+    waker: Arc<Waker>,
+    fabrics: Vec<(FabricId, Capabilities)>,
+    /// The lease socket.
+    socket: Option<PathBuf>,
 }
 
 /// One worker's end.
@@ -37,50 +56,66 @@ pub(crate) struct WorkerEnd {
 pub(crate) struct Closing {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    pub(crate) counters: Arc<DeskCounters>,
-    socket: LeaseSocket,
+    _socket: Option<LeaseSocket>,
 }
 
 impl Office {
+    /// For `fabrics`, with `socket` where descriptors have to cross.
     pub(crate) fn open(
-        directory: &Path,
-        mode: Option<u32>,
+        mut socket: Option<LeaseSocket>,
+        fabrics: Vec<(FabricId, Capabilities)>,
         config: DeskConfig,
         bells: &[Bell],
     ) -> io::Result<Self> {
-        let mut socket = LeaseSocket::bind(directory, mode)?;
-        let listener = socket.take_listener().ok_or(io::ErrorKind::NotConnected)?;
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let tokens = Arc::new(Tokens::default());
+        let (arrivals, arrived) = mpsc::channel();
         let (to_desk, answers) = mpsc::channel();
-        let (mut links, mut ends) = (Vec::new(), Vec::new());
-        for bell in bells {
-            let bell = bell.clone();
-            let (orders, taken) = mpsc::channel();
-            links.push(WorkerLink {
-                orders,
-                wake: Box::new(move || bell.ring()),
-            });
-            ends.push(WorkerEnd {
-                orders: taken,
-                answers: to_desk.clone(),
-                desk: Arc::clone(&waker),
-            });
+        let mut links: Vec<Vec<WorkerLink>> = ways::fabrics().map(|_| Vec::new()).collect();
+        let mut ends: Vec<_> = bells.iter().map(|_| Vec::new()).collect();
+        for (fabric, _) in &fabrics {
+            for (bell, ends) in bells.iter().zip(&mut ends) {
+                let bell = bell.clone();
+                let (orders, taken) = mpsc::channel();
+                links[fabric.0].push(WorkerLink {
+                    orders,
+                    wake: Box::new(move || bell.ring()),
+                });
+                let end = WorkerEnd {
+                    orders: taken,
+                    answers: to_desk.clone(),
+                    desk: Arc::clone(&waker),
+                };
+                ends.push((*fabric, end));
+            }
         }
-        let desk = Desk::new(poll, listener, config, Arc::clone(&tokens), links, answers)?;
-        let counters = desk.counters();
+        let ways = DeskWays {
+            listener: socket.as_mut().and_then(LeaseSocket::take_listener),
+            arrivals: arrived,
+            tokens: Arc::clone(&tokens),
+            links,
+            answers,
+        };
+        let desk = Desk::new(poll, config, ways)?;
+        let entrance = Entrance {
+            tokens,
+            counters: desk.counters(),
+            arrivals,
+            waker: Arc::clone(&waker),
+            fabrics,
+            socket: socket.as_ref().map(|socket| socket.path().to_owned()),
+        };
         let closing = Closing {
             stop: Arc::default(),
             waker,
-            counters,
-            socket,
+            _socket: socket,
         };
         Ok(Self {
             desk,
             ends,
             closing,
-            tokens,
+            entrance: Some(entrance),
         })
     }
 }
@@ -88,10 +123,6 @@ impl Office {
 impl Closing {
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.socket.path()
     }
 
     pub(crate) fn ask(&self) {
@@ -103,30 +134,28 @@ impl Closing {
 
 /// Answers hellos on the memcached port.
 pub(crate) struct Host {
-    /// Everything but a token.
+    /// Everything but what leases take.
     offer: Offer,
-    desk: Option<(Arc<Tokens>, Arc<DeskCounters>)>,
+    /// The path that every lease has, whatever clients ask for.
+    path: Option<RequestPath>,
+    entrance: Option<Entrance>,
     boot: Option<BootId>,
     timer: Timer,
 }
 
 impl Host {
     /// Answers for a server with `office`, if it has one.
-    pub(crate) fn new(mut offer: Offer, office: Option<&Office>, timer: Timer) -> Self {
+    pub(crate) fn new(
+        offer: Offer,
+        path: Option<RequestPath>,
+        office: Option<&mut Office>,
+        timer: Timer,
+    ) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-        offer.shm = office.map(|office| ShmOffer {
-            socket: office.closing.path().to_owned(),
-            token: Token([0; 16]),
-        });
-        let desk = office.map(|office| {
-            (
-                Arc::clone(&office.tokens),
-                Arc::clone(&office.closing.counters),
-            )
-        });
         Self {
             offer,
-            desk,
+            path,
+            entrance: office.and_then(|office| office.entrance.take()),
             boot: boot.and_then(|text| BootId::parse(&text)),
             timer,
         }
@@ -137,25 +166,58 @@ impl Host {
         let hello = match Hello::parse(line) {
             Ok(hello) => hello,
             // Our version, and no fabric: the client decides.
-            Err(LineError::Version(_)) => Hello {
-                shm: false,
-                boot: None,
-            },
+            Err(LineError::Version(_)) => Hello::default(),
             Err(_) => return None,
         };
-        let same_host = hello.shm && hello.boot.is_some() && hello.boot == self.boot;
-        let desk = self.desk.as_ref().filter(|_| same_host);
-        let token = desk.and_then(|(tokens, _)| tokens.issue(self.timer.now()));
-        let mut offer = self.offer.clone();
-        offer.shm = offer
-            .shm
-            .zip(token)
-            .map(|(shm, token)| ShmOffer { token, ..shm });
+        let path = self.path.or(hello.path).unwrap_or_default();
+        let mut offer = Offer {
+            path,
+            ..self.offer.clone()
+        };
+        if let Some(entrance) = &self.entrance {
+            let now = self.timer.now();
+            let same_host = hello.boot.is_some() && hello.boot == self.boot;
+            let token = |fabric| entrance.token(fabric, path, now);
+            if hello.shm && same_host {
+                let offered = entrance.socket.clone().zip(token(ways::SHM));
+                offer.shm = offered.map(|(socket, token)| ShmOffer { socket, token });
+            }
+            if hello.roce {
+                offer.roce = token(ways::ROCE);
+            }
+        }
         Some(offer.to_line())
+    }
+
+    /// Whether there is a desk to send claims to.
+    pub(crate) fn takes_claims(&self) -> bool {
+        self.entrance.is_some()
+    }
+
+    /// Sends a connection that began with a claim to the desk.
+    pub(crate) fn pass_on(&self, arrival: Arrival) {
+        if let Some(entrance) = &self.entrance {
+            // A desk that is gone takes nobody in any more, and the connection ends here.
+            let _ = entrance.arrivals.send(arrival);
+            let _ = entrance.waker.wake();
+        }
     }
 
     /// What the desk has counted, by name.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.desk.iter().flat_map(|(_, counters)| counters.all())
+        let entrances = self.entrance.iter();
+        entrances.flat_map(|entrance| entrance.counters.all())
+    }
+}
+
+impl Entrance {
+    /// A token for a lease that this server has to give.
+    fn token(&self, fabric: FabricId, path: RequestPath, now: Duration) -> Option<Token> {
+        let mut fabrics = self.fabrics.iter();
+        let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;
+        if !path.is_possible(has) {
+            return None;
+        }
+        self.tokens.issue(Kind { fabric, path }, now)
     }
 }

@@ -6,7 +6,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, DirBuilder},
-    io::{self, IoSlice},
+    io::{self, IoSlice, Write},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -24,6 +24,8 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::geteuid,
 };
+
+use crate::tcp::Stream;
 
 /// What the directories' names start with; 16 hexadecimal digits follow.
 const PREFIX: &str = "herdwick-lease-";
@@ -162,7 +164,18 @@ fn is_lease_name(name: &OsStr) -> bool {
 const DESCRIPTORS_MAX: usize = 253;
 
 /// Sends `frame` with `fds` riding on its first byte, without blocking; whether all of it went.
-pub(crate) fn send_frame(socket: impl AsFd, frame: &[u8], fds: &[OwnedFd]) -> bool {
+/// Descriptors go nowhere but over a unix socket.
+pub(crate) fn send_frame(stream: &mut Stream, frame: &[u8], fds: &[OwnedFd]) -> bool {
+    match stream {
+        Stream::Unix(socket) => send_with_fds(socket, frame, fds),
+        Stream::Tcp(_) | Stream::Tls(_) | Stream::Datagram(_) => {
+            let sent = stream.write(frame).is_ok_and(|sent| sent == frame.len());
+            fds.is_empty() && sent && stream.flush().is_ok()
+        }
+    }
+}
+
+fn send_with_fds(socket: impl AsFd, frame: &[u8], fds: &[OwnedFd]) -> bool {
     let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);

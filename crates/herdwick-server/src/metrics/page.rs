@@ -184,7 +184,7 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
 
 /// What the desk has counted; nothing where there is none.
 fn leases(facts: &Facts, page: &mut Page) {
-    let mut ended = Vec::new();
+    let (mut paths, mut ended) = (Vec::new(), Vec::new());
     for (stat, count) in facts.leases() {
         let (name, kind, help) = match stat {
             "leases" => ("herdwick_leases", Kind::Gauge, "Leases that stand now."),
@@ -198,6 +198,11 @@ fn leases(facts: &Facts, page: &mut Page) {
                 Kind::Counter,
                 "Leases that ever stood.",
             ),
+            "leases_uc_write" | "leases_rc_write" | "leases_ud_send" => {
+                let path = stat.trim_start_matches("leases_").replace('_', "-");
+                paths.push((vec![("path", path)], count as f64));
+                continue;
+            }
             stat => {
                 let reason = stat.strip_prefix("lease_").unwrap_or(stat);
                 ended.push((vec![("reason", reason.to_owned())], count as f64));
@@ -206,6 +211,9 @@ fn leases(facts: &Facts, page: &mut Page) {
         };
         page.add(name, kind, help, [(vec![], count as f64)]);
     }
+    let name = "herdwick_leases_by_path_total";
+    let help = "Leases that ever stood, by how their requests travel.";
+    page.add(name, Kind::Counter, help, paths);
     let name = "herdwick_lease_failures_total";
     let help = "Claims refused and leases ended by force, by reason.";
     page.add(name, Kind::Counter, help, ended);

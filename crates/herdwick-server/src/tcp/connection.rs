@@ -1,5 +1,6 @@
 use std::io::{ErrorKind, Write};
 
+use herdwick_herd::hello::MAGIC;
 use herdwick_memcache::Decoder;
 
 use super::{
@@ -41,6 +42,10 @@ pub(crate) struct Connection {
     pub(crate) closing: bool,
     /// Answers what has arrived, then hangs up.
     draining: bool,
+    /// Nothing of what it has said was used yet.
+    opening: bool,
+    /// It began with a claim: it is a lease's.
+    pub(crate) claims: bool,
     /// Has shown a password, or needs none.
     pub(crate) admitted: bool,
     /// What it holds in memory, as last counted.
@@ -80,6 +85,8 @@ impl Connection {
             half_closed: false,
             closing: false,
             draining: false,
+            opening: true,
+            claims: false,
             admitted: true,
             held: 0,
             pulse: Pulse::default(),
@@ -160,6 +167,12 @@ impl Connection {
             || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
+    /// Whether it begins with a claim. A token is proof that its client was let in before.
+    pub(crate) fn begins_with_claim(&self) -> bool {
+        let lasts = !matches!(self.stream, Stream::Datagram(_));
+        lasts && self.opening && self.input.data().starts_with(&MAGIC)
+    }
+
     /// Whether the peer owes the rest of a command, and nothing but that is waited for.
     pub(crate) fn is_half_sent(&self) -> bool {
         self.gather.is_none()
@@ -189,6 +202,7 @@ impl Connection {
             self.decoder.look_again();
         }
         let (used, cursor) = progress.cursor.rebased();
+        self.opening &= used == 0;
         self.pulse.used(used);
         self.input.consume(used);
         self.cursor = cursor;

@@ -34,6 +34,7 @@ pub(crate) use stream::Stream;
 use crate::{
     facts::Facts,
     front::{Activity, Front, Pass, Tokens},
+    lease::{Arrival, Seat},
     parcel::{Parcel, Ticket},
     partition::NOBODY,
     tally::Closed,
@@ -139,6 +140,10 @@ impl TcpFront {
         connection.queued = false;
         let bounds = (self.input_bytes_max, self.rounds);
         let (flow, starved) = turn(&mut self.service, connection, place, bounds, pass);
+        if connection.claims {
+            self.pass_on(place, pass);
+            return;
+        }
         if connection.watches.is_some() && connection.output.is_empty() {
             if connection.stream.is_datagram() {
                 self.dismiss(place, "error", pass);
@@ -197,6 +202,18 @@ impl TcpFront {
         if self.teller.send(Asking { stream, topics }).is_err() {
             // It ends with the workers, and not before.
             self.service.facts.limits.leave();
+        }
+    }
+
+    /// Gives the connection to the desk for leases; it stays counted until that lets it go.
+    fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
+        if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
+            let facts = &self.service.facts;
+            facts.pass_on(Arrival {
+                stream,
+                input: input.data().to_vec(),
+                seat: Seat(Arc::clone(facts)),
+            });
         }
     }
 
@@ -313,6 +330,10 @@ fn turn(
         if flow == Flow::Broken {
             return (flow, false);
         }
+    }
+    if connection.begins_with_claim() && service.facts.takes_claims() {
+        connection.claims = true;
+        return (Flow::Moved, false);
     }
     let ticket = Ticket {
         connection: place,

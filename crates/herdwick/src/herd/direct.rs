@@ -52,11 +52,13 @@ impl<'a, P: Port> Direct<'a, P> {
     #[inline]
     pub fn flush(&mut self, now: Duration) {
         self.side.flush(self.port, now);
+        self.port.progress(now);
     }
 
     /// Takes outcomes; returns how many.
     #[inline]
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        self.port.progress(now);
         self.side.poll(self.port, now, sink)
     }
 

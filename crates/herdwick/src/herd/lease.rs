@@ -3,11 +3,7 @@
 use std::{
     io::{self, Read, Write},
     mem::MaybeUninit,
-    net::Shutdown,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{
         Arc,
@@ -21,8 +17,8 @@ use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
     ClientEnd, ClientRig, ClientTerms, RequestPath, SetupError,
     hello::{
-        Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal, ShmOffer,
-        TICKET_FDS_MAX, WORKERS_MAX,
+        Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal,
+        TICKET_FDS_MAX, Token, WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
@@ -33,6 +29,7 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
 };
 
+use super::LeaseSocket;
 use crate::Fallback;
 
 /// What a client needs of a provider besides the verbs: to take up a ticket.
@@ -48,8 +45,8 @@ pub(crate) trait TicketDevice: Device {
 
 /// Largest reply that the client takes over the fabric; larger values come by text.
 const REPLY_BYTES_MAX: usize = 4096;
-/// A line is written again after this long. Shared memory loses nothing, so this is for a reply
-/// that found the ring full.
+/// A request is repeated after this long. Shared memory loses nothing but a reply that finds the
+/// ring full; a network loses packets, and seldom keeps one for longer.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
 /// The session ends requests by its own deadlines; this is beyond any of them.
@@ -68,6 +65,8 @@ pub(crate) enum LeaseError {
     Ticket(Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error("{offered} workers were offered, {granted} granted")]
+    Workers { offered: usize, granted: usize },
     #[error("a thread for the heartbeats: {0}")]
     Keeper(io::Error),
 }
@@ -99,6 +98,19 @@ pub(crate) struct Taken<P> {
 }
 
 impl<P> Taken<P> {
+    /// The same over a port of another type.
+    pub(crate) fn map<Q>(self, port: impl FnOnce(P) -> Q) -> Taken<Q> {
+        Taken {
+            end: ClientEnd {
+                port: port(self.end.port),
+                side: self.end.side,
+                reply_cq: self.end.reply_cq,
+            },
+            lease: self.lease,
+            capacity: self.capacity,
+        }
+    }
+
     /// How many workers granted.
     pub(crate) fn workers(&self) -> usize {
         self.end.side.workers()
@@ -111,13 +123,13 @@ impl<P> Taken<P> {
 /// thread.
 #[derive(Debug)]
 pub(super) struct Lease {
-    socket: UnixStream,
+    socket: LeaseSocket,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
 }
 
 impl Lease {
-    fn keep(socket: UnixStream) -> io::Result<Self> {
+    fn keep(socket: LeaseSocket) -> io::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));
         let keeper = std::thread::Builder::new()
@@ -146,7 +158,7 @@ impl AsFd for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.socket.shutdown();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
@@ -154,7 +166,7 @@ impl Drop for Lease {
 }
 
 /// Sends a byte every [`HEARTBEAT`] until the server hangs up, or we do.
-fn beat(socket: &mut UnixStream) {
+fn beat(socket: &mut LeaseSocket) {
     let pause = Timespec {
         tv_sec: HEARTBEAT.as_secs() as i64,
         tv_nsec: 0,
@@ -173,26 +185,38 @@ fn beat(socket: &mut UnixStream) {
     }
 }
 
-/// Claims a lease of `slots` slots a worker at `offer` and sets up HERD on it, within `deadline` for each answer.
+/// What a lease is asked for with.
+pub(crate) struct Asked {
+    pub(crate) token: Token,
+    /// How requests travel, as the server says.
+    pub(crate) path: RequestPath,
+    /// Slots at each worker.
+    pub(crate) slots: u32,
+    /// For each answer.
+    pub(crate) deadline: Duration,
+}
+
+/// Claims a lease on `socket` and sets up HERD on it.
 pub(crate) fn take<D: TicketDevice>(
     device: &D,
-    offer: &ShmOffer,
-    slots: u32,
-    deadline: Duration,
+    mut socket: LeaseSocket,
+    asked: &Asked,
 ) -> Result<Taken<D::Port>, LeaseError> {
-    let mut socket = UnixStream::connect(&offer.socket)?;
-    socket.set_read_timeout(Some(deadline))?;
-    socket.set_write_timeout(Some(deadline))?;
+    socket.set_timeout(Some(asked.deadline))?;
     let claim = Claim {
-        token: offer.token,
-        window: slots,
+        token: asked.token,
+        window: asked.slots,
         reply_bytes_max: REPLY_BYTES_MAX as u32,
     };
     socket.write_all(&claim.to_frame())?;
     let (body, fds) = receive(&mut socket, Kind::Grant)?;
     let grant = Grant::parse(&body)?;
     let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
-    let mut rig = ClientRig::open(device, grant.workers.len(), &terms(&grant, window)?)?;
+    let mut rig = ClientRig::open(
+        device,
+        grant.workers.len(),
+        &terms(&grant, asked.path, window)?,
+    )?;
     let mut fds = fds.into_iter();
     let mut accept = Accept {
         workers: Vec::new(),
@@ -205,8 +229,7 @@ pub(crate) fn take<D: TicketDevice>(
     }
     socket.write_all(&accept.to_frame())?;
     receive(&mut socket, Kind::Go)?;
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(None)?;
+    socket.set_timeout(None)?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     Ok(Taken {
         end: rig.finish()?,
@@ -215,9 +238,9 @@ pub(crate) fn take<D: TicketDevice>(
     })
 }
 
-fn terms(grant: &Grant, window: Window) -> Result<ClientTerms, FrameError> {
+fn terms(grant: &Grant, path: RequestPath, window: Window) -> Result<ClientTerms, FrameError> {
     Ok(ClientTerms {
-        path: RequestPath::UcWrite,
+        path,
         window,
         epoch: Epoch::new(grant.epoch).ok_or(FrameError::Body)?,
         reply_bytes_max: (grant.reply_bytes_max as usize).min(REPLY_BYTES_MAX),
@@ -228,7 +251,7 @@ fn terms(grant: &Grant, window: Window) -> Result<ClientTerms, FrameError> {
 }
 
 /// Reads a frame of `kind` and the descriptors that ride on it.
-fn receive(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
+fn receive(socket: &mut LeaseSocket, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
     let mut head = [0; HEADER_BYTES];
     let (mut read, fds) = receive_with_fds(socket, &mut head)?;
     while read < HEADER_BYTES {
@@ -248,7 +271,7 @@ fn receive(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>
 }
 
 fn receive_with_fds(
-    socket: &UnixStream,
+    socket: &LeaseSocket,
     into: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];

@@ -4,6 +4,7 @@
 mod direct;
 mod lease;
 mod pending;
+mod socket;
 mod translate;
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
@@ -14,11 +15,14 @@ use herdwick_mica::{HashKey, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::direct::Direct;
-pub(crate) use self::lease::{Taken, TicketDevice, take};
 use self::{
     lease::Lease,
     pending::{Entry, Pending},
     translate::{answer, lost, store_op},
+};
+pub(crate) use self::{
+    lease::{Asked, LeaseError, Taken, TicketDevice, take},
+    socket::LeaseSocket,
 };
 use crate::{
     Answer, Cause, Key, Op, Ticket,
@@ -152,6 +156,7 @@ impl<P: Port> Herd<P> {
     pub(crate) fn flush(&mut self, now: Duration) {
         self.awake = now;
         self.side.flush(&mut self.port, now);
+        self.port.progress(now);
         self.memcached.flush();
     }
 
@@ -162,6 +167,7 @@ impl<P: Port> Herd<P> {
             return;
         }
         self.side.flush(&mut self.port, now);
+        self.port.progress(now);
         if self.poll_fabric(now, sink) > 0 {
             self.awake = now;
         }

@@ -26,7 +26,11 @@ fn offer(server: &Server) -> Offer {
     let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let boot = BootId::parse(&boot);
-    let hello = Hello { shm: true, boot };
+    let hello = Hello {
+        shm: true,
+        boot,
+        ..Hello::default()
+    };
     stream.write_all(hello.to_line().as_bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();

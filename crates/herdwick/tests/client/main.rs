@@ -5,3 +5,4 @@ mod faults;
 mod login;
 mod peers;
 mod servers;
+mod ways;

@@ -12,13 +12,21 @@ use std::{
 };
 
 use herdwick_fabric::{Endpoint, Remote, Rkey};
-use herdwick_herd::hello::{Grant, HEADER_BYTES, Header, Kind, Token, WorkerAccept};
+use herdwick_herd::{
+    RequestPath,
+    hello::{self, Grant, HEADER_BYTES, Header, Token, WorkerAccept},
+};
 use mio::Waker;
 
 use super::*;
 use crate::lease::LeaseSocket;
 
 const WORKERS: usize = 2;
+
+const LOCAL: Kind = Kind {
+    fabric: FabricId(0),
+    path: RequestPath::UcWrite,
+};
 
 struct Rig {
     path: PathBuf,
@@ -60,10 +68,18 @@ impl Rig {
             leases_max,
             reply_bytes_max: 4096,
             bytes_max,
-            lease_bytes: |window, workers| window.line_bytes() * workers,
+            lease_bytes: |_, window, workers| window.line_bytes() * workers,
+            is_local: |fabric| fabric == LOCAL.fabric,
         };
-        let listener = socket.take_listener().unwrap();
-        let desk = Desk::new(poll, listener, config, Arc::clone(&tokens), links, answers).unwrap();
+        let (_door, arrivals) = mpsc::channel();
+        let ways = DeskWays {
+            listener: socket.take_listener(),
+            arrivals,
+            tokens: Arc::clone(&tokens),
+            links: vec![links],
+            answers,
+        };
+        let desk = Desk::new(poll, config, ways).unwrap();
         let (counters, stop) = (desk.counters(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let desk = std::thread::spawn(move || desk.run(Timer::start(), &stopped));
@@ -82,7 +98,7 @@ impl Rig {
     }
 
     fn token(&self) -> Token {
-        self.tokens.issue(Duration::ZERO).unwrap()
+        self.tokens.issue(LOCAL, Duration::ZERO).unwrap()
     }
 
     fn dial(&self) -> UnixStream {
@@ -94,7 +110,7 @@ impl Rig {
         let mut stream = self.dial();
         stream.write_all(&claim(self.token()).to_frame()).unwrap();
         let (kind, body) = frame(&mut stream);
-        assert_eq!(kind, Kind::Grant);
+        assert_eq!(kind, hello::Kind::Grant);
         (stream, Grant::parse(&body).unwrap())
     }
 
@@ -103,7 +119,7 @@ impl Rig {
         stream
             .write_all(&accept(grant.workers.len()).to_frame())
             .unwrap();
-        assert_eq!(frame(&mut stream).0, Kind::Go);
+        assert_eq!(frame(&mut stream).0, hello::Kind::Go);
         stream
     }
 
@@ -191,7 +207,7 @@ fn accept(workers: usize) -> Accept {
     }
 }
 
-fn frame(stream: &mut UnixStream) -> (Kind, Vec<u8>) {
+fn frame(stream: &mut UnixStream) -> (hello::Kind, Vec<u8>) {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head).unwrap();
     let header = Header::parse(&head).unwrap();
@@ -248,7 +264,7 @@ fn terms_are_clamped_and_epochs_differ() {
             .to_frame(),
         )
         .unwrap();
-    assert_eq!(frame(&mut stream).0, Kind::Refusal);
+    assert_eq!(frame(&mut stream).0, hello::Kind::Refusal);
     drop((stream, other));
     rig.until_held(0);
 }
@@ -261,7 +277,7 @@ fn tokens_wrong_or_replayed_open_nothing() {
         let mut stream = rig.dial();
         stream.write_all(&claim(token).to_frame()).unwrap();
         let (kind, body) = frame(&mut stream);
-        assert_eq!(kind == Kind::Grant, opens);
+        assert_eq!(kind == hello::Kind::Grant, opens);
         if !opens {
             assert_eq!(Refusal::parse(&body), Refusal::Token);
             assert!(ended(&mut stream));
@@ -309,7 +325,7 @@ fn nonsense_ends_the_socket_and_nothing_else() {
     }
     let (mut stream, _) = rig.granted();
     stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap();
-    assert_eq!(frame(&mut stream).0, Kind::Refusal);
+    assert_eq!(frame(&mut stream).0, hello::Kind::Refusal);
     rig.until_held(1);
     drop(bystander);
 }
@@ -323,7 +339,7 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
     let (kind, body) = frame(&mut second);
     assert_eq!(
         (kind, Refusal::parse(&body)),
-        (Kind::Refusal, Refusal::Full)
+        (hello::Kind::Refusal, Refusal::Full)
     );
     drop(first);
     rig.until_held(0);
@@ -331,7 +347,7 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
     loop {
         let mut third = rig.dial();
         third.write_all(&claim(rig.token()).to_frame()).unwrap();
-        if frame(&mut third).0 == Kind::Grant {
+        if frame(&mut third).0 == hello::Kind::Grant {
             break;
         }
     }
@@ -356,7 +372,7 @@ fn windows_shrink_before_anybody_is_refused() {
     let mut stream = rig.dial();
     stream.write_all(&claim(rig.token()).to_frame()).unwrap();
     let (kind, body) = frame(&mut stream);
-    let full = (Kind::Refusal, Refusal::Full);
+    let full = (hello::Kind::Refusal, Refusal::Full);
     assert_eq!((kind, Refusal::parse(&body)), full);
     drop(held);
     while rig.counters.bytes.load(Ordering::Relaxed) > 0 {
@@ -380,7 +396,7 @@ fn strangers_beyond_the_bound_are_closed_unheard() {
             let mut body = vec![0; Header::parse(&head).unwrap().body_bytes];
             stream.read_exact(&mut body).unwrap();
             stream.write_all(&accept(WORKERS).to_frame()).unwrap();
-            assert_eq!(frame(&mut stream).0, Kind::Go);
+            assert_eq!(frame(&mut stream).0, hello::Kind::Go);
         }
     }
 }

@@ -1,0 +1,20 @@
+use std::sync::Arc;
+
+use crate::{facts::Facts, tcp::Stream};
+
+/// A connection that came to the memcached port and began with a claim.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    /// What it has said so far.
+    pub(crate) input: Vec<u8>,
+    pub(crate) seat: Seat,
+}
+
+/// One of the connections that there may be; given back when dropped.
+pub(crate) struct Seat(pub(crate) Arc<Facts>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.limits.leave();
+    }
+}

@@ -1,0 +1,160 @@
+//! Every request path over every fabric, and what a server has counted of it.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use herdwick::{Client, Fabric, Fallback, Options, Put, RequestPath, Session};
+use herdwick_server::{Config, Server, spawn};
+
+fn server(path: Option<RequestPath>) -> Server {
+    let config = Config {
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        request_path: path,
+        workers: Some(2),
+        ..Config::local()
+    };
+    spawn(config).unwrap()
+}
+
+fn by(fabric: Fabric, path: RequestPath) -> Options {
+    Options {
+        only: Some(fabric),
+        request_path: Some(path),
+        // A loaded machine may keep a worker from its CPU for long.
+        deadline: Duration::from_secs(10),
+        ..Options::default()
+    }
+}
+
+fn client(server: &Server, options: &Options) -> Client {
+    Client::connect_with(&server.address().to_string(), options.clone()).unwrap()
+}
+
+fn counted(server: &Server) -> HashMap<String, u64> {
+    let options = Options {
+        fabric: false,
+        ..Options::default()
+    };
+    let stats = client(server, &options).stats("").unwrap();
+    let number = |(name, value): (String, String)| Some((name, value.parse().ok()?));
+    stats.into_iter().filter_map(number).collect()
+}
+
+/// Everything that a client does, over `fabric`, by `path`.
+fn goes(server: &Server, fabric: Fabric, path: RequestPath) {
+    let mut client = client(server, &by(fabric, path));
+    let way = client.session().map(Session::way);
+    assert_eq!(way, Some(fabric.name()), "{path}: {:?}", client.session());
+    let name = format!("{}-{path}", fabric.name());
+    for len in [0, 20, 24, 100, 900, 960, 1000, 4000, 100_000] {
+        let (key, value) = (format!("{name}-{len}"), vec![7; len]);
+        let put = Put::new(&value);
+        client.set(&key, put).unwrap();
+        assert_eq!(client.get(&key).unwrap(), Some(value), "{key}");
+    }
+    client.set(&name, "1").unwrap();
+    for number in 2..200 {
+        assert_eq!(client.incr(&name, 1).unwrap(), Some(number));
+    }
+    let keys: Vec<String> = (0..300).map(|n| format!("{name}-many-{n}")).collect();
+    for key in &keys {
+        client.set(key, key.as_str()).unwrap();
+    }
+    let found = client.get_many(&keys).unwrap();
+    for (key, item) in keys.iter().zip(found) {
+        assert_eq!(item.unwrap().value, key.as_bytes());
+    }
+    assert!(client.delete(&name).unwrap());
+    assert_eq!(client.get(&name).unwrap(), None);
+    let way = client.session().map(Session::way);
+    assert_eq!(way, Some(fabric.name()), "it stood");
+}
+
+#[test]
+fn every_path_over_shared_memory() {
+    let server = server(None);
+    for path in RequestPath::ALL {
+        goes(&server, Fabric::Shm, path);
+    }
+    let counted = counted(&server);
+    for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {
+        assert_eq!(counted[name], 1, "{name}");
+    }
+    assert!(counted["datagrams"] > 700);
+    assert_eq!(
+        counted["foreign_datagrams"] + counted["malformed_datagrams"],
+        0
+    );
+}
+
+#[test]
+fn every_path_over_roce() {
+    let server = server(None);
+    for path in RequestPath::ALL {
+        goes(&server, Fabric::Roce, path);
+    }
+    let counted = counted(&server);
+    for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {
+        assert_eq!(counted[name], 1, "{name}");
+    }
+    assert!(counted["datagrams"] > 700);
+}
+
+#[test]
+fn the_server_has_the_last_word_about_the_path() {
+    let server = server(Some(RequestPath::UdSend));
+    goes(&server, Fabric::Roce, RequestPath::UcWrite);
+    goes(&server, Fabric::Shm, RequestPath::UcWrite);
+    assert_eq!(counted(&server)["leases_ud_send"], 2);
+}
+
+#[test]
+fn a_fabric_that_is_not_offered_is_said() {
+    let server = spawn(Config::local()).unwrap();
+    let options = by(Fabric::Roce, RequestPath::UcWrite);
+    let address = server.address().to_string().parse().unwrap();
+    let session = Session::dial(&address, &options).unwrap();
+    assert_eq!(session.fallback(), Some(&Fallback::NotOffered));
+}
+
+#[test]
+fn a_lease_over_tcp_goes_with_its_connection() {
+    let server = server(None);
+    let held = client(&server, &by(Fabric::Roce, RequestPath::UcWrite));
+    let during = counted(&server);
+    assert_eq!(during["leases"], 1);
+    assert!(during["lease_bytes"] > 0);
+    drop(held);
+    while counted(&server)["lease_bytes"] > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(counted(&server)["leases"], 0);
+}
+
+#[test]
+fn a_lease_over_tcp_is_one_of_the_connections_there_may_be() {
+    let server = spawn(Config {
+        connections_max: 2,
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    // One for text, one for the lease.
+    let held = client(&server, &by(Fabric::Roce, RequestPath::UcWrite));
+    assert_eq!(held.session().map(Session::way), Some("roce"));
+    let says = || {
+        let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
+        let _ = stream.write_all(b"version\r\n");
+        let mut line = String::new();
+        // Refused, it may be reset before it is read.
+        let _ = BufReader::new(stream).read_line(&mut line);
+        line
+    };
+    assert!(!says().starts_with("VERSION"));
+    drop(held);
+    while !says().starts_with("VERSION") {}
+}
