@@ -33,6 +33,8 @@ pub struct Capabilities {
     pub datagram_bytes_max: usize,
     /// Most bytes of one RC or UC message.
     pub message_bytes_max: usize,
+    /// Messages of one length to one peer travel together, and cost much less than others.
+    pub trains: bool,
     /// Most work requests in one post.
     pub postlist_max: usize,
     /// A region's rkey can be bound to one queue pair ([`crate::Scope::Qp`]) before that is

@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub reply_region: RegionId,
     /// Most work requests in one post: the provider's `postlist_max`.
     pub postlist_max: usize,
+    /// Whether short replies are made as long as those that carry values: the provider's `trains`.
+    pub pad_replies: bool,
     /// Most clients.
     pub clients_max: usize,
 }
@@ -160,7 +162,7 @@ impl ServerSide {
         let memory = memory
             .filter(|memory| memory.len() >= needed)
             .ok_or(ServerOptionsError::Memory { len, needed })?;
-        let replies = Replies::new(memory, options.reply_region, options.reply_bytes_max);
+        let replies = Replies::new(memory, &options);
         Ok(Self {
             worker,
             roster: Roster::new(options.clients_max),

@@ -130,7 +130,7 @@ pub const BITS: Field = Field::new(
     "bits",
     1,
     1,
-    "bit 0 reserved, bit 1 won, bit 2 stale, bit 3 win_sent",
+    "bit 0 reserved, bit 1 won, bit 2 stale, bit 3 win_sent, bits 6 and 7: how many words of the message count",
 );
 /// The request's epoch, back.
 pub const REPLY_EPOCH: Field = Field::new("reply_epoch", 2, 2, "the request's epoch");

@@ -212,6 +212,7 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         datagram_header_bytes: DATAGRAM_HEADER_BYTES,
         datagram_bytes_max: mtu.bytes(),
         message_bytes_max: MESSAGE_BYTES_MAX,
+        trains: true,
         postlist_max: 1024,
         scoped_regions: true,
         counted_drops: true,

@@ -165,8 +165,12 @@ impl<'a> Answer<'a> {
     /// Reads a reply; `None` when it is none.
     #[inline]
     fn read(bytes: &'a [u8]) -> Option<Self> {
-        let (head, rest) = bytes.split_first_chunk()?;
-        let head = ReplyHead(u64::from_le_bytes(*head));
+        let head = ReplyHead(u64::from_le_bytes(*bytes.first_chunk()?));
+        let bytes = match head.words() {
+            Some(words) => bytes.get(..8 * words)?,
+            None => bytes,
+        };
+        let rest = &bytes[8..];
         let status = head.status()?;
         let (number, value) = match rest.split_first_chunk() {
             Some((number, value)) => (Some(u64::from_le_bytes(*number)), value),

@@ -9,7 +9,7 @@ use super::{
     roster::Roster,
 };
 use crate::{
-    ServerCounters,
+    ServerCounters, ServerOptions,
     wire::{Control, Line, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
 };
 
@@ -31,6 +31,9 @@ pub(super) struct Replies {
     lens: [u32; BATCH],
     /// Where in the ring those lie that do not fit `small`.
     offsets: [usize; BATCH],
+    pads: bool,
+    /// Bytes of the last reply with a value that fits `small`: what the others are padded to.
+    usual: u32,
 }
 
 /// Cells for replies that do not travel inside a completion. A cell is in use from its filling
@@ -47,9 +50,9 @@ struct Ring {
 }
 
 impl Replies {
-    /// Replies of at most `reply_bytes_max` bytes, the large ones in `memory` of `region`.
-    pub(super) fn new(memory: Span, region: RegionId, reply_bytes_max: usize) -> Self {
-        let stride = stride(reply_bytes_max);
+    /// Replies as `options` say, the large ones in `memory` of its region.
+    pub(super) fn new(memory: Span, options: &ServerOptions) -> Self {
+        let (region, stride) = (options.reply_region, stride(options.reply_bytes_max));
         Self {
             small: Box::new([[0; SMALL_WORDS]; BATCH]),
             ring: Ring {
@@ -62,6 +65,8 @@ impl Replies {
             },
             lens: [0; BATCH],
             offsets: [0; BATCH],
+            pads: options.pad_replies,
+            usual: 0,
         }
     }
 
@@ -130,8 +135,9 @@ impl Replies {
             }
         };
         if control.is_read() {
-            if let Some(item) = &reply.item {
-                self.write_value(i, job, item, counters);
+            match &reply.item {
+                Some(item) => self.write_value(i, job, item, counters),
+                None => self.pad(i),
             }
             return;
         }
@@ -140,6 +146,21 @@ impl Replies {
             self.lens[i] = REPLY_HEAD_BYTES as u32;
         }
         self.remember(i, job, roster);
+        self.pad(i);
+    }
+
+    /// Makes a reply without value as long as those with one, where equal lengths travel together.
+    #[inline]
+    fn pad(&mut self, i: usize) {
+        let len = self.lens[i];
+        if !self.pads || len >= self.usual {
+            return;
+        }
+        let small = &mut self.small[i];
+        let words = len as usize / 8;
+        small[words..].fill(0);
+        small[0] = ReplyHead(small[0]).padded(words).0;
+        self.lens[i] = self.usual;
     }
 
     /// Adds the value to a reply whose head is written.
@@ -152,6 +173,7 @@ impl Replies {
                 copy_value(room, item.value);
             }
             self.lens[i] = len as u32;
+            self.usual = len as u32;
         } else if len <= job.reply_bytes_max as usize {
             let place = self.ring.fill([small[0], small[1]], item.value);
             counters.replies_held += u64::from(place.is_none());

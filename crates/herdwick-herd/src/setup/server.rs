@@ -122,6 +122,7 @@ impl<P: Port> ServerEnd<P> {
             reply_bytes_max,
             reply_region: local_memory(device, &mut port, own, len)?,
             postlist_max: capabilities.postlist_max,
+            pad_replies: capabilities.trains,
             clients_max: clients,
         };
         Ok(Self {

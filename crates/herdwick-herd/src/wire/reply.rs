@@ -4,6 +4,8 @@ use super::{BITS, Epoch, FLAGS, IMM_SEQUENCE, IMM_WORKER, REPLY_EPOCH, Sequence}
 
 const BITS_SHIFT: u32 = BITS.shift_in(0);
 const EPOCH_SHIFT: u32 = REPLY_EPOCH.shift_in(0);
+/// The first of two bits that count words.
+const WORDS_BIT: u32 = 6;
 const FLAGS_SHIFT: u32 = FLAGS.shift_in(0);
 const WORKER_SHIFT: u32 = IMM_WORKER.shift_in(0);
 const _: () = assert!(IMM_SEQUENCE.shift_in(0) == 0);
@@ -120,6 +122,23 @@ impl ReplyHead {
     #[must_use]
     pub const fn flags(self) -> u32 {
         (self.0 >> FLAGS_SHIFT) as u32
+    }
+
+    /// The same, saying that only so many words of the message count: 1 to 3.
+    #[inline]
+    #[must_use]
+    pub const fn padded(self, words: usize) -> Self {
+        Self(self.0 | (words as u64 & 3) << (BITS_SHIFT + WORDS_BIT))
+    }
+
+    /// How many words of the message count, behind which is padding; `None`: all of it counts.
+    #[inline]
+    #[must_use]
+    pub const fn words(self) -> Option<usize> {
+        match self.0 >> (BITS_SHIFT + WORDS_BIT) & 3 {
+            0 => None,
+            words => Some(words as usize),
+        }
     }
 
     const fn bit(self, bit: u32) -> bool {

@@ -171,6 +171,7 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
 fn capabilities() -> Capabilities {
     Capabilities {
         datagram_header_bytes: 40,
+        trains: true,
         ..SeededNetwork::capabilities()
     }
 }
@@ -213,6 +214,7 @@ impl<E: Execute> Worker<E> {
             reply_bytes_max: 4096,
             reply_region,
             postlist_max: 1024,
+            pad_replies: device.capabilities().trains,
             clients_max: 64,
         };
         Self {
