@@ -10,7 +10,7 @@ use std::{
 };
 
 use herdwick_fabric::{Armed, ControlError, Device, Endpoint, PdId, Port};
-use herdwick_herd::{RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window};
+use herdwick_herd::{BATCH, RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window};
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
@@ -63,6 +63,8 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     device: D,
     server: ServerEnd<D::Port>,
     held: Held,
+    /// Whether what leaves together is cheaper.
+    trains: bool,
     /// An order that the last look before sleeping found.
     found: Option<Order>,
     config: HerdConfig,
@@ -83,6 +85,7 @@ impl<D: LeaseDevice> HerdFront<D> {
         Ok(Self {
             way,
             server: ServerEnd::open(&device, &terms)?,
+            trains: device.capabilities().trains,
             device,
             held: Held::default(),
             found: None,
@@ -152,7 +155,16 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         if side.clients() > 0 {
             port.progress(pass.now);
         }
-        let served = side.pass(port, pass.clock, &mut counted);
+        let mut served = side.pass(port, pass.clock, &mut counted);
+        if self.trains {
+            // As many replies as a train has room for, on their way at once.
+            if served == BATCH {
+                served += side.pass(port, pass.clock, &mut counted);
+            }
+            if served > 0 {
+                port.progress(pass.now);
+            }
+        }
         if ordered || served > 0 {
             Activity::Busy
         } else {
