@@ -147,7 +147,6 @@ fn help_and_version_are_where_tools_look() {
 #[test]
 fn what_cannot_be_done_is_refused_with_what_to_do() {
     for (arguments, instead) in [
-        ("-M", "leave -M out"),
         ("-S", "-Y FILE"),
         ("-Z", "-o ssl_chain_cert=FILE"),
         ("-Z -o ssl_chain_cert=/nowhere", "ssl_chain_cert"),

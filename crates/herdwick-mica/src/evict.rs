@@ -33,8 +33,8 @@ pub(crate) struct Lookout {
 
 /// An item at the old end, and the point behind it.
 #[derive(Clone, Copy, Default)]
-struct Oldest {
-    at: Offset,
+pub(crate) struct Oldest {
+    pub(crate) at: Offset,
     past: Cursor,
     hash: KeyHash,
 }
@@ -48,8 +48,16 @@ impl Store {
         }
         let goal = self.log.head().passed() + (len * AHEAD_RATE) as u64;
         let goal = goal.min(stop.passed());
-        while self.log.head().passed() < goal && self.is_sparse() {
-            self.release_oldest(true);
+        while self.log.head().passed() < goal {
+            if self.lossless {
+                if !self.clean_oldest() {
+                    return;
+                }
+            } else if self.is_sparse() {
+                self.release_oldest(true);
+            } else {
+                return;
+            }
         }
     }
 
@@ -87,14 +95,17 @@ impl Store {
     }
 
     fn oldest(&mut self) -> Option<Oldest> {
+        let oldest = self.peek_oldest()?;
+        self.lookout.next += 1;
+        Some(oldest)
+    }
+
+    pub(crate) fn peek_oldest(&mut self) -> Option<Oldest> {
         if self.lookout.next == self.lookout.len {
             self.look_out();
         }
-        let Lookout { items, next, len } = &mut self.lookout;
-        (*next < *len).then(|| {
-            *next += 1;
-            items[*next - 1]
-        })
+        let Lookout { items, next, len } = &self.lookout;
+        (*next < *len).then(|| items[*next])
     }
 
     fn look_out(&mut self) {

@@ -221,6 +221,22 @@ impl Index {
         None
     }
 
+    /// Whether an entry can be added without another being replaced.
+    pub(crate) fn has_way(&self, hash: KeyHash) -> bool {
+        let first = self.first(hash);
+        let buckets = [first, self.other(first, tag(hash))];
+        let is_free = |bucket: usize| self.buckets[bucket].free().is_some();
+        let may_step = |bucket: usize| {
+            let entries = (0..WAYS).map(|way| self.buckets[bucket].entry(way).0);
+            entries
+                .into_iter()
+                .any(|tag| is_free(self.other(bucket, tag)))
+        };
+        buckets
+            .into_iter()
+            .any(|bucket| is_free(bucket) || may_step(bucket))
+    }
+
     fn step_aside(&mut self, bucket: usize, way: usize) -> bool {
         let (tag, offset) = self.buckets[bucket].entry(way);
         let other = self.other(bucket, tag);

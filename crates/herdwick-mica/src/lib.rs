@@ -35,6 +35,9 @@
 //! - While live items fill less than five eighths of the log, those at the old end are copied too:
 //!   churn alone never evicts. Above that the log is a cache, first in, first out.
 //!
+//! A store that evicts nothing ([`Store::evict_nothing`]) copies all that is alive at the old end,
+//! and refuses what would leave too little to gain by it.
+//!
 //! # Time
 //! Deadlines and flushes are enforced by whoever meets the item: a request or the walk. A flush
 //! ends a generation, and items carry theirs, so that it needs no clock finer than seconds to tell
@@ -52,6 +55,7 @@ mod hash;
 mod index;
 mod item;
 mod log;
+mod lossless;
 mod number;
 mod obituary;
 mod ops;

@@ -77,7 +77,7 @@ impl Store {
     /// Copies an item to the young end if it is near the old one.
     #[inline]
     pub(crate) fn refresh(&mut self, hash: KeyHash, hit: Hit) -> Offset {
-        if !self.is_old(hit.at) {
+        if !self.is_old(hit.at) || self.lossless {
             return hit.at;
         }
         self.renew(hash, hit)
@@ -139,7 +139,7 @@ impl Store {
     /// Whether an item may be overwritten where it is.
     #[inline]
     fn may_stay(&self, hit: Hit, len: usize) -> bool {
-        self.log.header(hit.at).footprint() == len && !self.is_old(hit.at)
+        self.log.header(hit.at).footprint() == len && (!self.is_old(hit.at) || self.lossless)
     }
 
     #[inline]

@@ -59,7 +59,9 @@ pub struct Store {
     /// What has been evicted lately, if anybody asks.
     pub(crate) obituaries: Option<Vec<Evicted>>,
     pub(crate) hash_key: HashKey,
-    item_bytes_max: usize,
+    pub(crate) item_bytes_max: usize,
+    /// Whether what there is no room for is refused, instead of evicting.
+    pub(crate) lossless: bool,
     /// The last version given.
     pub(crate) sequence: u64,
     /// The book says that no version above this has been given.
@@ -147,6 +149,7 @@ impl Store {
             obituaries: None,
             hash_key: config.hash_key,
             item_bytes_max: config.item_bytes_max,
+            lossless: false,
             sequence: 0,
             promised: 0,
             generation: 0,
@@ -264,6 +267,11 @@ impl Store {
     }
 
     fn mutate(&mut self, clock: &Clock, request: &Request<'_>, guess: Hit) -> Reply<'_> {
+        if self.lossless
+            && let Some(refusal) = self.prepare(request)
+        {
+            return refusal;
+        }
         match &request.op {
             Op::Get(get) => self.get(clock, request, get, guess),
             Op::Put(put) => self.put(clock, request, put, guess),

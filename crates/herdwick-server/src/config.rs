@@ -66,6 +66,8 @@ pub struct Config {
     pub udp: Option<Udp>,
     /// Where to serve metrics over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Evict nothing, and refuse what there is no room for (memcached's `-M`).
+    pub lossless: bool,
     /// A file that items are kept in, to outlive the server (memcached's `-e`).
     pub memory_file: Option<PathBuf>,
     /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
@@ -182,6 +184,7 @@ impl Default for Config {
             tls: None,
             udp: None,
             metrics: None,
+            lossless: false,
             memory_file: None,
             shutdown: None,
         }

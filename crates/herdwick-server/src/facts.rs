@@ -44,6 +44,7 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
+    pub(crate) lossless: bool,
     pub(crate) item_bytes_max: usize,
     pub(crate) workers: usize,
     pub(crate) listen: Listen,
@@ -81,6 +82,7 @@ impl Facts {
             started: clock.second,
             settings: Settings {
                 memory_bytes: config.memory_bytes,
+                lossless: config.lossless,
                 item_bytes_max: config.item_bytes_max,
                 workers,
                 listen: config.listen.clone(),

@@ -122,6 +122,14 @@ pub(crate) struct Stores {
 }
 
 pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let mut stores = evicting_stores(config, workers)?;
+    if config.lossless {
+        stores.stores.iter_mut().for_each(Store::evict_nothing);
+    }
+    Ok(stores)
+}
+
+fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
     let store = StoreConfig {
         memory_bytes: partition_bytes(config, workers, config.memory_bytes),
         item_bytes_max: config.item_bytes_max,
@@ -142,7 +150,7 @@ pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartErr
     })
 }
 
-/// As [`stores`], with their items in a file: those of the server before, where they can be read.
+/// As [`evicting_stores`], with their items in a file: those of the server before, where they can be read.
 fn lasting_stores(
     config: &Config,
     workers: usize,

@@ -368,7 +368,7 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     listening(facts, out);
     out.say("verbosity", facts.tunables.verbosity.load(Relaxed));
     out.say("oldest", 0);
-    out.say("evictions", "on");
+    out.say("evictions", if settings.lossless { "off" } else { "on" });
     out.say("shutdown_command", yes(settings.shutdown.is_some()));
     out.say("num_threads", settings.workers);
     out.say("num_threads_per_udp", settings.workers);

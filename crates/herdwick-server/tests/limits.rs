@@ -408,3 +408,46 @@ fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
     server.shutdown();
     assert!(!path.exists());
 }
+
+/// Stores 1,000 bytes under a key; whether they were taken.
+fn store(stream: &mut TcpStream, n: usize) -> bool {
+    let value = format!("{n:>1000}");
+    write!(stream, "set key-{n} 0 0 {}\r\n{value}\r\n", value.len()).unwrap();
+    match line(stream).trim_end() {
+        "STORED" => true,
+        "SERVER_ERROR out of memory storing object" => false,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_server_that_evicts_nothing_refuses_what_does_not_fit_and_serves_on() {
+    const MEMORY: usize = 16 << 20;
+    const KEYS: usize = MEMORY / 1000;
+    let server = with(Config {
+        lossless: true,
+        workers: Some(2),
+        memory_bytes: MEMORY,
+        item_bytes_max: 64 << 10,
+        leases: None,
+        ..Config::local()
+    });
+    let mut stream = connect(&server);
+    let taken: Vec<bool> = (0..KEYS).map(|n| store(&mut stream, n)).collect();
+    let count = taken.iter().filter(|taken| **taken).count();
+    assert!(count < KEYS && count * 1000 > MEMORY * 6 / 10, "{count}");
+    for (n, taken) in taken.iter().enumerate() {
+        write!(stream, "mg key-{n} s\r\n").unwrap();
+        let expected = if *taken { "HD s1000" } else { "EN" };
+        assert_eq!(line(&stream).trim_end(), expected, "{n}");
+    }
+    assert_eq!(stat(&server, "evictions"), 0);
+    for n in (0..KEYS).filter(|n| taken[*n]).take(count / 2) {
+        write!(stream, "md key-{n}\r\n").unwrap();
+        assert_eq!(line(&stream).trim_end(), "HD");
+    }
+    let again = (0..count / 3)
+        .filter(|n| store(&mut stream, KEYS + n))
+        .count();
+    assert_eq!(again, count / 3, "what was freed can be used");
+}

@@ -95,6 +95,9 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with k or m behind it
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
+    /// Evict nothing: refuse what there is no room for, when items take 3/4 of their memory
+    #[arg(short = 'M', long = "disable-evictions")]
+    pub(super) no_evictions: bool,
     /// Refuse the command "flush_all"
     #[arg(short = 'F', long = "disable-flush-all")]
     pub(super) no_flush: bool,
@@ -161,8 +164,6 @@ const BANNER: &str = concat!("memcached 1.6.45-herdwick.", env!("CARGO_PKG_VERSI
 /// Flags of memcached that are taken so that they can be refused with a reason, or passed over.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Missing {
-    #[arg(short = 'M', long = "disable-evictions", hide = true)]
-    no_evictions: bool,
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     sasl: bool,
     #[arg(short = 'B', long = "protocol", value_name = "NAME", hide = true)]
@@ -191,11 +192,6 @@ impl Missing {
     pub(super) fn refused(&self) -> Option<&'static str> {
         let protocol = self.protocol.as_deref();
         [
-            (
-                self.no_evictions,
-                "-M: this server evicts when it is full, it has no mode that refuses instead; \
-                 leave -M out, and give -m enough for all items",
-            ),
             (
                 self.sasl,
                 "-S: SASL is not spoken here; give users and passwords by -Y FILE",

@@ -180,6 +180,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         auth: args.auth.as_deref().map(absolute),
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
+        lossless: args.no_evictions,
         memory_file: args.memory_file.as_deref().map(absolute),
         shutdown: args
             .enable_shutdown

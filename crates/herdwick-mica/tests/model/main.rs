@@ -8,7 +8,8 @@ use std::fs::File;
 
 use common::{Answer, HASH_KEY, nameless_file};
 use herdwick_mica::{
-    Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
+    Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status, Store,
+    StoreConfig,
 };
 use map::Model;
 use proptest::{
@@ -69,6 +70,8 @@ struct Pair {
     evictions: u64,
     model: Model,
     second: u32,
+    /// Requests that the store refused.
+    refusals: u64,
     /// Keys that the model holds and the store missed.
     lost: u64,
     /// Highest share of the store that the model's items would take, in bytes.
@@ -89,6 +92,7 @@ impl Pair {
             evictions: 0,
             model: Model::default(),
             second: 1,
+            refusals: 0,
             lost: 0,
             peak: 0,
         }
@@ -165,9 +169,42 @@ impl Pair {
         for (pair, step) in answers.chunks(2).zip(steps) {
             let key = key(step.key);
             self.settle(&key, &pair[0])?;
+            if pair[1].status == Status::OutOfMemory {
+                self.refused(&key, step)?;
+                continue;
+            }
             let expected = self.model.run(self.clock(), &key, &step.op.op());
             prop_assert_eq!(&pair[1], &expected, "{:?}", step);
             self.peak = self.peak.max(self.model.bytes());
+        }
+        Ok(())
+    }
+
+    /// A refusal costs a plain Set the old value, and comes only when there is little room.
+    fn refused(&mut self, key: &[u8], step: &Step) -> Result<(), TestCaseError> {
+        self.refusals += 1;
+        let stored = match &step.op {
+            StepOp::Put(value, _) => 32 + key.len() + 600 + value.len(),
+            _ => 64 + key.len(),
+        };
+        let room = self.config.memory_bytes * 8 / 9 * 3 / 4;
+        let spare = 3 * self.config.item_bytes_max;
+        prop_assert!(
+            self.model.bytes() + stored + spare > room,
+            "{}",
+            self.model.bytes()
+        );
+        if let StepOp::Put(
+            _,
+            Put {
+                mode: Mode::Set,
+                compare: None,
+                ..
+            },
+        ) = &step.op
+            && self.model.holds(key)
+        {
+            self.model.lose(key);
         }
         Ok(())
     }
@@ -387,6 +424,15 @@ const TIGHT: Plan = Plan {
     mortal: false,
 };
 
+/// Far more than fits, for a store that evicts nothing.
+const FULL: Plan = Plan {
+    memory_bytes: 32 << 10,
+    item_bytes_max: 1 << 10,
+    keys: 200,
+    value_bytes: 600,
+    mortal: false,
+};
+
 /// Values of up to a megabyte.
 const LARGE: Plan = Plan {
     memory_bytes: 6 << 20,
@@ -467,6 +513,25 @@ proptest! {
         pair.work_and_restart(&steps, every)?;
         pair.audit()?;
         prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
+    }
+
+    #[test]
+    fn a_store_that_evicts_nothing_loses_nothing_and_refuses_when_full(
+        steps in steps(FULL, 3000),
+        restart in any::<bool>(),
+    ) {
+        let mut pair = Pair::lasting(&FULL);
+        pair.store.evict_nothing();
+        for steps in steps.chunks(500) {
+            pair.work(steps)?;
+            pair.audit()?;
+            if restart {
+                pair.restart()?;
+                pair.store.evict_nothing();
+            }
+        }
+        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+        prop_assert!(pair.refusals > 0 || steps.len() < 2000);
     }
 
     #[test]
