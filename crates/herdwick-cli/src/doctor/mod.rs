@@ -5,6 +5,7 @@ mod host;
 mod report;
 mod roce;
 mod shm;
+mod verbs;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use crate::serve::lease_directory;
 
 /// Say which fabrics work on this host and, for each that does not, why and what to type.
 ///
-/// Exit code 1 if one does not.
+/// Exit code 1 if one does not that `herdwick serve` offers.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print JSON.
@@ -57,6 +58,7 @@ fn examine(lease_directory: &Path) -> Report {
         fabrics: BTreeMap::from([
             ("shm", Fabric::new(shm::checks(lease_directory))),
             ("roce", Fabric::new(roce::checks())),
+            ("verbs", Fabric::new(verbs::checks()).not_offered()),
         ]),
         host: host::checks(),
     }

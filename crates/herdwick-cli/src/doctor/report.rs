@@ -63,6 +63,8 @@ pub(crate) type Checks = BTreeMap<&'static str, Check>;
 pub(crate) struct Fabric {
     #[serde(flatten)]
     pub(crate) verdict: Check,
+    /// Whether `herdwick serve` offers it.
+    pub(crate) offered: bool,
     pub(crate) checks: Checks,
 }
 
@@ -75,7 +77,19 @@ impl Fabric {
             }
             _ => Check::works("all that it needs is there"),
         };
-        Self { verdict, checks }
+        Self {
+            verdict,
+            offered: true,
+            checks,
+        }
+    }
+
+    /// One that this host may have, and `herdwick serve` does not offer.
+    pub(crate) fn not_offered(self) -> Self {
+        Self {
+            offered: false,
+            ..self
+        }
     }
 }
 
@@ -87,9 +101,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Whether each does that `herdwick serve` offers.
     pub(crate) fn all_fabrics_work(&self) -> bool {
         self.fabrics
             .values()
+            .filter(|fabric| fabric.offered)
             .all(|fabric| fabric.verdict.status == Status::Works)
     }
 
@@ -101,7 +117,12 @@ impl Report {
     pub(crate) fn to_text(&self) -> String {
         let mut out = String::new();
         for (name, fabric) in &self.fabrics {
-            let _ = writeln!(out, "{name}: {}", headline(&fabric.verdict));
+            let offered = if fabric.offered {
+                ""
+            } else {
+                " (not offered by `herdwick serve` yet)"
+            };
+            let _ = writeln!(out, "{name}: {}{offered}", headline(&fabric.verdict));
             lines(&mut out, &fabric.checks);
         }
         let _ = writeln!(out, "host:");
@@ -148,7 +169,7 @@ mod tests {
             ("memfd", sealed),
             ("x", Check::cannot("gone")),
         ]));
-        let fabrics = BTreeMap::from([("shm", shm), ("verbs", gone)]);
+        let fabrics = BTreeMap::from([("shm", shm), ("verbs", gone.not_offered())]);
         Report {
             fabrics,
             host: BTreeMap::from([("cpus", Check::works("2"))]),
@@ -167,6 +188,12 @@ mod tests {
         assert!(!report.all_fabrics_work());
         let fine = Fabric::new(BTreeMap::from([("memfd", Check::works("sealed"))]));
         assert_eq!(fine.verdict.status, Status::Works);
+        let mut healed = report;
+        healed.fabrics.insert("shm", fine);
+        assert!(
+            healed.all_fabrics_work(),
+            "what is not offered is not missed"
+        );
     }
 
     #[test]
@@ -178,6 +205,7 @@ mod tests {
         assert_eq!(shm["try"], "chmod");
         assert_eq!(shm["checks"]["memfd"]["bytes"], 4096);
         assert_eq!(json["fabrics"]["verbs"]["status"], "cannot");
+        assert_eq!(json["fabrics"]["verbs"]["offered"], false);
         assert_eq!(json["host"]["cpus"]["status"], "works");
     }
 
@@ -188,7 +216,7 @@ shm: would work, but
   ok  memfd              sealed
   !!  socket dir         /tmp is closed
                          try: chmod
-verbs: cannot work here
+verbs: cannot work here (not offered by `herdwick serve` yet)
   ok  memfd              sealed
   no  x                  gone
 host:

@@ -1,0 +1,240 @@
+//! What RDMA devices need: libibverbs, a device with a link and an address, and memory that may be
+//! locked.
+
+use std::{fs, path::Path, sync::Arc};
+
+use herdwick_fabric::{Capabilities, Device};
+use herdwick_verbs::{
+    DeviceFacts, Library, LibraryError, NoPlace, VerbsDevice, VerbsError, VerbsOptions, survey,
+};
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use super::report::{Check, Checks};
+
+/// Bytes that a server with a hundred clients registers, and something over.
+const LOCKED_WANTED: u64 = 64 << 20;
+
+const ADD_SOFT_ROCE: &str =
+    "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev <interface>";
+
+pub(super) fn checks() -> Checks {
+    let mut checks = Checks::from([("locked_memory", locked(getrlimit(Resource::Memlock)))]);
+    let library = match Library::load() {
+        Ok(library) => Arc::new(library),
+        Err(error) => {
+            checks.insert("library", missing(&error));
+            return checks;
+        }
+    };
+    checks.insert("library", Check::works("libibverbs is there"));
+    let found = survey(&library);
+    let module = has_module("rdma_rxe");
+    checks.insert("devices", devices(found.as_deref(), module));
+    if !found.is_ok_and(|found| found.is_empty()) {
+        let opened = VerbsDevice::open(&VerbsOptions::default());
+        checks.insert("port", port(opened.as_ref()));
+        if let Ok(device) = opened {
+            checks.insert("transports", transports(device.capabilities()));
+            checks.insert("order", order(device.capabilities()));
+            checks.insert("inline", inline(device.capabilities()));
+        }
+    }
+    checks
+}
+
+fn missing(error: &LibraryError) -> Check {
+    match error {
+        LibraryError::Missing { name, reason } => Check::would_work_if(
+            format!("{name} cannot be loaded: {reason}"),
+            "sudo apt-get install libibverbs1 ibverbs-providers",
+        ),
+        LibraryError::TooOld { name, symbol } => Check::would_work_if(
+            format!("{name} has no `{symbol}`: it is older than rdma-core 33"),
+            "sudo apt-get install --only-upgrade libibverbs1",
+        ),
+    }
+}
+
+fn devices(found: Result<&[DeviceFacts], &VerbsError>, module: bool) -> Check {
+    match found {
+        Ok([]) if module => Check::would_work_if("there is no RDMA device", ADD_SOFT_ROCE),
+        Ok([]) => Check::cannot("there is no RDMA device, and this kernel has no rdma_rxe"),
+        Ok(found) => {
+            let names: Vec<_> = found.iter().map(|device| device.name.clone()).collect();
+            Check::works(names.join(", ")).fact("devices", names)
+        }
+        Err(error) => Check::would_work_if(error.to_string(), "ls -l /dev/infiniband"),
+    }
+}
+
+fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
+    let error = match opened {
+        Ok(device) => {
+            let place = device.place();
+            let (name, gid) = (place.device.clone(), place.gid.index);
+            let check = Check::works(place.to_string()).fact("device", name);
+            return check.fact("gid", gid).fact("mtu", place.port.mtu);
+        }
+        Err(VerbsError::Place(error)) => error,
+        Err(error) => return Check::would_work_if(error.to_string(), "ibv_devinfo"),
+    };
+    match error {
+        NoPlace::PortDown(device) => Check::would_work_if(
+            format!("no port of {device} is active"),
+            "rdma link; sudo ip link set <interface> up",
+        ),
+        NoPlace::NoGid(device, port) => Check::would_work_if(
+            format!("port {port} of {device} has no address"),
+            "sudo ip address add 10.0.0.1/24 dev <interface>",
+        ),
+        NoPlace::Iwarp(device) => Check::cannot(format!("{device} speaks iWARP: no UC, no UD")),
+        NoPlace::Refused { device, why } => Check::would_work_if(
+            format!("{device}: {why}"),
+            "run it where /dev/infiniband may be opened (docker: --device /dev/infiniband)",
+        ),
+        NoPlace::NoDevice | NoPlace::NoSuchDevice(..) => {
+            Check::would_work_if("the device went away", ADD_SOFT_ROCE)
+        }
+    }
+}
+
+fn transports(capabilities: &Capabilities) -> Check {
+    let all = [
+        ("RC", capabilities.rc),
+        ("UC", capabilities.uc),
+        ("UD", capabilities.ud),
+    ];
+    let has: Vec<_> = all
+        .iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| *name)
+        .collect();
+    let list = has.join(", ");
+    let check = if !capabilities.ud {
+        Check::cannot(format!("{list} alone: replies need UD"))
+    } else if !capabilities.uc && !capabilities.rc {
+        Check::works("UD alone: requests go as datagrams")
+    } else if !capabilities.uc {
+        Check::works(format!("{list}; without UC, requests go over RC"))
+    } else {
+        Check::works(list)
+    };
+    check.fact("transports", has)
+}
+
+fn order(capabilities: &Capabilities) -> Check {
+    let says = if capabilities.ordered_write {
+        "WRITEs become visible in rising order"
+    } else {
+        "no promise of the order in which WRITEs become visible: requests go as datagrams"
+    };
+    Check::works(says).fact("ordered_write", capabilities.ordered_write)
+}
+
+fn inline(capabilities: &Capabilities) -> Check {
+    let bytes = capabilities.inline_bytes_max;
+    Check::works(format!("{bytes} bytes travel inside a work request")).fact("bytes", bytes)
+}
+
+fn locked(limit: Rlimit) -> Check {
+    let check = match limit.current {
+        Some(bytes) if bytes < LOCKED_WANTED => Check::would_work_if(
+            format!("only {bytes} bytes may be locked; registered memory is"),
+            "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity; docker: --ulimit memlock=-1; \
+             Kubernetes: capability IPC_LOCK)",
+        ),
+        Some(bytes) => Check::works(format!("{bytes} bytes may be locked")),
+        None => Check::works("any number of bytes may be locked"),
+    };
+    check
+        .fact("soft", limit.current)
+        .fact("hard", limit.maximum)
+}
+
+/// Whether the running kernel has `module`, loaded or to be loaded.
+fn has_module(module: &str) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let file = format!("/lib/modules/{release}/kernel/drivers/infiniband/sw/rxe/{module}.ko");
+    let packed = ["", ".xz", ".zst", ".gz"].map(|end| format!("{file}{end}"));
+    Path::new("/sys/module").join(module).exists()
+        || packed.iter().any(|file| Path::new(file).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::report::Status;
+
+    fn limit(current: Option<u64>) -> Rlimit {
+        Rlimit {
+            current,
+            maximum: None,
+        }
+    }
+
+    fn place(error: NoPlace) -> Check {
+        port(Err(&VerbsError::Place(error)))
+    }
+
+    #[test]
+    fn each_state_has_its_words() {
+        let lost = LibraryError::Missing {
+            name: "libibverbs.so.1".into(),
+            reason: "no such file".into(),
+        };
+        let old = LibraryError::TooOld {
+            name: "libibverbs.so.1".into(),
+            symbol: "ibv_reg_mr_iova",
+        };
+        let device = |name: &str| DeviceFacts {
+            name: name.into(),
+            iwarp: false,
+            ports: Vec::new(),
+            refusal: None,
+        };
+        let refused = NoPlace::Refused {
+            device: "mlx5_0".into(),
+            why: "denied".into(),
+        };
+        for (check, status, word) in [
+            (missing(&lost), Status::WouldWorkIf, "no such file"),
+            (missing(&old), Status::WouldWorkIf, "ibv_reg_mr_iova"),
+            (
+                devices(Ok(&[]), true),
+                Status::WouldWorkIf,
+                "no RDMA device",
+            ),
+            (devices(Ok(&[]), false), Status::Cannot, "rdma_rxe"),
+            (
+                devices(Ok(&[device("rxe0"), device("b")]), true),
+                Status::Works,
+                "rxe0, b",
+            ),
+            (
+                place(NoPlace::PortDown("a".into())),
+                Status::WouldWorkIf,
+                "active",
+            ),
+            (
+                place(NoPlace::NoGid("a".into(), 1)),
+                Status::WouldWorkIf,
+                "port 1 of a",
+            ),
+            (
+                place(NoPlace::Iwarp("siw0".into())),
+                Status::Cannot,
+                "iWARP",
+            ),
+            (place(refused), Status::WouldWorkIf, "denied"),
+            (locked(limit(Some(65536))), Status::WouldWorkIf, "65536"),
+            (locked(limit(Some(1 << 30))), Status::Works, "1073741824"),
+            (locked(limit(None)), Status::Works, "any number"),
+        ] {
+            assert_eq!(check.status, status, "{check:?}");
+            assert!(check.reason.contains(word), "{check:?}");
+            let advised = check.advice.is_some();
+            assert_eq!(advised, status == Status::WouldWorkIf, "{check:?}");
+        }
+    }
+}
