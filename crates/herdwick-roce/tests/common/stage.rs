@@ -189,6 +189,8 @@ pub struct Stage {
     pub friend: Party,
     pub to_victim: AddressHandle,
     pub now: Duration,
+    /// Type of service of what the victim is handed.
+    pub tos: u8,
     /// What the friend sent to the victim, sealed, oldest first; kept when asked.
     pub recorded: Option<Vec<Vec<u8>>>,
     /// The next packet sequence number that the victim expects of the friend, on RC and on UC.
@@ -228,6 +230,7 @@ impl Stage {
             victim,
             friend,
             now: Duration::ZERO,
+            tos: 0,
             recorded: None,
             rounds: 0,
         }
@@ -241,7 +244,7 @@ impl Stage {
             to: VICTIM,
             bytes,
             ip_id: IpId::Known(0),
-            tos: 0,
+            tos: self.tos,
         };
         let victim = &mut self.victim;
         victim

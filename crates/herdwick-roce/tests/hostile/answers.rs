@@ -125,3 +125,30 @@ fn u20_floods_of_what_is_not_asked_for_are_ignored() {
     assert!(siege.stage.victim.poll().is_empty());
     siege.survives();
 }
+
+/// No ICRC covers the marks of congestion: who sets them is told of it once, if he is the peer.
+#[test]
+fn u20_marks_of_congestion_are_answered_once() {
+    const CONGESTION_EXPERIENCED: u8 = 3;
+    let mut siege = Siege::new();
+    let qpn = siege.qpn(siege.stage.victim.uc);
+    let (addr, rkey) = siege.key(siege.write);
+    let packet = Packet::new(op::UC | op::WRITE_ONLY, qpn, siege.stage.next_uc);
+    let packet = packet.reth(addr, rkey, 4).payload(&[7; 4]);
+    siege.stage.tos = CONGESTION_EXPERIENCED;
+    let mut answers = Vec::new();
+    for _ in 0..1000 {
+        let bytes = packet.sealed(&Way::new(STRANGER, VICTIM));
+        assert!(siege.stage.hand(STRANGER, &bytes).is_empty());
+        let bytes = packet.sealed(&Way::new(FRIEND, VICTIM));
+        answers.extend(siege.stage.hand(FRIEND, &bytes));
+    }
+    siege.stage.tos = 0;
+    assert_eq!(answers.len(), 1);
+    assert!(
+        answers
+            .iter()
+            .all(|(to, bytes)| *to == FRIEND && bytes[0] == op::CNP)
+    );
+    siege.survives();
+}

@@ -23,7 +23,7 @@
 //! | U17 | valid requests again | `answers::u17_requests_again_have_no_second_effect` and `answers::u17_requests_of_an_earlier_life_are_dropped` |
 //! | U18 | requests whose answers would go elsewhere | `answers::u18_nobody_else_is_answered` |
 //! | U19 | junk | `answers::u19_junk_changes_nothing` |
-//! | U20 | notifications, acknowledgements, management, multicast | `answers::u20_floods_of_what_is_not_asked_for_are_ignored` |
+//! | U20 | notifications, acknowledgements, management, multicast | `answers::u20_floods_of_what_is_not_asked_for_are_ignored` and `answers::u20_marks_of_congestion_are_answered_once` |
 //! | U21 | another IP, and the longest datagram | `form::u21_other_families_and_the_longest_datagrams_are_dropped` |
 //!
 //! [`mutants`] changes live traffic at random.
