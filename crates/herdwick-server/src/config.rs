@@ -64,6 +64,8 @@ pub struct Config {
     /// memcached over UDP, too (memcached's `-U`); not with `auth` or `tls`, and not for a unix
     /// socket.
     pub udp: Option<Udp>,
+    /// How many of the keys asked for most to show, at most 64; 0: not to look for them.
+    pub hot_keys: usize,
     /// Where to serve metrics over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Evict nothing, and refuse what there is no room for (memcached's `-M`).
@@ -183,6 +185,7 @@ impl Default for Config {
             auth: None,
             tls: None,
             udp: None,
+            hot_keys: 16,
             metrics: None,
             lossless: false,
             memory_file: None,

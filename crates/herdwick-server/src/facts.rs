@@ -7,6 +7,7 @@ use crate::{
     accept::{Opened, Source},
     auth::Auth,
     config::{Config, Listen, Offers, ShutdownHook, StartError},
+    hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
     lease::{Arrival, Host},
     stats,
     tally::Snapshot,
@@ -55,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) shutdown: Option<ShutdownHook>,
     pub(crate) turn_requests: usize,
     pub(crate) backlog: u32,
+    /// How many of the keys asked for most are shown.
+    pub(crate) hot_keys: usize,
     pub(crate) refuse_at_once: bool,
     /// Most CPU-visible microseconds a worker looks for work before it sleeps.
     pub(crate) spin_us: u128,
@@ -92,6 +95,7 @@ impl Facts {
                 shutdown: config.shutdown.clone(),
                 turn_requests: config.turn_requests,
                 backlog: config.backlog,
+                hot_keys: config.hot_keys,
                 refuse_at_once: config.refuse_at_once,
                 spin_us: config.spin.as_micros(),
             },
@@ -141,6 +145,13 @@ impl Facts {
             Topic::General => self.say_general(clock, sum, &mut stats),
             Topic::Items => stats::items(sum, &mut stats),
             Topic::Slabs => stats::slabs(self, sum, &mut stats),
+            Topic::HotKeys if self.settings.offers.dump => {
+                stats::hot_keys(&self.hot_keys(sum, HOT_KEYS_MAX), &mut stats);
+            }
+            Topic::HotKeys => {
+                voice.no_topic(out);
+                return;
+            }
             Topic::Workers => stats::workers(parts, &mut stats),
             Topic::Reset => {
                 voice.reset(out);
@@ -155,6 +166,18 @@ impl Facts {
         for (name, count) in self.host.counters() {
             stats.say(name, count);
         }
+    }
+
+    /// The keys asked for most, no more than `most`; none if clients may not see keys.
+    pub(crate) fn hot_keys(&self, sum: &Snapshot, most: usize) -> Vec<HotKey> {
+        let mut keys = sum.hot.clone();
+        let shown = if self.settings.offers.dump {
+            most.min(self.settings.hot_keys)
+        } else {
+            0
+        };
+        hot::shorten(&mut keys, shown);
+        keys
     }
 
     /// What the desk has counted, by name.

@@ -13,6 +13,7 @@ mod dump;
 mod facts;
 mod front;
 mod herd;
+mod hot;
 mod lease;
 mod memory;
 mod memory_file;

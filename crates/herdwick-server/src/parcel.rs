@@ -46,8 +46,11 @@ pub(crate) enum Order {
     Execute,
     /// Make everything stored before this second go at it.
     Flush(Second),
-    /// Say what was counted.
-    Count,
+    /// Say what was counted, and which keys are hot, if that is wanted.
+    Count {
+        /// It takes longer.
+        hot: bool,
+    },
     /// Forget what was counted.
     Reset,
     /// Move the clock: for tests.

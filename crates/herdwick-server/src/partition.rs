@@ -3,6 +3,7 @@ use std::os::fd::RawFd;
 use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status, Store};
 
 use crate::{
+    hot::HotKeys,
     prefixes::Prefixes,
     watch::{Found, Journal, What, topic},
 };
@@ -18,19 +19,22 @@ pub(crate) struct Partition {
     pub(crate) journal: Journal,
     /// The descriptor of the connection whose requests are executed, for those who watch.
     pub(crate) caller: RawFd,
+    /// The keys that are asked for most.
+    pub(crate) hot: HotKeys,
 }
 
 /// No connection's.
 pub(crate) const NOBODY: RawFd = -1;
 
 impl Partition {
-    pub(crate) fn new(store: Store, journal: Journal) -> Self {
+    pub(crate) fn new(store: Store, journal: Journal, hot: HotKeys) -> Self {
         Self {
             store,
             prefixes: None,
             laid_by: None,
             journal,
             caller: NOBODY,
+            hot,
         }
     }
 
@@ -76,6 +80,7 @@ impl Partition {
         callers: impl Fn(usize) -> RawFd,
         sink: &mut impl Sink,
     ) {
+        self.hot.see(clock, batch);
         if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
             self.store.execute(clock, batch, sink);
         } else {

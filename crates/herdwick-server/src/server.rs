@@ -21,6 +21,7 @@ use crate::{
     crossing::Crossing,
     facts::Facts,
     front::{Front, Tokens},
+    hot::HotKeys,
     lease::{Closing, FabricId, Host, Office, WorkerEnd},
     memory::{LeaseBounds, Stores, stores},
     memory_file::{MemoryFile, Restart},
@@ -322,7 +323,7 @@ impl Server {
                     .map_err(refused("a front's sources"))?;
             }
             let worker = Worker {
-                partition: Partition::new(store, journal),
+                partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
                 fronts,
                 crossing,
                 poll,

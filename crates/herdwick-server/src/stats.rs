@@ -2,6 +2,8 @@
 //! reading. A name whose machinery does not exist here says 0, as it does in a memcached that does
 //! not use it; everything refused or dropped has a name of its own at the end.
 
+mod ours;
+
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
 use herdwick_mica::Clock;
@@ -12,6 +14,8 @@ use crate::{
     tally::Snapshot,
     tls::{self, Certificates, Tls},
 };
+
+pub(crate) use ours::{hot_keys, of_worker, ways, workers};
 
 /// Bytes of one slot of the store's index.
 const SLOT_BYTES: u64 = 8;
@@ -237,59 +241,6 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     }
 }
 
-/// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
-pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
-    let mut parts: Vec<&Snapshot> = parts.iter().collect();
-    parts.sort_by_key(|part| part.worker);
-    for part in parts {
-        let worker = part.worker;
-        for (name, count) in of_worker(part) {
-            out.say(&format!("worker:{worker}:{name}"), count);
-        }
-        for (way, requests, batches) in ways(part) {
-            out.say(&format!("worker:{worker}:{way}:requests"), requests);
-            out.say(&format!("worker:{worker}:{way}:batches"), batches);
-        }
-    }
-}
-
-/// What is worth knowing of one worker.
-pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
-    let Snapshot { tally, store, .. } = part;
-    [
-        ("items", store.items),
-        ("bytes", store.bytes),
-        ("connections", tally.connections),
-        ("get_hits", tally.get_hits),
-        ("get_misses", tally.get_misses),
-        ("cmd_set", tally.cmd_set),
-        ("evictions", store.evictions),
-        ("crossed", tally.crossed),
-        ("parcels_exhausted", tally.parcels_exhausted),
-        ("sleeps", tally.sleeps),
-    ]
-}
-
-/// The ways in: name, requests executed, batches they came in.
-pub(crate) fn ways(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
-    let mut ways = vec![("tcp", part.tally.tcp_requests, part.tally.tcp_batches)];
-    for counted in &part.ways {
-        let (requests, batches) = match counted.what {
-            "requests" => (counted.count, 0),
-            "batches" => (0, counted.count),
-            _ => continue,
-        };
-        match ways.iter_mut().find(|(way, ..)| *way == counted.way) {
-            Some(known) => {
-                known.1 += requests;
-                known.2 += batches;
-            }
-            None => ways.push((counted.way, requests, batches)),
-        }
-    }
-    ways
-}
-
 /// `stats items`: the log is one class.
 pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
     let store = &sum.store;
@@ -399,6 +350,7 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     let request = patience.request.as_secs();
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
+    out.say("hot_keys", settings.hot_keys);
 }
 
 /// memcached shows these with or without TLS.

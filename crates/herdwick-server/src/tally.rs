@@ -1,5 +1,7 @@
 use herdwick_mica::{Arith, Counters, Get, Op, Put, Reply, Status};
 
+use crate::hot::HotKey;
+
 /// Declares [`Tally`] and its sum in one place, so that no counter can be left out.
 macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -87,6 +89,8 @@ pub(crate) struct Snapshot {
     pub(crate) age: u32,
     /// What the worker's fronts have counted.
     pub(crate) ways: Vec<WayCount>,
+    /// Its hot keys, if they were asked for.
+    pub(crate) hot: Vec<HotKey>,
     /// Which worker it is.
     pub(crate) worker: usize,
 }
@@ -196,6 +200,7 @@ impl Snapshot {
         add_store(&mut self.store, &other.store);
         self.slots += other.slots;
         self.age = self.age.max(other.age);
+        self.hot.extend_from_slice(&other.hot);
         for part in &other.ways {
             let known = |sum: &&mut WayCount| (sum.way, sum.what) == (part.way, part.what);
             match self.ways.iter_mut().find(known) {

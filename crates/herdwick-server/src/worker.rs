@@ -148,7 +148,13 @@ impl Worker {
             }
             Order::Detail(on) => self.partition.detail(on),
             Order::Prefixes => parcel.prefixes = self.partition.counted().cloned().map(Box::new),
-            Order::Count => parcel.snapshot = Some(Box::new(self.snapshot(clock))),
+            Order::Count { hot } => {
+                let mut snapshot = self.snapshot(clock);
+                if hot {
+                    snapshot.hot = self.partition.hot.top(clock);
+                }
+                parcel.snapshot = Some(Box::new(snapshot));
+            }
         }
     }
 
@@ -161,6 +167,7 @@ impl Worker {
             slots: store.slots() as u64,
             age: store.age(clock.second),
             ways: Vec::new(),
+            hot: Vec::new(),
             worker: self.index,
         };
         snapshot.tally.log_worker_written = self.partition.journal.written;

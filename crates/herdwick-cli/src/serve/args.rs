@@ -139,6 +139,9 @@ pub(crate) struct ServeArgs {
     /// files]
     #[arg(long = "shm-dir", value_name = "DIR")]
     pub(super) shm_directory: Option<PathBuf>,
+    /// Find the keys asked for most, and show so many by "stats hotkeys": 1 to 64, or off
+    #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
+    pub(super) hot_keys: usize,
     /// Serve metrics to Prometheus over HTTP; a port alone is one of 127.0.0.1, an address alone
     /// has port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
@@ -253,6 +256,14 @@ fn on_or_off(text: &str) -> Result<bool, String> {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err("give auto or off".into()),
+    }
+}
+
+fn hot_keys(text: &str) -> Result<usize, String> {
+    match (text, text.parse()) {
+        ("off", _) => Ok(0),
+        (_, Ok(count @ 1..=64)) => Ok(count),
+        _ => Err("give a number from 1 to 64, or off".into()),
     }
 }
 

@@ -176,6 +176,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             watch: !args.no_watch,
             debug: args.debug,
         },
+        hot_keys: args.hot_keys,
         metrics: args.metrics,
         auth: args.auth.as_deref().map(absolute),
         udp: udp(args),

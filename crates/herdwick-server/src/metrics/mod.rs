@@ -188,7 +188,7 @@ impl Reporter {
             return;
         }
         // There is one round at a time, so there are parcels.
-        if let Ok(outstanding) = self.crossing.broadcast(Order::Count, TICKET) {
+        if let Ok(outstanding) = self.crossing.broadcast(Order::Count { hot: true }, TICKET) {
             self.round = Some(Round {
                 outstanding,
                 parts: Vec::new(),

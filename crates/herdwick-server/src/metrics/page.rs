@@ -10,6 +10,7 @@ use prometheus::{
 
 use super::exporter::{CLASS_SETS, Family, GENERAL, Kind, Labels, OF_THE_CLASS, SETS};
 use crate::{
+    dump::Uri,
     facts::{Facts, Stats, VERSION},
     stats,
     tally::Snapshot,
@@ -34,6 +35,7 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
     workers(parts, &mut page);
     drops(facts, &sum, &mut page);
     leases(facts, &mut page);
+    hot_keys(facts, &sum, &mut page);
     let held = [(vec![], sum.tally.held_bytes as f64)];
     let help = "Bytes of the connections' buffers.";
     page.add("herdwick_buffer_bytes", Kind::Gauge, help, held);
@@ -180,6 +182,20 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
     ] {
         page.add(name, Kind::Counter, help, [(vec![], count as f64)]);
     }
+}
+
+/// Most hot keys on the page: each makes a series of its own.
+const HOT_KEYS_MAX: usize = 10;
+
+fn hot_keys(facts: &Facts, sum: &Snapshot, page: &mut Page) {
+    let keys = facts.hot_keys(sum, HOT_KEYS_MAX);
+    let samples = keys.iter().map(|hot| {
+        let key = Uri(&hot.key).to_string();
+        (vec![("key", key)], hot.rate() as f64)
+    });
+    let name = "herdwick_hot_key_requests_per_second";
+    let help = "Requests for each of the keys asked for most, estimated over 10 to 20 seconds.";
+    page.add(name, Kind::Gauge, help, samples);
 }
 
 /// What the desk has counted; nothing where there is none.

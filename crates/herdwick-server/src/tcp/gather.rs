@@ -72,6 +72,8 @@ pub(crate) enum Topic {
     Slabs,
     /// Each worker by itself.
     Workers,
+    /// The keys asked for most.
+    HotKeys,
     /// Not asked for: to be forgotten.
     Reset,
 }
@@ -83,6 +85,7 @@ impl Topic {
             None => Some(Self::General),
             Some(b"items") => Some(Self::Items),
             Some(b"slabs") => Some(Self::Slabs),
+            Some(b"hotkeys") => Some(Self::HotKeys),
             Some(b"workers") => Some(Self::Workers),
             // memcached takes the beginning of the word for it.
             Some(word) if b"reset".starts_with(word) => Some(Self::Reset),

@@ -192,7 +192,9 @@ pub(super) fn stats(
     let order = if topic == Topic::Reset {
         Order::Reset
     } else {
-        Order::Count
+        Order::Count {
+            hot: topic == Topic::HotKeys,
+        }
     };
     let purpose = Purpose::Count {
         topic,

@@ -1,0 +1,72 @@
+//! What memcached has no `stats` for.
+
+use crate::{dump::Uri, facts::Stats, hot::HotKey, tally::Snapshot};
+
+/// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
+pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
+    let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    parts.sort_by_key(|part| part.worker);
+    for part in parts {
+        let worker = part.worker;
+        for (name, count) in of_worker(part) {
+            out.say(&format!("worker:{worker}:{name}"), count);
+        }
+        for (way, requests, batches) in ways(part) {
+            out.say(&format!("worker:{worker}:{way}:requests"), requests);
+            out.say(&format!("worker:{worker}:{way}:batches"), batches);
+        }
+    }
+}
+
+/// `stats hotkeys`: the keys asked for most in the last 10 to 20 seconds, hottest first. memcached
+/// has no such thing.
+pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
+    for (hot, rank) in keys.iter().zip(1..) {
+        out.say(&format!("hotkey:{rank}:key"), Uri(&hot.key));
+        for (name, value) in [
+            ("requests", hot.count),
+            ("excess", hot.excess),
+            ("seconds", hot.seconds.into()),
+            ("rate", hot.rate()),
+        ] {
+            out.say(&format!("hotkey:{rank}:{name}"), value);
+        }
+    }
+}
+
+/// What is worth knowing of one worker.
+pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
+    let Snapshot { tally, store, .. } = part;
+    [
+        ("items", store.items),
+        ("bytes", store.bytes),
+        ("connections", tally.connections),
+        ("get_hits", tally.get_hits),
+        ("get_misses", tally.get_misses),
+        ("cmd_set", tally.cmd_set),
+        ("evictions", store.evictions),
+        ("crossed", tally.crossed),
+        ("parcels_exhausted", tally.parcels_exhausted),
+        ("sleeps", tally.sleeps),
+    ]
+}
+
+/// The ways in: name, requests executed, batches they came in.
+pub(crate) fn ways(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
+    let mut ways = vec![("tcp", part.tally.tcp_requests, part.tally.tcp_batches)];
+    for counted in &part.ways {
+        let (requests, batches) = match counted.what {
+            "requests" => (counted.count, 0),
+            "batches" => (0, counted.count),
+            _ => continue,
+        };
+        match ways.iter_mut().find(|(way, ..)| *way == counted.way) {
+            Some(known) => {
+                known.1 += requests;
+                known.2 += batches;
+            }
+            None => ways.push((counted.way, requests, batches)),
+        }
+    }
+    ways
+}
