@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal, Read, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -99,7 +99,7 @@ pub(crate) fn run(
     server: &Server,
     command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
 ) -> ExitCode {
-    let outcome = options(server)
+    let outcome = options(server.login.as_deref())
         .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
@@ -122,8 +122,8 @@ pub(crate) fn run(
 }
 
 /// What the client is to know besides the address.
-fn options(server: &Server) -> Result<Options, Failure> {
-    let login = server.login.as_deref().map(|path| {
+pub(crate) fn options(login: Option<&Path>) -> Result<Options, Failure> {
+    let login = login.map(|path| {
         let unusable = |reason| Failure::Login {
             path: path.to_owned(),
             reason,

@@ -5,6 +5,7 @@ mod bench;
 mod client;
 mod doctor;
 mod serve;
+mod top;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ enum Command {
     Set(client::SetArgs),
     Delete(client::DeleteArgs),
     Stats(client::StatsArgs),
+    Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Set(args) => client::run(&args.server, |client| client::set(client, &args)),
         Command::Delete(args) => client::run(&args.server, |client| client::delete(client, &args)),
         Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
+        Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchNeighbour(args) => bench::neighbour(&args),

@@ -1,0 +1,187 @@
+//! `herdwick top`: what a server does, live, read from `stats` like anybody else's.
+
+mod sample;
+mod view;
+
+use std::{
+    io::{self, IsTerminal},
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use herdwick::{Client, Options};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+};
+
+use crate::client;
+use sample::{Sample, State};
+
+/// Watch a server: rates, hit ratio, latency, hot keys, workers, fabrics.
+///
+/// It reads `stats`, so a memcached can be watched as well; that has no hot keys, workers or
+/// fabrics to show. Keys: q ends, p pauses, s sorts otherwise.
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// Where the server listens: HOST:PORT, or the path of a unix socket.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
+    server: String,
+    /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
+    #[arg(long, value_name = "FILE")]
+    login: Option<PathBuf>,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+}
+
+/// What the sampling thread found: a sample, or why there is none.
+type Found = Result<Sample, String>;
+
+/// The screen follows the keys this fast.
+const KEYS: Duration = Duration::from_millis(50);
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Shows the server until the user has seen enough.
+pub(crate) fn run(args: &TopArgs) -> ExitCode {
+    if !io::stdout().is_terminal() {
+        eprintln!("herdwick: top needs a terminal; `herdwick stats` says the same numbers once");
+        return ExitCode::from(2);
+    }
+    let (to_screen, found) = mpsc::sync_channel(1);
+    let (enough, done) = mpsc::channel();
+    let options = match client::options(args.login.as_deref()) {
+        Ok(options) => Options {
+            fabric: false,
+            deadline: PATIENCE,
+            ..options
+        },
+        Err(failure) => {
+            eprintln!("herdwick: {failure}");
+            return ExitCode::from(2);
+        }
+    };
+    let (server, interval) = (args.server.clone(), args.interval);
+    let sampler = thread::spawn(move || look_again(&server, &options, interval, &to_screen, &done));
+    let mut terminal = ratatui::init();
+    let shown = show(&mut terminal, State::new(&args.server), &found);
+    ratatui::restore();
+    drop((found, enough));
+    // It ends with its channels; a panic has said so on stderr.
+    let _ = sampler.join();
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("herdwick: the terminal refused: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Looks at the server every `interval` until nobody waits for what it finds.
+fn look_again(
+    server: &str,
+    options: &Options,
+    interval: Duration,
+    screen: &SyncSender<Found>,
+    done: &Receiver<()>,
+) {
+    let mut client = None;
+    loop {
+        let found = look(&mut client, server, options);
+        if found.is_err() {
+            // The next look dials.
+            client = None;
+        }
+        if screen.send(found).is_err() {
+            return;
+        }
+        if done.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
+            return;
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the shell that reads the clock"
+)]
+fn look(client: &mut Option<Client>, server: &str, options: &Options) -> Found {
+    let dialled = match client.take() {
+        Some(dialled) => dialled,
+        None => Client::connect_with(server, options.clone()).map_err(|error| error.to_string())?,
+    };
+    Sample::take(client.insert(dialled), &mut Instant::now).map_err(|error| error.to_string())
+}
+
+/// Draws what is found and follows the keys, until the user ends it.
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut state: State,
+    found: &Receiver<Found>,
+) -> io::Result<()> {
+    loop {
+        while let Ok(found) = found.try_recv() {
+            state.take(found);
+        }
+        terminal.draw(|frame| view::draw(frame, &state))?;
+        if !event::poll(KEYS)? {
+            continue;
+        }
+        if let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+            && !follow(&mut state, key)
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Does what a key says; `false`: the user has seen enough.
+fn follow(state: &mut State, key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('p') | KeyCode::Char(' ') => state.paused = !state.paused,
+        KeyCode::Char('s') => state.by_name = !state.by_name,
+        _ => {}
+    }
+    true
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok();
+    seconds
+        .filter(|seconds| (0.1..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "give seconds between 0.1 and 3600".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_pause_sort_and_end() {
+        let mut state = State::new("x");
+        let mut press = |code| follow(&mut state, KeyEvent::new(code, KeyModifiers::NONE));
+        assert!(press(KeyCode::Char('p')) && press(KeyCode::Char('s')) && press(KeyCode::Up));
+        assert!(!press(KeyCode::Char('q')));
+        assert!(state.paused && state.by_name);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert!(!follow(&mut state, interrupt));
+    }
+
+    #[test]
+    fn intervals_are_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "0", "x", "-1", "NaN", "1e9"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

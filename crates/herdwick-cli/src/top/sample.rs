@@ -1,0 +1,351 @@
+//! What is known of the server: two looks at its numbers, and what lies between them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use herdwick::{Client, Error};
+
+/// One look at a server.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    /// How long the server took to say its version.
+    pub(super) round_trip: Duration,
+    general: HashMap<String, String>,
+    /// `stats workers`, by worker and name; empty where there is no such thing.
+    workers: BTreeMap<u32, HashMap<String, f64>>,
+    /// `stats hotkeys`, hottest first: keys and requests a second.
+    hot: Vec<(String, f64)>,
+}
+
+/// What the screen shows.
+pub(super) struct State {
+    pub(super) server: String,
+    pub(super) paused: bool,
+    /// Hot keys and workers by name or number, not by what they do.
+    pub(super) by_name: bool,
+    /// Why the server says nothing, if it does not.
+    pub(super) trouble: Option<String>,
+    before: Option<Sample>,
+    now: Option<Sample>,
+}
+
+/// A worker between two looks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Worker {
+    pub(super) number: u32,
+    pub(super) items: f64,
+    pub(super) connections: f64,
+    /// Each a second.
+    pub(super) gets: Option<f64>,
+    pub(super) sets: Option<f64>,
+    pub(super) crossed: Option<f64>,
+    pub(super) sleeps: Option<f64>,
+}
+
+/// A way into the server between two looks: requests a second, and how many a batch had.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fabric {
+    pub(super) name: String,
+    pub(super) requests: Option<f64>,
+    pub(super) batch: Option<f64>,
+}
+
+impl Sample {
+    /// Asks the server. What a memcached does not know stays empty.
+    pub(super) fn take(
+        client: &mut Client,
+        clock: &mut dyn FnMut() -> Instant,
+    ) -> Result<Self, Error> {
+        let asked = clock();
+        client.version()?;
+        let at = clock();
+        let general = client.stats("")?.into_iter().collect();
+        let workers = client.stats("workers").unwrap_or_default();
+        let hot = client.stats("hotkeys").unwrap_or_default();
+        Ok(Self {
+            at,
+            round_trip: at - asked,
+            general,
+            workers: read_workers(workers),
+            hot: read_hot(&hot.into_iter().collect()),
+        })
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        self.general.get(name)?.parse().ok()
+    }
+}
+
+fn read_workers(said: Vec<(String, String)>) -> BTreeMap<u32, HashMap<String, f64>> {
+    let mut workers: BTreeMap<u32, HashMap<String, f64>> = BTreeMap::new();
+    for (name, value) in said {
+        let parts = name
+            .strip_prefix("worker:")
+            .and_then(|rest| rest.split_once(':'));
+        if let Some((number, name)) = parts
+            && let (Ok(number), Ok(value)) = (number.parse(), value.parse())
+        {
+            let worker = workers.entry(number).or_default();
+            worker.insert(name.to_owned(), value);
+        }
+    }
+    workers
+}
+
+fn read_hot(said: &HashMap<String, String>) -> Vec<(String, f64)> {
+    (1..)
+        .map_while(|rank| {
+            let key = said.get(&format!("hotkey:{rank}:key"))?;
+            let rate = said.get(&format!("hotkey:{rank}:rate"))?;
+            Some((key.clone(), rate.parse().ok()?))
+        })
+        .collect()
+}
+
+impl State {
+    pub(super) fn new(server: &str) -> Self {
+        Self {
+            server: server.to_owned(),
+            paused: false,
+            by_name: false,
+            trouble: None,
+            before: None,
+            now: None,
+        }
+    }
+
+    /// Takes what was found, unless the screen is to stand still.
+    pub(super) fn take(&mut self, found: Result<Sample, String>) {
+        if self.paused {
+            return;
+        }
+        match found {
+            Ok(sample) => {
+                self.trouble = None;
+                self.before = self.now.replace(sample);
+            }
+            Err(trouble) => self.trouble = Some(trouble),
+        }
+    }
+
+    /// What the server says of itself.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.now.as_ref()?.general.get(name).map(String::as_str)
+    }
+
+    /// A number as it is now.
+    pub(super) fn number(&self, name: &str) -> Option<f64> {
+        self.now.as_ref()?.number(name)
+    }
+
+    /// How fast the sum of these grows, a second. `None` before the second look, and when it has
+    /// fallen: then the server has begun anew.
+    pub(super) fn rate(&self, names: &[&str]) -> Option<f64> {
+        let (before, now, seconds) = self.between()?;
+        let sum = |sample: &Sample| names.iter().filter_map(|name| sample.number(name)).sum();
+        growth(sum(before), sum(now), seconds)
+    }
+
+    /// The share of reads that found an item, between the looks; without reads, since the start.
+    pub(super) fn hit_ratio(&self) -> Option<f64> {
+        let of = |hits: f64, misses: f64| (hits + misses > 0.0).then(|| hits / (hits + misses));
+        let lately = self
+            .rate(&["get_hits"])
+            .zip(self.rate(&["get_misses"]))
+            .and_then(|(hits, misses)| of(hits, misses));
+        lately.or_else(|| of(self.number("get_hits")?, self.number("get_misses")?))
+    }
+
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.now.as_ref().map(|now| now.round_trip)
+    }
+
+    /// The hot keys, with their requests a second.
+    pub(super) fn hot(&self) -> Vec<(String, f64)> {
+        let mut hot = self
+            .now
+            .as_ref()
+            .map_or_else(Vec::new, |now| now.hot.clone());
+        if self.by_name {
+            hot.sort_by(|a, b| a.0.cmp(&b.0));
+        } else {
+            hot.sort_by(|a, b| b.1.total_cmp(&a.1));
+        }
+        hot
+    }
+
+    pub(super) fn workers(&self) -> Vec<Worker> {
+        let Some(now) = &self.now else {
+            return Vec::new();
+        };
+        let mut workers: Vec<Worker> = now
+            .workers
+            .iter()
+            .map(|(&number, said)| {
+                let is = |name: &str| said.get(name).copied().unwrap_or_default();
+                let grows = |names: &[&str]| self.worker_rate(number, names);
+                Worker {
+                    number,
+                    items: is("items"),
+                    connections: is("connections"),
+                    gets: grows(&["get_hits", "get_misses"]),
+                    sets: grows(&["cmd_set"]),
+                    crossed: grows(&["crossed"]),
+                    sleeps: grows(&["sleeps"]),
+                }
+            })
+            .collect();
+        if !self.by_name {
+            let busy = |worker: &Worker| worker.gets.unwrap_or(0.0) + worker.sets.unwrap_or(0.0);
+            workers.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+        }
+        workers
+    }
+
+    pub(super) fn fabrics(&self) -> Vec<Fabric> {
+        let Some(now) = &self.now else {
+            return Vec::new();
+        };
+        let names = now.workers.values().flat_map(HashMap::keys);
+        let mut names: Vec<&str> = names
+            .filter_map(|name| name.strip_suffix(":requests"))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let all = |name: String| -> Option<f64> {
+            let each = now.workers.keys();
+            each.map(|&number| self.worker_rate(number, &[&name])).sum()
+        };
+        names
+            .into_iter()
+            .map(|name| {
+                let requests = all(format!("{name}:requests"));
+                let batches = all(format!("{name}:batches"));
+                Fabric {
+                    name: name.to_owned(),
+                    requests,
+                    batch: requests
+                        .zip(batches.filter(|&batches| batches > 0.0))
+                        .map(|(requests, batches)| requests / batches),
+                }
+            })
+            .collect()
+    }
+
+    fn worker_rate(&self, number: u32, names: &[&str]) -> Option<f64> {
+        let (before, now, seconds) = self.between()?;
+        let sum = |sample: &Sample| {
+            let said = sample.workers.get(&number)?;
+            Some(names.iter().filter_map(|name| said.get(*name)).sum())
+        };
+        growth(sum(before)?, sum(now)?, seconds)
+    }
+
+    fn between(&self) -> Option<(&Sample, &Sample, f64)> {
+        let (before, now) = self.before.as_ref().zip(self.now.as_ref())?;
+        let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
+        (seconds > 0.0).then_some((before, now, seconds))
+    }
+}
+
+fn growth(before: f64, now: f64, seconds: f64) -> Option<f64> {
+    (now >= before).then(|| (now - before) / seconds)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A look, `seconds` after `start`, at a server with these numbers.
+    pub(in crate::top) fn look(start: Instant, seconds: u64, said: &[(&str, &str)]) -> Sample {
+        let pairs = || {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            said.iter().map(owned)
+        };
+        Sample {
+            at: start + Duration::from_secs(seconds),
+            round_trip: Duration::from_micros(123),
+            general: pairs().collect(),
+            workers: read_workers(pairs().collect()),
+            hot: read_hot(&pairs().collect()),
+        }
+    }
+
+    /// A state after these two looks, two seconds apart.
+    pub(in crate::top) fn state(before: &[(&str, &str)], now: &[(&str, &str)]) -> State {
+        #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+        let start = Instant::now();
+        let mut state = State::new("127.0.0.1:11211");
+        state.take(Ok(look(start, 0, before)));
+        state.take(Ok(look(start, 2, now)));
+        state
+    }
+
+    #[test]
+    fn rates_are_between_two_looks() {
+        let state = state(
+            &[("get_hits", "100"), ("get_misses", "0"), ("cmd_set", "50")],
+            &[("get_hits", "130"), ("get_misses", "10"), ("cmd_set", "7")],
+        );
+        assert_eq!(state.rate(&["get_hits", "get_misses"]), Some(20.0));
+        assert_eq!(state.hit_ratio(), Some(0.75));
+        // It has begun anew.
+        assert_eq!(state.rate(&["cmd_set"]), None);
+    }
+
+    #[test]
+    fn workers_fabrics_and_keys_are_read() {
+        let before = [
+            ("worker:0:shm:requests", "0"),
+            ("worker:0:shm:batches", "0"),
+            ("worker:1:shm:requests", "0"),
+            ("worker:1:shm:batches", "0"),
+            ("worker:0:cmd_set", "0"),
+            ("worker:1:cmd_set", "0"),
+        ];
+        let now = [
+            ("worker:0:shm:requests", "10"),
+            ("worker:0:shm:batches", "2"),
+            ("worker:1:shm:requests", "30"),
+            ("worker:1:shm:batches", "3"),
+            ("worker:0:cmd_set", "2"),
+            ("worker:1:cmd_set", "20"),
+            ("hotkey:1:key", "b"),
+            ("hotkey:1:rate", "9"),
+            ("hotkey:2:key", "a"),
+            ("hotkey:2:rate", "5"),
+        ];
+        let mut state = state(&before, &now);
+        let numbers = |state: &State| -> Vec<u32> {
+            state.workers().iter().map(|worker| worker.number).collect()
+        };
+        assert_eq!(numbers(&state), [1, 0]);
+        let [fabric] = &state.fabrics()[..] else {
+            panic!("one fabric")
+        };
+        assert_eq!((fabric.requests, fabric.batch), (Some(20.0), Some(8.0)));
+        assert_eq!(state.hot()[0].0, "b");
+        state.by_name = true;
+        assert_eq!(
+            (numbers(&state), state.hot()[0].0.as_str()),
+            (vec![0, 1], "a")
+        );
+    }
+
+    #[test]
+    fn a_paused_screen_stands_still() {
+        let mut state = state(&[("x", "1")], &[("x", "2")]);
+        state.paused = true;
+        state.take(Err("gone".into()));
+        assert_eq!((state.number("x"), &state.trouble), (Some(2.0), &None));
+        state.paused = false;
+        state.take(Err("gone".into()));
+        assert_eq!(
+            (state.number("x"), state.trouble.is_some()),
+            (Some(2.0), true)
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! The screen.
+
+use std::time::Duration;
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Paragraph, Row, Table},
+};
+
+use super::sample::State;
+
+/// Columns from which on there is room for everything; below, the tables lose columns.
+const WIDE: u16 = 72;
+/// Most workers shown; the rest of the screen is for hot keys.
+const WORKERS_MAX: usize = 8;
+
+const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
+const HEAD: Style = Style::new().fg(Color::Cyan);
+const TROUBLE: Style = Style::new().fg(Color::Red);
+
+/// Draws what is known.
+pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
+    let numbers = numbers(state);
+    let columns = usize::from((frame.area().width / CELL).max(1));
+    let rows = numbers.len().div_ceil(columns) as u16;
+    let fabrics = fabrics(state);
+    let workers = workers(state, frame.area().width);
+    let height = |count: usize| if count == 0 { 0 } else { count as u16 + 2 };
+    let [head, overview, ways, crew, keys, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(rows + 1),
+        Constraint::Length(height(fabrics.len())),
+        Constraint::Length(height(workers.len())),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Paragraph::new(headline(state)), head);
+    frame.render_widget(Paragraph::new(grid(&numbers, columns)), overview);
+    table(frame, ways, &["fabric", "requests/s", "a batch"], fabrics);
+    table(frame, crew, worker_head(frame.area().width), workers);
+    table(frame, keys, &["hot key", "requests/s"], hot(state, keys));
+    frame.render_widget(Paragraph::new(footer(state)), foot);
+}
+
+fn headline(state: &State) -> Line<'_> {
+    let mut words = vec![Span::styled(
+        format!("herdwick top  {}", state.server),
+        TITLE,
+    )];
+    if let (Some(version), Some(uptime)) = (state.text("version"), state.number("uptime")) {
+        words.push(format!("  {version}  up {}", span(uptime)).into());
+    }
+    if let Some(trouble) = &state.trouble {
+        words.push(Span::styled(format!("  {trouble}"), TROUBLE));
+    }
+    Line::from(words)
+}
+
+fn footer(state: &State) -> Line<'static> {
+    let order = if state.by_name { "name" } else { "rate" };
+    let pause = if state.paused {
+        "PAUSED  p goes on"
+    } else {
+        "p pauses"
+    };
+    Line::styled(format!("q ends  {pause}  s sorts (by {order})"), HEAD)
+}
+
+/// Columns of a number with its name.
+const CELL: u16 = 24;
+
+/// What the server as a whole does, each with its name.
+fn numbers(state: &State) -> Vec<(&'static str, String)> {
+    let rate = |names: &[&str]| shown(state.rate(names));
+    let is = |name: &str| shown(state.number(name));
+    let percent =
+        |part: Option<f64>| part.map_or_else(none, |part| format!("{:.1} %", 100.0 * part));
+    let used = state
+        .number("bytes")
+        .zip(state.number("limit_maxbytes").filter(|&most| most > 0.0));
+    vec![
+        ("gets/s", rate(&["get_hits", "get_misses"])),
+        ("sets/s", rate(&["cmd_set"])),
+        ("hits", percent(state.hit_ratio())),
+        ("deletes/s", rate(&["delete_hits", "delete_misses"])),
+        (
+            "counts/s",
+            rate(&["incr_hits", "incr_misses", "decr_hits", "decr_misses"]),
+        ),
+        ("touches/s", rate(&["touch_hits", "touch_misses"])),
+        ("evictions/s", rate(&["evictions"])),
+        ("items", is("curr_items")),
+        ("memory", percent(used.map(|(bytes, most)| bytes / most))),
+        ("connections", is("curr_connections")),
+        ("B/s in", rate(&["bytes_read"])),
+        ("B/s out", rate(&["bytes_written"])),
+        ("leases", is("leases")),
+        ("answers in", state.round_trip().map_or_else(none, short)),
+    ]
+}
+
+fn grid(numbers: &[(&'static str, String)], columns: usize) -> Vec<Line<'static>> {
+    let cell = |(name, value): &(&'static str, String)| {
+        [
+            Span::styled(format!("{name:>11} "), HEAD),
+            Span::raw(format!("{value:<12}")),
+        ]
+    };
+    numbers
+        .chunks(columns)
+        .map(|row| Line::from(row.iter().flat_map(cell).collect::<Vec<_>>()))
+        .collect()
+}
+
+fn fabrics(state: &State) -> Vec<Vec<String>> {
+    let fabrics = state.fabrics().into_iter();
+    fabrics
+        .map(|fabric| {
+            let batch = fabric
+                .batch
+                .map_or_else(none, |batch| format!("{batch:.1}"));
+            vec![fabric.name, shown(fabric.requests), batch]
+        })
+        .collect()
+}
+
+fn worker_head(width: u16) -> &'static [&'static str] {
+    let all = &[
+        "worker",
+        "gets/s",
+        "sets/s",
+        "items",
+        "connections",
+        "crossed/s",
+        "sleeps/s",
+    ];
+    if width < WIDE { &all[..4] } else { all }
+}
+
+fn workers(state: &State, width: u16) -> Vec<Vec<String>> {
+    let columns = worker_head(width).len();
+    let workers = state.workers().into_iter().take(WORKERS_MAX);
+    workers
+        .map(|worker| {
+            let mut row = vec![
+                worker.number.to_string(),
+                shown(worker.gets),
+                shown(worker.sets),
+                shown(Some(worker.items)),
+                shown(Some(worker.connections)),
+                shown(worker.crossed),
+                shown(worker.sleeps),
+            ];
+            row.truncate(columns);
+            row
+        })
+        .collect()
+}
+
+fn hot(state: &State, area: Rect) -> Vec<Vec<String>> {
+    let room = usize::from(area.height.saturating_sub(1));
+    let keys = state.hot().into_iter().take(room);
+    keys.map(|(key, rate)| vec![key, shown(Some(rate))])
+        .collect()
+}
+
+/// A table, if it has rows. The first column takes what room there is.
+fn table(frame: &mut Frame<'_>, area: Rect, head: &[&'static str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let mut widths = vec![Constraint::Length(12); head.len()];
+    if let Some(first) = widths.first_mut() {
+        *first = Constraint::Max(40);
+    }
+    let rows = rows.into_iter().map(Row::new);
+    let head = Row::new(head.iter().copied()).style(HEAD);
+    frame.render_widget(Table::new(rows, widths).header(head), area);
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// A number in at most five places.
+fn shown(number: Option<f64>) -> String {
+    let Some(number) = number else {
+        return none();
+    };
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match units.into_iter().find(|(unit, _)| number >= *unit) {
+        Some((unit, letter)) => format!("{:.1}{letter}", number / unit),
+        None => format!("{number:.0}"),
+    }
+}
+
+fn short(time: Duration) -> String {
+    match time.as_micros() {
+        micros @ 0..10_000 => format!("{micros} us"),
+        micros => format!("{} ms", micros / 1000),
+    }
+}
+
+fn span(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours) {
+        (0, 0) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, hours) => format!("{hours}h{minutes:02}m"),
+        (days, hours) => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+    use crate::top::sample::tests::state;
+
+    /// What a terminal of this size shows.
+    fn screen(state: &State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, state)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content.chunks(usize::from(width));
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n")
+            .collect()
+    }
+
+    fn herdwick() -> State {
+        let general = [
+            ("version", "1.6.45-herdwick"),
+            ("uptime", "3700"),
+            ("get_hits", "100"),
+            ("get_misses", "0"),
+            ("limit_maxbytes", "1000"),
+            ("bytes", "250"),
+            ("worker:0:items", "5"),
+            ("worker:0:tcp:requests", "0"),
+            ("worker:0:tcp:batches", "0"),
+            ("hotkey:1:key", "user:1"),
+            ("hotkey:1:rate", "1234"),
+        ];
+        let mut later = general;
+        later[2] = ("get_hits", "4100");
+        later[7] = ("worker:0:tcp:requests", "4000");
+        later[8] = ("worker:0:tcp:batches", "1000");
+        state(&general, &later)
+    }
+
+    #[test]
+    fn everything_known_is_on_the_screen() {
+        let said = screen(&herdwick(), 80, 24);
+        for part in [
+            "127.0.0.1:11211",
+            "1.6.45-herdwick",
+            "up 1h01m",
+            "gets/s 2.0k",
+            "hits 100.0 %",
+            "memory 25.0 %",
+            "answers in 123 us",
+            "user:1",
+            "1.2k",
+            "q ends",
+        ] {
+            assert!(said.contains(part), "{part} in:\n{said}");
+        }
+        let fabric = said.lines().find(|line| line.starts_with("tcp")).unwrap();
+        assert!(
+            fabric.contains("2.0k") && fabric.contains("4.0"),
+            "{fabric}"
+        );
+    }
+
+    #[test]
+    fn a_memcached_has_no_tables() {
+        let said = screen(&state(&[("cmd_set", "1")], &[("cmd_set", "3")]), 80, 24);
+        assert!(said.contains("sets/s 1 "), "{said}");
+        for head in ["worker", "fabric", "hot key"] {
+            assert!(!said.contains(head), "{said}");
+        }
+    }
+
+    #[test]
+    fn any_size_will_do() {
+        for (width, height) in [(1, 1), (10, 3), (30, 10), (50, 20), (300, 100)] {
+            screen(&herdwick(), width, height);
+        }
+        let narrow = screen(&herdwick(), 50, 24);
+        assert!(
+            narrow.contains("items") && !narrow.contains("crossed/s"),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn trouble_is_shown_with_what_was_known() {
+        let mut state = herdwick();
+        state.take(Err("nobody listens".into()));
+        let said = screen(&state, 100, 24);
+        assert!(
+            said.contains("nobody listens") && said.contains("user:1"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, expected) in [(0.0, "0"), (999.0, "999"), (1500.0, "1.5k"), (2e7, "20.0M")] {
+            assert_eq!(shown(Some(number)), expected);
+        }
+        assert_eq!(
+            (span(59.0), span(90_000.0)),
+            ("0m59s".into(), "1d01h".into())
+        );
+    }
+}
