@@ -4,6 +4,7 @@
 mod bench;
 mod client;
 mod doctor;
+mod manual;
 mod serve;
 mod top;
 
@@ -30,6 +31,10 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
+    Man(manual::ManArgs),
+    #[command(hide = true)]
+    Completions(manual::CompletionsArgs),
+    #[command(hide = true)]
     BenchNeighbour(bench::NeighbourArgs),
 }
 
@@ -43,6 +48,8 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => manual::completions(&args),
         Command::BenchNeighbour(args) => bench::neighbour(&args),
     }
 }

@@ -130,6 +130,21 @@ fn a_page_has_all_that_the_exporter_has() {
 }
 
 #[test]
+fn the_dashboard_asks_for_what_is_there() {
+    let server = measured(2);
+    server.say(&[b"get a\r\n"]);
+    let page = scrape(&server);
+    let dashboard = include_str!("../../../packaging/grafana.json");
+    let words = dashboard.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let asked = |word: &&str| word.starts_with("memcached_") || word.starts_with("herdwick_");
+    let names: Vec<&str> = words.filter(asked).collect();
+    assert!(names.len() > 20);
+    for name in names {
+        assert!(page.kinds.contains_key(name), "{name}");
+    }
+}
+
+#[test]
 fn the_page_counts_what_was_done() {
     let server = measured(3);
     server.say(&[

@@ -139,6 +139,10 @@ pub(crate) struct ServeArgs {
     /// files]
     #[arg(long = "shm-dir", value_name = "DIR")]
     pub(super) shm_directory: Option<PathBuf>,
+    /// Mode of the lease socket, in octal: who on this host gets shared memory [default: -a with
+    /// -s, else 0700]
+    #[arg(long = "shm-mode", value_name = "MODE", value_parser = octal)]
+    pub(super) shm_mode: Option<u32>,
     /// Find the keys asked for most, and show so many by "stats hotkeys": 1 to 64, or off
     #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
     pub(super) hot_keys: usize,

@@ -267,7 +267,9 @@ fn leases(args: &ServeArgs) -> Leases {
     Leases {
         directory: lease_directory(args.shm_directory.as_deref()),
         // Whoever may open the one socket may open the other.
-        mode: args.unix_socket.as_ref().map(|_| args.unix_mode),
+        mode: args
+            .shm_mode
+            .or_else(|| args.unix_socket.as_ref().map(|_| args.unix_mode)),
         clients_max: default.clients_max,
     }
 }
