@@ -2,6 +2,8 @@
 //! device.
 
 mod conformance;
+mod cost;
 mod fake;
 mod faults;
 mod layout;
+mod side;
