@@ -150,7 +150,7 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-S", "-Y FILE"),
         ("-Z", "-o ssl_chain_cert=FILE"),
         ("-Z -o ssl_chain_cert=/nowhere", "ssl_chain_cert"),
-        ("-e /tmpfs/file", "leave -e out"),
+        ("-e /nowhere/file", "(-e)"),
         ("-B binary", "leave -B out"),
         ("-U 70000", "65535"),
         ("-U 11211 -Z -o ssl_chain_cert=/x", "leave it out"),
