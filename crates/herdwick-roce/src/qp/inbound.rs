@@ -39,6 +39,8 @@ pub(crate) enum Refusal {
     TooLong,
     /// More answers wait than are kept; the requester has to come again.
     Busy,
+    /// The buffer of its RECV is no more, and the RECV has ended.
+    Local,
     /// Length or order.
     Invalid(Drop),
     /// Rkey, range or right.
@@ -136,7 +138,9 @@ impl Qp {
                 return Err(Refusal::TooLong);
             }
             if shared.regions.get(recv.into.region).is_none() {
-                return Err(Refusal::Access(Drop::Gone));
+                self.inbound.abandon();
+                self.end_recv(shared, Status::LocalError);
+                return Err(Refusal::Local);
             }
             memory.write(recv.into.region, recv.into.offset + taken, packet.payload);
         }
@@ -156,6 +160,13 @@ impl Qp {
         };
         self.finish_recv(&mut shared.cqs, &recv, received);
         Ok(())
+    }
+
+    /// Ends the first RECV badly.
+    pub(super) fn end_recv(&mut self, shared: &mut Shared, status: Status) {
+        if let Some(recv) = self.recvs.ring.pop_front() {
+            self.finish_recv(&mut shared.cqs, &recv, Received::failed(status));
+        }
     }
 
     #[inline]

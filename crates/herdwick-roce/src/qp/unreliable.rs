@@ -89,6 +89,7 @@ impl Qp {
                 Refusal::NoRecv => Drop::NoRecv,
                 Refusal::TooLong => Drop::ShortBuffer,
                 Refusal::Busy => Drop::TooManyReads,
+                Refusal::Local => Drop::Gone,
                 Refusal::Invalid(reason) | Refusal::Access(reason) => reason,
             }
         })

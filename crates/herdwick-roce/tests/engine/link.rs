@@ -24,6 +24,8 @@ pub(crate) const DEPTH: usize = 64;
 #[derive(Default)]
 pub(crate) struct Bank {
     pub(crate) regions: BTreeMap<RegionId, Vec<u8>>,
+    /// Where was written, and how much, in order.
+    pub(crate) log: Vec<(RegionId, usize, usize)>,
 }
 
 impl Bank {
@@ -35,6 +37,7 @@ impl Bank {
 
 impl Memory for Bank {
     fn write(&mut self, region: RegionId, offset: usize, bytes: &[u8]) {
+        self.log.push((region, offset, bytes.len()));
         let memory = self.regions.get_mut(&region).expect("registered");
         memory[offset..offset + bytes.len()].copy_from_slice(bytes);
     }

@@ -274,6 +274,54 @@ fn a_terrible_link_is_slow_and_right() {
 }
 
 #[test]
+fn a_write_reaches_memory_from_its_first_byte_to_its_last_and_once() {
+    for seed in 0..20 {
+        let mut pair = pair(seed, &Config::default());
+        pair.world.faults = Faults {
+            drop: 50,
+            duplicate: 50,
+            reorder: 100,
+            corrupt: 20,
+        };
+        for round in 0..10u8 {
+            let payload = pair.fill(0, &pattern(5000, round));
+            pair.perform(write(payload, pair.at));
+        }
+        let region = pair.region;
+        let log = &pair.world.sides[B].bank.log;
+        let ours = log.iter().filter(|(written, ..)| *written == region);
+        let mut next = 0;
+        for (_, offset, len) in ours {
+            assert_eq!(*offset, next % 5000, "seed {seed}");
+            next += len;
+        }
+        assert_eq!(next, 10 * 5000, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_recv_whose_buffer_is_gone_ends_and_the_sender_is_told() {
+    for transport in [Transport::Rc, Transport::Uc] {
+        let mut world = World::new(1, &Config::default());
+        let qps = world.connected(transport);
+        let inbox = world.sides[B].inbox;
+        world.sides[B].recv(qps[B], 4);
+        world.sides[B].engine.deregister(inbox).expect("ours");
+        world.sides[B].bank.regions.remove(&inbox);
+        let local = Local {
+            region: world.sides[A].inbox,
+            offset: 0,
+            len: 100,
+        };
+        world.sides[A].post(qps[A], &[signaled(1, send(Payload::Region(local)))]);
+        let got = world.next(B);
+        assert_eq!((got.wr_id, got.status), (4, Status::LocalError));
+        let told = world.next(A).status == Status::RemoteInvalid;
+        assert_eq!(told, transport == Transport::Rc);
+    }
+}
+
+#[test]
 fn a_refused_request_fails_both_ends_and_names_the_reason() {
     let refusals = |pair: &Pair| {
         let wrong = Remote {

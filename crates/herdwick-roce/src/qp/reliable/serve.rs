@@ -3,7 +3,7 @@
 use herdwick_fabric::{RegionId, Remote, Rkey, Status};
 
 use super::{
-    super::{Qp, Received, inbound::Refusal, post::WORD},
+    super::{Qp, inbound::Refusal, post::WORD},
     respond::{Kept, Response},
 };
 use crate::{
@@ -187,6 +187,7 @@ impl Qp {
                 (Syndrome::NotReady(timer), Drop::NoRecv)
             }
             Refusal::TooLong => (Syndrome::Nak(Nak::Invalid), Drop::ShortBuffer),
+            Refusal::Local => (Syndrome::Nak(Nak::Operational), Drop::Gone),
             Refusal::Invalid(reason) => (Syndrome::Nak(Nak::Invalid), reason),
             Refusal::Access(reason) => (Syndrome::Nak(Nak::Access), reason),
         };
@@ -195,12 +196,10 @@ impl Qp {
         match refusal {
             Refusal::NoRecv | Refusal::Busy => {}
             Refusal::TooLong => {
-                if let Some(recv) = self.recvs.ring.pop_front() {
-                    let failed = Received::failed(Status::LengthError);
-                    self.finish_recv(&mut shared.cqs, &recv, failed);
-                }
+                self.end_recv(shared, Status::LengthError);
                 self.fail(shared, Status::Flushed);
             }
+            Refusal::Local => self.fail(shared, Status::Flushed),
             Refusal::Invalid(_) | Refusal::Access(_) => {
                 self.inbound.abandon();
                 if self.link.is_some_and(|link| link.refusals_are_fatal) {
