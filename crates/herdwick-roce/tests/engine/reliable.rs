@@ -1,5 +1,7 @@
 //! RC over links good and bad.
 
+use std::collections::BTreeMap;
+
 use herdwick_fabric::{
     Access, Completion, Local, Opcode, Payload, QpId, QpState, RegionId, Remote, Rkey, SendOp,
     Status, Transport,
@@ -171,6 +173,8 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
     let (mut posted, mut ended, mut received, mut sent) = (0, 0, 0, Vec::new());
     let counter = pair.at.offset(0);
     let mut adds = 0;
+    // Where each FETCH_ADD's answer goes, and which it must be.
+    let mut originals = BTreeMap::new();
     (0..64).for_each(|id| pair.world.sides[B].recv(pair.qps[B], id));
     while ended < messages {
         if posted < messages && posted - ended < 16 {
@@ -192,6 +196,7 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
                 }
                 2 => {
                     let into = Local { len: 8, ..into };
+                    originals.insert(posted, (slot, adds));
                     adds += 1;
                     pair.post(
                         posted,
@@ -216,6 +221,10 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
                 (ended, Status::Success),
                 "seed {seed}"
             );
+            if let Some((slot, original)) = originals.remove(&ended) {
+                let inbox = pair.world.sides[A].inbox;
+                assert_eq!(pair.word(A, inbox, slot), original, "seed {seed}");
+            }
             ended += 1;
         }
         while let Some(got) = pair.world.sides[B].done.pop_front() {
@@ -518,6 +527,29 @@ fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
     assert_eq!(pair.world.next(A).wr_id, 2);
     let counters = pair.world.sides[A].engine.counters();
     assert_eq!((counters.timeouts, counters.gaps_told), (0, 1));
+}
+
+#[test]
+fn a_gap_told_of_many_times_is_repaired_once() {
+    let mut pair = pair(1, &Config::default());
+    let mut first = true;
+    pair.world.filter = Some(Box::new(move |from, _| {
+        from == A || !std::mem::take(&mut first)
+    }));
+    let into = pair.local(0, 8);
+    let from = pair.at;
+    pair.post(0, SendOp::Read { into, from });
+    // Each WRITE has an ACK of its own, and each ACK is past the READ.
+    for id in 1..=4 {
+        pair.post(id, write(Payload::Words(&[id]), pair.at.offset(8)));
+        pair.world.step();
+    }
+    for id in 0..=4 {
+        assert_eq!(pair.world.next(A).wr_id, id);
+    }
+    let counters = pair.world.sides[A].engine.counters();
+    assert!(counters.gaps_told > 1, "several ACKs told");
+    assert!(counters.retransmitted <= 5, "{}", counters.retransmitted);
 }
 
 #[test]
