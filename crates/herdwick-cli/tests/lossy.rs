@@ -1,0 +1,233 @@
+//! HERD between two hosts whose network loses packets: network namespaces of Linux, joined by a
+//! veth, made by `tests/roce/lossy.sh`. What was acknowledged can be read, nothing is counted
+//! twice, and the rate is back soon after the loss ends.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use common::Clock;
+use herdwick::{Answer, Key, Mode, Op, Options, Put, Session, Ticket};
+
+/// The server's end of the veth.
+const SERVER: &str = "10.8.0.1";
+/// Requests in flight, each on keys of its own.
+const LANES: usize = 64;
+/// How long each network is tried.
+const STRETCH: Duration = Duration::from_secs(3);
+/// After a loss the rate must be back within this.
+const BACK: Duration = Duration::from_secs(1);
+
+/// A server in a namespace of its own, and the only way there.
+struct Far {
+    namespace: String,
+    child: Child,
+    address: String,
+}
+
+impl Far {
+    #[expect(clippy::disallowed_methods, reason = "tests/roce/lossy.sh says where")]
+    fn start() -> Self {
+        let namespace = std::env::var("HERDWICK_SERVER_NETNS").expect("run by tests/roce/lossy.sh");
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &namespace])
+            .arg(env!("CARGO_BIN_EXE_herdwick"))
+            .args(["serve", "-t", "1", "-m", "256", "-l", SERVER, "-p", "0"])
+            // Namespaces of one host share its memory; hosts do not.
+            .args(["--roce", SERVER, "--shm", "off"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ip runs");
+        let mut ready = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        stdout.read_line(&mut ready).expect("it can be read");
+        println!("{}", ready.trim_end());
+        let (_, rest) = ready.split_once("ready on ").expect("the server starts");
+        let address = rest.split_once(" (").expect("its address").0.to_owned();
+        Self {
+            namespace,
+            child,
+            address,
+        }
+    }
+
+    /// From now on so many of a thousand UDP datagrams get lost on their way to either end.
+    fn lose(&self, per_mille: u32) {
+        let rule = format!(
+            "flush ruleset; table inet loss {{ chain in {{ type filter hook input priority 0; \
+             meta l4proto udp numgen random mod 1000 < {per_mille} drop; }}; }}"
+        );
+        let here = Command::new("nft").arg(&rule).status();
+        let there = Command::new("ip")
+            .args(["netns", "exec", &self.namespace, "nft", &rule])
+            .status();
+        for status in [here, there] {
+            assert!(status.expect("nft runs").success(), "{rule}");
+        }
+    }
+
+    fn session(&self) -> Session {
+        let options = Options {
+            window: LANES,
+            deadline: Duration::from_secs(20),
+            ..Options::default()
+        };
+        let address = self.address.parse().expect("an address");
+        let session = Session::dial(&address, &options).expect("a server");
+        assert_eq!(session.way(), "roce", "{:?}", session.fallback());
+        session
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One request after the other on a value and a number that nobody else touches.
+#[derive(Default)]
+struct Lane {
+    name: String,
+    turn: u64,
+    stored: u64,
+    counted: u64,
+    waits: Option<Ticket>,
+}
+
+impl Lane {
+    fn value(&self) -> Vec<u8> {
+        common::value(&self.name, self.stored, 8 + self.stored as usize % 100)
+    }
+
+    /// Stores, reads what it stored, counts; in turn.
+    fn submit(&mut self, session: &mut Session, now: Duration) {
+        let value;
+        let counter = format!("{}:count", self.name);
+        let (key, op) = match self.turn % 3 {
+            0 => {
+                self.stored += 1;
+                value = self.value();
+                (&self.name, Op::Store(Mode::Set, Put::new(&value)))
+            }
+            1 => (&self.name, Op::Get),
+            _ => (&counter, Op::Incr(1)),
+        };
+        let key = Key::new(key.as_bytes()).expect("a key");
+        self.waits = session.submit(now, key, &op);
+        self.turn += u64::from(self.waits.is_some());
+    }
+
+    fn hear(&mut self, answer: Answer<'_>) {
+        self.waits = None;
+        match (self.turn % 3, answer) {
+            (1, Answer::Done) => {}
+            (2, Answer::Hit(hit)) => assert!(hit.value == self.value(), "{}", self.name),
+            (0, Answer::Number(number)) => {
+                self.counted += 1;
+                assert_eq!(number, self.counted, "each once: {}", self.name);
+            }
+            (_, answer) => panic!("{}: {answer:?}", self.name),
+        }
+    }
+}
+
+/// A client that keeps all its lanes busy.
+struct Load {
+    session: Session,
+    lanes: Vec<Lane>,
+    clock: Clock,
+}
+
+impl Load {
+    fn new(far: &Far) -> Self {
+        let mut load = Self {
+            session: far.session(),
+            lanes: Vec::new(),
+            clock: Clock::start(),
+        };
+        for n in 0..LANES {
+            let mut lane = Lane {
+                name: format!("lane:{n}"),
+                ..Lane::default()
+            };
+            let counter = format!("{}:count", lane.name);
+            let key = Key::new(counter.as_bytes()).expect("a key");
+            let op = Op::Store(Mode::Set, Put::new("0"));
+            lane.waits = load.session.submit(load.clock.now(), key, &op);
+            assert!(lane.waits.is_some());
+            lane.turn = 1;
+            load.lanes.push(lane);
+        }
+        while load.lanes.iter().any(|lane| lane.waits.is_some()) {
+            load.pass(false);
+        }
+        load.lanes.iter_mut().for_each(|lane| lane.turn = 0);
+        load
+    }
+
+    /// Submits where nothing is outstanding, takes what answers there are. Returns how many.
+    fn pass(&mut self, busy: bool) -> u64 {
+        let now = self.clock.now();
+        for lane in &mut self.lanes {
+            if busy && lane.waits.is_none() {
+                lane.submit(&mut self.session, now);
+            }
+        }
+        self.session.flush(now);
+        let mut answers = 0;
+        let lanes = &mut self.lanes;
+        self.session.poll(now, &mut |ticket, answer| {
+            let waits = lanes.iter_mut().find(|lane| lane.waits == Some(ticket));
+            waits.expect("somebody asked").hear(answer);
+            answers += 1;
+        });
+        if answers == 0 {
+            self.session.wait(now);
+        }
+        assert!(
+            self.session.broken().is_none(),
+            "{:?}",
+            self.session.broken()
+        );
+        answers
+    }
+
+    /// Answers a second over a stretch of time.
+    fn rate(&mut self, stretch: Duration) -> f64 {
+        let begin = self.clock.now();
+        let mut answers = 0;
+        while self.clock.now() - begin < stretch {
+            answers += self.pass(true);
+        }
+        answers as f64 / stretch.as_secs_f64()
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces: tests/roce/lossy.sh"]
+fn nothing_is_lost_or_done_twice_however_much_the_network_loses() {
+    let far = Far::start();
+    let mut load = Load::new(&far);
+    let calm = load.rate(STRETCH);
+    println!("no loss: {calm:.0} operations/s");
+    for per_mille in [10, 100] {
+        far.lose(per_mille);
+        let rate = load.rate(STRETCH);
+        println!("{per_mille} of a thousand lost: {rate:.0} operations/s");
+        assert!(rate > 0.0);
+        far.lose(0);
+        load.rate(BACK);
+        let (back, later) = (load.rate(BACK), load.rate(STRETCH));
+        println!("after it: {back:.0} operations/s in the second second, then {later:.0}");
+        assert!(back > later / 2.0 && later > calm / 4.0);
+    }
+    let counted: u64 = load.lanes.iter().map(|lane| lane.counted).sum();
+    println!("{counted} increments, each once");
+    assert!(counted > 1000);
+}
