@@ -116,7 +116,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     let parts = crossings.into_iter().zip(polls);
     let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
-    let mut acceptor = Acceptor {
+    let acceptor = Acceptor {
         poll: accept_poll,
         handshakes: Handshakes::new(opened.listeners.len() + opened.udp.len()),
         listeners: opened.listeners,
@@ -127,10 +127,7 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         stopping: Arc::clone(&server.stopping),
         next: 0,
     };
-    acceptor
-        .register()
-        .map_err(refused("the listeners' events"))?;
-    server.start("accept".into(), move || acceptor.run())?;
+    server.start_acceptor(acceptor)?;
     Ok(server)
 }
 
@@ -265,6 +262,14 @@ impl Server {
         self.metrics = Some(gauges.place());
         let reporter = gauges.reporter(crossing, &self.facts, self.timer, &self.stopping);
         self.start("metrics".into(), move || reporter.run())
+    }
+
+    /// Starts the thread that takes connections.
+    fn start_acceptor(&mut self, mut acceptor: Acceptor) -> Result<(), StartError> {
+        acceptor
+            .register()
+            .map_err(refused("the listeners' events"))?;
+        self.start("accept".into(), move || acceptor.run())
     }
 
     /// Starts the desk; gives each worker's end of it, or none.
