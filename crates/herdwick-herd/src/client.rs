@@ -62,7 +62,7 @@ pub struct WorkerLane {
     /// Where they go.
     pub to: Destination,
     /// Local memory for replies too large for a completion: (window + slack) x
-    /// [`ClientOptions::recv_bytes`].
+    /// [`ClientOptions::reply_buffer_bytes`].
     pub receive: RegionId,
     /// Local memory from which overflowing bodies are sent: [`Window::stage_bytes`].
     pub stage: RegionId,
