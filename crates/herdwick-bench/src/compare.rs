@@ -7,7 +7,7 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{EchoTarget, ShmTarget},
+    lines::{EchoTarget, HerdTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -82,6 +82,12 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
                 config.memory_mb(),
                 config.connections_max(),
             ),
+            // On a free port, for who measures it.
+            if config.fabrics.contains(&Fabric::Roce) {
+                &["--roce", "127.0.0.1:0"]
+            } else {
+                &[]
+            },
         )?,
     })
 }
@@ -94,7 +100,7 @@ fn contenders(
     space: KeySpace,
 ) -> (Vec<Contender>, Option<String>) {
     let no_shm = || {
-        let dialled = ShmTarget::dial(server?.address, 1, space);
+        let dialled = HerdTarget::dial(server?.address, (Fabric::Shm, None), 1, space);
         dialled.err().map(|error| error.to_string())
     };
     let (mut contenders, mut left_out) = (Vec::new(), None);
@@ -130,9 +136,10 @@ impl Comparison<'_> {
         let Some(server) = &self.server else {
             return Ok(());
         };
-        let shm = |(system, fabric): &Contender| *system != System::Echo && *fabric == Fabric::Shm;
-        if self.contenders.iter().any(shm) {
-            let target = ShmTarget::dial(server.address, self.config.window, self.space)?;
+        let herd = |(system, fabric): &&Contender| *system != System::Echo && fabric.is_herd();
+        if let Some((_, fabric)) = self.contenders.iter().find(herd) {
+            let way = (*fabric, self.config.request_path);
+            let target = HerdTarget::dial(server.address, way, self.config.window, self.space)?;
             return self.fill_by(target, watch);
         }
         let options = TcpOptions {
@@ -203,13 +210,13 @@ impl Comparison<'_> {
             ((System::Herd | System::Crowded, Fabric::Tcp), Some(server)) => self
                 .tcp_targets(server)
                 .and_then(|targets| self.bout(name).run(targets, &mut traces, watch)),
-            ((System::Herd | System::Crowded, Fabric::Shm), Some(server)) => self
-                .shm_targets(server)
-                .and_then(|targets| self.shm_bout(name).run(targets, &mut traces, watch)),
+            ((System::Herd | System::Crowded, fabric), Some(server)) => self
+                .herd_targets(fabric, server)
+                .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch)),
             ((System::Beside(neighbour), _), Some(server)) => {
                 let _beside = self.neighbour(neighbour, server)?;
-                self.shm_targets(server)
-                    .and_then(|targets| self.shm_bout(name).run(targets, &mut traces, watch))
+                self.herd_targets(Fabric::Shm, server)
+                    .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch))
             }
             _ => self.echo_targets().and_then(|targets| {
                 let bout = Bout {
@@ -248,8 +255,9 @@ impl Comparison<'_> {
         (0..clients).map(target).collect()
     }
 
-    fn shm_targets(&self, server: &Server) -> Result<Vec<ShmTarget>, BenchError> {
-        let target = |_| ShmTarget::dial(server.address, self.config.window, self.space);
+    fn herd_targets(&self, fabric: Fabric, server: &Server) -> Result<Vec<HerdTarget>, BenchError> {
+        let way = (fabric, self.config.request_path);
+        let target = |_| HerdTarget::dial(server.address, way, self.config.window, self.space);
         (0..self.config.clients).map(target).collect()
     }
 
@@ -273,7 +281,7 @@ impl Comparison<'_> {
         Ok(EchoTarget::rig(clients, window, self.space, cpus)?)
     }
 
-    fn shm_bout(&self, name: String) -> Bout<'_> {
+    fn herd_bout(&self, name: String) -> Bout<'_> {
         Bout {
             batches_of: self.server.as_ref().map(|server| server.address),
             ..self.bout(name)
@@ -307,7 +315,7 @@ impl Comparison<'_> {
             server: server.map(|server| server.version.clone()),
             workers: server.map_or(Some(1), |server| server.workers),
             clients: config.clients,
-            window: (fabric == Fabric::Shm).then_some(config.window),
+            window: fabric.is_herd().then_some(config.window),
             connections: tcp(config.connections),
             pipeline: tcp(config.pipeline),
             multiget: tcp(config.multiget),

@@ -1,5 +1,7 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use herdwick::RequestPath;
+
 use crate::{
     Neighbour,
     host::{Placement, allowed_cpus},
@@ -38,6 +40,8 @@ pub struct Config {
     pub memory_mb: Option<u64>,
     /// HERD requests in flight, of each client at each worker.
     pub window: usize,
+    /// How they travel; `None`: as the server says.
+    pub request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
     pub connections: usize,
     /// Idle TCP connections beside those: the system is measured without them and with them.
@@ -84,13 +88,15 @@ impl System {
 pub enum Fabric {
     /// Shared memory.
     Shm,
+    /// RoCEv2 over UDP, by the software RNIC.
+    Roce,
     /// memcached's text protocol.
     Tcp,
 }
 
 /// A fabric that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no fabric: say shm, tcp, or shm,tcp")]
+#[error("'{0}' is no fabric: say shm, roce, tcp, or several such as shm,tcp")]
 pub struct FabricError(String);
 
 /// A combination of options that cannot be.
@@ -128,6 +134,7 @@ impl Default for Config {
             workers: None,
             memory_mb: None,
             window: 128,
+            request_path: None,
             connections: 50,
             idle_connections: 0,
             pipeline: 1,
@@ -239,7 +246,7 @@ impl Config {
     pub(crate) fn knobs(&self, placement: &Placement, fabrics: &[Fabric]) -> Knobs {
         let own = self.server.is_none() && self.needs_server();
         let tcp = |value| fabrics.contains(&Fabric::Tcp).then_some(value);
-        let shm = |value| fabrics.contains(&Fabric::Shm).then_some(value);
+        let herd = fabrics.iter().any(|fabric| fabric.is_herd());
         Knobs {
             server: self.server.clone(),
             workload: self.mix.name().to_owned(),
@@ -252,7 +259,8 @@ impl Config {
             warmup_seconds: self.warmup_seconds(),
             clients: Some(self.clients),
             workers: own.then(|| self.workers()),
-            window: shm(self.window),
+            window: herd.then_some(self.window),
+            request_path: self.request_path.map(|path| path.name().to_owned()),
             connections: tcp(self.connections),
             idle_connections: (self.idle_connections > 0).then_some(self.idle_connections),
             pipeline: tcp(self.pipeline),
@@ -275,7 +283,23 @@ impl Fabric {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Roce => "roce",
             Self::Tcp => "tcp",
+        }
+    }
+
+    /// Whether HERD runs over it.
+    #[must_use]
+    pub fn is_herd(self) -> bool {
+        self.session().is_some()
+    }
+
+    /// As sessions name it.
+    pub(crate) fn session(self) -> Option<herdwick::Fabric> {
+        match self {
+            Self::Shm => Some(herdwick::Fabric::Shm),
+            Self::Roce => Some(herdwick::Fabric::Roce),
+            Self::Tcp => None,
         }
     }
 
@@ -284,7 +308,7 @@ impl Fabric {
     pub fn word(self) -> Word {
         match self {
             Self::Shm => Word::Shm,
-            Self::Tcp => Word::Soft,
+            Self::Roce | Self::Tcp => Word::Soft,
         }
     }
 }
@@ -301,6 +325,7 @@ impl FromStr for Fabric {
     fn from_str(text: &str) -> Result<Self, FabricError> {
         match text {
             "shm" => Ok(Self::Shm),
+            "roce" => Ok(Self::Roce),
             "tcp" => Ok(Self::Tcp),
             _ => Err(FabricError(text.to_owned())),
         }

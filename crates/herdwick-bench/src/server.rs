@@ -91,11 +91,13 @@ impl Server {
         program: &Path,
         cpus: &[usize],
         (workers, memory_mb, connections): (usize, u64, usize),
+        more: &[&str],
     ) -> Result<Self, ServerError> {
         let mut command = Command::new(program);
         command.args(["serve", "-l", "127.0.0.1", "-p", "0"]);
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
         command.args(["-c", &connections.to_string()]);
+        command.args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let named = format!("{} serve", program.display());
         Self::launch(&named, command, cpus, OwnProcess::ready_address)
@@ -357,9 +359,10 @@ mod tests {
 
     #[test]
     fn a_program_that_says_nothing_did_not_start() {
-        let error = Server::start(Path::new("/bin/true"), &[0], (1, 64, 1)).unwrap_err();
+        let error = Server::start(Path::new("/bin/true"), &[0], (1, 64, 1), &[]).unwrap_err();
         assert!(matches!(error, ServerError::NotStarted { .. }), "{error}");
-        let error = Server::start(Path::new("/nowhere/herdwick"), &[0], (1, 64, 1)).unwrap_err();
+        let error =
+            Server::start(Path::new("/nowhere/herdwick"), &[0], (1, 64, 1), &[]).unwrap_err();
         assert!(matches!(error, ServerError::NotStarted { .. }), "{error}");
     }
 }

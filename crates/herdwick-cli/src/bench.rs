@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use herdwick::RequestPath;
 use herdwick_bench::{
     self as bench, BenchError, Config, Dist, Fabric, Mix, Neighbour, Progress, Report, Table,
     Workload, parse_count, parse_size,
@@ -28,8 +29,8 @@ pub(crate) struct BenchArgs {
         value_name = "SYSTEM,.."
     )]
     systems: Vec<System>,
-    /// Ways to the server, interleaved run by run and compared: shm, tcp (memcached's protocol)
-    /// [default: what the server offers].
+    /// Ways to the server, interleaved run by run and compared: shm, roce, tcp (memcached's
+    /// protocol) [default: what the server offers].
     #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,
     /// Measure this server instead; with --fabric tcp it may be any memcached.
@@ -63,6 +64,9 @@ pub(crate) struct BenchArgs {
     /// HERD requests in flight, of each client at each worker: a power of two, 256 at most.
     #[arg(long, default_value_t = Config::default().window, value_name = "N")]
     window: usize,
+    /// How HERD's requests travel: uc-write, rc-write or ud-send [default: as the server says].
+    #[arg(long, value_name = "PATH")]
+    request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
     #[arg(long, default_value_t = Config::default().connections, value_name = "N")]
     connections: usize,
@@ -258,6 +262,7 @@ impl BenchArgs {
             workers: self.workers,
             memory_mb: self.memory,
             window: self.window,
+            request_path: self.request_path,
             connections: self.connections,
             idle_connections: self.idle_connections,
             pipeline: self.pipeline,

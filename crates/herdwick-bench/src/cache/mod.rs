@@ -155,7 +155,7 @@ impl CacheBench<'_> {
             let memory = memory_mb.max(MEMORY_MIN_MB);
             let shape = (1, memory, CONNECTIONS_MAX);
             let program = &self.config.program;
-            let server = Server::start(program, &self.placement.server, shape)?;
+            let server = Server::start(program, &self.placement.server, shape, &[])?;
             let full = self.fill(server, cell, watch)?;
             let spare = resident - full.resident_mb();
             if tried == TRIES || memory == MEMORY_MIN_MB || (0.0..=NEAR_MB).contains(&spare) {

@@ -7,7 +7,7 @@ mod slots;
 
 use std::time::Duration;
 
-use herdwick::{Direct, Options, Session};
+use herdwick::{Direct, Options, RequestPath, Session};
 use herdwick_fabric::Port;
 use herdwick_herd::{
     Answer, Outcome, Refused,
@@ -193,8 +193,8 @@ fn count(space: &KeySpace, stored: bool, step: Step, answer: &Answer<'_>, tally:
     }
 }
 
-/// A session over shared memory, by a lease of the server's.
-pub(crate) struct ShmTarget {
+/// A session over a fabric, by a lease of the server's.
+pub(crate) struct HerdTarget {
     session: Session,
     driver: Driver,
 }
@@ -202,23 +202,23 @@ pub(crate) struct ShmTarget {
 /// Dialling, and whatever else the session itself waits for.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-impl ShmTarget {
-    /// Asks the server at `address` for shared memory.
+impl HerdTarget {
+    /// Asks the server at `address` for `fabric`.
     ///
     /// # Errors
     /// It is not there, or grants none.
     pub(crate) fn dial(
         address: std::net::SocketAddr,
+        (fabric, path): (Fabric, Option<RequestPath>),
         window: usize,
         space: KeySpace,
     ) -> Result<Self, BenchError> {
-        let no_way = |reason: String| BenchError::NoWay {
-            fabric: Fabric::Shm,
-            reason,
-        };
+        let no_way = |reason: String| BenchError::NoWay { fabric, reason };
         Window::new(window).ok_or(RigError::Window(window))?;
         let options = Options {
             window,
+            only: fabric.session(),
+            request_path: path,
             deadline: DEADLINE,
             ..Options::default()
         };
@@ -244,7 +244,7 @@ impl ShmTarget {
     }
 }
 
-impl Target for ShmTarget {
+impl Target for HerdTarget {
     fn hash_key(&mut self) -> Option<HashKey> {
         Some(self.session.direct()?.hash_key())
     }

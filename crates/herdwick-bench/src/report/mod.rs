@@ -94,6 +94,8 @@ pub struct Knobs {
     pub clients: Option<usize>,
     pub workers: Option<usize>,
     pub window: Option<usize>,
+    #[serde(default)]
+    pub request_path: Option<String>,
     pub connections: Option<usize>,
     #[serde(default)]
     pub idle_connections: Option<usize>,
