@@ -173,7 +173,7 @@ fn a_server_without_shared_memory_is_measured_over_tcp_and_the_rest_is_told() {
     let results = report["results"].as_array().unwrap().iter();
     let fabrics: Vec<_> = results.map(|result| &result["fabric"]).collect();
     assert_eq!(fabrics, ["tcp"]);
-    let reason = "left out: no shm to this server: the server offers no shared memory";
+    let reason = "left out: no shm to this server: the server offers no fabric";
     assert!(table.contains(reason), "{table}");
 }
 
@@ -227,7 +227,7 @@ fn a_crowd_of_idle_connections_is_told_apart() {
 fn mistakes_say_what_to_type() {
     for (arguments, hint) in [
         ("--dist gauss", "zipf:THETA"),
-        ("--fabric carrier-pigeon", "shm, tcp"),
+        ("--fabric carrier-pigeon", "shm, roce, tcp"),
         ("--keys many", "1000000, 1M or 16K"),
         ("store,herd", "`herdwick bench store`"),
         ("echo --window 3", "power of two"),
