@@ -310,6 +310,48 @@ fn in_the_background() {
     assert!(!complaint("-p 0 -d -m 1").is_empty());
 }
 
+/// Each line is an object, from the first event to what ends the start of another server.
+#[test]
+fn events_are_json_where_they_are_to_be() {
+    let mut command = command("-p 0 -t 1 --metrics 0 --log-format json");
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    let mut server = Serve {
+        complaints: child.stderr.take().map(BufReader::new),
+        child,
+        ready: String::new(),
+    };
+    let event = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let ready = event(&server.complaint());
+    let address = ready["addresses"].as_str().unwrap();
+    assert!(ask(address, "version\r\n").starts_with("VERSION "));
+    assert_eq!(
+        (&ready["level"], &ready["workers"]),
+        (&"INFO".into(), &1.into())
+    );
+    let time = ready["timestamp"].as_str().unwrap();
+    let judge = Command::new("date")
+        .args(["-u", "-d", time, "+%FT%T"])
+        .output();
+    let judged = String::from_utf8(judge.unwrap().stdout).unwrap();
+    assert!(
+        time.starts_with(judged.trim()) && time.ends_with('Z'),
+        "{time} {judged}"
+    );
+    let metrics = event(&server.complaint());
+    let page = ask(
+        metrics["address"].as_str().unwrap(),
+        "GET /metrics HTTP/1.0\r\n\r\n",
+    );
+    assert!(page.contains("memcached_up 1"), "{page}");
+    let refused = event(&complaint(&format!("-l {address} -t 1 --log-format json")));
+    assert_eq!(refused["level"], "ERROR");
+    assert!(
+        refused["message"].as_str().unwrap().contains(address),
+        "{refused}"
+    );
+}
+
 #[test]
 fn users_are_read_again_on_sighup() {
     let path = Path::new("users");

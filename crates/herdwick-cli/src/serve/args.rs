@@ -8,6 +8,7 @@ use herdwick_server::{PORT, ROCE_PORT, RequestPath};
 use super::{
     extended::{self, Extended},
     listen::{self, Interface},
+    log::LogFormat,
 };
 
 /// Serve memcached clients. The flags are memcached's.
@@ -146,6 +147,14 @@ pub(crate) struct ServeArgs {
     /// Find the keys asked for most, and show so many by "stats hotkeys": 1 to 64, or off
     #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
     pub(super) hot_keys: usize,
+    /// How to write what happens to standard error
+    #[arg(
+        long = "log-format",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t
+    )]
+    pub(super) log_format: LogFormat,
     /// Serve metrics to Prometheus over HTTP; a port alone is one of 127.0.0.1, an address alone
     /// has port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]

@@ -4,13 +4,13 @@ mod args;
 mod extended;
 mod file;
 mod listen;
+mod log;
 mod process;
 mod reload;
 mod tls;
 
 use std::{
-    fmt::Display,
-    io::{self, Write},
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -18,7 +18,8 @@ use std::{
 };
 
 use herdwick_server::{
-    Config, Interface, Leases, Listen, Offers, Server, ShutdownHook, StartError, Tls, Udp,
+    Address, Config, Interface, Leases, Listen, Offers, Restart, Server, ShutdownHook, StartError,
+    Tls, Udp,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -28,16 +29,20 @@ use signal_hook::{
 pub(crate) use args::ServeArgs;
 use extended::Extended;
 use file::FileError;
+use log::LogFormat;
 use process::{PidFile, ProcessError};
 use reload::Flags;
 use tls::TlsOption;
+use tracing::{debug, error, info, warn};
 
 /// Serves until a signal ends it.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("herdwick: {error}");
+            // If the flags of a file were what is wrong, those of the command line say how.
+            log::start(args.log_format, args.verbosity > 0);
+            error!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -69,6 +74,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         Some(flags) => &flags.args.clone(),
         None => args,
     };
+    log::start(args.log_format, args.verbosity > 0);
     if let Some(reason) = args.missing.refused() {
         return Err(ServeError::Refused(reason));
     }
@@ -82,28 +88,44 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     config.connections_max = process::allow_connections(args.connections)?;
     let _pid_file = prepare(args)?;
     let server = herdwick_server::spawn(config)?;
-    println!("{}", ready(&server, args.memory));
-    if let Some(address) = server.metrics() {
-        say(format_args!("metrics on http://{address}/metrics"));
-    }
-    if let Some(restart) = server.restart() {
-        say(restart);
-    }
-    for reason in server.left_out() {
-        say(format_args!("left out: {reason}"));
-    }
-    if args.udp_port > 0 && args.unix_socket.is_some() {
-        say("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
-    }
-    if !args.tls && tls_options(args).next().is_some() {
-        say("passed over -o ssl_*: no TLS without -Z");
-    }
-    for reason in args.missing.passed_over() {
-        say(format_args!("passed over {reason}"));
-    }
-    wait(signals, &server, flags, args);
+    announce(&server, args);
+    wait(signals, &server, flags);
     server.shutdown();
     Ok(())
+}
+
+/// Says that the server is there, what of it may be asked where, and what it does not do.
+fn announce(server: &Server, args: &ServeArgs) {
+    let ready = ready(server, args.memory);
+    // Whoever started it in the background waits for this line.
+    if args.log_format == LogFormat::Text || args.in_background {
+        println!("{ready}");
+    }
+    if args.log_format == LogFormat::Json {
+        let addresses = join(server.addresses());
+        let (workers, memory_mib) = (server.workers(), args.memory);
+        info!(addresses, workers, memory_mib, "{ready}");
+    }
+    if let Some(address) = server.metrics() {
+        info!(%address, "metrics on http://{address}/metrics");
+    }
+    if let Some(restart) = server.restart() {
+        let Restart { items, damaged, .. } = *restart;
+        let path = restart.path.display();
+        info!(items, damaged, %path, "{restart}");
+    }
+    for reason in server.left_out() {
+        warn!("left out: {reason}");
+    }
+    if args.udp_port > 0 && args.unix_socket.is_some() {
+        warn!("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
+    }
+    if !args.tls && tls_options(args).next().is_some() {
+        warn!("passed over -o ssl_*: no TLS without -Z");
+    }
+    for reason in args.missing.passed_over() {
+        warn!("passed over {reason}");
+    }
 }
 
 /// Makes the process what the flags say, before it has threads.
@@ -125,28 +147,30 @@ fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
 }
 
 /// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads again what may change.
-fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>, args: &ServeArgs) {
+fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
     for signal in signals.forever() {
         if signal != SIGHUP {
-            if args.verbosity > 0 {
-                say(format_args!("signal {signal}, draining"));
-            }
+            debug!(signal, "signal {signal}, draining");
             return;
         }
-        reload::reload(server, flags.as_mut(), args.verbosity > 0);
+        reload::reload(server, flags.as_mut());
     }
 }
 
-/// The one line on stdout.
+/// That it is there, in one line.
 fn ready(server: &Server, memory: usize) -> String {
-    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     let workers = server.workers();
     format!(
         "herdwick {} ready on {} ({workers} {}, {memory} MiB)",
         env!("CARGO_PKG_VERSION"),
-        addresses.join(", "),
+        join(server.addresses()),
         if workers == 1 { "worker" } else { "workers" },
     )
+}
+
+fn join(addresses: &[Address]) -> String {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    addresses.join(", ")
 }
 
 fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
@@ -224,11 +248,6 @@ pub(crate) fn lease_directory(asked: Option<&Path>) -> PathBuf {
 /// What the path means wherever the process goes.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// Says something to whoever reads it; in the background nobody may.
-fn say(what: impl Display) {
-    let _ = writeln!(io::stderr(), "herdwick: {what}");
 }
 
 fn extend(config: &mut Config, option: &Extended) {

@@ -77,11 +77,14 @@ pub(super) fn allow_connections(connections: usize) -> Result<usize, ProcessErro
     };
     setrlimit(Resource::Nofile, wanted).map_err(refused("raise the limit of descriptors"))?;
     if certain < connections as u64 {
-        super::say(format_args!(
+        tracing::warn!(
+            connections,
+            needed,
+            allowed,
             "{connections} connections (-c) need {needed} descriptors, and this process may have \
              {allowed}: {certain} connections are served; raise it (ulimit -Hn, or LimitNOFILE= \
              in the unit file) for more"
-        ));
+        );
         // Less than `connections`.
         return Ok(certain as usize);
     }

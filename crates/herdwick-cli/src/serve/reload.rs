@@ -8,8 +8,9 @@ use std::{
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use herdwick_server::{Config, Server};
+use tracing::{debug, warn};
 
-use super::{Extended, ServeArgs, ServeError, extend, file, process, say};
+use super::{Extended, ServeArgs, ServeError, extend, file, process};
 
 /// The flags of a file and, behind them, those of the command line.
 pub(super) struct Flags {
@@ -52,7 +53,7 @@ impl Flags {
         }
         server.tune(&config.tuning());
         for name in self.changed(&new) {
-            say(format_args!("{name}: a new value takes a restart"));
+            warn!(name, "{name}: a new value takes a restart");
         }
         *self = new;
         Ok(())
@@ -77,19 +78,18 @@ impl Flags {
 }
 
 /// Reads users and certificates again, and the flags of a file.
-pub(super) fn reload(server: &Server, flags: Option<&mut Flags>, verbose: bool) {
-    report("users", server.reload_users(), verbose);
-    report("certificates", server.reload_certificates(), verbose);
+pub(super) fn reload(server: &Server, flags: Option<&mut Flags>) {
+    report("users", server.reload_users());
+    report("certificates", server.reload_certificates());
     if let Some(flags) = flags {
-        report("flags", flags.reload(server), verbose);
+        report("flags", flags.reload(server));
     }
 }
 
-fn report<E: Display>(what: &str, outcome: Result<(), E>, verbose: bool) {
+fn report<E: Display>(what: &str, outcome: Result<(), E>) {
     match outcome {
-        Ok(()) if verbose => say(format_args!("{what} read again")),
-        Ok(()) => {}
-        Err(error) => say(format_args!("{error}; the {what} stay as they were")),
+        Ok(()) => debug!(what, "{what} read again"),
+        Err(error) => warn!(what, "{error}; the {what} stay as they were"),
     }
 }
 
