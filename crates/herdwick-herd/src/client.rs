@@ -248,8 +248,9 @@ impl ClientSide {
             outcomes += self.scan(nanos(now), sink);
             self.flush(port, now);
         }
-        if self.lanes.iter().any(Lane::awaits_completion) {
-            self.take_completions(port);
+        if self.lanes.iter().any(Lane::awaits_completion) && self.take_completions(port) {
+            // What found a send queue full goes on.
+            self.flush(port, now);
         }
         outcomes
     }

@@ -67,13 +67,13 @@ pub const RD_ATOMIC_MAX: u8 = 16;
 pub const RNR_FOR_EVER: u8 = 7;
 
 impl Default for Retry {
-    /// Gives up on a silent peer after 1 + 2 + 4 .. 64 + 64 ms, some 191 ms, and on one without a
-    /// RECV after 6 times 10 ms.
+    /// Gives up on a silent peer after 1 + 2 + 4 .. 256 ms, some half a second: an operating system
+    /// may keep a process waiting for a while. On one without a RECV after 6 times 10 ms.
     fn default() -> Self {
         Self {
             ack_timeout: Duration::from_millis(1),
-            ack_timeout_max: Duration::from_millis(64),
-            count: 7,
+            ack_timeout_max: Duration::from_millis(256),
+            count: 8,
             rnr_count: 6,
             rnr_timer: 20,
         }

@@ -33,7 +33,7 @@ impl ClientSide {
     /// Frees the send queues' slots and counts WRITEs that failed. Their requests are retried like
     /// any that goes unanswered.
     #[cold]
-    pub(super) fn take_completions<P: Port>(&mut self, port: &mut P) {
+    pub(super) fn take_completions<P: Port>(&mut self, port: &mut P) -> bool {
         let found = port.poll(self.options.request_cq, &mut self.completions[..]);
         for done in self.completions.iter().take(found) {
             if done.status != Status::Success {
@@ -44,6 +44,7 @@ impl ClientSide {
                 lane.signals.arrived();
             }
         }
+        found > 0
     }
 
     /// Matches one completion to its request; whether that gave an outcome.

@@ -44,6 +44,8 @@ pub(crate) struct Requester {
     resting: bool,
     /// Gone back already for a gap that further answers may tell of again.
     recovering: bool,
+    /// Nothing was heard for long: until something is, only the oldest packet leaves again.
+    probing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,7 @@ impl Requester {
             timer: Timer::Off,
             resting: false,
             recovering: false,
+            probing: false,
         }
     }
 
@@ -106,7 +109,8 @@ impl Qp {
         let requester = &self.requester;
         let entry = self.sends.ring.get(requester.cursor)?;
         let link = self.link?;
-        let open = self.sends.next.ahead_of(requester.oldest) < WINDOW && !requester.resting;
+        let most = if requester.probing { 1 } else { WINDOW };
+        let open = self.sends.next.ahead_of(requester.oldest) < most && !requester.resting;
         let served = !entry.is_answered() || requester.reading < link.rd_atomic;
         (open && served).then_some(*entry)
     }
@@ -235,6 +239,8 @@ impl Qp {
         }
     }
 
+    /// Silence is no loss yet: the peer may be late. Its answer to the oldest packet, which it may
+    /// have already, says what it has; until then nothing else leaves, and that is slow enough.
     fn time_out(&mut self, shared: &mut Shared) {
         shared.counters.timeouts += 1;
         if self.requester.retries == 0 {
@@ -242,8 +248,8 @@ impl Qp {
             return;
         }
         self.requester.retries -= 1;
-        self.slow_down(shared);
         self.go_back();
+        self.requester.probing = true;
         self.requester.timer = Timer::Off;
     }
 
@@ -254,6 +260,7 @@ impl Qp {
         self.requester.not_ready_retries = retry.rnr_count;
         self.requester.recovering = false;
         self.requester.resting = false;
+        self.requester.probing = false;
         if self.sends.next.ahead_of(self.requester.oldest) < 0 {
             self.sends.next = self.requester.oldest;
         }
@@ -281,6 +288,7 @@ impl Qp {
         self.requester.reading = 0;
         self.requester.unasked = 0;
         self.requester.recovering = false;
+        self.requester.probing = false;
     }
 
     /// The peer has no RECV for the oldest packet: comes back after a while.
