@@ -12,7 +12,7 @@ use std::{
 };
 
 use herdwick_herd::{
-    hello::{Accept, Claim, Go, Refusal, WorkerGrant},
+    hello::{Accept, Claim, Go, HEARTBEAT, Refusal, WorkerGrant},
     wire::Window,
 };
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
@@ -125,17 +125,20 @@ impl Desk {
     /// Serves until `stop` is set and the desk is woken.
     pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
+        let mut now = timer.now();
         while !stop.load(Ordering::Acquire) {
             let timeout = if self.knocking {
                 Some(Duration::ZERO)
             } else {
-                self.timeout(timer.now())
+                self.timeout(now)
             };
+            let due = timeout.map(|timeout| now + timeout);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return,
                 _ => {}
             }
-            let now = timer.now();
+            now = timer.now();
+            self.excuse(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
                     LISTENER => self.knocking = true,
@@ -159,7 +162,16 @@ impl Desk {
             .values()
             .filter(|client| client.stream.is_some());
         let next = heard.map(|client| client.shake.poll_timeout()).min()?;
-        Some(next.saturating_sub(now))
+        Some(next.saturating_sub(now).min(HEARTBEAT))
+    }
+
+    /// A desk that woke so much too late was stopped, or its host was: what clients did not say in
+    /// that time is not held against them.
+    fn excuse(&mut self, late: Duration) {
+        if late >= HEARTBEAT {
+            let shakes = self.clients.values_mut().map(|client| &mut client.shake);
+            shakes.for_each(|shake| shake.excuse(late));
+        }
     }
 
     fn handle_strangers(&mut self, now: Duration) {

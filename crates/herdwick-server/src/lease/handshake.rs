@@ -126,6 +126,11 @@ impl Handshake {
         self.deadline = now + LEASE_DEADLINE;
     }
 
+    /// Leaves the client so much more time.
+    pub(crate) fn excuse(&mut self, late: Duration) {
+        self.deadline += late;
+    }
+
     /// When to give up on this client, unless it is heard.
     pub(crate) fn poll_timeout(&self) -> Duration {
         self.deadline

@@ -233,6 +233,38 @@ fn a_lease_stands_until_its_socket_closes() {
 }
 
 #[test]
+fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
+    let config = DeskConfig {
+        leases_max: 1,
+        reply_bytes_max: 4096,
+        bytes_max: 0,
+        lease_bytes: |_, _, _| 0,
+        is_local: |_| true,
+    };
+    let ways = DeskWays {
+        listener: None,
+        arrivals: mpsc::channel().1,
+        tokens: Arc::default(),
+        links: Vec::new(),
+        answers: mpsc::channel().1,
+    };
+    let mut desk = Desk::new(Poll::new().unwrap(), config, ways).unwrap();
+    let (here, _there) = mio::net::UnixStream::pair().unwrap();
+    desk.admit(Stream::Unix(here), None, Duration::ZERO)
+        .unwrap();
+    let patience = desk.clients.values().next().unwrap().shake.poll_timeout();
+    // It was to wake after a heartbeat's time, and wakes after ten.
+    assert_eq!(desk.timeout(Duration::ZERO), Some(HEARTBEAT));
+    let (now, late) = (10 * HEARTBEAT, 9 * HEARTBEAT);
+    desk.excuse(HEARTBEAT / 2);
+    desk.excuse(late);
+    desk.handle_timeouts(now);
+    assert_eq!(desk.clients.len(), 1);
+    desk.handle_timeouts(late + patience);
+    assert!(desk.clients.is_empty());
+}
+
+#[test]
 fn terms_are_clamped_and_epochs_differ() {
     let rig = Rig::new(8);
     let (mut stream, first) = rig.granted();
