@@ -110,6 +110,7 @@ fn delete(words: Keys<'_>) -> Read<Meta<'_>> {
     })
 }
 
+/// memcached counts before it looks at the opaque, so one that is too long is the reply's to refuse.
 fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
     let (text, rest) = key(words, Refusal::FlagsTooLong)?;
     let (flags, base64) = Flags::read(text, rest).map_err(|_| Refusal::FlagInvalidOrDuplicate)?;
@@ -118,7 +119,6 @@ fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
         Some(b'D' | b'-') => true,
         Some(_) => return Err(Refusal::ArithMode),
     };
-    flags.check_opaque()?;
     Ok(Meta {
         verb: Verb::Arith { decrement },
         key: Key { text, base64 },

@@ -12,12 +12,13 @@ pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
     (wrapped < 1 << 63).then_some(wrapped)
 }
 
-/// `safe_strtoul` into 32 bits, without its truncation.
+/// `safe_strtoul` into 32 bits, without its truncation, as 1.6.45 reads the flags of meta commands.
 pub(crate) fn unsigned32(text: &[u8]) -> Option<u32> {
     u32::try_from(unsigned(text)?).ok()
 }
 
-/// `safe_strtol` of a length into 32 bits, without its truncation.
+/// `safe_strtol` of a length into 32 bits, without its truncation, as 1.6.45 does it: 1.6.18 takes
+/// the rest of such a block for commands.
 fn signed32(text: &[u8]) -> Option<i32> {
     i32::try_from(signed(text)?).ok()
 }

@@ -223,8 +223,9 @@ fn single() -> Vec<([u16; 4], Vec<u8>)> {
     rows
 }
 
-/// Datagrams of several: an answer is one message here, as the protocol's description has it; the
-/// oracle begins a new one with each command, and with each key of a `get`.
+/// Datagrams of several. Here is the tenth of the allowed differences (`differential/differences.rs`):
+/// an answer is one message, as the protocol's description has it; the oracle begins a new one with
+/// each command, and with each key of a `get`.
 const SEVERAL: [&str; 8] = [
     "set a 0 0 1\r\nxyz\r\n",
     "set a 0 0 1\r\n1\r\nget a\r\nget b\r\nmn\r\n",

@@ -2,14 +2,14 @@ use super::base64;
 use crate::{Keys, Refusal, number};
 
 /// Most bytes of an opaque, its letter included.
-const OPAQUE_BYTES_MAX: usize = 32;
+pub(super) const OPAQUE_BYTES_MAX: usize = 32;
 /// What memcached takes for a flag is below this.
 const LETTERS: u8 = 127;
 
 /// The flags of a meta command, each allowed once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags<'a> {
-    /// `O`, its letter included: to be given back.
+    /// `O`, its letter included: to be given back. Of `ma` it may be too long to be.
     pub opaque: &'a [u8],
     /// What the reply shows, in order.
     pub returns: Returns,

@@ -1,5 +1,5 @@
-use super::{Flags, Returns, base64};
-use crate::text::decimal;
+use super::{Flags, Returns, base64, flags::OPAQUE_BYTES_MAX};
+use crate::{Refusal, text::decimal};
 
 /// `mn` is done.
 pub const NOTHING: &[u8] = b"MN\r\n";
@@ -100,7 +100,7 @@ impl<'a> Echo<'a> {
 
     /// Appends the reply to an `ma` that counted.
     pub fn counted(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
-        if self.hides(Status::Done) {
+        if self.withheld(Status::Done, out) {
             return;
         }
         head(out, shown.value);
@@ -123,7 +123,7 @@ impl<'a> Echo<'a> {
     }
 
     fn line(&self, out: &mut Vec<u8>, status: Status, which: &[u8], shown: &Shown<'_>) {
-        if self.hides(status) {
+        if self.withheld(status, out) {
             return;
         }
         out.extend_from_slice(status.letters());
@@ -139,8 +139,12 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Whether nothing is said of this ending.
-    fn hides(&self, status: Status) -> bool {
+    /// Whether this ending is not shown: it is nominal, or there is an opaque that cannot be.
+    fn withheld(&self, status: Status, out: &mut Vec<u8>) -> bool {
+        if self.opaque.len() > OPAQUE_BYTES_MAX {
+            out.extend_from_slice(Refusal::Opaque.line());
+            return true;
+        }
         self.quiet && matches!(status, Status::Done | Status::Miss)
     }
 
