@@ -287,7 +287,9 @@ fn a_file_holds_flags() {
 #[test]
 fn shutdown_ends_the_process_where_it_is_allowed() {
     let mut server = Serve::start("-p 0 -A");
-    assert_eq!(server.ask("shutdown\r\nversion\r\n"), "");
+    let mode = "CLIENT_ERROR invalid shutdown mode\r\n";
+    assert_eq!(server.ask("shutdown now\r\n"), mode);
+    assert_eq!(server.ask("shutdown graceful\r\nversion\r\n"), "");
     assert!(server.child.wait().unwrap().success());
 }
 

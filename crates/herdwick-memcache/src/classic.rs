@@ -36,7 +36,9 @@ pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> De
         b"cache_memlimit" => line.just(memory_limit(words)),
         b"verbosity" => line.just(verbosity(words)),
         b"quit" => line.just(Command::Quit),
-        b"shutdown" => line.just(refused(Refusal::Shutdown, false)),
+        b"shutdown" => line.just(Command::Shutdown {
+            known: words.clone().all(|word| word == b"graceful"),
+        }),
         _ => unknown(line, command),
     }
 }

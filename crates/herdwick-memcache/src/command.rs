@@ -37,6 +37,11 @@ pub enum Command<'a> {
         /// Say nothing.
         noreply: bool,
     },
+    /// `shutdown`, or `shutdown graceful`; not `known` with any other word.
+    Shutdown {
+        /// The word behind it is.
+        known: bool,
+    },
     /// `cache_memlimit`.
     MemoryLimit {
         /// The limit asked for.
@@ -254,8 +259,6 @@ pub enum Refusal {
     InitialValue,
     /// An opaque that is too long.
     Opaque,
-    /// `shutdown`, which this server does not offer to clients.
-    Shutdown,
 }
 
 impl Refusal {
@@ -284,7 +287,6 @@ impl Refusal {
             Self::DeltaValue => b"CLIENT_ERROR invalid numeric delta value\r\n",
             Self::InitialValue => b"CLIENT_ERROR invalid numeric initial value\r\n",
             Self::Opaque => b"CLIENT_ERROR opaque token too long\r\n",
-            Self::Shutdown => b"ERROR: shutdown not enabled\r\n",
         }
     }
 }

@@ -32,6 +32,10 @@ pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n
 /// `cache_memlimit` below what memcached allows.
 pub const MEMORY_LIMIT_TOO_SMALL: &[u8] =
     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+/// `shutdown` from where it is not allowed.
+pub const SHUTDOWN_REFUSED: &[u8] = b"ERROR: shutdown not enabled\r\n";
+/// `shutdown` in a way that there is not.
+pub const SHUTDOWN_MODE: &[u8] = b"CLIENT_ERROR invalid shutdown mode\r\n";
 /// `cache_memlimit` that cannot be kept.
 pub const MEMORY_LIMIT_FAILED: &[u8] =
     b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";

@@ -148,6 +148,18 @@ fn evictions_and_connections_are_seen() {
             && lines[1].contains(" reason=normal cfd="),
         "{lines:?}"
     );
+    for (said, reason) in [
+        (&b"quit\r\n"[..], "normal"),
+        (b"GET / HTTP/1.1\r\n", "error"),
+        (b"\x80bad packet of no known kind", "error"),
+    ] {
+        server.say(&[said]);
+        let lines = seen(&mut connections, 2);
+        assert!(
+            lines[1].contains(&format!(" reason={reason} cfd=")),
+            "{lines:?}"
+        );
+    }
 }
 
 /// Every worker's events arrive; shared memory's too, being the partition's.

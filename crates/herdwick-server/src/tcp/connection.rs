@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     pub(crate) half_closed: bool,
     /// No more reads: hang up when what is under way is done.
     pub(crate) closing: bool,
+    /// Hung up on for what it said.
+    pub(crate) faulty: bool,
     /// Answers what has arrived, then hangs up.
     draining: bool,
     /// Nothing of what it has said was used yet.
@@ -84,6 +86,7 @@ impl Connection {
             readable: true,
             half_closed: false,
             closing: false,
+            faulty: false,
             draining: false,
             opening: true,
             claims: false,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use herdwick_memcache::{Command, Oversized, Refusal, meta, text};
+use herdwick_memcache::{Command, Oversized, meta, text};
 use herdwick_mica::Second;
 
 use super::{
@@ -36,8 +36,8 @@ pub(super) enum Begun {
     Starved,
     /// Not a whole command.
     Hungry,
-    /// Hang up.
-    HangUp,
+    /// Hang up, for what was said or because it was asked for.
+    HangUp { faulty: bool },
 }
 
 /// Begins what `stop` stands before.
@@ -56,12 +56,12 @@ pub(super) fn begin(
         } => (command, used, swallow),
         Stop::Close => {
             pass.tally.closed_not_memcached += 1;
-            return Begun::HangUp;
+            return Begun::HangUp { faulty: true };
         }
         Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) => return Begun::Hungry,
     };
     match command {
-        Command::Quit => Begun::HangUp,
+        Command::Quit => Begun::HangUp { faulty: false },
         Command::FlushAll(flush) if service.facts.settings.offers.flush => {
             let noreply = flush.noreply;
             flush_all(flush.delay, Voice::Text { noreply }, used, ticket, pass)
@@ -69,9 +69,7 @@ pub(super) fn begin(
         Command::Packet(packet) => {
             packets::begin(service, output, &packet, (used, swallow), ticket, pass)
         }
-        Command::Refused(refused) if refused.refusal == Refusal::Shutdown => {
-            shutdown(service, output, used)
-        }
+        Command::Shutdown { known } => shutdown(service, output, known, used),
         Command::Unknown(line)
             if let Some(admin) = Admin::read(line, &service.facts.settings.offers) =>
         {
@@ -172,13 +170,17 @@ fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
 }
 
 /// Asks the process to end, if it has said how; hangs up, as memcached does.
-fn shutdown(service: &mut Service, output: &mut Output, used: usize) -> Begun {
-    if let Some(hook) = &service.facts.settings.shutdown {
-        hook.pull();
-        return Begun::HangUp;
-    }
+fn shutdown(service: &mut Service, output: &mut Output, known: bool, used: usize) -> Begun {
+    let line = match &service.facts.settings.shutdown {
+        Some(hook) if known => {
+            hook.pull();
+            return Begun::HangUp { faulty: false };
+        }
+        Some(_) => text::SHUTDOWN_MODE,
+        None => text::SHUTDOWN_REFUSED,
+    };
     let out = output.buffer(&mut service.pool);
-    out.extend_from_slice(Refusal::Shutdown.line());
+    out.extend_from_slice(line);
     Begun::Said { used, swallow: 0 }
 }
 
@@ -341,7 +343,8 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
             connection.advance(after);
             Round::Hungry
         }
-        Begun::HangUp => {
+        Begun::HangUp { faulty } => {
+            connection.faulty = faulty;
             connection.hang_up();
             Round::Hungry
         }

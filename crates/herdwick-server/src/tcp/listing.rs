@@ -69,7 +69,7 @@ fn state(connection: &Connection) -> &'static str {
     if !connection.output.is_empty() {
         "conn_mwrite"
     } else if connection.gather.is_some() {
-        "conn_io_pending"
+        "conn_parse_cmd"
     } else if connection.closing {
         "conn_closing"
     } else if connection.is_half_sent() {

@@ -158,7 +158,7 @@ impl TcpFront {
             } else {
                 let sent = connection.stream.conclude();
                 pass.tally.udp_unsent += u64::from(sent == Sent::Less);
-                "normal"
+                if connection.faulty { "error" } else { "normal" }
             };
             self.dismiss(place, reason, pass);
             return;

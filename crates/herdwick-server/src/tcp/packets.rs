@@ -59,7 +59,7 @@ pub(super) fn begin(
         }
         Verb::Quit => {
             echo.done(out, &Body::default());
-            return Begun::HangUp;
+            return Begun::HangUp { faulty: false };
         }
         Verb::Oversized { .. } => {
             pass.tally.store_too_large += 1;
@@ -73,7 +73,7 @@ pub(super) fn begin(
         Verb::Fatal(status) => {
             pass.tally.closed_binary += 1;
             echo.error(out, status);
-            return Begun::HangUp;
+            return Begun::HangUp { faulty: true };
         }
         // A flush that is not allowed. The rest are requests.
         _ => echo.error(out, Status::Auth),

@@ -89,6 +89,7 @@ impl Service {
                 }
                 Knock::Close => {
                     tally.closed_not_memcached += 1;
+                    connection.faulty = true;
                     connection.hang_up();
                     return false;
                 }
