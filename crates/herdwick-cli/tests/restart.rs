@@ -148,6 +148,12 @@ fn a_planned_end_changes_nothing_that_clients_see() {
     first.stop();
     let second = server(&folder);
     let mut client = second.client();
+    let path = file(&folder).to_str().unwrap().to_owned();
+    let settings = client.stats("settings").unwrap();
+    assert!(
+        settings.contains(&("memory_file".to_owned(), path)),
+        "{settings:?}"
+    );
     for gone in ["flushed", "deleted"] {
         assert_eq!(client.get(gone).unwrap(), None, "{gone}");
     }

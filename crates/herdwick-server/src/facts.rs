@@ -1,4 +1,4 @@
-use std::{fmt::Display, sync::Arc};
+use std::{fmt::Display, path::PathBuf, sync::Arc};
 
 use herdwick_memcache::Keys;
 use herdwick_mica::{Clock, Second};
@@ -61,6 +61,7 @@ pub(crate) struct Settings {
     pub(crate) refuse_at_once: bool,
     /// Most CPU-visible microseconds a worker looks for work before it sleeps.
     pub(crate) spin_us: u128,
+    pub(crate) memory_file: Option<PathBuf>,
 }
 
 impl Facts {
@@ -98,6 +99,7 @@ impl Facts {
                 hot_keys: config.hot_keys,
                 refuse_at_once: config.refuse_at_once,
                 spin_us: config.spin.as_micros(),
+                memory_file: config.memory_file.clone(),
             },
             tunables: Tunables::new(&config.tuning()),
             limits: Limits::new(config.connections_max),

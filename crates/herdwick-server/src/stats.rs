@@ -351,6 +351,9 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
     out.say("hot_keys", settings.hot_keys);
+    if let Some(path) = &settings.memory_file {
+        out.say("memory_file", path.display());
+    }
 }
 
 /// memcached shows these with or without TLS.
