@@ -151,7 +151,6 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-Z", "-o ssl_chain_cert=FILE"),
         ("-Z -o ssl_chain_cert=/nowhere", "ssl_chain_cert"),
         ("-e /nowhere/file", "(-e)"),
-        ("-B binary", "leave -B out"),
         ("-U 70000", "65535"),
         ("-U 11211 -Z -o ssl_chain_cert=/x", "leave it out"),
         ("-l btls:127.0.0.1", "leave btls: out"),
@@ -195,7 +194,7 @@ fn the_memory_it_asks_for_is_enough_and_no_less_is() {
 #[test]
 fn memcached_flags_do_what_they_say() {
     let server = Serve::start(
-        "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b 99 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B auto \
+        "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b 99 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B binary \
          -o modern,no_lru_crawler,hashpower=20,idle_timeout=9 -o no_maxconns_fast",
     );
     let said = server.ask("stats settings\r\nflush_all\r\n");

@@ -182,7 +182,13 @@ const BANNER: &str = concat!("memcached 1.6.45-herdwick.", env!("CARGO_PKG_VERSI
 pub(crate) struct Missing {
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     sasl: bool,
-    #[arg(short = 'B', long = "protocol", value_name = "NAME", hide = true)]
+    #[arg(
+        short = 'B',
+        long = "protocol",
+        value_name = "NAME",
+        value_parser = ["auto", "auto-negotiate", "ascii", "binary"],
+        hide = true
+    )]
     protocol: Option<String>,
     #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]
     napi_ids: Option<String>,
@@ -206,15 +212,10 @@ pub(crate) struct Missing {
 impl Missing {
     /// The flags given that cannot be done without loss: each with the reason and what to do.
     pub(super) fn refused(&self) -> Option<&'static str> {
-        let protocol = self.protocol.as_deref();
         [
             (
                 self.sasl,
                 "-S: SASL is not spoken here; give users and passwords by -Y FILE",
-            ),
-            (
-                protocol.is_some_and(|name| name != "auto" && name != "auto-negotiate"),
-                "-B: protocols are told apart on each connection; leave -B out, or say auto",
             ),
             (
                 self.napi_ids.is_some(),
@@ -234,6 +235,10 @@ impl Missing {
         [
             (self.growth.is_some(), "-f: there are no slab classes"),
             (self.chunk.is_some(), "-n: there are no slab classes"),
+            (
+                self.protocol.is_some(),
+                "-B: protocols are told apart on each connection, by its first byte",
+            ),
             (
                 self.large_pages,
                 "-L: large pages are asked for in any case",
