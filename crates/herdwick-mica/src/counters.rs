@@ -19,7 +19,7 @@ pub struct Counters {
     pub reclaimed: u64,
     /// Of those, the ones never read (`expired_unfetched`).
     pub expired_unfetched: u64,
-    /// Items copied to the young end because they were read, or written, near the old one.
+    /// Items copied to the young end because they had been used since they came to where they were.
     pub refreshed: u64,
     /// Items copied to the young end because little of the log was live.
     pub kept: u64,

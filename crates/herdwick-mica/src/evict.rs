@@ -9,8 +9,7 @@ use crate::{
 };
 
 /// While live items take at most this part of the log, none of them is evicted by the log: those
-/// at the old end are copied to the young one, and only the dead go. Above it the log is a plain
-/// cache, oldest first.
+/// at the old end are copied to the young one, and only the dead go. Above it the log is a cache.
 const SPARSE: (usize, usize) = (5, 8);
 /// So that no single request pays for a long live stretch, the old end of a sparse log runs ahead:
 /// as long as less than this part is free ...
@@ -18,6 +17,13 @@ const AHEAD: (usize, usize) = (1, 4);
 /// ... it moves on by this many times the bytes that come in. Crossing all the live items (5/8)
 /// then takes in 5/32, less than what is free when that begins (1/4).
 const AHEAD_RATE: usize = 4;
+
+/// What was used since it came to where it is gets another chance at the old end: it is copied to
+/// the young one, at the cost of one of its uses, of which two are counted. These copies take at
+/// most this many times the bytes that come in ...
+const CHANCE_RATE: isize = 4;
+/// ... of which so many may be saved up. So no request pays for more than this and one item.
+const CHANCES_MAX: isize = 4 << 10;
 
 /// Items at the old end whose buckets are fetched ahead together.
 const LOOKOUT: usize = 8;
@@ -39,7 +45,31 @@ pub(crate) struct Oldest {
     hash: KeyHash,
 }
 
+/// Which live items are copied to the young end when their room is given back.
+#[derive(Clone, Copy)]
+pub(crate) enum Keep {
+    None,
+    /// Those that were used, as long as [`CHANCES_MAX`] allows. The item named here does not go to
+    /// make room for them.
+    Used(Option<Offset>),
+    All,
+}
+
 impl Store {
+    /// Makes room for `len` bytes at the cost of the oldest items that were not used, but not of
+    /// the one at `stop`, nor of what is younger.
+    pub(crate) fn let_go(&mut self, len: usize, stop: Option<Offset>) {
+        self.chances = (self.chances + len as isize * CHANCE_RATE).min(CHANCES_MAX);
+        while self.log.free() < self.log.needs(len) && !self.is_oldest(stop) {
+            self.release_oldest(Keep::Used(stop));
+        }
+    }
+
+    /// Whether the next item to go is the one at `stop`.
+    fn is_oldest(&mut self, stop: Option<Offset>) -> bool {
+        stop.is_some() && self.peek_oldest().map(|oldest| oldest.at) == stop
+    }
+
     /// Moves the old end of a sparse log on by what an intake of `len` bytes calls for, not past
     /// `stop`.
     pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
@@ -54,7 +84,7 @@ impl Store {
                     return;
                 }
             } else if self.is_sparse() {
-                self.release_oldest(true);
+                self.release_oldest(Keep::All);
             } else {
                 return;
             }
@@ -65,9 +95,9 @@ impl Store {
         self.counters.bytes <= self.log.share(SPARSE) as u64
     }
 
-    /// Gives the room of the oldest item back. If it is live it is evicted, or, with `keep`,
-    /// copied to the young end.
-    pub(crate) fn release_oldest(&mut self, keep: bool) {
+    /// Gives the room of the oldest item back. If it is live it is evicted, or copied to the young
+    /// end.
+    pub(crate) fn release_oldest(&mut self, keep: Keep) {
         let Some(Oldest { at, past, hash }) = self.oldest() else {
             return;
         };
@@ -75,23 +105,53 @@ impl Store {
         let Some((place, _)) = self.index.find(hash, |it| it == at) else {
             return;
         };
-        if !(keep && self.keep(hash, place, at)) {
+        let kept = match keep {
+            Keep::None => false,
+            Keep::Used(stop) => self.grant(hash, place, at, stop),
+            Keep::All => self.keep(hash, place, at),
+        };
+        if !kept {
             self.index.remove(place);
             self.count_dropped(at);
         }
     }
 
-    /// Copies a live item, just released, to the young end, if it can be without evicting another.
+    /// Gives an item, just released, another chance, if it was used.
+    fn grant(&mut self, hash: KeyHash, place: Place, at: Offset, stop: Option<Offset>) -> bool {
+        let header = self.log.header(at);
+        let len = header.footprint();
+        if !header.has(bit::USES) || self.chances <= 0 || self.gone(at) {
+            return false;
+        }
+        // It leaves as much as it takes, but at the physical end some is skipped.
+        while self.log.free() < self.log.needs(len) && !self.is_oldest(stop) {
+            self.release_oldest(Keep::None);
+        }
+        let Some(to) = self.copy_oldest(hash, place, at) else {
+            return false;
+        };
+        self.log.header_mut(to).bits -= bit::USE;
+        self.chances -= len as isize;
+        self.counters.refreshed += 1;
+        true
+    }
+
     fn keep(&mut self, hash: KeyHash, place: Place, at: Offset) -> bool {
+        let kept = self.copy_oldest(hash, place, at).is_some();
+        self.counters.kept += u64::from(kept);
+        kept
+    }
+
+    /// Copies a live item, just released, to the young end, if it can be without evicting another.
+    fn copy_oldest(&mut self, hash: KeyHash, place: Place, at: Offset) -> Option<Offset> {
         let len = self.log.header(at).footprint();
         if self.gone(at) || self.log.needs(len) > self.log.free() {
-            return false;
+            return None;
         }
         let to = self.log.reserve(len);
         self.log.copy(at, len, to);
         self.index.point(place, hash, to);
-        self.counters.kept += 1;
-        true
+        Some(to)
     }
 
     fn oldest(&mut self) -> Option<Oldest> {
@@ -278,9 +338,8 @@ mod tests {
         }
     }
 
-    /// A refresh that moves the old end on by a whole log must stop before the item itself.
     #[test]
-    fn an_item_of_a_fifth_of_the_log_is_refreshed_once() {
+    fn an_item_of_a_fifth_of_the_log_stays_as_long_as_it_is_used() {
         let mut store = store(16 << 10);
         let value = [b'v'; 3 << 10];
         let put = |len| {
@@ -291,7 +350,8 @@ mod tests {
         };
         run(&mut store, b"large", put(value.len()));
         for n in 10..10_000 {
-            run(&mut store, b"small", put(n as usize % 200));
+            let small = format!("small {}", n % 100);
+            run(&mut store, small.as_bytes(), put(n as usize % 200));
             let touch = Get {
                 touch: Some(n),
                 ..Get::default()

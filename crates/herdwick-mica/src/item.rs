@@ -48,6 +48,17 @@ pub(crate) mod bit {
     pub(crate) const STALE: u8 = 2;
     /// A reader has been told to recache it.
     pub(crate) const WIN_SENT: u8 = 4;
+    /// How often it was used since it came to where it is, 0 to 2, in units of [`USE`].
+    pub(crate) const USES: u8 = 3 * USE;
+    /// One use.
+    pub(crate) const USE: u8 = 8;
+    const TWICE: u8 = 2 * USE;
+
+    /// The bits after one more use.
+    #[inline]
+    pub(crate) fn used(bits: u8) -> u8 {
+        if bits & TWICE == 0 { bits + USE } else { bits }
+    }
 }
 
 /// [`Header::shape`]: the value's length below 32 bits of flags.

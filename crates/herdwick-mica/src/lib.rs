@@ -30,10 +30,11 @@
 //! process, however that ends.
 //!
 //! - An update of unchanged size happens in place.
-//! - What is read or written in the oldest quarter is copied to the young end. This is an LRU of
-//!   coarse grain, and costs a copy in three quarters of a lap at most.
+//! - What was read or written in place is copied to the young end when it gets to the old one, at
+//!   the cost of one use; two are counted (CLOCK, of two bits). A read costs a store to a line that
+//!   it has loaded, the log holds no second copies, and what is asked for once goes after one lap.
 //! - While live items fill less than five eighths of the log, those at the old end are copied too:
-//!   churn alone never evicts. Above that the log is a cache, first in, first out.
+//!   churn alone never evicts. Above that the log is a cache.
 //!
 //! A store that evicts nothing ([`Store::evict_nothing`]) copies all that is alive at the old end,
 //! and refuses what would leave too little to gain by it.

@@ -273,14 +273,7 @@ impl Log {
         self.commit();
     }
 
-    /// As [`Self::copy`], of an item that is dead and is not to be.
-    pub(crate) fn copy_alive(&mut self, from: Offset, len: usize, to: Offset) {
-        self.bytes.copy_within(from.0..from.0 + len, to.0);
-        self.bury(to);
-        self.commit();
-    }
-
-    /// Marks that no read may find the item any more; done twice, it may.
+    /// Marks that no read may find the item any more.
     #[inline]
     pub(crate) fn bury(&mut self, at: Offset) {
         let header = self.header_mut(at);

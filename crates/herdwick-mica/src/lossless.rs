@@ -2,7 +2,7 @@
 
 use crate::{
     Mode, Op, Put, Reply, Request, Status,
-    evict::Oldest,
+    evict::{Keep, Oldest},
     item::{ALIGN, footprint},
     store::Store,
 };
@@ -93,7 +93,7 @@ impl Store {
         if self.log.needs(len) > self.log.free() {
             return false;
         }
-        self.release_oldest(true);
+        self.release_oldest(Keep::All);
         true
     }
 }

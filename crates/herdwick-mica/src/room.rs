@@ -2,15 +2,13 @@
 
 use crate::{
     Deadline, KeyHash, Request,
+    evict::Keep,
     index::Place,
-    item::{Header, footprint, shape},
-    log::{Log, Offset},
+    item::{Header, bit, footprint, shape},
+    log::Offset,
     store::{Hit, Store},
 };
 
-/// An item older than this part of the log is copied to the young end when it is read or written:
-/// what is used stays, as under LRU, at the cost of one copy in three quarters of a lap.
-const OLD: (usize, usize) = (3, 4);
 /// What an item about to be stored is, besides key and value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fresh {
@@ -33,8 +31,9 @@ impl Store {
     ) -> Offset {
         let len = footprint(request.key.len(), value.len());
         match old {
-            Some(hit) if self.may_stay(hit, len) => {
-                let header = self.header(request.key, value.len(), fresh);
+            Some(hit) if self.log.header(hit.at).footprint() == len => {
+                let mut header = self.header(request.key, value.len(), fresh);
+                header.bits |= bit::used(self.log.header(hit.at).bits) & bit::USES;
                 self.log.overwrite(hit.at, header, value);
                 hit.at
             }
@@ -54,6 +53,7 @@ impl Store {
         let len = header.footprint();
         let place = old.map(|hit| self.unlink(hit));
         self.run_ahead(len, self.log.tail());
+        self.let_go(len, None);
         let at = self.claim(request.hash, place, len);
         self.log.write(at, header, request.key, value);
         at
@@ -69,25 +69,17 @@ impl Store {
     ) -> Offset {
         let run = self.log.value_run(old.at);
         let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
-        self.replace(request.hash, old, header.footprint(), |log, at| {
-            log.write_around(at, header, request.key, (front, run, back));
-        })
-    }
-
-    /// Copies an item to the young end if it is near the old one.
-    #[inline]
-    pub(crate) fn refresh(&mut self, hash: KeyHash, hit: Hit) -> Offset {
-        if !self.is_old(hit.at) || self.lossless {
-            return hit.at;
-        }
-        self.renew(hash, hit)
-    }
-
-    #[cold]
-    fn renew(&mut self, hash: KeyHash, hit: Hit) -> Offset {
-        self.counters.refreshed += 1;
-        let len = self.log.header(hit.at).footprint();
-        self.replace(hash, hit, len, |log, at| log.copy_alive(hit.at, len, at))
+        let len = header.footprint();
+        self.let_go(len, Some(old.at));
+        // The old value is read from where it was, so from here nothing may be kept, that is
+        // written, until it has been.
+        let place = self.unlink(old);
+        let tail = self.log.tail();
+        let at = self.claim(request.hash, Some(place), len);
+        self.log
+            .write_around(at, header, request.key, (front, run, back));
+        self.run_ahead(len, tail);
+        at
     }
 
     /// Takes an item out of the index and the books, and marks it dead in the log, where its room
@@ -98,23 +90,6 @@ impl Store {
         self.counters.items -= 1;
         self.counters.bytes -= self.log.header(hit.at).footprint() as u64;
         hit.place
-    }
-
-    /// Gives a key with an item another one of `len` bytes, written by `write` from the bytes of
-    /// the old one: nothing may be kept, that is written, between.
-    fn replace(
-        &mut self,
-        hash: KeyHash,
-        old: Hit,
-        len: usize,
-        write: impl FnOnce(&mut Log, Offset),
-    ) -> Offset {
-        let place = self.unlink(old);
-        let tail = self.log.tail();
-        let at = self.claim(hash, Some(place), len);
-        write(&mut self.log, at);
-        self.run_ahead(len, tail);
-        at
     }
 
     #[inline]
@@ -136,23 +111,12 @@ impl Store {
         }
     }
 
-    /// Whether an item may be overwritten where it is.
-    #[inline]
-    fn may_stay(&self, hit: Hit, len: usize) -> bool {
-        self.log.header(hit.at).footprint() == len && (!self.is_old(hit.at) || self.lossless)
-    }
-
-    #[inline]
-    fn is_old(&self, at: Offset) -> bool {
-        self.log.age(at) > self.log.share(OLD)
-    }
-
     /// Takes `len` bytes at the young end, evicting what is in the way, and points the index
     /// there: at `place`, or wherever there is one. The caller writes the item at once. What the
     /// log held before stays readable until then.
     fn claim(&mut self, hash: KeyHash, place: Option<Place>, len: usize) -> Offset {
         while self.log.free() < self.log.needs(len) {
-            self.release_oldest(false);
+            self.release_oldest(Keep::None);
         }
         let at = self.log.reserve(len);
         self.counters.items += 1;

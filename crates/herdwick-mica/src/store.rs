@@ -55,6 +55,9 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
     pub(crate) lookout: Lookout,
+    /// Bytes that may be copied at the old end because they were used; less than none after a
+    /// large item.
+    pub(crate) chances: isize,
     pub(crate) counters: Counters,
     /// What has been evicted lately, if anybody asks.
     pub(crate) obituaries: Option<Vec<Evicted>>,
@@ -145,6 +148,7 @@ impl Store {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
             log,
             lookout: Lookout::default(),
+            chances: 0,
             counters: Counters::default(),
             obituaries: None,
             hash_key: config.hash_key,

@@ -1,6 +1,7 @@
 use super::differs;
 use crate::{
     Arith, Clock, Item, Reply, Request, Status,
+    item::bit,
     log::Offset,
     number::{self, Decimal},
     room::Fresh,
@@ -73,17 +74,17 @@ impl Store {
             };
             return Some(self.store(request, Some(hit), digits, &fresh));
         }
-        let at = self.refresh(request.hash, hit);
         let version = arith.version.unwrap_or_else(|| self.next_version());
         let now = self.now;
-        let (to, padding) = self.log.value_mut(at).split_at_mut(digits.len());
+        let (to, padding) = self.log.value_mut(hit.at).split_at_mut(digits.len());
         to.copy_from_slice(digits);
         padding.fill(b' ');
-        let header = self.log.header_mut(at);
+        let header = self.log.header_mut(hit.at);
         header.version.set(version);
         header.last_access.set(now.0);
-        self.log.seal(at);
-        Some(at)
+        header.bits = bit::used(header.bits);
+        self.log.seal(hit.at);
+        Some(hit.at)
     }
 
     fn initial(

@@ -15,19 +15,14 @@ impl Store {
         guess: Hit,
     ) -> Reply<'_> {
         match self.lookup(request, guess) {
-            Ok(hit) => self.read(clock, request, get, hit),
+            Ok(hit) => self.read(clock, get, hit),
             Err(absent) => self.miss(clock, request, get, absent),
         }
     }
 
     #[inline(always)]
-    fn read(&mut self, clock: &Clock, request: &Request<'_>, get: &Get, hit: Hit) -> Reply<'_> {
-        let at = if get.quiet_access {
-            hit.at
-        } else {
-            self.refresh(request.hash, hit)
-        };
-        let now = self.now;
+    fn read(&mut self, clock: &Clock, get: &Get, hit: Hit) -> Reply<'_> {
+        let (at, now) = (hit.at, self.now);
         let before = *self.log.header(at);
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
@@ -39,7 +34,7 @@ impl Store {
             bits |= bit::WIN_SENT;
         }
         if !get.quiet_access {
-            bits |= bit::FETCHED;
+            bits = bit::used(bits | bit::FETCHED);
             if before.last_access() != now {
                 header.last_access.set(now.0);
             }
