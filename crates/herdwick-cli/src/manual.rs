@@ -47,5 +47,27 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
 
 /// The command line without what is hidden and without the word `help` as a subcommand.
 fn command() -> clap::Command {
-    <crate::Cli as CommandFactory>::command().disable_help_subcommand(true)
+    <crate::Cli as CommandFactory>::command()
+        .disable_help_subcommand(true)
+        // By itself it goes by the program's name, which has a page of its own.
+        .mut_subcommand("serve", |serve| serve.display_name("herdwick-serve"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_subcommand_has_a_page() {
+        let directory = std::env::temp_dir().join(format!("herdwick-man-{}", std::process::id()));
+        pages(&directory).unwrap();
+        let command = command();
+        let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+        let missing: Vec<_> = shown
+            .map(|sub| format!("herdwick-{}.1", sub.get_name()))
+            .filter(|page| !directory.join(page).is_file())
+            .collect();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(missing, Vec::<String>::new());
+    }
 }
