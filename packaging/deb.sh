@@ -10,4 +10,4 @@ for shell in bash zsh fish; do
     target/release/herdwick completions "$shell" >"target/package-parts/completions/$shell"
 done
 gzip -n9 target/package-parts/man/*.1
-cargo deb -p herdwick-cli --no-build
+cargo deb -p herdwick-cli --no-build --strip
