@@ -183,6 +183,16 @@ fn the_page_counts_what_was_done() {
 }
 
 #[test]
+fn what_crosses_leaves_no_empty_batch_behind() {
+    let server = measured(2);
+    for n in 0..64 {
+        server.say(&[format!("get k{n}\r\n").as_bytes()]);
+    }
+    assert!(stat(&server, "crossed") > 0);
+    assert_eq!(stat(&server, "tcp_batches"), 64, "a batch of one each");
+}
+
+#[test]
 fn requests_over_shared_memory_are_counted_apart() {
     let server = measured(2);
     let mut client = Client::connect(&server.address().to_string()).unwrap();

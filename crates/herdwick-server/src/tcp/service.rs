@@ -259,7 +259,7 @@ impl Service {
             marks: &mut self.marks,
             tally: pass.tally,
         };
-        speaker.tally.tcp_batches += 1;
+        speaker.tally.tcp_batches += u64::from(!requests.is_empty());
         pass.store.execute(pass.clock, &requests, &mut speaker);
         own.requests = recycle(requests);
         own.answers = recycle(answers);
