@@ -10,7 +10,7 @@ use herdwick_fabric::{AddressHandle, Completion, CqId, Port, PostError, QpId, Re
 use herdwick_mica::Request;
 
 use crate::{
-    ClientCounters,
+    Announce, ClientCounters,
     server::REPLY_BYTES_MIN,
     wire::{
         Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Sequence, Unencodable, WORKERS_MAX, Window, imm,
@@ -32,6 +32,8 @@ pub struct ClientOptions {
     pub reply_bytes_max: usize,
     /// Bytes in front of a reply in a RECV's buffer: the provider's `datagram_header_bytes`.
     pub reply_header_bytes: usize,
+    /// Most bytes that a work request carries itself: the provider's `inline_bytes_max`.
+    pub inline_bytes_max: usize,
     /// Most bytes of a request, its line included: what one datagram holds, where they are sent.
     pub request_bytes_max: usize,
     /// Where the lanes' WRITEs and SENDs complete and nothing else does.
@@ -61,6 +63,8 @@ pub struct WorkerLane {
     pub replies: QpId,
     /// Where they go.
     pub to: Destination,
+    /// Which of them carry an immediate, if they are written.
+    pub announce: Announce,
     /// Local memory for replies too large for a completion: (window + slack) x
     /// [`ClientOptions::reply_buffer_bytes`].
     pub receive: RegionId,

@@ -26,6 +26,8 @@ counters! {
         requests,
         /// Datagrams among which they came, where clients send and do not write.
         datagrams,
+        /// WRITEs that were announced by an immediate.
+        announcements,
         /// Passes that found at least one request: `requests / batches` is the mean batch.
         batches,
         /// Retries of mutations, answered from memory.

@@ -29,9 +29,9 @@ pub use client::{
 };
 pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
-pub use path::{RequestPath, UnknownPath};
+pub use path::{Announce, RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Chunk, ClientId, Mailbox, REPLY_BYTES_MIN, ServerOptions,
+    AttachError, BATCH, Bell, Chunk, ClientId, Mailbox, REPLY_BYTES_MIN, ServerOptions,
     ServerOptionsError, ServerSide,
 };
 pub use setup::{

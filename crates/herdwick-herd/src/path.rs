@@ -34,21 +34,50 @@ impl RequestPath {
         }
     }
 
-    /// Whether a provider has what it takes: the queue pairs, and for written requests the promise
-    /// that the last word is seen last.
+    /// Whether a provider has the queue pairs for it.
     #[must_use]
     pub const fn is_possible(self, has: &Capabilities) -> bool {
         match self {
-            Self::UcWrite => has.uc && has.ordered_write,
-            Self::RcWrite => has.rc && has.ordered_write,
+            Self::UcWrite => has.uc,
+            Self::RcWrite => has.rc,
             Self::UdSend => has.ud,
         }
     }
 
-    /// The best one that a provider has what it takes for.
+    /// The best one that a provider has what it takes for. Where WRITEs would have to be announced
+    /// one by one, a SEND does the same with less.
     #[must_use]
     pub fn best(has: &Capabilities) -> Option<Self> {
-        Self::ALL.into_iter().find(|path| path.is_possible(has))
+        let has_to_be_announced = |path| Announce::on(path, has) == Announce::Always;
+        let mut possible = Self::ALL.into_iter().filter(|path| path.is_possible(has));
+        let first = possible.clone().next();
+        possible.find(|path| !has_to_be_announced(*path)).or(first)
+    }
+}
+
+/// Which of a client's WRITEs carry an immediate, and so complete at the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Announce {
+    /// None: the worker sees them in its memory, awake or asleep.
+    #[default]
+    Never,
+    /// The first after a pause in which the worker may have gone to sleep, and retries: a WRITE
+    /// alone does not wake it.
+    AfterPause,
+    /// Every one: nothing but its completion promises that a WRITE is whole.
+    Always,
+}
+
+impl Announce {
+    /// What a worker with `has` needs of requests that come by `path`.
+    #[must_use]
+    pub const fn on(path: RequestPath, has: &Capabilities) -> Self {
+        match path {
+            RequestPath::UdSend => Self::Never,
+            RequestPath::UcWrite | RequestPath::RcWrite if !has.ordered_write => Self::Always,
+            RequestPath::UcWrite | RequestPath::RcWrite if has.wakes_on_write => Self::Never,
+            RequestPath::UcWrite | RequestPath::RcWrite => Self::AfterPause,
+        }
     }
 }
 

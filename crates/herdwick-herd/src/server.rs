@@ -7,7 +7,7 @@ mod mail;
 mod replies;
 mod roster;
 
-pub use chunk::{Chunk, Mailbox};
+pub use chunk::{Bell, Chunk, Mailbox};
 
 use std::fmt;
 
@@ -48,6 +48,9 @@ pub struct ServerOptions {
     pub reply_region: RegionId,
     /// Most work requests in one post: the provider's `postlist_max`.
     pub postlist_max: usize,
+    /// Most bytes that a work request carries itself, at least [`REPLY_BYTES_MIN`]: the provider's
+    /// `inline_bytes_max`.
+    pub inline_bytes_max: usize,
     /// Whether short replies are made as long as those that carry values: the provider's `trains`.
     pub pad_replies: bool,
     /// Most clients.
@@ -99,12 +102,14 @@ pub enum ServerOptionsError {
     },
     /// Too small for any reply, or for any post.
     #[error(
-        "replies of {reply_bytes_max} bytes (at least {REPLY_BYTES_MIN}), \
-         {postlist_max} to a post (at least 1)"
+        "replies of {reply_bytes_max} bytes, {inline_bytes_max} of them inline (at least \
+         {REPLY_BYTES_MIN} of either), {postlist_max} to a post (at least 1)"
     )]
     Replies {
         /// The limit asked for.
         reply_bytes_max: usize,
+        /// What the provider has.
+        inline_bytes_max: usize,
         /// The limit asked for.
         postlist_max: usize,
     },
@@ -150,9 +155,11 @@ impl ServerSide {
         let worker = number
             .filter(|_| workers <= WORKERS_MAX)
             .ok_or(ServerOptionsError::Worker { worker, workers })?;
-        if options.reply_bytes_max < REPLY_BYTES_MIN || options.postlist_max == 0 {
+        let least = options.reply_bytes_max.min(options.inline_bytes_max);
+        if least < REPLY_BYTES_MIN || options.postlist_max == 0 {
             return Err(ServerOptionsError::Replies {
                 reply_bytes_max: options.reply_bytes_max,
+                inline_bytes_max: options.inline_bytes_max,
                 postlist_max: options.postlist_max,
             });
         }
@@ -200,12 +207,18 @@ impl ServerSide {
         client.reply_bytes_max = client
             .reply_bytes_max
             .clamp(REPLY_BYTES_MIN, self.options.reply_bytes_max);
-        let mailbox = client.mailbox.clone();
+        let (mailbox, bell) = (client.mailbox.clone(), client.bell.clone());
         let id = self.roster.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
-        if let Some(mailbox) = mailbox {
-            self.open_mailbox(port, id, mailbox)?;
+        let opened = match (mailbox, bell) {
+            (Some(mailbox), _) => self.open_mailbox(port, id, mailbox),
+            (None, Some(bell)) => bell.open(port, id.index),
+            (None, None) => Ok(()),
+        };
+        if opened.is_err() {
+            self.roster.remove(id);
         }
+        opened?;
         Ok(id)
     }
 
@@ -214,13 +227,9 @@ impl ServerSide {
         port: &mut P,
         id: ClientId,
         mailbox: Mailbox,
-    ) -> Result<(), AttachError> {
+    ) -> Result<(), PostError> {
         let header = self.options.request_header_bytes;
-        let open = OpenMailbox::open(port, mailbox, header, id.index);
-        if open.is_err() {
-            self.roster.remove(id);
-        }
-        let open = open?;
+        let open = OpenMailbox::open(port, mailbox, header, id.index)?;
         if let Some(client) = self.roster.client(id.index) {
             client.mailbox = Some(open);
         }

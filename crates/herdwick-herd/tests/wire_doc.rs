@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
+    Announce,
     hello::{Accept, Claim, Go, Grant, HEADER_BYTES, Refusal, Token, WorkerGrant},
     wire::{Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, ReplyStatus},
 };
@@ -212,6 +213,7 @@ fn claims_and_grants_are_drawn_as_they_are() {
         fds: 4,
         lines: remote(5),
         overflow: remote(6),
+        announce: Announce::Always,
         requests: Endpoint::new(&[7; 8]).unwrap(),
         replies: Endpoint::new(&[9; 10]).unwrap(),
     };
@@ -235,6 +237,7 @@ fn claims_and_grants_are_drawn_as_they_are() {
         ("lines_addr", 5 << 24),
         ("overflow_rkey", 6),
         ("overflow_addr", 6 << 24),
+        ("announce", 2),
     ];
     let blobs = &grant[assert_laid_out("worker", grant, &worker)..];
     let blob = |len: u8, byte| [vec![len, 0], vec![byte; len.into()]].concat();

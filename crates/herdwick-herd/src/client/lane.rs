@@ -7,13 +7,16 @@ use herdwick_mica::{Op, Request};
 
 use super::{ClientOptions, ClientSetupError, Destination, Outcome, Refused, WorkerLane, nanos};
 use crate::{
-    ClientCounters,
+    Announce, ClientCounters,
     signals::Signals,
-    wire::{LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, encode},
+    wire::{LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, encode, imm},
 };
 
 /// Most work requests in one postlist of ours.
 const POSTLIST: usize = 32;
+/// After so many nanoseconds without a request the worker may have gone to sleep before the next
+/// one arrives: half of what it spins. If it did sooner, a retry wakes it.
+const PAUSE: u64 = 10_000;
 
 /// One worker's window of slots, seen from the client.
 pub(super) struct Lane {
@@ -23,6 +26,12 @@ pub(super) struct Lane {
     pub(super) lines: Box<[Line]>,
     /// Where overflowing bodies are sent from, an area a slot: room for the line, then the body.
     stage: Span,
+    /// Whether a line fits the work request that writes it; else it is staged, too.
+    lines_inline: bool,
+    /// Of this lane's worker; what immediates name.
+    worker: u8,
+    /// When lines were last posted, in nanoseconds.
+    posted_at: u64,
     /// Where they are put together: as many bytes as a request may have there.
     overflow: Box<[u8]>,
     /// Where the search for a free slot begins.
@@ -109,6 +118,9 @@ impl Lane {
             slots: slots.collect(),
             lines: vec![Line::default(); window].into(),
             stage,
+            lines_inline: options.inline_bytes_max >= LINE_BYTES,
+            worker: worker as u8,
+            posted_at: 0,
             overflow: vec![0; overflow_max].into(),
             signals: Signals::default(),
             next: 0,
@@ -213,8 +225,11 @@ impl Lane {
     ) {
         let limit = options.postlist_max.min(POSTLIST);
         let mut sent = 0;
+        let mut wakes = now.saturating_sub(self.posted_at) >= PAUSE;
+        self.posted_at = now;
         while sent < self.pending.len() {
-            let (taken, posted) = self.post(port, sent, limit);
+            let (taken, posted) = self.post(port, sent, limit, wakes);
+            wakes = false;
             self.stamp(sent..sent + taken, now, options, posted.is_ok());
             match posted {
                 Ok(()) => sent += taken,
@@ -239,6 +254,7 @@ impl Lane {
         port: &mut P,
         first: usize,
         limit: usize,
+        mut wakes: bool,
     ) -> (usize, Result<(), PostError>) {
         let mut postlist: ArrayVec<SendWr<'_>, POSTLIST> = ArrayVec::new();
         let mut taken = 0;
@@ -256,10 +272,12 @@ impl Lane {
                 Destination::Slots { lines, overflow } => {
                     if slot.overflow_len > 0 {
                         let at = overflow.offset((index * OVERFLOW_BYTES) as u64);
-                        postlist.push(write(self.staged_body(index), at));
+                        postlist.push(write(self.staged_body(index), at, None));
                     }
                     let at = lines.offset((index * LINE_BYTES) as u64);
-                    postlist.push(write(Payload::Words(self.lines[index].words()), at));
+                    let told = self.announces(slot, std::mem::take(&mut wakes));
+                    let imm = told.then(|| imm(self.worker, slot.sequence));
+                    postlist.push(write(self.line(index), at, imm));
                 }
                 Destination::Mailbox(to) => postlist.push(send(self.datagram(index), to)),
             }
@@ -287,19 +305,43 @@ impl Lane {
         })
     }
 
+    /// Whether the line of `slot` is announced, which `wakes` the worker if it is written first.
+    #[inline]
+    fn announces(&self, slot: &Slot, wakes: bool) -> bool {
+        match self.spec.announce {
+            Announce::Never => false,
+            Announce::AfterPause => wakes || slot.attempts > 0,
+            Announce::Always => true,
+        }
+    }
+
+    /// The line of the slot at `index`.
+    #[inline]
+    fn line(&self, index: usize) -> Payload<'_> {
+        if self.lines_inline {
+            return Payload::Words(self.lines[index].words());
+        }
+        self.staged_line(index, 0)
+    }
+
     /// The line of the slot at `index`, and behind it what overflows.
     #[inline]
     fn datagram(&self, index: usize) -> Payload<'_> {
-        let (words, overflow_len) = (self.lines[index].words(), self.slots[index].overflow_len);
-        if overflow_len == 0 {
-            return Payload::Words(words);
+        match self.slots[index].overflow_len {
+            0 => self.line(index),
+            overflow_len => self.staged_line(index, overflow_len.into()),
         }
+    }
+
+    /// The line of the slot at `index` from where it is sent with `behind` bytes behind it.
+    fn staged_line(&self, index: usize, behind: usize) -> Payload<'_> {
         let offset = index * REQUEST_BYTES_MAX;
+        let words = self.lines[index].words();
         self.stage.write_words(offset / 8, words);
         Payload::Region(Local {
             region: self.spec.stage,
             offset,
-            len: LINE_BYTES + usize::from(overflow_len),
+            len: LINE_BYTES + behind,
         })
     }
 
@@ -396,14 +438,10 @@ impl RecvShape {
 }
 
 #[inline]
-fn write(payload: Payload<'_>, to: Remote) -> SendWr<'_> {
+fn write(payload: Payload<'_>, to: Remote, imm: Option<u32>) -> SendWr<'_> {
     SendWr {
         wr_id: 0,
-        op: SendOp::Write {
-            payload,
-            to,
-            imm: None,
-        },
+        op: SendOp::Write { payload, to, imm },
         signaled: false,
         solicited: false,
     }

@@ -1,6 +1,7 @@
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 
 use super::{Token, VERSION, WORKERS_MAX};
+use crate::Announce;
 
 /// Bytes of a frame's header: magic "HWL" 3, version 1, kind 1, reserved 1 (0), body length 2 (LE).
 pub const HEADER_BYTES: usize = 8;
@@ -122,6 +123,8 @@ pub struct WorkerGrant {
     pub lines: Remote,
     /// Where slot 0's overflow area lies.
     pub overflow: Remote,
+    /// Which WRITEs carry an immediate.
+    pub announce: Announce,
     /// The worker's UC queue pair, for requests.
     pub requests: Endpoint,
     /// The worker's UD queue pair, from which replies come.
@@ -198,8 +201,8 @@ impl Claim {
 
 impl Grant {
     /// The frame: {epoch u16, window u16, reply_bytes_max u32, workers u8}, then for each worker
-    /// {fds u8, lines rkey u32 + addr u64, overflow rkey u32 + addr u64, then three blobs, each a
-    /// u16 length and its bytes: ticket, requests endpoint, replies endpoint}.
+    /// {fds u8, lines rkey u32 + addr u64, overflow rkey u32 + addr u64, announce u8, then three
+    /// blobs, each a u16 length and its bytes: ticket, requests endpoint, replies endpoint}.
     #[must_use]
     pub fn to_frame(&self) -> Vec<u8> {
         let mut out = Writer::new(2);
@@ -211,6 +214,11 @@ impl Grant {
             out.u8(worker.fds);
             out.remote(worker.lines);
             out.remote(worker.overflow);
+            out.u8(match worker.announce {
+                Announce::Never => 0,
+                Announce::AfterPause => 1,
+                Announce::Always => 2,
+            });
             out.blob(&worker.ticket);
             out.blob(worker.requests.as_bytes());
             out.blob(worker.replies.as_bytes());
@@ -400,6 +408,12 @@ impl<'a> Reader<'a> {
             return Err(FrameError::Body);
         }
         let (lines, overflow) = (self.remote()?, self.remote()?);
+        let announce = match self.u8()? {
+            0 => Announce::Never,
+            1 => Announce::AfterPause,
+            2 => Announce::Always,
+            _ => return Err(FrameError::Body),
+        };
         let ticket = self.blob()?.to_vec();
         let (requests, replies) = (self.endpoint()?, self.endpoint()?);
         Ok(WorkerGrant {
@@ -407,6 +421,7 @@ impl<'a> Reader<'a> {
             fds,
             lines,
             overflow,
+            announce,
             requests,
             replies,
         })
@@ -446,6 +461,7 @@ mod tests {
             fds: 3,
             lines: remote(1),
             overflow: remote(2),
+            announce: Announce::AfterPause,
             requests: endpoint(4, 96),
             replies: endpoint(5, 0),
         };

@@ -16,6 +16,8 @@ pub struct Chunk {
     pub overflow: Span,
     /// Where its datagrams arrive, if it does not write.
     pub mailbox: Option<Mailbox>,
+    /// Where its WRITEs are announced, if they are.
+    pub bell: Option<Bell>,
     /// How many slots there are.
     pub window: Window,
     /// The lease's epoch; lines of any other are refused.
@@ -39,6 +41,22 @@ pub struct Mailbox {
     pub recvs: usize,
     /// Local memory for them, `recvs` x [`Mailbox::recv_bytes`], in the domain of `qp`.
     pub memory: RegionId,
+    /// Where in it they begin.
+    pub offset: usize,
+}
+
+/// Where one client's WRITEs are announced: at the connection that they come by.
+#[derive(Clone, Debug)]
+pub struct Bell {
+    /// The connected queue pair; its RECVs complete at
+    /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
+    pub qp: QpId,
+    /// How many RECVs there are. They have no buffers.
+    pub recvs: usize,
+    /// A region in the domain of `qp`, for what has no buffer lies somewhere too.
+    pub memory: RegionId,
+    /// Whether every WRITE is announced. Then no line is looked at before it is.
+    pub always: bool,
 }
 
 /// A [`Chunk`] in service: what the server knows of each slot, and where it looks next.
@@ -95,6 +113,17 @@ pub(super) enum Verdict {
 }
 
 impl Attached {
+    /// Whether its lines are looked at without being told to.
+    pub(super) fn is_polled(&self) -> bool {
+        let always = self.chunk.bell.as_ref().is_some_and(|bell| bell.always);
+        self.chunk.mailbox.is_none() && !always
+    }
+
+    /// Whether completions tell of its requests.
+    pub(super) fn is_announced(&self) -> bool {
+        self.chunk.mailbox.is_some() || self.chunk.bell.is_some()
+    }
+
     pub(super) fn new(chunk: Chunk) -> Self {
         let slots = (0..chunk.window.slots()).map(|slot| Slot {
             seen: Control::default(),
@@ -200,8 +229,8 @@ impl Attached {
         self.control(slot) != self.slots[slot].seen
     }
 
-    /// Whether any slot holds a word not judged yet.
+    /// Whether any slot that is polled holds a word not judged yet.
     pub(super) fn has_news(&self) -> bool {
-        (0..self.slots.len()).any(|slot| self.is_news(slot))
+        self.is_polled() && (0..self.slots.len()).any(|slot| self.is_news(slot))
     }
 }

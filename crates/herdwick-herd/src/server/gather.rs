@@ -37,12 +37,12 @@ pub(super) enum Found {
 }
 
 impl ServerSide {
-    /// Fills the batch: first from mailboxes, if there are any, then from a few cold clients, so
+    /// Fills the batch: first from what is announced, if anything is, then from a few cold clients, so
     /// that a flood does not hide them, then from the hot ones in turns.
     #[inline]
     pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
-        if self.roster.mailed() > 0 {
-            self.take_mail(port);
+        if self.roster.announced() > 0 {
+            self.take_announced(port);
         }
         let quantum = (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN);
         for _ in 0..self.roster.cold_due() {

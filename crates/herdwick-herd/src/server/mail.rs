@@ -1,16 +1,18 @@
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, Local, Port, PostError, QpId, RecvWr, Status};
+use herdwick_fabric::{Completion, Local, Opcode, Port, PostError, QpId, RecvWr, Status};
 use herdwick_mem::{Span, WORD};
 
 use super::{
     ServerSide,
     batch::BATCH,
-    chunk::{Attached, Mailbox},
+    chunk::{Attached, Bell, Mailbox},
     gather::Desk,
 };
 use crate::{
     ServerCounters,
-    wire::{CONTROL_WORD, Control, LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES, REQUEST_BYTES_MAX},
+    wire::{
+        CONTROL_WORD, Control, LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES, REQUEST_BYTES_MAX, split_imm,
+    },
 };
 
 /// A mailbox in service.
@@ -33,9 +35,10 @@ impl Mailbox {
 }
 
 impl ServerSide {
-    /// Takes datagrams, puts each into the slot that it is for, and looks there. They take no more
-    /// than half of the batch from clients that write.
-    pub(super) fn take_mail<P: Port>(&mut self, port: &mut P) {
+    /// Takes what completions tell of: datagrams, each put into the slot that it is for, and
+    /// WRITEs. Looks into those slots. They take no more than half of the batch from clients that
+    /// are polled.
+    pub(super) fn take_announced<P: Port>(&mut self, port: &mut P) {
         let polled = self.roster.hot_len() + self.roster.cold_due() > 0;
         let room = if polled { BATCH / 2 } else { BATCH };
         let found = port.poll(self.options.request_cq, &mut self.mail[..room]);
@@ -47,7 +50,7 @@ impl ServerSide {
             let Some((client, number)) = client.and_then(|client| client.recv_of(done)) else {
                 continue;
             };
-            if let Some(slot) = client.deliver(number, done, &mut self.counters) {
+            if let Some(slot) = client.take_in(number, done, &mut self.counters) {
                 let mut desk = Desk {
                     worker: self.worker,
                     workers: self.options.workers,
@@ -56,9 +59,7 @@ impl ServerSide {
                 };
                 desk.look(client, index, slot);
             }
-            if let Some(open) = &client.mailbox {
-                empty.add(port, open, number, &mut self.counters);
-            }
+            empty.add(port, client.recv(index, number), &mut self.counters);
         }
         empty.post(port, &mut self.counters);
     }
@@ -68,11 +69,46 @@ impl Attached {
     /// The number of the RECV that `done` completes, if it is one of this client's.
     #[inline]
     fn recv_of(&mut self, done: &Completion) -> Option<(&mut Self, usize)> {
-        let open = self.mailbox.as_ref()?;
+        let (qp, recvs) = match (&self.mailbox, &self.chunk.bell) {
+            (Some(open), _) => (open.mailbox.qp, open.mailbox.recvs),
+            (None, Some(bell)) => (bell.qp, bell.recvs),
+            (None, None) => return None,
+        };
         let number = done.wr_id as u32 as usize;
-        let ours = open.mailbox.qp == done.qp && number < open.mailbox.recvs;
+        let ours = qp == done.qp && number < recvs;
         // One that was flushed would only be flushed again.
         (ours && done.status != Status::Flushed).then_some((self, number))
+    }
+
+    /// The slot to look into after `done`, if there is one.
+    #[inline]
+    fn take_in(
+        &mut self,
+        number: usize,
+        done: &Completion,
+        counters: &mut ServerCounters,
+    ) -> Option<usize> {
+        let Some(bell) = &self.chunk.bell else {
+            return self.deliver(number, done, counters);
+        };
+        if done.status != Status::Success || done.opcode != Opcode::RecvWithImm {
+            counters.malformed_datagrams += 1;
+            return None;
+        }
+        counters.announcements += 1;
+        let (_, sequence) = split_imm(done.imm?);
+        // Where lines are polled, the announcement was to wake.
+        bell.always.then(|| self.chunk.window.slot(sequence))
+    }
+
+    /// RECV `number` of this client, which is at `index` in the roster; and its queue pair.
+    #[inline]
+    fn recv(&self, index: u32, number: usize) -> Option<(QpId, RecvWr)> {
+        match (&self.mailbox, &self.chunk.bell) {
+            (Some(open), _) => Some((open.mailbox.qp, open.recv(number))),
+            (None, Some(bell)) => Some((bell.qp, bell.recv(index, number))),
+            (None, None) => None,
+        }
     }
 
     /// Copies a datagram into the slot that it is for; `None`: it is for none.
@@ -119,7 +155,7 @@ impl OpenMailbox {
         header: usize,
         client: u32,
     ) -> Result<Self, PostError> {
-        let needed = mailbox.recvs * Mailbox::recv_bytes(header);
+        let needed = mailbox.offset + mailbox.recvs * Mailbox::recv_bytes(header);
         let memory = port.region(mailbox.memory).cloned();
         let memory = memory.filter(|memory| memory.len() >= needed);
         let open = Self {
@@ -128,8 +164,9 @@ impl OpenMailbox {
             client,
             mailbox,
         };
-        let recvs = (0..open.mailbox.recvs).map(|number| open.recv(number));
-        port.post_recv(open.mailbox.qp, &recvs.collect::<Vec<_>>())?;
+        let recvs: Vec<_> = (0..open.mailbox.recvs).map(|n| open.recv(n)).collect();
+        let mut posts = recvs.chunks(BATCH);
+        posts.try_for_each(|recvs| port.post_recv(open.mailbox.qp, recvs))?;
         Ok(open)
     }
 
@@ -148,7 +185,29 @@ impl OpenMailbox {
     /// Where a datagram begins that is in the buffer of that number.
     #[inline]
     fn start(&self, number: usize) -> usize {
-        number * Mailbox::recv_bytes(self.header) + self.header.next_multiple_of(WORD)
+        let before = self.mailbox.offset + number * Mailbox::recv_bytes(self.header);
+        before + self.header.next_multiple_of(WORD)
+    }
+}
+
+impl Bell {
+    /// Posts the RECVs of the client at `index` in the roster.
+    pub(super) fn open<P: Port>(&self, port: &mut P, index: u32) -> Result<(), PostError> {
+        let recvs: Vec<_> = (0..self.recvs).map(|n| self.recv(index, n)).collect();
+        let mut posts = recvs.chunks(BATCH);
+        posts.try_for_each(|recvs| port.post_recv(self.qp, recvs))
+    }
+
+    #[inline]
+    fn recv(&self, index: u32, number: usize) -> RecvWr {
+        RecvWr {
+            wr_id: u64::from(index) << 32 | number as u64,
+            into: Local {
+                region: self.memory,
+                offset: 0,
+                len: 0,
+            },
+        }
     }
 }
 
@@ -164,15 +223,17 @@ impl Empty {
     fn add<P: Port>(
         &mut self,
         port: &mut P,
-        open: &OpenMailbox,
-        number: usize,
+        recv: Option<(QpId, RecvWr)>,
         counters: &mut ServerCounters,
     ) {
-        if self.qp != Some(open.mailbox.qp) {
+        let Some((qp, recv)) = recv else {
+            return;
+        };
+        if self.qp != Some(qp) {
             self.post(port, counters);
-            self.qp = Some(open.mailbox.qp);
+            self.qp = Some(qp);
         }
-        self.recvs.push(open.recv(number));
+        self.recvs.push(recv);
     }
 
     fn post<P: Port>(&mut self, port: &mut P, counters: &mut ServerCounters) {

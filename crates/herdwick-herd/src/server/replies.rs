@@ -29,7 +29,9 @@ pub(super) struct Replies {
     ring: Ring,
     /// Bytes of each; 0: there is none.
     lens: [u32; BATCH],
-    /// Where in the ring those lie that do not fit `small`.
+    /// Bytes that a work request carries itself, `small`'s at most: longer ones go by the ring.
+    small_max: usize,
+    /// Where in the ring those lie that are longer.
     offsets: [usize; BATCH],
     pads: bool,
     /// Bytes of the last reply with a value that fits `small`: what the others are padded to.
@@ -64,6 +66,7 @@ impl Replies {
                 sent: 0,
             },
             lens: [0; BATCH],
+            small_max: options.inline_bytes_max.min(INLINE_RECEIVE),
             offsets: [0; BATCH],
             pads: options.pad_replies,
             usual: 0,
@@ -168,7 +171,7 @@ impl Replies {
     fn write_value(&mut self, i: usize, job: &Job, item: &Item<'_>, counters: &mut ServerCounters) {
         let small = &mut self.small[i];
         let len = REPLY_HEAD_BYTES + item.value.len();
-        if len <= INLINE_RECEIVE {
+        if len <= self.small_max {
             if let Some(room) = small.last_chunk_mut() {
                 copy_value(room, item.value);
             }
@@ -198,7 +201,7 @@ impl Replies {
     #[inline]
     pub(super) fn payload(&self, i: usize) -> Option<Payload<'_>> {
         let len = self.lens[i] as usize;
-        if len > INLINE_RECEIVE {
+        if len > self.small_max {
             return Some(Payload::Region(Local {
                 region: self.ring.region,
                 offset: self.offsets[i],

@@ -11,10 +11,12 @@ const COLD_PER_PASS: usize = 16;
 
 /// The clients of one worker, and which of them to poll.
 ///
-/// Hot clients are polled every pass, cold ones in turns, those with a mailbox not at all.
+/// Hot clients are polled every pass, cold ones in turns, those with a mailbox or a bell that is
+/// always rung not at all.
 pub(super) struct Roster {
     places: Vec<Place>,
-    mailed: usize,
+    unpolled: usize,
+    announced: usize,
     hot: Vec<u32>,
     cold: Vec<u32>,
     hot_turn: usize,
@@ -35,7 +37,8 @@ impl Roster {
                     client: None,
                 })
                 .collect(),
-            mailed: 0,
+            unpolled: 0,
+            announced: 0,
             hot: Vec::with_capacity(clients_max),
             cold: Vec::with_capacity(clients_max),
             hot_turn: 0,
@@ -50,10 +53,12 @@ impl Roster {
             .position(|place| place.client.is_none())?;
         let place = &mut self.places[index];
         let index = u32::try_from(index).ok()?;
-        match client.chunk.mailbox {
-            Some(_) => self.mailed += 1,
-            None => self.cold.push(index),
+        if client.is_polled() {
+            self.cold.push(index);
+        } else {
+            self.unpolled += 1;
         }
+        self.announced += usize::from(client.is_announced());
         place.client = Some(client);
         Some(ClientId {
             index,
@@ -68,7 +73,8 @@ impl Roster {
         }
         let client = place.client.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.mailed -= usize::from(client.chunk.mailbox.is_some());
+        self.unpolled -= usize::from(!client.is_polled());
+        self.announced -= usize::from(client.is_announced());
         self.hot.retain(|index| *index != id.index);
         self.cold.retain(|index| *index != id.index);
         Some(client)
@@ -92,13 +98,13 @@ impl Roster {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.hot.len() + self.cold.len() + self.mailed
+        self.hot.len() + self.cold.len() + self.unpolled
     }
 
-    /// How many have a mailbox.
+    /// How many there are whose requests completions tell of.
     #[inline]
-    pub(super) fn mailed(&self) -> usize {
-        self.mailed
+    pub(super) fn announced(&self) -> usize {
+        self.announced
     }
 
     #[inline]

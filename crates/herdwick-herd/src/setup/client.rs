@@ -81,8 +81,13 @@ impl<P: Port> ClientRig<P> {
             recv_slack: RECV_SLACK,
             reply_bytes_max: terms.reply_bytes_max,
             reply_header_bytes: has.datagram_header_bytes,
+            inline_bytes_max: has.inline_bytes_max,
+            // What the reply may have, a datagram of the worker's may; and its MTU may be less.
             request_bytes_max: match terms.path {
-                RequestPath::UdSend => has.datagram_bytes_max.min(REQUEST_BYTES_MAX),
+                RequestPath::UdSend => has
+                    .datagram_bytes_max
+                    .min(terms.reply_bytes_max)
+                    .min(REQUEST_BYTES_MAX),
                 RequestPath::UcWrite | RequestPath::RcWrite => REQUEST_BYTES_MAX,
             },
             request_cq: device.create_cq(&mut port, &requests)?,
@@ -127,6 +132,7 @@ impl<P: Port> ClientRig<P> {
             requests,
             replies,
             to,
+            announce: grant.announce,
             receive: local_memory(device, port, pd, recvs * options.reply_buffer_bytes())?,
             stage: local_memory(device, port, pd, options.window.stage_bytes())?,
         });

@@ -2,13 +2,14 @@ use std::fmt;
 
 use herdwick_fabric::{
     Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, Port, PortLimits, QpId,
-    RegionId, RegionSpec, Remote, Rkey, Scope, Transport,
+    QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
+use herdwick_mem::Span;
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    BATCH, Chunk, ClientId, Mailbox, RECV_SLACK, RequestPath, SEND_DEPTH_MIN, ServerOptions,
-    ServerSide,
+    Announce, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_SLACK, RequestPath, SEND_DEPTH_MIN,
+    ServerOptions, ServerSide,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -21,7 +22,7 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
 };
 /// The queue pair of the replies only sends.
 const REPLY_RECVS: usize = 0;
-/// Most RECVs of all mailboxes of a worker: full windows of sixty clients, or small ones of a
+/// Most RECVs of all mailboxes and bells of a worker: full windows of sixty clients, or small ones of a
 /// thousand. A client that would need more gets no lease.
 const MAIL_RECVS_MAX: usize = 16 << 10;
 
@@ -54,11 +55,10 @@ pub struct ServerEnd<P> {
 #[derive(Clone, Copy, Debug)]
 pub struct Berth {
     path: RequestPath,
+    announce: Announce,
     requests: QpId,
-    lines: RegionId,
-    overflow: RegionId,
-    /// Where its datagrams arrive, if it sends.
-    mail: Option<RegionId>,
+    /// Lines, then overflow areas, then what its datagrams arrive in, if it sends.
+    memory: RegionId,
     window: Window,
 }
 
@@ -68,9 +68,14 @@ const NOWHERE: Remote = Remote {
     addr: 0,
 };
 
-/// RECVs of a mailbox: as many as a client posts for the replies.
-const fn mail_recvs(window: Window) -> usize {
-    window.slots() + RECV_SLACK
+/// RECVs of the queue pair that requests come by: as many as a client posts for the replies, where
+/// every request takes one.
+const fn request_recvs(path: RequestPath, announce: Announce, window: Window) -> usize {
+    match (path, announce) {
+        (RequestPath::UdSend, _) | (_, Announce::Always) => window.slots() + RECV_SLACK,
+        (_, Announce::AfterPause) => RECV_SLACK,
+        (_, Announce::Never) => 0,
+    }
 }
 
 /// A client in service.
@@ -91,7 +96,7 @@ impl<P: Port> ServerEnd<P> {
             pds: clients + 1,
             qps: clients + 1,
             cqs: 2,
-            regions: 3 * clients + 1,
+            regions: clients + 1,
             addresses: clients,
         })?;
         let own = device.create_pd(&mut port)?;
@@ -122,6 +127,7 @@ impl<P: Port> ServerEnd<P> {
             reply_bytes_max,
             reply_region: local_memory(device, &mut port, own, len)?,
             postlist_max: capabilities.postlist_max,
+            inline_bytes_max: capabilities.inline_bytes_max,
             pad_replies: capabilities.trains,
             clients_max: clients,
         };
@@ -140,6 +146,12 @@ impl<P: Port> ServerEnd<P> {
         self.request_cq
     }
 
+    /// Whether replies can be sent; if not, nothing but another end helps.
+    #[must_use]
+    pub fn is_sound<D: Device<Port = P>>(&self, device: &D) -> bool {
+        device.qp_state(&self.port, self.replies).ok() == Some(QpState::ReadyToSend)
+    }
+
     /// Makes a client's memory and queue pair in `pd`. They go with the domain.
     ///
     /// # Errors
@@ -152,14 +164,15 @@ impl<P: Port> ServerEnd<P> {
         window: Window,
     ) -> Result<Berth, ControlError> {
         let port = &mut self.port;
-        let sends = path == RequestPath::UdSend;
+        let announce = Announce::on(path, device.capabilities());
+        let recvs = request_recvs(path, announce, window);
         let requests = QueuePair {
             pd,
             transport: path.transport(),
             send_cq: self.request_cq,
             recv_cq: self.request_cq,
             send_depth: 1,
-            recv_depth: if sends { mail_recvs(window) } else { 0 },
+            recv_depth: recvs,
         };
         let requests = requests.create(device, port)?;
         // A client has a domain to itself, so either scope lets no one else in.
@@ -168,16 +181,17 @@ impl<P: Port> ServerEnd<P> {
             _ if device.capabilities().scoped_regions => (Access::WRITE, Scope::Qp(requests)),
             RequestPath::UcWrite | RequestPath::RcWrite => (Access::WRITE, Scope::Pd),
         };
-        let mut memory = |len| device.allocate_region(port, pd, &RegionSpec { len, access, scope });
-        let recv_bytes = Mailbox::recv_bytes(self.datagram_header_bytes);
+        let mail = match path {
+            RequestPath::UdSend => recvs * Mailbox::recv_bytes(self.datagram_header_bytes),
+            RequestPath::UcWrite | RequestPath::RcWrite => 0,
+        };
+        let len = window.line_bytes() + window.overflow_bytes() + mail;
+        let memory = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
         Ok(Berth {
             path,
+            announce,
             requests,
-            lines: memory(window.line_bytes())?,
-            overflow: memory(window.overflow_bytes())?,
-            mail: sends
-                .then(|| memory(mail_recvs(window) * recv_bytes))
-                .transpose()?,
+            memory,
             window,
         })
     }
@@ -195,15 +209,19 @@ impl<P: Port> ServerEnd<P> {
         fds: u8,
     ) -> Result<WorkerGrant, ControlError> {
         let port = &self.port;
-        let remote = |region| match berth.path {
-            RequestPath::UdSend => Ok(NOWHERE),
-            RequestPath::UcWrite | RequestPath::RcWrite => device.remote(port, region),
+        let (lines, overflow) = match berth.path {
+            RequestPath::UdSend => (NOWHERE, NOWHERE),
+            RequestPath::UcWrite | RequestPath::RcWrite => {
+                let lines = device.remote(port, berth.memory)?;
+                (lines, lines.offset(berth.window.line_bytes() as u64))
+            }
         };
         Ok(WorkerGrant {
             fds,
             ticket,
-            lines: remote(berth.lines)?,
-            overflow: remote(berth.overflow)?,
+            lines,
+            overflow,
+            announce: berth.announce,
             requests: device.endpoint(port, berth.requests)?,
             replies: device.endpoint(port, self.replies)?,
         })
@@ -222,28 +240,22 @@ impl<P: Port> ServerEnd<P> {
         reply_bytes_max: usize,
     ) -> Result<Admitted, SetupError> {
         let port = &mut self.port;
-        let memory = |region| port.region(region).cloned();
-        let gone = ControlError::Unknown("region");
-        let (Some(lines), Some(overflow)) = (memory(berth.lines), memory(berth.overflow)) else {
-            return Err(gone.into());
-        };
-        let mailbox = match berth.mail {
-            None => {
+        let mailbox = match berth.path {
+            RequestPath::UdSend => Some(berth.mailbox(device.source(&peer.requests)?)),
+            RequestPath::UcWrite | RequestPath::RcWrite => {
                 device.connect(port, berth.requests, &peer.requests)?;
                 None
             }
-            Some(memory) => Some(Mailbox {
-                qp: berth.requests,
-                source: device.source(&peer.requests)?,
-                recvs: mail_recvs(berth.window),
-                memory,
-            }),
         };
+        let memory = port.region(berth.memory).cloned();
+        let memory = memory.ok_or(ControlError::Unknown("region"))?;
+        let (lines, overflow) = berth.slots(&memory)?;
         let address = device.create_address(port, self.replies, &peer.replies)?;
         let chunk = Chunk {
             lines,
             overflow,
             mailbox,
+            bell: berth.bell(),
             window: berth.window,
             epoch,
             address,
@@ -271,6 +283,41 @@ impl<P: Port> ServerEnd<P> {
         // The chunk names the memory; it must not outlive this line.
         drop(self.side.detach(admitted.client));
         device.destroy_address(&mut self.port, admitted.address)
+    }
+}
+
+impl Berth {
+    /// Lines and overflow areas.
+    fn slots(&self, memory: &Span) -> Result<(Span, Span), ControlError> {
+        let lines = self.window.line_bytes();
+        let end = lines + self.window.overflow_bytes();
+        let part = |bytes| memory.slice(bytes);
+        let short = |_| ControlError::Unknown("region of that length");
+        Ok((
+            part(0..lines).map_err(short)?,
+            part(lines..end).map_err(short)?,
+        ))
+    }
+
+    /// Where datagrams of `source` arrive.
+    fn mailbox(&self, source: Source) -> Mailbox {
+        Mailbox {
+            qp: self.requests,
+            source,
+            recvs: request_recvs(self.path, self.announce, self.window),
+            memory: self.memory,
+            offset: self.window.line_bytes() + self.window.overflow_bytes(),
+        }
+    }
+
+    /// Where WRITEs are announced, if they are.
+    fn bell(&self) -> Option<Bell> {
+        (self.announce != Announce::Never).then(|| Bell {
+            qp: self.requests,
+            recvs: request_recvs(self.path, self.announce, self.window),
+            memory: self.memory,
+            always: self.announce == Announce::Always,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The two machines against each other, over the seeded fabric.
 
+mod announced;
 mod at_most_once;
 mod given_up;
 mod hostile;

@@ -8,8 +8,8 @@ use herdwick_fabric::{
     PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome, RequestPath,
-    SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerLane,
+    Announce, Bell, Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome,
+    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerLane,
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
@@ -61,6 +61,8 @@ pub(crate) struct Rig<E> {
     pub(crate) workers: Vec<Worker<E>>,
     pub(crate) clients: Vec<Client>,
     pub(crate) path: RequestPath,
+    /// Of the clients that join from now on.
+    pub(crate) announce: Announce,
     pub(crate) window: Window,
     /// Of the clients that join from now on.
     pub(crate) request_bytes_max: usize,
@@ -73,7 +75,17 @@ impl<E: Execute> Rig<E> {
     }
 
     pub(crate) fn over(path: RequestPath, seed: u64, window: usize, execs: Vec<E>) -> Self {
-        let network = SeededNetwork::with_capabilities(seed, capabilities());
+        Self::on(capabilities(), path, (seed, window), execs)
+    }
+
+    /// On a network that promises what `has` says.
+    pub(crate) fn on(
+        has: Capabilities,
+        path: RequestPath,
+        (seed, window): (u64, usize),
+        execs: Vec<E>,
+    ) -> Self {
+        let network = SeededNetwork::with_capabilities(seed, has);
         let workers = execs.len();
         let workers = execs
             .into_iter()
@@ -85,6 +97,7 @@ impl<E: Execute> Rig<E> {
             workers,
             clients: Vec::new(),
             path,
+            announce: Announce::Never,
             window: Window::new(window).unwrap(),
             request_bytes_max: REQUEST_BYTES_MAX,
             now: Duration::ZERO,
@@ -97,7 +110,7 @@ impl<E: Execute> Rig<E> {
         let client = Client::new(
             &self.network,
             &mut self.workers,
-            (self.path, self.window),
+            (self.path, self.announce, self.window),
             epoch,
             |window, cqs| ClientOptions {
                 request_bytes_max,
@@ -168,7 +181,7 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
 }
 
 /// With a header before each datagram, as the verbs have it.
-fn capabilities() -> Capabilities {
+pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
         datagram_header_bytes: 40,
         trains: true,
@@ -182,6 +195,7 @@ pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
         recv_slack: SLACK,
         reply_bytes_max: REPLY_BYTES_MAX,
         reply_header_bytes: capabilities().datagram_header_bytes,
+        inline_bytes_max: 256,
         request_bytes_max: REQUEST_BYTES_MAX,
         request_cq: cq[0],
         reply_cq: cq[1],
@@ -214,6 +228,7 @@ impl<E: Execute> Worker<E> {
             reply_bytes_max: 4096,
             reply_region,
             postlist_max: 1024,
+            inline_bytes_max: 256,
             pad_replies: device.capabilities().trains,
             clients_max: 64,
         };
@@ -236,7 +251,7 @@ impl<E: Execute> Worker<E> {
     fn lease(
         &mut self,
         client: (&SeededDevice, &mut SeededPort, PdId, [CqId; 2]),
-        (path, window): (RequestPath, Window),
+        (path, announce, window): (RequestPath, Announce, Window),
         epoch: Epoch,
     ) -> (Lease, WorkerLane) {
         let (theirs, their_port, their_pd, [their_requests, their_replies]) = client;
@@ -272,6 +287,7 @@ impl<E: Execute> Worker<E> {
                 source: ours.source(&reply_end).unwrap(),
                 recvs,
                 memory: mail,
+                offset: 0,
             };
             (their_ud, Destination::Mailbox(to.unwrap()), Some(mailbox))
         } else {
@@ -283,12 +299,19 @@ impl<E: Execute> Worker<E> {
             let [lines, overflow] = areas.map(|area| ours.remote(port, area).unwrap());
             (their_end, Destination::Slots { lines, overflow }, None)
         };
+        let bell = (announce != Announce::Never).then_some(Bell {
+            qp: our_end,
+            recvs,
+            memory: mail,
+            always: announce == Announce::Always,
+        });
         let [lines, overflow] = areas.map(|region| port.region(region).unwrap().clone());
         let lane = WorkerLane {
             epoch,
             requests: their_requests,
             replies: their_ud,
             to,
+            announce,
             receive: local(
                 theirs,
                 their_port,
@@ -301,6 +324,7 @@ impl<E: Execute> Worker<E> {
             lines: lines.clone(),
             overflow: overflow.clone(),
             mailbox,
+            bell,
             window,
             epoch,
             address,
@@ -321,7 +345,7 @@ impl Client {
     pub(crate) fn new<E: Execute>(
         network: &SeededNetwork,
         workers: &mut [Worker<E>],
-        (path, window): (RequestPath, Window),
+        (path, announce, window): (RequestPath, Announce, Window),
         epoch: u16,
         options: impl FnOnce(Window, [CqId; 2]) -> ClientOptions,
     ) -> Self {
@@ -333,7 +357,8 @@ impl Client {
         let epoch = Epoch::new(epoch).unwrap();
         let (mut leases, mut lanes) = (Vec::new(), Vec::new());
         for worker in workers {
-            let (lease, lane) = worker.lease((&device, &mut port, pd, cqs), (path, window), epoch);
+            let ours = (&device, &mut port, pd, cqs);
+            let (lease, lane) = worker.lease(ours, (path, announce, window), epoch);
             leases.push(lease);
             lanes.push(lane);
         }

@@ -13,7 +13,7 @@ use std::{
 
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
-    RequestPath,
+    Announce, RequestPath,
     hello::{self, Grant, HEADER_BYTES, Header, Token, WorkerAccept},
 };
 use mio::Waker;
@@ -181,6 +181,7 @@ fn worker_grant() -> WorkerGrant {
         fds: 2,
         lines: remote,
         overflow: remote,
+        announce: Announce::Never,
         requests: endpoint,
         replies: endpoint,
     }
@@ -236,7 +237,7 @@ fn a_lease_stands_until_its_socket_closes() {
 fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
     let config = DeskConfig {
         leases_max: 1,
-        reply_bytes_max: 4096,
+        reply_bytes_max: vec![4096; 2],
         bytes_max: 0,
         lease_bytes: |_, _, _| 0,
         is_local: |_| true,

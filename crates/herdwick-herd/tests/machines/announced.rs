@@ -1,0 +1,146 @@
+//! WRITEs that are announced: by every fabric that does not promise the order of their words, and
+//! after pauses by those that do not wake.
+
+use std::time::Duration;
+
+use herdwick_conformance::seeded::Faults;
+use herdwick_fabric::Capabilities;
+use herdwick_herd::{
+    Announce, Outcome,
+    RequestPath::{self, RcWrite, UcWrite, UdSend},
+    wire::ReplyStatus,
+};
+use herdwick_mica::{Get, Op, Put};
+
+use crate::{
+    model::Model,
+    rig::{Rig, capabilities},
+};
+
+fn unordered() -> Capabilities {
+    Capabilities {
+        ordered_write: false,
+        ..capabilities()
+    }
+}
+
+/// Words of one WRITE appear over three microseconds, in any order.
+fn torn() -> Faults {
+    Faults {
+        tear: Duration::from_micros(3),
+        ..Faults::default()
+    }
+}
+
+/// Stores and reads what differs in every word; how many requests ended otherwise than they should.
+fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
+    let mut rig = Rig::on(unordered(), path, (seed, 4), vec![Model::default()]);
+    rig.announce = announce;
+    let client = rig.join(7);
+    rig.faults(torn());
+    let mut wrong = 0;
+    for round in 0_u8..200 {
+        // On the line, and beyond it.
+        let value = vec![round; if round % 3 == 0 { 300 } else { 24 }];
+        let key = [b'k', b'0' + round % 4];
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        let status = |outcome: Outcome<'_>| match outcome {
+            Outcome::Answered(answer) => Some(answer.status),
+            Outcome::Timeout | Outcome::Unknown => None,
+        };
+        let stored = rig.call(client, &key, put, status) == Some(ReplyStatus::Done);
+        let found = rig.call(
+            client,
+            &key,
+            Op::Get(Get::default()),
+            |outcome| matches!(outcome, Outcome::Answered(answer) if answer.value == value),
+        );
+        wrong += usize::from(!stored || !found);
+    }
+    if announce == Announce::Always {
+        let counters = *rig.workers[0].side.counters();
+        assert!(counters.announcements >= 400, "{counters:?}");
+    }
+    wrong
+}
+
+#[test]
+fn what_is_announced_is_whole_and_what_is_not_is_torn() {
+    for path in [UcWrite, RcWrite] {
+        for seed in 0..4 {
+            assert_eq!(
+                wrong(path, Announce::Always, seed),
+                0,
+                "{path}, seed {seed}"
+            );
+        }
+        assert!(wrong(path, Announce::Never, 1) > 0, "{path}");
+    }
+}
+
+#[test]
+fn a_lost_announcement_is_made_again() {
+    let mut rig = Rig::on(unordered(), UcWrite, (3, 16), vec![Model::default()]);
+    rig.announce = Announce::Always;
+    let client = rig.join(7);
+    rig.faults(Faults {
+        drop_per_mille: 200,
+        ..torn()
+    });
+    for round in 0..500_u16 {
+        let value = round.to_le_bytes();
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        rig.call(client, b"key", put, |_| ());
+        rig.call(client, b"key", Op::Get(Get::default()), |outcome| {
+            if let Outcome::Answered(answer) = outcome {
+                assert_eq!(answer.value, value);
+            }
+        });
+    }
+    let client = rig.clients[client].side.counters();
+    assert!(client.retries > 0, "{client:?}");
+}
+
+#[test]
+fn the_first_request_after_a_pause_is_announced_and_no_other() {
+    let mut rig = Rig::over(UcWrite, 1, 16, vec![Model::default()]);
+    rig.announce = Announce::AfterPause;
+    let client = rig.join(7);
+    let mut announced = 0;
+    for pause in [50, 0, 0, 50, 0, 500] {
+        rig.now += Duration::from_micros(pause);
+        rig.call(client, b"key", Op::Get(Get::default()), |_| ());
+        announced += u64::from(pause > 0);
+        assert_eq!(
+            rig.workers[0].side.counters().announcements,
+            announced,
+            "after {pause} us"
+        );
+    }
+    assert_eq!(rig.clients[client].side.counters().retries, 0);
+}
+
+#[test]
+fn a_path_is_chosen_that_need_not_be_announced() {
+    let choice =
+        |has: &Capabilities| RequestPath::best(has).map(|path| (path, Announce::on(path, has)));
+    assert_eq!(choice(&capabilities()), Some((UcWrite, Announce::Never)));
+    assert_eq!(choice(&unordered()), Some((UdSend, Announce::Never)));
+    let asleep = Capabilities {
+        wakes_on_write: false,
+        uc: false,
+        ..capabilities()
+    };
+    assert_eq!(choice(&asleep), Some((RcWrite, Announce::AfterPause)));
+    let connected = Capabilities {
+        ud: false,
+        ..unordered()
+    };
+    assert_eq!(choice(&connected), Some((UcWrite, Announce::Always)));
+}
