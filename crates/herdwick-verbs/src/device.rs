@@ -1,4 +1,9 @@
-use std::{ffi::OsString, io, net::Ipv6Addr, sync::Arc};
+use std::{
+    ffi::OsString,
+    io,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
 
 use herdwick_fabric::{
     AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
@@ -29,6 +34,8 @@ pub struct VerbsOptions {
     pub library: Option<OsString>,
     /// Which device, port and address.
     pub wish: Wish,
+    /// On Ethernet, the address that it must have: the one by which the kernel reaches the peer.
+    pub own_address: Option<IpAddr>,
     /// Inline bytes to ask for.
     pub inline_bytes: usize,
 }
@@ -38,6 +45,7 @@ impl Default for VerbsOptions {
         Self {
             library: None,
             wish: Wish::default(),
+            own_address: None,
             inline_bytes: INLINE_BYTES_WANTED,
         }
     }
@@ -70,8 +78,8 @@ pub(crate) struct Facts {
     pub(crate) bounds: Bounds,
 }
 
-/// An RNIC: one port of a device, under one of its addresses.
-#[derive(Debug)]
+/// An RNIC: one port of a device, under one of its addresses. Clones name the same.
+#[derive(Clone, Debug)]
 pub struct VerbsDevice {
     library: Arc<Library>,
     facts: Arc<Facts>,
@@ -87,7 +95,7 @@ impl VerbsDevice {
             None => Library::load()?,
             Some(name) => Library::load_from(name)?,
         });
-        let place = place::choose(&survey(&library)?, &options.wish)?;
+        let place = place::choose(&survey(&library)?, &options.wish, options.own_address)?;
         let system = |source| VerbsError::System {
             what: format!("trying {}", place.device),
             source,
@@ -111,6 +119,19 @@ impl VerbsDevice {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.facts.place
+    }
+
+    /// Whether a peer's `endpoint` lies on `host`, where addresses are those of hosts: on Ethernet.
+    /// Within this host, which `host` says by a loopback address, it may lie where this device does.
+    #[must_use]
+    pub fn is_at(&self, endpoint: &Endpoint, host: IpAddr) -> bool {
+        let Ok(peer) = Peer::decode(endpoint) else {
+            return false;
+        };
+        let own = self.facts.place.gid.address;
+        let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host.to_canonical();
+        let ours = host.to_canonical().is_loopback() && peer.gid == own.octets();
+        peer.link == Link::InfiniBand || of_host || ours
     }
 }
 
@@ -195,10 +216,17 @@ impl Device for VerbsDevice {
                 allowed,
             });
         }
-        let what = "opening the RDMA device";
-        Context::open(&self.library, &self.facts.place.device)
-            .and_then(|context| VerbsPort::new(context, Arc::clone(&self.facts), limits))
-            .map_err(|source| OpenError::System { what, source })
+        let system = |what| move |source| OpenError::System { what, source };
+        let context = Context::open(&self.library, &self.facts.place.device);
+        let context = context.map_err(system("opening the RDMA device"))?;
+        let found = context.query_port(self.facts.place.port.number);
+        let found = found.map_err(system("looking at the RDMA device's port"))?;
+        if found.state != sys::IBV_PORT_ACTIVE {
+            let down = io::ErrorKind::NetworkDown.into();
+            return Err(system("the RDMA device's port is down")(down));
+        }
+        VerbsPort::new(context, Arc::clone(&self.facts), limits)
+            .map_err(system("opening a port of the RDMA device"))
     }
 
     fn create_pd(&self, port: &mut VerbsPort) -> Result<PdId, ControlError> {

@@ -1,6 +1,6 @@
 //! What a device tells unasked, and what becomes of a port then.
 
-use herdwick_fabric::QpState;
+use herdwick_fabric::{QpState, Transport};
 
 use crate::{
     port::{Health, VerbsPort},
@@ -74,6 +74,10 @@ fn apply(port: &mut VerbsPort, event: Event) {
             let mut qps = port.qps.iter_mut();
             if let Some((_, qp)) = qps.find(|(_, qp)| qp.raw.address() == address) {
                 qp.state = QpState::Error;
+                // A connection has one peer; a datagram's queue pair may have all of them.
+                if qp.transport == Transport::Ud && port.health == Health::Well {
+                    port.health = Health::QueueLost;
+                }
             }
         }
         Event::DeviceFatal => {
@@ -110,5 +114,8 @@ pub(crate) fn fail_queue(port: &mut VerbsPort, cq: u32) {
     }
     if fresh {
         port.faults.count(Fault::Cq);
+        if port.health != Health::DeviceLost {
+            port.health = Health::QueueLost;
+        }
     }
 }

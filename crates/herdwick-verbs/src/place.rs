@@ -1,6 +1,10 @@
 //! Which device, which of its ports, and which of the port's addresses.
 
-use std::{fmt, net::Ipv6Addr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+};
 
 /// A device as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,16 +189,26 @@ pub enum NoPlace {
         "port {1} of {0} has no such GID; give its interface an address: `ip address add 10.0.0.1/24 dev <interface>`"
     )]
     NoGid(String, u8),
+    /// The device's addresses are not the one that was asked for.
+    #[error(
+        "no GID of {0} is {1}, the address by which the peer is reached; reach it by the address \
+         of an RDMA interface"
+    )]
+    Elsewhere(String, IpAddr),
 }
 
-/// The best place there is that is as wished.
-pub(crate) fn choose(devices: &[DeviceFacts], wish: &Wish) -> Result<Place, NoPlace> {
+/// The best place there is that is as wished; on Ethernet, with the address `own`, if one is given.
+pub(crate) fn choose(
+    devices: &[DeviceFacts],
+    wish: &Wish,
+    own: Option<IpAddr>,
+) -> Result<Place, NoPlace> {
     let wanted = |facts: &&DeviceFacts| wish.device.as_ref().is_none_or(|name| *name == facts.name);
     let candidates: Vec<_> = devices.iter().filter(wanted).collect();
     let mut best: Option<Place> = None;
     let mut first_failure = None;
     for facts in &candidates {
-        match on_device(facts, wish) {
+        match on_device(facts, wish, own) {
             Ok(place) => {
                 let rank = |place: &Place| place.gid.rank();
                 if best.as_ref().is_none_or(|best| rank(best) < rank(&place)) {
@@ -217,7 +231,7 @@ fn nothing(devices: &[DeviceFacts], wish: &Wish) -> NoPlace {
     }
 }
 
-fn on_device(facts: &DeviceFacts, wish: &Wish) -> Result<Place, NoPlace> {
+fn on_device(facts: &DeviceFacts, wish: &Wish, own: Option<IpAddr>) -> Result<Place, NoPlace> {
     let device = || facts.name.clone();
     if facts.iwarp {
         return Err(NoPlace::Iwarp(device()));
@@ -228,18 +242,26 @@ fn on_device(facts: &DeviceFacts, wish: &Wish) -> Result<Place, NoPlace> {
     }
     let wanted = |port: &&PortFacts| wish.port.is_none_or(|number| number == port.number);
     let active = facts.ports.iter().filter(wanted).filter(|port| port.active);
-    let port = active.max_by_key(|port| best_gid(port, wish).map(|gid| gid.rank()));
+    let best = |port: &PortFacts| best_gid(port, wish, own).copied();
+    let port = active.max_by_key(|port| best(port).map(|gid| gid.rank()));
     let port = port.ok_or_else(|| NoPlace::PortDown(device()))?;
-    let gid = best_gid(port, wish).ok_or_else(|| NoPlace::NoGid(device(), port.number))?;
+    let gid = best(port).ok_or_else(|| match own {
+        Some(own) if best_gid(port, wish, None).is_some() => NoPlace::Elsewhere(device(), own),
+        _ => NoPlace::NoGid(device(), port.number),
+    })?;
     Ok(Place {
         device: device(),
         port: port.clone(),
-        gid: *gid,
+        gid,
     })
 }
 
-fn best_gid<'a>(port: &'a PortFacts, wish: &Wish) -> Option<&'a Gid> {
-    let wanted = |gid: &&Gid| wish.gid.is_none_or(|index| index == gid.index);
+fn best_gid<'a>(port: &'a PortFacts, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
+    let there = |gid: &Gid| own.is_none_or(|own| gid.address.to_canonical() == own.to_canonical());
+    let wanted = |gid: &&Gid| {
+        let of_link = port.link == Link::InfiniBand || there(gid);
+        of_link && wish.gid.is_none_or(|index| index == gid.index)
+    };
     // The first of the best.
     let found = port.gids.iter().rev().filter(wanted);
     found.max_by_key(|gid| gid.rank())
@@ -293,35 +315,54 @@ mod tests {
             device("local", true, &table()[..2]),
             device("good", true, &table()),
         ];
-        let place = choose(&devices, &Wish::default()).unwrap();
+        let place = choose(&devices, &Wish::default(), None).unwrap();
         assert_eq!(
             place.to_string(),
             "good port 1, GID 3 (RoCEv2, 10.0.0.7), MTU 1024"
         );
-        let place = choose(&devices, &"good:1:4".parse().unwrap()).unwrap();
+        let place = choose(&devices, &"good:1:4".parse().unwrap(), None).unwrap();
         assert_eq!(place.gid.index, 4);
-        let place = choose(&devices, &"local".parse().unwrap()).unwrap();
+        let place = choose(&devices, &"local".parse().unwrap(), None).unwrap();
         assert_eq!(place.gid.index, 1, "version 2 before 1");
     }
 
     #[test]
+    fn the_address_that_reaches_the_peer_goes_before_all() {
+        let devices = [
+            device("local", true, &table()[..2]),
+            device("good", true, &table()),
+        ];
+        let own = |own: &str| choose(&devices, &Wish::default(), Some(own.parse().unwrap()));
+        assert_eq!(own("fd00::7").unwrap().gid.index, 4);
+        assert_eq!(own("10.0.0.7").unwrap().gid.index, 3);
+        assert_eq!(own("::ffff:10.0.0.7").unwrap().gid.index, 3);
+        let elsewhere = own("10.0.0.8").unwrap_err();
+        assert!(elsewhere.to_string().contains("10.0.0.8"), "{elsewhere}");
+        let mut cable = device("ib0", true, &table()[..1]);
+        cable.ports[0].link = Link::InfiniBand;
+        let own = "10.0.0.8".parse().unwrap();
+        let place = choose(&[cable], &Wish::default(), Some(own));
+        assert!(place.is_ok(), "GIDs of InfiniBand are no IP addresses");
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
-        let none = choose(&[], &Wish::default());
+        let none = choose(&[], &Wish::default(), None);
         assert_eq!(none, Err(NoPlace::NoDevice));
         let devices = [device("a", false, &table()), device("b", true, &[])];
         let wish = |text: &str| text.parse::<Wish>().unwrap();
-        let named = choose(&devices, &wish("c"));
+        let named = choose(&devices, &wish("c"), None);
         assert_eq!(named, Err(NoPlace::NoSuchDevice("c".into(), "a, b".into())));
         assert_eq!(
-            choose(&devices, &wish("a")),
+            choose(&devices, &wish("a"), None),
             Err(NoPlace::PortDown("a".into()))
         );
         assert_eq!(
-            choose(&devices, &wish("b")),
+            choose(&devices, &wish("b"), None),
             Err(NoPlace::NoGid("b".into(), 1))
         );
         assert_eq!(
-            choose(&devices, &wish("b:2")),
+            choose(&devices, &wish("b:2"), None),
             Err(NoPlace::PortDown("b".into()))
         );
         let iwarp = DeviceFacts {
@@ -329,7 +370,7 @@ mod tests {
             ..device("siw0", true, &table())
         };
         assert_eq!(
-            choose(&[iwarp], &wish("auto")),
+            choose(&[iwarp], &wish("auto"), None),
             Err(NoPlace::Iwarp("siw0".into()))
         );
     }

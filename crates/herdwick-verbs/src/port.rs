@@ -33,6 +33,8 @@ pub enum Health {
     Well,
     /// The link is down; it may come back.
     PortDown,
+    /// A completion queue failed, or a queue pair that serves everybody.
+    QueueLost,
     /// The device is gone, and every queue pair with it.
     DeviceLost,
 }
@@ -89,6 +91,11 @@ impl VerbsPort {
         self.health
     }
 
+    /// Hears what the device tells unasked; otherwise that is heard now and then.
+    pub fn look(&mut self) {
+        events::take(self);
+    }
+
     /// The domain of the verbs' that `pd` names.
     pub(crate) fn pd(&self, pd: PdId) -> Option<&Arc<Pd>> {
         self.pds.get(pd.0)
@@ -129,6 +136,10 @@ impl Port for VerbsPort {
     #[inline]
     fn post_send(&mut self, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
         let qp = self.qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
+        if self.health != Health::Well {
+            // What is posted to a port that is down goes nowhere.
+            return Err(PostError::State(QpState::Error));
+        }
         let post = Post {
             regions: &self.regions,
             addresses: &self.addresses,
