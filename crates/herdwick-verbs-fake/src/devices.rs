@@ -148,7 +148,7 @@ pub unsafe extern "C" fn ibv_query_port(
     // SAFETY: the caller gives a context, and room for the attributes.
     unsafe {
         out.write_bytes(0, 1);
-        (*out).state = if (*context).cmd_fd == 1 {
+        (*out).state = if (*context).cmd_fd == 1 && !lock().unplugged {
             sys::IBV_PORT_ACTIVE
         } else {
             1

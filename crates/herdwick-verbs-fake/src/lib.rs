@@ -2,7 +2,8 @@
 //! loss, and that fails when it is told to.
 //!
 //! It believes its caller as libibverbs does, and checks what a device checks: keys, ranges,
-//! rights, states and room. `fake_fail` and `fake_event` script it, for the calling thread alone.
+//! rights, states and room. `fake_fail` and `fake_event` script it, for the calling thread alone, or
+//! for all others; `fake_link` is for everybody.
 #![expect(
     clippy::missing_safety_doc,
     missing_docs,
@@ -12,10 +13,11 @@
 mod control;
 mod data;
 mod devices;
+pub mod handle;
 mod memory;
 mod script;
 mod world;
 
 pub use control::*;
 pub use devices::*;
-pub use script::{fake_event, fake_fail};
+pub use script::{fake_event, fake_event_elsewhere, fake_fail, fake_fail_elsewhere, fake_link};

@@ -3,7 +3,13 @@
 use std::{
     cell::RefCell,
     ffi::{CStr, c_char, c_int},
+    sync::{Mutex, PoisonError},
+    thread::{self, ThreadId},
 };
+
+use herdwick_verbs::sys;
+
+use crate::world;
 
 struct Failure {
     function: String,
@@ -15,42 +21,95 @@ thread_local! {
     static FAILURES: RefCell<Vec<Failure>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Failures on every thread but one.
+static ELSEWHERE: Mutex<Vec<(ThreadId, Failure)>> = Mutex::new(Vec::new());
+
 /// Has `function` fail once on this thread, after `after` calls that do not. For `post_send`, a
 /// call is a work request; for `status`, a completion, and `errno` its status.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_fail(function: *const c_char, after: u32, errno: c_int) {
-    // SAFETY: the caller gives a C string.
-    let function = unsafe { CStr::from_ptr(function) }
-        .to_string_lossy()
-        .into_owned();
-    FAILURES.with_borrow_mut(|all| {
-        all.push(Failure {
-            function,
-            after,
-            errno,
-        })
-    });
+    // SAFETY: the caller's promise.
+    let failure = unsafe { scripted(function, after, errno) };
+    FAILURES.with_borrow_mut(|all| all.push(failure));
+}
+
+/// The same on any thread but this one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_fail_elsewhere(function: *const c_char, after: u32, errno: c_int) {
+    // SAFETY: the caller's promise.
+    let failure = unsafe { scripted(function, after, errno) };
+    let mut all = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push((thread::current().id(), failure));
+}
+
+/// # Safety
+/// `function` is a C string.
+unsafe fn scripted(function: *const c_char, after: u32, errno: c_int) -> Failure {
+    // SAFETY: the caller's promise.
+    let function = unsafe { CStr::from_ptr(function) };
+    Failure {
+        function: function.to_string_lossy().into_owned(),
+        after,
+        errno,
+    }
 }
 
 /// Whether this call of `function` is one that is to fail, and how.
 pub(crate) fn failure(function: &str) -> Option<c_int> {
-    FAILURES.with_borrow_mut(|all| {
-        let i = all
-            .iter()
-            .position(|failure| failure.function == function)?;
-        if all[i].after > 0 {
-            all[i].after -= 1;
-            return None;
-        }
-        Some(all.remove(i).errno)
+    let own = FAILURES.with_borrow_mut(|all| {
+        let due = all
+            .iter_mut()
+            .position(|failure| failure.is_due(function))?;
+        Some(all.remove(due).errno)
+    });
+    own.or_else(|| {
+        let here = thread::current().id();
+        let mut all = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+        let due =
+            |(but, failure): &mut (ThreadId, Failure)| *but != here && failure.is_due(function);
+        let due = all.iter_mut().position(due)?;
+        Some(all.remove(due).1.errno)
     })
+}
+
+impl Failure {
+    /// Counts a call of `function`; whether it is the one.
+    fn is_due(&mut self, function: &str) -> bool {
+        if self.function != function {
+            return false;
+        }
+        let due = self.after == 0;
+        self.after = self.after.saturating_sub(1);
+        due
+    }
 }
 
 /// Lets the contexts that this thread opened tell of an event of `kind`; of a queue or a queue
 /// pair, of the one made last.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_event(kind: c_int) {
-    crate::world::lock().tell_all(std::thread::current().id(), kind);
+    let here = thread::current().id();
+    world::lock().tell_all(|opener| opener == here, kind);
+}
+
+/// The same for those that other threads opened.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_event_elsewhere(kind: c_int) {
+    let here = thread::current().id();
+    world::lock().tell_all(|opener| opener != here, kind);
+}
+
+/// Plugs the loopback's link in or out, and lets every context tell of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_link(plugged: c_int) {
+    let mut world = world::lock();
+    world.unplugged = plugged == 0;
+    let kind = if world.unplugged {
+        sys::IBV_EVENT_PORT_ERR
+    } else {
+        sys::IBV_EVENT_PORT_ACTIVE
+    };
+    world.tell_all(|_| true, kind);
 }
 
 pub(crate) fn set_errno(errno: c_int) {

@@ -11,6 +11,7 @@ use herdwick_verbs::sys;
 
 static WORLD: Mutex<World> = Mutex::new(World {
     next: 0x11,
+    unplugged: false,
     contexts: BTreeMap::new(),
     channels: BTreeMap::new(),
     cqs: BTreeMap::new(),
@@ -26,6 +27,8 @@ pub(crate) fn lock() -> MutexGuard<'static, World> {
 /// Everything that is open; objects of the C interface by their address.
 pub(crate) struct World {
     next: u32,
+    /// Whether the loopback has no link.
+    pub(crate) unplugged: bool,
     pub(crate) contexts: BTreeMap<usize, Context>,
     pub(crate) channels: BTreeMap<usize, Channel>,
     pub(crate) cqs: BTreeMap<usize, Cq>,
@@ -152,11 +155,12 @@ impl World {
         }
     }
 
-    pub(crate) fn tell_all(&mut self, opener: ThreadId, kind: c_int) {
+    /// Lets the contexts of those openers tell.
+    pub(crate) fn tell_all(&mut self, of: impl Fn(ThreadId) -> bool, kind: c_int) {
         let own = self
             .contexts
             .iter()
-            .filter(|(_, context)| context.opener == opener);
+            .filter(|(_, context)| of(context.opener));
         for context in own.map(|(address, _)| *address).collect::<Vec<_>>() {
             let element = match kind {
                 sys::IBV_EVENT_CQ_ERR => {

@@ -6,7 +6,7 @@ use herdwick_conformance::{BEHAVIOURS, Fixture, LocalParty, Party, conformance, 
 use herdwick_fabric::{Capabilities, Device, PortLimits};
 use herdwick_verbs::{VerbsDevice, VerbsOptions};
 
-use crate::fake;
+use herdwick_verbs_fake::handle as fake;
 
 /// Two ports of one device.
 struct Ports {

@@ -5,10 +5,9 @@ use std::ffi::OsString;
 use herdwick_fabric::{ControlError, Device, PostError, QpState, Status};
 use herdwick_verbs::{Health, LibraryError, NoPlace, VerbsDevice, VerbsError, VerbsOptions, sys};
 
-use crate::{
-    fake,
-    side::{REGION, Side, open, spec},
-};
+use herdwick_verbs_fake::handle as fake;
+
+use crate::side::{REGION, Side, open, spec};
 
 #[test]
 fn a_missing_library_is_named_with_what_to_install() {

@@ -3,7 +3,6 @@
 
 mod conformance;
 mod cost;
-mod fake;
 mod faults;
 mod layout;
 mod side;

@@ -9,7 +9,7 @@ use herdwick_fabric::{
 };
 use herdwick_verbs::{VerbsDevice, VerbsError, VerbsOptions, VerbsPort};
 
-use crate::fake;
+use herdwick_verbs_fake::handle as fake;
 
 pub(crate) fn open() -> Result<VerbsDevice, VerbsError> {
     let library = Some(fake::path());

@@ -1,0 +1,79 @@
+//! The library as a test sees that has a provider load it: where it lies, and how it is told to
+//! fail. The test links this crate too, but what it tells must reach the one that is loaded.
+
+use std::{
+    env,
+    ffi::{CString, OsString, c_char, c_int, c_void},
+    os::unix::ffi::OsStrExt,
+};
+
+type Fail = unsafe extern "C" fn(*const c_char, u32, c_int);
+type Tell = unsafe extern "C" fn(c_int);
+
+/// The library that cargo built beside this test.
+///
+/// # Panics
+/// When it is not there.
+#[must_use]
+pub fn path() -> OsString {
+    let beside = env::current_exe().expect("this test has a path");
+    let path = beside.with_file_name("libherdwick_verbs_fake.so");
+    assert!(path.exists(), "{} is built with this test", path.display());
+    path.into()
+}
+
+/// Has `function` fail once on this thread, after so many calls that do not.
+pub fn fail(function: &str, after: u32, errno: c_int) {
+    call_fail("fake_fail", function, after, errno);
+}
+
+/// The same on any thread but this one.
+pub fn fail_elsewhere(function: &str, after: u32, errno: c_int) {
+    call_fail("fake_fail_elsewhere", function, after, errno);
+}
+
+/// Lets the contexts of this thread tell of an asynchronous event.
+pub fn event(kind: c_int) {
+    call_tell("fake_event", kind);
+}
+
+/// The same for those of all other threads.
+pub fn event_elsewhere(kind: c_int) {
+    call_tell("fake_event_elsewhere", kind);
+}
+
+/// Plugs the loopback's link in or out.
+pub fn link(plugged: bool) {
+    call_tell("fake_link", plugged.into());
+}
+
+fn call_fail(name: &str, function: &str, after: u32, errno: c_int) {
+    let function = CString::new(function).expect("a name");
+    // SAFETY: the symbols given here are functions of this type (`script`), and the name is a C
+    // string.
+    unsafe {
+        let fail = std::mem::transmute::<*mut c_void, Fail>(symbol(name));
+        fail(function.as_ptr(), after, errno);
+    }
+}
+
+fn call_tell(name: &str, kind: c_int) {
+    // SAFETY: the symbols given here are functions of this type (`script`).
+    unsafe {
+        let tell = std::mem::transmute::<*mut c_void, Tell>(symbol(name));
+        tell(kind);
+    }
+}
+
+/// The same library that the provider loads, by the same path: one instance in this process.
+fn symbol(name: &str) -> *mut c_void {
+    let path = CString::new(path().as_bytes()).expect("a path");
+    let name = CString::new(name).expect("a name");
+    // SAFETY: C strings; the library stays loaded.
+    let found = unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        libc::dlsym(handle, name.as_ptr())
+    };
+    assert!(!found.is_null(), "{name:?}");
+    found
+}
