@@ -11,6 +11,7 @@ use crate::{
     memory_file::MemoryFileError,
     tls::{Tls, TlsError},
     udp::Udp,
+    ways::VerbsOptions,
 };
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_mica::{ITEM_BYTES_MAX, StoreError};
@@ -43,7 +44,10 @@ pub struct Config {
     pub leases: Option<Leases>,
     /// Where RoCEv2 is taken, over UDP; `None`: it is not. Port 0 takes a free one.
     pub roce: Option<SocketAddr>,
-    /// How every lease has its requests travel; `None`: as its client asks.
+    /// Whether an RDMA device is used.
+    pub verbs: Verbs,
+    /// How every lease has its requests travel; `None`: as its client asks, else as suits the
+    /// fabric.
     pub request_path: Option<RequestPath>,
     /// Connections that wait to be accepted (memcached's `-b`).
     pub backlog: u32,
@@ -176,6 +180,7 @@ impl Default for Config {
             verbosity: 0,
             leases: Some(Leases::default()),
             roce: None,
+            verbs: Verbs::Off,
             request_path: None,
             backlog: 1024,
             refuse_at_once: true,
@@ -206,6 +211,13 @@ impl Config {
         }
     }
 
+    /// How many fabrics it may offer.
+    pub(crate) fn fabrics(&self) -> usize {
+        usize::from(self.leases.is_some())
+            + usize::from(self.roce.is_some())
+            + usize::from(!matches!(self.verbs, Verbs::Off))
+    }
+
     /// Checks what can be checked without the operating system, and settles the number of workers.
     pub(crate) fn settle(&self, cpus: usize) -> Result<usize, StartError> {
         let workers = self
@@ -214,8 +226,7 @@ impl Config {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
         }
-        let leases = self.leases.is_some() || self.roce.is_some();
-        if leases && workers > LEASE_WORKERS_MAX {
+        if self.fabrics() > 0 && workers > LEASE_WORKERS_MAX {
             return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
@@ -226,6 +237,18 @@ impl Config {
         }
         Ok(workers)
     }
+}
+
+/// Whether an RDMA device is a way in.
+#[derive(Clone, Debug, Default)]
+pub enum Verbs {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, if there is one that can be used; the server starts either way.
+    IfThere(VerbsOptions),
+    /// It is, and the server does not start without.
+    Needed(VerbsOptions),
 }
 
 /// Where a server listens.
@@ -364,6 +387,9 @@ pub enum StartError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// No RDMA device can be used.
+    #[error("cannot use an RDMA device: {0}; or do without one (--verbs off)")]
+    Verbs(String),
     /// There is no place for the lease socket.
     #[error(
         "cannot make a lease socket below {directory}: {source}; give another directory \

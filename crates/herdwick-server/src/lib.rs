@@ -38,7 +38,7 @@ mod worker;
 pub use auth::AuthError;
 pub use config::{
     Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError,
-    WORKERS_MAX,
+    Verbs, WORKERS_MAX,
 };
 pub use herdwick_herd::RequestPath;
 pub use lease::check_lease_directory;
@@ -47,7 +47,7 @@ pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
-pub use ways::UDP_PORT as ROCE_PORT;
+pub use ways::{UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus, Wish};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

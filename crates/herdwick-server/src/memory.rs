@@ -2,6 +2,7 @@
 
 use std::{io, path::Path, time::Duration};
 
+use herdwick_fabric::Capabilities;
 use herdwick_herd::ServerOptions;
 use herdwick_mica::{HashKey, Second, Store, StoreConfig, StoreError};
 
@@ -39,7 +40,7 @@ impl LeaseBounds {
 
     /// What they would be if the memory were `memory_bytes`.
     fn within(config: &Config, memory_bytes: usize) -> Self {
-        let fronts = usize::from(config.leases.is_some()) + usize::from(config.roce.is_some());
+        let fronts = config.fabrics();
         if fronts == 0 {
             return Self {
                 clients_max: 0,
@@ -80,7 +81,9 @@ impl LeaseBounds {
         }
         let desk = DeskConfig {
             leases_max: self.clients_max,
-            reply_bytes_max: REPLY_BYTES_MAX as u32,
+            reply_bytes_max: ways::fabrics()
+                .map(|fabric| reply_bytes_max(fabric, &fabrics))
+                .collect(),
             bytes_max: self.bytes_max,
             lease_bytes: ways::lease_bytes,
             is_local: ways::is_local,
@@ -107,8 +110,16 @@ impl LeaseBounds {
     }
 }
 
+/// Largest reply over one of the `fabrics`, whose datagrams may hold less.
+fn reply_bytes_max(fabric: FabricId, fabrics: &[(FabricId, Capabilities)]) -> u32 {
+    let found = fabrics.iter().find(|(given, _)| *given == fabric);
+    found.map_or(0, |(_, has)| {
+        REPLY_BYTES_MAX.min(has.datagram_bytes_max) as u32
+    })
+}
+
 /// Largest reply over a fabric; clients fetch larger values over their memcached connection.
-const REPLY_BYTES_MAX: usize = 4096;
+pub(crate) const REPLY_BYTES_MAX: usize = 4096;
 
 /// The partitions, and what they are used with.
 pub(crate) struct Stores {

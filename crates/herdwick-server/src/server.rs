@@ -11,6 +11,7 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
+use herdwick_mica::HashKey;
 use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -35,7 +36,7 @@ use crate::{
     tls::{Handshakes, TlsError},
     tuning::Tuning,
     watch::{Asking, Journal, Teller},
-    ways::Ways,
+    ways::{VerbsStatus, Ways},
     worker::{EVENTS, Worker},
 };
 
@@ -47,6 +48,7 @@ pub struct Server {
     left_out: Vec<StartError>,
     lasting: Option<(MemoryFile, Restart)>,
     roce: Option<SocketAddr>,
+    verbs: VerbsStatus,
     workers: usize,
     timer: Timer,
     stopping: Arc<Stopping>,
@@ -60,27 +62,20 @@ pub struct Server {
 ///
 /// # Errors
 /// [`StartError`]: nothing is left running.
-pub fn spawn(config: Config) -> Result<Server, StartError> {
+pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
+    let ways = Ways::open(&mut config, workers)?;
     let leases = LeaseBounds::new(&config);
     let mut stores = stores(&config, workers)?;
     let opened = accept::open(&config)?;
     let timer = stores.timer;
     let (polls, bells) = polls(workers)?;
-    let ways = ways(&config, workers)?;
     let mut office = leases.office(&config, &ways, &bells)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.bell);
     let (crossings, observing) = Crossing::connect(&bells, observer);
-    let offer = Offer {
-        workers,
-        hash_key: stores.hash_key,
-        item_bytes_max: config.item_bytes_max,
-        path: RequestPath::default(),
-        shm: None,
-        roce: None,
-    };
+    let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, office.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let facts = Facts::new(&config, workers, &opened, host, clock)?;
@@ -94,7 +89,8 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
         udp_addresses: opened.udp_addresses,
         left_out: opened.left_out,
         lasting: stores.lasting.take(),
-        roce: None,
+        roce: ways.roce_address(),
+        verbs: ways.verbs_status().clone(),
         workers,
         timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
@@ -105,7 +101,6 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     };
     server.open_metrics(gauges.zip(observing))?;
     let ends = server.open_desk(office, timer)?;
-    server.roce = ways.roce_address();
     let crew = Crew {
         config: &config,
         ways: &ways,
@@ -131,12 +126,17 @@ pub fn spawn(config: Config) -> Result<Server, StartError> {
     Ok(server)
 }
 
-/// The fabrics that the configuration names, bound.
-fn ways(config: &Config, workers: usize) -> Result<Ways, StartError> {
-    Ways::open(config.roce, workers).map_err(|source| StartError::Roce {
-        address: config.roce.unwrap_or_else(|| ([0; 4], 0).into()),
-        source,
-    })
+/// What every client is told, whatever it can use.
+fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
+    Offer {
+        workers,
+        hash_key,
+        item_bytes_max: config.item_bytes_max,
+        path: RequestPath::default(),
+        shm: None,
+        verbs: None,
+        roce: None,
+    }
 }
 
 /// Each worker's poll, and what wakes it.
@@ -211,6 +211,12 @@ impl Server {
     #[must_use]
     pub fn roce_address(&self) -> Option<SocketAddr> {
         self.roce
+    }
+
+    /// Whether an RDMA device is a way in, and which, or why not.
+    #[must_use]
+    pub fn verbs(&self) -> &VerbsStatus {
+        &self.verbs
     }
 
     /// How many workers it has.

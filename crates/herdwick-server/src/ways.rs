@@ -1,31 +1,38 @@
 //! The ways in, and the one place of the server that names providers.
 
 use std::{
-    io,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
 };
 
 use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId};
-use herdwick_herd::{Mailbox, RECV_SLACK, RequestPath, SetupError, wire::Window};
+use herdwick_herd::{
+    Mailbox, RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window,
+};
 pub use herdwick_roce_udp::UDP_PORT;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort, datagram_ring_bytes};
+use herdwick_verbs::{Health, VerbsDevice, VerbsPort};
+pub use herdwick_verbs::{VerbsOptions, Wish};
 
 use crate::{
+    config::{Config, StartError, Verbs},
     front::Front,
     herd::{HerdConfig, HerdFront, LeaseDevice},
     lease::{FabricId, Kind},
+    memory::REPLY_BYTES_MAX,
 };
 
 /// Shared memory.
 pub(crate) const SHM: FabricId = FabricId(0);
 /// RoCEv2 over UDP.
 pub(crate) const ROCE: FabricId = FabricId(1);
+/// An RDMA device.
+pub(crate) const VERBS: FabricId = FabricId(2);
 
 /// All of them.
 pub(crate) fn fabrics() -> impl Iterator<Item = FabricId> {
-    [SHM, ROCE].into_iter()
+    [SHM, ROCE, VERBS].into_iter()
 }
 
 /// Whether descriptors have to cross for a lease.
@@ -33,24 +40,67 @@ pub(crate) fn is_local(fabric: FabricId) -> bool {
     fabric == SHM
 }
 
+/// What became of [`Config::verbs`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerbsStatus {
+    /// It was not asked for.
+    Off,
+    /// There is none that can be used, and this is why.
+    Absent(String),
+    /// This device, port and address.
+    On(String),
+}
+
 /// The providers of a server, as far as it has them.
 #[derive(Clone)]
 pub(crate) struct Ways {
     roce: Option<RoceDevice>,
+    verbs: Option<VerbsDevice>,
+    verbs_status: VerbsStatus,
 }
 
 impl Ways {
-    /// Binds what has to be bound, for so many workers.
-    pub(crate) fn open(roce: Option<SocketAddr>, workers: usize) -> io::Result<Self> {
+    /// Binds and opens what `config` names, for so many workers. What it names only if it is there,
+    /// and is not, it names no longer.
+    pub(crate) fn open(config: &mut Config, workers: usize) -> Result<Self, StartError> {
         let bind = |address| {
-            RoceDevice::bind(RoceOptions {
+            let bound = RoceDevice::bind(RoceOptions {
                 shards: workers,
                 ..RoceOptions::new(address)
-            })
+            });
+            bound.map_err(|source| StartError::Roce { address, source })
         };
+        let roce = config.roce.map(bind).transpose()?;
+        let clients_max = config.leases.clone().unwrap_or_default().clients_max;
+        let (verbs, verbs_status) = match &config.verbs {
+            Verbs::Off => (None, VerbsStatus::Off),
+            Verbs::Needed(options) => {
+                let device =
+                    open_verbs(options, workers, clients_max).map_err(StartError::Verbs)?;
+                let place = device.place().to_string();
+                (Some(device), VerbsStatus::On(place))
+            }
+            Verbs::IfThere(options) => match open_verbs(options, workers, clients_max) {
+                Ok(device) => {
+                    let place = device.place().to_string();
+                    (Some(device), VerbsStatus::On(place))
+                }
+                Err(reason) => (None, VerbsStatus::Absent(reason)),
+            },
+        };
+        if verbs.is_none() {
+            config.verbs = Verbs::Off;
+        }
         Ok(Self {
-            roce: roce.map(bind).transpose()?,
+            roce,
+            verbs,
+            verbs_status,
         })
+    }
+
+    /// What became of the wish for an RDMA device.
+    pub(crate) fn verbs_status(&self) -> &VerbsStatus {
+        &self.verbs_status
     }
 
     /// Where it takes packets.
@@ -63,7 +113,9 @@ impl Ways {
         let shm = shm.then(|| (SHM, ShmDevice::host(PdSize::NONE).capabilities().clone()));
         let roce = self.roce.as_ref();
         let roce = roce.map(|roce| (ROCE, roce.capabilities().clone()));
-        shm.into_iter().chain(roce).collect()
+        let verbs = self.verbs.as_ref();
+        let verbs = verbs.map(|verbs| (VERBS, verbs.capabilities().clone()));
+        shm.into_iter().chain(roce).chain(verbs).collect()
     }
 
     /// HERD over `fabric`.
@@ -72,14 +124,35 @@ impl Ways {
         fabric: FabricId,
         config: HerdConfig,
     ) -> Result<Box<dyn Front + Send>, SetupError> {
-        Ok(match (&self.roce, fabric) {
-            (Some(roce), ROCE) => Box::new(HerdFront::new("roce", roce.clone(), config)?),
+        Ok(match (fabric, &self.roce, &self.verbs) {
+            (ROCE, Some(roce), _) => Box::new(HerdFront::new("roce", roce.clone(), config)?),
+            (VERBS, _, Some(verbs)) => Box::new(HerdFront::patient("verbs", verbs.clone(), config)),
             _ => Box::new(HerdFront::new(
                 "shm",
                 ShmDevice::host(PdSize::NONE),
                 config,
             )?),
         })
+    }
+}
+
+/// A device on which a worker's end can be set up: what is missing is found before anybody relies
+/// on it.
+fn open_verbs(
+    options: &VerbsOptions,
+    workers: usize,
+    clients_max: usize,
+) -> Result<VerbsDevice, String> {
+    let device = VerbsDevice::open(options).map_err(|error| error.to_string())?;
+    let terms = ServerTerms {
+        worker: 0,
+        workers,
+        clients_max,
+        reply_bytes_max: REPLY_BYTES_MAX,
+    };
+    match ServerEnd::open(&device, &terms) {
+        Ok(_) => Ok(device),
+        Err(error) => Err(format!("{}: {error}", device.place())),
     }
 }
 
@@ -121,6 +194,35 @@ impl LeaseDevice for RoceDevice {
     fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool {
         let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
         named.is_some() && named == host
+    }
+}
+
+/// As over RoCEv2. The device may be lost while the server runs.
+impl LeaseDevice for VerbsDevice {
+    fn domain(
+        &self,
+        port: &mut VerbsPort,
+        _: RequestPath,
+        _: Window,
+    ) -> Result<PdId, ControlError> {
+        self.create_pd(port)
+    }
+
+    fn ticket(&self, _: &mut VerbsPort, _: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
+        Ok((Vec::new(), Vec::new()))
+    }
+
+    /// Reaching another address may take the kernel long, and a worker does not wait.
+    fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool {
+        host.is_some_and(|host| Self::is_at(self, endpoint, host))
+    }
+
+    fn look(&self, port: &mut VerbsPort) {
+        port.look();
+    }
+
+    fn is_lost(&self, end: &ServerEnd<VerbsPort>) -> bool {
+        end.port.health() != Health::Well || !end.is_sound(self)
     }
 }
 

@@ -21,9 +21,12 @@ pub enum Fallback {
     /// The server shares no memory with this host, and has no fabric that crosses to another.
     #[error(
         "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, \
-         and without `--roce`"
+         and without an RDMA device and `--roce`"
     )]
     NotOffered,
+    /// The server has an RDMA device, and this host none that reaches it.
+    #[error("the server offers RDMA, which this host lacks: {0}")]
+    NoDevice(String),
     /// The lease socket cannot be reached, or fell silent.
     #[error("the server's lease socket, {}: {kind}", path.display())]
     Socket {
@@ -39,4 +42,14 @@ pub enum Fallback {
     /// says things that make no sense.
     #[error("the fabric could not be set up: {0}")]
     Setup(String),
+}
+
+impl Fallback {
+    /// Whether another attempt may find what failed now.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Socket { .. } | Self::Refused(_) | Self::Setup(_)
+        )
+    }
 }

@@ -36,6 +36,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options) -> Said {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let hello = Hello {
         shm: options.allows(Fabric::Shm),
+        verbs: options.allows(Fabric::Verbs),
         roce: options.allows(Fabric::Roce),
         path: options.request_path,
         boot: boot.and_then(|text| BootId::parse(&text)),

@@ -42,6 +42,6 @@ pub use client::{Cas, Client, Item};
 pub use error::{Cause, DialError, Error, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
-pub use options::{Fabric, Login, Options, RequestPath};
+pub use options::{Fabric, Login, Options, RequestPath, VerbsOptions};
 pub use request::{Key, Mode, Op, Put, Ttl};
 pub use session::Session;

@@ -1,5 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use crate::ways::VerbsOptions;
 pub use herdwick_herd::RequestPath;
 
 /// A way in that is faster than memcached's text.
@@ -7,6 +8,8 @@ pub use herdwick_herd::RequestPath;
 pub enum Fabric {
     /// Shared memory, on the same host.
     Shm,
+    /// An RDMA device, to any host that has one.
+    Verbs,
     /// RoCEv2 over UDP, from any host.
     Roce,
 }
@@ -25,6 +28,8 @@ pub struct Options {
     pub only: Option<Fabric>,
     /// How requests are to travel on a fabric; the server has the last word.
     pub request_path: Option<RequestPath>,
+    /// Which RDMA device to use; `None`: the one that reaches the server.
+    pub verbs: Option<VerbsOptions>,
     /// Requests in flight at each worker, on a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
@@ -66,6 +71,7 @@ impl Default for Options {
             fabric: true,
             only: None,
             request_path: None,
+            verbs: None,
             window: 32,
             login: None,
         }
@@ -85,6 +91,7 @@ impl Fabric {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
             Self::Roce => "roce",
         }
     }

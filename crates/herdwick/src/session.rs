@@ -40,7 +40,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Session {
     way: Way,
-    fallback: Option<Fallback>,
+    /// Why it does not go by a better way.
+    missed: Option<Fallback>,
     deadline: Duration,
     /// Unix time and `now` of the first request, from which later Unix times follow.
     wall: Option<(u64, Duration)>,
@@ -52,10 +53,10 @@ impl Session {
     /// # Errors
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
-        let (way, fallback) = Way::dial(address, options)?;
+        let (way, missed) = Way::dial(address, options)?;
         Ok(Self {
             way,
-            fallback,
+            missed,
             deadline: options.deadline,
             wall: None,
         })
@@ -110,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Which way this session goes: `tcp` (memcached's text) or `shm`.
+    /// Which way this session goes: `tcp` (memcached's text), `shm`, `verbs` or `roce`.
     #[must_use]
     pub fn way(&self) -> &'static str {
         self.way.name()
@@ -119,7 +120,13 @@ impl Session {
     /// Why it goes by text, if it does.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
-        self.fallback.as_ref()
+        let text = matches!(self.way, Way::Memcached(_));
+        self.missed.as_ref().filter(|_| text)
+    }
+
+    /// Whether a better way failed that may be there another time.
+    pub(crate) fn is_second_best(&self) -> bool {
+        self.missed.as_ref().is_some_and(Fallback::may_pass)
     }
 
     /// The fabric under the session, where it has one: for callers that count nanoseconds.

@@ -10,11 +10,14 @@ use std::{
 
 use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
-    hello::{Offer, ShmOffer, Token},
+    RequestPath,
+    hello::{Offer, ShmOffer, Token, VerbsOffer},
     wire::Window,
 };
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdTicket, ShmDevice, ShmPort};
+pub use herdwick_verbs::VerbsOptions;
+use herdwick_verbs::{NoPlace, VerbsDevice, VerbsError, VerbsPort};
 use port::AnyPort;
 
 use crate::{
@@ -36,7 +39,8 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Opens the best way to `address` that both ends have; if that is text, says why.
+    /// Opens the best way to `address` that both ends have; if one that should be better failed, or
+    /// there is text alone, says why.
     pub(crate) fn dial(
         address: &Address,
         options: &Options,
@@ -45,10 +49,10 @@ impl Way {
         let reason = if options.fabric {
             match hello::exchange(&mut stream, options) {
                 Said::Offer(offer) => match lease(&stream, &offer, options) {
-                    Ok((fabric, taken)) => {
+                    Ok((fabric, taken, missed)) => {
                         let memcached = Memcached::new(stream, options.value_bytes_max);
                         let herd = Herd::new(taken, offer.hash_key, memcached);
-                        return Ok((Self::Herd(fabric, Box::new(herd)), None));
+                        return Ok((Self::Herd(fabric, Box::new(herd)), missed));
                     }
                     Err(reason) => reason,
                 },
@@ -141,27 +145,33 @@ fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
     Ok(stream)
 }
 
-/// Takes the best of what is offered on `stream`.
+/// Takes the best of what is offered on `stream`; and why what is better was not to be had.
 fn lease(
     stream: &Stream,
     offer: &Offer,
     options: &Options,
-) -> Result<(Fabric, Taken<AnyPort>), Fallback> {
-    let mut reason = Fallback::NotOffered;
+) -> Result<(Fabric, Taken<AnyPort>, Option<Fallback>), Fallback> {
+    let mut missed = None;
     if let Some(shm) = &offer.shm {
         match take_shm(shm, offer, options) {
-            Ok(taken) => return Ok((Fabric::Shm, taken)),
-            Err(error) => reason = error.at(&shm.socket),
+            Ok(taken) => return Ok((Fabric::Shm, taken, missed)),
+            Err(error) => missed = Some(error.at(&shm.socket)),
         }
     }
-    if let (Some(token), Some(ends)) = (offer.roce, stream.ends()) {
+    let ends = stream.ends();
+    if let (Some(verbs), Some(ends)) = (&offer.verbs, ends) {
+        match take_verbs(verbs, ends, offer, options) {
+            Ok(taken) => return Ok((Fabric::Verbs, taken, missed)),
+            Err(why) => missed = Some(why),
+        }
+    }
+    if let (Some(token), Some(ends)) = (offer.roce, ends) {
         match take_roce(token, ends, offer, options) {
-            Ok(taken) => return Ok((Fabric::Roce, taken)),
-            Err(LeaseError::Refused(refusal)) => reason = Fallback::Refused(refusal),
-            Err(error) => reason = Fallback::Setup(error.to_string()),
+            Ok(taken) => return Ok((Fabric::Roce, taken, missed)),
+            Err(error) => missed = Some(error.remote()),
         }
     }
-    Err(reason)
+    Err(missed.unwrap_or(Fallback::NotOffered))
 }
 
 fn take_shm(
@@ -170,9 +180,40 @@ fn take_shm(
     options: &Options,
 ) -> Result<Taken<AnyPort>, LeaseError> {
     let socket = LeaseSocket::Unix(UnixStream::connect(&shm.socket)?);
-    let asked = asked(shm.token, offer, options);
+    let asked = asked((shm.token, offer.path), options);
     let taken = herd::take(&ShmDevice::guest(), socket, &asked)?;
     checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
+}
+
+/// By a lease as over RoCEv2, from the device by whose address the server was reached: the kernel
+/// has chosen the route. Within this host any device does.
+fn take_verbs(
+    verbs: &VerbsOffer,
+    (local, peer): (SocketAddr, SocketAddr),
+    offer: &Offer,
+    options: &Options,
+) -> Result<Taken<AnyPort>, Fallback> {
+    let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
+    let device = VerbsDevice::open(&VerbsOptions {
+        own_address,
+        ..options.verbs.clone().unwrap_or_default()
+    });
+    let device = device.map_err(no_device)?;
+    let asked = asked((verbs.token, verbs.path), options);
+    let taken = lease_socket(peer, options).and_then(|socket| herd::take(&device, socket, &asked));
+    let taken = taken.map(|taken| taken.map(|port| AnyPort::Verbs(Box::new(port))));
+    let taken = taken.and_then(|taken| checked(taken, offer));
+    taken.map_err(LeaseError::remote)
+}
+
+/// Tells what will not change from what may.
+fn no_device(error: VerbsError) -> Fallback {
+    match error {
+        VerbsError::System { .. } | VerbsError::Place(NoPlace::PortDown(_)) => {
+            Fallback::Setup(error.to_string())
+        }
+        VerbsError::Library(_) | VerbsError::Place(_) => Fallback::NoDevice(error.to_string()),
+    }
 }
 
 /// By a lease on a connection of its own, to where `offer` came from.
@@ -182,22 +223,27 @@ fn take_roce(
     offer: &Offer,
     options: &Options,
 ) -> Result<Taken<AnyPort>, LeaseError> {
-    let socket = TcpStream::connect_timeout(&peer, options.deadline)?;
-    socket.set_nodelay(true)?;
+    let socket = lease_socket(peer, options)?;
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(peer.ip()),
         ..RoceOptions::new(SocketAddr::new(local.ip(), 0))
     })?;
-    let asked = asked(token, offer, options);
-    let taken = herd::take(&device, LeaseSocket::Tcp(socket), &asked)?;
+    let asked = asked((token, offer.path), options);
+    let taken = herd::take(&device, socket, &asked)?;
     checked(taken.map(|port| AnyPort::Roce(Box::new(port))), offer)
 }
 
-fn asked(token: Token, offer: &Offer, options: &Options) -> Asked {
+fn lease_socket(peer: SocketAddr, options: &Options) -> Result<LeaseSocket, LeaseError> {
+    let socket = TcpStream::connect_timeout(&peer, options.deadline)?;
+    socket.set_nodelay(true)?;
+    Ok(LeaseSocket::Tcp(socket))
+}
+
+fn asked((token, path): (Token, RequestPath), options: &Options) -> Asked {
     let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
     Asked {
         token,
-        path: offer.path,
+        path,
         slots: slots as u32,
         deadline: options.deadline,
     }
@@ -229,6 +275,18 @@ impl TicketDevice for RoceDevice {
     fn attach(
         &self,
         port: &mut RocePort,
+        _: Vec<u8>,
+        _: Vec<OwnedFd>,
+    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.create_pd(port)?)
+    }
+}
+
+/// As over RoCEv2.
+impl TicketDevice for VerbsDevice {
+    fn attach(
+        &self,
+        port: &mut VerbsPort,
         _: Vec<u8>,
         _: Vec<OwnedFd>,
     ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::{PORT, ROCE_PORT, RequestPath};
+use herdwick_server::{PORT, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
 
 use super::{
     extended::{self, Extended},
@@ -163,8 +163,12 @@ pub(crate) struct ServeArgs {
     /// named
     #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]
     pub(super) roce: Roce,
+    /// An RDMA device for Herdwick clients on any host: the best there is, if there is one, or this
+    /// one, such as mlx5_0 or mlx5_0:1:3
+    #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]]", default_value = "auto", value_parser = verbs)]
+    pub(super) verbs: Verbs,
     /// How clients' requests travel on a fabric: uc-write, rc-write or ud-send [default: as each
-    /// client asks, else uc-write]
+    /// client asks, else as suits the fabric]
     #[arg(long = "request-path", value_name = "PATH")]
     pub(super) request_path: Option<RequestPath>,
     /// Take the command "debugtime", which moves the clock: for tests
@@ -266,6 +270,18 @@ fn roce(text: &str) -> Result<Roce, String> {
     match address {
         Some(address) => Ok(Roce(Some(address))),
         None => Err("give an address of this host, with a port or without, or off".into()),
+    }
+}
+
+fn verbs(text: &str) -> Result<Verbs, String> {
+    let options = VerbsOptions::default();
+    match text {
+        "off" => Ok(Verbs::Off),
+        "auto" => Ok(Verbs::IfThere(options)),
+        _ => {
+            let wish = text.parse::<Wish>().map_err(|error| error.to_string())?;
+            Ok(Verbs::Needed(VerbsOptions { wish, ..options }))
+        }
     }
 }
 

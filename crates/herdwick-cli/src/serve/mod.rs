@@ -19,7 +19,7 @@ use std::{
 
 use herdwick_server::{
     Address, Config, Interface, Leases, Listen, Offers, Restart, Server, ShutdownHook, StartError,
-    Tls, Udp,
+    Tls, Udp, VerbsStatus,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -109,6 +109,11 @@ fn announce(server: &Server, args: &ServeArgs) {
     if let Some(address) = server.metrics() {
         info!(%address, "metrics on http://{address}/metrics");
     }
+    match server.verbs() {
+        VerbsStatus::On(place) => info!(%place, "RDMA by {place}"),
+        VerbsStatus::Absent(reason) => debug!(%reason, "no RDMA: {reason}"),
+        VerbsStatus::Off => {}
+    }
     if let Some(restart) = server.restart() {
         let Restart { items, damaged, .. } = *restart;
         let path = restart.path.display();
@@ -191,6 +196,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
         roce: args.roce.0,
+        verbs: args.verbs.clone(),
         request_path: args.request_path,
         backlog: args.backlog,
         turn_requests: args.turn_requests.max(1),

@@ -50,11 +50,13 @@ impl BootId {
     }
 }
 
-/// The client's line: `hello herdwick/0 fabrics=shm,roce boot=<32 hex>`.
+/// The client's line: `hello herdwick/0 fabrics=shm,verbs,roce boot=<32 hex>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the client can use shared memory.
     pub shm: bool,
+    /// Whether it may have an RDMA device.
+    pub verbs: bool,
     /// Whether it can use RoCEv2.
     pub roce: bool,
     /// How it would like its requests to travel; the server decides.
@@ -73,10 +75,12 @@ pub struct Offer {
     pub hash_key: HashKey,
     /// Most bytes of an item.
     pub item_bytes_max: usize,
-    /// How requests travel.
+    /// How requests travel, but on what says otherwise.
     pub path: RequestPath,
     /// Shared memory, if both ends can.
     pub shm: Option<ShmOffer>,
+    /// An RDMA device, if there is one.
+    pub verbs: Option<VerbsOffer>,
     /// RoCEv2, if both ends can: what to claim a lease with, on a new connection to this address.
     pub roce: Option<Token>,
 }
@@ -88,6 +92,15 @@ pub struct ShmOffer {
     pub socket: PathBuf,
     /// What to claim it with.
     pub token: Token,
+}
+
+/// A lease over an RDMA device, to be claimed on a new connection to this address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsOffer {
+    /// What to claim it with.
+    pub token: Token,
+    /// How requests travel on that device.
+    pub path: RequestPath,
 }
 
 /// Why a line is not a hello or an offer.
@@ -109,7 +122,11 @@ impl Hello {
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = format!("hello herdwick/{VERSION}");
-        let fabrics = [("shm", self.shm), ("roce", self.roce)];
+        let fabrics = [
+            ("shm", self.shm),
+            ("verbs", self.verbs),
+            ("roce", self.roce),
+        ];
         let fabrics: Vec<_> = fabrics.iter().filter(|(_, can)| *can).collect();
         for (n, (name, _)) in fabrics.iter().enumerate() {
             line.push_str(if n == 0 { " fabrics=" } else { "," });
@@ -140,7 +157,8 @@ impl Hello {
             match word.split_once('=') {
                 Some(("fabrics", list)) => {
                     let has = |fabric| list.split(',').any(|name| name == fabric);
-                    (hello.shm, hello.roce) = (has("shm"), has("roce"));
+                    (hello.shm, hello.verbs) = (has("shm"), has("verbs"));
+                    hello.roce = has("roce");
                 }
                 // One that this end does not know is none to ask for.
                 Some(("path", name)) => hello.path = name.parse().ok(),
@@ -174,6 +192,9 @@ impl Offer {
         let shm = self.shm.as_ref();
         if let Some((shm, path)) = shm.and_then(|shm| Some((shm, path_word(&shm.socket)?))) {
             let _ = write!(line, " shm={path} token={}", hex(&shm.token.0));
+        }
+        if let Some(VerbsOffer { token, path }) = &self.verbs {
+            let _ = write!(line, " verbs={} verbs-path={path}", hex(&token.0));
         }
         if let Some(token) = &self.roce {
             let _ = write!(line, " roce={}", hex(&token.0));
@@ -213,10 +234,7 @@ impl Offer {
                 .and_then(hash_key)
                 .ok_or(LineError::Field("hash"))?,
             item_bytes_max: number("item-max")?,
-            path: match field("path") {
-                Some(name) => name.parse().map_err(|_| LineError::Field("path"))?,
-                None => RequestPath::default(),
-            },
+            path: path(field("path"), "path")?,
             shm: match (field("shm"), field("token")) {
                 (Some(path), Some(token)) => Some(ShmOffer {
                     socket: path.into(),
@@ -224,12 +242,26 @@ impl Offer {
                 }),
                 _ => None,
             },
-            roce: match field("roce") {
-                Some(token) => Some(Token(bytes16(token).ok_or(LineError::Field("roce"))?)),
+            verbs: match token(field("verbs"), "verbs")? {
+                Some(token) => Some(VerbsOffer {
+                    token,
+                    path: path(field("verbs-path"), "verbs-path")?,
+                }),
                 None => None,
             },
+            roce: token(field("roce"), "roce")?,
         })
     }
+}
+
+fn path(text: Option<&str>, name: &'static str) -> Result<RequestPath, LineError> {
+    let path = text.map(|text| text.parse().map_err(|_| LineError::Field(name)));
+    Ok(path.transpose()?.unwrap_or_default())
+}
+
+fn token(text: Option<&str>, name: &'static str) -> Result<Option<Token>, LineError> {
+    let bytes = text.map(|text| bytes16(text).ok_or(LineError::Field(name)));
+    Ok(bytes.transpose()?.map(Token))
 }
 
 fn words(line: &[u8]) -> Result<std::str::SplitAsciiWhitespace<'_>, LineError> {
@@ -287,6 +319,10 @@ mod tests {
             hash_key: HashKey([0x0123_4567_89ab_cdef, 42]),
             item_bytes_max: 1 << 20,
             path: RequestPath::UdSend,
+            verbs: Some(VerbsOffer {
+                token: Token([8; 16]),
+                path: RequestPath::RcWrite,
+            }),
             roce: Some(Token([9; 16])),
             shm: Some(ShmOffer {
                 socket: "/run/herdwick/lease".into(),
@@ -299,6 +335,7 @@ mod tests {
     fn what_is_said_is_heard() {
         let hello = Hello {
             shm: true,
+            verbs: true,
             roce: true,
             path: Some(RequestPath::RcWrite),
             boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
@@ -318,6 +355,7 @@ mod tests {
         let line = "HERDWICK 0 workers=3 hash=siphash13:0123456789abcdef000000000000002a \
                     item-max=1048576 path=ud-send shm=/run/herdwick/lease \
                     token=07070707070707070707070707070707 \
+                    verbs=08080808080808080808080808080808 verbs-path=rc-write \
                     roce=09090909090909090909090909090909\r\n";
         assert_eq!(offer().to_line(), line);
     }

@@ -18,7 +18,8 @@ pub use frame::{
     Refusal, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
-    BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION, path_word,
+    BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION, VerbsOffer,
+    path_word,
 };
 
 use std::time::Duration;

@@ -40,6 +40,14 @@ pub(super) enum ServeError {
 }
 
 impl Held {
+    pub(super) fn ids(&self) -> impl Iterator<Item = LeaseId> {
+        self.leases.keys().copied()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
     /// Makes a domain, memory and a queue pair for a lease, and the ticket to them.
     pub(super) fn grant<D: LeaseDevice>(
         &mut self,

@@ -9,13 +9,17 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use herdwick_fabric::{Armed, ControlError, Device, Endpoint, PdId, Port};
-use herdwick_herd::{BATCH, RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window};
+use herdwick_fabric::{Armed, ControlError, Device, Endpoint, OpenError, PdId, Port};
+use herdwick_herd::{
+    BATCH, RequestPath, ServerEnd, ServerTerms, SetupError,
+    hello::{WorkerAccept, WorkerGrant},
+    wire::Window,
+};
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
     front::{Activity, Front, Pass, Tokens},
-    lease::{Answer, Order, WorkerEnd},
+    lease::{Answer, LeaseId, Order, Terms, WorkerEnd},
 };
 use counted::Counted;
 use held::Held;
@@ -40,6 +44,14 @@ pub(crate) trait LeaseDevice: Device {
 
     /// Whether `endpoint` lies where its client came from: on `host`, or on this one.
     fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool;
+
+    /// Hears what has become of the device, if it can tell.
+    fn look(&self, _: &mut Self::Port) {}
+
+    /// Whether nothing but another end helps: the device was lost under this one.
+    fn is_lost(&self, _: &ServerEnd<Self::Port>) -> bool {
+        false
+    }
 }
 
 /// How a front is made.
@@ -57,16 +69,23 @@ pub(crate) struct HerdConfig {
 }
 
 /// One worker's HERD front over one port of `D`.
+///
+/// When the device is lost under it, it has its leases ended, closes the port when they are, and
+/// opens another for the next client that claims.
 pub(crate) struct HerdFront<D: LeaseDevice> {
     /// What the fabric is called.
     way: &'static str,
     device: D,
-    server: ServerEnd<D::Port>,
+    /// `None` while the device is lost.
+    server: Option<ServerEnd<D::Port>>,
     held: Held,
     /// Whether what leaves together is cheaper.
     trains: bool,
     /// An order that the last look before sleeping found.
     found: Option<Order>,
+    /// Where ends are made known that are opened later.
+    sources: Option<(Registry, Tokens)>,
+    losses: Losses,
     config: HerdConfig,
 }
 
@@ -76,21 +95,57 @@ impl<D: LeaseDevice> HerdFront<D> {
         device: D,
         config: HerdConfig,
     ) -> Result<Self, SetupError> {
-        let terms = ServerTerms {
-            worker: config.worker,
-            workers: config.workers,
-            clients_max: config.leases_max,
-            reply_bytes_max: config.reply_bytes_max,
-        };
-        Ok(Self {
+        let mut front = Self::closed(way, device, config);
+        front.open()?;
+        Ok(front)
+    }
+
+    /// One whose device may not be there: it is looked for now, and whenever a client claims.
+    pub(crate) fn patient(way: &'static str, device: D, config: HerdConfig) -> Self {
+        let mut front = Self::closed(way, device, config);
+        let _ = front.open();
+        front
+    }
+
+    fn closed(way: &'static str, device: D, config: HerdConfig) -> Self {
+        Self {
             way,
-            server: ServerEnd::open(&device, &terms)?,
+            server: None,
             trains: device.capabilities().trains,
             device,
             held: Held::default(),
             found: None,
+            sources: None,
+            losses: Losses::default(),
             config,
+        }
+    }
+
+    fn open(&mut self) -> Result<(), SetupError> {
+        let terms = ServerTerms {
+            worker: self.config.worker,
+            workers: self.config.workers,
+            clients_max: self.config.leases_max,
+            reply_bytes_max: self.config.reply_bytes_max,
+        };
+        self.server = Some(ServerEnd::open(&self.device, &terms)?);
+        self.announce().map_err(|source| {
+            let what = "making the device known to a worker";
+            SetupError::Open(OpenError::System { what, source })
         })
+    }
+
+    /// Has the end's source wake the worker.
+    fn announce(&self) -> io::Result<()> {
+        let fd = self.server.as_ref().and_then(|end| end.port.wait_fd());
+        match (&self.sources, fd) {
+            (Some((registry, tokens)), Some(fd)) => registry.register(
+                &mut SourceFd(&fd.as_raw_fd()),
+                tokens.token(0),
+                Interest::READABLE,
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Carries out what the desk asked for. Makes and unmaps memory: a pass with orders takes as
@@ -99,27 +154,17 @@ impl<D: LeaseDevice> HerdFront<D> {
         let mut any = false;
         while let Some(order) = self.next_order() {
             any = true;
-            let Self {
-                device,
-                server,
-                held,
-                ..
-            } = self;
             let answer = match order {
-                Order::Grant(id, terms) => {
-                    Answer::Granted(id, held.grant(device, server, id, terms).ok().map(Box::new))
-                }
-                Order::Connect(id, peer) => {
-                    Answer::Connected(id, held.connect(device, server, id, &peer).is_ok())
-                }
+                Order::Grant(id, terms) => Answer::Granted(id, self.grant(id, terms)),
+                Order::Connect(id, peer) => Answer::Connected(id, self.connect(id, &peer)),
                 Order::Revoke(id) => {
-                    held.revoke(device, server, id);
+                    if let Some(server) = &mut self.server {
+                        self.held.revoke(&self.device, server, id);
+                    }
                     Answer::Revoked(id)
                 }
             };
-            // The desk outlives the orders it gave, but for the end of the server.
-            let _ = self.config.end.answers.send((self.config.worker, answer));
-            let _ = self.config.end.desk.wake();
+            self.tell(answer);
         }
         any
     }
@@ -129,29 +174,113 @@ impl<D: LeaseDevice> HerdFront<D> {
             .take()
             .or_else(|| self.config.end.orders.try_recv().ok())
     }
+
+    fn tell(&self, answer: Answer) {
+        // The desk outlives the orders it gave, but for the end of the server.
+        let _ = self.config.end.answers.send((self.config.worker, answer));
+        let _ = self.config.end.desk.wake();
+    }
+
+    fn grant(&mut self, id: LeaseId, terms: Terms) -> Option<Box<(WorkerGrant, Vec<OwnedFd>)>> {
+        if let Some(server) = &mut self.server {
+            self.device.look(&mut server.port);
+        }
+        self.settle_loss();
+        if self.server.is_none() {
+            self.open().ok()?;
+        }
+        let server = self.server.as_mut().filter(|_| !self.losses.ending)?;
+        let grant = self.held.grant(&self.device, server, id, terms);
+        grant.ok().map(Box::new)
+    }
+
+    fn connect(&mut self, id: LeaseId, peer: &WorkerAccept) -> bool {
+        let connected = self
+            .server
+            .as_mut()
+            .map(|server| self.held.connect(&self.device, server, id, peer));
+        connected.is_some_and(|connected| connected.is_ok())
+    }
+
+    /// If the device is lost, has the desk end all leases; when they have ended, lets go of it.
+    #[inline]
+    fn settle_loss(&mut self) {
+        let server = self.server.as_ref();
+        if server.is_some_and(|server| self.device.is_lost(server)) {
+            self.lose();
+        }
+    }
+
+    #[cold]
+    fn lose(&mut self) {
+        if !self.losses.ending {
+            self.losses.ending = true;
+            self.losses.count += 1;
+            for id in self.held.ids() {
+                self.tell(Answer::Lost(id));
+            }
+        }
+        if self.held.is_empty()
+            && let Some(server) = self.server.take()
+        {
+            self.losses.ending = false;
+            self.losses.add(&counts(&server));
+        }
+    }
+}
+
+/// What a front has lost.
+#[derive(Default)]
+struct Losses {
+    /// Ends.
+    count: u64,
+    /// Whether one is being lost: its leases are ending.
+    ending: bool,
+    /// What they had counted.
+    counts: Vec<(&'static str, u64)>,
+}
+
+impl Losses {
+    fn add(&mut self, counts: &[(&'static str, u64)]) {
+        if self.counts.is_empty() {
+            self.counts = counts.to_vec();
+            return;
+        }
+        for ((_, sum), (_, count)) in self.counts.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+}
+
+/// What an end has counted; the same names in the same order for each of a device.
+fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
+    let mut counts: Vec<_> = server.side.counters().iter().collect();
+    counts.extend(server.port.drops());
+    counts
 }
 
 impl<D: LeaseDevice> Front for HerdFront<D> {
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
-        match self.server.port.wait_fd() {
-            Some(fd) => registry.register(
-                &mut SourceFd(&fd.as_raw_fd()),
-                tokens.token(0),
-                Interest::READABLE,
-            ),
-            None => Ok(()),
-        }
+        self.sources = Some((registry.try_clone()?, tokens));
+        self.announce()
     }
 
     fn ready(&mut self, _local: usize, _event: &Event) {}
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
+        self.settle_loss();
         let ordered = self.take_orders();
+        let Some(ServerEnd { port, side, .. }) = &mut self.server else {
+            return if ordered {
+                Activity::Busy
+            } else {
+                Activity::Idle
+            };
+        };
         let mut counted = Counted {
             store: pass.store,
             tally: pass.tally,
         };
-        let ServerEnd { port, side, .. } = &mut self.server;
         if side.clients() > 0 {
             port.progress(pass.now);
         }
@@ -173,7 +302,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     }
 
     fn polls_memory(&self) -> bool {
-        self.server.side.clients() > 0
+        let server = self.server.as_ref();
+        server.is_some_and(|server| server.side.clients() > 0)
     }
 
     fn arm(&mut self) -> bool {
@@ -181,15 +311,20 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         if self.found.is_some() {
             return false;
         }
-        let cq = self.server.request_cq();
-        let ServerEnd { port, side, .. } = &mut self.server;
+        let Some(server) = &mut self.server else {
+            return true;
+        };
+        let cq = server.request_cq();
+        let ServerEnd { port, side, .. } = server;
         side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news())
     }
 
     fn disarm(&mut self) {
-        if self.server.side.clients() > 0 {
-            let cq = self.server.request_cq();
-            self.server.port.disarm(cq);
+        if let Some(server) = &mut self.server
+            && server.side.clients() > 0
+        {
+            let cq = server.request_cq();
+            server.port.disarm(cq);
         }
     }
 
@@ -204,8 +339,18 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let mut counts: Vec<_> = self.server.side.counters().iter().collect();
-        counts.extend(self.server.port.drops());
-        counts
+        let mut all = match &self.server {
+            Some(server) => counts(server),
+            None => Vec::new(),
+        };
+        if all.is_empty() {
+            all.clone_from(&self.losses.counts);
+        } else {
+            for ((_, count), (_, past)) in all.iter_mut().zip(&self.losses.counts) {
+                *count += past;
+            }
+        }
+        all.push(("devices_lost", self.losses.count));
+        all
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct DeskCounters {
     pub(crate) handshake_timeouts: AtomicU64,
     /// Leases ended because no heartbeat came.
     pub(crate) heartbeat_timeouts: AtomicU64,
+    /// Leases ended because the device was lost under them.
+    pub(crate) devices_lost: AtomicU64,
     /// Sockets closed unheard because too many strangers waited.
     pub(crate) strangers_refused: AtomicU64,
 }
@@ -40,7 +42,7 @@ impl DeskCounters {
     }
 
     /// All of them, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 12] {
+    pub(crate) fn all(&self) -> [(&'static str, u64); 13] {
         [
             ("leases", &self.live),
             ("lease_bytes", &self.bytes),
@@ -53,6 +55,7 @@ impl DeskCounters {
             ("lease_malformed", &self.malformed),
             ("lease_handshake_timeouts", &self.handshake_timeouts),
             ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
+            ("lease_devices_lost", &self.devices_lost),
             ("lease_strangers_refused", &self.strangers_refused),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))

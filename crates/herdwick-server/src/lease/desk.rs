@@ -50,8 +50,8 @@ pub(crate) struct WorkerLink {
 pub(crate) struct DeskConfig {
     /// Most leases at a time.
     pub(crate) leases_max: usize,
-    /// Largest reply payload that a worker sends.
-    pub(crate) reply_bytes_max: u32,
+    /// Largest reply payload that a worker sends, over each fabric.
+    pub(crate) reply_bytes_max: Vec<u32>,
     /// Most bytes of memory that all leases hold at once.
     pub(crate) bytes_max: usize,
     /// Bytes that a lease of one window holds, at all workers together.
@@ -280,7 +280,8 @@ impl Desk {
         };
         // 0 is no epoch.
         self.epoch = self.epoch.checked_add(1).unwrap_or(1);
-        let reply_bytes_max = claim.reply_bytes_max.min(self.config.reply_bytes_max);
+        let most = self.config.reply_bytes_max.get(kind.fabric.0);
+        let reply_bytes_max = claim.reply_bytes_max.min(most.copied().unwrap_or(0));
         let terms = Terms {
             epoch: self.epoch,
             window: window.slots() as u16,
@@ -345,6 +346,7 @@ impl Desk {
             match answer {
                 Answer::Granted(id, grant) => self.handle_granted(id, worker, grant),
                 Answer::Connected(id, done) => self.handle_connected(id, done, now),
+                Answer::Lost(id) => self.handle_lost(id),
                 Answer::Revoked(id) => self.handle_revoked(id),
             }
         }
@@ -400,6 +402,15 @@ impl Desk {
         if send_frame(stream, &Go.to_frame(), &[]) {
             client.shake.connected(now);
         } else {
+            self.end(id);
+        }
+    }
+
+    /// Every worker may say so of the same lease.
+    fn handle_lost(&mut self, id: LeaseId) {
+        let client = self.clients.get(&id);
+        if client.is_some_and(|client| client.stream.is_some()) {
+            count(&self.counters.devices_lost);
             self.end(id);
         }
     }

@@ -78,6 +78,8 @@ pub(crate) enum Answer {
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
     /// To [`Order::Connect`]: whether the client's endpoints made sense.
     Connected(LeaseId, bool),
+    /// Unasked: the device is lost under this lease.
+    Lost(LeaseId),
     /// To [`Order::Revoke`]: the memory is unmapped and its pages are free.
     Revoked(LeaseId),
 }

@@ -14,7 +14,7 @@ use std::{
 use herdwick_fabric::Capabilities;
 use herdwick_herd::{
     RequestPath,
-    hello::{BootId, Hello, LineError, Offer, ShmOffer, Token},
+    hello::{BootId, Hello, LineError, Offer, ShmOffer, Token, VerbsOffer},
 };
 use mio::{Poll, Waker};
 
@@ -169,7 +169,8 @@ impl Host {
             Err(LineError::Version(_)) => Hello::default(),
             Err(_) => return None,
         };
-        let path = self.path.or(hello.path).unwrap_or_default();
+        let asked = self.path.or(hello.path);
+        let path = asked.unwrap_or_default();
         let mut offer = Offer {
             path,
             ..self.offer.clone()
@@ -181,6 +182,11 @@ impl Host {
             if hello.shm && same_host {
                 let offered = entrance.socket.clone().zip(token(ways::SHM));
                 offer.shm = offered.map(|(socket, token)| ShmOffer { socket, token });
+            }
+            let verbs = asked.or_else(|| entrance.best_path(ways::VERBS));
+            if let (true, Some(path)) = (hello.verbs, verbs) {
+                let token = entrance.token(ways::VERBS, path, now);
+                offer.verbs = token.map(|token| VerbsOffer { token, path });
             }
             if hello.roce {
                 offer.roce = token(ways::ROCE);
@@ -211,6 +217,13 @@ impl Host {
 }
 
 impl Entrance {
+    /// How requests travel best on `fabric`, if the server has it.
+    fn best_path(&self, fabric: FabricId) -> Option<RequestPath> {
+        let mut fabrics = self.fabrics.iter();
+        let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;
+        RequestPath::best(has)
+    }
+
     /// A token for a lease that this server has to give.
     fn token(&self, fabric: FabricId, path: RequestPath, now: Duration) -> Option<Token> {
         let mut fabrics = self.fabrics.iter();

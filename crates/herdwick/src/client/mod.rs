@@ -133,15 +133,16 @@ impl Client {
         if let Some(session) = &mut kept {
             session.poll(now, &mut |_, _| {});
         }
+        let options = Options {
+            deadline: left,
+            ..self.options.clone()
+        };
         let mut session = match kept.filter(|session| session.broken().is_none()) {
-            Some(session) => session,
-            None => self.redial.dial(
-                now,
-                &Options {
-                    deadline: left,
-                    ..self.options.clone()
-                },
-            )?,
+            Some(kept) => match self.redial.better(now, &kept, &options) {
+                Some(better) => better,
+                None => kept,
+            },
+            None => self.redial.dial(now, &options)?,
         };
         session.set_deadline(left);
         Ok(self.session.insert(session))

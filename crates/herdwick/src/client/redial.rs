@@ -7,13 +7,28 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// Longest pause: how long a server may be back before its clients notice.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long a session goes by the second best way before the best is looked for again; the pause
+/// doubles with each time in vain, up to [`LOOK_MAX`].
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+/// Longest such pause.
+const LOOK_MAX: Duration = Duration::from_secs(60);
+
 /// Dials, and keeps clients from storming a server that has gone or just come back: after a failure
 /// nobody dials for a pause, half of it by chance, and calls fail at once meanwhile.
 #[derive(Debug)]
 pub(super) struct Redial {
     address: Address,
     failure: Option<Failure>,
+    /// While the session goes by the second best way.
+    look: Option<Look>,
     chance: u64,
+}
+
+/// The next look for a better way.
+#[derive(Debug)]
+struct Look {
+    pause: Duration,
+    at: Duration,
 }
 
 #[derive(Debug)]
@@ -29,6 +44,7 @@ impl Redial {
         Self {
             address,
             failure: None,
+            look: None,
             chance: seed | 1,
         }
     }
@@ -36,6 +52,30 @@ impl Redial {
     /// Dials, unless a pause lasts.
     pub(super) fn dial(&mut self, now: Duration, options: &Options) -> Result<Session, Error> {
         self.attempt(now, |address| Session::dial(address, options))
+    }
+
+    /// A session by a better way than `held`, if it is time to look and there is one.
+    pub(super) fn better(
+        &mut self,
+        now: Duration,
+        held: &Session,
+        options: &Options,
+    ) -> Option<Session> {
+        if !held.is_second_best() {
+            self.look = None;
+            return None;
+        }
+        let look = self.look.get_or_insert(Look {
+            pause: LOOK_FIRST,
+            at: now + LOOK_FIRST,
+        });
+        if now < look.at {
+            return None;
+        }
+        look.pause = (look.pause * 2).min(LOOK_MAX);
+        look.at = now + look.pause;
+        let dialled = Session::dial(&self.address, options).ok();
+        dialled.filter(|session| !session.is_second_best())
     }
 
     fn attempt<T>(

@@ -83,6 +83,13 @@ impl LeaseError {
                     kind => kind,
                 },
             },
+            other => other.remote(),
+        }
+    }
+
+    /// What it means for a session that asked for a lease over TCP.
+    pub(crate) fn remote(self) -> Fallback {
+        match self {
             Self::Refused(refusal) => Fallback::Refused(refusal),
             other => Fallback::Setup(other.to_string()),
         }
@@ -206,7 +213,7 @@ pub(crate) fn take<D: TicketDevice>(
     let claim = Claim {
         token: asked.token,
         window: asked.slots,
-        reply_bytes_max: REPLY_BYTES_MAX as u32,
+        reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
     };
     socket.write_all(&claim.to_frame())?;
     let (body, fds) = receive(&mut socket, Kind::Grant)?;

@@ -6,12 +6,14 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 use herdwick_roce_udp::RocePort;
 use herdwick_shm::ShmPort;
+use herdwick_verbs::VerbsPort;
 
 /// The port of whatever fabric a session goes over. Each call is one branch.
 #[derive(Debug)]
 pub(crate) enum AnyPort {
     Shm(Box<ShmPort>),
     Roce(Box<RocePort>),
+    Verbs(Box<VerbsPort>),
 }
 
 macro_rules! either {
@@ -19,6 +21,7 @@ macro_rules! either {
         match $self {
             AnyPort::Shm($port) => $call,
             AnyPort::Roce($port) => $call,
+            AnyPort::Verbs($port) => $call,
         }
     };
 }

@@ -10,6 +10,7 @@ use crate::servers::{Memcached, Script};
 const PATIENT: Options = Options {
     only: None,
     request_path: None,
+    verbs: None,
     deadline: Duration::from_secs(60),
     value_bytes_max: 1 << 20,
     // The scripts speak memcached and count lines: no hello.

@@ -66,7 +66,7 @@ impl Rig {
         }
         let config = DeskConfig {
             leases_max,
-            reply_bytes_max: 4096,
+            reply_bytes_max: vec![4096; 2],
             bytes_max,
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |fabric| fabric == LOCAL.fabric,

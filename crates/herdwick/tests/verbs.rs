@@ -1,0 +1,307 @@
+//! A whole server and its clients over a libibverbs of the tests' own: every request path, and
+//! everything that a device does to its users.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdwick::{Client, Fabric, Fallback, Options, RequestPath, Session, VerbsOptions};
+use herdwick_server::{Config, Server, StartError, Verbs, VerbsStatus, spawn};
+use herdwick_verbs::sys;
+use herdwick_verbs_fake::handle as fake;
+
+/// What the library is told reaches every test in this process: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn library() -> VerbsOptions {
+    VerbsOptions {
+        library: Some(fake::path()),
+        ..VerbsOptions::default()
+    }
+}
+
+fn config() -> Config {
+    Config {
+        leases: None,
+        verbs: Verbs::IfThere(library()),
+        workers: Some(2),
+        ..Config::local()
+    }
+}
+
+/// Starts it on a thread of its own: what is told to all others reaches it, and not this one.
+fn start(config: Config) -> Result<Server, StartError> {
+    std::thread::spawn(|| spawn(config)).join().unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        verbs: Some(library()),
+        // A loaded machine may keep a worker from its CPU for long.
+        deadline: Duration::from_secs(10),
+        ..Options::default()
+    }
+}
+
+fn client(server: &Server, options: &Options) -> Client {
+    Client::connect_with(&server.address().to_string(), options.clone()).unwrap()
+}
+
+fn way(client: &Client) -> &'static str {
+    client.session().map_or("none", Session::way)
+}
+
+fn counted(server: &Server) -> HashMap<String, u64> {
+    let text = Options {
+        fabric: false,
+        ..options()
+    };
+    let stats = client(server, &text).stats("").unwrap();
+    let number = |(name, value): (String, String)| Some((name, value.parse().ok()?));
+    stats.into_iter().filter_map(number).collect()
+}
+
+/// Looks at the counters until one is as it should be.
+fn counts(server: &Server, name: &str, least: u64) -> HashMap<String, u64> {
+    loop {
+        let counted = counted(server);
+        assert!(counted.contains_key(name), "{name} in {counted:?}");
+        if counted[name] >= least {
+            return counted;
+        }
+    }
+}
+
+/// Stores and reads values of every kind, and counts.
+fn goes(client: &mut Client, name: &str) {
+    for len in [0, 20, 100, 900, 1000, 4000, 100_000] {
+        let (key, value) = (format!("{name}-{len}"), vec![7; len]);
+        client.set(&key, &value[..]).unwrap();
+        assert_eq!(client.get(&key).unwrap(), Some(value), "{key}");
+    }
+    client.set(name, "1").unwrap();
+    for number in 2..100 {
+        assert_eq!(client.incr(name, 1).unwrap(), Some(number));
+    }
+}
+
+/// Calls until the client goes by `wanted`; what it reads is right all along.
+fn comes_to(client: &mut Client, wanted: &str) {
+    while way(client) != wanted {
+        if let Ok(value) = client.get("kept") {
+            assert_eq!(value.as_deref(), Some(&b"value"[..]));
+        }
+    }
+    assert_eq!(client.get("kept").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn every_path_with_and_without_the_promise_of_order() {
+    let _alone = alone();
+    for ordered in [true, false] {
+        if !ordered {
+            fake::fail_elsewhere("ibv_query_qp_data_in_order", 0, 1);
+        }
+        let server = start(config()).unwrap();
+        for path in RequestPath::ALL {
+            let mut client = client(
+                &server,
+                &Options {
+                    only: Some(Fabric::Verbs),
+                    request_path: Some(path),
+                    ..options()
+                },
+            );
+            assert_eq!(way(&client), "verbs", "{:?}", client.session());
+            goes(&mut client, path.name());
+            assert_eq!(way(&client), "verbs", "it stood");
+        }
+        let counted = counted(&server);
+        for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {
+            assert_eq!(counted[name], 1, "{name}");
+        }
+        assert!(counted["datagrams"] > 100, "{counted:?}");
+        let least = if ordered { 1 } else { 200 };
+        assert!(counted["announcements"] > least, "{counted:?}");
+        assert_eq!(counted["malformed_datagrams"], 0);
+    }
+}
+
+#[test]
+fn the_path_is_chosen_by_what_the_device_promises() {
+    let _alone = alone();
+    for (ordered, path) in [(true, "leases_uc_write"), (false, "leases_ud_send")] {
+        if !ordered {
+            fake::fail_elsewhere("ibv_query_qp_data_in_order", 0, 1);
+        }
+        let server = start(config()).unwrap();
+        let place = "fake0 port 1, GID 3 (RoCEv2, 127.0.0.1), MTU 1024";
+        assert_eq!(server.verbs(), &VerbsStatus::On(place.into()));
+        goes(&mut client(&server, &options()), "key");
+        assert_eq!(counted(&server)[path], 1);
+    }
+}
+
+#[test]
+fn without_a_library_the_server_starts_and_says_what_is_missing() {
+    let _alone = alone();
+    let nowhere = VerbsOptions {
+        library: Some("libibverbs-of-nowhere.so.1".into()),
+        ..VerbsOptions::default()
+    };
+    let server = start(Config {
+        verbs: Verbs::IfThere(nowhere.clone()),
+        ..config()
+    });
+    let server = server.unwrap();
+    let VerbsStatus::Absent(reason) = server.verbs() else {
+        panic!("{:?}", server.verbs());
+    };
+    assert!(reason.contains("apt-get install libibverbs1"), "{reason}");
+    let mut client = client(&server, &options());
+    assert_eq!(
+        client.session().unwrap().fallback(),
+        Some(&Fallback::NotOffered)
+    );
+    goes(&mut client, "key");
+    let refused = start(Config {
+        verbs: Verbs::Needed(nowhere),
+        ..config()
+    });
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("--verbs off"), "{refused}");
+}
+
+#[test]
+fn a_client_without_a_device_goes_by_text_and_says_why() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    fake::fail("devices", 0, 1);
+    let mut client = client(&server, &options());
+    let session = client.session().unwrap();
+    let Some(Fallback::NoDevice(why)) = session.fallback() else {
+        panic!("{:?}", session.fallback());
+    };
+    assert!(why.contains("rdma link add"), "{why}");
+    goes(&mut client, "key");
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
+    let _alone = alone();
+    fake::fail_elsewhere("ibv_reg_mr_iova", 0, libc::ENOMEM);
+    let server = start(config()).unwrap();
+    let VerbsStatus::Absent(reason) = server.verbs() else {
+        panic!("{:?}", server.verbs());
+    };
+    assert!(reason.contains("ulimit -l"), "{reason}");
+    drop(server);
+
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    fake::fail_elsewhere("ibv_reg_mr_iova", 0, libc::ENOMEM);
+    let mut refused = client(&server, &options());
+    let why = refused.session().unwrap().fallback().unwrap().to_string();
+    assert!(why.contains("memory for a lease"), "{why}");
+    goes(&mut refused, "text");
+    goes(&mut held, "verbs");
+    assert_eq!((way(&refused), way(&held)), ("tcp", "verbs"));
+    // Nothing is wrong any more, and the refused one finds out.
+    comes_to(&mut refused, "verbs");
+}
+
+#[test]
+fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    let mut lost = 0;
+    for event in [sys::IBV_EVENT_DEVICE_FATAL, sys::IBV_EVENT_CQ_ERR] {
+        assert_eq!(way(&held), "verbs");
+        fake::event_elsewhere(event);
+        // Each worker has lost what it had, and the lease with it.
+        lost += 1;
+        let counted = counts(&server, "lease_devices_lost", lost);
+        assert_eq!(counted["leases"], 0, "{counted:?}");
+        comes_to(&mut held, "verbs");
+        goes(&mut held, "again");
+    }
+    let counted = counted(&server);
+    assert!(counted["verbs_device_lost"] > 0, "{counted:?}");
+    assert!(counted["verbs_cq_failures"] > 0, "{counted:?}");
+    assert!(counted["devices_lost"] >= 2, "{counted:?}");
+}
+
+#[test]
+fn a_client_that_loses_its_device_takes_another_lease() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    for event in [
+        sys::IBV_EVENT_DEVICE_FATAL,
+        sys::IBV_EVENT_CQ_ERR,
+        sys::IBV_EVENT_QP_FATAL,
+    ] {
+        fake::event(event);
+        for _ in 0..100 {
+            let value = held.get("kept").unwrap();
+            assert_eq!(value.as_deref(), Some(&b"value"[..]), "event {event}");
+        }
+        assert_eq!(way(&held), "verbs", "event {event}");
+    }
+}
+
+#[test]
+fn while_the_link_is_down_clients_go_by_text_and_come_back() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    fake::link(false);
+    counts(&server, "verbs_port_down", 1);
+    comes_to(&mut held, "tcp");
+    goes(&mut held, "down");
+    assert_eq!(way(&client(&server, &options())), "tcp");
+    fake::link(true);
+    comes_to(&mut held, "verbs");
+    goes(&mut held, "up");
+}
+
+#[test]
+fn failed_completions_are_counted_and_mended() {
+    let _alone = alone();
+    for (path, status) in [
+        (RequestPath::UdSend, sys::IBV_WC_LOC_PROT_ERR),
+        (RequestPath::RcWrite, sys::IBV_WC_RNR_RETRY_EXC_ERR),
+        (RequestPath::UcWrite, sys::IBV_WC_LOC_QP_OP_ERR),
+    ] {
+        let server = start(config()).unwrap();
+        let options = Options {
+            request_path: Some(path),
+            ..options()
+        };
+        let mut held = client(&server, &options);
+        held.set("kept", "value").unwrap();
+        // What a post completes, its thread completes: requests here, replies there.
+        for after in 0..6 {
+            fake::fail("status", after, status);
+            fake::fail_elsewhere("status", after, status);
+        }
+        for _ in 0..300 {
+            let value = held.get("kept").unwrap();
+            assert_eq!(value.as_deref(), Some(&b"value"[..]), "{path}");
+        }
+        assert_eq!(way(&held), "verbs", "{path}");
+        if path == RequestPath::UdSend {
+            counts(&server, "verbs_completion_errors", 1);
+        }
+    }
+}
