@@ -82,14 +82,22 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
                 config.memory_mb(),
                 config.connections_max(),
             ),
-            // On a free port, for who measures it.
-            if config.fabrics.contains(&Fabric::Roce) {
-                &["--roce", "127.0.0.1:0"]
-            } else {
-                &[]
-            },
+            &fabric_flags(config),
         )?,
     })
+}
+
+/// What makes an own server offer the fabrics that are measured, and no others.
+fn fabric_flags(config: &Config) -> Vec<&'static str> {
+    let mut flags = Vec::new();
+    // On a free port.
+    if config.fabrics.contains(&Fabric::Roce) {
+        flags.extend(["--roce", "127.0.0.1:0"]);
+    }
+    if !config.fabrics.contains(&Fabric::Verbs) {
+        flags.extend(["--verbs", "off"]);
+    }
+    flags
 }
 
 /// Everything that is to be measured, in order; and why shared memory is left out, if nobody said

@@ -88,6 +88,8 @@ impl System {
 pub enum Fabric {
     /// Shared memory.
     Shm,
+    /// An RDMA device.
+    Verbs,
     /// RoCEv2 over UDP, by the software RNIC.
     Roce,
     /// memcached's text protocol.
@@ -96,7 +98,7 @@ pub enum Fabric {
 
 /// A fabric that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no fabric: say shm, roce, tcp, or several such as shm,tcp")]
+#[error("'{0}' is no fabric: say shm, verbs, roce, tcp, or several such as shm,tcp")]
 pub struct FabricError(String);
 
 /// A combination of options that cannot be.
@@ -283,6 +285,7 @@ impl Fabric {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
             Self::Roce => "roce",
             Self::Tcp => "tcp",
         }
@@ -298,6 +301,7 @@ impl Fabric {
     pub(crate) fn session(self) -> Option<herdwick::Fabric> {
         match self {
             Self::Shm => Some(herdwick::Fabric::Shm),
+            Self::Verbs => Some(herdwick::Fabric::Verbs),
             Self::Roce => Some(herdwick::Fabric::Roce),
             Self::Tcp => None,
         }
@@ -308,7 +312,8 @@ impl Fabric {
     pub fn word(self) -> Word {
         match self {
             Self::Shm => Word::Shm,
-            Self::Roce | Self::Tcp => Word::Soft,
+            Self::Verbs if has_rnic() => Word::Hardware,
+            Self::Verbs | Self::Roce | Self::Tcp => Word::Soft,
         }
     }
 }
@@ -325,11 +330,21 @@ impl FromStr for Fabric {
     fn from_str(text: &str) -> Result<Self, FabricError> {
         match text {
             "shm" => Ok(Self::Shm),
+            "verbs" => Ok(Self::Verbs),
             "roce" => Ok(Self::Roce),
             "tcp" => Ok(Self::Tcp),
             _ => Err(FabricError(text.to_owned())),
         }
     }
+}
+
+/// Whether all RDMA devices are of hardware: behind the kernel's own there is no other device.
+fn has_rnic() -> bool {
+    let Ok(devices) = std::fs::read_dir("/sys/class/infiniband") else {
+        return false;
+    };
+    let mut devices = devices.flatten().peekable();
+    devices.peek().is_some() && devices.all(|device| device.path().join("device").exists())
 }
 
 /// A count that is none.

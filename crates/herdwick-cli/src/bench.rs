@@ -29,7 +29,7 @@ pub(crate) struct BenchArgs {
         value_name = "SYSTEM,.."
     )]
     systems: Vec<System>,
-    /// Ways to the server, interleaved run by run and compared: shm, roce, tcp (memcached's
+    /// Ways to the server, interleaved run by run and compared: shm, verbs, roce, tcp (memcached's
     /// protocol) [default: what the server offers].
     #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,

@@ -227,7 +227,7 @@ fn a_crowd_of_idle_connections_is_told_apart() {
 fn mistakes_say_what_to_type() {
     for (arguments, hint) in [
         ("--dist gauss", "zipf:THETA"),
-        ("--fabric carrier-pigeon", "shm, roce, tcp"),
+        ("--fabric carrier-pigeon", "shm, verbs, roce, tcp"),
         ("--keys many", "1000000, 1M or 16K"),
         ("store,herd", "`herdwick bench store`"),
         ("echo --window 3", "power of two"),
