@@ -5,12 +5,16 @@
 #
 #   tests/verbs/guest.sh SCRIPT    prints what the script prints, and ends as it ends
 #
+# The guest's interface leads nowhere. With GUEST=1 and GUEST=2, at the same time, there are two that
+# share a wire: 10.9.0.1 and 10.9.0.2. HERDWICK, a program, is passed on.
+#
 # Ends with 77 where there can be no guest, and says why.
 set -euo pipefail
 script=$(realpath "$1")
 cd "$(dirname "$0")/../.."
 guest=$PWD/target/verbs
-mkdir -p "$guest"
+run=$guest/run${GUEST:-}
+mkdir -p "$run"
 
 skip() {
     echo "skipped: $1" >&2
@@ -30,12 +34,13 @@ install_needs() {
 
 modules=(
     virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci
+    failover net_failover virtio_net
     fscache netfs 9pnet 9pnet_virtio 9p overlay crc32_generic udp_tunnel ip6_udp_tunnel
     ib_core ib_uverbs rdma_rxe dummy
 )
 
 fetch_kernel() {
-    [ ! -e "$guest/kernel/complete" ] || return 0
+    [ ! -e "$guest/kernel/virtio_net.ko" ] || return 0
     local work=$guest/kernel.new package
     rm -rf "$work" "$guest/kernel"
     mkdir -p "$work"
@@ -53,22 +58,30 @@ fetch_kernel() {
 }
 
 pack() {
-    local root=$guest/root
+    local root=$run/root
     rm -rf "$root"
     mkdir -p "$root"/{bin,proc,sys,dev,modules,host,over,new}
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp "$guest"/kernel/*.ko "$root/modules"
     install -m 755 tests/verbs/init "$root/init"
-    (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$guest/initramfs.gz"
+    (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$run/initramfs.gz"
 }
 
 boot() {
+    local wire=()
+    if [ -n "${GUEST:-}" ]; then
+        local ends=("$guest/wire-$GUEST" "$guest/wire-$((3 - GUEST))")
+        rm -f "${ends[0]}"
+        wire=(-netdev "dgram,id=wire,local.type=unix,local.path=${ends[0]},remote.type=unix,remote.path=${ends[1]}"
+            -device "virtio-net-pci,netdev=wire,mac=52:54:00:09:00:0$GUEST")
+    fi
     # What the script prints comes by a port of its own; the console is for when it fails.
     timeout "${GUEST_SECONDS:-240}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
-        -nodefaults -display none -no-reboot -serial "file:$guest/console.log" \
-        -device virtio-serial-pci -chardev "file,id=out,path=$guest/output.log" -serial chardev:out \
-        -kernel "$guest/kernel/vmlinuz" -initrd "$guest/initramfs.gz" \
-        -append "console=ttyS0 quiet panic=-1 script=$script" \
+        -nodefaults -display none -no-reboot -serial "file:$run/console.log" \
+        -device virtio-serial-pci -chardev "file,id=out,path=$run/output.log" -serial chardev:out \
+        -kernel "$guest/kernel/vmlinuz" -initrd "$run/initramfs.gz" \
+        -append "console=ttyS0 quiet panic=-1 script=$script guest=${GUEST:-} herdwick=${HERDWICK:-}" \
+        "${wire[@]}" \
         -virtfs "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"
 }
 
@@ -76,9 +89,9 @@ command -v apt-get >/dev/null || skip "the guest's kernel comes by apt-get"
 install_needs
 fetch_kernel
 pack
-rm -f "$guest/output.log" "$guest/console.log"
+rm -f "$run/output.log" "$run/console.log"
 boot || echo "the guest did not end by itself" >&2
-tr -d '\r' <"$guest/output.log" | grep -v '^guest ended ' || true
-status=$(tr -d '\r' <"$guest/output.log" | awk '/^guest ended / { print $3 }')
-[ -n "$status" ] || tail -30 "$guest/console.log" >&2
+tr -d '\r' <"$run/output.log" | grep -v '^guest ended ' || true
+status=$(tr -d '\r' <"$run/output.log" | awk '/^guest ended / { print $3 }')
+[ -n "$status" ] || tail -30 "$run/console.log" >&2
 exit "${status:-1}"
