@@ -58,7 +58,7 @@ fn examine(lease_directory: &Path) -> Report {
         fabrics: BTreeMap::from([
             ("shm", Fabric::new(shm::checks(lease_directory))),
             ("roce", Fabric::new(roce::checks())),
-            ("verbs", Fabric::new(verbs::checks()).not_offered()),
+            ("verbs", Fabric::new(verbs::checks()).optional()),
         ]),
         host: host::checks(),
     }

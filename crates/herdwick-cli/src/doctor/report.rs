@@ -63,8 +63,8 @@ pub(crate) type Checks = BTreeMap<&'static str, Check>;
 pub(crate) struct Fabric {
     #[serde(flatten)]
     pub(crate) verdict: Check,
-    /// Whether `herdwick serve` offers it.
-    pub(crate) offered: bool,
+    /// Whether most hosts do without it.
+    pub(crate) optional: bool,
     pub(crate) checks: Checks,
 }
 
@@ -79,15 +79,15 @@ impl Fabric {
         };
         Self {
             verdict,
-            offered: true,
+            optional: false,
             checks,
         }
     }
 
-    /// One that this host may have, and `herdwick serve` does not offer.
-    pub(crate) fn not_offered(self) -> Self {
+    /// One that is not missed where it is not.
+    pub(crate) fn optional(self) -> Self {
         Self {
-            offered: false,
+            optional: true,
             ..self
         }
     }
@@ -101,11 +101,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Whether each does that `herdwick serve` offers.
+    /// Whether each does that hosts have.
     pub(crate) fn all_fabrics_work(&self) -> bool {
         self.fabrics
             .values()
-            .filter(|fabric| fabric.offered)
+            .filter(|fabric| !fabric.optional)
             .all(|fabric| fabric.verdict.status == Status::Works)
     }
 
@@ -117,12 +117,7 @@ impl Report {
     pub(crate) fn to_text(&self) -> String {
         let mut out = String::new();
         for (name, fabric) in &self.fabrics {
-            let offered = if fabric.offered {
-                ""
-            } else {
-                " (not offered by `herdwick serve` yet)"
-            };
-            let _ = writeln!(out, "{name}: {}{offered}", headline(&fabric.verdict));
+            let _ = writeln!(out, "{name}: {}", headline(&fabric.verdict));
             lines(&mut out, &fabric.checks);
         }
         let _ = writeln!(out, "host:");
@@ -169,7 +164,7 @@ mod tests {
             ("memfd", sealed),
             ("x", Check::cannot("gone")),
         ]));
-        let fabrics = BTreeMap::from([("shm", shm), ("verbs", gone.not_offered())]);
+        let fabrics = BTreeMap::from([("shm", shm), ("verbs", gone.optional())]);
         Report {
             fabrics,
             host: BTreeMap::from([("cpus", Check::works("2"))]),
@@ -190,10 +185,7 @@ mod tests {
         assert_eq!(fine.verdict.status, Status::Works);
         let mut healed = report;
         healed.fabrics.insert("shm", fine);
-        assert!(
-            healed.all_fabrics_work(),
-            "what is not offered is not missed"
-        );
+        assert!(healed.all_fabrics_work(), "what is optional is not missed");
     }
 
     #[test]
@@ -205,7 +197,7 @@ mod tests {
         assert_eq!(shm["try"], "chmod");
         assert_eq!(shm["checks"]["memfd"]["bytes"], 4096);
         assert_eq!(json["fabrics"]["verbs"]["status"], "cannot");
-        assert_eq!(json["fabrics"]["verbs"]["offered"], false);
+        assert_eq!(json["fabrics"]["verbs"]["optional"], true);
         assert_eq!(json["host"]["cpus"]["status"], "works");
     }
 
@@ -216,7 +208,7 @@ shm: would work, but
   ok  memfd              sealed
   !!  socket dir         /tmp is closed
                          try: chmod
-verbs: cannot work here (not offered by `herdwick serve` yet)
+verbs: cannot work here
   ok  memfd              sealed
   no  x                  gone
 host:

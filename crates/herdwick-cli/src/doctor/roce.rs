@@ -18,14 +18,19 @@ const MTU_WANTED: u32 = 1124;
 pub(super) fn checks() -> Checks {
     let probed = probe();
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT)).map(drop);
-    let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
     Checks::from([
         ("udp_trains", trains(probed.as_ref())),
         ("udp_buffer", buffer(probed.as_ref().ok())),
         ("udp_port", port_4791(port)),
         ("mtu", mtu(&links(Path::new("/sys/class/net")))),
-        ("firewall", firewall(&tables, is_loaded("nf_tables"))),
+        ("firewall", packet_filter()),
     ])
+}
+
+/// Whether a packet filter may keep RoCEv2 out, in software or from an RNIC.
+pub(super) fn packet_filter() -> Check {
+    let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
+    firewall(&tables, is_loaded("nf_tables"))
 }
 
 fn trains(probed: Result<&Probe, &io::Error>) -> Check {

@@ -5,11 +5,15 @@ use std::{fs, path::Path, sync::Arc};
 
 use herdwick_fabric::{Capabilities, Device};
 use herdwick_verbs::{
-    DeviceFacts, Library, LibraryError, NoPlace, VerbsDevice, VerbsError, VerbsOptions, survey,
+    DeviceFacts, Library, LibraryError, Link, NoPlace, Place, VerbsDevice, VerbsError,
+    VerbsOptions, survey,
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use super::report::{Check, Checks};
+use super::{
+    report::{Check, Checks},
+    roce::packet_filter,
+};
 
 /// Bytes that a server with a hundred clients registers, and something over.
 const LOCKED_WANTED: u64 = 64 << 20;
@@ -34,6 +38,11 @@ pub(super) fn checks() -> Checks {
         let opened = VerbsDevice::open(&VerbsOptions::default());
         checks.insert("port", port(opened.as_ref()));
         if let Ok(device) = opened {
+            let place = device.place();
+            if place.port.link == Link::Ethernet {
+                checks.insert("firewall", packet_filter());
+                checks.insert("mtu", mtu(place.port.mtu, interface(place)));
+            }
             checks.insert("transports", transports(device.capabilities()));
             checks.insert("order", order(device.capabilities()));
             checks.insert("inline", inline(device.capabilities()));
@@ -96,6 +105,33 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
             Check::would_work_if("the device went away", ADD_SOFT_ROCE)
         }
     }
+}
+
+/// The interface under a place, and its MTU.
+fn interface(place: &Place) -> Option<(String, usize)> {
+    let (device, port, gid) = (&place.device, place.port.number, place.gid.index);
+    let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{gid}");
+    let name = fs::read_to_string(name).ok()?.trim().to_owned();
+    let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+    Some((name, mtu.trim().parse().ok()?))
+}
+
+/// Bytes that a packet has around its payload: Ethernet aside, what an interface's MTU counts.
+const AROUND: usize = 76;
+
+fn mtu(payload: usize, interface: Option<(String, usize)>) -> Check {
+    let check = match &interface {
+        Some((name, mtu)) if *mtu < payload + AROUND => Check::would_work_if(
+            format!("packets of {payload} bytes do not fit {name}, whose MTU is {mtu}"),
+            format!("sudo ip link set {name} mtu {}", payload + 2 * AROUND),
+        ),
+        Some((name, mtu)) if payload < 4096 => Check::works(format!(
+            "packets carry {payload} bytes; where the network takes them, more with: \
+             sudo ip link set {name} mtu 4500 (it is {mtu}), on every host alike"
+        )),
+        _ => Check::works(format!("packets carry {payload} bytes")),
+    };
+    check.fact("payload", payload)
 }
 
 fn transports(capabilities: &Capabilities) -> Check {
@@ -228,6 +264,17 @@ mod tests {
             ),
             (place(refused), Status::WouldWorkIf, "denied"),
             (locked(limit(Some(65536))), Status::WouldWorkIf, "65536"),
+            (
+                mtu(4096, Some(("eth0".into(), 1500))),
+                Status::WouldWorkIf,
+                "whose MTU is 1500",
+            ),
+            (
+                mtu(1024, Some(("eth0".into(), 1500))),
+                Status::Works,
+                "eth0 mtu 4500",
+            ),
+            (mtu(4096, None), Status::Works, "4096 bytes"),
             (locked(limit(Some(1 << 30))), Status::Works, "1073741824"),
             (locked(limit(None)), Status::Works, "any number"),
         ] {
