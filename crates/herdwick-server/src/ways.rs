@@ -221,6 +221,10 @@ impl LeaseDevice for VerbsDevice {
         port.look();
     }
 
+    fn failures(&self, port: &VerbsPort) -> u64 {
+        port.failures()
+    }
+
     fn is_lost(&self, end: &ServerEnd<VerbsPort>) -> bool {
         end.port.health() != Health::Well || !end.is_sound(self)
     }

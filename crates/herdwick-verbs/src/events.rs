@@ -45,6 +45,12 @@ impl Faults {
         self.0[fault as usize].1 += 1;
     }
 
+    /// Faults that a queue pair did not survive, or more of them.
+    pub(crate) fn of_queue_pairs(&self) -> u64 {
+        let faults = [Fault::Completion, Fault::Qp, Fault::Post];
+        faults.iter().map(|fault| self.0[*fault as usize].1).sum()
+    }
+
     pub(crate) fn all(&self) -> &[(&'static str, u64)] {
         &self.0
     }

@@ -91,6 +91,12 @@ impl VerbsPort {
         self.health
     }
 
+    /// How often something has failed that a queue pair did not survive.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.faults.of_queue_pairs()
+    }
+
     /// Hears what the device tells unasked; otherwise that is heard now and then.
     pub fn look(&mut self) {
         events::take(self);

@@ -228,7 +228,7 @@ fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
         fake::event_elsewhere(event);
         // Each worker has lost what it had, and the lease with it.
         lost += 1;
-        let counted = counts(&server, "lease_devices_lost", lost);
+        let counted = counts(&server, "lease_fabric_lost", lost);
         assert_eq!(counted["leases"], 0, "{counted:?}");
         comes_to(&mut held, "verbs");
         goes(&mut held, "again");
@@ -302,6 +302,8 @@ fn failed_completions_are_counted_and_mended() {
         assert_eq!(way(&held), "verbs", "{path}");
         if path == RequestPath::UdSend {
             counts(&server, "verbs_completion_errors", 1);
+        } else {
+            counts(&server, "lease_fabric_lost", 1);
         }
     }
 }

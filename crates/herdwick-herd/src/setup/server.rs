@@ -152,6 +152,12 @@ impl<P: Port> ServerEnd<P> {
         device.qp_state(&self.port, self.replies).ok() == Some(QpState::ReadyToSend)
     }
 
+    /// Whether requests of the client at `berth` can come; if not, nothing but another lease helps.
+    #[must_use]
+    pub fn hears<D: Device<Port = P>>(&self, device: &D, berth: &Berth) -> bool {
+        device.qp_state(&self.port, berth.requests).ok() != Some(QpState::Error)
+    }
+
     /// Makes a client's memory and queue pair in `pd`. They go with the domain.
     ///
     /// # Errors

@@ -44,6 +44,20 @@ impl Held {
         self.leases.keys().copied()
     }
 
+    /// The leases in service whose clients' requests cannot come any more.
+    pub(super) fn unheard<D: LeaseDevice>(
+        &self,
+        device: &D,
+        server: &ServerEnd<D::Port>,
+    ) -> impl Iterator<Item = LeaseId> {
+        let serves = |lease: &Lease| lease.admitted.is_some();
+        let unheard = move |lease: &Lease| serves(lease) && !server.hears(device, &lease.berth);
+        let leases = self.leases.iter();
+        leases
+            .filter(move |(_, lease)| unheard(lease))
+            .map(|(id, _)| *id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }

@@ -48,6 +48,11 @@ pub(crate) trait LeaseDevice: Device {
     /// Hears what has become of the device, if it can tell.
     fn look(&self, _: &mut Self::Port) {}
 
+    /// How often clients' queue pairs have failed at this end, if it can tell.
+    fn failures(&self, _: &Self::Port) -> u64 {
+        0
+    }
+
     /// Whether nothing but another end helps: the device was lost under this one.
     fn is_lost(&self, _: &ServerEnd<Self::Port>) -> bool {
         false
@@ -129,6 +134,7 @@ impl<D: LeaseDevice> HerdFront<D> {
             reply_bytes_max: self.config.reply_bytes_max,
         };
         self.server = Some(ServerEnd::open(&self.device, &terms)?);
+        self.losses.seen = 0;
         self.announce().map_err(|source| {
             let what = "making the device known to a worker";
             SetupError::Open(OpenError::System { what, source })
@@ -202,17 +208,36 @@ impl<D: LeaseDevice> HerdFront<D> {
         connected.is_some_and(|connected| connected.is_ok())
     }
 
-    /// If the device is lost, has the desk end all leases; when they have ended, lets go of it.
+    /// Whether anything failed that leases must end for.
+    #[inline]
+    fn is_hurt(&self) -> bool {
+        let server = self.server.as_ref();
+        server.is_some_and(|server| {
+            self.device.failures(&server.port) != self.losses.seen || self.device.is_lost(server)
+        })
+    }
+
     #[inline]
     fn settle_loss(&mut self) {
-        let server = self.server.as_ref();
-        if server.is_some_and(|server| self.device.is_lost(server)) {
+        if self.is_hurt() {
             self.lose();
         }
     }
 
+    /// Has the desk end the leases whose queue pairs failed. If the device is lost, all; when they
+    /// have ended, lets go of it.
     #[cold]
     fn lose(&mut self) {
+        let Some(server) = &self.server else {
+            return;
+        };
+        if !self.device.is_lost(server) {
+            self.losses.seen = self.device.failures(&server.port);
+            for id in self.held.unheard(&self.device, server) {
+                self.tell(Answer::Lost(id));
+            }
+            return;
+        }
         if !self.losses.ending {
             self.losses.ending = true;
             self.losses.count += 1;
@@ -234,6 +259,8 @@ impl<D: LeaseDevice> HerdFront<D> {
 struct Losses {
     /// Ends.
     count: u64,
+    /// Failures of queue pairs at the end that stands, as far as they were looked into.
+    seen: u64,
     /// Whether one is being lost: its leases are ending.
     ending: bool,
     /// What they had counted.
@@ -316,7 +343,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         };
         let cq = server.request_cq();
         let ServerEnd { port, side, .. } = server;
-        side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news())
+        // What arming heard may be bad news.
+        side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news() && !self.is_hurt())
     }
 
     fn disarm(&mut self) {

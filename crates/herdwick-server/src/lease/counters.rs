@@ -25,8 +25,8 @@ pub(crate) struct DeskCounters {
     pub(crate) handshake_timeouts: AtomicU64,
     /// Leases ended because no heartbeat came.
     pub(crate) heartbeat_timeouts: AtomicU64,
-    /// Leases ended because the device was lost under them.
-    pub(crate) devices_lost: AtomicU64,
+    /// Leases ended because what carried them failed: a queue pair, the port, the device.
+    pub(crate) fabric_lost: AtomicU64,
     /// Sockets closed unheard because too many strangers waited.
     pub(crate) strangers_refused: AtomicU64,
 }
@@ -55,7 +55,7 @@ impl DeskCounters {
             ("lease_malformed", &self.malformed),
             ("lease_handshake_timeouts", &self.handshake_timeouts),
             ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
-            ("lease_devices_lost", &self.devices_lost),
+            ("lease_fabric_lost", &self.fabric_lost),
             ("lease_strangers_refused", &self.strangers_refused),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))

@@ -410,7 +410,7 @@ impl Desk {
     fn handle_lost(&mut self, id: LeaseId) {
         let client = self.clients.get(&id);
         if client.is_some_and(|client| client.stream.is_some()) {
-            count(&self.counters.devices_lost);
+            count(&self.counters.fabric_lost);
             self.end(id);
         }
     }
