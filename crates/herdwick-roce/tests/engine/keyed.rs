@@ -71,7 +71,7 @@ fn a_bad_link_carries_keyed_packets_as_well() {
 }
 
 #[test]
-fn a_replayed_write_is_refused() {
+fn u17_a_replayed_write_is_refused() {
     let mut world = world();
     let (qps, region, packet) = written(&mut world, 1);
     let to = world.sides[B].remote(region);
@@ -88,6 +88,21 @@ fn a_replayed_write_is_refused() {
         world.sides[B].bank.regions[&region][..8],
         2u64.to_le_bytes()
     );
+}
+
+/// Without a key a UC queue pair takes the first packet of a message whatever its number.
+#[test]
+fn u09_a_write_out_of_sequence_is_not_taken_from_a_forger() {
+    let mut world = world();
+    let (_, region, packet) = written(&mut world, 7);
+    let before = world.sides[B].bank.regions[&region].clone();
+    for ahead in 1..=100 {
+        let mut forged = packet.clone();
+        forged[11] = forged[11].wrapping_add(ahead);
+        world.forge(B, &forged);
+    }
+    assert_eq!(dropped(&world, Drop::Tag), 100);
+    assert!(world.sides[B].bank.regions[&region] == before);
 }
 
 #[test]
