@@ -47,7 +47,6 @@ pub struct Server {
     udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
     lasting: Option<(MemoryFile, Restart)>,
-    roce: Option<SocketAddr>,
     verbs: VerbsStatus,
     workers: usize,
     timer: Timer,
@@ -89,7 +88,6 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         udp_addresses: opened.udp_addresses,
         left_out: opened.left_out,
         lasting: stores.lasting.take(),
-        roce: ways.roce_address(),
         verbs: ways.verbs_status().clone(),
         workers,
         timer,
@@ -205,12 +203,6 @@ impl Server {
     #[must_use]
     pub fn restart(&self) -> Option<&Restart> {
         self.lasting.as_ref().map(|(_, restart)| restart)
-    }
-
-    /// Where it takes RoCEv2, if it does.
-    #[must_use]
-    pub fn roce_address(&self) -> Option<SocketAddr> {
-        self.roce
     }
 
     /// Whether an RDMA device is a way in, and which, or why not.

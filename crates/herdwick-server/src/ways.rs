@@ -1,9 +1,6 @@
 //! The ways in, and the one place of the server that names providers.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
-};
+use std::{net::IpAddr, os::fd::OwnedFd};
 
 use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId};
 use herdwick_herd::{
@@ -101,11 +98,6 @@ impl Ways {
     /// What became of the wish for an RDMA device.
     pub(crate) fn verbs_status(&self) -> &VerbsStatus {
         &self.verbs_status
-    }
-
-    /// Where it takes packets.
-    pub(crate) fn roce_address(&self) -> Option<SocketAddr> {
-        self.roce.as_ref().map(RoceDevice::local)
     }
 
     /// What there is to offer, with what it can.
