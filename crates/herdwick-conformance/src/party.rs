@@ -31,6 +31,7 @@ pub trait Party: Send {
     fn source(&mut self, peer: &Endpoint) -> Result<Source, ConnectError>;
     fn connect(&mut self, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError>;
     fn create_address(&mut self, qp: QpId, peer: &Endpoint) -> Result<AddressHandle, ConnectError>;
+    fn accept_from(&mut self, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError>;
     fn destroy_address(&mut self, address: AddressHandle) -> Result<(), ControlError>;
     fn fail_qp(&mut self, qp: QpId) -> Result<(), ControlError>;
     fn qp_state(&mut self, qp: QpId) -> Result<QpState, ControlError>;
@@ -161,6 +162,9 @@ impl<D: Device + Send> Party for LocalParty<D> {
     }
     fn create_address(&mut self, qp: QpId, peer: &Endpoint) -> Result<AddressHandle, ConnectError> {
         self.device.create_address(&mut self.port, qp, peer)
+    }
+    fn accept_from(&mut self, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
+        self.device.accept_from(&mut self.port, qp, peer).map(drop)
     }
     fn destroy_address(&mut self, address: AddressHandle) -> Result<(), ControlError> {
         self.device.destroy_address(&mut self.port, address)

@@ -148,6 +148,21 @@ pub trait Device {
         peer: &Endpoint,
     ) -> Result<AddressHandle, ConnectError>;
 
+    /// Lets datagrams of `peer` in to `qp`, on a provider that takes them from known peers alone; the
+    /// handle to forget it by. `None`: it takes them from anybody. An address handle does as much.
+    ///
+    /// # Errors
+    /// Those of [`Device::create_address`].
+    fn accept_from(
+        &self,
+        port: &mut Self::Port,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<Option<AddressHandle>, ConnectError> {
+        let _ = (port, qp, peer);
+        Ok(None)
+    }
+
     /// Forgets an address handle.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use herdwick_fabric::{
 use herdwick_mem::{Span, WORD};
 use herdwick_roce::{
     Config, DATAGRAM_HEADER_BYTES, Destination, Engine, FlowId, MESSAGE_BYTES_MAX, Mtu, Peer,
-    Peering, RD_ATOMIC_MAX,
+    Peering, RD_ATOMIC_MAX, agree,
 };
 
 use crate::{
@@ -47,6 +47,8 @@ pub struct RoceOptions {
     pub shards: usize,
     /// What an endpoint means that leaves its address open: whom the hello was made with.
     pub peer_host: Option<IpAddr>,
+    /// Whether every packet has to be under the key of its two ends. Both bind so, or neither.
+    pub keyed: bool,
     /// Where to write every packet to, for tcpdump and Wireshark to read; further ports add their
     /// number to the name.
     pub capture: Option<PathBuf>,
@@ -62,6 +64,7 @@ impl RoceOptions {
             address,
             shards: 1,
             peer_host: None,
+            keyed: false,
             capture: None,
             origin: Duration::ZERO,
         }
@@ -147,6 +150,16 @@ impl RoceDevice {
 
     fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
         Place::read(endpoint, self.0.options.peer_host)
+    }
+
+    /// The key of a queue pair that brings `own` secret, with its peer.
+    fn key(&self, own: &[u8; 16], peer: &Place) -> Result<Option<[u8; 16]>, ConnectError> {
+        match (self.0.options.keyed, &peer.secret) {
+            (true, Some(other)) => Ok(Some(agree(own, other))),
+            (false, None) => Ok(None),
+            (true, None) => Err(ConnectError::Endpoint("it brings nothing to a key")),
+            (false, Some(_)) => Err(ConnectError::Endpoint("it wants a key")),
+        }
     }
 
     fn capture(&self, shard: u16) -> io::Result<Option<Capture>> {
@@ -347,6 +360,7 @@ impl Device for RoceDevice {
             qkey: facts.qkey,
             address: self.0.local,
             mtu: facts.mtu,
+            secret: self.0.options.keyed.then_some(facts.secret),
         };
         Ok(place.endpoint())
     }
@@ -359,7 +373,8 @@ impl Device for RoceDevice {
 
     fn connect(&self, port: &mut RocePort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
         let place = self.place(peer)?;
-        of(port.engine.facts(qp)?.transport, &place)?;
+        let facts = port.engine.facts(qp)?;
+        of(facts.transport, &place)?;
         let path = self.path(&place)?;
         let peering = Peering {
             peer: peer_at(&place),
@@ -368,7 +383,7 @@ impl Device for RoceDevice {
             mtu: path.mtu.min(place.mtu).min(port.engine.config().mtu),
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: false,
-            key: None,
+            key: self.key(&facts.secret, &place)?,
         };
         let flow = port.engine.connect(qp, &peering)?;
         self.lay(port, flow, &place, &path)
@@ -390,11 +405,23 @@ impl Device for RoceDevice {
             peer: peer_at(&place),
             qpn: place.qpn,
             qkey: place.qkey,
-            key: None,
+            key: self.key(&port.engine.facts(qp)?.secret, &place)?,
         };
         let (address, flow) = port.engine.create_address(qp, &to)?;
         self.lay(port, flow, &place, &path)?;
         Ok(address)
+    }
+
+    fn accept_from(
+        &self,
+        port: &mut RocePort,
+        qp: QpId,
+        peer: &Endpoint,
+    ) -> Result<Option<AddressHandle>, ConnectError> {
+        let known = self.0.options.keyed;
+        known
+            .then(|| self.create_address(port, qp, peer))
+            .transpose()
     }
 
     fn destroy_address(

@@ -7,8 +7,9 @@ use zerocopy::{
     little_endian::{U16, U32},
 };
 
-/// The layout's number.
-const VERSION: u8 = 1;
+/// The layout's number, and that of the one with a secret behind it.
+const PLAIN: u8 = 1;
+const KEYED: u8 = 2;
 /// Numbers of queue pairs and packets have 24 bits.
 const BITS_24: u32 = 0x00ff_ffff;
 
@@ -34,6 +35,10 @@ struct Blob {
 pub(crate) const BLOB_BYTES: usize = 40;
 const _: () = assert!(size_of::<Blob>() == BLOB_BYTES);
 
+/// What a keyed queue pair brings to the key, behind the blob.
+type Secret = [u8; SECRET_BYTES];
+const SECRET_BYTES: usize = 16;
+
 /// A queue pair's whereabouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -48,6 +53,8 @@ pub(crate) struct Place {
     pub(crate) address: SocketAddr,
     /// The largest packet payload it takes.
     pub(crate) mtu: Mtu,
+    /// What it brings to a key; `None`: its packets have none.
+    pub(crate) secret: Option<Secret>,
 }
 
 impl Place {
@@ -63,7 +70,7 @@ impl Place {
             IpAddr::V6(ip) => ip,
         };
         let blob = Blob {
-            version: VERSION,
+            version: if self.secret.is_some() { KEYED } else { PLAIN },
             transport,
             lane: self.lane.into(),
             qpn: self.qpn.0.into(),
@@ -76,14 +83,20 @@ impl Place {
                 .into(),
             reserved: U32::ZERO,
         };
-        Endpoint::new(blob.as_bytes()).expect("40 bytes fit")
+        let secret = self.secret.as_ref().map_or(&[][..], |secret| secret);
+        Endpoint::new(&[blob.as_bytes(), secret].concat()).expect("56 bytes fit")
     }
 
     /// Reads what a peer sent; an address left open is `host`.
     pub(crate) fn read(endpoint: &Endpoint, host: Option<IpAddr>) -> Result<Self, ConnectError> {
         let malformed = ConnectError::Endpoint("it is malformed");
-        let Ok(blob) = Blob::read_from_bytes(endpoint.as_bytes()) else {
+        let Ok((blob, secret)) = Blob::read_from_prefix(endpoint.as_bytes()) else {
             return Err(malformed);
+        };
+        let secret = match (blob.version, secret.len()) {
+            (PLAIN, 0) => None,
+            (KEYED, SECRET_BYTES) => Secret::read_from_bytes(secret).ok(),
+            _ => return Err(malformed),
         };
         let transport = match blob.transport {
             0 => Transport::Rc,
@@ -98,7 +111,7 @@ impl Place {
         let Some(mtu) = mtu.filter(|_| numbers && blob.port != 0) else {
             return Err(malformed);
         };
-        if blob.version != VERSION || blob.reserved != 0 {
+        if blob.reserved != 0 {
             return Err(malformed);
         }
         let ip = match Ipv6Addr::from(blob.ip) {
@@ -116,6 +129,7 @@ impl Place {
             qkey: blob.qkey.get(),
             address: SocketAddr::new(ip, blob.port.get()),
             mtu,
+            secret,
         })
     }
 }
@@ -135,6 +149,14 @@ mod tests {
             qkey: 0x1111_1111,
             address: address.parse().expect("an address"),
             mtu: Mtu::B1024,
+            secret: None,
+        }
+    }
+
+    fn keyed() -> Place {
+        Place {
+            secret: Some([0x5a; 16]),
+            ..place("10.0.0.1:4791")
         }
     }
 
@@ -145,6 +167,8 @@ mod tests {
             let read = Place::read(&place.endpoint(), None);
             assert_eq!(read.expect("an endpoint"), place);
         }
+        let read = Place::read(&keyed().endpoint(), None);
+        assert_eq!(read.expect("an endpoint"), keyed());
     }
 
     #[test]
@@ -174,9 +198,14 @@ mod tests {
             let read = Place::read(&Endpoint::new(&blob).expect("short"), None);
             assert!(read.is_err(), "byte {at}");
         }
-        for len in 0..BLOB_BYTES {
-            let cut = Endpoint::new(&good.as_bytes()[..len]).expect("short");
-            assert!(Place::read(&cut, None).is_err(), "{len} bytes");
+        for whole in [good, keyed().endpoint()] {
+            let bytes = whole.as_bytes();
+            for len in 0..bytes.len() {
+                let cut = Endpoint::new(&bytes[..len]).expect("short");
+                assert!(Place::read(&cut, None).is_err(), "{len} bytes");
+            }
+            let longer = Endpoint::new(&[bytes, &[0]].concat()).expect("short");
+            assert!(Place::read(&longer, None).is_err());
         }
     }
 
@@ -201,6 +230,7 @@ mod tests {
             offset_of!(Blob, mtu),
             offset_of!(Blob, reserved),
             BLOB_BYTES,
+            keyed().endpoint().as_bytes().len(),
         ];
         let fields = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
         assert!(rows.eq(fields));

@@ -238,6 +238,9 @@ pub(crate) fn datagrams_name_their_source(mut stage: Stage) -> Result<(), Skip> 
         .party
         .create_address(links[1].qp[A], &ends[B]);
     let to = [links[0].to[A], Some(other.expect("an address"))];
+    let stranger = stage.endpoints(links[1].qp)[A];
+    let accepted = stage.sides[B].party.accept_from(links[0].qp[B], &stranger);
+    accepted.expect("room for a peer");
     let mut sources = Vec::new();
     for round in 0..6 {
         stage.sides[B].recv(links[0].qp[B], 1);

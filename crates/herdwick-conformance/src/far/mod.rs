@@ -167,4 +167,5 @@ calls! {
     28 count_up(region: RegionId, index: usize, times: u64;) -> ();
     29 follow(region: RegionId, words: usize, rounds: u64, patience: u64;) -> Option<u64>;
     30 source(; peer: Endpoint as Endpoint) -> Result<Source, ConnectError>;
+    31 accept_from(qp: QpId; peer: Endpoint as Endpoint) -> Result<(), ConnectError>;
 }

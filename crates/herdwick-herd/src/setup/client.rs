@@ -66,7 +66,7 @@ impl<P: Port> ClientRig<P> {
             qps: 2 * workers,
             cqs: 2,
             regions: 2 * workers,
-            addresses: workers,
+            addresses: 2 * workers,
         })?;
         let has = device.capabilities();
         // The queue pairs of one worker never have more outstanding than this, whatever the path.
@@ -118,6 +118,7 @@ impl<P: Port> ClientRig<P> {
         grant: &WorkerGrant,
     ) -> Result<WorkerAccept, SetupError> {
         let replies = self.create_replies(device, pd)?;
+        device.accept_from(&mut self.port, replies, &grant.replies)?;
         let (requests, to) = match self.path {
             RequestPath::UcWrite | RequestPath::RcWrite => self.connect(device, pd, grant)?,
             RequestPath::UdSend => {

@@ -97,7 +97,7 @@ impl<P: Port> ServerEnd<P> {
             qps: clients + 1,
             cqs: 2,
             regions: clients + 1,
-            addresses: clients,
+            addresses: 2 * clients,
         })?;
         let own = device.create_pd(&mut port)?;
         // A client's queue pair sends nothing; if it receives WRITEs, errors are all that completes.
@@ -247,7 +247,11 @@ impl<P: Port> ServerEnd<P> {
     ) -> Result<Admitted, SetupError> {
         let port = &mut self.port;
         let mailbox = match berth.path {
-            RequestPath::UdSend => Some(berth.mailbox(device.source(&peer.requests)?)),
+            RequestPath::UdSend => {
+                // Goes with the client's domain.
+                device.accept_from(port, berth.requests, &peer.requests)?;
+                Some(berth.mailbox(device.source(&peer.requests)?))
+            }
             RequestPath::UcWrite | RequestPath::RcWrite => {
                 device.connect(port, berth.requests, &peer.requests)?;
                 None

@@ -2,14 +2,18 @@ use herdwick_conformance::{Fixture, LocalParty, Party};
 use herdwick_fabric::{Capabilities, Device, PortLimits};
 use herdwick_roce_udp::{RoceDevice, RoceOptions};
 
-/// Two devices of this process, each on a loopback port of its own.
-struct Loopback(&'static str);
+/// Two devices of this process, each on a loopback port of its own, with keyed packets or without.
+struct Loopback(&'static str, bool);
 
 impl Fixture for Loopback {
     fn pair(&self) -> [Box<dyn Party>; 2] {
         [(); 2].map(|()| {
             let address = self.0.parse().expect("an address");
-            let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
+            let device = RoceDevice::bind(RoceOptions {
+                keyed: self.1,
+                ..RoceOptions::new(address)
+            });
+            let device = device.expect("a port");
             let mut port = device.open_port(&LIMITS).expect("a port");
             let pd = device.create_pd(&mut port).expect("a domain");
             // Socket buffers of megabytes do not fill while both sides are looked at in turn.
@@ -38,10 +42,15 @@ const LIMITS: PortLimits = PortLimits {
 
 mod over_ipv4 {
     use super::*;
-    herdwick_conformance::conformance!(Loopback("127.0.0.1:0"));
+    herdwick_conformance::conformance!(Loopback("127.0.0.1:0", false));
 }
 
 mod over_ipv6 {
     use super::*;
-    herdwick_conformance::conformance!(Loopback("[::1]:0"));
+    herdwick_conformance::conformance!(Loopback("[::1]:0", false));
+}
+
+mod keyed {
+    use super::*;
+    herdwick_conformance::conformance!(Loopback("127.0.0.1:0", true));
 }
