@@ -46,6 +46,8 @@ pub struct Config {
     pub roce: Option<SocketAddr>,
     /// Whether an RDMA device is used.
     pub verbs: Verbs,
+    /// Whether packets of RoCEv2 have to be under keys, which the lease's connection carries.
+    pub roce_keyed: bool,
     /// How every lease has its requests travel; `None`: as its client asks, else as suits the
     /// fabric.
     pub request_path: Option<RequestPath>,
@@ -181,6 +183,7 @@ impl Default for Config {
             leases: Some(Leases::default()),
             roce: None,
             verbs: Verbs::Off,
+            roce_keyed: false,
             request_path: None,
             backlog: 1024,
             refuse_at_once: true,

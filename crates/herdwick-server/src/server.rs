@@ -134,6 +134,7 @@ fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
         shm: None,
         verbs: None,
         roce: None,
+        keyed: config.roce_keyed,
     }
 }
 

@@ -63,6 +63,7 @@ impl Ways {
         let bind = |address| {
             let bound = RoceDevice::bind(RoceOptions {
                 shards: workers,
+                keyed: config.roce_keyed,
                 ..RoceOptions::new(address)
             });
             bound.map_err(|source| StartError::Roce { address, source })

@@ -226,6 +226,7 @@ fn take_roce(
     let socket = lease_socket(peer, options)?;
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(peer.ip()),
+        keyed: offer.keyed,
         ..RoceOptions::new(SocketAddr::new(local.ip(), 0))
     })?;
     let asked = asked((token, offer.path), options);

@@ -163,6 +163,10 @@ pub(crate) struct ServeArgs {
     /// named
     #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]
     pub(super) roce: Roce,
+    /// Seal every RoCEv2 packet under a key that the client's TCP connection carries: whoever did
+    /// not see that connection can forge none. Costs some 700 instructions for each packet
+    #[arg(long = "roce-keyed", requires = "roce")]
+    pub(super) roce_keyed: bool,
     /// An RDMA device for Herdwick clients on any host: the best there is, if there is one, or this
     /// one, such as mlx5_0 or mlx5_0:1:3
     #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]]", default_value = "auto", value_parser = verbs)]

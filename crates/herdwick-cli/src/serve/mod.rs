@@ -196,6 +196,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
         roce: args.roce.0,
+        roce_keyed: args.roce_keyed,
         verbs: args.verbs.clone(),
         request_path: args.request_path,
         backlog: args.backlog,

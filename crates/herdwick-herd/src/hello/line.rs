@@ -13,6 +13,9 @@ pub const VERSION: u8 = 0;
 /// up on a line it does not know.
 pub const HELLO_BYTES_MAX: usize = 1024;
 
+/// How packets are keyed, where they are (`docs/roce.md`).
+const KEYS: &str = "siphash24";
+
 /// A secret that opens one lease, once: 128 bits from the OS's random source.
 #[derive(Clone, Copy)]
 pub struct Token(pub [u8; 16]);
@@ -83,6 +86,8 @@ pub struct Offer {
     pub verbs: Option<VerbsOffer>,
     /// RoCEv2, if both ends can: what to claim a lease with, on a new connection to this address.
     pub roce: Option<Token>,
+    /// Whether packets of RoCEv2 are under keys.
+    pub keyed: bool,
 }
 
 /// Where a lease is to be had.
@@ -198,6 +203,9 @@ impl Offer {
         }
         if let Some(token) = &self.roce {
             let _ = write!(line, " roce={}", hex(&token.0));
+            if self.keyed {
+                let _ = write!(line, " keys={KEYS}");
+            }
         }
         line + "\r\n"
     }
@@ -249,7 +257,12 @@ impl Offer {
                 }),
                 None => None,
             },
-            roce: token(field("roce"), "roce")?,
+            keyed: field("keys") == Some(KEYS),
+            // Keys of a kind that this end does not know open nothing.
+            roce: match field("keys") {
+                Some(keys) if keys != KEYS => None,
+                _ => token(field("roce"), "roce")?,
+            },
         })
     }
 }
@@ -324,6 +337,7 @@ mod tests {
                 path: RequestPath::RcWrite,
             }),
             roce: Some(Token([9; 16])),
+            keyed: true,
             shm: Some(ShmOffer {
                 socket: "/run/herdwick/lease".into(),
                 token: Token([7; 16]),
@@ -356,7 +370,7 @@ mod tests {
                     item-max=1048576 path=ud-send shm=/run/herdwick/lease \
                     token=07070707070707070707070707070707 \
                     verbs=08080808080808080808080808080808 verbs-path=rc-write \
-                    roce=09090909090909090909090909090909\r\n";
+                    roce=09090909090909090909090909090909 keys=siphash24\r\n";
         assert_eq!(offer().to_line(), line);
     }
 
@@ -373,6 +387,14 @@ mod tests {
             Hello::parse(b"hello herdwick/0 news=1 boot=zz"),
             Err(LineError::Field("boot"))
         );
+    }
+
+    #[test]
+    fn keys_of_another_kind_open_nothing() {
+        let line = offer().to_line().replace("siphash24", "rot13");
+        let heard = Offer::parse(line.trim_end().as_bytes()).unwrap();
+        assert_eq!((heard.roce, heard.keyed), (None, false));
+        assert!(heard.shm.is_some());
     }
 
     #[test]

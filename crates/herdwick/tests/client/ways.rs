@@ -105,6 +105,27 @@ fn every_path_over_roce() {
 }
 
 #[test]
+fn every_path_over_keyed_roce() {
+    let server = spawn(Config {
+        roce_keyed: true,
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        workers: Some(2),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    for path in RequestPath::ALL {
+        goes(&server, Fabric::Roce, path);
+    }
+    let counted = counted(&server);
+    for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {
+        assert_eq!(counted[name], 1, "{name}");
+    }
+    for name in ["roce_bad_tag", "roce_replayed", "roce_unkeyed"] {
+        assert_eq!(counted[name], 0, "{name}");
+    }
+}
+
+#[test]
 fn the_server_has_the_last_word_about_the_path() {
     let server = server(Some(RequestPath::UdSend));
     goes(&server, Fabric::Roce, RequestPath::UcWrite);
