@@ -18,7 +18,7 @@ show() { # FILTER [OPTION...]: the packets that pass it
     tshark -r "$file" "${guesses[@]}" -Y "$1" "${@:2}" 2>/dev/null
 }
 
-roce=$(show 'udp.dstport == 4791' | wc -l)
+roce=$(show 'udp.port == 4791' | wc -l)
 known=$(show 'infiniband.bth.opcode' | wc -l)
 malformed=$(show '_ws.malformed' | wc -l)
 opcodes=$(show 'infiniband.bth.opcode' -T fields -e infiniband.bth.opcode | sort -u | wc -l)

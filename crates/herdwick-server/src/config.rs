@@ -48,6 +48,8 @@ pub struct Config {
     pub verbs: Verbs,
     /// Whether packets of RoCEv2 have to be under keys, which the lease's connection carries.
     pub roce_keyed: bool,
+    /// Where what RoCEv2 sends and takes is written to, for Wireshark to read.
+    pub roce_capture: Option<PathBuf>,
     /// How every lease has its requests travel; `None`: as its client asks, else as suits the
     /// fabric.
     pub request_path: Option<RequestPath>,
@@ -184,6 +186,7 @@ impl Default for Config {
             roce: None,
             verbs: Verbs::Off,
             roce_keyed: false,
+            roce_capture: None,
             request_path: None,
             backlog: 1024,
             refuse_at_once: true,

@@ -6,6 +6,16 @@ use herdwick_mica::{Clock, Second};
 /// "one second ago" exists from the beginning.
 const FIRST_SECOND: u32 = 2;
 
+/// The time of day, since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the server is the shell that reads the clocks"
+)]
+pub(crate) fn unix_time() -> Duration {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    wall.unwrap_or_default()
+}
+
 /// The server's one clock: monotonic since the start, so that a step of the wall clock moves no
 /// deadline.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +52,7 @@ impl Timer {
         reason = "the server is the shell that reads the clocks"
     )]
     pub(crate) fn resume(earlier: Option<(u64, Second)>) -> Self {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let started_unix = wall.map_or(0, |since| since.as_secs());
+        let started_unix = unix_time().as_secs();
         let first = earlier.map_or(Second(FIRST_SECOND), |(epoch_unix, last)| {
             let now = started_unix.saturating_sub(epoch_unix);
             last.max(Second(u32::try_from(now).unwrap_or(u32::MAX)))

@@ -18,6 +18,7 @@ use crate::{
     herd::{HerdConfig, HerdFront, LeaseDevice},
     lease::{FabricId, Kind},
     memory::REPLY_BYTES_MAX,
+    time::unix_time,
 };
 
 /// Shared memory.
@@ -64,6 +65,8 @@ impl Ways {
             let bound = RoceDevice::bind(RoceOptions {
                 shards: workers,
                 keyed: config.roce_keyed,
+                capture: config.roce_capture.clone(),
+                origin: unix_time(),
                 ..RoceOptions::new(address)
             });
             bound.map_err(|source| StartError::Roce { address, source })

@@ -167,6 +167,10 @@ pub(crate) struct ServeArgs {
     /// not see that connection can forge none. Costs some 700 instructions for each packet
     #[arg(long = "roce-keyed", requires = "roce")]
     pub(super) roce_keyed: bool,
+    /// Write the RoCEv2 packets of the first worker to FILE, of the others to FILE.1, FILE.2 and so
+    /// on, for Wireshark or tcpdump to read
+    #[arg(long = "roce-pcap", value_name = "FILE", requires = "roce")]
+    pub(super) roce_pcap: Option<PathBuf>,
     /// An RDMA device for Herdwick clients on any host: the best there is, if there is one, or this
     /// one, such as mlx5_0 or mlx5_0:1:3
     #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]]", default_value = "auto", value_parser = verbs)]

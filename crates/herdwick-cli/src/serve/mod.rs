@@ -197,6 +197,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         leases: args.shm.then(|| leases(args)),
         roce: args.roce.0,
         roce_keyed: args.roce_keyed,
+        roce_capture: args.roce_pcap.as_deref().map(absolute),
         verbs: args.verbs.clone(),
         request_path: args.request_path,
         backlog: args.backlog,

@@ -125,6 +125,40 @@ fn every_path_over_keyed_roce() {
     }
 }
 
+/// Whole packets from the header on, of both ways.
+#[test]
+fn what_roce_sends_and_takes_is_captured() {
+    let name = format!("herdwick-capture-{}.pcap", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let server = spawn(Config {
+        roce_capture: Some(path.clone()),
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        workers: Some(1),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    goes(&server, Fabric::Roce, RequestPath::UcWrite);
+    drop(server);
+    let file = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(file[..4], 0xa1b2_c3d4_u32.to_le_bytes());
+    let (mut rest, mut ports) = (&file[24..], HashMap::new());
+    while let Some((head, behind)) = rest.split_at_checked(16) {
+        let len = u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize;
+        let (frame, behind) = behind.split_at(len);
+        assert_eq!((frame[0], frame[9]), (0x45, 17), "UDP in IPv4");
+        assert_eq!(usize::from(u16::from_be_bytes([frame[2], frame[3]])), len);
+        *ports.entry([frame[22], frame[23]]).or_insert(0) += 1;
+        rest = behind;
+    }
+    assert!(rest.is_empty());
+    // To the server's port, and back to the client's.
+    assert!(
+        ports.len() == 2 && ports.values().all(|packets| *packets > 500),
+        "{ports:?}"
+    );
+}
+
 #[test]
 fn the_server_has_the_last_word_about_the_path() {
     let server = server(Some(RequestPath::UdSend));
