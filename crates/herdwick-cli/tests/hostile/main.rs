@@ -28,7 +28,8 @@
 //! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
 //! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
 //!
-//! [`hello`] has what a stranger may try on its way to a lease.
+//! [`hello`] has what a stranger may try on its way to a lease, [`network`] what a client may whose
+//! lease is over a network.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,6 +37,7 @@ mod hello;
 mod leases;
 mod lines;
 mod memory;
+mod network;
 mod raw;
 
 use std::{
@@ -69,7 +71,8 @@ impl Siege {
     /// With so many slots for the hostile client at each worker.
     fn of(window: usize) -> Self {
         let folder = Folder::new();
-        let server = Server::start(&folder, WORKERS);
+        let ways = ["-m", "512", "-p", "0", "--roce", "127.0.0.1:0"];
+        let server = Server::run(&folder, WORKERS, &ways);
         let mut steady = Steady::new(&server);
         for n in 0..KEPT {
             let key = format!("kept:{n}");

@@ -1,0 +1,312 @@
+//! What a client may do whose lease is over a network: its TCP connection cut or silent, its queue
+//! pairs elsewhere, its packets garbage. An honest client of the same network notices nothing.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+};
+
+use herdwick::{Client, Fabric, Options, Session};
+use herdwick_fabric::{
+    Completion, CqId, CqSpec, Device, Endpoint, Payload, Port, PortLimits, QpId, QpSpec, Remote,
+    Rkey, SendOp, SendWr, Transport,
+};
+use herdwick_herd::hello::{
+    Accept, Claim, Grant, HEADER_BYTES, Header, Hello, Kind, Offer, WorkerAccept,
+};
+use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
+
+use crate::{
+    Siege, WINDOW,
+    common::{Chance, Clock, PATIENCE, settle},
+    meanwhile,
+    raw::{LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES},
+};
+
+/// Leases that stand all along: the siege's two and the honest client's.
+const LEASES: u64 = 3;
+
+/// A client that has its lease over the network as it should.
+fn honest(siege: &Siege) -> Client {
+    let options = Options {
+        only: Some(Fabric::Roce),
+        deadline: PATIENCE,
+        ..Options::default()
+    };
+    let client = Client::connect_with(&siege.server.address, options).unwrap();
+    assert_eq!(client.session().map(Session::way), Some("roce"));
+    client
+}
+
+/// It is served by its lease, and counts on.
+fn counts(client: &mut Client) {
+    let before = client.incr("honest", 1).unwrap();
+    if before.is_none() {
+        client.set("honest", "0").unwrap();
+    }
+    for _ in 0..50 {
+        let number = client.incr("honest", 1).unwrap().unwrap();
+        assert_eq!(
+            client.get("honest").unwrap(),
+            Some(number.to_string().into_bytes())
+        );
+    }
+    assert_eq!(
+        client.session().map(Session::way),
+        Some("roce"),
+        "its lease stands"
+    );
+}
+
+/// A connection on which nothing was said, and a claim that it may make.
+fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let hello = Hello {
+        roce: true,
+        ..Hello::default()
+    };
+    stream.write_all(hello.to_line().as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    let offer = Offer::parse(line.trim_end().as_bytes()).unwrap();
+    let claim = Claim {
+        token: offer.roce.expect("it is offered"),
+        window: WINDOW as u32,
+        reply_bytes_max: 4096,
+    };
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    (stream, claim.to_frame())
+}
+
+fn frame(stream: &mut TcpStream) -> (Kind, Vec<u8>) {
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).unwrap();
+    let header = Header::parse(&head).unwrap();
+    let mut body = vec![0; header.body_bytes];
+    stream.read_exact(&mut body).unwrap();
+    (header.kind, body)
+}
+
+/// One worker's lines, as a client sees them that writes what it likes.
+struct Lane {
+    qp: QpId,
+    cq: CqId,
+    lines: Remote,
+    overflow: Remote,
+}
+
+/// A lease whose queue pairs are ours.
+struct Far {
+    stream: TcpStream,
+    port: RocePort,
+    lanes: Vec<Lane>,
+    accept: Accept,
+    epoch: u64,
+    clock: Clock,
+}
+
+impl Far {
+    /// Claimed and granted, with queue pairs at `host`.
+    fn granted(address: &str, host: Ipv4Addr) -> Self {
+        let (mut stream, claim) = claimant(address);
+        stream.write_all(&claim).unwrap();
+        let (kind, body) = frame(&mut stream);
+        assert_eq!(kind, Kind::Grant);
+        let grant = Grant::parse(&body).unwrap();
+        let device = RoceDevice::bind(RoceOptions {
+            peer_host: Some(stream.peer_addr().unwrap().ip()),
+            ..RoceOptions::new(SocketAddr::new(host.into(), 0))
+        });
+        let device = device.unwrap();
+        let mut port = device.open_port(&PortLimits::default()).unwrap();
+        let (mut lanes, mut workers) = (Vec::new(), Vec::new());
+        for worker in &grant.workers {
+            let pd = device.create_pd(&mut port).unwrap();
+            let cq = device.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
+            let mut create = |transport| {
+                let spec = QpSpec {
+                    pd,
+                    transport,
+                    send_cq: cq,
+                    recv_cq: cq,
+                    send_depth: 16,
+                    recv_depth: 0,
+                };
+                let qp = device.create_qp(&mut port, &spec).unwrap();
+                (qp, device.endpoint(&port, qp).unwrap())
+            };
+            let ((qp, requests), (_, replies)) = (create(Transport::Uc), create(Transport::Ud));
+            device.connect(&mut port, qp, &worker.requests).unwrap();
+            workers.push(WorkerAccept { requests, replies });
+            lanes.push(Lane {
+                qp,
+                cq,
+                lines: worker.lines,
+                overflow: worker.overflow,
+            });
+        }
+        Self {
+            stream,
+            port,
+            lanes,
+            accept: Accept { workers },
+            epoch: grant.epoch.into(),
+            clock: Clock::start(),
+        }
+    }
+
+    /// In service.
+    fn take(address: &str) -> Self {
+        let mut far = Self::granted(address, Ipv4Addr::LOCALHOST);
+        far.stream.write_all(&far.accept.to_frame()).unwrap();
+        assert_eq!(frame(&mut far.stream).0, Kind::Go);
+        far
+    }
+
+    /// WRITEs `words` to where `to` of a lane says.
+    fn write(&mut self, lane: usize, to: impl FnOnce(&Lane) -> Remote, words: &[u64]) {
+        let Lane { qp, cq, .. } = self.lanes[lane];
+        let write = SendWr {
+            wr_id: 0,
+            op: SendOp::Write {
+                payload: Payload::Words(words),
+                to: to(&self.lanes[lane]),
+                imm: None,
+            },
+            signaled: true,
+            solicited: false,
+        };
+        self.port.post_send(qp, &[write]).unwrap();
+        self.port.progress(self.clock.now());
+        self.port.poll(cq, &mut [Completion::BLANK; 4]);
+    }
+
+    /// A random line into a random slot, half of them of this lease; or random bytes elsewhere.
+    fn scribble(&mut self, chance: &mut Chance) {
+        let mut words = [0; LINE_WORDS].map(|_: u64| chance.next());
+        if chance.below(2) == 0 {
+            words[LINE_WORDS - 1] = words[LINE_WORDS - 1] >> 16 | self.epoch << 48;
+        }
+        let (lane, slot) = (chance.below(self.lanes.len()), chance.below(WINDOW) as u64);
+        let (kind, wild) = (chance.below(8), chance.next());
+        let to = move |lane: &Lane| match kind {
+            0 => lane.overflow.offset(slot * OVERFLOW_BYTES as u64),
+            1 => Remote {
+                addr: wild,
+                ..lane.lines
+            },
+            2 => Remote {
+                rkey: Rkey(wild as u32),
+                ..lane.lines
+            },
+            _ => lane.lines.offset(slot * LINE_BYTES as u64),
+        };
+        self.write(lane, to, &words);
+    }
+}
+
+#[test]
+fn random_packets_of_a_lease_are_counted_and_hurt_nobody() {
+    let mut siege = Siege::new();
+    let mut client = honest(&siege);
+    let mut far = Far::take(&siege.server.address);
+    let mut chance = Chance::new(1);
+    meanwhile(
+        || far.scribble(&mut chance),
+        || {
+            for _ in 0..10 {
+                counts(&mut client);
+                siege.survives();
+            }
+            for name in [
+                "stale_epoch",
+                "out_of_window",
+                "roce_out_of_range",
+                "roce_unknown_rkey",
+            ] {
+                siege.until_stat(name, 10);
+            }
+        },
+    );
+    counts(&mut client);
+    siege.survives();
+}
+
+#[test]
+fn a_lease_cut_at_any_byte_leaves_nothing() {
+    let mut siege = Siege::new();
+    let mut client = honest(&siege);
+    counts(&mut client);
+    siege.survives();
+    let (held, bytes) = (siege.server.holdings(), siege.stat("lease_bytes"));
+    let address = siege.server.address.clone();
+    let claim = claimant(&address).1.len();
+    for cut in 1..=claim {
+        let (mut stream, claim) = claimant(&address);
+        stream.write_all(&claim[..cut]).unwrap();
+    }
+    let accept = Far::granted(&address, Ipv4Addr::LOCALHOST)
+        .accept
+        .to_frame();
+    for cut in (0..=accept.len()).step_by(7) {
+        let mut far = Far::granted(&address, Ipv4Addr::LOCALHOST);
+        let accept = far.accept.to_frame();
+        far.stream.write_all(&accept[..cut]).unwrap();
+    }
+    settle(&siege.server, &mut siege.steady.client, LEASES, held);
+    siege.until("their memory is back", |siege| {
+        siege.stat("lease_bytes") == bytes
+    });
+    counts(&mut client);
+    siege.survives();
+}
+
+#[test]
+fn queue_pairs_elsewhere_and_endpoints_that_are_none_are_refused() {
+    let mut siege = Siege::new();
+    let malformed = siege.stat("lease_malformed");
+    let address = siege.server.address.clone();
+    let mut elsewhere = Far::granted(&address, Ipv4Addr::new(127, 0, 0, 2));
+    let mut spoiled = Far::granted(&address, Ipv4Addr::LOCALHOST);
+    for worker in &mut spoiled.accept.workers {
+        let bytes = worker.replies.as_bytes();
+        worker.replies = Endpoint::new(&bytes[..bytes.len() - 1]).unwrap();
+    }
+    let mut swapped = Far::granted(&address, Ipv4Addr::LOCALHOST);
+    for worker in &mut swapped.accept.workers {
+        std::mem::swap(&mut worker.requests, &mut worker.replies);
+    }
+    for far in [&mut elsewhere, &mut spoiled, &mut swapped] {
+        far.stream.write_all(&far.accept.to_frame()).unwrap();
+        assert_eq!(frame(&mut far.stream).0, Kind::Refusal);
+    }
+    assert_eq!(siege.stat("lease_malformed"), malformed + 3);
+    siege.survives();
+}
+
+#[test]
+fn many_leases_of_one_address_leave_room_and_one_without_heartbeats_ends() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let mut silent = Far::take(&address);
+    let mut client = honest(&siege);
+    let crowd: Vec<Far> = (0..60).map(|_| Far::take(&address)).collect();
+    counts(&mut client);
+    siege.survives();
+    drop(crowd);
+    siege.until("the silent one ends", |siege| {
+        counts(&mut client);
+        siege.stat("lease_heartbeat_timeouts") > 0
+    });
+    assert_eq!(silent.stream.read(&mut [0]).unwrap(), 0, "hung up on");
+    // Its memory is gone, and its packets find nothing.
+    let strange = siege.stat("roce_unknown_qpn");
+    silent.write(0, |lane| lane.lines, &[0; LINE_WORDS]);
+    siege.until_stat("roce_unknown_qpn", strange + 1);
+    siege.until("the others are gone", |siege| {
+        siege.stat("leases") == LEASES
+    });
+    counts(&mut client);
+}
