@@ -1,10 +1,11 @@
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use herdwick_fabric::{
     Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, Port, PortLimits, QpId,
     QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
+use herdwick_mica::{Clock, Execute};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
@@ -48,6 +49,8 @@ pub struct ServerEnd<P> {
     request_cq: CqId,
     replies: QpId,
     datagram_header_bytes: usize,
+    /// The provider's `trains`.
+    trains: bool,
 }
 
 /// What one client gets at this worker, in a domain of its own: memory to write, and the queue pair
@@ -137,7 +140,28 @@ impl<P: Port> ServerEnd<P> {
             request_cq,
             replies,
             datagram_header_bytes: capabilities.datagram_header_bytes,
+            trains: capabilities.trains,
         })
+    }
+
+    /// One round of the poll loop: takes what has come, executes it, and has the port send the
+    /// replies. Returns how many requests there were.
+    pub fn round<E: Execute>(&mut self, now: Duration, clock: Clock, exec: &mut E) -> usize {
+        let Self { port, side, .. } = self;
+        if side.clients() > 0 {
+            port.progress(now);
+        }
+        let mut served = side.pass(port, clock, exec);
+        if self.trains {
+            // As many replies as a train has room for, on their way at once.
+            if served == BATCH {
+                served += side.pass(port, clock, exec);
+            }
+            if served > 0 {
+                port.progress(now);
+            }
+        }
+        served
     }
 
     /// Where the clients' queue pairs complete: what to arm before sleeping.

@@ -11,7 +11,7 @@ use std::{
 
 use herdwick_fabric::{Armed, ControlError, Device, Endpoint, OpenError, PdId, Port};
 use herdwick_herd::{
-    BATCH, RequestPath, ServerEnd, ServerTerms, SetupError,
+    RequestPath, ServerEnd, ServerTerms, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::Window,
 };
@@ -84,8 +84,6 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     /// `None` while the device is lost.
     server: Option<ServerEnd<D::Port>>,
     held: Held,
-    /// Whether what leaves together is cheaper.
-    trains: bool,
     /// An order that the last look before sleeping found.
     found: Option<Order>,
     /// Where ends are made known that are opened later.
@@ -116,7 +114,6 @@ impl<D: LeaseDevice> HerdFront<D> {
         Self {
             way,
             server: None,
-            trains: device.capabilities().trains,
             device,
             held: Held::default(),
             found: None,
@@ -297,7 +294,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
         self.settle_loss();
         let ordered = self.take_orders();
-        let Some(ServerEnd { port, side, .. }) = &mut self.server else {
+        let Some(server) = &mut self.server else {
             return if ordered {
                 Activity::Busy
             } else {
@@ -308,19 +305,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
             store: pass.store,
             tally: pass.tally,
         };
-        if side.clients() > 0 {
-            port.progress(pass.now);
-        }
-        let mut served = side.pass(port, pass.clock, &mut counted);
-        if self.trains {
-            // As many replies as a train has room for, on their way at once.
-            if served == BATCH {
-                served += side.pass(port, pass.clock, &mut counted);
-            }
-            if served > 0 {
-                port.progress(pass.now);
-            }
-        }
+        let served = server.round(pass.now, pass.clock, &mut counted);
         if ordered || served > 0 {
             Activity::Busy
         } else {
