@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use herdwick::RequestPath;
+use herdwick_roce_udp::RoceDevice;
+use herdwick_shm::ShmDevice;
+
 use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{EchoTarget, HerdTarget},
+    lines::{BareTarget, EchoTarget, HerdTarget, Rigged},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -114,7 +118,12 @@ fn contenders(
     let (mut contenders, mut left_out) = (Vec::new(), None);
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
-            (System::Echo | System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
+            (System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
+            (System::Bare, _) => contenders.push((*system, Fabric::Roce)),
+            (System::Echo, _) => {
+                let fabrics = config.echo_fabrics();
+                contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
+            }
             (System::Herd | System::Crowded, []) => {
                 let offered = [Fabric::Shm, Fabric::Tcp];
                 left_out = no_shm();
@@ -144,7 +153,8 @@ impl Comparison<'_> {
         let Some(server) = &self.server else {
             return Ok(());
         };
-        let herd = |(system, fabric): &&Contender| *system != System::Echo && fabric.is_herd();
+        let echo = |system| matches!(system, System::Echo | System::Bare);
+        let herd = |(system, fabric): &&Contender| !echo(*system) && fabric.is_herd();
         if let Some((_, fabric)) = self.contenders.iter().find(herd) {
             let way = (*fabric, self.config.request_path);
             let target = HerdTarget::dial(server.address, way, self.config.window, self.space)?;
@@ -226,13 +236,15 @@ impl Comparison<'_> {
                 self.herd_targets(Fabric::Shm, server)
                     .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch))
             }
-            _ => self.echo_targets().and_then(|targets| {
-                let bout = Bout {
-                    server_cpu: None,
-                    ..self.bout(name)
-                };
-                bout.run(targets, &mut traces, watch)
-            }),
+            ((System::Bare, _), _) => self
+                .bare_targets()
+                .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
+            ((_, Fabric::Roce), _) => self
+                .echo_targets::<RoceDevice>()
+                .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
+            _ => self
+                .echo_targets::<ShmDevice>()
+                .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
         };
         self.traces = traces;
         let cpu = self.server.as_ref().and_then(|server| server.cpu.as_ref());
@@ -281,12 +293,31 @@ impl Comparison<'_> {
         Ok(Process::start(program, kind, server.address, cpus)?)
     }
 
-    fn echo_targets(&self) -> Result<Vec<EchoTarget>, BenchError> {
-        let Config {
-            clients, window, ..
-        } = *self.config;
-        let cpus = &self.placement.server[..1];
-        Ok(EchoTarget::rig(clients, window, self.space, cpus)?)
+    fn echo_targets<D: Rigged<Port: Send> + Send + 'static>(
+        &self,
+    ) -> Result<Vec<EchoTarget<D::Port>>, BenchError> {
+        let (clients, way, cpus) = self.echo_terms();
+        Ok(EchoTarget::rig::<D>(clients, way, self.space, cpus)?)
+    }
+
+    fn bare_targets(&self) -> Result<Vec<BareTarget>, BenchError> {
+        let (clients, way, cpus) = self.echo_terms();
+        let value_size = self.space.value_size();
+        Ok(BareTarget::rig(clients, way, value_size, cpus)?)
+    }
+
+    /// How many clients, how they ask, and where they are answered.
+    fn echo_terms(&self) -> (usize, (RequestPath, usize), &[usize]) {
+        let path = self.config.request_path.unwrap_or_default();
+        let way = (path, self.config.window);
+        (self.config.clients, way, &self.placement.server[..1])
+    }
+
+    fn echo_bout(&self, name: String) -> Bout<'_> {
+        Bout {
+            server_cpu: None,
+            ..self.bout(name)
+        }
     }
 
     fn herd_bout(&self, name: String) -> Bout<'_> {
@@ -310,11 +341,12 @@ impl Comparison<'_> {
     fn subject(&self, (system, fabric): Contender) -> Subject {
         let config = self.config;
         let tcp = |value| (fabric == Fabric::Tcp).then_some(value);
-        let server = self.server.as_ref().filter(|_| system != System::Echo);
+        let echo = matches!(system, System::Echo | System::Bare);
+        let server = self.server.as_ref().filter(|_| !echo);
         let beside = match system {
             System::Beside(neighbour) => Some(neighbour.name().to_owned()),
             System::Crowded => Some("crowd".to_owned()),
-            System::Echo | System::Herd => None,
+            System::Echo | System::Bare | System::Herd => None,
         };
         Subject {
             beside,

@@ -14,7 +14,8 @@ use crate::{
 pub struct Config {
     /// Systems, interleaved run by run.
     pub systems: Vec<System>,
-    /// Fabrics of [`System::Herd`], interleaved too; none: those that the server offers.
+    /// Fabrics of the systems, interleaved too; none: of [`System::Herd`] those that the server
+    /// offers, of the others shared memory.
     pub fabrics: Vec<Fabric>,
     /// A running server, `HOST:PORT`; without one the benchmark starts its own.
     pub server: Option<String>,
@@ -61,8 +62,10 @@ pub struct Config {
 /// What answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// HERD over shared memory with an echo in the store's place: the fabric alone.
+    /// HERD with an echo in the store's place: the fabric alone.
     Echo,
+    /// What the software RNIC is measured against: plain datagrams of the same sizes, echoed.
+    Bare,
     /// A server.
     Herd,
     /// A server that holds [`Config::idle_connections`] too.
@@ -77,6 +80,7 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
+            Self::Bare => "bare",
             Self::Herd | Self::Crowded => "herd",
             Self::Beside(_) => "hostile",
         }
@@ -113,6 +117,9 @@ pub enum ConfigError {
     /// Not a share.
     #[error("--get-share is a share, 0 to 1, not {0}")]
     GetShare(f64),
+    /// Plain datagrams stand beside the software RNIC.
+    #[error("--bare is measured beside --fabric roce, which is not asked for")]
+    Bare,
     /// Not a time, or not a rate.
     #[error("--{0} must be above 0")]
     NotPositive(&'static str),
@@ -180,6 +187,9 @@ impl Config {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(ConfigError::Zero(name));
         }
+        if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::Roce) {
+            return Err(ConfigError::Bare);
+        }
         let share = self.mix.get_share();
         if !(0.0..=1.0).contains(&share) {
             return Err(ConfigError::GetShare(share));
@@ -195,9 +205,19 @@ impl Config {
         Ok(KeySpace::new(self.keys, self.key_size, self.value_size)?)
     }
 
+    /// Fabrics that an echo is made on: those asked for that it can be, or else shared memory.
+    pub(crate) fn echo_fabrics(&self) -> Vec<Fabric> {
+        let asked = self.fabrics.iter().filter(|fabric| fabric.is_herd());
+        match asked.copied().collect::<Vec<_>>() {
+            none if none.is_empty() => vec![Fabric::Shm],
+            asked => asked,
+        }
+    }
+
     /// Whether anything is measured that a server answers.
     pub(crate) fn needs_server(&self) -> bool {
-        self.systems.iter().any(|system| *system != System::Echo)
+        let serves = |system: &System| !matches!(system, System::Echo | System::Bare);
+        self.systems.iter().any(serves)
     }
 
     /// Workers of an own server.

@@ -53,6 +53,13 @@ impl Tally {
             .saturating_record(now_ns.saturating_sub(start_ns));
     }
 
+    /// As [`Tally::latency`], of `count` requests.
+    #[inline]
+    pub(crate) fn latencies_of(&mut self, count: usize, start_ns: u64, now_ns: u64) {
+        self.latency_ns
+            .saturating_record_n(now_ns.saturating_sub(start_ns), count as u64);
+    }
+
     /// Operations that were answered as they should be.
     #[must_use]
     pub(crate) fn operations(&self) -> u64 {

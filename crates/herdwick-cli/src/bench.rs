@@ -33,6 +33,9 @@ pub(crate) struct BenchArgs {
     /// protocol) [default: what the server offers].
     #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,
+    /// With --fabric roce: measure plain datagrams of the same sizes too, by the same sockets.
+    #[arg(long)]
+    bare: bool,
     /// Measure this server instead; with --fabric tcp it may be any memcached.
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
@@ -103,7 +106,7 @@ pub(crate) struct BenchArgs {
 enum System {
     /// The store alone, without any fabric: reads, then writes.
     Store,
-    /// HERD over shared memory with an echo in the store's place: the fabric alone.
+    /// HERD with an echo in the store's place: the fabric alone, shared memory or roce.
     Echo,
     /// The whole server.
     Herd,
@@ -247,8 +250,10 @@ impl BenchArgs {
                 bench::System::Beside(Neighbour::Spinner),
             ],
         });
+        // Last, for it is what the others are compared with.
+        let bare = self.bare.then_some(bench::System::Bare);
         Config {
-            systems: systems.copied().collect(),
+            systems: systems.copied().chain(bare).collect(),
             fabrics: self.fabric.clone(),
             server: self.server.clone(),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),

@@ -166,6 +166,22 @@ fn shared_memory_is_measured_beside_tcp_and_an_echo() {
 }
 
 #[test]
+fn the_software_rnic_is_measured_beside_an_echo_and_plain_datagrams() {
+    let arguments = "echo,herd --fabric roce --bare --clients 2 --workers 1 --window 16";
+    let (table, report) = tiny("roce", arguments);
+    let results = report["results"].as_array().unwrap();
+    let of = |name| -> Vec<_> { results.iter().map(|r| r[name].as_str().unwrap()).collect() };
+    assert_eq!(of("system"), ["echo", "herd", "bare"]);
+    assert_eq!(of("fabric"), ["roce"; 3]);
+    assert_eq!(of("word"), ["soft"; 3]);
+    results.iter().for_each(|result| is_sound(result, &table));
+    assert!(
+        table.contains("herd over roce : bare over roce = "),
+        "{table}"
+    );
+}
+
+#[test]
 fn a_server_without_shared_memory_is_measured_over_tcp_and_the_rest_is_told() {
     let folder = Folder::new();
     let server = Server::run(&folder, 1, &["-p", "0", "--shm", "off"]);
@@ -231,6 +247,7 @@ fn mistakes_say_what_to_type() {
         ("--keys many", "1000000, 1M or 16K"),
         ("store,herd", "`herdwick bench store`"),
         ("echo --window 3", "power of two"),
+        ("echo --bare", "--fabric roce"),
         (
             "--fabric shm --value-size 8K --seconds 0.1 --keys 1K",
             "--fabric tcp",

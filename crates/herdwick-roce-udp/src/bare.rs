@@ -2,7 +2,11 @@
 
 use std::{io, net::SocketAddr};
 
-use crate::socket::{Destination, Inbox, Outgoing, SEGMENTS_MAX, Sent, Socket};
+use arrayvec::ArrayVec;
+
+use crate::socket::{Destination, Inbox, Outgoing, RECEIVES, SEGMENTS_MAX, Sent, Socket};
+
+const _: () = assert!(RECEIVES <= crate::socket::SENDS);
 
 /// An end that sends and receives datagrams, and nothing around them.
 #[derive(Debug)]
@@ -58,5 +62,25 @@ impl BareEnd {
             }
         }
         datagrams
+    }
+
+    /// Answers each datagram that has come with one of `segment` bytes out of `bytes`, in trains
+    /// like those that came. What the socket has no room for is lost. Returns how many came.
+    ///
+    /// # Panics
+    /// When `bytes` are not a whole train.
+    pub fn echo(&mut self, bytes: &[u8], segment: usize) -> usize {
+        let mut trains = ArrayVec::<(Destination, usize), RECEIVES>::new();
+        let came = self.receive(|from, train, length| {
+            trains.push((Destination::new(from, None), train.len().div_ceil(length)));
+        });
+        let replies = trains.iter().map(|(to, count)| Outgoing {
+            to,
+            bytes: &bytes[..count * segment],
+            segment,
+        });
+        self.socket
+            .send(&replies.collect::<ArrayVec<_, RECEIVES>>());
+        came
     }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use herdwick_herd::{
+    RequestPath,
     hello::{
         Accept, BootId, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, HELLO_BYTES_MAX, Header,
         Hello, Kind, LineError, Offer, ShmOffer, TICKET_FDS_MAX, WORKERS_MAX,
@@ -20,6 +21,7 @@ use herdwick_herd::{
     wire::{Epoch, Window},
 };
 use herdwick_mem::{Access, Mapping, Span};
+use herdwick_shm::ShmDevice;
 use rustix::{
     cmsg_space,
     fs::fstat,
@@ -59,7 +61,7 @@ pub enum LeaseError {
 pub(super) struct Prey {
     pub(super) memory: Vec<Span>,
     socket: UnixStream,
-    _guest: Guest,
+    _guest: Guest<ShmDevice>,
 }
 
 impl Prey {
@@ -78,7 +80,7 @@ impl Prey {
         let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let mut guest = Guest::new(window, epoch, grant.workers.len())?;
+        let mut guest = Guest::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
         let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
         let mut accept = Accept {
             workers: Vec::new(),

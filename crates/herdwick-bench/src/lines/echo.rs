@@ -1,28 +1,22 @@
-//! The fabric alone: HERD's machines over shared memory with an echo in the store's place, which
-//! is the most that a server could do.
+//! The fabric alone: HERD's machines with an echo in the store's place, which is the most that a
+//! server could do.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-};
+use std::{sync::Arc, time::Duration};
 
-use herdwick_fabric::Device;
+use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     Echo, RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
-use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
 use super::{
     Driver,
-    rig::{End, Guest, REPLY_BYTES_MAX, RigError},
+    helper::Helper,
+    rig::{End, Guest, REPLY_BYTES_MAX, RigError, Rigged},
 };
 use crate::{
-    host::pin,
+    host::Stopwatch,
     target::{DriveError, Load, Target},
     workload::KeySpace,
 };
@@ -35,21 +29,21 @@ const CLOCK: Clock = Clock {
 const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// One client of the echo.
-pub(crate) struct EchoTarget {
-    end: End,
+pub(crate) struct EchoTarget<P> {
+    end: End<P>,
     driver: Driver,
     // Last: the server ends when its last client does.
-    _server: Arc<Server>,
+    _server: Arc<Helper>,
 }
 
-impl EchoTarget {
+impl<P: Port + Send + 'static> EchoTarget<P> {
     /// Starts an echo on `cpus` and connects `clients` clients to it.
     ///
     /// # Errors
     /// [`RigError`].
-    pub(crate) fn rig(
+    pub(crate) fn rig<D: Rigged<Port = P> + Send + 'static>(
         clients: usize,
-        window: usize,
+        (path, window): (RequestPath, usize),
         space: KeySpace,
         cpus: &[usize],
     ) -> Result<Vec<Self>, RigError> {
@@ -57,10 +51,11 @@ impl EchoTarget {
             return Err(RigError::Value);
         }
         let window = Window::new(window).ok_or(RigError::Window(window))?;
-        let mut host = Host::new(clients)?;
-        let ends = (0..clients).map(|_| host.admit(window));
+        let mut host = Host::<D>::new(clients)?;
+        let ends = (0..clients).map(|_| host.admit(path, window));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
-        let server = Arc::new(Server::start(host, space.value_size(), cpus.to_vec())?);
+        let server = Helper::start("echo", cpus, host.echo(space.value_size()))?;
+        let server = Arc::new(server);
         let target = |end| Self {
             end,
             driver: Driver::new(space, false),
@@ -70,7 +65,7 @@ impl EchoTarget {
     }
 }
 
-impl Target for EchoTarget {
+impl<P: Port> Target for EchoTarget<P> {
     fn hash_key(&mut self) -> Option<HashKey> {
         Some(HASH_KEY)
     }
@@ -89,52 +84,15 @@ impl Target for EchoTarget {
     }
 }
 
-/// The echo's thread.
-struct Server {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    fn start(mut host: Host, value_size: usize, cpus: Vec<usize>) -> Result<Self, RigError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let run = move || {
-            pin(&cpus);
-            let mut echo = Echo::new(value_size);
-            while !stopped.load(Ordering::Relaxed) {
-                let ServerEnd { port, side, .. } = &mut host.end;
-                side.pass(port, CLOCK, &mut echo);
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("echo".to_owned())
-            .spawn(run)?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// The server's objects, as a worker of `herdwick serve` has them.
-struct Host {
-    device: ShmDevice,
-    end: ServerEnd<ShmPort>,
+struct Host<D: Device> {
+    device: D,
+    end: ServerEnd<D::Port>,
 }
 
-impl Host {
+impl<D: Rigged> Host<D> {
     fn new(clients: usize) -> Result<Self, RigError> {
-        let device = ShmDevice::host(PdSize::default());
+        let device = D::host()?;
         let terms = ServerTerms {
             worker: 0,
             workers: 1,
@@ -146,16 +104,28 @@ impl Host {
     }
 
     /// Makes a domain for a client, and the client in it.
-    fn admit(&mut self, window: Window) -> Result<End, RigError> {
+    fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, RigError> {
         let Self { device, end } = self;
         let pd = device.create_pd(&mut end.port)?;
-        let berth = end.furnish(device, pd, RequestPath::UcWrite, window)?;
-        let PdTicket { blob, fds } = device.ticket(&mut end.port, pd)?;
+        let berth = end.furnish(device, pd, path, window)?;
+        let (blob, fds) = device.hand_over(&mut end.port, pd)?;
         let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
-        let mut guest = Guest::new(window, epoch(), 1)?;
+        let mut guest = Guest::<D>::new(path, window, epoch(), 1)?;
         let peer = guest.join(&grant, fds)?;
         end.admit(device, &berth, &peer, epoch(), REPLY_BYTES_MAX)?;
         guest.finish()
+    }
+
+    /// A worker's loop, to be called again and again.
+    fn echo(self, value_size: usize) -> impl FnMut() {
+        let Self { device, mut end } = self;
+        let (mut echo, watch) = (Echo::new(value_size), Stopwatch::start());
+        // What loses nothing needs no time.
+        let timed = !device.capabilities().lossless;
+        move || {
+            let now = if timed { watch.ns() } else { 0 };
+            end.round(Duration::from_nanos(now), CLOCK, &mut echo);
+        }
     }
 }
 

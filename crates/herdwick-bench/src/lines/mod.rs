@@ -1,7 +1,9 @@
 //! HERD's client at full speed: a trace laid out beforehand, slots filled and answers checked in
 //! one loop, the clock read once a pass.
 
+mod bare;
 mod echo;
+mod helper;
 mod rig;
 mod slots;
 
@@ -22,9 +24,10 @@ use crate::{
     workload::{KeySpace, Step},
 };
 
+pub(crate) use bare::BareTarget;
 pub(crate) use echo::EchoTarget;
 pub use rig::RigError;
-pub(crate) use rig::{Guest, REPLY_BYTES_MAX};
+pub(crate) use rig::{Guest, REPLY_BYTES_MAX, Rigged};
 use slots::Slots;
 
 /// The client half of HERD as a driver sees it.

@@ -1,15 +1,20 @@
-//! HERD's objects on shared memory, made by hand.
+//! HERD's objects, made by hand.
 
-use std::{os::fd::OwnedFd, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
-use herdwick_fabric::ControlError;
+use herdwick_fabric::{ControlError, Device, PdId, Port};
 use herdwick_herd::{
     ClientEnd, ClientRig, ClientSide, ClientTerms, Outcome, Refused, RequestPath, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 use herdwick_mica::Request;
-use herdwick_shm::{PdTicket, ShmDevice, ShmPort};
+use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
+use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
 use super::Lines;
 
@@ -25,9 +30,9 @@ pub enum RigError {
     /// A domain was not taken up.
     #[error("taking up a domain: {0}")]
     Ticket(#[from] herdwick_shm::AttachError),
-    /// No thread.
-    #[error("starting a thread: {0}")]
-    Thread(#[from] std::io::Error),
+    /// No thread, or no socket.
+    #[error("starting an echo: {0}")]
+    System(#[from] std::io::Error),
     /// A window that HERD has not.
     #[error("--window is a power of two from 1 to {max}, not {0}", max = Window::MAX)]
     Window(usize),
@@ -38,16 +43,93 @@ pub enum RigError {
 
 /// Largest reply, as the client that people link has it.
 pub(crate) const REPLY_BYTES_MAX: usize = 4096;
-/// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
+/// Beyond any measurement.
 const NEVER: Duration = Duration::from_secs(1 << 30);
+/// Where both ends of a fabric of sockets are: any port.
+pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A provider on which both ends can be made by hand.
+pub(crate) trait Rigged: Device + Sized {
+    /// How long a client waits for an answer before it asks again.
+    const RETRY_AFTER: Duration;
+
+    /// A worker's device.
+    fn host() -> std::io::Result<Self>;
+
+    /// A client's.
+    fn guest() -> std::io::Result<Self>;
+
+    /// The ticket to a worker's domain, and the descriptors that go with it.
+    fn hand_over(
+        &self,
+        port: &mut Self::Port,
+        pd: PdId,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError>;
+
+    /// The client's domain that a ticket opens.
+    fn take_up(
+        &self,
+        port: &mut Self::Port,
+        ticket: Vec<u8>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<PdId, RigError>;
+}
+
+impl Rigged for ShmDevice {
+    /// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
+    const RETRY_AFTER: Duration = NEVER;
+
+    fn host() -> std::io::Result<Self> {
+        Ok(Self::host(PdSize::default()))
+    }
+
+    fn guest() -> std::io::Result<Self> {
+        Ok(Self::guest())
+    }
+
+    fn hand_over(&self, port: &mut ShmPort, pd: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError> {
+        let PdTicket { blob, fds } = self.ticket(port, pd)?;
+        Ok((blob, fds))
+    }
+
+    fn take_up(
+        &self,
+        port: &mut ShmPort,
+        blob: Vec<u8>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<PdId, RigError> {
+        Ok(self.attach(port, PdTicket { fds, blob })?)
+    }
+}
+
+impl Rigged for RoceDevice {
+    /// As the client that people link has it.
+    const RETRY_AFTER: Duration = Duration::from_millis(5);
+
+    fn host() -> std::io::Result<Self> {
+        Self::bind(RoceOptions::new(LOOPBACK))
+    }
+
+    fn guest() -> std::io::Result<Self> {
+        Self::host()
+    }
+
+    fn hand_over(&self, _: &mut RocePort, _: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError> {
+        Ok(Default::default())
+    }
+
+    fn take_up(&self, port: &mut RocePort, _: Vec<u8>, _: Vec<OwnedFd>) -> Result<PdId, RigError> {
+        Ok(self.create_pd(port)?)
+    }
+}
 
 /// A client ready to ask.
-pub(crate) struct End {
-    port: ShmPort,
+pub(crate) struct End<P> {
+    port: P,
     side: ClientSide,
 }
 
-impl Lines for End {
+impl<P: Port> Lines for End<P> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         self.side.submit(request, token).map(drop)
@@ -56,31 +138,38 @@ impl Lines for End {
     #[inline]
     fn flush(&mut self, now: Duration) {
         self.side.flush(&mut self.port, now);
+        self.port.progress(now);
     }
 
     #[inline]
     fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        self.port.progress(now);
         self.side.poll(&mut self.port, now, sink)
     }
 }
 
-/// A client's rig on this provider.
-pub(crate) struct Guest {
-    device: ShmDevice,
-    rig: ClientRig<ShmPort>,
+/// A client's rig on a provider.
+pub(crate) struct Guest<D: Rigged> {
+    device: D,
+    rig: ClientRig<D::Port>,
 }
 
-impl Guest {
+impl<D: Rigged> Guest<D> {
     /// Of `workers` workers.
-    pub(crate) fn new(window: Window, epoch: Epoch, workers: usize) -> Result<Self, RigError> {
-        let device = ShmDevice::guest();
+    pub(crate) fn new(
+        path: RequestPath,
+        window: Window,
+        epoch: Epoch,
+        workers: usize,
+    ) -> Result<Self, RigError> {
+        let device = D::guest()?;
         let terms = ClientTerms {
-            path: RequestPath::UcWrite,
+            path,
             window,
             epoch,
             reply_bytes_max: REPLY_BYTES_MAX,
-            retry_after: NEVER,
-            retry_after_max: NEVER,
+            retry_after: D::RETRY_AFTER,
+            retry_after_max: D::RETRY_AFTER.saturating_mul(40).min(NEVER),
             deadline: NEVER,
         };
         let rig = ClientRig::open(&device, workers, &terms)?;
@@ -93,14 +182,13 @@ impl Guest {
         grant: &WorkerGrant,
         fds: Vec<OwnedFd>,
     ) -> Result<WorkerAccept, RigError> {
-        let blob = grant.ticket.clone();
-        let ticket = PdTicket { fds, blob };
-        let pd = self.device.attach(&mut self.rig.port, ticket)?;
+        let ticket = grant.ticket.clone();
+        let pd = self.device.take_up(&mut self.rig.port, ticket, fds)?;
         Ok(self.rig.join(&self.device, pd, grant)?)
     }
 
     /// Posts the RECVs.
-    pub(crate) fn finish(self) -> Result<End, RigError> {
+    pub(crate) fn finish(self) -> Result<End<D::Port>, RigError> {
         let ClientEnd { port, side, .. } = self.rig.finish()?;
         Ok(End { port, side })
     }

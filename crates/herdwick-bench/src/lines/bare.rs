@@ -1,0 +1,172 @@
+//! What the software RNIC is measured against: datagrams of the same sizes, by the same sockets,
+//! and nothing in them.
+
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
+
+use herdwick::RequestPath;
+use herdwick_herd::wire::{LINE_BYTES, REPLY_HEAD_BYTES};
+use herdwick_roce::packet::{Class, ICRC_BYTES, Operation, PacketOp, Place, pad_of};
+use herdwick_roce_udp::bare::BareEnd;
+
+use super::{
+    helper::Helper,
+    rig::{LOOPBACK, RigError},
+};
+use crate::target::{DriveError, Load, Target};
+
+/// Without an answer for so long, whatever is in flight is lost.
+const LOST_AFTER_NS: u64 = 5_000_000;
+
+/// One client of the bare echo.
+pub(crate) struct BareTarget {
+    end: BareEnd,
+    to: SocketAddr,
+    /// A train of requests.
+    train: Vec<u8>,
+    request_bytes: usize,
+    window: usize,
+    /// What was sent together: when it was due, and how many are not answered.
+    sent: VecDeque<(u64, usize)>,
+    in_flight: usize,
+    // Last: the server ends when its last client does.
+    _server: Arc<Helper>,
+}
+
+impl BareTarget {
+    /// Starts a bare echo on `cpus`, and `clients` clients of it, each with `window` datagrams in
+    /// flight: as long as requests by `path`, and replies with values of `value_size`.
+    ///
+    /// # Errors
+    /// [`RigError`].
+    pub(crate) fn rig(
+        clients: usize,
+        (path, window): (RequestPath, usize),
+        value_size: usize,
+        cpus: &[usize],
+    ) -> Result<Vec<Self>, RigError> {
+        let request_bytes = request_bytes(path);
+        let reply = vec![0; reply_bytes(value_size) * BareEnd::TRAIN];
+        let mut host = BareEnd::bind(LOOPBACK)?;
+        let to = host.local();
+        let echo = move || {
+            host.echo(&reply, reply.len() / BareEnd::TRAIN);
+        };
+        let server = Arc::new(Helper::start("bare", cpus, echo)?);
+        let target = |_| {
+            Ok(Self {
+                end: BareEnd::bind(LOOPBACK)?,
+                to,
+                train: vec![0; request_bytes * BareEnd::TRAIN],
+                request_bytes,
+                window,
+                sent: VecDeque::new(),
+                in_flight: 0,
+                _server: Arc::clone(&server),
+            })
+        };
+        (0..clients).map(target).collect()
+    }
+
+    /// Counts `count` answers.
+    fn answered(&mut self, mut count: usize, load: &mut Load<'_>, now_ns: u64) {
+        self.in_flight = self.in_flight.saturating_sub(count);
+        load.tally.hits += count as u64;
+        while let Some((start_ns, rest)) = self.sent.front_mut() {
+            let here = count.min(*rest);
+            load.tally.latencies_of(here, *start_ns, now_ns);
+            (count, *rest) = (count - here, *rest - here);
+            if *rest > 0 {
+                return;
+            }
+            self.sent.pop_front();
+        }
+    }
+
+    /// Sends as many as are due and have room, a train at most; whether there were any.
+    fn send(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<bool, DriveError> {
+        let room = BareEnd::TRAIN.min(self.window - self.in_flight);
+        let mut count = 0;
+        while count < room && load.pace.is_due(now_ns) {
+            // A closed loop's go together.
+            let here = match load.pace.next_due_ns() {
+                Some(_) => 1,
+                None => room,
+            };
+            self.sent
+                .push_back((load.pace.take(here as u64, now_ns), here));
+            count += here;
+        }
+        self.in_flight += count;
+        let bytes = &self.train[..count * self.request_bytes];
+        // What the socket has no room for is lost.
+        Ok(count > 0 && self.end.send(self.to, bytes, self.request_bytes)?)
+    }
+}
+
+impl Target for BareTarget {
+    fn drive(
+        &mut self,
+        load: &mut Load<'_>,
+        until_ns: u64,
+        clock: &mut impl FnMut() -> u64,
+    ) -> Result<(), DriveError> {
+        let mut heard_ns = clock();
+        loop {
+            let answers = self.end.receive(|_, _, _| ());
+            let now_ns = clock();
+            if answers > 0 {
+                heard_ns = now_ns;
+                self.answered(answers, load, now_ns);
+            } else if now_ns > heard_ns + LOST_AFTER_NS {
+                heard_ns = now_ns;
+                self.sent.clear();
+                self.in_flight = 0;
+            }
+            if now_ns >= until_ns {
+                return Ok(());
+            }
+            while self.send(load, now_ns)? {}
+        }
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = u64> {
+        let each = |(start_ns, count): &(u64, usize)| std::iter::repeat_n(*start_ns, *count);
+        self.sent.iter().flat_map(each)
+    }
+}
+
+/// Bytes of a request's datagram.
+fn request_bytes(path: RequestPath) -> usize {
+    let place = Place::Only;
+    let (class, operation) = match path {
+        RequestPath::UcWrite => (Class::Uc, Operation::Write { place, imm: false }),
+        RequestPath::RcWrite => (Class::Rc, Operation::Write { place, imm: false }),
+        RequestPath::UdSend => (Class::Ud, Operation::Send { place, imm: false }),
+    };
+    packet_bytes(PacketOp { class, operation }, LINE_BYTES)
+}
+
+/// Bytes of a reply's, with a value of `value_size`.
+fn reply_bytes(value_size: usize) -> usize {
+    let (place, imm) = (Place::Only, true);
+    let op = PacketOp {
+        class: Class::Ud,
+        operation: Operation::Send { place, imm },
+    };
+    packet_bytes(op, REPLY_HEAD_BYTES + value_size)
+}
+
+fn packet_bytes(op: PacketOp, payload: usize) -> usize {
+    op.head_bytes() + payload + usize::from(pad_of(payload)) + ICRC_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_as_long_as_the_document_says() {
+        assert_eq!(request_bytes(RequestPath::UcWrite), 96);
+        assert_eq!(reply_bytes(32), 28 + 16 + 32);
+    }
+}

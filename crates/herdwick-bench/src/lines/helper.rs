@@ -1,0 +1,50 @@
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use crate::host::pin;
+
+/// A thread that does one thing over and over, until it is dropped.
+pub(super) struct Helper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Helper {
+    /// Does `work` on `cpus`.
+    pub(super) fn start(
+        name: &str,
+        cpus: &[usize],
+        mut work: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, cpus) = (Arc::clone(&stop), cpus.to_vec());
+        let run = move || {
+            pin(&cpus);
+            while !stopped.load(Ordering::Relaxed) {
+                work();
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
