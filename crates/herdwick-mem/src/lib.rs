@@ -5,7 +5,7 @@
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel agrees. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
-//! And two things that only `unsafe` reaches fast, under safe names: prefetch and CRC-32C.
+//! And two things that only `unsafe` reaches fast, under safe names: prefetch and checksums.
 //!
 //! This crate is one of the few that may say `unsafe`; each block states why it is sound.
 
@@ -18,7 +18,7 @@ pub mod spsc;
 pub mod sync;
 
 pub use arena::Arena;
-pub use checksum::crc32c;
+pub use checksum::{crc32, crc32c};
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};

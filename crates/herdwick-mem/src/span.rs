@@ -219,7 +219,25 @@ impl Span {
     ///
     /// A word that the range covers in part is loaded, merged and stored: two writers of the same
     /// aligned word must not run at once.
+    #[inline]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        let (Some((last, words)), true) = (
+            words.split_last(),
+            rest.is_empty() && offset.is_multiple_of(WORD),
+        ) else {
+            return self.merge_bytes(offset, bytes);
+        };
+        self.writable();
+        let run = self.run(offset / WORD, words.len() + 1);
+        for (to, from) in run.iter().zip(words) {
+            to.store(u64::from_le_bytes(*from), Ordering::Relaxed);
+        }
+        run[words.len()].store(u64::from_le_bytes(*last), Ordering::Release);
+    }
+
+    /// [`Span::write_bytes`] of a range that covers words in part.
+    fn merge_bytes(&self, offset: usize, bytes: &[u8]) {
         self.writable();
         let mut at = offset;
         let mut bytes = bytes;

@@ -213,9 +213,7 @@ impl Run {
             self.turn(packet, route);
         }
         let change = if self.v4 { *change } else { 0 };
-        let mut hasher = crc32fast::Hasher::new_with_initial(self.before ^ change);
-        hasher.update(&packet[..packet.len() - ICRC_BYTES]);
-        hasher.finalize() ^ self.ones
+        sum(self.before ^ change, &packet[..packet.len() - ICRC_BYTES]) ^ self.ones
     }
 
     #[cold]
@@ -238,6 +236,21 @@ impl Default for Run {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// CRC-32 of a packet's bytes, going on from `crc`.
+#[cfg(feature = "std")]
+#[inline]
+fn sum(crc: u32, bytes: &[u8]) -> u32 {
+    herdwick_mem::crc32(crc, bytes)
+}
+
+#[cfg(not(feature = "std"))]
+#[inline]
+fn sum(crc: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 /// Offset in the BTH of the byte that routers may change.

@@ -113,7 +113,11 @@ impl PacketOp {
     /// ones, RD, XRC, SEND with invalidate, FLUSH, ATOMIC WRITE).
     #[inline]
     #[must_use]
-    pub const fn decode(byte: u8) -> Option<Self> {
+    pub fn decode(byte: u8) -> Option<Self> {
+        KNOWN[usize::from(byte)]
+    }
+
+    const fn meant_by(byte: u8) -> Option<Self> {
         let class = match byte >> 5 {
             0 => Class::Rc,
             1 => Class::Uc,
@@ -137,6 +141,19 @@ impl PacketOp {
         self.class.bits() | self.operation.encode()
     }
 }
+
+/// What each opcode byte means.
+static KNOWN: [Option<PacketOp>; 256] = {
+    let mut known = [None; 256];
+    let mut byte = 0;
+    while byte < known.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
+        let code = byte as u8;
+        known[byte] = PacketOp::meant_by(code);
+        byte += 1;
+    }
+    known
+};
 
 impl Operation {
     const fn decode(code: u8) -> Option<Self> {
