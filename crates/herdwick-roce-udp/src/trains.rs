@@ -238,9 +238,8 @@ impl Outbox {
             let Some(track) = &self.tracks[train.flow] else {
                 continue;
             };
-            for (id, packet) in (0..).zip(train.packets()) {
-                self.sums.seal(packet, &track.route, id);
-            }
+            let bytes = &mut train.bytes[..train.len];
+            self.sums.seal_train(bytes, train.segment, &track.route);
         }
         run
     }

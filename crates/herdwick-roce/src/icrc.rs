@@ -183,6 +183,23 @@ impl Run {
         packet[end..].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Seals a train: packets of `segment` bytes, the last perhaps shorter, end to end. Their
+    /// identifications count from 0.
+    ///
+    /// # Panics
+    /// When a packet is shorter than BTH and ICRC.
+    #[inline]
+    pub fn seal_train(&mut self, train: &mut [u8], segment: usize, route: &Route) {
+        for (id, packet) in (0..).zip(train.chunks_mut(segment)) {
+            if id == 0 || packet.len() != self.len {
+                self.settle(packet, route);
+            }
+            let crc = self.settled(packet, route, id);
+            let end = packet.len() - ICRC_BYTES;
+            packet[end..].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
     /// As [`check`].
     #[inline]
     #[must_use]
@@ -203,15 +220,27 @@ impl Run {
 
     #[inline]
     fn crc(&mut self, packet: &[u8], route: &Route, ip_id: u16) -> u32 {
+        self.settle(packet, route);
+        self.settled(packet, route, ip_id)
+    }
+
+    /// Computes what packets like this one have in common, unless the last was such a one.
+    #[inline]
+    fn settle(&mut self, packet: &[u8], route: &Route) {
+        if self.len != packet.len() || self.route != *route {
+            self.turn(packet, route);
+        }
+    }
+
+    /// The sum of a packet of the length and route that were settled.
+    #[inline]
+    fn settled(&self, packet: &[u8], route: &Route, ip_id: u16) -> u32 {
         let change = IDS
             .get(usize::from(ip_id))
             .filter(|_| packet[CONGESTION_BITS] == 0);
         let Some(change) = change else {
             return Masked::new(packet, route, ip_id).crc(packet);
         };
-        if self.len != packet.len() || self.route != *route {
-            self.turn(packet, route);
-        }
         let change = if self.v4 { *change } else { 0 };
         sum(self.before ^ change, &packet[..packet.len() - ICRC_BYTES]) ^ self.ones
     }
@@ -221,14 +250,13 @@ impl Run {
         let masked = Masked::new(packet, route, 0);
         let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
         hasher.update(&masked.bytes[..masked.len - BTH_BYTES]);
-        let behind = packet.len() - ICRC_BYTES - CONGESTION_BITS;
-        *self = Self {
-            route: *route,
-            len: packet.len(),
-            v4: masked.len == MASKED_4,
-            before: hasher.finalize(),
-            ones: fed(0xff, behind),
-        };
+        self.route = *route;
+        self.v4 = masked.len == MASKED_4;
+        self.before = hasher.finalize();
+        if self.len != packet.len() {
+            self.len = packet.len();
+            self.ones = fed(0xff, packet.len() - ICRC_BYTES - CONGESTION_BITS);
+        }
     }
 }
 

@@ -236,6 +236,11 @@ fn a_run_sums_as_each_of_its_packets_alone() {
                 icrc::seal(&mut alone, &route, id);
                 run.seal(&mut packet, &route, id);
                 assert_eq!(packet, alone, "{len} bytes, {id}");
+                let mut train = [alone.clone(), alone[..len.max(20) - 4].to_vec()].concat();
+                run.seal_train(&mut train, len, &route);
+                for (id, packet) in (0..).zip(train.chunks(len)) {
+                    assert_eq!(icrc::check(packet, &route, IpId::Known(id)), Some(id));
+                }
                 assert!(run.check(&packet, &route, IpId::Hint(id)).is_some());
                 assert_eq!(
                     run.check(&packet, &route, IpId::Hint(id ^ 1)),
