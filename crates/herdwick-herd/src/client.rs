@@ -18,8 +18,10 @@ use crate::{
 };
 use lane::Lane;
 
-/// Completions taken in one poll.
-const POLL_MAX: usize = 32;
+/// Completions taken in one poll, fewest and most: half a window's in between, so that while one
+/// half is looked at the other is on its way, and neither end waits for the other's.
+const POLL_MIN: usize = 32;
+const POLL_MAX: usize = 64;
 
 /// What a client side is made with.
 #[derive(Clone, Debug)]
@@ -105,7 +107,7 @@ impl ClientOptions {
 pub struct ClientSide {
     lanes: Vec<Lane>,
     options: ClientOptions,
-    completions: Box<[Completion; POLL_MAX]>,
+    completions: Box<[Completion]>,
     /// A large reply, copied out of its RECV's buffer.
     large: Box<[u64]>,
     /// When the slots are next looked through, in nanoseconds.
@@ -198,6 +200,7 @@ impl ClientSide {
         lanes: Vec<WorkerLane>,
     ) -> Result<Self, ClientSetupError> {
         check(&options, lanes.len())?;
+        let poll = (options.window.slots() / 2).clamp(POLL_MIN, POLL_MAX);
         let lanes = lanes
             .into_iter()
             .enumerate()
@@ -205,7 +208,7 @@ impl ClientSide {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             lanes,
-            completions: Box::new([Completion::BLANK; POLL_MAX]),
+            completions: vec![Completion::BLANK; poll].into(),
             large: vec![0; options.reply_bytes_max.div_ceil(8)].into(),
             next_scan: 0,
             counters: ClientCounters::default(),

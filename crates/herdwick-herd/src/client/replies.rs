@@ -2,7 +2,7 @@ use herdwick_fabric::{Completion, InlineData, Port, Status};
 use zerocopy::IntoBytes;
 
 use super::{
-    Answer, ClientSide, Outcome, POLL_MAX,
+    Answer, ClientSide, Outcome,
     lane::{Lane, State},
 };
 use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
@@ -17,7 +17,7 @@ impl ClientSide {
     ) -> usize {
         let found = port.poll(self.options.reply_cq, &mut self.completions[..]);
         let mut outcomes = 0;
-        for i in 0..found.min(POLL_MAX) {
+        for i in 0..found {
             outcomes += usize::from(self.handle_completion(i, sink));
         }
         if found > 0 {
