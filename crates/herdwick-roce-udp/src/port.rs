@@ -62,8 +62,16 @@ impl RocePort {
         };
         let here = train.to.unwrap_or_else(|| self.local.ip());
         let ends = (train.from, SocketAddr::new(here, self.local.port()));
+        let route = route(ends.0, ends.1);
+        let mut arrival = Arrival {
+            from: ends.0,
+            to: ends.1,
+            bytes: &[],
+            ip_id: IpId::Hint(0),
+            tos: train.class,
+        };
         for (id, packet) in (0..).zip(train.bytes.chunks(train.segment)) {
-            self.outbox.note(&route(ends.0, ends.1), id, packet);
+            self.outbox.note(&route, id, packet);
             if let Belongs::There(shard) = self.mail.belongs(packet) {
                 let sent = self.mail.forward(shard, ends, (id, train.class), packet);
                 if sent {
@@ -71,13 +79,7 @@ impl RocePort {
                 }
                 continue;
             }
-            let arrival = Arrival {
-                from: ends.0,
-                to: ends.1,
-                bytes: packet,
-                ip_id: IpId::Hint(id),
-                tos: train.class,
-            };
+            (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
             let (memory, wire) = (&mut self.regions, &mut self.outbox);
             self.engine.handle_packet(self.now, &arrival, memory, wire);
         }
@@ -172,6 +174,10 @@ impl Port for RocePort {
             moved: received != Received::Nothing,
             deadline: self.engine.poll_timeout(),
         }
+    }
+
+    fn flush(&mut self) {
+        self.transmit();
     }
 
     fn arm(&mut self, cq: CqId) -> Armed {

@@ -157,9 +157,7 @@ impl<P: Port> ServerEnd<P> {
             if served == BATCH {
                 served += side.pass(port, clock, exec);
             }
-            if served > 0 {
-                port.progress(now);
-            }
+            port.flush();
         }
         served
     }

@@ -52,7 +52,7 @@ impl<'a, P: Port> Direct<'a, P> {
     #[inline]
     pub fn flush(&mut self, now: Duration) {
         self.side.flush(self.port, now);
-        self.port.progress(now);
+        self.port.flush();
     }
 
     /// Takes outcomes; returns how many.

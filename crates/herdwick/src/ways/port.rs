@@ -47,6 +47,11 @@ impl Port for AnyPort {
         either!(self, port => port.progress(now))
     }
 
+    #[inline]
+    fn flush(&mut self) {
+        either!(self, port => port.flush());
+    }
+
     fn arm(&mut self, cq: CqId) -> Armed {
         either!(self, port => port.arm(cq))
     }
