@@ -21,6 +21,9 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
 } else {
     SEND_DEPTH_MIN
 };
+/// Passes of a round whose replies leave together: a full window of one client, or what one look
+/// at the lines of many clients finds.
+const PASSES: usize = Window::MAX / BATCH;
 /// The queue pair of the replies only sends.
 const REPLY_RECVS: usize = 0;
 /// Most RECVs of all mailboxes and bells of a worker: full windows of sixty clients, or small ones of a
@@ -151,14 +154,18 @@ impl<P: Port> ServerEnd<P> {
         if side.clients() > 0 {
             port.progress(now);
         }
-        let mut served = side.pass(port, clock, exec);
-        if self.trains {
-            // As many replies as a train has room for, on their way at once.
-            if served == BATCH {
-                served += side.pass(port, clock, exec);
-            }
-            port.flush();
+        if !self.trains {
+            return side.pass(port, clock, exec);
         }
+        let mut served = 0;
+        for _ in 0..PASSES {
+            let here = side.pass(port, clock, exec);
+            served += here;
+            if here < BATCH {
+                break;
+            }
+        }
+        port.flush();
         served
     }
 
