@@ -9,11 +9,16 @@ const INPUT_BYTES: usize = 16 << 10;
 const ASIDE_BYTES: usize = 2 << 10;
 /// Unused buffers that a worker keeps.
 const POOL: usize = 64;
+/// Of those that large values have made grow, so many, up to this size: 1 MiB in all. Who needs one
+/// again neither clears it nor copies what has come at each doubling.
+const LARGE_POOL: usize = 4;
+const LARGE_BYTES_MAX: usize = 256 << 10;
 
 /// Buffers that no connection needs now.
 #[derive(Default)]
 pub(crate) struct Pool {
     inputs: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
 }
 
@@ -34,9 +39,23 @@ impl Pool {
         self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_BYTES])
     }
 
+    /// An input buffer of more than `len` bytes, and not more than `limit`, if one was left.
+    fn larger_input(&mut self, len: usize, limit: usize) -> Option<Vec<u8>> {
+        let fits = |buffer: &Vec<u8>| (len + 1..=limit).contains(&buffer.len());
+        let at = self.large.iter().position(fits)?;
+        Some(self.large.swap_remove(at))
+    }
+
     fn put_input(&mut self, buffer: Vec<u8>) {
-        if self.inputs.len() < POOL && buffer.len() == INPUT_BYTES {
-            self.inputs.push(buffer);
+        let (pool, most) = match buffer.len() {
+            INPUT_BYTES => (&mut self.inputs, POOL),
+            len if len > INPUT_BYTES && buffer.capacity() <= LARGE_BYTES_MAX => {
+                (&mut self.large, LARGE_POOL)
+            }
+            _ => return,
+        };
+        if pool.len() < most {
+            pool.push(buffer);
         }
     }
 }
@@ -84,11 +103,7 @@ impl Input {
 
     fn make_room(&mut self, pool: &mut Pool, limit: usize) {
         if self.bytes.len() < INPUT_BYTES {
-            let mut larger = pool.input();
-            larger[..self.data().len()].copy_from_slice(self.data());
-            self.end -= self.start;
-            self.start = 0;
-            self.bytes = larger;
+            self.move_to(pool.input());
         }
         if self.end < self.bytes.len() {
             return;
@@ -97,10 +112,20 @@ impl Input {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
+        } else if let Some(larger) = pool.larger_input(self.bytes.len(), limit) {
+            pool.put_input(self.move_to(larger));
         } else {
             let larger = (2 * self.bytes.len()).min(limit.max(self.bytes.len() + 1));
             self.bytes.resize(larger, 0);
         }
+    }
+
+    /// Moves the data into a buffer that has room for it; gives the old one back.
+    fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
+        let len = self.data().len();
+        buffer[..len].copy_from_slice(self.data());
+        (self.start, self.end) = (0, len);
+        std::mem::replace(&mut self.bytes, buffer)
     }
 
     /// The connection rests: keeps no more memory than the data needs.
@@ -181,6 +206,30 @@ mod tests {
                 if rest { input.rest(&mut pool); }
             }
         }
+    }
+
+    #[test]
+    fn what_one_command_made_grow_serves_the_next() {
+        let (mut pool, mut endless) = (Pool::default(), io::repeat(7));
+        let mut reads = |input: &mut Input, pool: &mut Pool| {
+            let mut reads = 0;
+            while input.data().len() < 100_000 {
+                input.read(&mut endless, pool, 1 << 20).unwrap();
+                reads += 1;
+            }
+            assert!(input.data().iter().all(|&byte| byte == 7));
+            input.consume(input.data().len());
+            input.rest(pool);
+            reads
+        };
+        let (mut first, mut second) = (Input::default(), Input::default());
+        assert_eq!(reads(&mut first, &mut pool), 4, "16, 32, 64 and 128 KiB");
+        assert_eq!(reads(&mut second, &mut pool), 2);
+        assert_eq!((first.memory(), second.memory()), (0, 0));
+        let mut small = Input::default();
+        small.read(&mut endless, &mut pool, 20_000).unwrap();
+        small.read(&mut endless, &mut pool, 20_000).unwrap();
+        assert_eq!(small.bytes.len(), 20_000, "a limit of its own holds");
     }
 
     #[test]
