@@ -47,9 +47,20 @@ pub(crate) fn poll(
                 Look::Failed
             };
         };
+        let mut known = None;
         for wc in &scratch[..taken.min(room)] {
+            let token = Token::decode(wc.wr_id);
+            // Runs of one queue pair are common.
+            if known
+                .as_ref()
+                .is_none_or(|qp: &&mut Qp| qp.id.0 != token.qp)
+            {
+                known = qps.get_mut(token.qp);
+            }
             // Written where it is to lie: it is two cache lines long.
-            count += usize::from(translate(wc, qps, faults, &mut out[count]));
+            if let Some(qp) = known.as_deref_mut() {
+                count += usize::from(translate(wc, token, qp, faults, &mut out[count]));
+            }
         }
         if taken < room {
             break;
@@ -71,8 +82,11 @@ pub(crate) fn put_aside(
         let room = TAKE.min(left);
         let taken = cq.raw.poll(&mut scratch[..room]).unwrap_or(0).min(room);
         for wc in &scratch[..taken] {
+            let token = Token::decode(wc.wr_id);
             let mut completion = Completion::BLANK;
-            if translate(wc, qps, faults, &mut completion) {
+            if let Some(qp) = qps.get_mut(token.qp)
+                && translate(wc, token, qp, faults, &mut completion)
+            {
                 cq.stash.push_back(completion);
             }
         }
@@ -84,39 +98,38 @@ pub(crate) fn put_aside(
     !cq.stash.is_empty()
 }
 
-/// `false`: of a queue pair that is gone, or a RECV or send that nobody posted.
+/// `false`: of a RECV or a send that nobody posted.
 #[inline]
-fn translate(wc: &sys::Wc, qps: &mut Slab<Qp>, faults: &mut Faults, out: &mut Completion) -> bool {
-    let token = Token::decode(wc.wr_id);
-    let Some(qp) = qps.get_mut(token.qp) else {
+fn translate(
+    wc: &sys::Wc,
+    token: Token,
+    qp: &mut Qp,
+    faults: &mut Faults,
+    out: &mut Completion,
+) -> bool {
+    let recv = token.opcode == Opcode::Recv;
+    let queue = if recv { &mut qp.recvs } else { &mut qp.sends };
+    let Some(wr_id) = queue.complete(token.position) else {
         return false;
     };
-    if token.recv {
-        let Some(wr_id) = qp.recvs.complete(token.position) else {
-            return false;
-        };
-        out.wr_id = wr_id;
+    (out.wr_id, out.opcode, out.qp) = (wr_id, token.opcode, qp.id);
+    (out.status, out.inline) = (Status::Success, None);
+    if recv {
         received(wc, qp.transport, out);
     } else {
-        let Some((wr_id, opcode)) = qp.sends.complete(token.position) else {
-            return false;
-        };
-        (out.wr_id, out.opcode) = (wr_id, opcode);
         (out.imm, out.source) = (None, None);
     }
-    (out.qp, out.status, out.inline) = (qp.id, Status::Success, None);
     if wc.status != sys::IBV_WC_SUCCESS {
-        failed(wc, token.recv, qp, faults, out);
+        failed(wc, recv, qp, faults, out);
     }
     true
 }
 
 #[inline]
 fn received(wc: &sys::Wc, transport: Transport, completion: &mut Completion) {
-    completion.opcode = match wc.opcode {
-        sys::IBV_WC_RECV_RDMA_WITH_IMM => Opcode::RecvWithImm,
-        _ => Opcode::Recv,
-    };
+    if wc.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM {
+        completion.opcode = Opcode::RecvWithImm;
+    }
     let with_imm = wc.wc_flags & sys::IBV_WC_WITH_IMM.cast_unsigned() != 0;
     completion.imm = with_imm.then(|| u32::from_be(wc.imm_data));
     (completion.byte_len, completion.source) = match transport {

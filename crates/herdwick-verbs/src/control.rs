@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, io, sync::Arc};
 
 use herdwick_fabric::{
-    Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, Opcode, PdId, Psn,
-    QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec, Scope, Transport,
+    Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, Endpoint, PdId, Psn, QpId,
+    QpSpec, QpState, Qpn, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_mem::{Mapping, Span};
 
@@ -196,8 +196,8 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
         state: QpState::Init,
         psn: Psn(psn),
         qkey,
-        sends: Outstanding::new(spec.send_depth, (0, Opcode::Send)),
-        recvs: Outstanding::new(spec.recv_depth, 0),
+        sends: Outstanding::new(spec.send_depth),
+        recvs: Outstanding::new(spec.recv_depth),
     };
     initialise(&mut qp, port.facts.place.port.number).map_err(system("readying a queue pair"))?;
     Ok(qp)

@@ -40,29 +40,31 @@ pub(crate) struct Qp {
     pub(crate) state: QpState,
     pub(crate) psn: Psn,
     pub(crate) qkey: u32,
-    pub(crate) sends: Outstanding<(u64, Opcode)>,
-    pub(crate) recvs: Outstanding<u64>,
+    pub(crate) sends: Outstanding,
+    pub(crate) recvs: Outstanding,
 }
 
-/// Work requests that are not known to be done, in the order of posting. The device is given a
-/// position instead of the caller's `wr_id`: so a completion says which came before it.
+/// The `wr_id`s of work requests that are not known to be done, in the order of posting. The device
+/// is given a [`Token`] in their place: so a completion says which came before it.
 #[derive(Debug)]
-pub(crate) struct Outstanding<T> {
-    ring: Box<[T]>,
+pub(crate) struct Outstanding {
+    ring: Box<[u64]>,
     depth: u32,
-    /// Positions ever taken, and ever given back; both count modulo 2^31.
+    /// Positions ever taken, and ever given back; both wrap.
     taken: u32,
     freed: u32,
 }
 
-/// Positions are numbered modulo this.
-const POSITIONS: u32 = 1 << 31;
+/// Positions are numbered modulo this in a token.
+const POSITIONS: u32 = 1 << POSITION_BITS;
+const POSITION_BITS: u32 = 24;
 
-impl<T: Copy> Outstanding<T> {
-    pub(crate) fn new(depth: usize, blank: T) -> Self {
+impl Outstanding {
+    pub(crate) fn new(depth: usize) -> Self {
+        let depth = depth.min(POSITIONS as usize / 2);
         Self {
-            ring: vec![blank; depth.max(1).next_power_of_two()].into(),
-            depth: u32::try_from(depth).unwrap_or(0),
+            ring: vec![0; depth.max(1).next_power_of_two()].into(),
+            depth: depth as u32,
             taken: 0,
             freed: 0,
         }
@@ -74,68 +76,90 @@ impl<T: Copy> Outstanding<T> {
 
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        (self.depth - self.count()) as usize
+        (self.depth - self.taken.wrapping_sub(self.freed)) as usize
     }
 
+    /// Where a batch for `qp` is noted. There must be room for it.
     #[inline]
-    fn count(&self) -> u32 {
-        self.taken.wrapping_sub(self.freed) % POSITIONS
+    pub(crate) fn batch(&mut self, qp: QpId) -> Batch<'_> {
+        Batch {
+            ring: &mut self.ring,
+            next: self.taken,
+            qp: u64::from(qp.0) << 32,
+        }
     }
 
-    fn slot(&mut self, position: u32) -> &mut T {
-        let mask = self.ring.len() - 1;
-        &mut self.ring[position as usize & mask]
-    }
-
-    /// Where the `n`th of a batch will stand.
-    #[inline]
-    pub(crate) fn position(&self, n: u32) -> u32 {
-        self.taken.wrapping_add(n) % POSITIONS
-    }
-
-    /// Notes what stands at `position`, of a batch that is being made.
-    #[inline]
-    pub(crate) fn put(&mut self, position: u32, item: T) {
-        *self.slot(position) = item;
-    }
-
-    /// The batch of `count` was posted.
+    /// The first `count` of the batch were posted.
     #[inline]
     pub(crate) fn took(&mut self, count: u32) {
-        self.taken = self.position(count);
+        self.taken = self.taken.wrapping_add(count);
     }
 
     /// What stood at `position`, which is free now with all before it; `None` when nothing did.
     #[inline]
-    pub(crate) fn complete(&mut self, position: u32) -> Option<T> {
-        if position.wrapping_sub(self.freed) % POSITIONS >= self.count() {
+    pub(crate) fn complete(&mut self, position: u32) -> Option<u64> {
+        let before = position.wrapping_sub(self.freed) % POSITIONS;
+        if before >= self.taken.wrapping_sub(self.freed) {
             return None;
         }
-        self.freed = position.wrapping_add(1) % POSITIONS;
-        Some(*self.slot(position))
+        self.freed = self.freed.wrapping_add(before + 1);
+        let mask = self.ring.len() - 1;
+        Some(self.ring[position as usize & mask])
     }
 }
 
-/// What comes back in a completion: the queue pair's id, whether it was a RECV, and its position.
+/// A batch that is being made.
+pub(crate) struct Batch<'a> {
+    ring: &'a mut [u64],
+    next: u32,
+    qp: u64,
+}
+
+impl Batch<'_> {
+    /// Notes the next one; its token.
+    #[inline]
+    pub(crate) fn put(&mut self, wr_id: u64, opcode: Opcode) -> u64 {
+        let (at, mask) = (self.next, self.ring.len() - 1);
+        self.ring[at as usize & mask] = wr_id;
+        self.next = at.wrapping_add(1);
+        self.qp | u64::from(opcode as u8) << POSITION_BITS | u64::from(at % POSITIONS)
+    }
+}
+
+/// What comes back in a completion: the queue pair's id, which verb it was, and its position.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub(crate) qp: u32,
-    pub(crate) recv: bool,
+    pub(crate) opcode: Opcode,
     pub(crate) position: u32,
 }
 
+/// By number; the last is none's.
+const OPCODES: [Opcode; 8] = [
+    Opcode::Send,
+    Opcode::Write,
+    Opcode::Read,
+    Opcode::FetchAdd,
+    Opcode::CompareSwap,
+    Opcode::Recv,
+    Opcode::RecvWithImm,
+    Opcode::Send,
+];
+
+const _: () = {
+    let mut number = 0;
+    while number < 7 {
+        assert!(OPCODES[number] as usize == number);
+        number += 1;
+    }
+};
+
 impl Token {
     #[inline]
-    pub(crate) fn encode(self) -> u64 {
-        u64::from(self.qp) << 32 | u64::from(self.recv) << 31 | u64::from(self.position)
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "halves of a word")]
     pub(crate) fn decode(word: u64) -> Self {
         Self {
             qp: (word >> 32) as u32,
-            recv: word & 1 << 31 != 0,
+            opcode: OPCODES[(word >> POSITION_BITS) as usize % OPCODES.len()],
             position: word as u32 % POSITIONS,
         }
     }
@@ -162,14 +186,13 @@ mod tests {
 
     #[test]
     fn a_completion_frees_everything_before_it() {
-        let mut sends = Outstanding::new(3, 0);
-        sends.taken = POSITIONS - 2;
-        sends.freed = POSITIONS - 2;
-        let positions: Vec<u32> = (0..3).map(|n| sends.position(n)).collect();
+        let mut sends = Outstanding::new(3);
+        sends.taken = u32::MAX - 1;
+        sends.freed = u32::MAX - 1;
+        let mut batch = sends.batch(QpId(7));
+        let token = |n| Token::decode(batch.put(n, Opcode::Send)).position;
+        let positions: Vec<u32> = (10..13).map(token).collect();
         assert_eq!(positions, [POSITIONS - 2, POSITIONS - 1, 0]);
-        for (n, position) in positions.iter().enumerate() {
-            sends.put(*position, n + 10);
-        }
         sends.took(3);
         assert_eq!(sends.room(), 0);
         assert_eq!(sends.complete(POSITIONS - 1), Some(11));
@@ -181,16 +204,13 @@ mod tests {
 
     #[test]
     fn tokens_come_back_as_they_went() {
-        for recv in [false, true] {
-            let token = Token {
-                qp: 0xdead_beef,
-                recv,
-                position: POSITIONS - 1,
-            };
-            let back = Token::decode(token.encode());
+        for opcode in &OPCODES[..7] {
+            let mut queue = Outstanding::new(4);
+            queue.taken = POSITIONS - 1;
+            let back = Token::decode(queue.batch(QpId(0xdead_beef)).put(1, *opcode));
             assert_eq!(
-                (back.qp, back.recv, back.position),
-                (0xdead_beef, recv, POSITIONS - 1)
+                (back.qp, back.opcode, back.position),
+                (0xdead_beef, *opcode, POSITIONS - 1)
             );
         }
     }

@@ -4,23 +4,30 @@
 use std::{ffi::c_int, ptr::NonNull};
 
 use herdwick_fabric::{
-    Local, Opcode, Payload, PostError, QpState, RecvWr, Remote, SendOp, SendWr, Slab, Transport,
+    Local, Opcode, Payload, PostError, QpId, QpState, RecvWr, Remote, SendOp, SendWr, Slab,
+    Transport,
 };
 
 use crate::{
     POSTLIST_MAX,
-    objects::{Address, Qp, Region, Token, local},
+    objects::{Address, Batch, Outstanding, Qp, Region, local},
     sys,
 };
 
 /// Work requests in the verbs' shape, made once, and linked once.
 pub(crate) struct Chain<W> {
-    wrs: NonNull<[W]>,
-    sges: NonNull<[sys::Sge]>,
+    entries: NonNull<[Entry<W>]>,
 }
 
-// SAFETY: it owns its two allocations, and the addresses left in them are followed only by a post,
-// which writes them anew.
+/// A work request and its only run of bytes.
+#[repr(C)]
+struct Entry<W> {
+    wr: W,
+    sge: sys::Sge,
+}
+
+// SAFETY: it owns its allocation, and the addresses left in it are followed only by a post, which
+// writes them anew.
 unsafe impl<W> Send for Chain<W> {}
 
 /// A work request of either kind: what they have in common is their place in a chain.
@@ -50,53 +57,56 @@ impl Link for sys::RecvWr {
 impl<W: Link> Chain<W> {
     /// `blank` makes unlinked work requests.
     pub(crate) fn new(blank: impl Fn() -> W) -> Self {
-        let wrs: Box<[W]> = (0..POSTLIST_MAX).map(|_| blank()).collect();
-        let sges: Box<[sys::Sge]> = vec![sys::Sge::default(); POSTLIST_MAX].into();
+        let entry = |_| Entry {
+            wr: blank(),
+            sge: sys::Sge::default(),
+        };
+        let entries: Box<[Entry<W>]> = (0..POSTLIST_MAX).map(entry).collect();
         let mut chain = Self {
-            wrs: NonNull::from(Box::leak(wrs)),
-            sges: NonNull::from(Box::leak(sges)),
+            entries: NonNull::from(Box::leak(entries)),
         };
         for i in 0..POSTLIST_MAX {
-            let next = chain.wrs.cast::<W>().as_ptr().wrapping_add(i + 1);
-            let (wr, sge) = chain.entry(i);
-            let sge = std::ptr::from_mut(sge);
+            let next = chain.wr(i + 1);
+            let Entry { wr, sge } = &mut chain.entries()[i];
             wr.link(next, sge);
         }
         chain
     }
 
-    /// Work request `i` and its only run of bytes.
+    /// Where work request `i` lies.
     #[inline]
-    fn entry(&mut self, i: usize) -> (&mut W, &mut sys::Sge) {
-        assert!(i < POSTLIST_MAX);
-        // SAFETY: in bounds by the assertion; the allocations are this value's, which is borrowed
-        // for as long as the references live.
-        unsafe {
-            (
-                self.wrs.cast::<W>().add(i).as_mut(),
-                self.sges.cast::<sys::Sge>().add(i).as_mut(),
-            )
-        }
+    fn wr(&self, i: usize) -> *mut W {
+        // A work request is the first thing in its entry.
+        const { assert!(std::mem::offset_of!(Entry<W>, wr) == 0) };
+        self.entries
+            .cast::<Entry<W>>()
+            .as_ptr()
+            .wrapping_add(i)
+            .cast()
     }
 
-    /// Lets `post` have the first `count`, which must be filled, as a chain of their own.
+    #[inline]
+    fn entries(&mut self) -> &mut [Entry<W>] {
+        // SAFETY: the allocation is this value's, which is borrowed for as long as the slice lives.
+        unsafe { self.entries.as_mut() }
+    }
+
+    /// Lets `post` have the first `count`, one at least, which must be filled, as a chain of their
+    /// own.
     #[inline]
     fn cut<R>(&mut self, count: usize, post: impl FnOnce(*mut W) -> R) -> R {
-        let last = count.saturating_sub(1);
-        *self.entry(last).0.next() = std::ptr::null_mut();
-        let posted = post(self.wrs.cast::<W>().as_ptr());
-        *self.entry(last).0.next() = self.wrs.cast::<W>().as_ptr().wrapping_add(last + 1);
+        let (first, next) = (self.wr(0), self.wr(count));
+        *self.entries()[count - 1].wr.next() = std::ptr::null_mut();
+        let posted = post(first);
+        *self.entries()[count - 1].wr.next() = next;
         posted
     }
 }
 
 impl<W> Drop for Chain<W> {
     fn drop(&mut self) {
-        // SAFETY: both came from Box::leak, and nothing else names them.
-        unsafe {
-            drop(Box::from_raw(self.wrs.as_ptr()));
-            drop(Box::from_raw(self.sges.as_ptr()));
-        }
+        // SAFETY: it came from Box::leak, and nothing else names it.
+        drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
     }
 }
 
@@ -142,6 +152,13 @@ pub(crate) struct Post<'a> {
     pub(crate) bounds: Bounds,
 }
 
+/// What of a queue pair its work requests are checked against.
+struct Face {
+    id: QpId,
+    pd: u32,
+    transport: Transport,
+}
+
 /// Posts a batch: all of it is checked before any of it is posted. Returns how much of it the driver
 /// took; less than all, when something stopped it that the checks here do not know.
 #[inline]
@@ -154,27 +171,29 @@ pub(crate) fn post(
     if qp.state != QpState::ReadyToSend {
         return Err(PostError::State(qp.state));
     }
-    if batch.len() > qp.sends.room() {
-        return Err(PostError::Full);
-    }
-    if batch.len() > POSTLIST_MAX {
-        return Err(PostError::Bounds);
-    }
-    if batch.is_empty() {
+    if !has_room(&qp.sends, batch.len())? {
         return Ok(0);
     }
-    for (i, from) in batch.iter().enumerate() {
-        #[expect(clippy::cast_possible_truncation, reason = "at most POSTLIST_MAX")]
-        let position = qp.sends.position(i as u32);
-        let (wr, sge) = chain.entry(i);
-        let opcode = fill(qp, port, from, wr, sge)?;
-        wr.wr_id = Token {
-            qp: qp.id.0,
-            recv: false,
-            position,
+    let face = Face {
+        id: qp.id,
+        pd: qp.pd,
+        transport: qp.transport,
+    };
+    let noted = qp.sends.batch(qp.id);
+    // Each of the two loops holds in registers what it needs.
+    match qp.transport {
+        Transport::Ud => {
+            let most = port.bounds.inline.min(port.bounds.datagram);
+            fill(batch, chain, noted, |from, entry| {
+                datagram(&face, port, most, from, entry)
+            })?;
         }
-        .encode();
-        qp.sends.put(position, (from.wr_id, opcode));
+        Transport::Rc | Transport::Uc => {
+            let most = port.bounds.inline.min(port.bounds.message);
+            fill(batch, chain, noted, |from, entry| {
+                connected(&face, port, most, from, entry)
+            })?;
+        }
     }
     // SAFETY: inline payloads are borrowed by `batch`; all others are by `local` within regions of
     // this port, under their own keys. A region freed before its completion is closed by its key.
@@ -194,28 +213,14 @@ pub(crate) fn post_recv(
     if qp.state == QpState::Error {
         return Err(PostError::State(qp.state));
     }
-    if batch.len() > qp.recvs.room() {
-        return Err(PostError::Full);
-    }
-    if batch.len() > POSTLIST_MAX {
-        return Err(PostError::Bounds);
-    }
-    if batch.is_empty() {
+    if !has_room(&qp.recvs, batch.len())? {
         return Ok(0);
     }
-    for (i, from) in batch.iter().enumerate() {
-        #[expect(clippy::cast_possible_truncation, reason = "at most POSTLIST_MAX")]
-        let position = qp.recvs.position(i as u32);
-        let (wr, sge) = chain.entry(i);
+    let mut noted = qp.recvs.batch(qp.id);
+    for (from, Entry { wr, sge }) in batch.iter().zip(chain.entries()) {
         *sge = local(regions, qp.pd, from.into).ok_or(PostError::Bounds)?;
         wr.num_sge = c_int::from(sge.length > 0);
-        wr.wr_id = Token {
-            qp: qp.id.0,
-            recv: true,
-            position,
-        }
-        .encode();
-        qp.recvs.put(position, from.wr_id);
+        wr.wr_id = noted.put(from.wr_id, Opcode::Recv);
     }
     // SAFETY: every buffer lies, by `local`, within a region of this port, under its own key.
     let posted = chain.cut(batch.len(), |first| unsafe { qp.raw.post_recv(first) });
@@ -224,15 +229,26 @@ pub(crate) fn post_recv(
     Ok(count as usize)
 }
 
+/// Whether there is something to post, for which `queue` and a chain have room.
+#[inline]
+fn has_room(queue: &Outstanding, count: usize) -> Result<bool, PostError> {
+    if count > queue.room() {
+        return Err(PostError::Full);
+    }
+    if count > POSTLIST_MAX {
+        return Err(PostError::Bounds);
+    }
+    Ok(count > 0)
+}
+
 /// How many of `count` were taken, by the first that was not.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "at most POSTLIST_MAX")]
-fn taken<W>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) -> u32 {
+fn taken<W: Link>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) -> u32 {
     let Err(bad) = posted else {
         return count as u32;
     };
-    let first = chain.wrs.cast::<W>().as_ptr();
-    let gone = bad.addr().wrapping_sub(first.addr()) / size_of::<W>();
+    let gone = bad.addr().wrapping_sub(chain.wr(0).addr()) / size_of::<Entry<W>>();
     if bad.is_null() {
         0
     } else {
@@ -240,77 +256,94 @@ fn taken<W>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) -> u32 {
     }
 }
 
-/// Writes one work request; which verb it is.
+/// Writes `batch` to the front of `chain`, each by `write`, which says which verb it is. Who is told
+/// of its end is written here.
 #[inline]
 fn fill(
-    qp: &Qp,
-    port: &Post<'_>,
-    from: &SendWr<'_>,
-    wr: &mut sys::SendWr,
-    sge: &mut sys::Sge,
-) -> Result<Opcode, PostError> {
-    let flags =
-        flag(from.signaled, sys::IBV_SEND_SIGNALED) | flag(from.solicited, sys::IBV_SEND_SOLICITED);
-    wr.send_flags = flags;
-    match (&from.op, qp.transport) {
-        (
-            SendOp::Send {
-                payload,
-                imm,
-                to: Some(to),
-            },
-            Transport::Ud,
-        ) => {
-            let address = port
-                .addresses
-                .get(to.0)
-                .filter(|address| address.qp == qp.id);
-            let address = address.ok_or(PostError::Transport(qp.transport))?;
-            wr.wr.ud = sys::Datagram {
-                ah: address.ah.as_ptr(),
-                remote_qpn: address.qpn,
-                remote_qkey: address.qkey,
-            };
-            carry(qp, port, payload, port.bounds.datagram, wr, sge)?;
-            with_imm(wr, *imm, sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM);
-            Ok(Opcode::Send)
-        }
-        (
-            SendOp::Send {
-                payload,
-                imm,
-                to: None,
-            },
-            Transport::Rc | Transport::Uc,
-        ) => {
-            carry(qp, port, payload, port.bounds.message, wr, sge)?;
-            with_imm(wr, *imm, sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM);
-            Ok(Opcode::Send)
-        }
-        (SendOp::Write { payload, to, imm }, Transport::Rc | Transport::Uc) => {
-            carry(qp, port, payload, port.bounds.message, wr, sge)?;
-            with_imm(
-                wr,
-                *imm,
-                sys::IBV_WR_RDMA_WRITE,
-                sys::IBV_WR_RDMA_WRITE_WITH_IMM,
-            );
-            wr.wr = target(*to);
-            Ok(Opcode::Write)
-        }
-        (op, Transport::Rc) => fetch(qp, port, op, wr, sge),
-        _ => Err(PostError::Transport(qp.transport)),
+    batch: &[SendWr<'_>],
+    chain: &mut Chain<sys::SendWr>,
+    mut noted: Batch<'_>,
+    write: impl Fn(&SendWr<'_>, &mut Entry<sys::SendWr>) -> Result<Opcode, PostError>,
+) -> Result<(), PostError> {
+    for (from, entry) in batch.iter().zip(chain.entries()) {
+        let opcode = write(from, entry)?;
+        entry.wr.send_flags |= flag(from.signaled, sys::IBV_SEND_SIGNALED)
+            | flag(from.solicited, sys::IBV_SEND_SOLICITED);
+        entry.wr.wr_id = noted.put(from.wr_id, opcode);
     }
+    Ok(())
+}
+
+/// `inline_max`: most bytes that travel in the work request.
+#[inline]
+fn datagram(
+    qp: &Face,
+    port: &Post<'_>,
+    inline_max: usize,
+    from: &SendWr<'_>,
+    entry: &mut Entry<sys::SendWr>,
+) -> Result<Opcode, PostError> {
+    let SendOp::Send {
+        payload,
+        imm,
+        to: Some(to),
+    } = &from.op
+    else {
+        return Err(PostError::Transport(qp.transport));
+    };
+    let address = port.addresses.get(to.0);
+    let address = address.filter(|address| address.qp == qp.id);
+    let address = address.ok_or(PostError::Transport(qp.transport))?;
+    entry.wr.wr.ud = sys::Datagram {
+        ah: address.ah.as_ptr(),
+        remote_qpn: address.qpn,
+        remote_qkey: address.qkey,
+    };
+    with_imm(&mut entry.wr, *imm, sys::IBV_WR_SEND);
+    carry(payload, inline_max, entry, |from, entry| {
+        refer(qp, port, port.bounds.datagram, from, entry)
+    })?;
+    Ok(Opcode::Send)
+}
+
+#[inline]
+fn connected(
+    qp: &Face,
+    port: &Post<'_>,
+    inline_max: usize,
+    from: &SendWr<'_>,
+    entry: &mut Entry<sys::SendWr>,
+) -> Result<Opcode, PostError> {
+    let (payload, opcode) = match &from.op {
+        SendOp::Send {
+            payload,
+            imm,
+            to: None,
+        } => {
+            with_imm(&mut entry.wr, *imm, sys::IBV_WR_SEND);
+            (payload, Opcode::Send)
+        }
+        SendOp::Write { payload, to, imm } => {
+            with_imm(&mut entry.wr, *imm, sys::IBV_WR_RDMA_WRITE);
+            entry.wr.wr = target(*to);
+            (payload, Opcode::Write)
+        }
+        op if qp.transport == Transport::Rc => return fetch(qp, port, op, entry),
+        _ => return Err(PostError::Transport(qp.transport)),
+    };
+    carry(payload, inline_max, entry, |from, entry| {
+        refer(qp, port, port.bounds.message, from, entry)
+    })?;
+    Ok(opcode)
 }
 
 /// The verbs that bring something back.
 #[inline(never)]
 fn fetch(
-    qp: &Qp,
+    qp: &Face,
     port: &Post<'_>,
     op: &SendOp<'_>,
-    wr: &mut sys::SendWr,
-    sge: &mut sys::Sge,
+    Entry { wr, sge }: &mut Entry<sys::SendWr>,
 ) -> Result<Opcode, PostError> {
     let (into, opcode, number) = match *op {
         SendOp::Read { into, from } => {
@@ -340,59 +373,73 @@ fn fetch(
     } else {
         word
     };
-    *sge = lies(qp, port, into)
+    *sge = local(port.regions, qp.pd, into)
         .filter(|_| fits)
         .ok_or(PostError::Bounds)?;
     wr.num_sge = c_int::from(sge.length > 0);
     wr.opcode = number;
+    wr.send_flags = 0;
     Ok(opcode)
 }
 
+/// Has the work request carry `payload`, or by `refer` what lies in a region.
 #[inline]
 fn carry(
-    qp: &Qp,
-    port: &Post<'_>,
     payload: &Payload<'_>,
-    most: usize,
-    wr: &mut sys::SendWr,
-    sge: &mut sys::Sge,
+    inline_max: usize,
+    entry: &mut Entry<sys::SendWr>,
+    refer: impl Fn(Local, &mut Entry<sys::SendWr>) -> Result<(), PostError>,
 ) -> Result<(), PostError> {
     // The driver copies inline bytes before the post returns; the key is not looked at.
     let (at, len) = match *payload {
         Payload::Words(words) => (words.as_ptr().expose_provenance(), size_of_val(words)),
         Payload::Inline(bytes) => (bytes.as_ptr().expose_provenance(), bytes.len()),
-        Payload::Region(from) => {
-            *sge = lies(qp, port, from)
-                .filter(|_| from.len <= most)
-                .ok_or(PostError::Bounds)?;
-            wr.num_sge = c_int::from(sge.length > 0);
-            return Ok(());
-        }
+        Payload::Region(from) => return refer(from, entry),
     };
-    if len > port.bounds.inline.min(most) {
+    if len > inline_max {
         return Err(PostError::Bounds);
     }
+    let Entry { wr, sge } = entry;
     #[expect(clippy::cast_possible_truncation, reason = "within the inline bound")]
     let length = len as u32;
     (sge.addr, sge.length) = (at as u64, length);
     wr.num_sge = c_int::from(len > 0);
-    wr.send_flags |= flag(len > 0, sys::IBV_SEND_INLINE);
+    wr.send_flags = flag(len > 0, sys::IBV_SEND_INLINE);
+    Ok(())
+}
+
+/// Has the work request name `from`, which the device reads later, and which is no longer than
+/// `most`.
+#[inline(never)]
+fn refer(
+    qp: &Face,
+    port: &Post<'_>,
+    most: usize,
+    from: Local,
+    Entry { wr, sge }: &mut Entry<sys::SendWr>,
+) -> Result<(), PostError> {
+    *sge = local(port.regions, qp.pd, from)
+        .filter(|_| from.len <= most)
+        .ok_or(PostError::Bounds)?;
+    wr.num_sge = c_int::from(sge.length > 0);
+    wr.send_flags = 0;
     Ok(())
 }
 
 // `Payload::Words` are little-endian, and given to the driver where they lie.
 const _: () = assert!(cfg!(target_endian = "little"));
 
+/// `verb`, or the one after it, which carries an immediate.
 #[inline]
-fn lies(qp: &Qp, port: &Post<'_>, at: Local) -> Option<sys::Sge> {
-    local(port.regions, qp.pd, at)
+fn with_imm(wr: &mut sys::SendWr, imm: Option<u32>, verb: c_int) {
+    match imm {
+        None => wr.opcode = verb,
+        Some(imm) => (wr.opcode, wr.imm_data) = (verb + 1, imm.to_be()),
+    }
 }
 
-#[inline]
-fn with_imm(wr: &mut sys::SendWr, imm: Option<u32>, without: c_int, with: c_int) {
-    wr.opcode = if imm.is_some() { with } else { without };
-    wr.imm_data = imm.unwrap_or(0).to_be();
-}
+const _: () = assert!(sys::IBV_WR_SEND_WITH_IMM == sys::IBV_WR_SEND + 1);
+const _: () = assert!(sys::IBV_WR_RDMA_WRITE_WITH_IMM == sys::IBV_WR_RDMA_WRITE + 1);
 
 #[inline]
 fn flag(set: bool, flag: c_int) -> u32 {
