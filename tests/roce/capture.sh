@@ -18,21 +18,24 @@ ip -n "$space" link set lo up
 
 for path in uc-write rc-write ud-send; do
     echo "-- $path"
-    capture=$folder/$path.pcap
+    capture=$folder/$path.pcap ready=$folder/$path.ready
     ip netns exec "$space" "$herdwick" serve -t 1 -m 64 -l 127.0.0.1 -p 0 --shm off \
-        --roce 127.0.0.1 --roce-pcap "$capture" --request-path "$path" >"$folder/ready" &
+        --roce 127.0.0.1 --roce-pcap "$capture" --request-path "$path" >"$ready" &
     server=$!
-    until grep -q ready "$folder/ready"; do read -rt 0.1 <> <(:) || true; done
-    address=$(sed -E 's/.*ready on ([^ ]+) .*/\1/' "$folder/ready")
+    until grep -qs ready "$ready"; do read -rt 0.1 <> <(:) || true; done
+    address=$(sed -E 's/.*ready on ([^ ]+) .*/\1/' "$ready")
     for bytes in 1 20 100 900; do
         value=$(head -c "$bytes" /dev/zero | tr '\0' v)
         for command in "set key$bytes $value" "get key$bytes"; do
             # On a busy host the server may miss the moment that a hello waits for its answer.
             for _ in 1 2 3 4 5; do
-                ip netns exec "$space" "$herdwick" $command --server "$address" -v >/dev/null 2>"$folder/way"
-                ! grep -q roce "$folder/way" || break
+                if ip netns exec "$space" "$herdwick" $command --server "$address" -v \
+                    >"$folder/said" 2>&1 && grep -q roce "$folder/said"; then
+                    continue 2
+                fi
             done
-            grep -q roce "$folder/way" || { cat "$folder/way"; exit 1; }
+            cat "$folder/said"
+            exit 1
         done
     done
     kill "$server"
