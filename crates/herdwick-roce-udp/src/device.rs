@@ -214,8 +214,8 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         uc: true,
         ud: true,
         read: true,
-        // The CPU's own instructions do not disturb them; but nobody answers while the CPU counts.
-        atomics: Atomics::Device,
+        // Done by the CPU's own instructions.
+        atomics: Atomics::Coherent,
         ordered_write: true,
         wakes_on_write: true,
         lossless: false,
