@@ -1,9 +1,10 @@
 //! The software RNIC on UDP sockets: the engine of `herdwick-roce` as a provider of the fabric.
 //!
 //! [`RoceDevice`] binds one UDP port for all its ports, each of which has a socket of its own and
-//! runs its engine in the caller's poll loop. Packets leave and arrive in trains: see
+//! runs its engine in the caller's poll loop, or in a thread ([`Attended`]). Packets leave and arrive in trains: see
 //! `docs/roce.md`.
 
+mod attended;
 pub mod bare;
 mod capture;
 mod device;
@@ -16,6 +17,7 @@ mod socket;
 mod strays;
 mod trains;
 
+pub use attended::Attended;
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
 pub use probe::{Probe, Trains, probe};

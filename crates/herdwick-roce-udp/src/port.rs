@@ -59,6 +59,11 @@ impl RocePort {
         true
     }
 
+    /// What a packet wakes.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.outbox.main().as_fd()
+    }
+
     /// Takes what has come, from the socket and from the other ports of its address.
     fn receive(&mut self) -> Received {
         let count = self.outbox.main().receive(&mut self.inbox);
@@ -225,7 +230,7 @@ impl Port for RocePort {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.outbox.main().as_fd())
+        Some(self.socket())
     }
 
     fn region(&self, region: RegionId) -> Option<&Span> {

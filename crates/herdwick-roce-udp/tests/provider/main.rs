@@ -1,4 +1,5 @@
 //! What every provider shows, over loopback sockets.
 
+mod attended;
 mod conformance;
 mod shards;

@@ -1,0 +1,121 @@
+use std::{
+    fmt, io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use herdwick_fabric::Port;
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::{read, write},
+};
+
+use crate::RocePort;
+
+/// A port whose passes a thread makes: peers WRITE, READ and do atomics in its memory whether or not
+/// its owner polls.
+///
+/// The thread sleeps until packets come or a timer ends. It costs a lock and a wake-up for each use
+/// of the port, so a poll loop is better off with the port itself.
+pub struct Attended {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    port: Mutex<RocePort>,
+    /// Rung when the port was used, and when the thread is to end.
+    bell: OwnedFd,
+    over: AtomicBool,
+}
+
+impl Attended {
+    /// Gives `port` to a thread. It reads a clock of its own from now on.
+    ///
+    /// # Errors
+    /// The operating system lacks descriptors or threads.
+    pub fn start(port: RocePort) -> io::Result<Self> {
+        let socket = port.socket().try_clone_to_owned()?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let shared = Arc::new(Shared {
+            port: Mutex::new(port),
+            bell: eventfd(0, flags)?,
+            over: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("roce".to_owned());
+        Ok(Self {
+            thread: Some(thread.spawn(move || theirs.attend(&socket))?),
+            shared,
+        })
+    }
+
+    /// Uses the port: creates, posts, polls. Passes are the thread's to make.
+    pub fn with<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
+        let result = self.shared.locked(work);
+        // What was posted is to be sent, and its timers to be kept.
+        self.shared.ring();
+        result
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        self.shared.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Attended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attended").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn locked<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
+        // A panic of the owner's own leaves the port as its calls left it: whole.
+        work(&mut self.port.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ring(&self) {
+        // Any number rings; a counter that is full has rung.
+        let _ = write(&self.bell, &1_u64.to_le_bytes());
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the thread is the shell that reads the clock"
+    )]
+    fn attend(&self, socket: &OwnedFd) {
+        let start = Instant::now();
+        while !self.over.load(Ordering::Acquire) {
+            // What rings from here on is seen by the pass, or ends the rest behind it.
+            let _ = read(&self.bell, &mut [0; 8]);
+            let now = start.elapsed();
+            let progress = self.locked(|port| port.progress(now));
+            if !progress.moved {
+                self.rest(socket, progress.deadline.map(|at| at.saturating_sub(now)));
+            }
+        }
+    }
+
+    /// Sleeps until a packet comes, the bell rings, or so much time is over.
+    fn rest(&self, socket: &OwnedFd, limit: Option<Duration>) {
+        let mut fds = [
+            PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+        ];
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // An interrupted rest makes one more pass.
+        let _ = poll(&mut fds, limit.as_ref());
+    }
+}
