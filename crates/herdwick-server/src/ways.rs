@@ -9,7 +9,7 @@ use herdwick_herd::{
 pub use herdwick_roce_udp::UDP_PORT;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort, datagram_ring_bytes};
-use herdwick_verbs::{Health, VerbsDevice, VerbsPort};
+use herdwick_verbs::{Health, Inlining, VerbsDevice, VerbsPort};
 pub use herdwick_verbs::{VerbsOptions, Wish};
 
 use crate::{
@@ -73,21 +73,19 @@ impl Ways {
         };
         let roce = config.roce.map(bind).transpose()?;
         let clients_max = config.leases.clone().unwrap_or_default().clients_max;
-        let (verbs, verbs_status) = match &config.verbs {
-            Verbs::Off => (None, VerbsStatus::Off),
-            Verbs::Needed(options) => {
-                let device =
-                    open_verbs(options, workers, clients_max).map_err(StartError::Verbs)?;
-                let place = device.place().to_string();
+        let open = |options| open_verbs(options, workers, clients_max);
+        let opened = match &config.verbs {
+            Verbs::Off => Err(VerbsStatus::Off),
+            Verbs::Needed(options) => Ok(open(options).map_err(StartError::Verbs)?),
+            Verbs::IfThere(options) => open(options).map_err(VerbsStatus::Absent),
+        };
+        let (verbs, verbs_status) = match opened {
+            Ok(device) => {
+                let copied = device.copied_bytes_max();
+                let place = format!("{}, memory to {copied} bytes inline", device.place());
                 (Some(device), VerbsStatus::On(place))
             }
-            Verbs::IfThere(options) => match open_verbs(options, workers, clients_max) {
-                Ok(device) => {
-                    let place = device.place().to_string();
-                    (Some(device), VerbsStatus::On(place))
-                }
-                Err(reason) => (None, VerbsStatus::Absent(reason)),
-            },
+            Err(status) => (None, status),
         };
         if verbs.is_none() {
             config.verbs = Verbs::Off;
@@ -139,7 +137,11 @@ fn open_verbs(
     workers: usize,
     clients_max: usize,
 ) -> Result<VerbsDevice, String> {
-    let device = VerbsDevice::open(options).map_err(|error| error.to_string())?;
+    let measured = VerbsOptions {
+        inlining: Inlining::Measured,
+        ..options.clone()
+    };
+    let device = VerbsDevice::open(&measured).map_err(|error| error.to_string())?;
     let terms = ServerTerms {
         worker: 0,
         workers,

@@ -18,6 +18,7 @@ mod device;
 mod endpoint;
 mod events;
 mod library;
+mod measure;
 mod objects;
 mod place;
 mod port;
@@ -26,8 +27,9 @@ mod raw;
 mod send;
 pub mod sys;
 
-pub use device::{VerbsDevice, VerbsError, VerbsOptions, survey};
+pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
+pub use measure::TrialError;
 pub use place::{DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts, Wish, WishError};
 pub use port::{Health, VerbsPort};
 

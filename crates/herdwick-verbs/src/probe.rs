@@ -18,7 +18,7 @@ const TRIAL_DEPTH: u32 = 16;
 const INLINE_STEPS: [u32; 9] = [1024, 512, 256, 192, 144, 128, 96, 64, 0];
 
 /// What was found.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) capabilities: Capabilities,
     /// Entries of a work queue, and of a completion queue, at most.

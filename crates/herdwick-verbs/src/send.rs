@@ -143,6 +143,8 @@ pub(crate) struct Bounds {
     pub(crate) inline: usize,
     pub(crate) datagram: usize,
     pub(crate) message: usize,
+    /// Of a region, sent inline.
+    pub(crate) copied: usize,
 }
 
 /// What a post needs of its port, beside the queue pair.
@@ -195,8 +197,9 @@ pub(crate) fn post(
             })?;
         }
     }
-    // SAFETY: inline payloads are borrowed by `batch`; all others are by `local` within regions of
-    // this port, under their own keys. A region freed before its completion is closed by its key.
+    // SAFETY: inline payloads are borrowed by `batch`, or lie in regions of this port, which are
+    // mapped as long as it has them; all others are by `local` within such regions, under their own
+    // keys. A region freed before its completion is closed by its key.
     let posted = chain.cut(batch.len(), |first| unsafe { qp.raw.post_send(first) });
     let count = taken(posted, chain, batch.len());
     qp.sends.took(count);
@@ -408,8 +411,8 @@ fn carry(
     Ok(())
 }
 
-/// Has the work request name `from`, which the device reads later, and which is no longer than
-/// `most`.
+/// Has the work request name `from`, which the device reads later, or the driver now, and which is
+/// no longer than `most`.
 #[inline(never)]
 fn refer(
     qp: &Face,
@@ -423,6 +426,13 @@ fn refer(
         .ok_or(PostError::Bounds)?;
     wr.num_sge = c_int::from(sge.length > 0);
     wr.send_flags = 0;
+    if (1..=port.bounds.copied).contains(&from.len)
+        && let Some(region) = port.regions.get(from.region.0)
+    {
+        // The driver reads it where it lies here, which is not where the device would.
+        sge.addr += region.span.as_ptr().expose_provenance() as u64;
+        wr.send_flags = sys::IBV_SEND_INLINE.cast_unsigned();
+    }
     Ok(())
 }
 

@@ -209,9 +209,9 @@ fn take_verbs(
 /// Tells what will not change from what may.
 fn no_device(error: VerbsError) -> Fallback {
     match error {
-        VerbsError::System { .. } | VerbsError::Place(NoPlace::PortDown(_)) => {
-            Fallback::Setup(error.to_string())
-        }
+        VerbsError::System { .. }
+        | VerbsError::Trial(_)
+        | VerbsError::Place(NoPlace::PortDown(_)) => Fallback::Setup(error.to_string()),
         VerbsError::Library(_) | VerbsError::Place(_) => Fallback::NoDevice(error.to_string()),
     }
 }

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 
 use herdwick_conformance::{BEHAVIOURS, Fixture, LocalParty, Party, conformance, run};
 use herdwick_fabric::{Capabilities, Device, PortLimits};
-use herdwick_verbs::{VerbsDevice, VerbsOptions};
+use herdwick_verbs::{Inlining, VerbsDevice, VerbsOptions};
 
 use herdwick_verbs_fake::handle as fake;
 
 /// Two ports of one device.
 struct Ports {
     library: Option<OsString>,
+    inlining: Inlining,
     patience: usize,
     rounds: u64,
 }
@@ -20,6 +21,7 @@ impl Fixture for Ports {
         [(); 2].map(|()| {
             let options = VerbsOptions {
                 library: self.library.clone(),
+                inlining: self.inlining,
                 ..VerbsOptions::default()
             };
             let device = VerbsDevice::open(&options).expect("a device");
@@ -47,6 +49,17 @@ mod loopback {
     use super::*;
     conformance!(Ports {
         library: Some(fake::path()),
+        inlining: Inlining::Never,
+        patience: 2_000_000,
+        rounds: 2000,
+    });
+}
+
+mod inlining {
+    use super::*;
+    conformance!(Ports {
+        library: Some(fake::path()),
+        inlining: Inlining::UpTo(usize::MAX),
         patience: 2_000_000,
         rounds: 2000,
     });
@@ -70,11 +83,18 @@ const RXE_DIFFERS: &[(&str, &str)] = &[
 fn the_systems_device_shows_every_behaviour() {
     let fixture = Ports {
         library: None,
+        inlining: Inlining::Measured,
         patience: 2_000_000,
         rounds: 300,
     };
     let device = VerbsDevice::open(&VerbsOptions::default()).expect("a device");
     println!("{}\n{:?}", device.place(), device.capabilities());
+    let measured = VerbsDevice::open(&VerbsOptions {
+        inlining: Inlining::Measured,
+        ..VerbsOptions::default()
+    });
+    let copied = measured.expect("the same").copied_bytes_max();
+    println!("worth sending inline: {copied} bytes");
     let rxe = device.place().device.starts_with("rxe");
     let mut failed = Vec::new();
     for (name, _) in BEHAVIOURS {
