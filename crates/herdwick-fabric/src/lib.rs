@@ -210,8 +210,11 @@ pub trait Port {
     /// Lets a provider without hardware of its own do its work: move packets, run timers.
     fn progress(&mut self, now: Duration) -> Progress;
 
-    /// Has what was posted leave now, and no more, where [`Port::progress`] would do it.
-    fn flush(&mut self) {}
+    /// Has what was posted leave now, and no more, where [`Port::progress`] would do it. The timers
+    /// of what leaves run from `now`.
+    fn flush(&mut self, now: Duration) {
+        let _ = now;
+    }
 
     /// Asks to be woken: [`Port::wait_fd`] becomes readable at the next completion on `cq`, and,
     /// where [`Capabilities::wakes_on_write`] says so, at the next inbound WRITE to any region of

@@ -136,6 +136,12 @@ impl RocePort {
         self.outbox.retain(|flow| engine.peer(flow).is_some());
     }
 
+    /// Takes the time of a pass.
+    fn set_now(&mut self, now: Duration) {
+        self.now = now;
+        self.outbox.now = now;
+    }
+
     /// Lets the engine send what it has, and hands everything to the kernel.
     fn transmit(&mut self) {
         let (memory, wire) = (&self.regions, &mut self.outbox);
@@ -187,8 +193,7 @@ impl Port for RocePort {
 
     /// Sends what was posted first, for somebody waits for it; then takes what has come.
     fn progress(&mut self, now: Duration) -> Progress {
-        self.now = now;
-        self.outbox.now = now;
+        self.set_now(now);
         self.transmit();
         let moved = self.receive_some();
         self.engine.handle_timeout(now);
@@ -199,7 +204,8 @@ impl Port for RocePort {
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, now: Duration) {
+        self.set_now(now);
         self.transmit();
     }
 

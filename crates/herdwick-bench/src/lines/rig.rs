@@ -138,7 +138,7 @@ impl<P: Port> Lines for End<P> {
     #[inline]
     fn flush(&mut self, now: Duration) {
         self.side.flush(&mut self.port, now);
-        self.port.flush();
+        self.port.flush(now);
     }
 
     #[inline]

@@ -165,7 +165,7 @@ impl<P: Port> ServerEnd<P> {
                 break;
             }
         }
-        port.flush();
+        port.flush(now);
         served
     }
 

@@ -16,15 +16,15 @@ const COUNTS: u64 = 2000;
 const BESIDE: u64 = 2_000_000;
 
 /// A device, and what one queue pair of it needs.
-struct Side {
-    device: RoceDevice,
+pub(crate) struct Side {
+    pub(crate) device: RoceDevice,
     cq: CqId,
-    qp: QpId,
+    pub(crate) qp: QpId,
     region: RegionId,
 }
 
 impl Side {
-    fn new() -> (Self, RocePort) {
+    pub(crate) fn new() -> (Self, RocePort) {
         let address = "127.0.0.1:0".parse().expect("an address");
         let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
         let mut port = device.open_port(&PortLimits::default()).expect("a port");
@@ -58,6 +58,23 @@ impl Side {
         };
         (side, port)
     }
+
+    /// Connects the queue pairs of both.
+    pub(crate) fn connect(sides: [&Self; 2], ports: [&mut RocePort; 2]) {
+        let [ours, theirs] = sides;
+        let [port, far] = ports;
+        let here = ours.device.endpoint(port, ours.qp).expect("an endpoint");
+        let there = theirs.device.endpoint(far, theirs.qp).expect("an endpoint");
+        let connected = ours.device.connect(port, ours.qp, &there);
+        connected.expect("a connection");
+        let connected = theirs.device.connect(far, theirs.qp, &here);
+        connected.expect("a connection");
+    }
+
+    /// The memory of `port`, for the other.
+    pub(crate) fn remote(&self, port: &RocePort) -> Remote {
+        self.device.remote(port, self.region).expect("memory")
+    }
 }
 
 /// A port that is polled, connected with one that is attended.
@@ -74,20 +91,10 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
-        let ends = [
-            ours.device.endpoint(&port, ours.qp).expect("an endpoint"),
-            theirs
-                .device
-                .endpoint(&far, theirs.qp)
-                .expect("an endpoint"),
-        ];
-        let connected = ours.device.connect(&mut port, ours.qp, &ends[1]);
-        connected.expect("a connection");
-        let connected = theirs.device.connect(&mut far, theirs.qp, &ends[0]);
-        connected.expect("a connection");
+        Side::connect([&ours, &theirs], [&mut port, &mut far]);
         let memory = [(&ours, &port), (&theirs, &far)].map(|(side, port)| {
             let span = port.region(side.region).expect("memory").clone();
-            (span, side.device.remote(port, side.region).expect("memory"))
+            (span, side.remote(port))
         });
         Self {
             far: Attended::start(far).expect("a thread"),
@@ -122,7 +129,7 @@ impl Stage {
     }
 }
 
-fn signaled(op: SendOp<'_>) -> SendWr<'_> {
+pub(crate) fn signaled(op: SendOp<'_>) -> SendWr<'_> {
     SendWr {
         wr_id: 1,
         op,
@@ -131,7 +138,7 @@ fn signaled(op: SendOp<'_>) -> SendWr<'_> {
     }
 }
 
-fn write(words: &[u64], to: Remote) -> SendOp<'_> {
+pub(crate) fn write(words: &[u64], to: Remote) -> SendOp<'_> {
     SendOp::Write {
         payload: Payload::Words(words),
         to,

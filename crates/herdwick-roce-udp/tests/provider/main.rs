@@ -3,3 +3,4 @@
 mod attended;
 mod conformance;
 mod shards;
+mod timers;

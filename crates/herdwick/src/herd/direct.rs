@@ -52,7 +52,7 @@ impl<'a, P: Port> Direct<'a, P> {
     #[inline]
     pub fn flush(&mut self, now: Duration) {
         self.side.flush(self.port, now);
-        self.port.flush();
+        self.port.flush(now);
     }
 
     /// Takes outcomes; returns how many.

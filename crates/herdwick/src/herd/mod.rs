@@ -156,7 +156,7 @@ impl<P: Port> Herd<P> {
     pub(crate) fn flush(&mut self, now: Duration) {
         self.awake = now;
         self.side.flush(&mut self.port, now);
-        self.port.flush();
+        self.port.flush(now);
         self.memcached.flush();
     }
 

@@ -48,8 +48,8 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn flush(&mut self) {
-        either!(self, port => port.flush());
+    fn flush(&mut self, now: Duration) {
+        either!(self, port => port.flush(now));
     }
 
     fn arm(&mut self, cq: CqId) -> Armed {

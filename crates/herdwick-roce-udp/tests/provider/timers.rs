@@ -1,0 +1,43 @@
+//! What a port sends between two passes.
+
+use std::time::Duration;
+
+use herdwick_fabric::{Device, Port};
+use herdwick_roce_udp::RocePort;
+
+use crate::attended::{Side, signaled, write};
+
+/// Looks at a port before what has not come does not come.
+const PATIENCE: usize = 1_000_000;
+
+#[test]
+fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
+    let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
+    Side::connect([&ours, &theirs], [&mut port, &mut far]);
+    let to = theirs.remote(&far);
+    // Nobody answers there, and each packet is counted.
+    let gone = theirs.device.destroy_qp(&mut far, theirs.qp);
+    gone.expect("a queue pair");
+    port.progress(Duration::ZERO);
+
+    let later = Duration::from_secs(10);
+    let request = signaled(write(&[77], to));
+    port.post_send(ours.qp, &[request]).expect("room");
+    port.flush(later);
+    port.progress(later);
+
+    let mut looks = 0..PATIENCE;
+    while strangers(&far) == 0 {
+        assert!(looks.next().is_some(), "nothing arrived");
+        far.progress(Duration::ZERO);
+    }
+    far.progress(Duration::ZERO);
+    assert_eq!(strangers(&far), 1, "it was sent once");
+}
+
+/// Packets that came for a queue pair that there is not.
+fn strangers(port: &RocePort) -> u64 {
+    let drops = port.drops();
+    let unknown = drops.iter().find(|(name, _)| *name == "roce_unknown_qpn");
+    unknown.expect("a counter").1
+}
