@@ -28,8 +28,9 @@ const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 /// Asked again so often for a RECV; 7 would be for ever.
 const RNR_RETRIES: u8 = 6;
-/// Code 20: 10.24 ms between them.
-const RNR_TIMER: u8 = 20;
+/// Code 26: 81.92 ms between them, so half a second as well. A worker that does not get its CPU
+/// posts no RECVs meanwhile, and should not lose its clients by it.
+const RNR_TIMER: u8 = 26;
 const HOP_LIMIT: u8 = 64;
 
 pub(crate) const NO_QP: ControlError = ControlError::Unknown("queue pair");
