@@ -129,6 +129,11 @@ impl Session {
         self.missed.as_ref().is_some_and(Fallback::may_pass)
     }
 
+    /// Whether it goes a better way than `other`.
+    pub(crate) fn beats(&self, other: &Self) -> bool {
+        self.way.rank() < other.way.rank()
+    }
+
     /// The fabric under the session, where it has one: for callers that count nanoseconds.
     pub fn direct(&mut self) -> Option<Direct<'_, impl Port + use<>>> {
         self.way.direct()

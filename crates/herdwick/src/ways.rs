@@ -79,6 +79,16 @@ impl Way {
         }
     }
 
+    /// Its place among the ways, the best first.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            Self::Herd(Fabric::Shm, _) => 0,
+            Self::Herd(Fabric::Verbs, _) => 1,
+            Self::Herd(Fabric::Roce, _) => 2,
+            Self::Memcached(_) => 3,
+        }
+    }
+
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         match self {
             Self::Memcached(way) => way.submit(when, key, op),
@@ -162,16 +172,21 @@ fn lease(
     if let (Some(verbs), Some(ends)) = (&offer.verbs, ends) {
         match take_verbs(verbs, ends, offer, options) {
             Ok(taken) => return Ok((Fabric::Verbs, taken, missed)),
-            Err(why) => missed = Some(why),
+            Err(why) => missed = Some(more_hopeful(missed, why)),
         }
     }
     if let (Some(token), Some(ends)) = (offer.roce, ends) {
         match take_roce(token, ends, offer, options) {
             Ok(taken) => return Ok((Fabric::Roce, taken, missed)),
-            Err(error) => missed = Some(error.remote()),
+            Err(error) => missed = Some(more_hopeful(missed, error.remote())),
         }
     }
     Err(missed.unwrap_or(Fallback::NotOffered))
+}
+
+/// Of two reasons the one that may pass, for whether to look again hangs on it.
+fn more_hopeful(missed: Option<Fallback>, why: Fallback) -> Fallback {
+    missed.filter(Fallback::may_pass).unwrap_or(why)
 }
 
 fn take_shm(

@@ -8,7 +8,7 @@ use std::{
 };
 
 use herdwick::{Client, Fabric, Fallback, Options, RequestPath, Session, VerbsOptions};
-use herdwick_server::{Config, Server, StartError, Verbs, VerbsStatus, spawn};
+use herdwick_server::{Config, Leases, Server, StartError, Verbs, VerbsStatus, spawn};
 use herdwick_verbs::sys;
 use herdwick_verbs_fake::handle as fake;
 
@@ -218,6 +218,26 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
     assert_eq!((way(&refused), way(&held)), ("tcp", "verbs"));
     // Nothing is wrong any more, and the refused one finds out.
     comes_to(&mut refused, "verbs");
+}
+
+#[test]
+fn a_fabric_that_was_full_is_looked_for_again_though_another_lacks_a_device() {
+    let _alone = alone();
+    let server = start(Config {
+        leases: Some(Leases {
+            clients_max: 1,
+            ..Leases::default()
+        }),
+        ..config()
+    });
+    let server = server.unwrap();
+    let mut first = client(&server, &options());
+    first.set("kept", "value").unwrap();
+    fake::fail("devices", 0, 1);
+    let mut second = client(&server, &options());
+    assert_eq!((way(&first), way(&second)), ("shm", "tcp"));
+    drop(first);
+    comes_to(&mut second, "shm");
 }
 
 #[test]

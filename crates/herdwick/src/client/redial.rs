@@ -75,7 +75,7 @@ impl Redial {
         look.pause = (look.pause * 2).min(LOOK_MAX);
         look.at = now + look.pause;
         let dialled = Session::dial(&self.address, options).ok();
-        dialled.filter(|session| !session.is_second_best())
+        dialled.filter(|session| session.beats(held))
     }
 
     fn attempt<T>(

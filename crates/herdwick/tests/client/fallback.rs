@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use herdwick::{Fallback, LeaseRefusal, Options, Session};
+use herdwick::{Client, Fallback, LeaseRefusal, Options, Session};
 use herdwick_herd::hello::{BootId, Hello, Offer};
 use herdwick_server::{Config, Leases, Server, spawn};
 
@@ -112,6 +112,28 @@ fn a_lease_socket_out_of_reach() {
     let path = path.into();
     assert_eq!(reason, Fallback::Socket { path, kind });
     assert!(reason.to_string().contains("/no/such/socket"), "{reason}");
+}
+
+#[test]
+fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
+    let server = spawn(Config {
+        leases: Some(Leases {
+            clients_max: 1,
+            ..Leases::default()
+        }),
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    std::fs::remove_file(offer(&server).shm.unwrap().socket).unwrap();
+    let dial = || Client::connect(&server.address().to_string()).unwrap();
+    let way = |client: &Client| client.session().map_or("none", Session::way);
+    let (first, mut second) = (dial(), dial());
+    assert_eq!((way(&first), way(&second)), ("roce", "tcp"));
+    drop(first);
+    while way(&second) != "roce" {
+        second.get("key").unwrap();
+    }
 }
 
 #[test]
