@@ -90,7 +90,7 @@ fn tcp(host: &str, deadline: Duration) -> Result<TcpStream, DialError> {
     clippy::disallowed_methods,
     reason = "dialling blocks, and must end in time"
 )]
-fn clock() -> Instant {
+pub(crate) fn clock() -> Instant {
     Instant::now()
 }
 

@@ -5,7 +5,7 @@ mod port;
 use std::{
     net::{SocketAddr, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use herdwick_fabric::{Device, PdId};
@@ -25,9 +25,12 @@ use crate::{
     hello::{self, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken, TicketDevice},
     memcached::Memcached,
-    stream::Stream,
+    stream::{Stream, clock},
     text::{Command, When},
 };
+
+/// To sockets, no time at all means any.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An open way. Each call is one branch; behind it everything is concrete.
 #[derive(Debug)]
@@ -45,10 +48,11 @@ impl Way {
         address: &Address,
         options: &Options,
     ) -> Result<(Self, Option<Fallback>), DialError> {
+        let due = clock() + options.deadline;
         let mut stream = open(address, options)?;
         let reason = if options.fabric {
-            match hello::exchange(&mut stream, options) {
-                Said::Offer(offer) => match lease(&stream, &offer, options) {
+            match hello::exchange(&mut stream, &until(due, options)) {
+                Said::Offer(offer) => match lease(&stream, &offer, due, options) {
                     Ok((fabric, taken, missed)) => {
                         let memcached = Memcached::new(stream, options.value_bytes_max);
                         let herd = Herd::new(taken, offer.hash_key, memcached);
@@ -60,7 +64,7 @@ impl Way {
                 Said::Memcached => Fallback::Memcached,
                 Said::Locked => return Err(DialError::LoginNeeded),
                 Said::Spoiled => {
-                    stream = open(address, options)?;
+                    stream = open(address, &until(due, options))?;
                     Fallback::NoAnswer
                 }
             }
@@ -146,6 +150,14 @@ impl Way {
     }
 }
 
+/// `options` with what is left of the time to `due`.
+fn until(due: Instant, options: &Options) -> Options {
+    Options {
+        deadline: due.saturating_duration_since(clock()).max(SHORTEST),
+        ..options.clone()
+    }
+}
+
 /// A connection on which the peer takes commands.
 fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
     let mut stream = Stream::dial(address, options.deadline)?;
@@ -159,24 +171,25 @@ fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
 fn lease(
     stream: &Stream,
     offer: &Offer,
+    due: Instant,
     options: &Options,
 ) -> Result<(Fabric, Taken<AnyPort>, Option<Fallback>), Fallback> {
     let mut missed = None;
     if let Some(shm) = &offer.shm {
-        match take_shm(shm, offer, options) {
+        match take_shm(shm, offer, &until(due, options)) {
             Ok(taken) => return Ok((Fabric::Shm, taken, missed)),
             Err(error) => missed = Some(error.at(&shm.socket)),
         }
     }
     let ends = stream.ends();
     if let (Some(verbs), Some(ends)) = (&offer.verbs, ends) {
-        match take_verbs(verbs, ends, offer, options) {
+        match take_verbs(verbs, ends, offer, &until(due, options)) {
             Ok(taken) => return Ok((Fabric::Verbs, taken, missed)),
             Err(why) => missed = Some(more_hopeful(missed, why)),
         }
     }
     if let (Some(token), Some(ends)) = (offer.roce, ends) {
-        match take_roce(token, ends, offer, options) {
+        match take_roce(token, ends, offer, &until(due, options)) {
             Ok(taken) => return Ok((Fabric::Roce, taken, missed)),
             Err(error) => missed = Some(more_hopeful(missed, error.remote())),
         }

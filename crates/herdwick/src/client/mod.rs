@@ -97,7 +97,7 @@ impl Client {
         let due = now() + self.options.deadline;
         let mut sessions = 0;
         loop {
-            let session = self.live_session(now(), due)?;
+            let session = self.live_session(&now, due)?;
             sessions += 1;
             let lost = match exchange(session, &now) {
                 Ok(outcome) => return outcome,
@@ -125,8 +125,12 @@ impl Client {
     }
 
     /// The session, dialled if there is none that lives; its requests are due at `due`.
-    fn live_session(&mut self, now: Duration, due: Duration) -> Result<&mut Session, Error> {
-        let left = due.saturating_sub(now);
+    fn live_session(
+        &mut self,
+        clock: &dyn Fn() -> Duration,
+        due: Duration,
+    ) -> Result<&mut Session, Error> {
+        let now = clock();
         let mut kept = self.session.take();
         // A server that has gone since the last call has closed its end, and no mutation should end
         // as unknown for that: one look is cheap beside a round trip.
@@ -134,7 +138,7 @@ impl Client {
             session.poll(now, &mut |_, _| {});
         }
         let options = Options {
-            deadline: left,
+            deadline: due.saturating_sub(now),
             ..self.options.clone()
         };
         let mut session = match kept.filter(|session| session.broken().is_none()) {
@@ -144,7 +148,7 @@ impl Client {
             },
             None => self.redial.dial(now, &options)?,
         };
-        session.set_deadline(left);
+        session.set_deadline(due.saturating_sub(clock()));
         Ok(self.session.insert(session))
     }
 }

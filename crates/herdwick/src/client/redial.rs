@@ -12,6 +12,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LOOK_FIRST: Duration = Duration::from_secs(1);
 /// Longest such pause.
 const LOOK_MAX: Duration = Duration::from_secs(60);
+/// Longest a look may hold up the call that makes it.
+const LOOK_BUDGET: Duration = Duration::from_millis(200);
 
 /// Dials, and keeps clients from storming a server that has gone or just come back: after a failure
 /// nobody dials for a pause, half of it by chance, and calls fail at once meanwhile.
@@ -54,7 +56,8 @@ impl Redial {
         self.attempt(now, |address| Session::dial(address, options))
     }
 
-    /// A session by a better way than `held`, if it is time to look and there is one.
+    /// A session by a better way than `held`, if it is time to look and there is one. It takes no
+    /// more than half of the deadline in `options`.
     pub(super) fn better(
         &mut self,
         now: Duration,
@@ -74,7 +77,11 @@ impl Redial {
         }
         look.pause = (look.pause * 2).min(LOOK_MAX);
         look.at = now + look.pause;
-        let dialled = Session::dial(&self.address, options).ok();
+        let options = Options {
+            deadline: (options.deadline / 2).min(LOOK_BUDGET),
+            ..options.clone()
+        };
+        let dialled = Session::dial(&self.address, &options).ok();
         dialled.filter(|session| session.beats(held))
     }
 
