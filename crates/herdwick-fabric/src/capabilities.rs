@@ -35,6 +35,9 @@ pub struct Capabilities {
     pub message_bytes_max: usize,
     /// Messages of one length to one peer travel together, and cost much less than others.
     pub trains: bool,
+    /// Queue pairs that one thread does well to spread its sends over: those that an RNIC works on
+    /// at once.
+    pub senders: usize,
     /// Most work requests in one post.
     pub postlist_max: usize,
     /// A region's rkey can be bound to one queue pair ([`crate::Scope::Qp`]) before that is

@@ -4,6 +4,7 @@ mod batch;
 mod chunk;
 mod gather;
 mod mail;
+mod outlet;
 mod replies;
 mod roster;
 
@@ -16,14 +17,18 @@ use herdwick_fabric::{Completion, CqId, Port, PostError, QpId, RegionId, Status}
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute};
 
-use crate::{ServerCounters, signals::Signals, wire::WORKERS_MAX};
+use crate::{ServerCounters, wire::WORKERS_MAX};
 pub use batch::BATCH;
 use batch::Batch;
 use chunk::Attached;
 use mail::OpenMailbox;
+use outlet::Outlet;
 pub use replies::REPLY_BYTES_MIN;
 use replies::Replies;
 use roster::Roster;
+
+/// UD queue pairs that a worker's replies leave by, at most.
+pub const REPLY_QPS_MAX: usize = 3;
 
 /// What a worker's server side is made with.
 #[derive(Clone, Debug)]
@@ -32,10 +37,10 @@ pub struct ServerOptions {
     pub worker: usize,
     /// How many there are: each owns one partition of the keys.
     pub workers: usize,
-    /// The UD queue pair that replies leave by, with a send queue of at least
-    /// [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
-    pub replies: QpId,
-    /// The completion queue of its sends; nothing else completes there.
+    /// The UD queue pairs that replies leave by, 1 to [`REPLY_QPS_MAX`], each with a send queue of at
+    /// least [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
+    pub replies: Vec<QpId>,
+    /// The completion queue of their sends; nothing else completes there.
     pub reply_cq: CqId,
     /// Where clients' datagrams complete, and connections that end.
     pub request_cq: CqId,
@@ -70,7 +75,7 @@ pub struct ServerSide {
     batch: Batch,
     /// Datagrams taken in one poll.
     mail: Box<[Completion; BATCH]>,
-    signals: Signals,
+    outlets: ArrayVec<Outlet, REPLY_QPS_MAX>,
     counters: ServerCounters,
 }
 
@@ -92,6 +97,9 @@ pub enum ServerOptionsError {
         /// How many there are to be.
         workers: usize,
     },
+    /// No queue pair for the replies, or too many.
+    #[error("{0} queue pairs for replies: there are 1 to {REPLY_QPS_MAX}")]
+    Outlets(usize),
     /// The memory for large replies is missing or too small.
     #[error("{len} bytes for large replies, {needed} needed")]
     Memory {
@@ -131,6 +139,9 @@ pub enum AttachError {
         /// What it needs.
         needed: usize,
     },
+    /// Its replies are to leave by a queue pair that there is not.
+    #[error("replies by queue pair {0}, counted from 0, of fewer")]
+    Outlet(usize),
     /// The port does not take the RECVs of its mailbox, or there is no memory for them.
     #[error("posting a client's RECVs: {0}")]
     Recvs(#[from] PostError),
@@ -163,6 +174,11 @@ impl ServerSide {
                 postlist_max: options.postlist_max,
             });
         }
+        let outlets = options.replies.iter().map(|qp| Outlet::new(*qp));
+        let outlets = outlets.take(REPLY_QPS_MAX).collect::<ArrayVec<_, _>>();
+        if outlets.is_empty() || outlets.len() < options.replies.len() {
+            return Err(ServerOptionsError::Outlets(options.replies.len()));
+        }
         let memory = port.region(options.reply_region).cloned();
         let len = memory.as_ref().map_or(0, Span::len);
         let needed = ServerOptions::reply_memory(options.reply_bytes_max);
@@ -175,7 +191,7 @@ impl ServerSide {
             roster: Roster::new(options.clients_max),
             batch: Batch::new(replies),
             mail: Box::new([Completion::BLANK; BATCH]),
-            signals: Signals::default(),
+            outlets,
             counters: ServerCounters::default(),
             options,
         })
@@ -203,6 +219,9 @@ impl ServerSide {
             if len < needed {
                 return Err(AttachError::TooSmall { what, len, needed });
             }
+        }
+        if usize::from(client.outlet) >= self.outlets.len() {
+            return Err(AttachError::Outlet(client.outlet.into()));
         }
         client.reply_bytes_max = client
             .reply_bytes_max
@@ -279,21 +298,22 @@ impl ServerSide {
     }
 
     fn send<P: Port>(&mut self, port: &mut P) {
-        let mut sends = ArrayVec::<_, BATCH>::new();
-        self.batch.sends(&mut sends);
-        for postlist in sends.chunks_mut(self.options.postlist_max) {
-            let count = postlist.len();
-            let signaled = self.signals.due(count) || self.batch.replies.holds_cells();
-            if let (true, Some(last)) = (signaled, postlist.last_mut()) {
-                last.signaled = true;
-            }
-            match port.post_send(self.options.replies, postlist) {
-                Ok(()) => self.signals.posted(count, signaled),
-                Err(_) => self.counters.replies_refused += count as u64,
+        for (number, outlet) in (0..).zip(&mut self.outlets) {
+            let mut sends = ArrayVec::<_, BATCH>::new();
+            self.batch.sends(number, &mut sends);
+            for postlist in sends.chunks_mut(self.options.postlist_max) {
+                let (count, replies) = (postlist.len(), &self.batch.replies);
+                let signaled = outlet.signals.due(count) || replies.holds_cells();
+                if let (true, Some(last)) = (signaled, postlist.last_mut()) {
+                    last.signaled = true;
+                }
+                match port.post_send(outlet.qp, postlist) {
+                    Ok(()) => outlet.posted(count, signaled, replies.filled()),
+                    Err(_) => self.counters.replies_refused += count as u64,
+                }
             }
         }
-        drop(sends);
-        if self.signals.awaited() {
+        if self.outlets.iter().any(|outlet| outlet.signals.awaited()) {
             self.take_completions(port);
         }
     }
@@ -303,13 +323,20 @@ impl ServerSide {
         let mut done = [Completion::BLANK; 4];
         let found = port.poll(self.options.reply_cq, &mut done);
         for done in done.iter().take(found) {
-            self.batch.replies.sent(done.wr_id);
+            let mut outlets = self.outlets.iter_mut();
+            let Some(outlet) = outlets.find(|outlet| outlet.qp == done.qp) else {
+                continue;
+            };
+            outlet.completed(done.wr_id);
             if done.status == Status::Success {
-                self.signals.arrived();
+                outlet.signals.arrived();
             } else {
                 self.counters.replies_failed += 1;
             }
         }
+        let replies = &mut self.batch.replies;
+        let sent = self.outlets.iter().filter_map(Outlet::sent).min();
+        replies.sent(sent.unwrap_or_else(|| replies.filled()));
     }
 }
 

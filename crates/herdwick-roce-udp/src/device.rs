@@ -226,6 +226,7 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         datagram_bytes_max: mtu.bytes(),
         message_bytes_max: MESSAGE_BYTES_MAX,
         trains: true,
+        senders: 1,
         postlist_max: 1024,
         scoped_regions: true,
         counted_drops: true,

@@ -14,6 +14,9 @@ use crate::{
 
 /// Entries of the queues that are made to see whether they can be.
 const TRIAL_DEPTH: u32 = 16;
+/// UD queue pairs from which a thread's sends leave faster than from one: two or three of a
+/// ConnectX-3's processing units ("Design Guidelines for High Performance RDMA Systems", 4.2).
+const SENDERS: usize = 3;
 /// Inline sizes tried, from above; the paper's two among them.
 const INLINE_STEPS: [u32; 9] = [1024, 512, 256, 192, 144, 128, 96, 64, 0];
 
@@ -70,6 +73,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         counted_drops: false,
         virtual_addresses: false,
         trains: false,
+        senders: SENDERS,
     };
     Ok(Found {
         capabilities,

@@ -104,6 +104,7 @@ impl SeededNetwork {
             datagram_bytes_max: 4096,
             message_bytes_max: 1 << 20,
             trains: false,
+            senders: 1,
             postlist_max: 1024,
             scoped_regions: true,
             counted_drops: true,

@@ -23,6 +23,7 @@ pub(super) struct Batch {
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) client: u32,
+    pub(super) outlet: u8,
     pub(super) to: AddressHandle,
     pub(super) imm: u32,
     pub(super) reply_bytes_max: u32,
@@ -133,10 +134,13 @@ impl Batch {
         });
     }
 
-    /// The replies, ready to be posted, appended to `sends`.
+    /// The replies that leave by `outlet`, ready to be posted, appended to `sends`.
     #[inline]
-    pub(super) fn sends<'a>(&'a self, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
+    pub(super) fn sends<'a>(&'a self, outlet: u8, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
         for (i, job) in self.jobs.iter().enumerate() {
+            if job.outlet != outlet {
+                continue;
+            }
             let Some(payload) = self.replies.payload(i) else {
                 continue;
             };

@@ -22,7 +22,10 @@ pub struct Chunk {
     pub window: Window,
     /// The lease's epoch; lines of any other are refused.
     pub epoch: Epoch,
-    /// The client's UD queue pair.
+    /// By which of [`ServerOptions::replies`](crate::ServerOptions::replies), counted from 0, its
+    /// replies leave.
+    pub outlet: u8,
+    /// The client's UD queue pair, as it is named there.
     pub address: AddressHandle,
     /// Bytes of the RECVs that the client posts. The server's own limit may be lower.
     pub reply_bytes_max: usize,

@@ -220,6 +220,7 @@ impl Desk<'_> {
     fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
         self.batch.push(Job {
             client: index,
+            outlet: client.chunk.outlet,
             slot: slot as u16,
             epoch: client.chunk.epoch,
             imm: imm(self.worker, control.stamp().sequence()),

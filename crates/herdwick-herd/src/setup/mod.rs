@@ -5,7 +5,7 @@
 //!             client, at each worker                    worker
 //! requests    UC queue pair, sends               ->     UC queue pair of each client
 //!             overflow bodies, staged                   lines and overflow areas of each client
-//! replies     UD queue pair, window + slack RECVs <-    one UD queue pair for all, sends
+//! replies     UD queue pair, window + slack RECVs <-    UD queue pairs, each for some clients
 //!             memory for large replies                  memory for large replies
 //! ```
 //!
@@ -73,7 +73,7 @@ impl RequestPath {
 }
 
 impl QueuePair {
-    fn create<D: Device>(self, device: &D, port: &mut D::Port) -> Result<QpId, ControlError> {
+    fn create<D: Device>(&self, device: &D, port: &mut D::Port) -> Result<QpId, ControlError> {
         let spec = QpSpec {
             pd: self.pd,
             transport: self.transport,

@@ -9,8 +9,8 @@ use herdwick_mica::{Clock, Execute};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    Announce, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_SLACK, RequestPath, SEND_DEPTH_MIN,
-    ServerOptions, ServerSide,
+    Announce, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_SLACK, REPLY_QPS_MAX, RequestPath,
+    SEND_DEPTH_MIN, ServerOptions, ServerSide,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -24,7 +24,7 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
 /// Passes of a round whose replies leave together: a full window of one client, or what one look
 /// at the lines of many clients finds.
 const PASSES: usize = Window::MAX / BATCH;
-/// The queue pair of the replies only sends.
+/// The queue pairs of the replies only send.
 const REPLY_RECVS: usize = 0;
 /// Most RECVs of all mailboxes and bells of a worker: full windows of sixty clients, or small ones of a
 /// thousand. A client that would need more gets no lease.
@@ -50,7 +50,9 @@ pub struct ServerEnd<P> {
     /// The machine.
     pub side: ServerSide,
     request_cq: CqId,
-    replies: QpId,
+    replies: Vec<QpId>,
+    /// Which of them the next client's replies leave by.
+    turn: usize,
     datagram_header_bytes: usize,
     /// The provider's `trains`.
     trains: bool,
@@ -63,6 +65,8 @@ pub struct Berth {
     path: RequestPath,
     announce: Announce,
     requests: QpId,
+    /// Which of the worker's queue pairs its replies leave by.
+    outlet: usize,
     /// Lines, then overflow areas, then what its datagrams arrive in, if it sends.
     memory: RegionId,
     window: Window,
@@ -98,9 +102,11 @@ impl<P: Port> ServerEnd<P> {
     /// [`SetupError`].
     pub fn open<D: Device<Port = P>>(device: &D, terms: &ServerTerms) -> Result<Self, SetupError> {
         let clients = terms.clients_max;
+        let capabilities = device.capabilities();
+        let outlets = capabilities.senders.clamp(1, REPLY_QPS_MAX);
         let mut port = device.open_port(&PortLimits {
             pds: clients + 1,
-            qps: clients + 1,
+            qps: clients + outlets,
             cqs: 2,
             regions: clients + 1,
             addresses: 2 * clients,
@@ -109,7 +115,7 @@ impl<P: Port> ServerEnd<P> {
         // A client's queue pair sends nothing; if it receives WRITEs, errors are all that completes.
         let depth = clients.max(1) + MAIL_RECVS_MAX;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let depth = SEND_DEPTH + REPLY_RECVS;
+        let depth = outlets * (SEND_DEPTH + REPLY_RECVS);
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let replies = QueuePair {
             pd: own,
@@ -119,14 +125,14 @@ impl<P: Port> ServerEnd<P> {
             send_depth: SEND_DEPTH,
             recv_depth: REPLY_RECVS,
         };
-        let replies = replies.create(device, &mut port)?;
-        let capabilities = device.capabilities();
+        let replies = (0..outlets).map(|_| replies.create(device, &mut port));
+        let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let reply_bytes_max = terms.reply_bytes_max.min(capabilities.datagram_bytes_max);
         let len = ServerOptions::reply_memory(reply_bytes_max);
         let options = ServerOptions {
             worker: terms.worker,
             workers: terms.workers,
-            replies,
+            replies: replies.clone(),
             reply_cq,
             request_cq,
             request_header_bytes: capabilities.datagram_header_bytes,
@@ -142,6 +148,7 @@ impl<P: Port> ServerEnd<P> {
             port,
             request_cq,
             replies,
+            turn: 0,
             datagram_header_bytes: capabilities.datagram_header_bytes,
             trains: capabilities.trains,
         })
@@ -178,7 +185,8 @@ impl<P: Port> ServerEnd<P> {
     /// Whether replies can be sent; if not, nothing but another end helps.
     #[must_use]
     pub fn is_sound<D: Device<Port = P>>(&self, device: &D) -> bool {
-        device.qp_state(&self.port, self.replies).ok() == Some(QpState::ReadyToSend)
+        let sends = |qp: &QpId| device.qp_state(&self.port, *qp).ok() == Some(QpState::ReadyToSend);
+        self.replies.iter().all(sends)
     }
 
     /// Whether requests of the client at `berth` can come; if not, nothing but another lease helps.
@@ -222,10 +230,13 @@ impl<P: Port> ServerEnd<P> {
         };
         let len = window.line_bytes() + window.overflow_bytes() + mail;
         let memory = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
+        let outlet = self.turn % self.replies.len();
+        self.turn = outlet + 1;
         Ok(Berth {
             path,
             announce,
             requests,
+            outlet,
             memory,
             window,
         })
@@ -258,7 +269,7 @@ impl<P: Port> ServerEnd<P> {
             overflow,
             announce: berth.announce,
             requests: device.endpoint(port, berth.requests)?,
-            replies: device.endpoint(port, self.replies)?,
+            replies: device.endpoint(port, self.replies[berth.outlet])?,
         })
     }
 
@@ -289,7 +300,8 @@ impl<P: Port> ServerEnd<P> {
         let memory = port.region(berth.memory).cloned();
         let memory = memory.ok_or(ControlError::Unknown("region"))?;
         let (lines, overflow) = berth.slots(&memory)?;
-        let address = device.create_address(port, self.replies, &peer.replies)?;
+        let replies = self.replies[berth.outlet];
+        let address = device.create_address(port, replies, &peer.replies)?;
         let chunk = Chunk {
             lines,
             overflow,
@@ -297,6 +309,7 @@ impl<P: Port> ServerEnd<P> {
             bell: berth.bell(),
             window: berth.window,
             epoch,
+            outlet: berth.outlet as u8,
             address,
             reply_bytes_max,
         };

@@ -27,7 +27,8 @@ impl Forger {
 
     /// Sends `bytes` to the client as worker 0, which gives no outcome.
     fn send(&mut self, bytes: &[u8], imm: Option<u32>) {
-        let to = self.rig.clients[0].leases[0].address;
+        let lease = &self.rig.clients[0].leases[0];
+        let (to, replies) = (lease.address, lease.replies);
         let worker = &mut self.rig.workers[0];
         let send = SendWr {
             wr_id: 0,
@@ -39,7 +40,7 @@ impl Forger {
             signaled: true,
             solicited: false,
         };
-        worker.port.post_send(worker.replies, &[send]).unwrap();
+        worker.port.post_send(replies, &[send]).unwrap();
         self.rig.advance();
         let worker = &mut self.rig.workers[0];
         worker.port.poll(worker.cq, &mut [Completion::BLANK; 4]);

@@ -30,7 +30,8 @@ pub(crate) struct Worker<E> {
     pub(crate) side: ServerSide,
     pub(crate) exec: E,
     pub(crate) cq: CqId,
-    pub(crate) replies: QpId,
+    replies: [QpId; 2],
+    leases: usize,
     pd: PdId,
 }
 
@@ -51,6 +52,8 @@ pub(crate) struct Lease {
     pub(crate) lines: Span,
     pub(crate) overflow: Span,
     pub(crate) address: AddressHandle,
+    /// Where the worker sends its replies from.
+    pub(crate) replies: QpId,
     /// What the client connects with, or sends to.
     pub(crate) requests: Endpoint,
 }
@@ -215,13 +218,13 @@ impl<E: Execute> Worker<E> {
             let depth = CqSpec { depth: 4096 };
             device.create_cq(&mut port, &depth).unwrap()
         });
-        let replies = qp(&device, &mut port, pd, Transport::Ud, [cq; 2], 1);
+        let replies = [(); 2].map(|()| qp(&device, &mut port, pd, Transport::Ud, [cq; 2], 1));
         let bytes = ServerOptions::reply_memory(4096);
         let reply_region = local(&device, &mut port, pd, bytes);
         let options = ServerOptions {
             worker,
             workers,
-            replies,
+            replies: replies.to_vec(),
             reply_cq: cq,
             request_cq,
             request_header_bytes: device.capabilities().datagram_header_bytes,
@@ -240,6 +243,7 @@ impl<E: Execute> Worker<E> {
             pd,
             cq: request_cq,
             replies,
+            leases: 0,
         }
     }
 
@@ -260,7 +264,11 @@ impl<E: Execute> Worker<E> {
         let cqs = [their_requests, their_replies];
         let their_ud = qp(theirs, their_port, their_pd, Transport::Ud, cqs, recvs);
         let reply_end = theirs.endpoint(their_port, their_ud).unwrap();
-        let address = ours.create_address(port, self.replies, &reply_end).unwrap();
+        // Neighbours' replies leave by different queue pairs.
+        let outlet = self.leases % self.replies.len();
+        self.leases += 1;
+        let address = ours.create_address(port, self.replies[outlet], &reply_end);
+        let address = address.unwrap();
         let transport = match path {
             RequestPath::UcWrite => Transport::Uc,
             RequestPath::RcWrite => Transport::Rc,
@@ -327,6 +335,7 @@ impl<E: Execute> Worker<E> {
             bell,
             window,
             epoch,
+            outlet: outlet as u8,
             address,
             reply_bytes_max: REPLY_BYTES_MAX,
         };
@@ -335,6 +344,7 @@ impl<E: Execute> Worker<E> {
             lines,
             overflow,
             address,
+            replies: self.replies[outlet],
             requests,
         };
         (lease, lane)

@@ -1,0 +1,65 @@
+use herdwick_fabric::QpId;
+
+use crate::signals::Signals;
+
+/// One of the queue pairs that replies leave by.
+pub(super) struct Outlet {
+    pub(super) qp: QpId,
+    pub(super) signals: Signals,
+    /// Cells of the ring that were ever filled, when a completion was last asked for, and as the
+    /// last completion told.
+    asked: u64,
+    told: u64,
+}
+
+impl Outlet {
+    pub(super) fn new(qp: QpId) -> Self {
+        Self {
+            qp,
+            signals: Signals::default(),
+            asked: 0,
+            told: 0,
+        }
+    }
+
+    /// `count` replies were posted, when so many cells had ever been filled.
+    #[inline]
+    pub(super) fn posted(&mut self, count: usize, signaled: bool, filled: u64) {
+        self.signals.posted(count, signaled);
+        if signaled {
+            self.asked = filled;
+        }
+    }
+
+    /// A completion came that was asked for when so many cells had been filled.
+    #[inline]
+    pub(super) fn completed(&mut self, filled: u64) {
+        self.told = filled;
+    }
+
+    /// How many of the cells ever filled are surely sent, as far as this queue pair goes; `None`:
+    /// all.
+    #[inline]
+    pub(super) fn sent(&self) -> Option<u64> {
+        (self.told != self.asked).then_some(self.told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_sent_when_every_queue_pair_says_so() {
+        let mut outlet = Outlet::new(QpId(1));
+        assert_eq!(outlet.sent(), None);
+        outlet.posted(1, true, 3);
+        outlet.posted(1, false, 4);
+        outlet.posted(1, true, 5);
+        assert_eq!(outlet.sent(), Some(0));
+        outlet.completed(3);
+        assert_eq!(outlet.sent(), Some(3));
+        outlet.completed(5);
+        assert_eq!(outlet.sent(), None);
+    }
+}
