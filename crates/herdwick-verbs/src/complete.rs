@@ -151,8 +151,10 @@ fn failed(wc: &sys::Wc, recv: bool, qp: &mut Qp, faults: &mut Faults, completion
         faults.count(Fault::Completion);
     }
     // A connected queue pair is in error after any failure; a datagram's, when it flushes.
-    if qp.transport != Transport::Ud || completion.status == Status::Flushed {
+    let fails = qp.transport != Transport::Ud || completion.status == Status::Flushed;
+    if fails && qp.state != QpState::Error {
         qp.state = QpState::Error;
+        faults.count(Fault::Qp);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a device tells unasked, and what becomes of a port then.
 
-use herdwick_fabric::{QpState, Transport};
+use herdwick_fabric::QpState;
 
 use crate::{
     port::{Health, VerbsPort},
@@ -14,7 +14,7 @@ pub(crate) enum Fault {
     Completion,
     /// A completion queue failed: it overran, or its memory is gone.
     Cq,
-    /// A queue pair failed without a completion that says so.
+    /// A queue pair failed.
     Qp,
     /// The driver refused what was correct.
     Post,
@@ -80,10 +80,6 @@ fn apply(port: &mut VerbsPort, event: Event) {
             let mut qps = port.qps.iter_mut();
             if let Some((_, qp)) = qps.find(|(_, qp)| qp.raw.address() == address) {
                 qp.state = QpState::Error;
-                // A connection has one peer; a datagram's queue pair may have all of them.
-                if qp.transport == Transport::Ud && port.health == Health::Well {
-                    port.health = Health::QueueLost;
-                }
             }
         }
         Event::DeviceFatal => {

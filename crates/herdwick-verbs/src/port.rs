@@ -33,7 +33,7 @@ pub enum Health {
     Well,
     /// The link is down; it may come back.
     PortDown,
-    /// A completion queue failed, or a queue pair that serves everybody.
+    /// A completion queue failed.
     QueueLost,
     /// The device is gone, and every queue pair with it.
     DeviceLost,

@@ -246,6 +246,13 @@ impl Lane {
         self.pending.drain(..sent);
     }
 
+    /// Whether an answer is overdue, and the queue pair that answers come by has failed.
+    pub(super) fn is_deaf<P: Port>(&mut self, port: &mut P) -> bool {
+        let overdue = self.pending.first();
+        overdue.is_some_and(|index| self.slots[usize::from(*index)].attempts > 0)
+            && self.post_recvs(port).is_err()
+    }
+
     /// Posts pending lines from the `first` on, at most `limit` work requests; how many lines it
     /// took.
     #[inline]
