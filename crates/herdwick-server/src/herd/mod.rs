@@ -133,6 +133,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         self.server = Some(ServerEnd::open(&self.device, &terms)?);
         self.losses.seen = 0;
         self.announce().map_err(|source| {
+            // A worker that sleeps would not hear of its clients.
+            self.server = None;
             let what = "making the device known to a worker";
             SetupError::Open(OpenError::System { what, source })
         })
@@ -209,8 +211,11 @@ impl<D: LeaseDevice> HerdFront<D> {
     #[inline]
     fn is_hurt(&self) -> bool {
         let server = self.server.as_ref();
+        // Once all leases are ending the end is let go of, even if the device is well again.
         server.is_some_and(|server| {
-            self.device.failures(&server.port) != self.losses.seen || self.device.is_lost(server)
+            self.losses.ending
+                || self.device.failures(&server.port) != self.losses.seen
+                || self.device.is_lost(server)
         })
     }
 
@@ -228,7 +233,7 @@ impl<D: LeaseDevice> HerdFront<D> {
         let Some(server) = &self.server else {
             return;
         };
-        if !self.device.is_lost(server) {
+        if !self.losses.ending && !self.device.is_lost(server) {
             self.losses.seen = self.device.failures(&server.port);
             for id in self.held.unheard(&self.device, server) {
                 self.tell(Answer::Lost(id));
