@@ -232,7 +232,9 @@ impl Config {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
         }
-        if self.fabrics() > 0 && workers > LEASE_WORKERS_MAX {
+        let if_there = matches!(self.verbs, Verbs::IfThere(_));
+        let asked_for = self.fabrics() - usize::from(if_there);
+        if asked_for > 0 && workers > LEASE_WORKERS_MAX {
             return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
@@ -329,8 +331,8 @@ pub enum StartError {
     },
     /// A lease cannot name so many workers.
     #[error(
-        "{workers} workers: shared memory is for at most {LEASE_WORKERS_MAX} (-t); \
-         do without it (--shm off) for more"
+        "{workers} workers: shared memory and RDMA are for at most {LEASE_WORKERS_MAX} (-t); \
+         do without them (--shm off --roce off --verbs off) for more"
     )]
     LeaseWorkers {
         /// How many were asked for.

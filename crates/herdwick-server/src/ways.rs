@@ -4,7 +4,8 @@ use std::{net::IpAddr, os::fd::OwnedFd};
 
 use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId};
 use herdwick_herd::{
-    Mailbox, RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError, wire::Window,
+    Mailbox, RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError,
+    hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
 };
 pub use herdwick_roce_udp::UDP_PORT;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
@@ -77,6 +78,10 @@ impl Ways {
         let opened = match &config.verbs {
             Verbs::Off => Err(VerbsStatus::Off),
             Verbs::Needed(options) => Ok(open(options).map_err(StartError::Verbs)?),
+            Verbs::IfThere(_) if workers > LEASE_WORKERS_MAX => {
+                let reason = format!("it is for at most {LEASE_WORKERS_MAX} workers");
+                Err(VerbsStatus::Absent(reason))
+            }
             Verbs::IfThere(options) => open(options).map_err(VerbsStatus::Absent),
         };
         let (verbs, verbs_status) = match opened {
@@ -87,7 +92,9 @@ impl Ways {
             }
             Err(status) => (None, status),
         };
-        if verbs.is_none() {
+        // Items that are to be here again find partitions of the same size, even if the device is
+        // there at one start and not at the other.
+        if verbs.is_none() && config.memory_file.is_none() {
             config.verbs = Verbs::Off;
         }
         Ok(Self {

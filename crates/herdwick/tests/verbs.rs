@@ -300,6 +300,68 @@ fn while_the_link_is_down_clients_go_by_text_and_come_back() {
 }
 
 #[test]
+fn a_link_that_comes_back_at_once_costs_leases_and_nothing_more() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    for n in 0..20 {
+        fake::link(false);
+        fake::link(true);
+        comes_to(&mut held, "verbs");
+        goes(&mut held, &format!("flap-{n}"));
+        let mut fresh = client(&server, &options());
+        comes_to(&mut fresh, "verbs");
+    }
+}
+
+#[test]
+fn a_device_that_is_there_at_one_start_and_not_at_the_other_costs_no_item() {
+    let _alone = alone();
+    let name = format!("herdwick-verbs-items-{}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let nowhere = Verbs::IfThere(VerbsOptions {
+        library: Some("libnowhere.so.1".into()),
+        ..VerbsOptions::default()
+    });
+    for (n, verbs) in [nowhere, config().verbs]
+        .into_iter()
+        .cycle()
+        .take(4)
+        .enumerate()
+    {
+        let server = start(Config {
+            memory_file: Some(file.clone()),
+            verbs,
+            ..config()
+        });
+        let server = server.unwrap();
+        let mut client = client(&server, &options());
+        let found = client.get("kept").unwrap();
+        assert_eq!(
+            found.as_deref(),
+            (n > 0).then_some(&b"value"[..]),
+            "start {n}"
+        );
+        client.set("kept", "value").unwrap();
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn more_workers_than_a_lease_can_name_do_without() {
+    let _alone = alone();
+    let server = start(Config {
+        workers: Some(33),
+        memory_bytes: 256 << 20,
+        ..config()
+    });
+    let server = server.unwrap();
+    assert!(matches!(server.verbs(), VerbsStatus::Absent(_)));
+    goes(&mut client(&server, &options()), "key");
+}
+
+#[test]
 fn failed_completions_are_counted_and_mended() {
     let _alone = alone();
     for (path, status) in [
