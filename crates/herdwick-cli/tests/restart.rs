@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{Clock, Folder, PATIENCE, Server};
-use herdwick::Client;
+use herdwick::{Client, Options};
 use rustix::process::Signal;
 
 const WORKERS: usize = 2;
@@ -48,17 +48,16 @@ fn version(n: u64, found: &[u8]) -> u64 {
     version
 }
 
-/// Writes round after round, all keys in each, until the server is gone. `done` is how many
-/// writes were answered.
-fn write(client: &mut Client, done: &AtomicU64) {
-    for round in 1.. {
-        for n in 0..KEYS {
-            if client.set(key(n), &value(n, round)[..]).is_err() {
-                return;
-            }
-            done.fetch_add(1, Ordering::Relaxed);
+/// Writes round after round, all keys in each, until the server is gone; why it thinks so. `done`
+/// is how many writes were answered.
+fn write(client: &mut Client, done: &AtomicU64) -> herdwick::Error {
+    for n in 0.. {
+        if let Err(error) = client.set(key(n % KEYS), &value(n % KEYS, 1 + n / KEYS)[..]) {
+            return error;
         }
+        done.fetch_add(1, Ordering::Relaxed);
     }
+    unreachable!("servers do not live so long")
 }
 
 #[test]
@@ -72,13 +71,19 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
     }
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let mut writer = first.client();
+        // A disk that others write to may stall a worker.
+        let patient = Options {
+            deadline: PATIENCE,
+            ..Options::default()
+        };
+        let mut writer = Client::connect_with(&first.address, patient).unwrap();
         let done = &done;
-        scope.spawn(move || write(&mut writer, done));
+        let writer = scope.spawn(move || write(&mut writer, done));
         let clock = Clock::start();
         // Into the second round: some keys are new, some are overwritten.
         while done.load(Ordering::Relaxed) < KEYS + KEYS / 4 {
             assert!(clock.now() < 6 * PATIENCE);
+            assert!(!writer.is_finished(), "{:?}", writer.join());
             std::thread::yield_now();
         }
         first.kill();
