@@ -4,9 +4,10 @@
 //! ports, lengths, and the identification that the ICRC was right for.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, BufWriter, Write},
     net::{IpAddr, SocketAddr},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     time::Duration,
 };
@@ -18,6 +19,8 @@ const LINKTYPE_RAW: u32 = 101;
 /// Longer packets there are none.
 const SNAP: u32 = 65_535;
 const UDP: u8 = 17;
+/// Keys and values stand in it in clear.
+const OWNER_ONLY: u32 = 0o600;
 
 /// A capture file that is being written.
 #[derive(Debug)]
@@ -25,38 +28,55 @@ pub(crate) struct Capture {
     file: BufWriter<File>,
     /// The time of day when the port's clock stood at zero.
     origin: Duration,
-    /// What the file system had against the last write; nothing is written after it.
-    failed: bool,
+    /// Packets since it was last known that the file holds them all.
+    pending: u64,
+    /// Packets that the file may lack. After a write that failed, nothing is written.
+    lost: u64,
 }
 
 impl Capture {
     /// Starts `path` anew. `origin` is the time of day, since 1970, at which `now` is zero.
     pub(crate) fn create(path: &Path, origin: Duration) -> io::Result<Self> {
-        let mut file = BufWriter::new(File::create(path)?);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let mut file = BufWriter::new(options.mode(OWNER_ONLY).open(path)?);
         for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {
             file.write_all(&word.to_le_bytes())?;
         }
         Ok(Self {
             file,
             origin,
-            failed: false,
+            pending: 0,
+            lost: 0,
         })
     }
 
     /// Adds a packet that starts at the BTH.
     pub(crate) fn packet(&mut self, now: Duration, route: &Route, id: u16, packet: &[u8]) {
-        if self.failed {
+        if self.lost > 0 {
+            self.lost += 1;
             return;
         }
         let mut frame = Vec::with_capacity(48 + packet.len());
         ip(&mut frame, route, id, packet.len());
         udp(&mut frame, route, packet);
-        self.failed = self.record(now, &frame).is_err();
+        self.pending += 1;
+        if self.record(now, &frame).is_err() {
+            self.lost = self.pending;
+        }
     }
 
     /// Has the file hold what was added.
     pub(crate) fn flush(&mut self) {
-        self.failed |= self.file.flush().is_err();
+        if self.lost == 0 && self.file.flush().is_err() {
+            self.lost = self.pending.max(1);
+        }
+        self.pending = 0;
+    }
+
+    /// Packets that the file may lack, for the file system would not take them.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     fn record(&mut self, now: Duration, frame: &[u8]) -> io::Result<()> {

@@ -70,6 +70,9 @@ impl RocePort {
         for index in 0..count {
             self.receive_train(index);
         }
+        if count > 0 {
+            self.outbox.keep_notes();
+        }
         let strays = self.receive_strays();
         match count {
             0 if strays == 0 => Received::Nothing,
@@ -249,6 +252,7 @@ impl Port for RocePort {
             ("roce_strays_lost", self.mail.lost),
             ("roce_strays_forwarded", self.mail.forwarded),
             ("roce_send_refused", self.outbox.losses.refused),
+            ("roce_capture_failed", self.outbox.notes_lost()),
             ("roce_socket_overflow", u64::from(self.inbox.overflowed)),
         ];
         shell

@@ -224,6 +224,18 @@ impl Outbox {
         capture.flush();
     }
 
+    /// Has the capture's file hold what was shown.
+    pub(crate) fn keep_notes(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
+    /// Packets that the capture's file may lack.
+    pub(crate) fn notes_lost(&self) -> u64 {
+        self.capture.as_ref().map_or(0, Capture::lost)
+    }
+
     fn socket_of(&self, train: usize) -> usize {
         let track = self.tracks[self.pool[train].flow].as_ref();
         track.map_or(0, |track| track.socket)

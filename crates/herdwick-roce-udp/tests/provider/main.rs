@@ -1,6 +1,7 @@
 //! What every provider shows, over loopback sockets.
 
 mod attended;
+mod capture;
 mod conformance;
 mod shards;
 mod timers;

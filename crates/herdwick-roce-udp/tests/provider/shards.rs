@@ -41,7 +41,7 @@ fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
 }
 
 /// WRITEs `value` from one port to the other; what arrived.
-fn write_across(
+pub(crate) fn write_across(
     (client, port): (&RoceDevice, &mut RocePort),
     (server, theirs): (&RoceDevice, &mut RocePort),
     value: u64,

@@ -1,0 +1,54 @@
+//! The file that a port writes its packets to.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use herdwick_fabric::{Device, Port, PortLimits};
+use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
+
+use crate::shards::write_across;
+
+/// The file's header, a record's, IPv4's and UDP's, and a WRITE of a word.
+const FILE_BYTES: u64 = 24 + 16 + 28 + 12 + 16 + 8 + 4;
+
+fn open(capture: Option<PathBuf>) -> (RoceDevice, RocePort) {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let device = RoceDevice::bind(RoceOptions {
+        capture,
+        ..RoceOptions::new(address)
+    });
+    let device = device.expect("a port");
+    let port = device.open_port(&PortLimits::default()).expect("a port");
+    (device, port)
+}
+
+/// One packet is written to a port that says nothing.
+fn listen(capture: PathBuf) -> RocePort {
+    let ((here, mut port), (there, mut far)) = (open(None), open(Some(capture)));
+    write_across((&here, &mut port), (&there, &mut far), 7);
+    far
+}
+
+fn failed(port: &RocePort) -> u64 {
+    let drops = port.drops();
+    let failed = drops
+        .iter()
+        .find(|(name, _)| *name == "roce_capture_failed");
+    failed.expect("a counter").1
+}
+
+#[test]
+fn what_was_received_is_in_the_file_at_once_and_for_its_owner() {
+    let name = format!("herdwick-listener-{}.pcap", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let port = listen(path.clone());
+    let file = fs::metadata(&path).expect("a file");
+    fs::remove_file(&path).expect("ours");
+    assert_eq!(file.len(), FILE_BYTES);
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+    assert_eq!(failed(&port), 0);
+}
+
+#[test]
+fn packets_that_a_full_disk_does_not_take_are_counted() {
+    assert_eq!(failed(&listen("/dev/full".into())), 1);
+}
