@@ -229,8 +229,8 @@ impl ClientSide {
         Ok(Ticket::new(worker, sequence))
     }
 
-    /// Writes, or sends, the lines of everything submitted: one postlist a worker, where they fit one. What
-    /// the port does not take now waits for the next call.
+    /// Writes, or sends, the lines of everything submitted: one postlist a worker, where they fit
+    /// one. What the port does not take now waits for the next call.
     #[inline]
     pub fn flush<P: Port>(&mut self, port: &mut P, now: Duration) {
         let now = nanos(now);

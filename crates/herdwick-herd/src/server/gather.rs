@@ -37,8 +37,8 @@ pub(super) enum Found {
 }
 
 impl ServerSide {
-    /// Fills the batch: first from what is announced, if anything is, then from a few cold clients, so
-    /// that a flood does not hide them, then from the hot ones in turns.
+    /// Fills the batch: first from what is announced, if anything is, then from a few cold clients,
+    /// so that a flood does not hide them, then from the hot ones in turns.
     #[inline]
     pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
         if self.roster.announced() > 0 {
