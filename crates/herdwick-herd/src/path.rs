@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use herdwick_fabric::Capabilities;
 
@@ -68,7 +68,20 @@ pub enum Announce {
     Always,
 }
 
+/// After so long without a request to a worker, a client announces its next one.
+pub(crate) const PAUSE: Duration = Duration::from_micros(10);
+
 impl Announce {
+    /// [`Announce::on`] for a worker that goes to sleep `spin` after its last request. One that may
+    /// be asleep before a client takes its silence for a pause hears of every request.
+    #[must_use]
+    pub fn for_spin(path: RequestPath, has: &Capabilities, spin: Duration) -> Self {
+        match Self::on(path, has) {
+            Self::AfterPause if spin < 2 * PAUSE => Self::Always,
+            announce => announce,
+        }
+    }
+
     /// What a worker with `has` needs of requests that come by `path`.
     #[must_use]
     pub const fn on(path: RequestPath, has: &Capabilities) -> Self {

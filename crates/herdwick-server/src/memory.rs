@@ -25,6 +25,8 @@ pub(crate) struct LeaseBounds {
     bytes_max: usize,
     /// Where each worker puts large replies over each fabric, whatever leases there are.
     reply_bytes: usize,
+    /// How long a worker polls before it sleeps.
+    spin: Duration,
 }
 
 impl LeaseBounds {
@@ -46,6 +48,7 @@ impl LeaseBounds {
                 clients_max: 0,
                 bytes_max: 0,
                 reply_bytes: 0,
+                spin: config.spin,
             };
         }
         let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
@@ -53,6 +56,7 @@ impl LeaseBounds {
             clients_max: config.leases.clone().unwrap_or_default().clients_max,
             bytes_max: share.min(memory_bytes / Self::PART),
             reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
+            spin: config.spin,
         }
     }
 
@@ -102,6 +106,7 @@ impl LeaseBounds {
             worker,
             workers,
             leases_max: self.clients_max,
+            spin: self.spin,
             reply_bytes_max: REPLY_BYTES_MAX,
             end,
         };

@@ -1,6 +1,6 @@
 //! The ways in, and the one place of the server that names providers.
 
-use std::{net::IpAddr, os::fd::OwnedFd};
+use std::{net::IpAddr, os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId};
 use herdwick_herd::{
@@ -153,6 +153,7 @@ fn open_verbs(
         worker: 0,
         workers,
         clients_max,
+        spin: Duration::ZERO,
         reply_bytes_max: REPLY_BYTES_MAX,
     };
     match ServerEnd::open(&device, &terms) {

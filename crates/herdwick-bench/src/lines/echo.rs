@@ -97,6 +97,7 @@ impl<D: Rigged> Host<D> {
             worker: 0,
             workers: 1,
             clients_max: clients,
+            spin: Duration::MAX,
             reply_bytes_max: REPLY_BYTES_MAX,
         };
         let end = ServerEnd::open(&device, &terms)?;

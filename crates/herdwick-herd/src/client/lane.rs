@@ -8,15 +8,13 @@ use herdwick_mica::{Op, Request};
 use super::{ClientOptions, ClientSetupError, Destination, Outcome, Refused, WorkerLane, nanos};
 use crate::{
     Announce, ClientCounters,
+    path::PAUSE,
     signals::Signals,
     wire::{LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, encode, imm},
 };
 
 /// Most work requests in one postlist of ours.
 const POSTLIST: usize = 32;
-/// After so many nanoseconds without a request the worker may have gone to sleep before the next
-/// one arrives: half of what it spins. If it did sooner, a retry wakes it.
-const PAUSE: u64 = 10_000;
 
 /// One worker's window of slots, seen from the client.
 pub(super) struct Lane {
@@ -225,7 +223,7 @@ impl Lane {
     ) {
         let limit = options.postlist_max.min(POSTLIST);
         let mut sent = 0;
-        let mut wakes = now.saturating_sub(self.posted_at) >= PAUSE;
+        let mut wakes = now.saturating_sub(self.posted_at) >= nanos(PAUSE);
         self.posted_at = now;
         while sent < self.pending.len() {
             let (taken, posted) = self.post(port, sent, limit, wakes);

@@ -39,6 +39,8 @@ pub struct ServerTerms {
     pub workers: usize,
     /// Most clients.
     pub clients_max: usize,
+    /// How long it polls after a request before it sleeps.
+    pub spin: Duration,
     /// Most bytes of a reply, head included; the provider's limit may be lower.
     pub reply_bytes_max: usize,
 }
@@ -53,6 +55,7 @@ pub struct ServerEnd<P> {
     replies: Vec<QpId>,
     /// Which of them the next client's replies leave by.
     turn: usize,
+    spin: Duration,
     datagram_header_bytes: usize,
     /// The provider's `trains`.
     trains: bool,
@@ -149,6 +152,7 @@ impl<P: Port> ServerEnd<P> {
             request_cq,
             replies,
             turn: 0,
+            spin: terms.spin,
             datagram_header_bytes: capabilities.datagram_header_bytes,
             trains: capabilities.trains,
         })
@@ -207,7 +211,7 @@ impl<P: Port> ServerEnd<P> {
         window: Window,
     ) -> Result<Berth, ControlError> {
         let port = &mut self.port;
-        let announce = Announce::on(path, device.capabilities());
+        let announce = Announce::for_spin(path, device.capabilities(), self.spin);
         let recvs = request_recvs(path, announce, window);
         let requests = QueuePair {
             pd,

@@ -28,6 +28,7 @@ fn open(device: &SeededDevice, worker: usize) -> ServerEnd<<SeededDevice as Devi
         worker,
         workers: WORKERS,
         clients_max: 1,
+        spin: Duration::MAX,
         reply_bytes_max: REPLY_BYTES_MAX,
     };
     ServerEnd::open(device, &terms).unwrap()

@@ -7,6 +7,7 @@ use std::{
     io,
     net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
+    time::Duration,
 };
 
 use herdwick_fabric::{Armed, ControlError, Device, Endpoint, OpenError, PdId, Port};
@@ -67,6 +68,8 @@ pub(crate) struct HerdConfig {
     pub(crate) workers: usize,
     /// Most leases.
     pub(crate) leases_max: usize,
+    /// How long the worker polls before it sleeps.
+    pub(crate) spin: Duration,
     /// Most bytes of a reply.
     pub(crate) reply_bytes_max: usize,
     /// The way to the desk.
@@ -128,6 +131,7 @@ impl<D: LeaseDevice> HerdFront<D> {
             worker: self.config.worker,
             workers: self.config.workers,
             clients_max: self.config.leases_max,
+            spin: self.config.spin,
             reply_bytes_max: self.config.reply_bytes_max,
         };
         self.server = Some(ServerEnd::open(&self.device, &terms)?);
