@@ -26,8 +26,9 @@ struct Entry<W> {
     sge: sys::Sge,
 }
 
-// SAFETY: it owns its allocation, and the addresses left in it are followed only by a post, which
-// writes them anew.
+// SAFETY: it owns its allocation, into which its links point, and which moves with it. The other
+// addresses in it, those of payloads and of address handles, each post writes anew before the driver
+// follows them.
 unsafe impl<W> Send for Chain<W> {}
 
 /// A work request of either kind: what they have in common is their place in a chain.
