@@ -15,7 +15,7 @@ use herdwick_fabric::{
 use herdwick_mem::{Span, WORD};
 use herdwick_roce::{
     Config, DATAGRAM_HEADER_BYTES, Destination, Engine, FlowId, MESSAGE_BYTES_MAX, Mtu, Peer,
-    Peering, RD_ATOMIC_MAX, agree,
+    Peering, RD_ATOMIC_MAX, Secret, agree,
 };
 
 use crate::{
@@ -153,7 +153,7 @@ impl RoceDevice {
     }
 
     /// The key of a queue pair that brings `own` secret, with its peer.
-    fn key(&self, own: &[u8; 16], peer: &Place) -> Result<Option<[u8; 16]>, ConnectError> {
+    fn key(&self, own: &Secret, peer: &Place) -> Result<Option<Secret>, ConnectError> {
         match (self.0.options.keyed, &peer.secret) {
             (true, Some(other)) => Ok(Some(agree(own, other))),
             (false, None) => Ok(None),

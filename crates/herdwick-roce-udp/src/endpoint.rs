@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use herdwick_fabric::{ConnectError, Endpoint, Psn, Qpn, Transport};
-use herdwick_roce::Mtu;
+use herdwick_roce::{Mtu, Secret};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32},
@@ -35,8 +35,7 @@ struct Blob {
 pub(crate) const BLOB_BYTES: usize = 40;
 const _: () = assert!(size_of::<Blob>() == BLOB_BYTES);
 
-/// What a keyed queue pair brings to the key, behind the blob.
-type Secret = [u8; SECRET_BYTES];
+/// What a keyed queue pair brings to the key stands behind the blob.
 const SECRET_BYTES: usize = 16;
 
 /// A queue pair's whereabouts.
@@ -83,7 +82,7 @@ impl Place {
                 .into(),
             reserved: U32::ZERO,
         };
-        let secret = self.secret.as_ref().map_or(&[][..], |secret| secret);
+        let secret = self.secret.as_ref().map_or(&[][..], |secret| &secret.0);
         Endpoint::new(&[blob.as_bytes(), secret].concat()).expect("56 bytes fit")
     }
 
@@ -95,7 +94,7 @@ impl Place {
         };
         let secret = match (blob.version, secret.len()) {
             (PLAIN, 0) => None,
-            (KEYED, SECRET_BYTES) => Secret::read_from_bytes(secret).ok(),
+            (KEYED, SECRET_BYTES) => secret.try_into().ok().map(Secret),
             _ => return Err(malformed),
         };
         let transport = match blob.transport {
@@ -155,7 +154,7 @@ mod tests {
 
     fn keyed() -> Place {
         Place {
-            secret: Some([0x5a; 16]),
+            secret: Some(Secret([0x5a; SECRET_BYTES])),
             ..place("10.0.0.1:4791")
         }
     }
@@ -169,6 +168,12 @@ mod tests {
         }
         let read = Place::read(&keyed().endpoint(), None);
         assert_eq!(read.expect("an endpoint"), keyed());
+    }
+
+    #[test]
+    fn a_secret_does_not_show_when_it_is_printed() {
+        let shown = format!("{:?}", keyed());
+        assert!(!shown.contains(&0x5a_u8.to_string()), "{shown}");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use herdwick_fabric::{
     Remote, Scope, SendOp, SendWr, Transport,
 };
 use herdwick_roce::{
-    Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX, Wire,
-    icrc::IpId,
+    Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX,
+    Secret, Wire, icrc::IpId,
 };
 
 /// Packets of one train; as many are posted and taken at a time.
@@ -107,7 +107,7 @@ fn peer() -> Peer {
     }
 }
 
-fn peering(other: &End, key: Option<[u8; 16]>) -> Peering {
+fn peering(other: &End, key: Option<Secret>) -> Peering {
     let facts = other.engine.facts(other.qp).expect("known");
     Peering {
         peer: peer(),
@@ -144,7 +144,7 @@ fn main() {
         let made = a.engine.create_address(a.qp, &destination);
         to = Some(made.expect("an address").0);
     } else {
-        let key = mode.starts_with("keyed").then_some([5; 16]);
+        let key = mode.starts_with("keyed").then_some(Secret([5; 16]));
         let (for_a, for_b) = (peering(&b, key), peering(&a, key));
         a.engine.connect(a.qp, &for_a).expect("a connection");
         b.engine.connect(b.qp, &for_b).expect("a connection");

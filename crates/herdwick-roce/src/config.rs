@@ -2,6 +2,8 @@ use core::{net::SocketAddr, time::Duration};
 
 use herdwick_fabric::{PortLimits, Psn, Qpn, Transport};
 
+use crate::Secret;
+
 /// Most payload bytes of one packet on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mtu {
@@ -156,7 +158,7 @@ pub struct Peering {
     pub refusals_are_fatal: bool,
     /// The key that both ends have ([`crate::agree`]); `None`: packets as the specification has
     /// them.
-    pub key: Option<[u8; 16]>,
+    pub key: Option<Secret>,
 }
 
 /// What a peer's UD queue pair says of itself, for an address handle.
@@ -170,7 +172,7 @@ pub struct Destination {
     pub qkey: u32,
     /// The key that both ends have ([`crate::agree`]). A queue pair with one keyed destination
     /// takes datagrams from its keyed destinations alone.
-    pub key: Option<[u8; 16]>,
+    pub key: Option<Secret>,
 }
 
 /// What a queue pair of ours tells its peer.
@@ -187,5 +189,5 @@ pub struct Facts {
     /// The largest packet payload this engine takes.
     pub mtu: Mtu,
     /// What it brings to a key; to be told to its peer alone.
-    pub secret: [u8; 16],
+    pub secret: Secret,
 }

@@ -2,6 +2,8 @@ use core::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use crate::Secret;
+
 /// Numbers that nobody without the seed foretells, whichever others he has seen: SipHash of a
 /// counter.
 pub(crate) struct Draw {
@@ -30,12 +32,12 @@ impl Draw {
     }
 
     /// 128 random bits.
-    pub(crate) fn secret(&mut self) -> [u8; 16] {
+    pub(crate) fn secret(&mut self) -> Secret {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(4) {
             word.copy_from_slice(&self.bits().to_le_bytes());
         }
-        secret
+        Secret(secret)
     }
 
     /// 32 random bits that were not drawn here before, until all have been: a counter through a

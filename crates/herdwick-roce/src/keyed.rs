@@ -5,7 +5,7 @@
 //! with each packet of a direction, and SipHash-2-4 over sender, packet and counter. A packet
 //! whose tag is wrong, or whose counter came before, is dropped.
 
-use core::hash::Hasher;
+use core::{fmt, hash::Hasher};
 
 use siphasher::sip::SipHasher24;
 use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U64, Unaligned};
@@ -27,30 +27,40 @@ struct Trailer {
 pub const TRAILER_BYTES: usize = 16;
 const _: () = assert!(size_of::<Trailer>() == TRAILER_BYTES);
 
+/// What a queue pair brings to a key, or the key itself. It does not show when it is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 16]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// The key of two queue pairs, from a random secret of each; both ends find the same. It is as
 /// secret as the way on which the secrets were told.
 #[must_use]
-pub fn agree(one: &[u8; 16], other: &[u8; 16]) -> [u8; 16] {
-    let (low, high) = (one.min(other), one.max(other));
+pub fn agree(one: &Secret, other: &Secret) -> Secret {
+    let (low, high) = (one.0.min(other.0), one.0.max(other.0));
     let mut key = [0; 16];
     for (domain, half) in (0..).zip(key.chunks_exact_mut(8)) {
-        let mut hasher = SipHasher24::new_with_key(low);
+        let mut hasher = SipHasher24::new_with_key(&low);
         hasher.write_u64(domain);
-        hasher.write(high);
+        hasher.write(&high);
         half.copy_from_slice(&hasher.finish().to_le_bytes());
     }
-    key
+    Secret(key)
 }
 
 /// One end of a keyed peering.
 pub(crate) struct Keyed {
-    key: [u8; 16],
+    key: Secret,
     sent: u64,
     window: Window,
 }
 
 impl Keyed {
-    pub(crate) fn new(key: [u8; 16]) -> Self {
+    pub(crate) fn new(key: Secret) -> Self {
         Self {
             key,
             sent: 0,
@@ -92,7 +102,7 @@ impl Keyed {
         head[..4].copy_from_slice(&sender.to_be_bytes());
         head[4..].copy_from_slice(&packet[..BTH_BYTES]);
         head[8] = 0xff;
-        let mut hasher = SipHasher24::new_with_key(&self.key);
+        let mut hasher = SipHasher24::new_with_key(&self.key.0);
         hasher.write(&head);
         hasher.write(&packet[BTH_BYTES..]);
         hasher.write_u64(counter.to_le());
@@ -150,7 +160,7 @@ impl Window {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Keyed, TRAILER_BYTES, WINDOW, Window, agree};
+    use super::{Keyed, Secret, TRAILER_BYTES, WINDOW, Window, agree};
     use crate::Drop;
 
     #[test]
@@ -175,9 +185,9 @@ mod tests {
 
     #[test]
     fn both_ends_agree_and_no_bit_may_change() {
-        let key = agree(&[1; 16], &[2; 16]);
-        assert_eq!(key, agree(&[2; 16], &[1; 16]));
-        assert_ne!(key, agree(&[1; 16], &[3; 16]));
+        let key = agree(&Secret([1; 16]), &Secret([2; 16]));
+        assert_eq!(key, agree(&Secret([2; 16]), &Secret([1; 16])));
+        assert_ne!(key, agree(&Secret([1; 16]), &Secret([3; 16])));
         let (mut here, mut there) = (Keyed::new(key), Keyed::new(key));
         let mut room = [7; 40 + TRAILER_BYTES + 4];
         here.seal(5, &mut room);

@@ -38,5 +38,5 @@ pub use config::{
 pub use counters::{Counters, Drop};
 pub use engine::Engine;
 pub use io::{Arrival, FlowId, Memory, Wire};
-pub use keyed::{TRAILER_BYTES, agree};
+pub use keyed::{Secret, TRAILER_BYTES, agree};
 pub use qp::{DATAGRAM_HEADER_BYTES, MESSAGE_BYTES_MAX};

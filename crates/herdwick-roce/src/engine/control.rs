@@ -7,7 +7,7 @@ use herdwick_fabric::{
 
 use super::{Address, Engine, Shared};
 use crate::{
-    Destination, Facts, FlowId, Peer, Peering,
+    Destination, Facts, FlowId, Peer, Peering, Secret,
     completions::Cq,
     keyed::Keyed,
     packet::{LOW_24, Psn24},
@@ -381,7 +381,7 @@ impl Engine {
 }
 
 impl Shared {
-    fn join_keyed(&mut self, key: Option<[u8; 16]>) -> Option<u32> {
+    fn join_keyed(&mut self, key: Option<Secret>) -> Option<u32> {
         key.and_then(|key| self.keyed.insert(Keyed::new(key)))
     }
 

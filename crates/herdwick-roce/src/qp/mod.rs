@@ -17,7 +17,7 @@ use herdwick_fabric::{
 };
 
 use crate::{
-    Config, FlowId, Memory, Wire,
+    Config, FlowId, Memory, Secret, Wire,
     completions::{Cq, Slots},
     engine::Shared,
     packet::Psn24,
@@ -43,7 +43,7 @@ pub(crate) struct Qp {
     /// UD: what datagrams to it must carry.
     pub(crate) qkey: u32,
     /// What it brings to a key.
-    pub(crate) secret: [u8; 16],
+    pub(crate) secret: Secret,
     /// UD: whether it takes datagrams from keyed peers alone.
     pub(crate) keyed: bool,
     /// The PSN of its first packet.
@@ -123,7 +123,7 @@ pub(crate) struct Names {
     pub(crate) qpn: u32,
     pub(crate) psn: Psn24,
     pub(crate) qkey: u32,
-    pub(crate) secret: [u8; 16],
+    pub(crate) secret: Secret,
 }
 
 impl Qp {

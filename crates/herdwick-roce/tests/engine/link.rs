@@ -9,8 +9,8 @@ use herdwick_fabric::{
     RegionSpec, Remote, Scope, SendWr, Transport,
 };
 use herdwick_roce::{
-    Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX, Wire,
-    agree,
+    Arrival, Config, Destination, Engine, FlowId, Memory, Mtu, Peer, Peering, RD_ATOMIC_MAX,
+    Secret, Wire, agree,
     icrc::{self, IpId, Route},
 };
 
@@ -243,8 +243,9 @@ impl World {
         }
     }
 
-    fn key(&self) -> Option<[u8; 16]> {
-        self.keyed.then(|| agree(&[1; 16], &[2; 16]))
+    fn key(&self) -> Option<Secret> {
+        self.keyed
+            .then(|| agree(&Secret([1; 16]), &Secret([2; 16])))
     }
 
     /// What `side` connects to in order to reach `qp` of the other.
