@@ -221,6 +221,19 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
 }
 
 #[test]
+fn a_server_that_cannot_address_a_client_does_not_blame_it() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    fake::fail_elsewhere("ibv_create_ah", 0, libc::ENOMEM);
+    let client = client(&server, &options());
+    let why = client.session().unwrap().fallback().unwrap().to_string();
+    assert!(why.contains("memory for a lease"), "{why}");
+    let counted = counted(&server);
+    let refused = (counted["lease_refused_full"], counted["lease_malformed"]);
+    assert_eq!(refused, (1, 0));
+}
+
+#[test]
 fn a_fabric_that_was_full_is_looked_for_again_though_another_lacks_a_device() {
     let _alone = alone();
     let server = start(Config {

@@ -2,10 +2,10 @@
 
 use std::{collections::HashMap, os::fd::OwnedFd};
 
-use herdwick_fabric::{ControlError, PdId};
+use herdwick_fabric::{ConnectError, ControlError, PdId};
 use herdwick_herd::{
     Admitted, Berth, RequestPath, ServerEnd, SetupError,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{Refusal, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 
@@ -37,6 +37,18 @@ pub(super) enum ServeError {
     Control(#[from] ControlError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+}
+
+impl ServeError {
+    /// What the client is told: whether it is to blame, or the server.
+    pub(super) fn refusal(&self) -> Refusal {
+        match self {
+            Self::Elsewhere | Self::Setup(SetupError::Connect(ConnectError::Endpoint(_))) => {
+                Refusal::Malformed
+            }
+            Self::Terms | Self::Control(_) | Self::Setup(_) => Refusal::Memory,
+        }
+    }
 }
 
 impl Held {

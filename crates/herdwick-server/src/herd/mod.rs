@@ -13,7 +13,7 @@ use std::{
 use herdwick_fabric::{Armed, ControlError, Device, Endpoint, OpenError, PdId, Port};
 use herdwick_herd::{
     RequestPath, ServerEnd, ServerTerms, SetupError,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{Refusal, WorkerAccept, WorkerGrant},
     wire::Window,
 };
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
@@ -203,12 +203,10 @@ impl<D: LeaseDevice> HerdFront<D> {
         grant.ok().map(Box::new)
     }
 
-    fn connect(&mut self, id: LeaseId, peer: &WorkerAccept) -> bool {
-        let connected = self
-            .server
-            .as_mut()
-            .map(|server| self.held.connect(&self.device, server, id, peer));
-        connected.is_some_and(|connected| connected.is_ok())
+    fn connect(&mut self, id: LeaseId, peer: &WorkerAccept) -> Result<(), Refusal> {
+        let server = self.server.as_mut().ok_or(Refusal::Memory)?;
+        let connected = self.held.connect(&self.device, server, id, peer);
+        connected.map_err(|error| error.refusal())
     }
 
     /// Whether anything failed that leases must end for.

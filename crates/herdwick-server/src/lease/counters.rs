@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use herdwick_herd::RequestPath;
+use herdwick_herd::{RequestPath, hello::Refusal};
 
 /// What the desk counts.
 #[derive(Debug, Default)]
@@ -38,6 +38,15 @@ impl DeskCounters {
             RequestPath::UcWrite => &self.uc_write,
             RequestPath::RcWrite => &self.rc_write,
             RequestPath::UdSend => &self.ud_send,
+        }
+    }
+
+    /// Clients refused for the same reason as by `refusal`.
+    pub(super) fn refused(&self, refusal: Refusal) -> &AtomicU64 {
+        match refusal {
+            Refusal::Token => &self.refused_token,
+            Refusal::Full | Refusal::Memory => &self.refused_full,
+            Refusal::Malformed => &self.malformed,
         }
     }
 

@@ -345,7 +345,7 @@ impl Desk {
         while let Ok((worker, answer)) = self.answers.try_recv() {
             match answer {
                 Answer::Granted(id, grant) => self.handle_granted(id, worker, grant),
-                Answer::Connected(id, done) => self.handle_connected(id, done, now),
+                Answer::Connected(id, outcome) => self.handle_connected(id, outcome, now),
                 Answer::Lost(id) => self.handle_lost(id),
                 Answer::Revoked(id) => self.handle_revoked(id),
             }
@@ -377,16 +377,16 @@ impl Desk {
         }
     }
 
-    fn handle_connected(&mut self, id: LeaseId, done: bool, now: Duration) {
+    fn handle_connected(&mut self, id: LeaseId, outcome: Result<(), Refusal>, now: Duration) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         let Some(stream) = &mut client.stream else {
             return;
         };
-        if !done {
-            count(&self.counters.malformed);
-            return self.refuse(id, Refusal::Malformed);
+        if let Err(refusal) = outcome {
+            count(self.counters.refused(refusal));
+            return self.refuse(id, refusal);
         }
         client.connecting -= 1;
         if client.connecting > 0 {

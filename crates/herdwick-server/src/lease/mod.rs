@@ -28,7 +28,7 @@ use std::{net::IpAddr, os::fd::OwnedFd};
 
 use herdwick_herd::{
     RequestPath,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{Refusal, WorkerAccept, WorkerGrant},
 };
 
 /// Names a lease for the life of the server; never reused.
@@ -76,8 +76,8 @@ pub(crate) enum Order {
 pub(crate) enum Answer {
     /// To [`Order::Grant`]; `None`: the worker could not, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`Order::Connect`]: whether the client's endpoints made sense.
-    Connected(LeaseId, bool),
+    /// To [`Order::Connect`]: refused are endpoints that make no sense, or the server's own failure.
+    Connected(LeaseId, Result<(), Refusal>),
     /// Unasked: the device is lost under this lease.
     Lost(LeaseId),
     /// To [`Order::Revoke`]: the memory is unmapped and its pages are free.

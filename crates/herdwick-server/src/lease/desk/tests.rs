@@ -156,7 +156,10 @@ fn work(
                 let (read, write) = rustix::pipe::pipe().unwrap();
                 Answer::Granted(id, Some(Box::new((worker_grant(), vec![read, write]))))
             }
-            Order::Connect(id, peer) => Answer::Connected(id, peer.requests.as_bytes() == [7; 8]),
+            Order::Connect(id, peer) => {
+                let sense = peer.requests.as_bytes() == [7; 8];
+                Answer::Connected(id, sense.then_some(()).ok_or(Refusal::Malformed))
+            }
             Order::Revoke(id) => {
                 held.lock().unwrap().retain(|entry| *entry != (worker, id));
                 Answer::Revoked(id)
