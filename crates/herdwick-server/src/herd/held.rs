@@ -43,9 +43,11 @@ impl ServeError {
     /// What the client is told: whether it is to blame, or the server.
     pub(super) fn refusal(&self) -> Refusal {
         match self {
-            Self::Elsewhere | Self::Setup(SetupError::Connect(ConnectError::Endpoint(_))) => {
-                Refusal::Malformed
-            }
+            // An endpoint of another transport is one that makes no sense.
+            Self::Elsewhere
+            | Self::Setup(SetupError::Connect(
+                ConnectError::Endpoint(_) | ConnectError::Transport(_),
+            )) => Refusal::Malformed,
             Self::Terms | Self::Control(_) | Self::Setup(_) => Refusal::Memory,
         }
     }
