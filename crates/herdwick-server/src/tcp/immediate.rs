@@ -263,7 +263,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::Verbosity { noreply: false, .. } => text::OK,
         Command::Verbosity { noreply: true, .. } => &[],
         Command::MemoryLimit { noreply: true, .. } => &[],
-        Command::MemoryLimit { megabytes, .. } => memory_limit(megabytes),
+        Command::MemoryLimit { megabytes, .. } => memory_limit(service, megabytes),
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         // A `gat` without keys.
@@ -298,10 +298,13 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
 /// Least megabytes that memcached lets `cache_memlimit` ask for.
 const MEMORY_LIMIT_MEGABYTES: u32 = 8;
 
-/// The memory was taken at the start, so this says what a memcached with `-L` says.
-fn memory_limit(megabytes: u32) -> &'static [u8] {
+/// The memory was taken at the start: no other limit can be kept.
+fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
+    let asked = u64::from(megabytes) << 20;
     if megabytes < MEMORY_LIMIT_MEGABYTES {
         text::MEMORY_LIMIT_TOO_SMALL
+    } else if asked == service.facts.settings.memory_bytes as u64 {
+        text::OK
     } else {
         text::MEMORY_LIMIT_FAILED
     }

@@ -50,11 +50,6 @@ pub(crate) struct Memcached {
 
 impl Memcached {
     pub(crate) fn start() -> Option<Self> {
-        Self::start_with(&[])
-    }
-
-    /// With more options.
-    pub(crate) fn start_with(options: &[&str]) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("herdwick-oracle-{}-{count}", std::process::id());
@@ -70,7 +65,6 @@ impl Memcached {
                 "-s",
             ])
             .arg(&path)
-            .args(options)
             .stderr(Stdio::null())
             .spawn();
         let Ok(mut child) = child else {

@@ -1,5 +1,5 @@
-//! What may differ from the oracle, a memcached 1.6.18, and why: ten things, of which the tenth is in
-//! `udp.rs`. Each test fails when its difference disappears: then it is to be taken off the list, and
+//! What may differ from the oracle, a memcached 1.6.18, and why: eleven things, of which the tenth is
+//! in `udp.rs`, and the last, a `cache_memlimit` that cannot be kept, in `operators.rs`. Each test fails when its difference disappears: then it is to be taken off the list, and
 //! the random tests are to look there too.
 
 use herdwick_memcache::binary::opcode;
