@@ -253,7 +253,7 @@ impl<D: LeaseDevice> HerdFront<D> {
             && let Some(server) = self.server.take()
         {
             self.losses.ending = false;
-            self.losses.add(&counts(&server));
+            self.losses.counts = self.losses.with(counts(&server));
         }
     }
 }
@@ -272,14 +272,15 @@ struct Losses {
 }
 
 impl Losses {
-    fn add(&mut self, counts: &[(&'static str, u64)]) {
-        if self.counts.is_empty() {
-            self.counts = counts.to_vec();
-            return;
+    /// `counts` of an end that stands, if one does, and all that was counted before.
+    fn with(&self, mut counts: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
+        if counts.is_empty() {
+            return self.counts.clone();
         }
-        for ((_, sum), (_, count)) in self.counts.iter_mut().zip(counts) {
-            *sum += count;
+        for ((_, count), (_, past)) in counts.iter_mut().zip(&self.counts) {
+            *count += past;
         }
+        counts
     }
 }
 
@@ -359,17 +360,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let mut all = match &self.server {
-            Some(server) => counts(server),
-            None => Vec::new(),
-        };
-        if all.is_empty() {
-            all.clone_from(&self.losses.counts);
-        } else {
-            for ((_, count), (_, past)) in all.iter_mut().zip(&self.losses.counts) {
-                *count += past;
-            }
-        }
+        let standing = self.server.as_ref().map(counts);
+        let mut all = self.losses.with(standing.unwrap_or_default());
         all.push(("devices_lost", self.losses.count));
         all
     }
