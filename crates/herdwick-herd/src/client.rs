@@ -253,11 +253,9 @@ impl ClientSide {
         let mut outcomes = self.take_replies(port, sink);
         if nanos(now) >= self.next_scan {
             outcomes += self.scan(nanos(now), sink);
-            let deaf = self
-                .lanes
-                .iter_mut()
-                .filter_map(|lane| lane.is_deaf(port).then_some(()));
-            self.counters.posts_failed += deaf.count() as u64;
+            for lane in &mut self.lanes {
+                self.counters.posts_failed += u64::from(lane.is_deaf(port));
+            }
             self.flush(port, now);
         }
         if self.lanes.iter().any(Lane::awaits_completion) && self.take_completions(port) {
