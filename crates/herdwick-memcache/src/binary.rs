@@ -117,14 +117,13 @@ pub struct Packet<'a> {
     pub verb: Verb<'a>,
 }
 
-/// What a packet asks for. Exptimes are those of text, but that none is negative; a CAS unique of 0
-/// is none.
+/// What a packet asks for. A CAS unique of 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb<'a> {
     /// `get`, `gat`, `touch`; which of them, the opcode says.
     Get {
         /// New exptime.
-        touch: Option<i32>,
+        touch: Option<u32>,
     },
     /// `set` and its kin.
     Put(Put<'a>),
@@ -143,7 +142,7 @@ pub enum Verb<'a> {
     /// `flush`, of everything older than this exptime; 0 is now.
     Flush {
         /// The exptime.
-        delay: i32,
+        delay: u32,
     },
     /// `noop`
     Noop,
@@ -169,7 +168,7 @@ pub struct Put<'a> {
     /// The client's flags.
     pub flags: u32,
     /// The exptime.
-    pub exptime: i32,
+    pub exptime: u32,
     /// Only if the item's CAS unique is this.
     pub compare: Option<u64>,
 }
@@ -184,7 +183,7 @@ pub struct Arith {
     /// The number to begin with.
     pub initial: u64,
     /// The exptime of an item to begin with, if one is to be made.
-    pub vivify: Option<i32>,
+    pub vivify: Option<u32>,
     /// Only if the item's CAS unique is this.
     pub compare: Option<u64>,
 }
@@ -276,7 +275,7 @@ impl<'a> Frame<'a> {
     /// memcached looks at no value behind these: what is there is the next packet.
     fn touch(&self) -> Option<Decoded<'a>> {
         let exptime = U32::read_from_bytes(self.extras).ok()?;
-        let touch = Some(exptime_of(exptime));
+        let touch = Some(exptime.get());
         self.is_keyed().then(|| self.just(Verb::Get { touch }))
     }
 
@@ -309,7 +308,7 @@ impl<'a> Frame<'a> {
             mode,
             value,
             flags: extras.flags.get(),
-            exptime: exptime_of(extras.exptime),
+            exptime: extras.exptime.get(),
             compare: self.compare(),
         };
         Some(self.command(Verb::Put(put), at, 0))
@@ -322,7 +321,7 @@ impl<'a> Frame<'a> {
             decrement,
             delta: extras.delta.get(),
             initial: extras.initial.get(),
-            vivify: makes.then(|| exptime_of(extras.exptime)),
+            vivify: makes.then(|| extras.exptime.get()),
             compare: self.compare(),
         };
         (self.is_keyed() && value_len == 0).then(|| self.just(Verb::Arith(arith)))
@@ -331,7 +330,7 @@ impl<'a> Frame<'a> {
     fn flush(&self, value_len: u32) -> Option<Decoded<'a>> {
         let delay = match self.extras {
             [] => 0,
-            extras => exptime_of(U32::read_from_bytes(extras).ok()?),
+            extras => U32::read_from_bytes(extras).ok()?.get(),
         };
         (!self.is_keyed() && value_len == 0).then(|| self.just(Verb::Flush { delay }))
     }
@@ -387,11 +386,6 @@ struct ArithExtras {
 }
 
 const _: () = assert!(size_of::<PutExtras>() == 8 && size_of::<ArithExtras>() == 20);
-
-/// An unsigned exptime as text would say it: what lies beyond its reach lies in 2038.
-fn exptime_of(exptime: U32) -> i32 {
-    i32::try_from(exptime.get()).unwrap_or(i32::MAX)
-}
 
 #[cfg(test)]
 mod tests;

@@ -185,7 +185,7 @@ fn gat(mut words: Keys<'_>, with_cas: bool) -> Command<'_> {
 }
 
 /// One key too long spoils the whole command (t/issue_152.t).
-fn retrieve(keys: Keys<'_>, with_cas: bool, touch: Option<i32>) -> Command<'_> {
+fn retrieve(keys: Keys<'_>, with_cas: bool, touch: Option<u32>) -> Command<'_> {
     if has_long_word(keys.rest()) {
         return refused(Refusal::Format, false);
     }

@@ -65,7 +65,7 @@ pub struct Get<'a> {
     /// Show the CAS unique.
     pub with_cas: bool,
     /// New exptime.
-    pub touch: Option<i32>,
+    pub touch: Option<u32>,
 }
 
 /// Words divided by spaces, read lazily: an iterator over them.
@@ -149,7 +149,7 @@ pub struct Put<'a> {
     /// The client's flags.
     pub flags: u32,
     /// memcached exptime.
-    pub exptime: i32,
+    pub exptime: u32,
     /// The data block, without its line end.
     pub value: &'a [u8],
     /// Say nothing.
@@ -186,7 +186,7 @@ pub struct Touch<'a> {
     /// The key.
     pub key: &'a [u8],
     /// memcached exptime.
-    pub exptime: i32,
+    pub exptime: u32,
     /// Say nothing.
     pub noreply: bool,
 }
@@ -203,8 +203,8 @@ pub struct Delete<'a> {
 /// `flush_all [DELAY] [noreply]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushAll {
-    /// memcached exptime from which everything older is gone; 0 and less mean now.
-    pub delay: i32,
+    /// memcached exptime from which everything older is gone; 0 is now.
+    pub delay: u32,
     /// Say nothing.
     pub noreply: bool,
 }

@@ -29,9 +29,12 @@ pub(crate) fn block(text: &[u8]) -> Option<usize> {
     usize::try_from(bytes - 2).ok()
 }
 
-/// `safe_strtol` of an exptime: the low 32 bits of what was said, as memcached takes them.
-pub(crate) fn exptime(text: &[u8]) -> Option<i32> {
-    signed(text).map(|seconds| seconds as i32)
+/// `safe_strtol` of an exptime: the low 32 bits of what was said, as memcached takes them; if they
+/// are negative, the time in January 1970 that it takes instead (`EXPTIME_TO_POSITIVE_TIME`).
+pub(crate) fn exptime(text: &[u8]) -> Option<u32> {
+    const PAST: u32 = 60 * 60 * 24 * 30 + 1;
+    let seconds = signed(text)? as i32;
+    Some(u32::try_from(seconds).unwrap_or(PAST))
 }
 
 fn signed(text: &[u8]) -> Option<i64> {
@@ -96,7 +99,8 @@ mod tests {
 
     #[test]
     fn exptimes_keep_their_low_32_bits() {
-        assert_eq!(exptime(b"-1"), Some(-1));
+        assert_eq!(exptime(b"-1"), Some(2_592_001));
+        assert_eq!(exptime(b"2147483648"), Some(2_592_001));
         assert_eq!(exptime(b"4294967297"), Some(1));
         assert_eq!(exptime(b"-9223372036854775808"), Some(0));
         assert_eq!(exptime(b"9223372036854775808"), None);

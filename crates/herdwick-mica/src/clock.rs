@@ -37,20 +37,26 @@ pub struct Clock {
 }
 
 /// memcached reads an exptime above this as absolute Unix time.
-const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
+const RELATIVE_MAX: u32 = 60 * 60 * 24 * 30;
+
+/// The exptime of what is gone at once: memcached's own, the first second that is read as a time of
+/// day, in January 1970.
+pub const EXPTIME_PAST: u32 = RELATIVE_MAX + 1;
 
 impl Clock {
-    /// memcached's rule for exptimes (`realtime()` in memcached.c): 0 never, negative at once, up
-    /// to 30 days relative, beyond that absolute Unix seconds.
+    /// memcached's rule for exptimes (`realtime()` in memcached.c): 0 never, up to 30 days relative,
+    /// beyond that absolute Unix seconds, until 2106.
     #[must_use]
-    pub fn deadline(&self, exptime: i32) -> Deadline {
-        let exptime = i64::from(exptime);
+    pub fn deadline(&self, exptime: u32) -> Deadline {
         let at = match exptime {
             0 => return Deadline::NEVER,
-            ..0 => return Deadline::PAST,
-            1..=RELATIVE_MAX => exptime + i64::from(self.second.0),
-            _ => exptime.saturating_sub_unsigned(self.epoch_unix),
+            1..=RELATIVE_MAX => self.second.0.saturating_add(exptime),
+            _ => {
+                let since = u64::from(exptime).saturating_sub(self.epoch_unix);
+                // No more than the exptime.
+                since as u32
+            }
         };
-        Deadline(u32::try_from(at.max(1)).unwrap_or(u32::MAX))
+        Deadline(at.max(Deadline::PAST.0))
     }
 }

@@ -358,7 +358,7 @@ mod tests {
             };
             run(&mut store, b"large", Op::Get(touch));
             let read = deadline(&mut store, b"large", Op::Get(Get::default()));
-            assert_eq!(read, Some(n as u32 + 1));
+            assert_eq!(read, Some(n + 1));
         }
         assert!(store.counters().refreshed > 10);
     }

@@ -67,7 +67,7 @@ mod scan;
 mod shape;
 mod store;
 
-pub use clock::{Clock, Deadline, Second};
+pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
 pub use counters::Counters;
 pub use hash::{HashKey, KeyHash};
 pub use item::footprint;

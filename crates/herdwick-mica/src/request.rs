@@ -11,8 +11,8 @@ pub struct Request<'a> {
     pub op: Op<'a>,
 }
 
-/// The operations: the superset of memcached's meta commands. Exptimes are memcached's raw `i32`;
-/// [`Clock::deadline`] reads them.
+/// The operations: the superset of memcached's meta commands. Exptimes are memcached's, as
+/// its binary protocol carries them; [`Clock::deadline`] reads them.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
     /// `get`, `gat`, `touch`, `mg`.
@@ -29,11 +29,11 @@ pub enum Op<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Get {
     /// New exptime for a hit (`T`, `gat`, `touch`).
-    pub touch: Option<i32>,
+    pub touch: Option<u32>,
     /// On a miss make an empty item with this exptime and win it (`N`).
-    pub vivify: Option<i32>,
+    pub vivify: Option<u32>,
     /// Win the right to recache when fewer seconds than this are left (`R`).
-    pub recache: Option<i32>,
+    pub recache: Option<u32>,
     /// What `recache` looks at is the time left after `touch`, not before (`T` before `R`).
     pub touch_first: bool,
     /// The reader would not understand that it has won a stale item: leave that to another.
@@ -70,7 +70,7 @@ pub struct Put<'a> {
     /// The client's flags, opaque.
     pub flags: u32,
     /// memcached exptime.
-    pub exptime: i32,
+    pub exptime: u32,
     /// Only if the item's version is this (`C`).
     pub compare: Option<u64>,
     /// Version to give the item instead of the next one (`E`).
@@ -78,7 +78,7 @@ pub struct Put<'a> {
     /// With `compare`: an older version is stored all the same, marked stale (`I`).
     pub invalidate: bool,
     /// Append and Prepend on a miss: store the value with this exptime (`N`).
-    pub vivify: Option<i32>,
+    pub vivify: Option<u32>,
 }
 
 /// Removes an item, or marks it stale.
@@ -91,7 +91,7 @@ pub struct Delete {
     /// Keep the item, marked stale (`I`).
     pub invalidate: bool,
     /// With `invalidate`: new exptime (`T`).
-    pub exptime: Option<i32>,
+    pub exptime: Option<u32>,
     /// Keep the item, without value and flags (`x`).
     pub drop_value: bool,
 }
@@ -104,11 +104,11 @@ pub struct Arith {
     /// By how much.
     pub delta: u64,
     /// On a miss store `initial` with this exptime (`N`, `J`).
-    pub vivify: Option<i32>,
+    pub vivify: Option<u32>,
     /// The number for `vivify`.
     pub initial: u64,
     /// New exptime for a hit (`T`).
-    pub touch: Option<i32>,
+    pub touch: Option<u32>,
     /// Only if the item's version is this (`C`).
     pub compare: Option<u64>,
     /// Version to give the item instead of the next one (`E`).

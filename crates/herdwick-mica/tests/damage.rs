@@ -34,7 +34,7 @@ fn run(store: &mut Store, second: u32, key: &[u8], op: Op<'_>) -> Answer {
     answer.unwrap()
 }
 
-fn put(store: &mut Store, second: u32, key: &[u8], value: &[u8], exptime: i32) {
+fn put(store: &mut Store, second: u32, key: &[u8], value: &[u8], exptime: u32) {
     let put = Put {
         value,
         exptime,

@@ -4,8 +4,8 @@ mod common;
 
 use common::{Answer, HASH_KEY};
 use herdwick_mica::{
-    Arith, Clock, Deadline, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Sink,
-    Status, Store, StoreConfig, StoreError,
+    Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request,
+    Second, Sink, Status, Store, StoreConfig, StoreError,
 };
 
 /// A store and the second it lives in.
@@ -227,7 +227,13 @@ fn items_go_at_their_deadline() {
         "it was taken out by the first read"
     );
     assert_eq!(bed.store.counters().items, 0);
-    bed.put("key", Put { exptime: -1, ..put });
+    bed.put(
+        "key",
+        Put {
+            exptime: EXPTIME_PAST,
+            ..put
+        },
+    );
     assert_eq!(bed.get("key").status, Status::NotFound);
 }
 

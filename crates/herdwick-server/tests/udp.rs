@@ -223,7 +223,7 @@ fn single() -> Vec<([u16; 4], Vec<u8>)> {
     rows
 }
 
-/// Datagrams of several. Here is the tenth of the allowed differences (`differential/differences.rs`):
+/// Datagrams of several. Here is the ninth of the allowed differences (`differential/differences.rs`):
 /// an answer is one message, as the protocol's description has it; the oracle begins a new one with
 /// each command, and with each key of a `get`.
 const SEVERAL: [&str; 8] = [

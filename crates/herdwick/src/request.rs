@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use herdwick_mica::EXPTIME_PAST;
 pub use herdwick_mica::Mode;
 
 use crate::Usage;
@@ -115,13 +116,13 @@ impl From<Duration> for Ttl {
 
 impl Ttl {
     /// memcached's exptime. `unix` is the time now, in seconds.
-    pub(crate) fn exptime(self, unix: u64) -> i32 {
+    pub(crate) fn exptime(self, unix: u64) -> u32 {
         match self {
             Self::Never => 0,
-            Self::Seconds(0) => -1,
-            Self::Seconds(seconds) if u64::from(seconds) <= RELATIVE_SECONDS_MAX => seconds as i32,
-            // Beyond 2038 there is no number for it; the item then stays until evicted.
-            Self::Seconds(seconds) => i32::try_from(unix + u64::from(seconds)).unwrap_or(0),
+            Self::Seconds(0) => EXPTIME_PAST,
+            Self::Seconds(seconds) if u64::from(seconds) <= RELATIVE_SECONDS_MAX => seconds,
+            // Beyond 2106 there is no number for it; the item then stays until evicted.
+            Self::Seconds(seconds) => u32::try_from(unix + u64::from(seconds)).unwrap_or(0),
         }
     }
 }
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(end(Ttl::Seconds(0)), Deadline::PAST);
         assert_eq!(end(Duration::from_millis(1).into()), Deadline(51));
         assert_eq!(end(Ttl::Seconds(60)), Deadline(110));
-        for days in [30, 31, 365] {
+        for days in [30, 31, 365, 60 * 365] {
             let seconds = days * 24 * 60 * 60;
             assert_eq!(
                 end(Ttl::Seconds(seconds)),

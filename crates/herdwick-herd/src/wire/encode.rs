@@ -174,7 +174,7 @@ impl Pen<'_> {
 }
 
 impl Head {
-    fn exptime(exptime: i32) -> Self {
+    fn exptime(exptime: u32) -> Self {
         Self {
             attr: Some(Attr { flags: 0, exptime }),
             compare: None,
@@ -203,7 +203,7 @@ impl Head {
 fn emit(head: &Head, key: &[u8], value: &[u8], out: &mut [u8]) {
     let mut rest = out;
     if let Some(attr) = head.attr {
-        let word = u64::from(attr.flags) | u64::from(attr.exptime as u32) << 32;
+        let word = u64::from(attr.flags) | u64::from(attr.exptime) << 32;
         rest = copy(rest, &word.to_le_bytes());
     }
     if let Some(compare) = head.compare {
@@ -247,7 +247,7 @@ mod tests {
         kind: u8,
         value: &[u8],
         numbers: [u64; 2],
-        parts: (u32, Option<i32>, Option<u64>),
+        parts: (u32, Option<u32>, Option<u64>),
     ) -> Op<'_> {
         let (flags, exptime, compare) = parts;
         let modes = [
@@ -300,7 +300,7 @@ mod tests {
             (hash, sequence) in any::<(u64, u32)>(),
             kind in 0u8..9,
             numbers: [u64; 2],
-            parts: (u32, Option<i32>, Option<u64>),
+            parts: (u32, Option<u32>, Option<u64>),
         ) {
             let op = op(kind, &value, numbers, parts);
             let request = Request { hash: KeyHash(hash), key: &key, op };

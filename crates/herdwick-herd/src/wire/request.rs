@@ -197,7 +197,7 @@ pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Attr {
     pub(super) flags: u32,
-    pub(super) exptime: i32,
+    pub(super) exptime: u32,
 }
 
 /// What is left of a body.
@@ -226,7 +226,7 @@ impl<'a> Parts<'a> {
         let both = self.number()?;
         Ok(Some(Attr {
             flags: both as u32,
-            exptime: (both >> 32) as i32,
+            exptime: (both >> 32) as u32,
         }))
     }
 
@@ -250,7 +250,7 @@ impl<'a> Parts<'a> {
 }
 
 /// The exptime of an operation that has no flags to set.
-fn exptime_alone(attr: Attr) -> Result<i32, BadRequest> {
+fn exptime_alone(attr: Attr) -> Result<u32, BadRequest> {
     if attr.flags == 0 {
         Ok(attr.exptime)
     } else {

@@ -46,7 +46,7 @@ fn a_set_is_read_whole_and_not_before() {
         mode: Mode::Set,
         value: b"value",
         flags: 9,
-        exptime: i32::MAX,
+        exptime: u32::MAX,
         compare: Some(7),
     };
     assert_eq!(set.verb, Verb::Put(put));

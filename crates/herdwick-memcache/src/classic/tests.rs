@@ -28,7 +28,7 @@ fn a_command_knows_how_much_it_took() {
         verb: Verb::Cas(7),
         key: b"k",
         flags: 4_294_967_295,
-        exptime: -1,
+        exptime: 2_592_001,
         value: b"a\r\nb",
         noreply: true,
     };

@@ -24,13 +24,13 @@ pub struct Flags<'a> {
     /// `x`: drop the value, keep the item.
     pub drop_value: bool,
     /// `T`: new exptime.
-    pub touch: Option<i32>,
+    pub touch: Option<u32>,
     /// `N`: exptime of an item made on a miss.
-    pub vivify: Option<i32>,
+    pub vivify: Option<u32>,
     /// The exptime that an item made on a miss ends with: the last of `N` and `T`.
-    pub made: i32,
+    pub made: u32,
     /// `R`: win when less time is left than this exptime.
-    pub recache: Option<i32>,
+    pub recache: Option<u32>,
     /// `T` came before `R`.
     pub touch_first: bool,
     /// `F`: the client's flags.
@@ -48,7 +48,7 @@ pub struct Flags<'a> {
     /// The deadline that `t` shows of a hit is that of `touch`, which came before it.
     pub shows_touch: bool,
     /// The exptime that `t` shows of an item made on a miss.
-    pub shows_made: i32,
+    pub shows_made: u32,
 }
 
 /// Up to eight of the flags that a reply shows, in order: four bits each, from the low end.

@@ -8,8 +8,8 @@ use std::fs::File;
 
 use common::{Answer, HASH_KEY, nameless_file};
 use herdwick_mica::{
-    Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status, Store,
-    StoreConfig,
+    Arith, Clock, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request, Second,
+    Status, Store, StoreConfig,
 };
 use map::Model;
 use proptest::{
@@ -280,9 +280,9 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-fn exptime(mortal: bool) -> impl Strategy<Value = i32> {
+fn exptime(mortal: bool) -> impl Strategy<Value = u32> {
     if mortal {
-        prop_oneof![4 => Just(0), 4 => 1..20, 1 => Just(-1)].boxed()
+        prop_oneof![4 => Just(0), 4 => 1..20u32, 1 => Just(EXPTIME_PAST)].boxed()
     } else {
         Just(0).boxed()
     }

@@ -207,9 +207,9 @@ pub(super) fn stats(
     broadcast(order, purpose, used, ticket, pass)
 }
 
-/// Makes everything older than the exptime `delay` go; 0 and less mean now.
+/// Makes everything older than the exptime `delay` go; 0 is now.
 pub(super) fn flush_all(
-    delay: i32,
+    delay: u32,
     voice: Voice,
     used: usize,
     ticket: Ticket,

@@ -26,7 +26,7 @@ pub(crate) struct Rest {
     /// The command behind it.
     next: usize,
     with_cas: bool,
-    touch: Option<i32>,
+    touch: Option<u32>,
 }
 
 /// How far a round has come.

@@ -57,7 +57,8 @@ fn unique() -> impl Strategy<Value = u64> {
 }
 
 fn exptime() -> impl Strategy<Value = u32> {
-    prop::sample::select(vec![0, 1000, 2_592_000, 2_592_001, i32::MAX as u32])
+    let times = [2_592_000, 2_592_001, i32::MAX as u32, 1 << 31, u32::MAX - 1];
+    prop::sample::select([&[0, 1000], &times[..]].concat())
 }
 
 /// The exptime of an item to begin with; the last makes none.

@@ -9,6 +9,7 @@ mod differences;
 mod meta;
 
 use common::{Memcached, Peer, normalised, ours, shown, unique};
+use herdwick_memcache::binary::opcode;
 use herdwick_server::Server;
 use proptest::{prelude::*, test_runner::TestRunner};
 
@@ -173,4 +174,25 @@ fn the_same_bytes_come_back() {
 #[test]
 fn the_same_bytes_come_back_when_each_byte_is_sent_alone() {
     compare(60, 1..4, true);
+}
+
+#[test]
+fn an_item_of_a_packet_has_the_same_time_left() {
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    let own = ours(1);
+    let left = |peer: &dyn Peer, exptime: u32| -> u64 {
+        let extras = [[0; 4], exptime.to_be_bytes()].concat();
+        let set = binary::packet(opcode::SET, &extras, b"a", b"1", 0);
+        peer.say(&[&set, &binary::quit()]);
+        let said = peer.say(&[b"mg a t\r\nquit\r\n"]);
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let digits = said.trim_start_matches("HD t").trim_end();
+        digits.parse().expect("seconds")
+    };
+    for exptime in [1000, i32::MAX as u32, 1 << 31, 4_000_000_000, u32::MAX] {
+        let (own, other) = (left(&own, exptime), left(&oracle, exptime));
+        assert!(own.abs_diff(other) <= 2, "{exptime}: {own}, {other}");
+    }
 }

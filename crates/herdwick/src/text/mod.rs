@@ -207,7 +207,7 @@ fn line(out: &mut Outbox, verb: &str, key: &[u8], numbers: &[u64], kind: Kind) -
     kind
 }
 
-fn touch(out: &mut Outbox, key: &[u8], exptime: i32) -> Kind {
+fn touch(out: &mut Outbox, key: &[u8], exptime: u32) -> Kind {
     out.push(b"touch ");
     out.push(key);
     push_exptime(out, exptime);
@@ -237,12 +237,10 @@ fn store(
     Kind::Store
 }
 
-/// The one negative exptime is `Ttl::exptime`'s "at once".
-fn push_exptime(out: &mut Outbox, exptime: i32) {
-    match u64::try_from(exptime) {
-        Ok(exptime) => out.push_number(exptime),
-        Err(_) => out.push(b" -1"),
-    }
+/// Text has no number for a time beyond January 2038: the item then stays until evicted.
+fn push_exptime(out: &mut Outbox, exptime: u32) {
+    let said = i32::try_from(exptime).map_or(0, |_| exptime);
+    out.push_number(said.into());
 }
 
 #[cfg(test)]

@@ -84,7 +84,8 @@ fn requests_are_the_lines_of_protocol_txt() {
             "cas k 7 9 3 18446744073709551615\r\nv\r\n\r\n",
         ),
         (Op::Delete, "delete k\r\n"),
-        (Op::Touch(Ttl::Seconds(0)), "touch k -1\r\n"),
+        (Op::Touch(Ttl::Seconds(0)), "touch k 2592001\r\n"),
+        (Op::Touch(Ttl::Seconds(60 * 365 * 86_400)), "touch k 0\r\n"),
         (
             Op::Touch(Ttl::Seconds(31 * 86_400)),
             "touch k 1702678400\r\n",

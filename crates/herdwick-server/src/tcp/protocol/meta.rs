@@ -11,9 +11,9 @@ pub(crate) struct Answer<'a> {
     pub(super) kind: Kind,
     echo: Echo<'a>,
     /// The exptime that `t` shows of a hit, if not the item's own.
-    shows: Option<i32>,
+    shows: Option<u32>,
     /// The exptime that `t` shows of an item made on a miss.
-    shows_made: i32,
+    shows_made: u32,
 }
 
 /// Of which command.
