@@ -23,6 +23,14 @@ stop_server() {
     wait "$pid"
 }
 
+# What the server's threads are at, for one that does not answer.
+show_server() {
+    local task
+    for task in /proc/"$SERVER_PID"/task/*; do
+        echo "$(cat "$task/comm"): $(cut -d ' ' -f 3,14,15 "$task/stat") $(cat "$task/wchan")" >&2
+    done
+}
+
 expect() { # WANTED COMMAND...: the command's output is WANTED
     local wanted=$1 got
     shift
