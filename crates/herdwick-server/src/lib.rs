@@ -21,6 +21,7 @@ mod metrics;
 mod parcel;
 mod parking;
 mod partition;
+mod patience;
 mod prefixes;
 mod server;
 mod stats;

@@ -29,6 +29,7 @@ use crate::{
     metrics::Gauges,
     parking::Bell,
     partition::Partition,
+    patience::Patience,
     stopping::Stopping,
     tally::Tally,
     tcp::{Owners, Stream, TcpFront},
@@ -326,6 +327,7 @@ impl Server {
                     .register(poll.registry(), Tokens::of_front(number))
                     .map_err(refused("a front's sources"))?;
             }
+            let cpu = (crew.cpus.len() > self.workers).then(|| crew.cpus[index]);
             let worker = Worker {
                 partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
                 fronts,
@@ -335,13 +337,13 @@ impl Server {
                 bell: crew.bells[index].clone(),
                 timer: crew.timer,
                 spin: crew.config.spin,
+                patience: Patience::new(crew.config.spin, cpu.is_some()),
                 stopping: Arc::clone(&self.stopping),
                 tally: Tally::default(),
                 index,
                 drain_end: None,
                 drained: false,
             };
-            let cpu = (crew.cpus.len() > self.workers).then(|| crew.cpus[index]);
             self.start(format!("worker-{index}"), move || {
                 pin(cpu);
                 worker.run();

@@ -9,6 +9,7 @@ use crate::{
     parcel::{Order, Parcel},
     parking::Bell,
     partition::Partition,
+    patience::Patience,
     stopping::Stopping,
     tally::{Snapshot, Tally, WayCount},
     time::Timer,
@@ -35,7 +36,10 @@ pub(crate) struct Worker {
     pub(crate) events: Events,
     pub(crate) bell: Bell,
     pub(crate) timer: Timer,
+    /// How long to look at the sockets before it sleeps.
     pub(crate) spin: Duration,
+    /// How long to look at memory.
+    pub(crate) patience: Patience,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) tally: Tally,
     /// Which of the workers this is.
@@ -70,17 +74,18 @@ impl Worker {
             if self.stopping.is_set() && self.has_stopped(now) {
                 return;
             }
+            let since = last_in_memory.map(|last| now.saturating_sub(last));
             if found == Found::InMemory {
+                self.patience.learn(since.unwrap_or(now));
                 last_in_memory = Some(now);
             }
-            let watches_memory =
-                last_in_memory.is_some_and(|last| now.saturating_sub(last) < self.spin);
+            let watches_memory = since.is_some_and(|since| since < self.patience.get());
             passes = passes.wrapping_add(1);
-            if (watches_memory || found == Found::InMemory) && !passes.is_multiple_of(SOCKET_PASSES)
-            {
+            let awake = watches_memory || found == Found::InMemory;
+            if awake && !passes.is_multiple_of(SOCKET_PASSES) {
                 continue;
             }
-            if now.saturating_sub(last_work) < self.spin || found != Found::Nothing {
+            if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin {
                 self.look(Duration::ZERO);
             } else {
                 self.sleep();
