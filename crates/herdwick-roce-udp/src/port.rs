@@ -96,6 +96,14 @@ impl RocePort {
             ip_id: IpId::Hint(0),
             tos: train.class,
         };
+        if self.mail.is_alone() {
+            self.outbox.note_train(&route, train.segment, train.bytes);
+            arrival.bytes = train.bytes;
+            let (memory, wire) = (&mut self.regions, &mut self.outbox);
+            return self
+                .engine
+                .handle_train(self.now, &arrival, train.segment, memory, wire);
+        }
         for (id, packet) in (0..).zip(train.bytes.chunks(train.segment)) {
             self.outbox.note(&route, id, packet);
             if let Belongs::There(shard) = self.mail.belongs(packet) {

@@ -88,6 +88,12 @@ impl Mail {
         all
     }
 
+    /// Whether its port is the only one of its address, and every packet its own.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.lanes.len() <= 1
+    }
+
     /// Whose `packet` is.
     #[inline]
     pub(crate) fn belongs(&self, packet: &[u8]) -> Belongs {

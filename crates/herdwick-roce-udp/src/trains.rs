@@ -208,6 +208,16 @@ impl Outbox {
         }
     }
 
+    /// Has it show packets that came as one.
+    #[inline]
+    pub(crate) fn note_train(&mut self, route: &Route, segment: usize, train: &[u8]) {
+        if self.capture.is_some() {
+            for (id, packet) in (0..).zip(train.chunks(segment)) {
+                self.note(route, id, packet);
+            }
+        }
+    }
+
     /// Has it show the oldest trains.
     fn note_sent(&mut self, trains: usize) {
         let Some(capture) = &mut self.capture else {

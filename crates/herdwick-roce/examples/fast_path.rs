@@ -203,18 +203,16 @@ fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
             b.engine.post_recv(b.qp, &recvs).expect("room");
         }
         let packets = std::mem::take(&mut train.bytes);
-        for bytes in packets[..train.end].chunks(train.segment) {
-            let arrival = Arrival {
-                from: addr,
-                to: addr,
-                bytes,
-                ip_id: IpId::Unknown,
-                tos: 0,
-            };
-            let now = Duration::ZERO;
-            b.engine
-                .handle_packet(now, &arrival, &mut memory, &mut train);
-        }
+        let arrival = Arrival {
+            from: addr,
+            to: addr,
+            bytes: &packets[..train.end],
+            ip_id: IpId::Unknown,
+            tos: 0,
+        };
+        let (now, segment) = (Duration::ZERO, train.segment);
+        b.engine
+            .handle_train(now, &arrival, segment, &mut memory, &mut train);
         train.bytes = packets;
         b.engine.poll(b.cq, &mut done);
     }

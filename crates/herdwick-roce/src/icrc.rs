@@ -178,8 +178,14 @@ impl Run {
     /// When `packet` is shorter than BTH and ICRC.
     #[inline]
     pub fn seal(&mut self, packet: &mut [u8], route: &Route, ip_id: u16) {
+        self.follow(route);
+        self.seal_next(packet, ip_id);
+    }
+
+    #[inline]
+    fn seal_next(&mut self, packet: &mut [u8], ip_id: u16) {
         let end = packet.len() - ICRC_BYTES;
-        let crc = self.crc(packet, route, ip_id);
+        let crc = self.crc(packet, ip_id);
         packet[end..].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -190,73 +196,65 @@ impl Run {
     /// When a packet is shorter than BTH and ICRC.
     #[inline]
     pub fn seal_train(&mut self, train: &mut [u8], segment: usize, route: &Route) {
+        self.follow(route);
         for (id, packet) in (0..).zip(train.chunks_mut(segment)) {
-            if id == 0 || packet.len() != self.len {
-                self.settle(packet, route);
-            }
-            let crc = self.settled(packet, route, id);
-            let end = packet.len() - ICRC_BYTES;
-            packet[end..].copy_from_slice(&crc.to_le_bytes());
+            self.seal_next(packet, id);
         }
     }
 
-    /// As [`check`].
+    /// The packets from now on come along `route`.
+    #[inline]
+    pub fn follow(&mut self, route: &Route) {
+        if self.route != *route {
+            self.route = *route;
+            self.len = 0;
+        }
+    }
+
+    /// As [`check`], of a packet along the route that is followed.
     #[inline]
     #[must_use]
-    pub fn check(&mut self, packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
+    pub fn check(&mut self, packet: &[u8], ip_id: IpId) -> Option<u16> {
         let IpId::Hint(id) = ip_id else {
-            return check(packet, route, ip_id);
+            return check(packet, &self.route, ip_id);
         };
         if packet.len() < BTH_BYTES + ICRC_BYTES {
             return None;
         }
         let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
-        if self.crc(packet, route, id) == u32::from_le_bytes(*last) {
+        if self.crc(packet, id) == u32::from_le_bytes(*last) {
             Some(id)
         } else {
-            check(packet, route, ip_id)
+            check(packet, &self.route, ip_id)
         }
     }
 
+    /// The sum of a packet; what it has in common with the last one is there already.
     #[inline]
-    fn crc(&mut self, packet: &[u8], route: &Route, ip_id: u16) -> u32 {
-        self.settle(packet, route);
-        self.settled(packet, route, ip_id)
-    }
-
-    /// Computes what packets like this one have in common, unless the last was such a one.
-    #[inline]
-    fn settle(&mut self, packet: &[u8], route: &Route) {
-        if self.len != packet.len() || self.route != *route {
-            self.turn(packet, route);
+    fn crc(&mut self, packet: &[u8], ip_id: u16) -> u32 {
+        if self.len != packet.len() {
+            self.turn(packet);
         }
-    }
-
-    /// The sum of a packet of the length and route that were settled.
-    #[inline]
-    fn settled(&self, packet: &[u8], route: &Route, ip_id: u16) -> u32 {
         let change = IDS
             .get(usize::from(ip_id))
             .filter(|_| packet[CONGESTION_BITS] == 0);
         let Some(change) = change else {
-            return Masked::new(packet, route, ip_id).crc(packet);
+            return Masked::new(packet, &self.route, ip_id).crc(packet);
         };
         let change = if self.v4 { *change } else { 0 };
         sum(self.before ^ change, &packet[..packet.len() - ICRC_BYTES]) ^ self.ones
     }
 
+    /// Computes what packets of this length have in common.
     #[cold]
-    fn turn(&mut self, packet: &[u8], route: &Route) {
-        let masked = Masked::new(packet, route, 0);
+    fn turn(&mut self, packet: &[u8]) {
+        let masked = Masked::new(packet, &self.route, 0);
         let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
         hasher.update(&masked.bytes[..masked.len - BTH_BYTES]);
-        self.route = *route;
         self.v4 = masked.len == MASKED_4;
         self.before = hasher.finalize();
-        if self.len != packet.len() {
-            self.len = packet.len();
-            self.ones = fed(0xff, packet.len() - ICRC_BYTES - CONGESTION_BITS);
-        }
+        self.len = packet.len();
+        self.ones = fed(0xff, packet.len() - ICRC_BYTES - CONGESTION_BITS);
     }
 }
 

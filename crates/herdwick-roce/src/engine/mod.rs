@@ -18,7 +18,7 @@ use crate::{
     counters::Counters,
     draw::Draw,
     flows::Flows,
-    icrc::{Route, Run},
+    icrc::{IpId, Route, Run},
     keyed::{Keyed, TRAILER_BYTES},
     packet::{BTH_BYTES, Bth, CONGESTION, Deth, ICRC_BYTES, Malformed, Packet},
     qp::{Qp, Target, class},
@@ -86,7 +86,7 @@ pub(crate) enum Kind {
 
 impl Shared {
     /// Room in the wire, unless the flow is to slow down.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room<'w, W: Wire>(
         &mut self,
         wire: &'w mut W,
@@ -290,6 +290,32 @@ impl Engine {
         wire: &mut W,
     ) {
         self.shared.now = self.shared.now.max(now);
+        self.sums.follow(&route(arrival));
+        self.take(arrival, memory, wire);
+    }
+
+    /// Takes packets that arrived as one, as a peer's stack had cut them: of `segment` bytes, end to
+    /// end, the last perhaps shorter. Their identifications are taken to count from 0.
+    pub fn handle_train<M: Memory, W: Wire>(
+        &mut self,
+        now: Duration,
+        train: &Arrival<'_>,
+        segment: usize,
+        memory: &mut M,
+        wire: &mut W,
+    ) {
+        self.shared.now = self.shared.now.max(now);
+        self.sums.follow(&route(train));
+        let mut arrival = *train;
+        for (id, packet) in (0..).zip(train.bytes.chunks(segment.max(1))) {
+            (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
+            self.take(&arrival, memory, wire);
+        }
+    }
+
+    /// Takes a packet along the route that its sums follow.
+    #[inline]
+    fn take<M: Memory, W: Wire>(&mut self, arrival: &Arrival<'_>, memory: &mut M, wire: &mut W) {
         self.shared.counters.packets_in += 1;
         if let Err(reason) = self.accept(arrival, memory, wire) {
             self.shared.counters.drop(reason);
@@ -367,10 +393,10 @@ impl Engine {
             return Err(Drop::NotReady);
         }
         let source = arrival.from.ip().to_canonical();
-        if qp.link.is_some_and(|link| link.ip != source) {
+        if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
-        if self.shared.config.check_icrc && !icrc_is_right(&mut self.sums, arrival) {
+        if self.shared.config.check_icrc && self.sums.check(bytes, arrival.ip_id).is_none() {
             return Err(Drop::Icrc);
         }
         let packet = self
@@ -411,14 +437,14 @@ impl Engine {
     }
 }
 
+/// What its ICRC covers of the headers before it.
 #[inline]
-fn icrc_is_right(sums: &mut Run, arrival: &Arrival<'_>) -> bool {
-    let route = Route {
+fn route(arrival: &Arrival<'_>) -> Route {
+    Route {
         source: arrival.from,
         destination: arrival.to,
         dont_fragment: true,
-    };
-    sums.check(arrival.bytes, &route, arrival.ip_id).is_some()
+    }
 }
 
 impl From<Malformed> for Drop {

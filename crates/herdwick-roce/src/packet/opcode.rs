@@ -22,17 +22,19 @@ impl Class {
     }
 }
 
-/// Which packets of its message a packet is.
+/// Which packets of its message a packet is. Of the two bits, the lower says that the message starts
+/// with it, and the upper that it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Place {
-    /// The first of several.
-    First,
     /// Neither the first nor the last.
-    Middle,
+    Middle = 0b00,
+    /// The first of several.
+    First = 0b01,
     /// The last of several.
-    Last,
+    Last = 0b10,
     /// The only one.
-    Only,
+    Only = 0b11,
 }
 
 impl Place {
@@ -52,14 +54,14 @@ impl Place {
     #[inline]
     #[must_use]
     pub const fn starts(self) -> bool {
-        matches!(self, Self::First | Self::Only)
+        self as u8 & Self::First as u8 != 0
     }
 
     /// Whether a message ends here.
     #[inline]
     #[must_use]
     pub const fn ends(self) -> bool {
-        matches!(self, Self::Last | Self::Only)
+        self as u8 & Self::Last as u8 != 0
     }
 }
 
@@ -113,8 +115,8 @@ impl PacketOp {
     /// ones, RD, XRC, SEND with invalidate, FLUSH, ATOMIC WRITE).
     #[inline]
     #[must_use]
-    pub fn decode(byte: u8) -> Option<Self> {
-        KNOWN[usize::from(byte)]
+    pub const fn decode(byte: u8) -> Option<Self> {
+        KNOWN[byte as usize]
     }
 
     const fn meant_by(byte: u8) -> Option<Self> {

@@ -37,7 +37,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// [`Malformed`].
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (bth, rest) = Bth::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
         if !bth.version_is_known() {
@@ -47,7 +47,7 @@ impl<'a> Packet<'a> {
             return Err(Malformed::Partition);
         }
         let op = PacketOp::decode(bth.opcode()).ok_or(Malformed::Opcode)?;
-        let split = rest.split_at_checked(op.extension_bytes());
+        let split = rest.split_at_checked(usize::from(EXTENSIONS[usize::from(bth.opcode())]));
         let (extensions, padded) = split.ok_or(Malformed::Short)?;
         let pad = usize::from(bth.flags().pad);
         let len = padded.len().checked_sub(pad).ok_or(Malformed::Short)?;
@@ -131,6 +131,20 @@ impl<'a> Packet<'a> {
         Some(header)
     }
 }
+
+/// [`PacketOp::extension_bytes`] by opcode.
+static EXTENSIONS: [u8; 256] = {
+    let mut extensions = [0; 256];
+    let mut byte = 0;
+    while byte < extensions.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
+        if let Some(op) = PacketOp::decode(byte as u8) {
+            extensions[byte] = op.extension_bytes() as u8;
+        }
+        byte += 1;
+    }
+    extensions
+};
 
 impl Deth {
     /// The sender that a datagram names, before anything else of it is looked at.

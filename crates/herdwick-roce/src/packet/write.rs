@@ -41,7 +41,10 @@ impl<'a> Head<'a> {
     #[must_use]
     pub fn payload(self, len: usize) -> &'a mut [u8] {
         let (payload, rest) = self.rest.split_at_mut(len);
-        rest[..usize::from(pad_of(len))].fill(0);
+        let pad = usize::from(pad_of(len));
+        if pad > 0 {
+            rest[..pad].fill(0);
+        }
         payload
     }
 }

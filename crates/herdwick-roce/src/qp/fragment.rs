@@ -36,7 +36,7 @@ pub(super) struct Whole {
 
 impl Fragment<'_> {
     /// Writes it into the wire; `false`: there is no room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn emit<M: Memory, W: Wire>(
         &self,
         shared: &mut Shared,

@@ -88,7 +88,7 @@ impl Packet<'_> {
 
 impl Qp {
     /// Executes a packet of a SEND or WRITE that comes in its turn.
-    #[inline]
+    #[inline(always)]
     pub(super) fn execute<M: Memory>(
         &mut self,
         shared: &mut Shared,

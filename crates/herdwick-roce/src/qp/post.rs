@@ -51,6 +51,15 @@ pub(crate) struct Entry {
     pub(crate) packets: u32,
 }
 
+/// One that has a single packet, before it is anywhere.
+pub(super) struct Only<'a, 'w> {
+    pub(super) wr: &'a SendWr<'w>,
+    pub(super) verb: Verb,
+    pub(super) target: Target,
+    pub(super) imm: Option<u32>,
+    pub(super) payload: Payload<'w>,
+}
+
 #[derive(Clone, Copy)]
 pub(crate) enum Verb {
     Send,
@@ -67,6 +76,19 @@ pub(crate) enum Body {
     Slot(usize),
     /// In a region.
     Region(Local),
+}
+
+impl Verb {
+    #[inline]
+    pub(super) fn opcode(&self) -> Opcode {
+        match self {
+            Self::Send => Opcode::Send,
+            Self::Write(_) => Opcode::Write,
+            Self::Read(_) => Opcode::Read,
+            Self::FetchAdd { .. } => Opcode::FetchAdd,
+            Self::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
 }
 
 impl Sends {
@@ -118,13 +140,7 @@ impl Entry {
     pub(crate) fn ended(&self, status: Status) -> Ended {
         Ended {
             wr_id: self.wr_id,
-            opcode: match self.verb {
-                Verb::Send => Opcode::Send,
-                Verb::Write(_) => Opcode::Write,
-                Verb::Read(_) => Opcode::Read,
-                Verb::FetchAdd { .. } => Opcode::FetchAdd,
-                Verb::CompareSwap { .. } => Opcode::CompareSwap,
-            },
+            opcode: self.verb.opcode(),
             signaled: self.signaled,
             status,
         }
@@ -178,10 +194,23 @@ impl Qp {
         let Ok(target) = self.target(shared, to) else {
             return;
         };
-        let mut entry = Entry {
+        let alone = self.sends.ring.is_empty() && self.transport != Transport::Rc;
+        if alone && payload.len() <= self.mtu(shared) {
+            let only = Only {
+                wr,
+                verb,
+                target,
+                imm,
+                payload,
+            };
+            if self.send_now(shared, &only, memory, wire) {
+                return;
+            }
+        }
+        let entry = Entry {
             wr_id: wr.wr_id,
             verb,
-            body: Body::Slot(0),
+            body: self.sends.keep(payload),
             len: payload.len(),
             imm,
             target,
@@ -190,11 +219,6 @@ impl Qp {
             psn: self.sends.assign,
             packets: self.packets(shared, payload.len()),
         };
-        let alone = self.sends.ring.is_empty() && self.transport != Transport::Rc;
-        if alone && entry.packets == 1 && self.send_now(shared, &entry, payload, memory, wire) {
-            return;
-        }
-        entry.body = self.sends.keep(payload);
         self.sends.assign = entry.psn.plus(entry.packets);
         self.sends.ring.push_back(entry);
     }

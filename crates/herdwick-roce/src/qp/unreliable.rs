@@ -3,10 +3,10 @@
 use herdwick_fabric::{Payload, Status};
 
 use super::{
-    Qp,
+    Ended, Qp,
     fragment::{Fragment, Whole, class},
     inbound::Refusal,
-    post::{Body, Entry, Verb},
+    post::{Body, Entry, Only, Verb},
 };
 use crate::{
     Drop, Memory, Wire,
@@ -20,18 +20,42 @@ impl Qp {
     pub(super) fn send_now<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
-        entry: &Entry,
-        payload: Payload<'_>,
+        only: &Only<'_, '_>,
         memory: &M,
         wire: &mut W,
     ) -> bool {
-        let fragment = self.fragment(shared, entry, 0, payload);
+        let psn = self.sends.assign;
+        let fragment = Fragment {
+            class: class(self.transport),
+            target: only.target,
+            source: self.qpn,
+            psn,
+            place: Place::Only,
+            write: match only.verb {
+                Verb::Write(to) => Some(Whole {
+                    to,
+                    len: only.payload.len(),
+                }),
+                _ => None,
+            },
+            imm: only.imm,
+            solicited: only.wr.solicited,
+            ack_request: false,
+            migration: shared.config.migration,
+            payload: only.payload,
+        };
         if !fragment.emit(shared, memory, wire) {
             return false;
         }
-        self.sends.assign = entry.psn.plus(1);
+        self.sends.assign = psn.plus(1);
         self.sends.next = self.sends.assign;
-        self.finish_send(&mut shared.cqs, &entry.ended(Status::Success));
+        let ended = Ended {
+            wr_id: only.wr.wr_id,
+            opcode: only.verb.opcode(),
+            signaled: only.wr.signaled,
+            status: Status::Success,
+        };
+        self.finish_send(&mut shared.cqs, &ended);
         true
     }
 
@@ -66,6 +90,7 @@ impl Qp {
     }
 
     /// Takes a packet of a connection without acknowledgements.
+    #[inline(always)]
     pub(crate) fn receive_unreliable<M: Memory>(
         &mut self,
         shared: &mut Shared,
