@@ -326,27 +326,30 @@ impl Outbox {
         self.free.push(index);
     }
 
-    /// The train that takes a packet, or `None` when all are full of what has not left.
+    /// One of the flow's open trains, if it is of packets of this length and takes one more.
+    #[inline]
+    fn same_train(&self, flow: usize, slot: usize, len: usize) -> Option<usize> {
+        let track = self.tracks.get(flow)?.as_ref()?;
+        let open = track.open[slot]?;
+        let train = &self.pool[open];
+        (train.segment == len && train.takes(len, track.segments)).then_some(open)
+    }
+
+    /// The train that takes a packet which is not of the flow's first open one, or `None` when all
+    /// are full of what has not left.
     fn train_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
         let track = self.tracks.get(flow)?.as_ref()?;
-        let [first, second] = track.open;
-        let same = |train: Option<usize>| {
-            let train = train.filter(|train| self.pool[*train].segment == len)?;
-            self.pool[train].takes(len, track.segments).then_some(train)
-        };
-        if let Some(train) = same(first) {
-            return Some(train);
-        }
-        if ordered {
-            let shorter = first.filter(|train| {
+        let first = track.open[0];
+        let found = if ordered {
+            first.filter(|train| {
                 let train = &self.pool[*train];
                 train.segment > len && train.takes(len, track.segments)
-            });
-            if shorter.is_some() {
-                return shorter;
-            }
-        } else if let Some(train) = same(second) {
-            return Some(train);
+            })
+        } else {
+            self.same_train(flow, 1, len)
+        };
+        if found.is_some() {
+            return found;
         }
         let beside = !ordered && first.is_some_and(|train| self.pool[train].segment != len);
         self.open(flow, usize::from(beside), len)
@@ -366,8 +369,13 @@ impl Outbox {
 }
 
 impl Wire for Outbox {
+    #[inline]
     fn packet(&mut self, flow: FlowId, len: usize, ordered: bool) -> Option<&mut [u8]> {
-        let train = self.train_for(flow.index(), len, ordered)?;
+        let flow = flow.index();
+        let train = match self.same_train(flow, 0, len) {
+            Some(train) => train,
+            None => self.train_for(flow, len, ordered)?,
+        };
         Some(self.pool[train].put(len))
     }
 }
