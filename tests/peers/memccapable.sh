@@ -4,16 +4,22 @@
 set -euo pipefail
 . "$(dirname "$0")/server.sh"
 
-for workers in 1 3; do
-    start_server -t "$workers"
-    said=$(memccapable -h 127.0.0.1 -p "$port" -t 10 2>&1) || { echo "$said" >&2; show_server; exit 1; }
+capable() {
+    local said passed
+    said=$(memccapable -h 127.0.0.1 -p "$port" -t 10 2>&1) || true
     # Its exit status does not tell whether a test failed.
     passed=$(grep -c '\[pass\]' <<<"$said") || true
     if [ "$passed" -lt 52 ] || [ "$(tail -n 1 <<<"$said")" != "All tests passed" ]; then
-        echo "$said" >&2
+        echo "$said"
         show_server
-        exit 1
+        return 1
     fi
-    echo "memccapable, -t $workers: $passed passed"
+    echo "memccapable, -t $1: $passed passed"
+}
+
+for workers in 1 3; do
+    start_server -t "$workers"
+    # A machine that stood still fails its timeouts; a server that does so fails them again.
+    capable "$workers" || { answers && capable "$workers"; } || exit 1
     stop_server
 done

@@ -31,6 +31,16 @@ show_server() {
     done
 }
 
+# Whether the server answers soon.
+answers() {
+    local line
+    exec 3<>/dev/tcp/127.0.0.1/"$port" || return 1
+    printf 'version\r\n' >&3
+    read -r -t 10 -u 3 line || return 1
+    exec 3>&-
+    echo "$line"
+}
+
 expect() { # WANTED COMMAND...: the command's output is WANTED
     local wanted=$1 got
     shift
