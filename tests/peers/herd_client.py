@@ -249,7 +249,7 @@ class Client:
     def call(self, operation, key, value=b"", attr=(0, 0), compare=None):
         worker = self.worker_of(key)
         lane = self.lanes[worker]
-        head = struct.pack("<Ii", *attr) if any(attr) else b""
+        head = struct.pack("<II", *attr) if any(attr) else b""
         opcode = WIRE.line.bits(operation=WIRE.operations[operation], HAS_ATTR=any(attr),
                                 HAS_COMPARE=compare is not None)
         head += struct.pack("<Q", compare) if compare is not None else b""

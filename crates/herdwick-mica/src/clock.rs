@@ -60,3 +60,38 @@ impl Clock {
         Deadline(at.max(Deadline::PAST.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_where_memcached_has_it() {
+        const EPOCH: u32 = 1_700_000_000;
+        let clock = Clock {
+            epoch_unix: EPOCH.into(),
+            second: Second(50),
+        };
+        for (exptime, deadline) in [
+            (0, Deadline::NEVER),
+            (1, Deadline(51)),
+            (2_592_000, Deadline(2_592_050)),
+            (EXPTIME_PAST, Deadline::PAST),
+            (EPOCH - 1, Deadline::PAST),
+            (EPOCH, Deadline::PAST),
+            (EPOCH + 1, Deadline(1)),
+            (EPOCH + 60, Deadline(60)),
+            (i32::MAX as u32, Deadline(i32::MAX as u32 - EPOCH)),
+            (1 << 31, Deadline((1 << 31) - EPOCH)),
+            (u32::MAX, Deadline(u32::MAX - EPOCH)),
+        ] {
+            assert_eq!(clock.deadline(exptime), deadline, "{exptime}");
+        }
+        let last = Clock {
+            epoch_unix: 0,
+            second: Second(u32::MAX - 5),
+        };
+        assert_eq!(last.deadline(1000), Deadline(u32::MAX));
+        assert_eq!(last.deadline(u32::MAX), Deadline(u32::MAX));
+    }
+}

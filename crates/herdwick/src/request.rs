@@ -5,9 +5,6 @@ pub use herdwick_mica::Mode;
 
 use crate::Usage;
 
-/// memcached reads a larger exptime as absolute Unix time.
-const RELATIVE_SECONDS_MAX: u64 = 60 * 60 * 24 * 30;
-
 /// A key: 1 to 250 bytes, none a space or control character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a>(&'a [u8]);
@@ -101,7 +98,8 @@ pub enum Ttl {
     #[default]
     Never,
     /// So many seconds; 0 is gone at once. Servers count in whole seconds of their own, so an item
-    /// may go up to a second early.
+    /// may go up to a second early. Text has no number for a time after January 2038: an item whose
+    /// request travels as text then stays until it is evicted.
     Seconds(u32),
 }
 
@@ -120,7 +118,7 @@ impl Ttl {
         match self {
             Self::Never => 0,
             Self::Seconds(0) => EXPTIME_PAST,
-            Self::Seconds(seconds) if u64::from(seconds) <= RELATIVE_SECONDS_MAX => seconds,
+            Self::Seconds(seconds) if seconds < EXPTIME_PAST => seconds,
             // Beyond 2106 there is no number for it; the item then stays until evicted.
             Self::Seconds(seconds) => u32::try_from(unix + u64::from(seconds)).unwrap_or(0),
         }
