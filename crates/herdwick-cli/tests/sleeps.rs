@@ -72,6 +72,19 @@ impl Sleeper {
 /// One night at a time: each takes two CPUs.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// A server that believes to have one CPU, and whose worker so falls asleep always after the same
+/// time.
+fn start_on_one_cpu(folder: &Folder) -> Server {
+    let allowed = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(first.unwrap());
+    sched_setaffinity(None, &one).unwrap();
+    let server = Server::start(folder, 1);
+    sched_setaffinity(None, &allowed).unwrap();
+    server
+}
+
 /// Gives each thread a CPU of its own, where there are two: on one, who wakes the other gives way
 /// to it, and finds the answer before it can sleep. Whether there are two.
 fn keep_apart(worker: &Sleeper, client: &Sleeper) -> bool {
@@ -195,7 +208,7 @@ fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
 #[test]
 fn our_client_and_a_worker_wake_each_other() {
     let folder = Folder::new();
-    let server = Server::start(&folder, 1);
+    let server = start_on_one_cpu(&folder);
     let mut session = server.session(32);
     let mut night = Night::new(&server);
     let mut now = Duration::ZERO;
@@ -270,7 +283,7 @@ impl Patient {
 #[test]
 fn a_client_that_tries_nothing_twice_is_woken_each_time() {
     let folder = Folder::new();
-    let server = Server::start(&folder, 1);
+    let server = start_on_one_cpu(&folder);
     let raw = Raw::take(&server.address, 8);
     let get = raw.get(b"key");
     let mut patient = Patient { raw, parked: 0 };

@@ -36,7 +36,7 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Largest item: key, value and header.
     pub item_bytes_max: usize,
-    /// How long a worker looks for work after the last request before it sleeps.
+    /// How long, at least, a worker looks for work after the last request before it sleeps.
     pub spin: Duration,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,

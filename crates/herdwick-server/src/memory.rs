@@ -25,7 +25,7 @@ pub(crate) struct LeaseBounds {
     bytes_max: usize,
     /// Where each worker puts large replies over each fabric, whatever leases there are.
     reply_bytes: usize,
-    /// How long a worker polls before it sleeps.
+    /// How long a worker polls at least before it sleeps.
     spin: Duration,
 }
 

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-/// How long a worker looks for work in memory before it sleeps.
+/// How long a worker looks for work before it sleeps: `base`; in memory perhaps longer, never less.
 ///
-/// The kernel takes several times `base` to wake a thread, so a worker that is woken soon after it
+/// The kernel takes tens of microseconds to wake a thread, so a worker that is woken soon after it
 /// fell asleep had better stayed awake: each time that happens it looks twice as long, until that
 /// would no longer help. (KVM waits for halted guests by the same rule.)
 #[derive(Debug)]
@@ -12,26 +12,37 @@ pub(crate) struct Patience {
     now: Duration,
 }
 
-/// The longest look, in multiples of the shortest.
-const GROWTH: u32 = 16;
+/// The longest look, unless `base` is longer: a few times what a wake takes.
+const LONGEST: Duration = Duration::from_micros(320);
 
 impl Patience {
-    /// One that begins with `base`, and stays there unless the worker has a CPU of its own: on a
-    /// shared one it would keep those from running whose requests it waits for.
-    pub(crate) fn new(base: Duration, own_cpu: bool) -> Self {
+    /// One that begins with `base`. It stays there if that is 0, or unless the worker is `pinned`,
+    /// which it is where there are CPUs to spare: else it would keep those from running whose
+    /// requests it waits for.
+    pub(crate) fn new(base: Duration, pinned: bool) -> Self {
+        let longest = if pinned && !base.is_zero() {
+            base.max(LONGEST)
+        } else {
+            base
+        };
         Self {
             base,
-            longest: base.saturating_mul(if own_cpu { GROWTH } else { 1 }),
+            longest,
             now: base,
         }
     }
 
-    /// How long to look.
+    /// How long to look where work comes by events.
+    pub(crate) fn base(&self) -> Duration {
+        self.base
+    }
+
+    /// How long to look in memory.
     pub(crate) fn get(&self) -> Duration {
         self.now
     }
 
-    /// Work was found, so long after the work before it.
+    /// Work was found, so long after the work before it was done.
     pub(crate) fn learn(&mut self, gap: Duration) {
         if gap > self.longest {
             self.now = self.base;
@@ -47,8 +58,8 @@ mod tests {
 
     const BASE: Duration = Duration::from_micros(20);
 
-    fn after(own_cpu: bool, gaps: &[u64]) -> u128 {
-        let mut patience = Patience::new(BASE, own_cpu);
+    fn after(pinned: bool, gaps: &[u64]) -> u128 {
+        let mut patience = Patience::new(BASE, pinned);
         for &gap in gaps {
             patience.learn(Duration::from_micros(gap));
         }
@@ -75,5 +86,15 @@ mod tests {
         let mut none = Patience::new(Duration::ZERO, true);
         none.learn(Duration::from_micros(1));
         assert_eq!(none.get(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_long_base_stays() {
+        let base = Duration::from_millis(20);
+        let mut patience = Patience::new(base, true);
+        for gap in [1, 30, 10] {
+            patience.learn(Duration::from_millis(gap));
+            assert_eq!(patience.get(), base);
+        }
     }
 }

@@ -336,7 +336,6 @@ impl Server {
                 events: Events::with_capacity(EVENTS),
                 bell: crew.bells[index].clone(),
                 timer: crew.timer,
-                spin: crew.config.spin,
                 patience: Patience::new(crew.config.spin, cpu.is_some()),
                 stopping: Arc::clone(&self.stopping),
                 tally: Tally::default(),

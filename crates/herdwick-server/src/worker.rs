@@ -15,7 +15,7 @@ use crate::{
     time::Timer,
 };
 
-/// While fronts find work in memory, and until the spin after it ends, the sockets are looked at
+/// While fronts find work in memory, and as long as it is looked for there, the sockets are looked at
 /// once in so many passes: a look takes longer than a request does.
 const SOCKET_PASSES: u32 = 16;
 /// A sleeping worker wakes at least this often, to notice the time.
@@ -36,9 +36,7 @@ pub(crate) struct Worker {
     pub(crate) events: Events,
     pub(crate) bell: Bell,
     pub(crate) timer: Timer,
-    /// How long to look at the sockets before it sleeps.
-    pub(crate) spin: Duration,
-    /// How long to look at memory.
+    /// How long to look for work before it sleeps.
     pub(crate) patience: Patience,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) tally: Tally,
@@ -64,9 +62,12 @@ impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
         let (mut last_work, mut last_in_memory) = (Duration::ZERO, None);
-        let mut passes = 0u32;
+        let (mut passes, mut worked) = (0u32, false);
         loop {
             let now = self.timer.now();
+            if worked {
+                last_in_memory = Some(now);
+            }
             let found = self.pass(now);
             if found != Found::Nothing {
                 last_work = now;
@@ -74,18 +75,21 @@ impl Worker {
             if self.stopping.is_set() && self.has_stopped(now) {
                 return;
             }
+            worked = found == Found::InMemory;
             let since = last_in_memory.map(|last| now.saturating_sub(last));
-            if found == Found::InMemory {
-                self.patience.learn(since.unwrap_or(now));
-                last_in_memory = Some(now);
+            if let (true, Some(since)) = (worked, since) {
+                self.patience.learn(since);
             }
             let watches_memory = since.is_some_and(|since| since < self.patience.get());
             passes = passes.wrapping_add(1);
-            let awake = watches_memory || found == Found::InMemory;
+            let awake = watches_memory || worked;
             if awake && !passes.is_multiple_of(SOCKET_PASSES) {
                 continue;
             }
-            if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin {
+            if awake
+                || found != Found::Nothing
+                || now.saturating_sub(last_work) < self.patience.base()
+            {
                 self.look(Duration::ZERO);
             } else {
                 self.sleep();

@@ -39,7 +39,7 @@ pub struct ServerTerms {
     pub workers: usize,
     /// Most clients.
     pub clients_max: usize,
-    /// How long it polls after a request before it sleeps.
+    /// How long it polls at least after a request before it sleeps.
     pub spin: Duration,
     /// Most bytes of a reply, head included; the provider's limit may be lower.
     pub reply_bytes_max: usize,

@@ -68,7 +68,7 @@ pub(crate) struct HerdConfig {
     pub(crate) workers: usize,
     /// Most leases.
     pub(crate) leases_max: usize,
-    /// How long the worker polls before it sleeps.
+    /// How long the worker polls at least before it sleeps.
     pub(crate) spin: Duration,
     /// Most bytes of a reply.
     pub(crate) reply_bytes_max: usize,
