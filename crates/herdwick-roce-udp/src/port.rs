@@ -96,7 +96,7 @@ impl RocePort {
             ip_id: IpId::Hint(0),
             tos: train.class,
         };
-        if self.mail.is_alone() {
+        if self.mail.all_belong_here(train.bytes, train.segment) {
             self.outbox.note_train(&route, train.segment, train.bytes);
             arrival.bytes = train.bytes;
             let (memory, wire) = (&mut self.regions, &mut self.outbox);

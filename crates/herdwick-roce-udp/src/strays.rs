@@ -88,10 +88,11 @@ impl Mail {
         all
     }
 
-    /// Whether its port is the only one of its address, and every packet its own.
+    /// Whether all of a train's packets, `segment` bytes each, are its port's own.
     #[inline]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.lanes.len() <= 1
+    pub(crate) fn all_belong_here(&self, train: &[u8], segment: usize) -> bool {
+        let mut packets = train.chunks(segment);
+        self.lanes.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
     }
 
     /// Whose `packet` is.
@@ -217,6 +218,11 @@ mod tests {
         let packet = [0, 1, 2, 3, 4, 5, 6, 5, 8];
         assert_eq!(all[0].belongs(&packet), Belongs::There(2));
         assert_eq!(all[2].belongs(&packet), Belongs::Here);
+        let mut train = packet.repeat(3);
+        assert!(all[2].all_belong_here(&train, packet.len()));
+        train[9 + 7] = 6;
+        assert!(!all[2].all_belong_here(&train, packet.len()));
+        assert!(Mail::between(1)[0].all_belong_here(&train, packet.len()));
         for round in 0..10 * UNDER_WAY {
             let sent = all[0].forward(2, ENDS, (7, 1), &packet);
             assert!(sent, "round {round}");

@@ -212,7 +212,7 @@ impl Outbox {
     #[inline]
     pub(crate) fn note_train(&mut self, route: &Route, segment: usize, train: &[u8]) {
         if self.capture.is_some() {
-            for (id, packet) in (0..).zip(train.chunks(segment)) {
+            for (packet, id) in train.chunks(segment).zip(0..) {
                 self.note(route, id, packet);
             }
         }

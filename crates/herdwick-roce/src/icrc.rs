@@ -211,7 +211,8 @@ impl Run {
         }
     }
 
-    /// As [`check`], of a packet along the route that is followed.
+    /// As [`check`], of a packet along the route that was last followed or sealed for; a new run
+    /// follows none, and nothing checks.
     #[inline]
     #[must_use]
     pub fn check(&mut self, packet: &[u8], ip_id: IpId) -> Option<u16> {
@@ -229,7 +230,8 @@ impl Run {
         }
     }
 
-    /// The sum of a packet; what it has in common with the last one is there already.
+    /// The sum of a packet; what it has in common with the last one is computed if that was longer or
+    /// shorter.
     #[inline]
     fn crc(&mut self, packet: &[u8], ip_id: u16) -> u32 {
         if self.len != packet.len() {

@@ -43,7 +43,7 @@ impl FlowId {
     }
 }
 
-/// One UDP datagram that arrived.
+/// One UDP datagram that arrived, or several as one, for [`crate::Engine::handle_train`].
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// Its source.

@@ -247,8 +247,14 @@ fn a_run_sums_as_each_of_its_packets_alone() {
                     run.check(&packet, IpId::Hint(id ^ 1)),
                     icrc::check(&packet, &route, IpId::Hint(id ^ 1)),
                 );
+                for other in [v4, v6] {
+                    run.follow(&other);
+                    assert_eq!(
+                        run.check(&packet, IpId::Hint(id)),
+                        icrc::check(&packet, &other, IpId::Hint(id)),
+                    );
+                }
                 packet[len - 5] ^= 4;
-                run.follow(&v6);
                 assert_eq!(run.check(&packet, IpId::Hint(id)), None);
             }
         }

@@ -34,7 +34,7 @@ use crate::{
 /// getters; mutators, which are the control verbs and the posting ones; `handle_*`, which take
 /// what came from outside, a packet or time; and `poll_*`, which give what goes outside.
 ///
-/// A driver's pass: [`Engine::handle_packet`] for what arrived, [`Engine::handle_timeout`], then
+/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for what arrived, [`Engine::handle_timeout`], then
 /// [`Engine::poll_transmit`]; it sleeps no longer than [`Engine::poll_timeout`] says. Nothing here
 /// allocates but the mutators that create objects.
 pub struct Engine {
@@ -307,7 +307,7 @@ impl Engine {
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(train));
         let mut arrival = *train;
-        for (id, packet) in (0..).zip(train.bytes.chunks(segment.max(1))) {
+        for (packet, id) in train.bytes.chunks(segment.max(1)).zip(0..) {
             (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
             self.take(&arrival, memory, wire);
         }

@@ -52,7 +52,7 @@ pub(crate) struct Entry {
 }
 
 /// One that has a single packet, before it is anywhere.
-pub(super) struct Only<'a, 'w> {
+pub(super) struct Single<'a, 'w> {
     pub(super) wr: &'a SendWr<'w>,
     pub(super) verb: Verb,
     pub(super) target: Target,
@@ -196,14 +196,14 @@ impl Qp {
         };
         let alone = self.sends.ring.is_empty() && self.transport != Transport::Rc;
         if alone && payload.len() <= self.mtu(shared) {
-            let only = Only {
+            let single = Single {
                 wr,
                 verb,
                 target,
                 imm,
                 payload,
             };
-            if self.send_now(shared, &only, memory, wire) {
+            if self.send_now(shared, &single, memory, wire) {
                 return;
             }
         }

@@ -6,7 +6,7 @@ use super::{
     Ended, Qp,
     fragment::{Fragment, Whole, class},
     inbound::Refusal,
-    post::{Body, Entry, Only, Verb},
+    post::{Body, Entry, Single, Verb},
 };
 use crate::{
     Drop, Memory, Wire,
@@ -20,29 +20,29 @@ impl Qp {
     pub(super) fn send_now<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
-        only: &Only<'_, '_>,
+        single: &Single<'_, '_>,
         memory: &M,
         wire: &mut W,
     ) -> bool {
         let psn = self.sends.assign;
         let fragment = Fragment {
             class: class(self.transport),
-            target: only.target,
+            target: single.target,
             source: self.qpn,
             psn,
             place: Place::Only,
-            write: match only.verb {
+            write: match single.verb {
                 Verb::Write(to) => Some(Whole {
                     to,
-                    len: only.payload.len(),
+                    len: single.payload.len(),
                 }),
                 _ => None,
             },
-            imm: only.imm,
-            solicited: only.wr.solicited,
+            imm: single.imm,
+            solicited: single.wr.solicited,
             ack_request: false,
             migration: shared.config.migration,
-            payload: only.payload,
+            payload: single.payload,
         };
         if !fragment.emit(shared, memory, wire) {
             return false;
@@ -50,9 +50,9 @@ impl Qp {
         self.sends.assign = psn.plus(1);
         self.sends.next = self.sends.assign;
         let ended = Ended {
-            wr_id: only.wr.wr_id,
-            opcode: only.verb.opcode(),
-            signaled: only.wr.signaled,
+            wr_id: single.wr.wr_id,
+            opcode: single.verb.opcode(),
+            signaled: single.wr.signaled,
             status: Status::Success,
         };
         self.finish_send(&mut shared.cqs, &ended);

@@ -197,6 +197,8 @@ pub struct Stage {
     pub next_rc: u32,
     pub next_uc: u32,
     rounds: u64,
+    /// Datagrams given to the victim.
+    handed: u64,
 }
 
 impl Stage {
@@ -233,6 +235,7 @@ impl Stage {
             tos: 0,
             recorded: None,
             rounds: 0,
+            handed: 0,
         }
     }
 
@@ -247,9 +250,19 @@ impl Stage {
             tos: self.tos,
         };
         let victim = &mut self.victim;
-        victim
-            .engine
-            .handle_packet(self.now, &arrival, &mut victim.memory, &mut victim.wire);
+        let (memory, wire) = (&mut victim.memory, &mut victim.wire);
+        self.handed += 1;
+        // Every other one comes as a train of one.
+        if self.handed.is_multiple_of(2) && !bytes.is_empty() {
+            let segment = bytes.len();
+            victim
+                .engine
+                .handle_train(self.now, &arrival, segment, memory, wire);
+        } else {
+            victim
+                .engine
+                .handle_packet(self.now, &arrival, memory, wire);
+        }
         victim
             .engine
             .poll_transmit(self.now, &victim.memory, &mut victim.wire);

@@ -160,7 +160,7 @@ impl Side {
         posted.expect("room");
     }
 
-    fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         let mut out = [Completion::BLANK; 32];
         loop {
             let count = self.engine.poll(self.cq, &mut out);
@@ -314,6 +314,12 @@ impl World {
             engine.poll_transmit(self.now, bank, outbox);
             side.collect();
         }
+    }
+
+    /// The packets that `side` has sent and nobody has taken, instead of their flight.
+    pub(crate) fn caught(&mut self, side: usize) -> Vec<Vec<u8>> {
+        let caught = self.sides[side].outbox.packets.drain(..);
+        caught.map(|(_, bytes)| bytes).collect()
     }
 
     pub(crate) fn run(&mut self, steps: usize) {

@@ -4,4 +4,5 @@ mod keyed;
 mod link;
 mod pacing;
 mod reliable;
+mod trains;
 mod unreliable;

@@ -1,0 +1,189 @@
+//! Packets that come as one train, and the same packets one by one: to an engine there is no
+//! difference.
+
+use std::net::SocketAddr;
+
+use herdwick_fabric::{Access, Payload, RegionId, SendOp, Transport};
+use herdwick_roce::{
+    Arrival, Config,
+    icrc::{self, IpId, Route},
+};
+
+use crate::{
+    link::{A, B, World},
+    unreliable::{pattern, signaled},
+};
+
+/// Two worlds alike: one whose B gets packets, and one whose B gets trains of them.
+struct Twins([World; 2]);
+
+/// All that an engine shows of what it was given.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    counters: String,
+    memory: Vec<(RegionId, Vec<u8>)>,
+    writes: Vec<(RegionId, usize, usize)>,
+    done: Vec<String>,
+    answers: Vec<Vec<u8>>,
+}
+
+fn see(world: &mut World) -> Seen {
+    let answers = world.caught(B);
+    let side = &mut world.sides[B];
+    side.collect();
+    Seen {
+        counters: format!("{:?}", side.engine.counters()),
+        memory: side.bank.regions.clone().into_iter().collect(),
+        writes: side.bank.log.clone(),
+        done: side
+            .done
+            .drain(..)
+            .map(|done| format!("{done:?}"))
+            .collect(),
+        answers,
+    }
+}
+
+impl Twins {
+    fn new() -> Self {
+        Self([0, 1].map(|_| World::new(1, &Config::default())))
+    }
+
+    /// What both do; its results are the same.
+    fn both<T: PartialEq + std::fmt::Debug>(&mut self, what: impl Fn(&mut World) -> T) -> T {
+        let [one, other] = self.0.each_mut().map(what);
+        assert_eq!(one, other);
+        one
+    }
+
+    /// Gives B `packets` that came from `from`, of which `spoil` may spoil some once they are sealed;
+    /// equally long ones but for the last.
+    fn give(&mut self, from: SocketAddr, packets: &[Vec<u8>], spoil: impl Fn(usize, &mut Vec<u8>)) {
+        let to = self.0[0].sides[B].addr;
+        let route = Route {
+            source: from,
+            destination: to,
+            dont_fragment: true,
+        };
+        let mut packets = packets.to_vec();
+        for (id, packet) in packets.iter_mut().enumerate() {
+            icrc::seal(packet, &route, id as u16);
+            spoil(id, packet);
+        }
+        let mut arrival = Arrival {
+            from,
+            to,
+            bytes: &[],
+            ip_id: IpId::Unknown,
+            tos: 0,
+        };
+        let [one_by_one, at_once] = &mut self.0;
+        for (id, packet) in (0..).zip(&packets) {
+            (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
+            let (now, side) = (one_by_one.now, &mut one_by_one.sides[B]);
+            let (bank, outbox) = (&mut side.bank, &mut side.outbox);
+            side.engine.handle_packet(now, &arrival, bank, outbox);
+        }
+        let train = packets.concat();
+        (arrival.bytes, arrival.ip_id) = (&train, IpId::Unknown);
+        let (now, side) = (at_once.now, &mut at_once.sides[B]);
+        let (bank, outbox) = (&mut side.bank, &mut side.outbox);
+        side.engine
+            .handle_train(now, &arrival, packets[0].len(), bank, outbox);
+    }
+
+    /// Asserts that both B have seen the same, and returns it.
+    fn seen(&mut self) -> Seen {
+        self.both(see)
+    }
+}
+
+/// As many WRITEs of 64 bytes, one shorter one behind them, as packets.
+fn writes(world: &mut World, transport: Transport, count: usize) -> Vec<Vec<u8>> {
+    let qps = world.connected(transport);
+    let region = world.sides[B].region(Access::WRITE);
+    let at = world.sides[B].remote(region);
+    let mut packets = Vec::new();
+    for n in 0..=count {
+        let bytes = pattern(if n < count { 64 } else { 20 }, n as u8);
+        let write = SendOp::Write {
+            payload: Payload::Inline(&bytes),
+            to: at.offset(64 * n as u64),
+            imm: None,
+        };
+        world.sides[A].post(qps[A], &[signaled(n as u64, write)]);
+        world.sides[A].collect();
+        packets.extend(world.caught(A));
+    }
+    packets
+}
+
+#[test]
+fn a_train_of_writes_is_its_packets() {
+    // Beyond 128 of them identifications have no place in a table.
+    for count in [1, 5, 63, 140] {
+        let mut twins = Twins::new();
+        let packets = twins.both(|world| writes(world, Transport::Uc, count));
+        assert_eq!(packets.len(), count + 1);
+        let from = twins.0[0].sides[A].addr;
+        twins.give(from, &packets, |_, _| {});
+        assert_eq!(twins.seen().writes.len(), count + 1, "all are right");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_train_spoils_nothing_beside_it() {
+    let mut twins = Twins::new();
+    let mut packets = twins.both(|world| writes(world, Transport::Uc, 20));
+    // Of another queue pair, with congestion bits, and of a version that there is not.
+    packets[3][7] ^= 0x55;
+    packets[4][4] = 0x40;
+    packets[5][1] |= 0x0f;
+    let from = twins.0[0].sides[A].addr;
+    twins.give(from, &packets, |id, packet| match id {
+        7 => packet[30] ^= 1,
+        8 => *packet.last_mut().unwrap() ^= 1,
+        20 => packet.truncate(9),
+        _ => {}
+    });
+    let seen = twins.seen();
+    assert_eq!(seen.writes.len(), 21 - 5, "{}", seen.counters);
+    let stranger = SocketAddr::from(([10, 9, 0, 77], 49152));
+    twins.give(stranger, &packets, |_, _| {});
+    assert_eq!(twins.seen().writes.len(), 21 - 5);
+}
+
+#[test]
+fn a_train_over_a_reliable_connection_is_answered_alike() {
+    let mut twins = Twins::new();
+    let packets = twins.both(|world| writes(world, Transport::Rc, 20));
+    let from = twins.0[0].sides[A].addr;
+    // One is missing, and those behind it come again.
+    twins.give(from, &[&packets[..9], &packets[10..]].concat(), |_, _| {});
+    twins.both(|world| world.run(2));
+    twins.give(from, &packets[9..], |_, _| {});
+    twins.both(|world| world.run(2));
+    assert_eq!(twins.seen().writes.len(), 21);
+}
+
+#[test]
+fn trains_of_datagrams_come_by_any_route() {
+    let mut twins = Twins::new();
+    let packets = twins.both(|world| {
+        let (qps, to) = world.datagrams();
+        (0..60).for_each(|wr_id| world.sides[B].recv(qps[B], wr_id));
+        for n in 0..10 {
+            let send = SendOp::Send {
+                payload: Payload::Inline(&pattern(40, n)),
+                imm: Some(n.into()),
+                to: Some(to),
+            };
+            world.sides[A].post(qps[A], &[signaled(n.into(), send)]);
+        }
+        world.caught(A)
+    });
+    for from in ["10.9.0.1:1", "[2001:db8::1]:1", "10.9.0.1:2", "10.9.0.1:1"] {
+        twins.give(from.parse().unwrap(), &packets, |_, _| {});
+    }
+    assert_eq!(twins.seen().done.len(), 40);
+}
