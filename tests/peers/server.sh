@@ -26,9 +26,10 @@ stop_server() {
 # What the server's threads are at, for one that does not answer.
 show_server() {
     local task
+    [ -n "${SERVER_PID:-}" ] || { echo "the server is gone"; return 0; }
     for task in /proc/"$SERVER_PID"/task/*; do
-        echo "$(cat "$task/comm"): $(cut -d ' ' -f 3,14,15 "$task/stat") $(cat "$task/wchan")" >&2
-    done
+        echo "$(cat "$task/comm"): $(cut -d ' ' -f 3,14,15 "$task/stat") $(cat "$task/wchan")"
+    done 2>/dev/null
 }
 
 # Whether the server answers soon.
