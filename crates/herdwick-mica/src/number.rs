@@ -1,18 +1,25 @@
 /// Digits of `u64::MAX`.
 const DIGITS_MAX: usize = 20;
 
-/// A decimal number as memcached reads one (`strtoull`): white space before it, an optional plus,
-/// digits, and either nothing or white space and anything behind it.
+/// A decimal number as memcached reads one (`strtoull`): white space before it, a sign, digits, and
+/// either nothing or white space or a zero byte and anything behind it. A negative number counts as
+/// long as it wraps around to less than 2^63.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
     let blanks = value.iter().take_while(|byte| is_space(byte)).count();
     let value = &value[blanks..];
-    let value = value.strip_prefix(b"+").unwrap_or(value);
+    if let Some(magnitude) = value.strip_prefix(b"-") {
+        return Some(digits(magnitude)?.wrapping_neg()).filter(|wrapped| *wrapped < 1 << 63);
+    }
+    digits(value.strip_prefix(b"+").unwrap_or(value))
+}
+
+fn digits(value: &[u8]) -> Option<u64> {
     let digits = value
         .iter()
         .take_while(|byte| byte.is_ascii_digit())
         .count();
     let (digits, rest) = value.split_at(digits);
-    if digits.is_empty() || !rest.first().is_none_or(is_space) {
+    if digits.is_empty() || !rest.first().is_none_or(|byte| is_space(byte) || *byte == 0) {
         return None;
     }
     digits.iter().try_fold(0u64, |number, digit| {
@@ -56,7 +63,7 @@ mod tests {
 
     #[test]
     fn reads_what_strtoull_reads() {
-        let read: [(&[u8], u64); 7] = [
+        let read: [(&[u8], u64); 10] = [
             (b"0", 0),
             (b"18446744073709551615", u64::MAX),
             (b"9 ", 9),
@@ -64,6 +71,9 @@ mod tests {
             (b"12 and more", 12),
             (b"\x0b12\x0b", 12),
             (b"0000000000000000000000007", 7),
+            (b"1\0x", 1),
+            (b"-0", 0),
+            (b"-18446744073709551615", 1),
         ];
         for (text, number) in read {
             assert_eq!(parse(text), Some(number), "{text:?}");
@@ -72,7 +82,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_number() {
-        let refused: [&[u8]; 8] = [
+        let refused: [&[u8]; 9] = [
             b"",
             b" ",
             b"x",
@@ -80,7 +90,8 @@ mod tests {
             b"-1",
             b"+",
             b"18446744073709551616",
-            b"1\0",
+            b"+-1",
+            b"-9223372036854775808",
         ];
         for text in refused {
             assert_eq!(parse(text), None, "{text:?}");
