@@ -107,7 +107,7 @@ pub struct Arith {
     pub vivify: Option<u32>,
     /// The number for `vivify`.
     pub initial: u64,
-    /// New exptime for a hit (`T`).
+    /// New exptime for a hit (`T`); as in memcached, none for a number that needs more room.
     pub touch: Option<u32>,
     /// Only if the item's version is this (`C`).
     pub compare: Option<u64>,

@@ -34,11 +34,14 @@ impl Store {
         } else {
             number.wrapping_add(arith.delta)
         };
-        let Some(at) = self.write_number(request, arith, hit, &Decimal::new(number)) else {
+        let digits = Decimal::new(number);
+        let fits = digits.as_bytes().len() <= value.len();
+        let Some(at) = self.write_number(request, arith, hit, &digits) else {
             return Reply::bare(Status::TooLarge);
         };
         let before = self.log.header(at).deadline();
-        if let Some(exptime) = arith.touch {
+        // memcached gives the new time to the item that it has just replaced.
+        if let (Some(exptime), true) = (arith.touch, fits) {
             self.log.touch(at, clock.deadline(exptime));
         }
         let item = Item {

@@ -232,7 +232,8 @@ impl Model {
             return bare(Status::Exists);
         }
         let is_space = |c: char| " \t\n\x0b\x0c\r".contains(c);
-        let word = text.trim_start_matches(is_space).split(is_space).next();
+        let ends = |c: char| is_space(c) || c == '\0';
+        let word = text.trim_start_matches(is_space).split(ends).next();
         let Ok(number) = word.unwrap_or_default().parse::<u64>() else {
             return bare(Status::NonNumeric);
         };
@@ -241,7 +242,8 @@ impl Model {
             false => number.wrapping_add(arith.delta),
         };
         let digits = number.to_string();
-        let mut new = if digits.len() <= old.value.len() {
+        let fits = digits.len() <= old.value.len();
+        let mut new = if fits {
             let width = old.value.len();
             Entry {
                 value: format!("{digits:width$}").into_bytes(),
@@ -257,7 +259,7 @@ impl Model {
         };
         new.version = self.version(arith.version);
         let before = new.deadline;
-        if let Some(exptime) = arith.touch {
+        if let Some(exptime) = arith.touch.filter(|_| fits) {
             new.deadline = clock.deadline(exptime);
         }
         let answer = self.keep(key, new);
