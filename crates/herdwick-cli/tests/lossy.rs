@@ -21,7 +21,7 @@ const LANES: usize = 64;
 const STRETCH: Duration = Duration::from_secs(3);
 /// After a loss the rate must be back within this.
 const BACK: Duration = Duration::from_secs(1);
-/// Other work on the machine moves rates as well: a rate that never comes back fails as often.
+/// Other work on the machine moves rates as well; one that does not come back fails every time.
 const TRIES: usize = 5;
 
 /// A server in a namespace of its own, and the only way there.

@@ -256,7 +256,7 @@ fn flush_all(source: Keys<'_>) -> Command<'static> {
     let delay = if bare {
         Some(0)
     } else {
-        number::exptime(words.words[0])
+        number::delay(words.words[0])
     };
     match delay {
         Some(delay) => Command::FlushAll(FlushAll { delay, noreply }),

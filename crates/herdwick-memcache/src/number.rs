@@ -37,6 +37,12 @@ pub(crate) fn exptime(text: &[u8]) -> Option<u32> {
     Some(u32::try_from(seconds).unwrap_or(PAST))
 }
 
+/// The same of `flush_all`, to which a negative one says now, as 0 does.
+pub(crate) fn delay(text: &[u8]) -> Option<u32> {
+    let seconds = signed(text)? as i32;
+    Some(u32::try_from(seconds).unwrap_or(0))
+}
+
 fn signed(text: &[u8]) -> Option<i64> {
     let (negative, magnitude) = magnitude(text)?;
     if negative {
@@ -95,6 +101,13 @@ mod tests {
         assert_eq!(signed32(b"4294967296"), None);
         assert_eq!(unsigned32(b"4294967295"), Some(u32::MAX));
         assert_eq!(unsigned32(b"4294967296"), None);
+    }
+
+    #[test]
+    fn a_negative_delay_is_none() {
+        assert_eq!(delay(b"-1"), Some(0));
+        assert_eq!(delay(b"2592001"), Some(2_592_001));
+        assert_eq!(delay(b"x"), None);
     }
 
     #[test]

@@ -192,9 +192,9 @@ impl Store {
     }
 
     /// Makes everything stored before second `at` go at that second; at once if that is not after
-    /// `now`. A later flush takes the place of one that is still to come.
+    /// `now`. A later flush takes the place of one that is still to come; second 0 never comes.
     pub fn flush(&mut self, now: Second, at: Second) {
-        self.flush_at = Some(at);
+        self.flush_at = (at.0 > 0).then_some(at);
         self.note_flushes();
         self.tick(now);
     }

@@ -513,6 +513,16 @@ fn a_flush_may_wait() {
 }
 
 #[test]
+fn a_flush_to_come_is_called_off_by_one_that_never_comes() {
+    let mut bed = Bed::new();
+    bed.set("old", "x");
+    bed.store.flush(Second(100), Second(110));
+    bed.store.flush(Second(100), Second(0));
+    bed.second = 111;
+    assert_eq!(bed.get("old").status, Status::Done);
+}
+
+#[test]
 fn a_flush_stays_true_after_a_full_turn_of_generations() {
     let mut bed = Bed::new();
     bed.set("old", "x");

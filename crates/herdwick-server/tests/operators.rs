@@ -282,10 +282,10 @@ fn a_delayed_flush_waits_for_its_time() {
             .count()
     };
     ask(&server, &(sets(20) + "flush_all 10\r\n"));
-    ask(&server, "debugtime p\r\ndebugtime 9\r\n");
+    ask(&server, "debugtime p\r\ndebugtime 8\r\n");
     assert_eq!(present(&server), 20);
-    ask(&server, "debugtime 3\r\n");
-    assert_eq!(present(&server), 0);
+    ask(&server, "debugtime 1\r\n");
+    assert_eq!(present(&server), 0, "a second early, as memcached");
     ask(&server, &sets(20));
     ask(&server, "debugtime 100\r\n");
     assert_eq!(present(&server), 20);
@@ -296,6 +296,11 @@ fn a_delayed_flush_waits_for_its_time() {
         .unwrap();
     let unix: u64 = unix.parse().unwrap();
     ask(&server, &format!("flush_all {}\r\n", unix + 50));
+    assert_eq!(present(&server), 20);
+    ask(&server, "flush_all 2592001\r\n");
+    ask(&server, "debugtime 51\r\n");
+    assert_eq!(present(&server), 20, "called off");
+    ask(&server, &format!("flush_all {}\r\n", unix + 101));
     assert_eq!(present(&server), 20);
     ask(&server, "debugtime 51\r\n");
     assert_eq!(present(&server), 0, "an absolute time");

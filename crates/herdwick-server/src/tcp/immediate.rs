@@ -207,7 +207,8 @@ pub(super) fn stats(
     broadcast(order, purpose, used, ticket, pass)
 }
 
-/// Makes everything older than the exptime `delay` go; 0 is now.
+/// Makes everything older than the exptime `delay` go, a second before it, as in memcached; 0 is now.
+/// A time before the server's start is none, and no flush is to come.
 pub(super) fn flush_all(
     delay: u32,
     voice: Voice,
@@ -215,10 +216,9 @@ pub(super) fn flush_all(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    let at = if delay > 0 {
-        Second(pass.clock.deadline(delay).0)
-    } else {
-        pass.clock.second
+    let at = match delay {
+        0 => pass.clock.second,
+        _ => Second(pass.clock.deadline(delay).0.saturating_sub(1)),
     };
     let purpose = Purpose::Consent { voice };
     let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);

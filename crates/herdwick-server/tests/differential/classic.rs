@@ -15,7 +15,7 @@ pub(crate) fn key() -> impl Strategy<Value = String> {
 pub(crate) fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         2 => Just(Vec::new()),
-        4 => prop::sample::select(vec!["1", "10", "99", "0", "1000000000000", " 7", "5 ", "x1", "1x"])
+        4 => prop::sample::select(vec!["1", "10", "99", "0", "1000000000000", " 7", "5 ", "x1", "1x", "5\0", "-0"])
             .prop_map(|number| number.as_bytes().to_vec()),
         2 => prop::collection::vec(any::<u8>(), 0..30).prop_map(|mut value| {
             if value.iter().all(|&byte| byte.is_ascii_whitespace() || byte == 0x0b) {
@@ -62,6 +62,8 @@ pub(crate) fn exptime() -> impl Strategy<Value = &'static str> {
         "1000",
         "2592001",
         "2147483647",
+        "2147483648",
+        "-9223372036854775808",
         "4294967296",
         "x",
         "9223372036854775808",
@@ -76,11 +78,21 @@ pub(crate) fn end() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\n", " \r\n"])
 }
 
+/// The end of a block with this value. Behind an empty one no lone newline, which a length that is
+/// wrong would make the value: see [`value`].
+pub(crate) fn tail(value: &[u8], tail: &'static str) -> &'static str {
+    if value.is_empty() && tail == "\n" {
+        "\r\n"
+    } else {
+        tail
+    }
+}
+
 /// A storage command; sometimes its length or its block's end is wrong.
 fn storage() -> impl Strategy<Value = Vec<u8>> {
     let verb = prop::sample::select(vec!["set", "set", "add", "replace", "append", "prepend"]);
     let wrong = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1, 3]);
-    let tail = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "", "zz\r\n"]);
+    let tails = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "", "zz\r\n"]);
     (
         verb,
         key(),
@@ -90,17 +102,17 @@ fn storage() -> impl Strategy<Value = Vec<u8>> {
         wrong,
         noreply(),
         end(),
-        tail,
+        tails,
     )
         .prop_map(
-            |(verb, key, flags, exptime, value, wrong, noreply, end, tail)| {
+            |(verb, key, flags, exptime, value, wrong, noreply, end, ends)| {
                 // memcached cuts flags to 32 bits; we refuse them.
                 let flags = if flags.len() > 10 { "7" } else { flags };
                 let length = value.len() as i64 + wrong;
                 let mut bytes =
                     format!("{verb} {key} {flags} {exptime} {length}{noreply}{end}").into_bytes();
                 bytes.extend_from_slice(&value);
-                bytes.extend_from_slice(tail.as_bytes());
+                bytes.extend_from_slice(tail(&value, ends).as_bytes());
                 bytes
             },
         )

@@ -104,13 +104,15 @@ fn what_is_newer_is_as_in_1_6_45() {
     seconds("set a 0 1000 1\r\n1\r\nme a\r\n", "ME a exp=");
 }
 
-/// 4. `ma` with `T` keeps the time of a number that grows; the oracle sets that of the item before.
+/// 4. A flush takes what was stored before it, for good. The oracle's asks for the second that an item
+///    was stored in: a time before its start calls back what an earlier flush took, and a delayed
+///    one takes what is stored in its second as well.
 #[test]
-fn counting_is_as_lasting_as_asked() {
+fn what_was_flushed_stays_flushed() {
     differs(
-        "set n 0 0 1\r\n9\r\nma n T1000\r\nmg n v t\r\n",
-        "STORED\r\nHD\r\nVA 2 t10\r\n10\r\n",
-        "STORED\r\nHD\r\nVA 2 t-1\r\n10\r\n",
+        "set a 0 0 1\r\n1\r\nflush_all\r\nflush_all 2592001\r\nget a\r\n",
+        "STORED\r\nOK\r\nOK\r\nEND\r\n",
+        "STORED\r\nOK\r\nOK\r\nVALUE a 0 1\r\n1\r\nEND\r\n",
     );
 }
 

@@ -8,6 +8,7 @@ mod classic;
 mod differences;
 mod meta;
 
+use binary::packet;
 use common::{Memcached, Peer, normalised, ours, shown, unique};
 use herdwick_memcache::binary::opcode;
 use herdwick_server::Server;
@@ -184,7 +185,7 @@ fn an_item_of_a_packet_has_the_same_time_left() {
     let own = ours(1);
     let left = |peer: &dyn Peer, exptime: u32| -> u64 {
         let extras = [[0; 4], exptime.to_be_bytes()].concat();
-        let set = binary::packet(opcode::SET, &extras, b"a", b"1", 0);
+        let set = packet(opcode::SET, &extras, b"a", b"1", 0);
         peer.say(&[&set, &binary::quit()]);
         let said = peer.say(&[b"mg a t\r\nquit\r\n"]);
         let said = String::from_utf8_lossy(&said).into_owned();
@@ -194,5 +195,27 @@ fn an_item_of_a_packet_has_the_same_time_left() {
     for exptime in [1000, i32::MAX as u32, 1 << 31, 4_000_000_000, u32::MAX] {
         let (own, other) = (left(&own, exptime), left(&oracle, exptime));
         assert!(own.abs_diff(other) <= 2, "{exptime}: {own}, {other}");
+    }
+}
+
+/// A delay counts from the second before; a time before the server's start flushes nothing.
+#[test]
+fn flushes_are_due_at_the_same_time() {
+    let Some(oracle) = Memcached::start() else {
+        return;
+    };
+    let own = ours(3);
+    let when = |delay: u32| packet(opcode::FLUSH, &delay.to_be_bytes(), b"", b"", 0);
+    for (text, delay) in [("1", 1), ("2592001", 2_592_001), ("100", 100)] {
+        let line = format!("set a 0 0 1\r\n1\r\nflush_all {text}\r\nget a\r\nquit\r\n");
+        let [said, expected] =
+            [&own as &dyn Peer, &oracle].map(|peer| peer.say(&[line.as_bytes()]));
+        assert_eq!(shown(&said), shown(&expected), "{line}");
+        let [said, expected] = [&own as &dyn Peer, &oracle].map(|peer| {
+            peer.say(&[b"set a 0 0 1\r\n1\r\nquit\r\n"]);
+            peer.say(&[&when(delay), &binary::quit()]);
+            peer.say(&[b"get a\r\nquit\r\n"])
+        });
+        assert_eq!(shown(&said), shown(&expected), "{delay}");
     }
 }

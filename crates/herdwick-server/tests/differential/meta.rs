@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::classic::{delta, end, exptime, key, number, value};
+use crate::classic::{delta, end, exptime, key, number, tail, value};
 
 /// A key, and the flag that says how it is spelled.
 fn spelled() -> impl Strategy<Value = (String, &'static str)> {
@@ -86,7 +86,7 @@ pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(String::into_bytes)
 }
 
-/// `ma`. The oracle forgets a `T` when a number grows, and `q` when it makes one.
+/// `ma`. The oracle forgets `q` when it makes a number.
 pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     let valid = |q: &str| {
         let mut valid = bare(&format!("vkct{q}"));
@@ -101,9 +101,9 @@ pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
         ]);
         valid
     };
-    // Of an item that is made, the oracle sets the time only if no long opaque comes before it.
+    // The oracle sets the time only if no long opaque comes before it.
     let mut making = valid("");
-    making.extend([with('N', exptime()), opaque()]);
+    making.extend([with('N', exptime()), with('T', exptime()), opaque()]);
     let mut counting = valid("q");
     counting.push(long_opaque());
     (
@@ -127,13 +127,13 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
         ),
         long_opaque(),
     ]);
-    let tail = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "zz\r\n"]);
+    let tails = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "zz\r\n"]);
     let length = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1]);
-    let put = (spelled(), value(), length, flags(storing), end(), tail).prop_map(
-        |((key, b), value, wrong, flags, end, tail)| {
+    let put = (spelled(), value(), length, flags(storing), end(), tails).prop_map(
+        |((key, b), value, wrong, flags, end, ends)| {
             let length = value.len() as i64 + wrong;
             let line = format!("ms {key} {length}{b}{flags}{end}");
-            [line.as_bytes(), &value, tail.as_bytes()].concat()
+            [line.as_bytes(), &value, tail(&value, ends).as_bytes()].concat()
         },
     );
     let mut deleting = bare("kqI");
