@@ -173,6 +173,9 @@ pub(crate) fn normalised(reply: &[u8]) -> Vec<u8> {
     lines.join(&b'\n')
 }
 
+/// Seconds until times of day, some months away, are in units of so many.
+const FAR: u64 = 10_000_000;
+
 /// A word of a meta reply without what may differ.
 fn meta_word(word: &[u8]) -> Vec<u8> {
     let (word, end) = match word {
@@ -190,6 +193,8 @@ fn meta_word(word: &[u8]) -> Vec<u8> {
         (Some(b'l'), Some(_)) => b"l".to_vec(),
         // A deadline that has passed wraps around there and is 0 here.
         (Some(b't'), Some(left)) if left > u64::from(u32::MAX / 2) => b"t0".to_vec(),
+        // Until a time of day it is another number each second.
+        (Some(b't'), Some(left)) if left > FAR => format!("t{}", left / FAR).into_bytes(),
         (Some(b't'), Some(left)) => format!("t{}", (left + 50) / 100).into_bytes(),
         _ => word.to_vec(),
     };
