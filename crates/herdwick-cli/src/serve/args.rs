@@ -130,8 +130,8 @@ pub(crate) struct ServeArgs {
     /// TOML file of long flags, such as port = 11211; the command line comes after it
     #[arg(long = "config", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Microseconds that a worker looks for work before it sleeps; up to 16 times as long while
-    /// HERD's clients keep waking it soon after, if it has a CPU of its own
+    /// Microseconds that a worker looks for work before it sleeps; up to 320 while HERD's clients
+    /// keep waking it soon after it fell asleep, where there are more CPUs than workers
     #[arg(long = "spin", value_name = "US", default_value_t = 20)]
     pub(super) spin: u64,
     /// Shared memory for clients on this host
