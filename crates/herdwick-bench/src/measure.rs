@@ -107,10 +107,14 @@ impl Bout<'_> {
         parts.iter().for_each(|part| tally.add(&part.tally));
         let rate = |part: &Part| part.tally.operations() as f64 / part.elapsed_ns as f64 * 1e9;
         let operations = tally.operations();
+        let ops_per_s: f64 = parts.iter().map(rate).sum();
+        let slowest = parts.iter().map(rate).reduce(f64::min);
+        let slowest = slowest.filter(|_| parts.len() > 1 && ops_per_s > 0.0);
         let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
         let client_cpu_ns = parts.iter().map(|part| part.client_cpu_ns).sum();
         Run {
-            ops_per_s: parts.iter().map(rate).sum(),
+            ops_per_s,
+            slowest_client: slowest.map(|rate| rate * parts.len() as f64 / ops_per_s),
             offered_per_s: self.config.rate,
             hit_ratio: tally.hit_ratio(),
             errors: tally.errors,

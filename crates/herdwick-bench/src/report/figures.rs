@@ -93,6 +93,8 @@ impl Latency {
 pub struct Run {
     /// Operations answered in a second.
     pub ops_per_s: f64,
+    /// What the slowest of several clients had, against the mean of all.
+    pub slowest_client: Option<f64>,
     /// Operations due in a second, in an open loop.
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.
@@ -130,6 +132,7 @@ impl Outcome {
             ops_per_s: median(rates()).map_or(0.0, |rate| round(rate, 1)),
             ops_per_s_min: round(rates().reduce(f64::min).unwrap_or(0.0), 1),
             ops_per_s_max: round(rates().fold(0.0, f64::max), 1),
+            slowest_client: known(|run| run.slowest_client).map(|share| round(share, 3)),
             offered_per_s: known(|run| run.offered_per_s),
             hit_ratio: known(|run| run.hit_ratio).map(|ratio| round(ratio, 6)),
             errors: runs.iter().map(|run| run.errors).sum(),
@@ -187,6 +190,7 @@ mod tests {
         let run = |ops_per_s: f64, errors, max| Run {
             ops_per_s,
             errors,
+            slowest_client: Some(ops_per_s / 200.0),
             hit_ratio: (errors == 0).then_some(0.5),
             line_rtt_ns: BeforeAfter {
                 before: Some(100.0),
@@ -210,6 +214,7 @@ mod tests {
             (90.0, 130.0)
         );
         assert_eq!(outcome.hit_ratio, Some(0.5));
+        assert_eq!(outcome.slowest_client, Some(0.55));
         assert_eq!(outcome.drifted_runs, 1);
         let latency = outcome.latency_us.unwrap();
         assert_eq!((latency.p50, latency.max), (110.0, 9.0));

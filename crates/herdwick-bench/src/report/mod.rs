@@ -125,6 +125,9 @@ pub struct Outcome {
     pub ops_per_s_min: f64,
     /// The fastest run's.
     pub ops_per_s_max: f64,
+    /// What the slowest of several clients had, against the mean of all.
+    #[serde(default)]
+    pub slowest_client: Option<f64>,
     /// Operations due in a second, in an open loop.
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.

@@ -40,6 +40,7 @@ impl fmt::Display for Table<'_> {
             Some(ms) => rest(f, &report.results, ms)?,
             None => ratios(f, &report.results)?,
         }
+        fairness(f, &report.results)?;
         crowds(f, report)?;
         if let Some(reason) = &report.manifest.left_out {
             writeln!(f, "left out: {reason}")?;
@@ -214,6 +215,21 @@ fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
             title(&last.subject),
             other.ops_per_s / last.ops_per_s
         )?;
+    }
+    Ok(())
+}
+
+/// How evenly several clients were served.
+fn fairness(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
+    for result in results {
+        if let Some(share) = result.slowest_client {
+            writeln!(
+                f,
+                "fairness: {}: the slowest of {} clients had {share:.2} of the mean",
+                title(&result.subject),
+                result.subject.clients
+            )?;
+        }
     }
     Ok(())
 }

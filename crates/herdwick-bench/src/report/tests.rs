@@ -9,13 +9,14 @@ fn report() -> Report {
         word: Word::Soft.name().to_owned(),
         workload: "b".to_owned(),
         get_share: 0.95,
-        clients: 1,
+        clients: 2,
         connections: Some(50),
         pipeline: Some(4),
         ..Subject::default()
     };
     let run = Run {
         ops_per_s: 250_000.0,
+        slowest_client: Some(0.87),
         hit_ratio: Some(0.998),
         line_rtt_ns: BeforeAfter {
             before: Some(300.0),
@@ -131,7 +132,7 @@ fn the_table_says_what_was_measured_and_what_is_doubtful() {
         .find(|line| line.contains("herd    tcp"))
         .unwrap();
     for cell in [
-        "b 95%", "1 c50 p4", " 250 ", "99.80", "12.2", "40.0", "80.5", "300>310",
+        "b 95%", "2 c50 p4", " 250 ", "99.80", "12.2", "40.0", "80.5", "300>310",
     ] {
         assert!(tcp.contains(cell), "{cell} in {table}");
     }
@@ -139,6 +140,9 @@ fn the_table_says_what_was_measured_and_what_is_doubtful() {
         table.contains("herd over shm : herd over tcp = 4.00"),
         "{table}"
     );
+    let fair = "fairness: herd over tcp: the slowest of 2 clients had 0.87 of the mean";
+    assert!(table.contains(fair), "{table}");
+    assert!(!table.contains("fairness: herd over shm"), "{table}");
     assert!(table.contains("WRONG: herd over shm: 3 values"), "{table}");
     assert!(table.contains("drift: herd over shm:"), "{table}");
     assert!(!table.contains("drift: herd over tcp"), "{table}");
