@@ -4,6 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+command -v ip >/dev/null || {
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 >/dev/null
+}
 cargo build -q -p herdwick-cli
 herdwick=$PWD/target/debug/herdwick space=herdwick-p-$$ folder=$(mktemp -d)
 server=
