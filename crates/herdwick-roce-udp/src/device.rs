@@ -291,7 +291,6 @@ impl Device for RoceDevice {
             shard: berth.shard,
             inbox: Inbox::new(),
             local: self.0.local,
-            now: Duration::ZERO,
             truncated: 0,
         })
     }

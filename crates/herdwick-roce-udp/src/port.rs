@@ -36,8 +36,6 @@ pub struct RocePort {
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it listens on all.
     pub(crate) local: SocketAddr,
-    /// The time of the last pass; a wake is taken back without being told it.
-    pub(crate) now: Duration,
     /// Trains that came cut short.
     pub(crate) truncated: u64,
 }
@@ -86,6 +84,7 @@ impl RocePort {
             self.truncated += 1;
             return;
         };
+        let now = self.outbox.now;
         let here = train.to.unwrap_or_else(|| self.local.ip());
         let ends = (train.from, SocketAddr::new(here, self.local.port()));
         let route = route(ends.0, ends.1);
@@ -102,7 +101,7 @@ impl RocePort {
             let (memory, wire) = (&mut self.regions, &mut self.outbox);
             return self
                 .engine
-                .handle_train(self.now, &arrival, train.segment, memory, wire);
+                .handle_train(now, &arrival, train.segment, memory, wire);
         }
         for (id, packet) in (0..).zip(train.bytes.chunks(train.segment)) {
             self.outbox.note(&route, id, packet);
@@ -115,7 +114,7 @@ impl RocePort {
             }
             (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
             let (memory, wire) = (&mut self.regions, &mut self.outbox);
-            self.engine.handle_packet(self.now, &arrival, memory, wire);
+            self.engine.handle_packet(now, &arrival, memory, wire);
         }
     }
 
@@ -125,9 +124,9 @@ impl RocePort {
             engine,
             regions,
             outbox,
-            now,
             ..
         } = self;
+        let now = outbox.now;
         mail.arrived(|stray| {
             let arrival = Arrival {
                 from: stray.from,
@@ -136,7 +135,7 @@ impl RocePort {
                 ip_id: IpId::Hint(stray.id),
                 tos: stray.class,
             };
-            engine.handle_packet(*now, &arrival, regions, outbox);
+            engine.handle_packet(now, &arrival, regions, outbox);
         })
     }
 
@@ -147,16 +146,10 @@ impl RocePort {
         self.outbox.retain(|flow| engine.peer(flow).is_some());
     }
 
-    /// Takes the time of a pass.
-    fn set_now(&mut self, now: Duration) {
-        self.now = now;
-        self.outbox.now = now;
-    }
-
     /// Lets the engine send what it has, and hands everything to the kernel.
     fn transmit(&mut self) {
         let (memory, wire) = (&self.regions, &mut self.outbox);
-        self.engine.poll_transmit(self.now, memory, wire);
+        self.engine.poll_transmit(wire.now, memory, wire);
         self.outbox.flush();
     }
 }
@@ -204,7 +197,7 @@ impl Port for RocePort {
 
     /// Sends what was posted first, for somebody waits for it; then takes what has come.
     fn progress(&mut self, now: Duration) -> Progress {
-        self.set_now(now);
+        self.outbox.now = now;
         self.transmit();
         let moved = self.receive_some();
         self.engine.handle_timeout(now);
@@ -216,7 +209,7 @@ impl Port for RocePort {
     }
 
     fn flush(&mut self, now: Duration) {
-        self.set_now(now);
+        self.outbox.now = now;
         self.transmit();
     }
 

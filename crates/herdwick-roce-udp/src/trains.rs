@@ -109,7 +109,7 @@ pub(crate) struct Outbox {
     /// Of the packets that leave.
     sums: Run,
     capture: Option<Capture>,
-    /// The time of the pass, for the capture.
+    /// The time of the last pass; a wake is taken back without being told it.
     pub(crate) now: Duration,
 }
 
