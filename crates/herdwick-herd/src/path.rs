@@ -72,8 +72,9 @@ pub enum Announce {
 pub(crate) const PAUSE: Duration = Duration::from_micros(10);
 
 impl Announce {
-    /// [`Announce::on`] for a worker that goes to sleep no sooner than `spin` after its last request. One that may
-    /// be asleep before a client takes its silence for a pause hears of every request.
+    /// [`Announce::on`] for a worker that goes to sleep no sooner than `spin` after its last request.
+    /// One that may be asleep before a client takes its own silence for a pause hears of every
+    /// request.
     #[must_use]
     pub fn for_spin(path: RequestPath, has: &Capabilities, spin: Duration) -> Self {
         match Self::on(path, has) {

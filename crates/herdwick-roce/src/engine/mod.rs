@@ -34,9 +34,9 @@ use crate::{
 /// getters; mutators, which are the control verbs and the posting ones; `handle_*`, which take
 /// what came from outside, a packet or time; and `poll_*`, which give what goes outside.
 ///
-/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for what arrived, [`Engine::handle_timeout`], then
-/// [`Engine::poll_transmit`]; it sleeps no longer than [`Engine::poll_timeout`] says. Nothing here
-/// allocates but the mutators that create objects.
+/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for what arrived,
+/// [`Engine::handle_timeout`], then [`Engine::poll_transmit`]; it sleeps no longer than
+/// [`Engine::poll_timeout`] says. Nothing here allocates but the mutators that create objects.
 pub struct Engine {
     pub(crate) shared: Shared,
     qps: Slab<Qp>,
