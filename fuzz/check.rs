@@ -5,7 +5,10 @@
 use herdwick_memcache::{
     Command, Decoded, Decoder, KEY_BYTES_MAX,
     binary::{self, Verb},
-    meta::base64::{self, DECODED_BYTES_MAX},
+    meta::{
+        self,
+        base64::{self, DECODED_BYTES_MAX},
+    },
 };
 
 /// Largest data block taken.
@@ -92,7 +95,9 @@ fn sane(command: &Command<'_>) {
         Command::Delete(delete) => key(delete.key),
         Command::Meta(meta) => {
             key(meta.key.text);
-            assert!(meta.flags.opaque.len() <= 32);
+            // That of `ma` is the reply's to refuse.
+            let counts = matches!(meta.verb, meta::Verb::Arith { .. });
+            assert!(counts || meta.flags.opaque.len() <= 32);
             assert!(meta.flags.returns.into_iter().count() <= 8);
             if meta.key.base64 {
                 let mut room = [0; DECODED_BYTES_MAX];
