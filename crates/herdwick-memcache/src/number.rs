@@ -29,18 +29,21 @@ pub(crate) fn block(text: &[u8]) -> Option<usize> {
     usize::try_from(bytes - 2).ok()
 }
 
-/// `safe_strtol` of an exptime: the low 32 bits of what was said, as memcached takes them; if they
-/// are negative, the time in January 1970 that it takes instead (`EXPTIME_TO_POSITIVE_TIME`).
+/// `safe_strtol` of an exptime, and of a negative one the time in January 1970 that memcached takes
+/// instead (`EXPTIME_TO_POSITIVE_TIME`).
 pub(crate) fn exptime(text: &[u8]) -> Option<u32> {
-    const PAST: u32 = 60 * 60 * 24 * 30 + 1;
-    let seconds = signed(text)? as i32;
-    Some(u32::try_from(seconds).unwrap_or(PAST))
+    seconds(text, 60 * 60 * 24 * 30 + 1)
 }
 
 /// The same of `flush_all`, to which a negative one says now, as 0 does.
 pub(crate) fn delay(text: &[u8]) -> Option<u32> {
-    let seconds = signed(text)? as i32;
-    Some(u32::try_from(seconds).unwrap_or(0))
+    seconds(text, 0)
+}
+
+/// The low 32 bits of what was said, as memcached takes them, or `past` if they are negative.
+fn seconds(text: &[u8], past: u32) -> Option<u32> {
+    let low = signed(text)? as i32;
+    Some(u32::try_from(low).unwrap_or(past))
 }
 
 fn signed(text: &[u8]) -> Option<i64> {
