@@ -1,27 +1,24 @@
 //! The engine: what it holds, and what goes through it.
 
+mod arrive;
 mod control;
 mod ready;
 
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
-use herdwick_fabric::{
-    Completion, CqId, PdId, PostError, QpId, QpState, RecvWr, SendWr, Transport,
-};
+use herdwick_fabric::{Completion, CqId, PdId, PostError, QpId, QpState, RecvWr, SendWr};
 use ready::Ready;
-use zerocopy::FromBytes;
 
 use crate::{
-    Arrival, Config, Drop, Memory, Wire,
+    Config, Memory, Wire,
     completions::Cq,
     counters::Counters,
     draw::Draw,
     flows::Flows,
-    icrc::{IpId, Route, Run},
+    icrc::Run,
     keyed::{Keyed, TRAILER_BYTES},
-    packet::{BTH_BYTES, Bth, CONGESTION, Deth, ICRC_BYTES, Malformed, Packet},
-    qp::{Qp, Target, class},
+    qp::{Qp, Target},
     regions::Regions,
     slab::Slab,
     table::Table,
@@ -68,9 +65,6 @@ pub(crate) struct Shared {
     /// The latest time that a driver told.
     pub(crate) now: Duration,
 }
-
-/// The bits of the type of service by which a router says that it is about to drop packets.
-const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// What kind of packet asks for room.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,24 +116,6 @@ impl Shared {
         let keyed = target.keyed.and_then(|keyed| self.keyed.get_mut(keyed));
         if let Some(keyed) = keyed {
             keyed.seal(sender, room);
-        }
-    }
-
-    /// The packet without its trailer, if its peering is keyed and the trailer is right.
-    #[inline]
-    fn open<'p>(&mut self, qp: &Qp, source: IpAddr, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
-        let (keyed, sender) = match qp.link {
-            Some(link) => (link.target.keyed, link.target.qpn),
-            None if !qp.keyed => (None, 0),
-            None => {
-                let sender = Deth::peek(bytes).ok_or(Drop::Short)?;
-                let known = self.by_source.get(&(qp.id, source, sender));
-                (Some(*known.ok_or(Drop::Unkeyed)?), sender)
-            }
-        };
-        match keyed.and_then(|keyed| self.keyed.get_mut(keyed)) {
-            Some(keyed) => keyed.open(sender, bytes),
-            None => Ok(bytes),
         }
     }
 
@@ -281,47 +257,6 @@ impl Engine {
         cq.is_some_and(|cq| !cq.is_empty())
     }
 
-    /// Takes a packet that arrived at `now`. What is wrong with it ends in [`Engine::counters`].
-    pub fn handle_packet<M: Memory, W: Wire>(
-        &mut self,
-        now: Duration,
-        arrival: &Arrival<'_>,
-        memory: &mut M,
-        wire: &mut W,
-    ) {
-        self.shared.now = self.shared.now.max(now);
-        self.sums.follow(&route(arrival));
-        self.take(arrival, memory, wire);
-    }
-
-    /// Takes packets that arrived as one, as a peer's stack had cut them: of `segment` bytes, end to
-    /// end, the last perhaps shorter. Their identifications are taken to count from 0.
-    pub fn handle_train<M: Memory, W: Wire>(
-        &mut self,
-        now: Duration,
-        train: &Arrival<'_>,
-        segment: usize,
-        memory: &mut M,
-        wire: &mut W,
-    ) {
-        self.shared.now = self.shared.now.max(now);
-        self.sums.follow(&route(train));
-        let mut arrival = *train;
-        for (packet, id) in train.bytes.chunks(segment.max(1)).zip(0..) {
-            (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
-            self.take(&arrival, memory, wire);
-        }
-    }
-
-    /// Takes a packet along the route that its sums follow.
-    #[inline]
-    fn take<M: Memory, W: Wire>(&mut self, arrival: &Arrival<'_>, memory: &mut M, wire: &mut W) {
-        self.shared.counters.packets_in += 1;
-        if let Err(reason) = self.accept(arrival, memory, wire) {
-            self.shared.counters.drop(reason);
-        }
-    }
-
     /// Takes the time: whatever was to happen until `now` happens.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.shared.now = self.shared.now.max(now);
@@ -374,87 +309,11 @@ impl Engine {
             _ => Some(self.shared.now),
         }
     }
-
-    #[inline]
-    fn accept<M: Memory, W: Wire>(
-        &mut self,
-        arrival: &Arrival<'_>,
-        memory: &mut M,
-        wire: &mut W,
-    ) -> Result<(), Drop> {
-        let bytes = arrival.bytes;
-        if bytes.len() < BTH_BYTES + ICRC_BYTES {
-            return Err(Drop::Short);
-        }
-        let (bth, _) = Bth::read_from_prefix(bytes).map_err(|_| Drop::Short)?;
-        let id = self.by_qpn.get(bth.dest()).ok_or(Drop::UnknownQp)?;
-        let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
-        if qp.state != QpState::ReadyToSend {
-            return Err(Drop::NotReady);
-        }
-        let source = arrival.from.ip().to_canonical();
-        if qp.link.as_ref().is_some_and(|link| link.ip != source) {
-            return Err(Drop::Source);
-        }
-        if self.shared.config.check_icrc && self.sums.check(bytes, arrival.ip_id).is_none() {
-            return Err(Drop::Icrc);
-        }
-        let packet = self
-            .shared
-            .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;
-        if bth.opcode() == CONGESTION {
-            self.shared.counters.congestion += 1;
-            qp.slow_down(&mut self.shared);
-            return Ok(());
-        }
-        if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
-            && qp.tell_of_congestion(&mut self.shared)
-        {
-            self.ready.add(qp);
-        }
-        let packet = Packet::parse(packet)?;
-        if packet.op.class != class(qp.transport) {
-            return Err(Drop::Transport);
-        }
-        match qp.transport {
-            Transport::Ud => qp.receive_datagram(&mut self.shared, arrival, &packet, memory),
-            Transport::Uc => qp.receive_unreliable(&mut self.shared, &packet, memory),
-            Transport::Rc => {
-                let done = qp.receive_reliable(&mut self.shared, &packet, memory, wire);
-                if qp.has_work() {
-                    self.ready.add(qp);
-                }
-                done
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 impl Engine {
     pub(crate) fn qp_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
         self.qps.get_mut(qp.0)
-    }
-}
-
-/// What its ICRC covers of the headers before it.
-#[inline]
-fn route(arrival: &Arrival<'_>) -> Route {
-    Route {
-        source: arrival.from,
-        destination: arrival.to,
-        dont_fragment: true,
-    }
-}
-
-impl From<Malformed> for Drop {
-    fn from(malformed: Malformed) -> Self {
-        match malformed {
-            Malformed::Short => Self::Short,
-            Malformed::Version => Self::Version,
-            Malformed::Partition => Self::Partition,
-            Malformed::Opcode => Self::Opcode,
-            Malformed::Pad => Self::Pad,
-        }
     }
 }
