@@ -1,3 +1,5 @@
+use std::array;
+
 /// Up to here one stream of the CPU's instruction is as good as the three that the `crc32c` crate
 /// interleaves, and does without the crate's set-up, which costs more than the sum over an item
 /// of 48 bytes.
@@ -38,18 +40,39 @@ const BLOCK: usize = 16;
 #[inline]
 #[must_use]
 pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
+    let [crc] = crc32_abreast([crc], [bytes]);
+    crc
+}
+
+/// As [`crc32`], of several messages at once. Where they are of one length the CPU works on each
+/// while it waits for what it has begun on the others.
+#[inline]
+#[must_use]
+pub fn crc32_abreast<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if (BLOCK..BRIEF).contains(&bytes.len())
-        && bytes.len().is_multiple_of(4)
+    if fold_alike(&messages)
         && std::is_x86_feature_detected!("pclmulqdq")
-        && std::is_x86_feature_detected!("sse4.1")
+        && std::is_x86_feature_detected!("avx")
     {
-        // SAFETY: the CPU has PCLMULQDQ and SSE 4.1, all that `folded` needs.
-        return unsafe { folded(crc, bytes) };
+        // SAFETY: the CPU has PCLMULQDQ and AVX, all that `folded` needs.
+        return unsafe { folded(crcs, messages) };
     }
-    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
-    hasher.update(bytes);
-    hasher.finalize()
+    array::from_fn(|i| {
+        let mut hasher = crc32fast::Hasher::new_with_initial(crcs[i]);
+        hasher.update(messages[i]);
+        hasher.finalize()
+    })
+}
+
+/// Whether messages are of one length, and one that folds.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+fn fold_alike(messages: &[&[u8]]) -> bool {
+    messages.first().is_some_and(|first| {
+        (BLOCK..BRIEF).contains(&first.len())
+            && first.len().is_multiple_of(4)
+            && messages.iter().all(|message| message.len() == first.len())
+    })
 }
 
 /// Powers of x modulo CRC-32's polynomial and what divides by it, reflected, from "Fast CRC
@@ -64,39 +87,50 @@ mod constants {
     pub(super) const INVERSE: i64 = 0x1_f701_1641;
 }
 
-/// As many whole words of four bytes as stand before the last whole blocks come first: zeros in
-/// front of a message do not change its remainder.
+/// Of messages that [`fold_alike`]. As many whole words of four
+/// bytes as stand before the last whole blocks come first: zeros in front of a message do not
+/// change its remainder.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "pclmulqdq,sse4.1")]
-fn folded(crc: u32, bytes: &[u8]) -> u32 {
+#[target_feature(enable = "pclmulqdq,avx")]
+fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     use constants::{K3, K4};
     use std::arch::x86_64::{
-        __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_set_epi64x, _mm_slli_si128,
-        _mm_srli_si128, _mm_xor_si128,
+        __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_set_epi64x, _mm_setzero_si128,
+        _mm_slli_si128, _mm_srli_si128, _mm_xor_si128,
     };
-    let (Some(first), head) = (bytes.first_chunk(), bytes.len() % BLOCK) else {
-        return crc;
-    };
-    let first = _mm_xor_si128(block(first), _mm_cvtsi32_si128((!crc).cast_signed()));
-    let (mut sum, rest): (__m128i, _) = match head {
-        4 => (_mm_slli_si128::<12>(first), &bytes[4..]),
-        8 => (_mm_slli_si128::<8>(first), &bytes[8..]),
-        12 => (_mm_slli_si128::<4>(first), &bytes[12..]),
-        _ => (first, &bytes[BLOCK..]),
-    };
-    let by = _mm_set_epi64x(K4, K3);
-    for next in rest.as_chunks::<BLOCK>().0 {
-        let low = _mm_clmulepi64_si128::<0x00>(sum, by);
-        let high = _mm_clmulepi64_si128::<0x11>(sum, by);
-        sum = _mm_xor_si128(_mm_xor_si128(low, high), block(next));
+    let head = messages[0].len() % BLOCK;
+    let mut sums: [__m128i; N] = [_mm_setzero_si128(); N];
+    let mut rests: [&[[u8; BLOCK]]; N] = [&[]; N];
+    for i in 0..N {
+        let Some(first) = messages[i].first_chunk() else {
+            return crcs;
+        };
+        let first = _mm_xor_si128(block(first), _mm_cvtsi32_si128((!crcs[i]).cast_signed()));
+        let (sum, rest) = match head {
+            4 => (_mm_slli_si128::<12>(first), &messages[i][4..]),
+            8 => (_mm_slli_si128::<8>(first), &messages[i][8..]),
+            12 => (_mm_slli_si128::<4>(first), &messages[i][12..]),
+            _ => (first, &messages[i][BLOCK..]),
+        };
+        (sums[i], rests[i]) = (sum, rest.as_chunks().0);
     }
-    let low = _mm_clmulepi64_si128::<0x10>(sum, by);
-    !reduced(_mm_xor_si128(low, _mm_srli_si128::<8>(sum)))
+    let by = _mm_set_epi64x(K4, K3);
+    for next in 0..rests[0].len() {
+        for (sum, rest) in sums.iter_mut().zip(rests) {
+            let low = _mm_clmulepi64_si128::<0x00>(*sum, by);
+            let high = _mm_clmulepi64_si128::<0x11>(*sum, by);
+            *sum = _mm_xor_si128(_mm_xor_si128(low, high), block(&rest[next]));
+        }
+    }
+    sums.map(|sum| {
+        let low = _mm_clmulepi64_si128::<0x10>(sum, by);
+        !reduced(_mm_xor_si128(low, _mm_srli_si128::<8>(sum)))
+    })
 }
 
 /// What is left of 96 bits.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[target_feature(enable = "pclmulqdq,avx")]
 fn reduced(sum: std::arch::x86_64::__m128i) -> u32 {
     use constants::{INVERSE, K5, POLYNOMIAL};
     use std::arch::x86_64::{
@@ -113,7 +147,7 @@ fn reduced(sum: std::arch::x86_64::__m128i) -> u32 {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "sse2")]
+#[target_feature(enable = "avx")]
 fn block(bytes: &[u8; BLOCK]) -> std::arch::x86_64::__m128i {
     // SAFETY: 16 readable bytes, at any alignment.
     unsafe { std::arch::x86_64::_mm_loadu_si128(bytes.as_ptr().cast()) }
@@ -146,6 +180,17 @@ mod tests {
                 let (front, back) = bytes.split_at(cut.index(bytes.len() + 1));
                 prop_assert_eq!(crc32(crc32(crc, front), back), crc32(crc, bytes));
             }
+        }
+
+        #[test]
+        fn messages_abreast_are_summed_as_alone(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
+            let mut messages: [&[u8]; 4] = array::from_fn(|i| &bytes[i * 300..][..len]);
+            // In half of the cases one is of another length.
+            if let Some(message) = messages.get_mut(odd) {
+                *message = &message[..len / 2];
+            }
+            let alone: [u32; 4] = array::from_fn(|i| crc32(crcs[i], messages[i]));
+            prop_assert_eq!(crc32_abreast(crcs, messages), alone);
         }
 
         #[test]

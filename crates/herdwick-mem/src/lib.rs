@@ -18,7 +18,7 @@ pub mod spsc;
 pub mod sync;
 
 pub use arena::Arena;
-pub use checksum::{crc32, crc32c};
+pub use checksum::{crc32, crc32_abreast, crc32c};
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};

@@ -5,7 +5,10 @@
 //! holds the congestion bits. It covers the IPv4 identification, which a UDP socket neither sets
 //! nor shows; CRC being linear, [`check`] can solve for it, and sixteen of the 32 bits still check.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::{
+    array,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 use crate::packet::{BTH_BYTES, ICRC_BYTES};
 
@@ -141,6 +144,9 @@ impl Masked {
 
 const _: () = assert!(MASKED_4 == 40 && MASKED_6 == 60);
 
+/// Packets of a train whose sums are computed together.
+pub(crate) const ABREAST: usize = 4;
+
 /// Packets of one route and one length, one after the other: what their sums have in common is
 /// computed once, and each costs one run over its own bytes.
 #[derive(Clone, Debug)]
@@ -179,11 +185,6 @@ impl Run {
     #[inline]
     pub fn seal(&mut self, packet: &mut [u8], route: &Route, ip_id: u16) {
         self.follow(route);
-        self.seal_next(packet, ip_id);
-    }
-
-    #[inline]
-    fn seal_next(&mut self, packet: &mut [u8], ip_id: u16) {
         let end = packet.len() - ICRC_BYTES;
         let crc = self.crc(packet, ip_id);
         packet[end..].copy_from_slice(&crc.to_le_bytes());
@@ -197,9 +198,53 @@ impl Run {
     #[inline]
     pub fn seal_train(&mut self, train: &mut [u8], segment: usize, route: &Route) {
         self.follow(route);
-        for (id, packet) in (0..).zip(train.chunks_mut(segment)) {
-            self.seal_next(packet, id);
+        let mut first = 0;
+        for group in train.chunks_mut(ABREAST * segment) {
+            let sums = self.sums(group, segment, first);
+            for (packet, sum) in group.chunks_mut(segment).zip(sums) {
+                let end = packet.len() - ICRC_BYTES;
+                packet[end..].copy_from_slice(&sum.to_le_bytes());
+            }
+            first = u16::wrapping_add(first, ABREAST as u16);
         }
+    }
+
+    /// The sums of a group of packets: [`ABREAST`] at most, of `segment` bytes, end to end, the
+    /// last perhaps shorter. Their identifications count from `first`. One that is too short to be
+    /// a packet has none.
+    #[inline]
+    pub(crate) fn sums(&mut self, group: &[u8], segment: usize, first: u16) -> [u32; ABREAST] {
+        if let Some(sums) = self.sums_abreast(group, segment, first) {
+            return sums;
+        }
+        let mut sums = [0; ABREAST];
+        for ((packet, sum), nth) in group.chunks(segment).zip(&mut sums).zip(0..) {
+            if packet.len() >= BTH_BYTES + ICRC_BYTES {
+                *sum = self.crc(packet, first.wrapping_add(nth));
+            }
+        }
+        sums
+    }
+
+    /// The sums of a whole group, if they have all in common.
+    #[inline]
+    fn sums_abreast(&mut self, group: &[u8], segment: usize, first: u16) -> Option<[u32; ABREAST]> {
+        let first = usize::from(first);
+        let changes: &[u32; ABREAST] = IDS.get(first..)?.first_chunk()?;
+        if segment < BTH_BYTES + ICRC_BYTES || group.len() != ABREAST * segment {
+            return None;
+        }
+        let packets: [&[u8]; ABREAST] = array::from_fn(|i| &group[i * segment..][..segment]);
+        if packets.iter().any(|packet| packet[CONGESTION_BITS] != 0) {
+            return None;
+        }
+        if self.len != segment {
+            self.turn(packets[0]);
+        }
+        let v4 = if self.v4 { !0 } else { 0 };
+        let before = changes.map(|change| self.before ^ change & v4);
+        let bodies = packets.map(|packet| &packet[..segment - ICRC_BYTES]);
+        Some(summed(before, bodies).map(|sum| sum ^ self.ones))
     }
 
     /// The packets from now on come along `route`.
@@ -216,17 +261,23 @@ impl Run {
     #[inline]
     #[must_use]
     pub fn check(&mut self, packet: &[u8], ip_id: IpId) -> Option<u16> {
-        let IpId::Hint(id) = ip_id else {
-            return check(packet, &self.route, ip_id);
-        };
-        if packet.len() < BTH_BYTES + ICRC_BYTES {
-            return None;
+        match ip_id {
+            IpId::Hint(id) if packet.len() >= BTH_BYTES + ICRC_BYTES => {
+                let sum = self.crc(packet, id);
+                self.confirm(packet, sum, id)
+            }
+            _ => check(packet, &self.route, ip_id),
         }
+    }
+
+    /// As [`Run::check`], where `sum` is the packet's with identification `hint`.
+    #[inline]
+    pub(crate) fn confirm(&self, packet: &[u8], sum: u32, hint: u16) -> Option<u16> {
         let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
-        if self.crc(packet, id) == u32::from_le_bytes(*last) {
-            Some(id)
+        if sum == u32::from_le_bytes(*last) {
+            Some(hint)
         } else {
-            check(packet, &self.route, ip_id)
+            check(packet, &self.route, IpId::Hint(hint))
         }
     }
 
@@ -244,7 +295,9 @@ impl Run {
             return Masked::new(packet, &self.route, ip_id).crc(packet);
         };
         let change = if self.v4 { *change } else { 0 };
-        sum(self.before ^ change, &packet[..packet.len() - ICRC_BYTES]) ^ self.ones
+        let body = &packet[..packet.len() - ICRC_BYTES];
+        let [sum] = summed([self.before ^ change], [body]);
+        sum ^ self.ones
     }
 
     /// Computes what packets of this length have in common.
@@ -266,19 +319,21 @@ impl Default for Run {
     }
 }
 
-/// CRC-32 of a packet's bytes, going on from `crc`.
+/// CRC-32 of packets' bytes, going on from `crcs`.
 #[cfg(feature = "std")]
 #[inline]
-fn sum(crc: u32, bytes: &[u8]) -> u32 {
-    herdwick_mem::crc32(crc, bytes)
+fn summed<const N: usize>(crcs: [u32; N], packets: [&[u8]; N]) -> [u32; N] {
+    herdwick_mem::crc32_abreast(crcs, packets)
 }
 
 #[cfg(not(feature = "std"))]
 #[inline]
-fn sum(crc: u32, bytes: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
-    hasher.update(bytes);
-    hasher.finalize()
+fn summed<const N: usize>(crcs: [u32; N], packets: [&[u8]; N]) -> [u32; N] {
+    array::from_fn(|i| {
+        let mut hasher = crc32fast::Hasher::new_with_initial(crcs[i]);
+        hasher.update(packets[i]);
+        hasher.finalize()
+    })
 }
 
 /// Offset in the BTH of the byte that routers may change.

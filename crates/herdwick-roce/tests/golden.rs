@@ -263,6 +263,42 @@ fn a_run_sums_as_each_of_its_packets_alone() {
 }
 
 #[test]
+fn a_train_is_sealed_as_its_packets_are() {
+    let v4 = Route {
+        source: "10.0.0.1:49152".parse().expect("is an address"),
+        destination: "10.0.0.2:4791".parse().expect("is an address"),
+        dont_fragment: true,
+    };
+    let v6 = Route {
+        source: SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 49152),
+        ..v4
+    };
+    let mut run = Run::new();
+    // Beyond 128 packets identifications have no place in a table; the last one is shorter.
+    for (len, count, congested) in [
+        (96, 1, 9),
+        (76, 9, 5),
+        (16, 12, 99),
+        (1084, 6, 0),
+        (96, 140, 7),
+    ] {
+        for route in [v4, v6] {
+            let mut train: Vec<u8> = (0..len * count + 16).map(|i| (i * 7 % 251) as u8).collect();
+            let mut alone = train.clone();
+            for (id, packet) in (0..).zip(alone.chunks_mut(len)) {
+                packet[4] = u8::from(usize::from(id) == congested) << 6;
+                icrc::seal(packet, &route, id);
+            }
+            for (to, from) in train.chunks_mut(len).zip(alone.chunks(len)) {
+                to[4] = from[4];
+            }
+            run.seal_train(&mut train, len, &route);
+            assert_eq!(train, alone, "{count} packets of {len} bytes");
+        }
+    }
+}
+
+#[test]
 fn short_and_strange_bytes_are_no_packets() {
     for (name, frame) in frames() {
         let (_, _, packet) = unwrap_ip(&frame);

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 use super::{Engine, Shared};
 use crate::{
     Arrival, Drop, Memory, Wire,
-    icrc::{IpId, Route},
+    icrc::{ABREAST, IpId, Route},
     packet::{BTH_BYTES, Bth, CONGESTION, Deth, ICRC_BYTES, Malformed, Packet},
     qp::{Qp, class},
 };
@@ -27,7 +27,7 @@ impl Engine {
     ) {
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(arrival));
-        self.take(arrival, memory, wire);
+        self.take(arrival, None, memory, wire);
     }
 
     /// Takes packets that arrived as one, as a peer's stack had cut them: of `segment` bytes, end to
@@ -42,18 +42,33 @@ impl Engine {
     ) {
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(train));
-        let mut arrival = *train;
-        for (packet, id) in train.bytes.chunks(segment.max(1)).zip(0..) {
-            (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
-            self.take(&arrival, memory, wire);
+        let (mut arrival, segment, mut id) = (*train, segment.max(1), 0u16);
+        for group in train.bytes.chunks(ABREAST * segment) {
+            let sums = if self.shared.config.check_icrc {
+                self.sums.sums(group, segment, id)
+            } else {
+                [0; ABREAST]
+            };
+            for (packet, sum) in group.chunks(segment).zip(sums) {
+                (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
+                self.take(&arrival, Some((sum, id)), memory, wire);
+                id = id.wrapping_add(1);
+            }
         }
     }
 
-    /// Takes a packet along the route that its sums follow.
+    /// Takes a packet along the route that its sums follow; `sum` is its own with the
+    /// identification beside it, where that was computed.
     #[inline]
-    fn take<M: Memory, W: Wire>(&mut self, arrival: &Arrival<'_>, memory: &mut M, wire: &mut W) {
+    fn take<M: Memory, W: Wire>(
+        &mut self,
+        arrival: &Arrival<'_>,
+        sum: Option<(u32, u16)>,
+        memory: &mut M,
+        wire: &mut W,
+    ) {
         self.shared.counters.packets_in += 1;
-        if let Err(reason) = self.accept(arrival, memory, wire) {
+        if let Err(reason) = self.accept(arrival, sum, memory, wire) {
             self.shared.counters.drop(reason);
         }
     }
@@ -62,6 +77,7 @@ impl Engine {
     fn accept<M: Memory, W: Wire>(
         &mut self,
         arrival: &Arrival<'_>,
+        sum: Option<(u32, u16)>,
         memory: &mut M,
         wire: &mut W,
     ) -> Result<(), Drop> {
@@ -79,8 +95,12 @@ impl Engine {
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
-        if self.shared.config.check_icrc && self.sums.check(bytes, arrival.ip_id).is_none() {
-            return Err(Drop::Icrc);
+        if self.shared.config.check_icrc {
+            let right = match sum {
+                Some((sum, id)) => self.sums.confirm(bytes, sum, id),
+                None => self.sums.check(bytes, arrival.ip_id),
+            };
+            right.ok_or(Drop::Icrc)?;
         }
         let packet = self
             .shared
