@@ -5,8 +5,15 @@ use herdwick_fabric::{
     Status, Transport,
 };
 
-use super::{Ended, Qp, Target, fragment::put_words};
-use crate::{Memory, Wire, engine::Shared, packet::Psn24};
+use super::{
+    Ended, Qp, Target,
+    fragment::{class, put_words},
+};
+use crate::{
+    Memory, Wire,
+    engine::Shared,
+    packet::{Class, Psn24},
+};
 
 /// Most bytes of one RC or UC message; its packets number far less than half the PSN space.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -51,14 +58,8 @@ pub(crate) struct Entry {
     pub(crate) packets: u32,
 }
 
-/// One that has a single packet, before it is anywhere.
-pub(super) struct Single<'a, 'w> {
-    pub(super) wr: &'a SendWr<'w>,
-    pub(super) verb: Verb,
-    pub(super) target: Target,
-    pub(super) imm: Option<u32>,
-    pub(super) payload: Payload<'w>,
-}
+/// Payload or place of the answer, verb, immediate, and a datagram's destination.
+pub(super) type Parts<'a> = (Payload<'a>, Verb, Option<u32>, Option<AddressHandle>);
 
 #[derive(Clone, Copy)]
 pub(crate) enum Verb {
@@ -190,23 +191,13 @@ impl Qp {
         wire: &mut W,
     ) {
         self.sends.held += 1;
+        if self.sends.ring.is_empty() && self.post_alone(shared, wr, memory, wire) {
+            return;
+        }
         let (payload, verb, imm, to) = parts(wr.op);
         let Ok(target) = self.target(shared, to) else {
             return;
         };
-        let alone = self.sends.ring.is_empty() && self.transport != Transport::Rc;
-        if alone && payload.len() <= self.mtu(shared) {
-            let single = Single {
-                wr,
-                verb,
-                target,
-                imm,
-                payload,
-            };
-            if self.send_now(shared, &single, memory, wire) {
-                return;
-            }
-        }
         let entry = Entry {
             wr_id: wr.wr_id,
             verb,
@@ -221,6 +212,45 @@ impl Qp {
         };
         self.sends.assign = entry.psn.plus(entry.packets);
         self.sends.ring.push_back(entry);
+    }
+
+    /// Sends a UC or UD request of one packet into the wire at once; `false`: there is no room, or it
+    /// is none. What HERD sends has arms of its own, in which the compiler knows what the packet is.
+    #[inline(always)]
+    fn post_alone<M: Memory, W: Wire>(
+        &mut self,
+        shared: &mut Shared,
+        wr: &SendWr<'_>,
+        memory: &M,
+        wire: &mut W,
+    ) -> bool {
+        let (class, parts) = match (self.transport, wr.op) {
+            (
+                Transport::Ud,
+                SendOp::Send {
+                    payload: Payload::Words(words),
+                    imm: Some(imm),
+                    to,
+                },
+            ) => {
+                let parts = (Payload::Words(words), Verb::Send, Some(imm), to);
+                return self.send_now(shared, (Class::Ud, wr, parts), memory, wire);
+            }
+            (
+                Transport::Uc,
+                SendOp::Write {
+                    payload: Payload::Words(words),
+                    to,
+                    imm: None,
+                },
+            ) => {
+                let parts = (Payload::Words(words), Verb::Write(to), None, None);
+                return self.send_now(shared, (Class::Uc, wr, parts), memory, wire);
+            }
+            (Transport::Rc, _) => return false,
+            _ => (class(self.transport), parts(wr.op)),
+        };
+        self.send_now(shared, (class, wr, parts), memory, wire)
     }
 
     /// Posts RECVs.
@@ -268,7 +298,11 @@ impl Qp {
     }
 
     #[inline]
-    fn target(&self, shared: &Shared, to: Option<AddressHandle>) -> Result<Target, PostError> {
+    pub(super) fn target(
+        &self,
+        shared: &Shared,
+        to: Option<AddressHandle>,
+    ) -> Result<Target, PostError> {
         let refused = PostError::Transport(self.transport);
         match (self.link, to) {
             (Some(link), None) => Ok(link.target),
@@ -297,9 +331,9 @@ impl Qp {
     }
 }
 
-/// Payload or place of the answer, verb, immediate, and a datagram's destination.
+/// What a work request asks for.
 #[inline]
-fn parts(op: SendOp<'_>) -> (Payload<'_>, Verb, Option<u32>, Option<AddressHandle>) {
+fn parts(op: SendOp<'_>) -> Parts<'_> {
     match op {
         SendOp::Send { payload, imm, to } => (payload, Verb::Send, imm, to),
         SendOp::Write { payload, to, imm } => (payload, Verb::Write(to), imm, None),

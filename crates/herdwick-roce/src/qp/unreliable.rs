@@ -1,48 +1,51 @@
 //! UC and UD: what leaves is done, what comes wrong is dropped.
 
-use herdwick_fabric::{Payload, Status};
+use herdwick_fabric::{Payload, SendWr, Status};
 
 use super::{
     Ended, Qp,
     fragment::{Fragment, Whole, class},
     inbound::Refusal,
-    post::{Body, Entry, Single, Verb},
+    post::{Body, Entry, Parts, Verb},
 };
 use crate::{
     Drop, Memory, Wire,
     engine::Shared,
-    packet::{Packet, Place},
+    packet::{Class, Packet, Place},
 };
 
 impl Qp {
-    /// Sends the only packet of a work request past the empty queue.
-    #[inline]
+    /// Sends a work request past the empty queue, if it has one packet and there is room.
+    #[inline(always)]
     pub(super) fn send_now<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
-        single: &Single<'_, '_>,
+        (class, wr, (payload, verb, imm, to)): (Class, &SendWr<'_>, Parts<'_>),
         memory: &M,
         wire: &mut W,
     ) -> bool {
+        let (Ok(target), len) = (self.target(shared, to), payload.len()) else {
+            return false;
+        };
+        if len > self.mtu(shared) {
+            return false;
+        }
         let psn = self.sends.assign;
         let fragment = Fragment {
-            class: class(self.transport),
-            target: single.target,
+            class,
+            target,
             source: self.qpn,
             psn,
             place: Place::Only,
-            write: match single.verb {
-                Verb::Write(to) => Some(Whole {
-                    to,
-                    len: single.payload.len(),
-                }),
+            write: match verb {
+                Verb::Write(to) => Some(Whole { to, len }),
                 _ => None,
             },
-            imm: single.imm,
-            solicited: single.wr.solicited,
+            imm,
+            solicited: wr.solicited,
             ack_request: false,
             migration: shared.config.migration,
-            payload: single.payload,
+            payload,
         };
         if !fragment.emit(shared, memory, wire) {
             return false;
@@ -50,9 +53,9 @@ impl Qp {
         self.sends.assign = psn.plus(1);
         self.sends.next = self.sends.assign;
         let ended = Ended {
-            wr_id: single.wr.wr_id,
-            opcode: single.verb.opcode(),
-            signaled: single.wr.signaled,
+            wr_id: wr.wr_id,
+            opcode: verb.opcode(),
+            signaled: wr.signaled,
             status: Status::Success,
         };
         self.finish_send(&mut shared.cqs, &ended);
