@@ -9,7 +9,10 @@ use super::{Engine, Shared};
 use crate::{
     Arrival, Drop, Memory, Wire,
     icrc::{ABREAST, IpId, Route},
-    packet::{BTH_BYTES, Bth, CONGESTION, Deth, ICRC_BYTES, Malformed, Packet},
+    packet::{
+        BTH_BYTES, Bth, CONGESTION, Class, Deth, ICRC_BYTES, Malformed, Operation, Packet,
+        PacketOp, Place,
+    },
     qp::{Qp, class},
 };
 
@@ -115,6 +118,31 @@ impl Engine {
         {
             self.ready.add(qp);
         }
+        // HERD's requests and replies have arms of their own, in which the compiler knows what the
+        // packet is.
+        match (qp.transport, bth.opcode()) {
+            (Transport::Uc, REQUEST_OPCODE) => {
+                let packet = Packet::parse_as(REQUEST, packet)?;
+                qp.receive_unreliable(&mut self.shared, &packet, memory)
+            }
+            (Transport::Ud, REPLY_OPCODE) => {
+                let packet = Packet::parse_as(REPLY, packet)?;
+                qp.receive_datagram(&mut self.shared, arrival, &packet, memory)
+            }
+            _ => self.accept_any(id, arrival, packet, memory, wire),
+        }
+    }
+
+    /// Takes what its queue pair may take.
+    fn accept_any<M: Memory, W: Wire>(
+        &mut self,
+        id: u32,
+        arrival: &Arrival<'_>,
+        packet: &[u8],
+        memory: &mut M,
+        wire: &mut W,
+    ) -> Result<(), Drop> {
+        let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
         let packet = Packet::parse(packet)?;
         if packet.op.class != class(qp.transport) {
             return Err(Drop::Transport);
@@ -132,6 +160,25 @@ impl Engine {
         }
     }
 }
+
+/// What carries a request of HERD's: a whole WRITE over UC.
+const REQUEST: PacketOp = PacketOp {
+    class: Class::Uc,
+    operation: Operation::Write {
+        place: Place::Only,
+        imm: false,
+    },
+};
+const REQUEST_OPCODE: u8 = REQUEST.encode();
+/// What carries a reply: a datagram with an immediate.
+const REPLY: PacketOp = PacketOp {
+    class: Class::Ud,
+    operation: Operation::Send {
+        place: Place::Only,
+        imm: true,
+    },
+};
+const REPLY_OPCODE: u8 = REPLY.encode();
 
 impl Shared {
     /// The packet without its trailer, if its peering is keyed and the trailer is right.

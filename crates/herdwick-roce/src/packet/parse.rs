@@ -39,15 +39,27 @@ impl<'a> Packet<'a> {
     /// [`Malformed`].
     #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (bth, rest) = Bth::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
-        if !bth.version_is_known() {
-            return Err(Malformed::Version);
-        }
-        if !bth.partition_matches() {
-            return Err(Malformed::Partition);
-        }
+        let (bth, rest) = base(bytes)?;
         let op = PacketOp::decode(bth.opcode()).ok_or(Malformed::Opcode)?;
-        let split = rest.split_at_checked(usize::from(EXTENSIONS[usize::from(bth.opcode())]));
+        let extensions = EXTENSIONS[usize::from(bth.opcode())];
+        Self::behind(bth, op, usize::from(extensions), rest)
+    }
+
+    /// As [`Packet::parse`], where the opcode was looked at and means `op`.
+    #[inline(always)]
+    pub(crate) fn parse_as(op: PacketOp, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (bth, rest) = base(bytes)?;
+        Self::behind(bth, op, op.extension_bytes(), rest)
+    }
+
+    #[inline(always)]
+    fn behind(
+        bth: Bth,
+        op: PacketOp,
+        extensions: usize,
+        rest: &'a [u8],
+    ) -> Result<Self, Malformed> {
+        let split = rest.split_at_checked(extensions);
         let (extensions, padded) = split.ok_or(Malformed::Short)?;
         let pad = usize::from(bth.flags().pad);
         let len = padded.len().checked_sub(pad).ok_or(Malformed::Short)?;
@@ -130,6 +142,19 @@ impl<'a> Packet<'a> {
         let (header, _) = T::read_from_prefix(self.extensions.get(at..)?).ok()?;
         Some(header)
     }
+}
+
+/// The header that every packet begins with, and what stands behind it.
+#[inline(always)]
+fn base(bytes: &[u8]) -> Result<(Bth, &[u8]), Malformed> {
+    let (bth, rest) = Bth::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
+    if !bth.version_is_known() {
+        return Err(Malformed::Version);
+    }
+    if !bth.partition_matches() {
+        return Err(Malformed::Partition);
+    }
+    Ok((bth, rest))
 }
 
 /// [`PacketOp::extension_bytes`] by opcode.

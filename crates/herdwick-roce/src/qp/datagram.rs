@@ -17,6 +17,7 @@ pub const DATAGRAM_HEADER_BYTES: usize = 40;
 
 impl Qp {
     /// Takes a datagram.
+    #[inline(always)]
     pub(crate) fn receive_datagram<M: Memory>(
         &mut self,
         shared: &mut Shared,

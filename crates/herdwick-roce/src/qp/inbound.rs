@@ -169,7 +169,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute_write<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -205,7 +205,7 @@ impl Qp {
     }
 
     /// Where a WRITE's packet goes, how much of the message is still to come, and all of it.
-    #[inline]
+    #[inline(always)]
     fn continue_write(
         &self,
         shared: &Shared,
