@@ -56,8 +56,9 @@ pub struct ServerOptions {
     /// Most bytes that a work request carries itself, at least [`REPLY_BYTES_MIN`]: the provider's
     /// `inline_bytes_max`.
     pub inline_bytes_max: usize,
-    /// Whether short replies are made as long as those that carry values: the provider's `trains`.
-    pub pad_replies: bool,
+    /// The provider's `trains`: whether short replies are made as long as those that carry values,
+    /// and a hot client's requests are taken together, however many clients there are.
+    pub trains: bool,
     /// Most clients.
     pub clients_max: usize,
 }

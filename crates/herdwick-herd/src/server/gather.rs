@@ -44,7 +44,12 @@ impl ServerSide {
         if self.roster.announced() > 0 {
             self.take_announced(port);
         }
-        let quantum = (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN);
+        let quantum = if self.options.trains {
+            // A train of few replies costs as much as one of many.
+            BATCH
+        } else {
+            (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN)
+        };
         for _ in 0..self.roster.cold_due() {
             let Some(index) = self.roster.next_cold() else {
                 break;
@@ -53,15 +58,19 @@ impl ServerSide {
                 self.roster.warm_last();
             }
         }
-        let mut cooling = false;
+        let (mut cooling, mut cut) = (false, false);
         let mut polled = 0;
         while polled < self.roster.hot_len() && !self.batch.is_full() {
-            let index = self.roster.hot(polled);
+            let (index, before) = (self.roster.hot(polled), self.batch.len());
             self.poll_client(index, quantum);
             cooling |= self.roster.is_cooling(index);
             polled += 1;
+            cut = self.batch.is_full() && self.batch.len() - before < quantum;
         }
-        self.roster.turn_hot(polled);
+        // Whom the end of the batch cut short comes first in the next, unless it was the only one:
+        // cold clients would keep it there.
+        self.roster
+            .turn_hot(polled - usize::from(cut && polled > 1));
         if cooling {
             self.roster.cool();
         }

@@ -68,7 +68,7 @@ impl Replies {
             lens: [0; BATCH],
             small_max: options.inline_bytes_max.min(INLINE_RECEIVE),
             offsets: [0; BATCH],
-            pads: options.pad_replies,
+            pads: options.trains,
             usual: 0,
         }
     }

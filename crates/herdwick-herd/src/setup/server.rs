@@ -143,7 +143,7 @@ impl<P: Port> ServerEnd<P> {
             reply_region: local_memory(device, &mut port, own, len)?,
             postlist_max: capabilities.postlist_max,
             inline_bytes_max: capabilities.inline_bytes_max,
-            pad_replies: capabilities.trains,
+            trains: capabilities.trains,
             clients_max: clients,
         };
         Ok(Self {

@@ -11,3 +11,4 @@ mod rig;
 mod round_trip;
 mod schedules;
 mod setup;
+mod turns;

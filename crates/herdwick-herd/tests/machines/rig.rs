@@ -232,7 +232,7 @@ impl<E: Execute> Worker<E> {
             reply_region,
             postlist_max: 1024,
             inline_bytes_max: 256,
-            pad_replies: device.capabilities().trains,
+            trains: device.capabilities().trains,
             clients_max: 64,
         };
         Self {

@@ -1,0 +1,92 @@
+//! Whose requests a batch holds.
+
+use herdwick_fabric::Capabilities;
+use herdwick_herd::RequestPath;
+use herdwick_mica::{Get, Op};
+
+use crate::{
+    model::Model,
+    rig::{Rig, capabilities, request},
+};
+
+/// Far longer than the network takes, in its microseconds.
+const DELIVERED: usize = 50;
+
+fn get() -> Op<'static> {
+    Op::Get(Get::default())
+}
+
+/// One worker and so many clients, all heard lately, so that every pass polls them; whether
+/// messages travel in trains.
+fn rig(clients: usize, trains: bool) -> Rig<Model> {
+    let has = Capabilities {
+        trains,
+        ..capabilities()
+    };
+    let execs = vec![Model::default()];
+    let mut rig = Rig::on(has, RequestPath::UcWrite, (1, 32), execs);
+    for client in 0..clients {
+        rig.join(1 + client as u16);
+        rig.call(client, b"key", get(), |_| ());
+    }
+    rig
+}
+
+/// Has every client ask until it has `in_flight` requests under way, and the network deliver them.
+fn ask(rig: &mut Rig<Model>, in_flight: usize) {
+    for client in &mut rig.clients {
+        while client.side.in_flight() < in_flight {
+            client
+                .side
+                .submit(&request(b"key", get()), 0)
+                .expect("a slot");
+        }
+        client.side.flush(&mut client.port, rig.now);
+    }
+    (0..DELIVERED).for_each(|_| rig.advance());
+}
+
+/// Adds to `answers`, by client, what has been answered.
+fn hear(rig: &mut Rig<Model>, answers: &mut [usize]) {
+    for _ in 0..DELIVERED {
+        rig.advance();
+        rig.poll_clients(&mut |client, _, _| answers[client] += 1);
+    }
+}
+
+/// How many requests of each of twelve clients one batch answers, when all ask for much.
+fn shares(trains: bool) -> [usize; 12] {
+    let (mut rig, mut answers) = (rig(12, trains), [0; 12]);
+    ask(&mut rig, 16);
+    assert_eq!(rig.serve(), 32, "a whole batch");
+    hear(&mut rig, &mut answers);
+    answers.sort_unstable();
+    answers
+}
+
+#[test]
+fn a_batch_is_of_many_clients_where_replies_travel_alone() {
+    assert_eq!(shares(false), [0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4]);
+}
+
+#[test]
+fn a_batch_is_of_few_clients_where_replies_travel_in_trains() {
+    assert_eq!(shares(true), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 16]);
+}
+
+#[test]
+fn whom_a_batch_cuts_short_is_made_up_for_it() {
+    for clients in [2, 4, 5] {
+        let (mut rig, mut answers) = (rig(clients, true), vec![0; clients]);
+        for _ in 0..40 * clients {
+            ask(&mut rig, 20);
+            rig.serve();
+            hear(&mut rig, &mut answers);
+        }
+        let (least, most) = (answers.iter().min(), answers.iter().max());
+        let (Some(least), Some(most)) = (least, most) else {
+            unreachable!("there are clients");
+        };
+        assert!(most - least <= most / 10, "{answers:?}");
+    }
+}
