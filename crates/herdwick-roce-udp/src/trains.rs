@@ -61,9 +61,8 @@ impl Track {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Train {
-    bytes: Box<[u8]>,
     len: usize,
     segment: usize,
     count: usize,
@@ -73,18 +72,26 @@ struct Train {
 impl Train {
     fn takes(&self, len: usize, segments: usize) -> bool {
         let whole = self.len == self.count * self.segment;
-        whole && self.count < segments && self.len + len <= self.bytes.len()
+        whole && self.count < segments && self.len + len <= TRAIN_BYTES
+    }
+}
+
+/// The bytes of every train, [`TRAIN_BYTES`] each, in one piece: so the kernel gives memory only
+/// to as many as are ever open at once, which in a client are few.
+#[derive(Debug)]
+struct Yard(Box<[u8]>);
+
+impl Yard {
+    fn new() -> Self {
+        Self(vec![0; TRAINS * TRAIN_BYTES].into())
     }
 
-    fn put(&mut self, len: usize) -> &mut [u8] {
-        let at = self.len;
-        self.len += len;
-        self.count += 1;
-        &mut self.bytes[at..self.len]
+    fn of(&self, train: usize, len: usize) -> &[u8] {
+        &self.0[train * TRAIN_BYTES..][..TRAIN_BYTES][..len]
     }
 
-    fn packets(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.bytes[..self.len].chunks_mut(self.segment)
+    fn of_mut(&mut self, train: usize, len: usize) -> &mut [u8] {
+        &mut self.0[train * TRAIN_BYTES..][..TRAIN_BYTES][..len]
     }
 }
 
@@ -101,7 +108,9 @@ pub(crate) struct Outbox {
     sockets: Vec<Socket>,
     /// By flow.
     tracks: Vec<Option<Track>>,
-    pool: Box<[Train]>,
+    pool: [Train; TRAINS],
+    yard: Yard,
+    /// The last to come free is the first to be used, for its bytes are in the cache.
     free: ArrayVec<usize, TRAINS>,
     /// Trains with something in them, oldest first.
     queue: VecDeque<usize>,
@@ -116,17 +125,11 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Sends from `socket`, and from others that [`Outbox::add_socket`] brings.
     pub(crate) fn new(socket: Socket, capture: Option<Capture>) -> Self {
-        let train = |_| Train {
-            bytes: vec![0; TRAIN_BYTES].into(),
-            len: 0,
-            segment: 0,
-            count: 0,
-            flow: 0,
-        };
         Self {
             sockets: vec![socket],
             tracks: Vec::new(),
-            pool: (0..TRAINS).map(train).collect(),
+            pool: [Train::default(); TRAINS],
+            yard: Yard::new(),
             free: (0..TRAINS).collect(),
             queue: VecDeque::with_capacity(TRAINS),
             losses: Losses::default(),
@@ -223,10 +226,11 @@ impl Outbox {
         let Some(capture) = &mut self.capture else {
             return;
         };
-        for train in self.queue.iter().take(trains) {
-            let train = &mut self.pool[*train];
+        for index in self.queue.iter().take(trains) {
+            let train = &self.pool[*index];
             if let Some(track) = &self.tracks[train.flow] {
-                for (id, packet) in (0..).zip(train.packets()) {
+                let bytes = self.yard.of(*index, train.len);
+                for (id, packet) in (0..).zip(bytes.chunks(train.segment)) {
                     capture.packet(self.now, &track.route, id, packet);
                 }
             }
@@ -255,12 +259,12 @@ impl Outbox {
     fn seal_run(&mut self, socket: usize) -> usize {
         let same = |train: &&usize| self.socket_of(**train) == socket;
         let run = self.queue.iter().take(SENDS).take_while(same).count();
-        for train in self.queue.iter().take(run) {
-            let train = &mut self.pool[*train];
+        for index in self.queue.iter().take(run) {
+            let train = &self.pool[*index];
             let Some(track) = &self.tracks[train.flow] else {
                 continue;
             };
-            let bytes = &mut train.bytes[..train.len];
+            let bytes = self.yard.of_mut(*index, train.len);
             self.sums.seal_train(bytes, train.segment, &track.route);
         }
         run
@@ -268,14 +272,14 @@ impl Outbox {
 
     fn send_run(&self, socket: usize, run: usize) -> Sent {
         let mut trains = ArrayVec::<Outgoing<'_>, SENDS>::new();
-        for train in self.queue.iter().take(run) {
-            let train = &self.pool[*train];
+        for index in self.queue.iter().take(run) {
+            let train = &self.pool[*index];
             let Some(track) = &self.tracks[train.flow] else {
                 continue;
             };
             trains.push(Outgoing {
                 to: &track.to,
-                bytes: &train.bytes[..train.len],
+                bytes: self.yard.of(*index, train.len),
                 segment: train.segment,
             });
         }
@@ -285,8 +289,8 @@ impl Outbox {
     /// The kernel does not take the oldest train. Without segmentation here, its packets go one by
     /// one, now and from now on; otherwise they are lost, as packets may be.
     fn refused(&mut self, socket: usize, error: &io::Error) {
-        let train = self.queue[0];
-        let train = &mut self.pool[train];
+        let index = self.queue[0];
+        let train = &self.pool[index];
         let unsegmented = matches!(
             error.raw_os_error(),
             Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT)
@@ -296,7 +300,8 @@ impl Outbox {
         };
         if unsegmented && train.count > 1 {
             track.segments = 1;
-            for packet in train.bytes[..train.len].chunks_mut(train.segment) {
+            let bytes = self.yard.of_mut(index, train.len);
+            for packet in bytes.chunks_mut(train.segment) {
                 self.sums.seal(packet, &track.route, 0);
                 let alone = Outgoing {
                     to: &track.to,
@@ -360,8 +365,11 @@ impl Outbox {
             self.flush();
         }
         let index = self.free.pop()?;
-        let train = &mut self.pool[index];
-        (train.len, train.count, train.segment, train.flow) = (0, 0, len, flow);
+        self.pool[index] = Train {
+            segment: len,
+            flow,
+            ..Train::default()
+        };
         self.tracks[flow].as_mut()?.open[slot] = Some(index);
         self.queue.push_back(index);
         Some(index)
@@ -376,6 +384,9 @@ impl Wire for Outbox {
             Some(train) => train,
             None => self.train_for(flow, len, ordered)?,
         };
-        Some(self.pool[train].put(len))
+        let known = &mut self.pool[train];
+        known.len += len;
+        known.count += 1;
+        Some(&mut self.yard.of_mut(train, known.len)[known.len - len..])
     }
 }
