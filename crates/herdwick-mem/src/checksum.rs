@@ -87,7 +87,7 @@ mod constants {
     pub(super) const INVERSE: i64 = 0x1_f701_1641;
 }
 
-/// Of messages that [`fold_alike`]. As many whole words of four
+/// All of `messages` must [`fold_alike`]. As many whole words of four
 /// bytes as stand before the last whole blocks come first: zeros in front of a message do not
 /// change its remainder.
 #[cfg(all(target_arch = "x86_64", not(miri)))]

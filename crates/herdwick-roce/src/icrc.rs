@@ -42,9 +42,19 @@ pub enum IpId {
 /// When `packet` is shorter than BTH and ICRC.
 #[inline]
 pub fn seal(packet: &mut [u8], route: &Route, ip_id: u16) {
+    put(packet, Masked::new(packet, route, ip_id).crc(packet));
+}
+
+#[inline]
+fn ends_with(packet: &[u8], icrc: u32) -> bool {
+    packet.last_chunk() == Some(&icrc.to_le_bytes())
+}
+
+/// Writes the last four bytes.
+#[inline]
+fn put(packet: &mut [u8], icrc: u32) {
     let end = packet.len() - ICRC_BYTES;
-    let crc = Masked::new(packet, route, ip_id).crc(packet);
-    packet[end..].copy_from_slice(&crc.to_le_bytes());
+    packet[end..].copy_from_slice(&icrc.to_le_bytes());
 }
 
 /// Whether the ICRC of `packet`, which starts at the BTH, is right: the IPv4 identification it
@@ -185,9 +195,7 @@ impl Run {
     #[inline]
     pub fn seal(&mut self, packet: &mut [u8], route: &Route, ip_id: u16) {
         self.follow(route);
-        let end = packet.len() - ICRC_BYTES;
-        let crc = self.crc(packet, ip_id);
-        packet[end..].copy_from_slice(&crc.to_le_bytes());
+        put(packet, self.crc(packet, ip_id));
     }
 
     /// Seals a train: packets of `segment` bytes, the last perhaps shorter, end to end. Their
@@ -198,40 +206,32 @@ impl Run {
     #[inline]
     pub fn seal_train(&mut self, train: &mut [u8], segment: usize, route: &Route) {
         self.follow(route);
-        let mut first = 0;
-        for group in train.chunks_mut(ABREAST * segment) {
-            let sums = self.sums(group, segment, first);
-            for (packet, sum) in group.chunks_mut(segment).zip(sums) {
-                let end = packet.len() - ICRC_BYTES;
-                packet[end..].copy_from_slice(&sum.to_le_bytes());
+        let mut first = 0_u16;
+        for group in train.chunks_mut(segment.saturating_mul(ABREAST)) {
+            if let Some(sums) = self.abreast(group, segment, first) {
+                for (packet, sum) in group.chunks_mut(segment).zip(sums) {
+                    put(packet, sum);
+                }
+            } else {
+                for (packet, nth) in group.chunks_mut(segment).zip(0..) {
+                    put(packet, self.crc(packet, first.wrapping_add(nth)));
+                }
             }
-            first = u16::wrapping_add(first, ABREAST as u16);
+            first = first.wrapping_add(ABREAST as u16);
         }
     }
 
-    /// The sums of a group of packets: [`ABREAST`] at most, of `segment` bytes, end to end, the
-    /// last perhaps shorter. Their identifications count from `first`. One that is too short to be
-    /// a packet has none.
+    /// The sums of [`ABREAST`] packets of `segment` bytes, end to end, whose identifications count
+    /// from `first`; `None` if they are fewer, or have not all in common that packets of a train do.
     #[inline]
-    pub(crate) fn sums(&mut self, group: &[u8], segment: usize, first: u16) -> [u32; ABREAST] {
-        if let Some(sums) = self.sums_abreast(group, segment, first) {
-            return sums;
-        }
-        let mut sums = [0; ABREAST];
-        for ((packet, sum), nth) in group.chunks(segment).zip(&mut sums).zip(0..) {
-            if packet.len() >= BTH_BYTES + ICRC_BYTES {
-                *sum = self.crc(packet, first.wrapping_add(nth));
-            }
-        }
-        sums
-    }
-
-    /// The sums of a whole group, if they have all in common.
-    #[inline]
-    fn sums_abreast(&mut self, group: &[u8], segment: usize, first: u16) -> Option<[u32; ABREAST]> {
-        let first = usize::from(first);
-        let changes: &[u32; ABREAST] = IDS.get(first..)?.first_chunk()?;
-        if segment < BTH_BYTES + ICRC_BYTES || group.len() != ABREAST * segment {
+    pub(crate) fn abreast(
+        &mut self,
+        group: &[u8],
+        segment: usize,
+        first: u16,
+    ) -> Option<[u32; ABREAST]> {
+        let changes: &[u32; ABREAST] = IDS.get(usize::from(first)..)?.first_chunk()?;
+        if segment < BTH_BYTES + ICRC_BYTES || group.len() != segment.saturating_mul(ABREAST) {
             return None;
         }
         let packets: [&[u8]; ABREAST] = array::from_fn(|i| &group[i * segment..][..segment]);
@@ -264,21 +264,19 @@ impl Run {
         match ip_id {
             IpId::Hint(id) if packet.len() >= BTH_BYTES + ICRC_BYTES => {
                 let sum = self.crc(packet, id);
-                self.confirm(packet, sum, id)
+                if ends_with(packet, sum) {
+                    return Some(id);
+                }
             }
-            _ => check(packet, &self.route, ip_id),
+            _ => {}
         }
+        check(packet, &self.route, ip_id)
     }
 
-    /// As [`Run::check`], where `sum` is the packet's with identification `hint`.
+    /// Whether [`Run::check`] finds the packet right, where `sum` is its sum under what `ip_id` says.
     #[inline]
-    pub(crate) fn confirm(&self, packet: &[u8], sum: u32, hint: u16) -> Option<u16> {
-        let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
-        if sum == u32::from_le_bytes(*last) {
-            Some(hint)
-        } else {
-            check(packet, &self.route, IpId::Hint(hint))
-        }
+    pub(crate) fn confirms(&self, packet: &[u8], sum: u32, ip_id: IpId) -> bool {
+        ends_with(packet, sum) || check(packet, &self.route, ip_id).is_some()
     }
 
     /// The sum of a packet; what it has in common with the last one is computed if that was longer or

@@ -45,28 +45,29 @@ impl Engine {
     ) {
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(train));
-        let (mut arrival, segment, mut id) = (*train, segment.max(1), 0u16);
-        for group in train.bytes.chunks(ABREAST * segment) {
-            let sums = if self.shared.config.check_icrc {
-                self.sums.sums(group, segment, id)
-            } else {
-                [0; ABREAST]
+        let (mut arrival, mut id, segment) = (*train, 0_u16, segment.max(1));
+        for group in train.bytes.chunks(segment.saturating_mul(ABREAST)) {
+            arrival.bytes = group;
+            // What is nobody's is not worth a sum.
+            let sums = match self.addressee(&arrival) {
+                Ok(_) if self.shared.config.check_icrc => self.sums.abreast(group, segment, id),
+                _ => None,
             };
-            for (packet, sum) in group.chunks(segment).zip(sums) {
+            for (nth, packet) in group.chunks(segment).enumerate() {
                 (arrival.bytes, arrival.ip_id) = (packet, IpId::Hint(id));
-                self.take(&arrival, Some((sum, id)), memory, wire);
+                self.take(&arrival, sums.map(|sums| sums[nth]), memory, wire);
                 id = id.wrapping_add(1);
             }
         }
     }
 
-    /// Takes a packet along the route that its sums follow; `sum` is its own with the
-    /// identification beside it, where that was computed.
+    /// Takes a packet along the route that its sums follow; `sum` is its own, where that was
+    /// computed with the identification that it hints at.
     #[inline]
     fn take<M: Memory, W: Wire>(
         &mut self,
         arrival: &Arrival<'_>,
-        sum: Option<(u32, u16)>,
+        sum: Option<u32>,
         memory: &mut M,
         wire: &mut W,
     ) {
@@ -76,21 +77,15 @@ impl Engine {
         }
     }
 
+    /// The queue pair that a packet is for, if that may get packets from where it came.
     #[inline]
-    fn accept<M: Memory, W: Wire>(
-        &mut self,
-        arrival: &Arrival<'_>,
-        sum: Option<(u32, u16)>,
-        memory: &mut M,
-        wire: &mut W,
-    ) -> Result<(), Drop> {
-        let bytes = arrival.bytes;
-        if bytes.len() < BTH_BYTES + ICRC_BYTES {
+    fn addressee(&self, arrival: &Arrival<'_>) -> Result<u32, Drop> {
+        if arrival.bytes.len() < BTH_BYTES + ICRC_BYTES {
             return Err(Drop::Short);
         }
-        let (bth, _) = Bth::read_from_prefix(bytes).map_err(|_| Drop::Short)?;
+        let (bth, _) = Bth::read_from_prefix(arrival.bytes).map_err(|_| Drop::Short)?;
         let id = self.by_qpn.get(bth.dest()).ok_or(Drop::UnknownQp)?;
-        let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
+        let qp = self.qps.get(id).ok_or(Drop::UnknownQp)?;
         if qp.state != QpState::ReadyToSend {
             return Err(Drop::NotReady);
         }
@@ -98,13 +93,28 @@ impl Engine {
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
+        Ok(id)
+    }
+
+    #[inline]
+    fn accept<M: Memory, W: Wire>(
+        &mut self,
+        arrival: &Arrival<'_>,
+        sum: Option<u32>,
+        memory: &mut M,
+        wire: &mut W,
+    ) -> Result<(), Drop> {
+        let (bytes, id) = (arrival.bytes, self.addressee(arrival)?);
         if self.shared.config.check_icrc {
             let right = match sum {
-                Some((sum, id)) => self.sums.confirm(bytes, sum, id),
-                None => self.sums.check(bytes, arrival.ip_id),
+                Some(sum) => self.sums.confirms(bytes, sum, arrival.ip_id),
+                None => self.sums.check(bytes, arrival.ip_id).is_some(),
             };
-            right.ok_or(Drop::Icrc)?;
+            right.then_some(()).ok_or(Drop::Icrc)?;
         }
+        let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
+        let source = arrival.from.ip().to_canonical();
+        let (bth, _) = Bth::read_from_prefix(bytes).map_err(|_| Drop::Short)?;
         let packet = self
             .shared
             .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;

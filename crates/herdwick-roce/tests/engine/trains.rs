@@ -46,7 +46,11 @@ fn see(world: &mut World) -> Seen {
 
 impl Twins {
     fn new() -> Self {
-        Self([0, 1].map(|_| World::new(1, &Config::default())))
+        Self::with(&Config::default())
+    }
+
+    fn with(config: &Config) -> Self {
+        Self([0, 1].map(|_| World::new(1, config)))
     }
 
     /// What both do; its results are the same.
@@ -151,6 +155,19 @@ fn what_is_wrong_in_a_train_spoils_nothing_beside_it() {
     let stranger = SocketAddr::from(([10, 9, 0, 77], 49152));
     twins.give(stranger, &packets, |_, _| {});
     assert_eq!(twins.seen().writes.len(), 21 - 5);
+}
+
+#[test]
+fn a_train_is_not_summed_where_nobody_checks() {
+    let config = Config {
+        check_icrc: false,
+        ..Config::default()
+    };
+    let mut twins = Twins::with(&config);
+    let packets = twins.both(|world| writes(world, Transport::Uc, 20));
+    let from = twins.0[0].sides[A].addr;
+    twins.give(from, &packets, |_, packet| *packet.last_mut().unwrap() ^= 1);
+    assert_eq!(twins.seen().writes.len(), 21);
 }
 
 #[test]
