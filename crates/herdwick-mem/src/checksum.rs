@@ -87,9 +87,8 @@ mod constants {
     pub(super) const INVERSE: i64 = 0x1_f701_1641;
 }
 
-/// All of `messages` must [`fold_alike`]. As many whole words of four
-/// bytes as stand before the last whole blocks come first: zeros in front of a message do not
-/// change its remainder.
+/// All of `messages` must [`fold_alike`]. As many whole words of four bytes as stand before the last
+/// whole blocks come first: zeros in front of a message do not change its remainder.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "pclmulqdq,avx")]
 fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {

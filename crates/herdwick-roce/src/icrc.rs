@@ -261,14 +261,11 @@ impl Run {
     #[inline]
     #[must_use]
     pub fn check(&mut self, packet: &[u8], ip_id: IpId) -> Option<u16> {
-        match ip_id {
-            IpId::Hint(id) if packet.len() >= BTH_BYTES + ICRC_BYTES => {
-                let sum = self.crc(packet, id);
-                if ends_with(packet, sum) {
-                    return Some(id);
-                }
-            }
-            _ => {}
+        if let IpId::Hint(id) = ip_id
+            && packet.len() >= BTH_BYTES + ICRC_BYTES
+            && ends_with(packet, self.crc(packet, id))
+        {
+            return Some(id);
         }
         check(packet, &self.route, ip_id)
     }

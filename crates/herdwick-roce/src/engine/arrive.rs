@@ -77,9 +77,10 @@ impl Engine {
         }
     }
 
-    /// The queue pair that a packet is for, if that may get packets from where it came.
+    /// The queue pair that a packet is for, if that may get packets from where it came; with its
+    /// header, and where that was.
     #[inline]
-    fn addressee(&self, arrival: &Arrival<'_>) -> Result<u32, Drop> {
+    fn addressee(&self, arrival: &Arrival<'_>) -> Result<(u32, Bth, IpAddr), Drop> {
         if arrival.bytes.len() < BTH_BYTES + ICRC_BYTES {
             return Err(Drop::Short);
         }
@@ -93,7 +94,7 @@ impl Engine {
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
-        Ok(id)
+        Ok((id, bth, source))
     }
 
     #[inline]
@@ -104,7 +105,7 @@ impl Engine {
         memory: &mut M,
         wire: &mut W,
     ) -> Result<(), Drop> {
-        let (bytes, id) = (arrival.bytes, self.addressee(arrival)?);
+        let (bytes, (id, bth, source)) = (arrival.bytes, self.addressee(arrival)?);
         if self.shared.config.check_icrc {
             let right = match sum {
                 Some(sum) => self.sums.confirms(bytes, sum, arrival.ip_id),
@@ -113,8 +114,6 @@ impl Engine {
             right.then_some(()).ok_or(Drop::Icrc)?;
         }
         let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
-        let source = arrival.from.ip().to_canonical();
-        let (bth, _) = Bth::read_from_prefix(bytes).map_err(|_| Drop::Short)?;
         let packet = self
             .shared
             .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;
