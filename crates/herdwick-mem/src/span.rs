@@ -8,6 +8,8 @@ use crate::{Access, Mapping};
 pub const WORD: usize = 8;
 /// Bytes in a cache line.
 pub const LINE: usize = 64;
+/// Attempts to change a part of a word that somebody else keeps changing.
+const MERGES_MAX: usize = 64;
 
 /// Words that another thread or process may change at any instant.
 ///
@@ -200,68 +202,81 @@ impl Span {
     }
 
     /// Copies bytes out from byte `offset`, by words.
+    #[inline]
     pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
-        let mut at = offset;
-        let mut out = out;
-        while !out.is_empty() {
-            let skip = at % WORD;
-            let take = (WORD - skip).min(out.len());
-            let word = self.word(at / WORD).load(Ordering::Relaxed).to_le_bytes();
-            let (head, rest) = out.split_at_mut(take);
-            head.copy_from_slice(&word[skip..skip + take]);
-            out = rest;
-            at += take;
+        let (head, rest) = out.split_at_mut(to_word(offset).min(out.len()));
+        self.read_part(offset, head);
+        let offset = offset + head.len();
+        let (words, tail) = rest.as_chunks_mut::<WORD>();
+        if !words.is_empty() {
+            let run = self.run(offset / WORD, words.len());
+            for (to, from) in words.iter_mut().zip(run) {
+                *to = from.load(Ordering::Relaxed).to_le_bytes();
+            }
+        }
+        self.read_part(offset + words.len() * WORD, tail);
+    }
+
+    /// [`Span::read_bytes`] within one word.
+    #[inline]
+    fn read_part(&self, offset: usize, out: &mut [u8]) {
+        if !out.is_empty() {
+            let skip = offset % WORD;
+            let word = self.word(offset / WORD).load(Ordering::Relaxed);
+            out.copy_from_slice(&word.to_le_bytes()[skip..skip + out.len()]);
         }
     }
 
     /// Stores bytes from byte `offset` on, by words; the word that holds the last byte goes last
-    /// (release).
-    ///
-    /// A word that the range covers in part is loaded, merged and stored: two writers of the same
-    /// aligned word must not run at once.
+    /// (release). The bytes beside the range stay as they are, even while somebody changes them.
     #[inline]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<WORD>();
-        let (Some((last, words)), true) = (
-            words.split_last(),
-            rest.is_empty() && offset.is_multiple_of(WORD),
-        ) else {
-            return self.merge_bytes(offset, bytes);
-        };
         self.writable();
-        let run = self.run(offset / WORD, words.len() + 1);
-        for (to, from) in run.iter().zip(words) {
-            to.store(u64::from_le_bytes(*from), Ordering::Relaxed);
+        let (head, rest) = bytes.split_at(to_word(offset).min(bytes.len()));
+        self.write_part(offset, head);
+        let offset = offset + head.len();
+        let (words, tail) = rest.as_chunks::<WORD>();
+        if let Some((last, before)) = words.split_last() {
+            let run = self.run(offset / WORD, words.len());
+            for (to, from) in run.iter().zip(before) {
+                to.store(u64::from_le_bytes(*from), Ordering::Relaxed);
+            }
+            run[before.len()].store(u64::from_le_bytes(*last), Ordering::Release);
         }
-        run[words.len()].store(u64::from_le_bytes(*last), Ordering::Release);
+        self.write_part(offset + words.len() * WORD, tail);
     }
 
-    /// [`Span::write_bytes`] of a range that covers words in part.
-    fn merge_bytes(&self, offset: usize, bytes: &[u8]) {
-        self.writable();
-        let mut at = offset;
-        let mut bytes = bytes;
-        while !bytes.is_empty() {
-            let skip = at % WORD;
-            let take = (WORD - skip).min(bytes.len());
-            let word = self.word(at / WORD);
-            let (head, rest) = bytes.split_at(take);
-            let value = if let Ok(whole) = <[u8; WORD]>::try_from(head) {
-                u64::from_le_bytes(whole)
-            } else {
-                let mut merged = word.load(Ordering::Relaxed).to_le_bytes();
-                merged[skip..skip + take].copy_from_slice(head);
-                u64::from_le_bytes(merged)
-            };
-            let order = if rest.is_empty() {
-                Ordering::Release
-            } else {
-                Ordering::Relaxed
-            };
-            word.store(value, order);
-            bytes = rest;
-            at += take;
+    /// [`Span::write_bytes`] within one word.
+    #[inline]
+    fn write_part(&self, offset: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.merge(offset, bytes);
         }
+    }
+
+    /// Changes some bytes of a word and no others.
+    fn merge(&self, offset: usize, bytes: &[u8]) {
+        let skip = offset % WORD;
+        let word = self.word(offset / WORD);
+        let merged = |held: u64| {
+            let mut held = held.to_le_bytes();
+            held[skip..skip + bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(held)
+        };
+        let mut held = word.load(Ordering::Relaxed);
+        for _ in 0..MERGES_MAX {
+            match word.compare_exchange_weak(
+                held,
+                merged(held),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => held = now,
+            }
+        }
+        // Whoever changes a word so often would keep this side from ever going on.
+        word.store(merged(held), Ordering::Release);
     }
 
     /// Adds to word `index`, returning what it held. Coherent with the CPU's own atomics.
@@ -286,6 +301,12 @@ impl Span {
             crate::prefetch::line(std::ptr::from_ref(self.word(index)).cast());
         }
     }
+}
+
+/// Bytes from `offset` to the next word.
+#[inline]
+const fn to_word(offset: usize) -> usize {
+    offset.wrapping_neg() % WORD
 }
 
 impl Words for Span {
@@ -360,6 +381,25 @@ mod tests {
                 prop_assert_eq!(&out[..], &plain[skip..]);
             }
         }
+    }
+
+    #[test]
+    fn a_write_of_part_of_a_word_loses_nothing_that_is_stored_beside_it() {
+        let span = Span::anonymous(4096).unwrap();
+        let counts = 200_000u32;
+        std::thread::scope(|scope| {
+            let low =
+                scope.spawn(|| (1..=counts).for_each(|n| span.write_bytes(0, &n.to_le_bytes())));
+            // Another writer of the word's other half must find there what it stored last.
+            for n in 1..=counts {
+                span.write_bytes(4, &n.to_le_bytes());
+                let mut back = [0; 4];
+                span.read_bytes(4, &mut back);
+                assert_eq!(u32::from_le_bytes(back), n);
+            }
+            low.join().unwrap();
+        });
+        assert_eq!(span.load(0), u64::from(counts) << 32 | u64::from(counts));
     }
 
     #[test]
