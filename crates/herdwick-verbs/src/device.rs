@@ -15,12 +15,13 @@ use crate::{
     INLINE_BYTES_WANTED, Library, LibraryError, control,
     endpoint::{Peer, mtu_bytes},
     measure::{self, TrialError},
-    place::{self, DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts, Wish},
+    place::{self, DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts},
     port::VerbsPort,
     probe::{self, Found},
     raw::{self, Context, Pd},
     send::Bounds,
     sys,
+    wish::Wish,
 };
 
 /// Addresses of a device that are looked at.

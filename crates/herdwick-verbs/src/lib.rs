@@ -26,12 +26,14 @@ mod probe;
 mod raw;
 mod send;
 pub mod sys;
+mod wish;
 
 pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
-pub use place::{DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts, Wish, WishError};
+pub use place::{DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts};
 pub use port::{Health, VerbsPort};
+pub use wish::{Wish, WishError};
 
 /// Bytes in front of a received datagram's payload: the GRH.
 pub const DATAGRAM_HEADER_BYTES: usize = 40;
