@@ -181,7 +181,7 @@ impl LeaseDevice for ShmDevice {
         Ok((ticket.blob, ticket.fds))
     }
 
-    fn is_at(&self, _: &Endpoint, _: Option<IpAddr>) -> bool {
+    fn is_at(&self, _: &ShmPort, _: &[&Endpoint], _: Option<IpAddr>) -> bool {
         true
     }
 }
@@ -197,9 +197,11 @@ impl LeaseDevice for RoceDevice {
     }
 
     /// Nobody has replies sent to somebody else.
-    fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool {
-        let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
-        named.is_some() && named == host
+    fn is_at(&self, _: &RocePort, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
+        endpoints.iter().all(|endpoint| {
+            let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
+            named.is_some() && named == host
+        })
     }
 }
 
@@ -219,8 +221,8 @@ impl LeaseDevice for VerbsDevice {
     }
 
     /// Reaching another address may take the kernel long, and a worker does not wait.
-    fn is_at(&self, endpoint: &Endpoint, host: Option<IpAddr>) -> bool {
-        host.is_some_and(|host| Self::is_at(self, endpoint, host))
+    fn is_at(&self, port: &VerbsPort, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
+        host.is_some_and(|host| Self::is_at(self, port, endpoints, host))
     }
 
     fn look(&self, port: &mut VerbsPort) {

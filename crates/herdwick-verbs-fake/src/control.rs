@@ -11,7 +11,7 @@ use herdwick_verbs::sys;
 use crate::{
     data,
     devices::{self, semaphore},
-    script::{failure, set_errno},
+    script::{self, failure, set_errno},
     world::{self, Channel, Cq, Mr, Qp, lock},
 };
 
@@ -93,6 +93,9 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::Mr) -> c_int {
+    if let Some(errno) = failure("ibv_dereg_mr") {
+        return errno;
+    }
     // SAFETY: the caller's region, which nothing uses any more.
     unsafe {
         lock().mrs.remove(&(*mr).lkey);
@@ -240,6 +243,8 @@ pub unsafe extern "C" fn ibv_create_qp(
         qkey: 0,
         peer: 0,
         cap,
+        serves: 0,
+        asks: 0,
         send_cq: init.send_cq.addr(),
         recv_cq: init.recv_cq.addr(),
         sends: VecDeque::new(),
@@ -276,6 +281,18 @@ pub unsafe extern "C" fn ibv_modify_qp(
     if mask & sys::IBV_QP_QKEY != 0 {
         qp.qkey = attr.qkey;
     }
+    if mask & sys::IBV_QP_PKEY_INDEX != 0 {
+        script::mark(|marks| marks.pkey_index = attr.pkey_index);
+    }
+    if mask & sys::IBV_QP_MAX_DEST_RD_ATOMIC != 0 {
+        qp.serves = attr.max_dest_rd_atomic;
+    }
+    if mask & sys::IBV_QP_MAX_QP_RD_ATOMIC != 0 {
+        qp.asks = attr.max_rd_atomic;
+    }
+    if mask & sys::IBV_QP_AV != 0 {
+        script::mark(|marks| marks.set(&attr.ah_attr));
+    }
     if mask & sys::IBV_QP_DEST_QPN != 0 {
         qp.peer = attr.dest_qp_num;
     }
@@ -303,10 +320,12 @@ pub extern "C" fn ibv_query_qp_data_in_order(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_ah(pd: *mut sys::Pd, _: *mut sys::AhAttr) -> *mut sys::Ah {
+pub unsafe extern "C" fn ibv_create_ah(pd: *mut sys::Pd, attr: *mut sys::AhAttr) -> *mut sys::Ah {
     if let Some(errno) = failure("ibv_create_ah") {
         return none(errno);
     }
+    // SAFETY: the caller's attributes.
+    script::mark(|marks| marks.set(unsafe { &*attr }));
     // SAFETY: the caller's domain.
     let context = unsafe { (*pd).context };
     give(sys::Ah {

@@ -322,6 +322,14 @@ fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
         fail(world, at.qpn);
         return sys::IBV_WC_REM_INV_REQ_ERR;
     }
+    let ends = [number, at.qpn].map(|number| world.qps.get(&number));
+    if let [Some(asking), Some(serving)] = ends
+        && asking.asks > serving.serves
+    {
+        // More than the peer has resources for: a device may meet it in the middle of a burst.
+        fail(world, at.qpn);
+        return sys::IBV_WC_REM_INV_REQ_ERR;
+    }
     let from = world.reach(peer_pd, at.rkey, at.addr, len, right);
     let pd = world.qps.get(&number).map_or(0, |qp| qp.pd);
     let into = world.reach(

@@ -7,6 +7,20 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
+/// What the queue pair or address that this thread made last sends its packets with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Marks {
+    /// The place of the partition in the port's table.
+    pub pkey_index: u16,
+    /// The traffic class.
+    pub traffic_class: u8,
+    /// The service level.
+    pub sl: u8,
+    /// The flow label.
+    pub flow_label: u32,
+}
+
 type Fail = unsafe extern "C" fn(*const c_char, u32, c_int);
 type Tell = unsafe extern "C" fn(c_int);
 
@@ -45,6 +59,18 @@ pub fn event_elsewhere(kind: c_int) {
 /// Plugs the loopback's link in or out.
 pub fn link(plugged: bool) {
     call_tell("fake_link", plugged.into());
+}
+
+/// The marks of the queue pair or address that this thread made last.
+#[must_use]
+pub fn marks() -> Marks {
+    // SAFETY: the symbol is a function of this type (`script`).
+    unsafe {
+        let marks = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> Marks>(symbol(
+            "fake_marks",
+        ));
+        marks()
+    }
 }
 
 fn call_fail(name: &str, function: &str, after: u32, errno: c_int) {

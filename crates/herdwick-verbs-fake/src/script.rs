@@ -9,7 +9,7 @@ use std::{
 
 use herdwick_verbs::sys;
 
-use crate::world;
+use crate::{handle::Marks, world};
 
 struct Failure {
     function: String,
@@ -17,7 +17,26 @@ struct Failure {
     errno: c_int,
 }
 
+/// The marks of what this thread made last.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fake_marks() -> Marks {
+    MARKS.with_borrow(|marks| *marks)
+}
+
+impl Marks {
+    pub(crate) fn set(&mut self, attr: &sys::AhAttr) {
+        self.traffic_class = attr.grh.traffic_class;
+        self.flow_label = attr.grh.flow_label;
+        self.sl = attr.sl;
+    }
+}
+
+pub(crate) fn mark(change: impl FnOnce(&mut Marks)) {
+    MARKS.with_borrow_mut(change);
+}
+
 thread_local! {
+    static MARKS: RefCell<Marks> = const { RefCell::new(Marks { pkey_index: 0, traffic_class: 0, sl: 0, flow_label: 0 }) };
     static FAILURES: RefCell<Vec<Failure>> = const { RefCell::new(Vec::new()) };
 }
 

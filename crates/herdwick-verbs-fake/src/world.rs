@@ -97,6 +97,9 @@ pub(crate) struct Qp {
     pub(crate) qkey: u32,
     pub(crate) peer: u32,
     pub(crate) cap: sys::QpCap,
+    /// READs and atomics at once: served, and asked for.
+    pub(crate) serves: u8,
+    pub(crate) asks: u8,
     pub(crate) send_cq: usize,
     pub(crate) recv_cq: usize,
     pub(crate) sends: VecDeque<Work>,

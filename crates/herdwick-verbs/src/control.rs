@@ -10,9 +10,9 @@ use herdwick_mem::{Mapping, Span};
 
 use crate::{
     complete::put_aside,
-    endpoint::{Peer, kind, mtu_number},
+    endpoint::{Class, Fetches, Peer, kind, mtu_number},
     objects::{Address, Cq, Outstanding, Qp, Region},
-    place::Link,
+    place::{Link, Place},
     port::VerbsPort,
     raw::{self, Ah, Mr, QpShape},
     sys,
@@ -200,15 +200,16 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
         sends: Outstanding::new(spec.send_depth),
         recvs: Outstanding::new(spec.recv_depth),
     };
-    initialise(&mut qp, port.facts.place.port.number).map_err(system("readying a queue pair"))?;
+    initialise(&mut qp, &port.place).map_err(system("readying a queue pair"))?;
     Ok(qp)
 }
 
 /// RESET to INIT, and on to ready where nobody is to be connected with.
-fn initialise(qp: &mut Qp, port: u8) -> io::Result<()> {
+fn initialise(qp: &mut Qp, place: &Place) -> io::Result<()> {
     let mut init = sys::QpAttr {
         qp_state: sys::IBV_QPS_INIT,
-        port_num: port,
+        port_num: place.port.number,
+        pkey_index: place.pkey_index,
         ..sys::QpAttr::default()
     };
     let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT;
@@ -268,7 +269,8 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
 
 pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlError> {
     let qp = port.qps.get(qp.0).ok_or(NO_QP)?;
-    let place = &port.facts.place;
+    let place = &port.place;
+    let wish = &port.facts.wish;
     let peer = Peer {
         transport: qp.transport,
         link: place.port.link,
@@ -278,6 +280,12 @@ pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlEr
         qkey: qp.qkey,
         lid: place.port.lid,
         gid: place.gid.address.octets(),
+        class: Class {
+            traffic_class: wish.traffic_class.unwrap_or(0),
+            sl: wish.sl.unwrap_or(0),
+        },
+        pkey: place.pkey(),
+        fetches: port.facts.found.fetches,
     };
     Ok(peer.encode())
 }
@@ -288,28 +296,54 @@ fn peer(port: &VerbsPort, transport: Transport, endpoint: &Endpoint) -> Result<P
     if peer.transport != transport {
         return Err(ConnectError::Endpoint("of another transport"));
     }
-    if peer.link != port.facts.place.port.link {
+    if peer.link != port.place.port.link {
         return Err(ConnectError::Endpoint(
             "InfiniBand and Ethernet do not meet",
+        ));
+    }
+    if !meet(peer.pkey, port.place.pkey()) {
+        return Err(ConnectError::Endpoint(
+            "in another partition; give both ends one by `pkey=`",
         ));
     }
     Ok(peer)
 }
 
-fn way_to(port: &VerbsPort, peer: &Peer) -> sys::AhAttr {
-    let place = &port.facts.place;
+/// Whether members of one partition are full ones, one of them at least.
+fn meet(one: u16, other: u16) -> bool {
+    const FULL: u16 = 0x8000;
+    (one ^ other) & !FULL == 0 && (one | other) & FULL != 0
+}
+
+fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
+    let (place, facts) = (&port.place, &*port.facts);
+    let theirs = if facts.follow_class {
+        peer.class
+    } else {
+        Class::default()
+    };
     sys::AhAttr {
         grh: sys::GlobalRoute {
             dgid: sys::Gid { raw: peer.gid },
+            flow_label: flow_label(qpn, peer.qpn.0),
+            // Only addresses that fit are chosen.
             sgid_index: u8::try_from(place.gid.index).unwrap_or(0),
             hop_limit: HOP_LIMIT,
-            ..sys::GlobalRoute::default()
+            traffic_class: facts.wish.traffic_class.unwrap_or(theirs.traffic_class),
         },
         dlid: peer.lid,
+        sl: facts.wish.sl.unwrap_or(theirs.sl),
         is_global: u8::from(place.port.link == Link::Ethernet),
         port_num: place.port.number,
         ..sys::AhAttr::default()
     }
+}
+
+/// Twenty bits that tell flows apart, so that switches spread them over equal paths. On RoCEv2 the
+/// UDP source port comes of it.
+fn flow_label(from: u32, to: u32) -> u32 {
+    let mixed = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 44) as u32
 }
 
 pub(crate) fn connect(
@@ -325,7 +359,9 @@ pub(crate) fn connect(
         return Err(ConnectError::State(qp.state));
     }
     let peer = peer(port, qp.transport, endpoint)?;
-    let (receive, send) = (ready_to_receive(port, qp, &peer), ready_to_send(port, qp));
+    let fetches = port.facts.found.fetches.agreed(peer.fetches);
+    let receive = ready_to_receive(port, qp, &peer, fetches);
+    let send = ready_to_send(qp, fetches);
     qp.raw
         .modify(receive.0, receive.1)
         .map_err(system("reaching the peer"))?;
@@ -338,14 +374,19 @@ pub(crate) fn connect(
     Ok(sent.map_err(system("connecting a queue pair"))?)
 }
 
-fn ready_to_receive(port: &VerbsPort, qp: &Qp, peer: &Peer) -> (sys::QpAttr, i32) {
+fn ready_to_receive(
+    port: &VerbsPort,
+    qp: &Qp,
+    peer: &Peer,
+    fetches: Fetches,
+) -> (sys::QpAttr, i32) {
     let attributes = sys::QpAttr {
         qp_state: sys::IBV_QPS_RTR,
-        path_mtu: peer.mtu.min(mtu_number(port.facts.place.port.mtu)).into(),
+        path_mtu: peer.mtu.min(mtu_number(port.place.port.mtu)).into(),
         dest_qp_num: peer.qpn.0,
         rq_psn: peer.psn.0,
-        ah_attr: way_to(port, peer),
-        max_dest_rd_atomic: port.facts.found.fetches,
+        ah_attr: way_to(port, qp.raw.number(), peer),
+        max_dest_rd_atomic: fetches.serves,
         min_rnr_timer: RNR_TIMER,
         ..sys::QpAttr::default()
     };
@@ -358,11 +399,11 @@ fn ready_to_receive(port: &VerbsPort, qp: &Qp, peer: &Peer) -> (sys::QpAttr, i32
     (attributes, with(mask, qp.transport, reliable))
 }
 
-fn ready_to_send(port: &VerbsPort, qp: &Qp) -> (sys::QpAttr, i32) {
+fn ready_to_send(qp: &Qp, fetches: Fetches) -> (sys::QpAttr, i32) {
     let attributes = sys::QpAttr {
         qp_state: sys::IBV_QPS_RTS,
         sq_psn: qp.psn.0,
-        max_rd_atomic: port.facts.found.fetches,
+        max_rd_atomic: fetches.asks,
         timeout: TIMEOUT,
         retry_cnt: RETRIES,
         rnr_retry: RNR_RETRIES,
@@ -397,7 +438,8 @@ pub(crate) fn create_address(
     }
     let peer = peer(port, Transport::Ud, endpoint)?;
     let pd = port.pd(PdId(qp.pd)).ok_or(NO_PD)?;
-    let ah = Ah::new(pd, way_to(port, &peer)).map_err(system("addressing the peer"))?;
+    let ah =
+        Ah::new(pd, way_to(port, qp.raw.number(), &peer)).map_err(system("addressing the peer"))?;
     let address = Address {
         ah,
         qp: id,

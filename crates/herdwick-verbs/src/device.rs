@@ -26,6 +26,8 @@ use crate::{
 
 /// Addresses of a device that are looked at.
 const GIDS_MAX: usize = 1024;
+/// Partitions of a port that are looked at.
+const PKEYS_MAX: u16 = 128;
 /// Most bytes of a message, whatever the device says: what is left of a length in 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
@@ -42,6 +44,9 @@ pub struct VerbsOptions {
     pub inline_bytes: usize,
     /// What of registered memory is sent inline.
     pub inlining: Inlining,
+    /// Whether service level and traffic class, where the wish leaves them out, are the peer's: a
+    /// client's, so that one end alone is told. Else they are 0.
+    pub follow_class: bool,
 }
 
 /// How much of registered memory a work request carries itself, so that the device need not fetch
@@ -65,6 +70,7 @@ impl Default for VerbsOptions {
             own_address: None,
             inline_bytes: INLINE_BYTES_WANTED,
             inlining: Inlining::default(),
+            follow_class: false,
         }
     }
 }
@@ -94,7 +100,11 @@ pub enum VerbsError {
 /// What all ports of a device know.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
+    /// Where the device's queue pairs lived when it was opened; a port has its own place.
     pub(crate) place: Place,
+    pub(crate) wish: Wish,
+    pub(crate) own_address: Option<IpAddr>,
+    pub(crate) follow_class: bool,
     pub(crate) found: Found,
     pub(crate) bounds: Bounds,
 }
@@ -131,6 +141,9 @@ impl VerbsDevice {
         };
         let mut facts = Facts {
             place,
+            wish: options.wish.clone(),
+            own_address: options.own_address,
+            follow_class: options.follow_class,
             found,
             bounds,
         };
@@ -160,17 +173,68 @@ impl VerbsDevice {
         &self.facts.place
     }
 
-    /// Whether a peer's `endpoint` lies on `host`, where addresses are those of hosts: on Ethernet.
-    /// Within this host, which `host` says by a loopback address, it may lie where this device does.
+    /// Whether queue pairs of a peer, by their `endpoints`, lie on `host`, where addresses are those
+    /// of hosts: on Ethernet. Within this host, which `host` says by a loopback address, they may lie
+    /// where `port` does. InfiniBand's are held to lie at one place together.
     #[must_use]
-    pub fn is_at(&self, endpoint: &Endpoint, host: IpAddr) -> bool {
-        let Ok(peer) = Peer::decode(endpoint) else {
-            return false;
+    pub fn is_at(&self, port: &VerbsPort, endpoints: &[&Endpoint], host: IpAddr) -> bool {
+        let peers: Result<Vec<_>, _> = endpoints.iter().map(|end| Peer::decode(end)).collect();
+        let Ok(peers) = peers else { return false };
+        let host = host.to_canonical();
+        let on_host = |peer: &Peer| {
+            let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host;
+            let ours = host.is_loopback() && peer.gid == port.place.gid.address.octets();
+            peer.link == Link::InfiniBand || of_host || ours
         };
-        let own = self.facts.place.gid.address;
-        let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host.to_canonical();
-        let ours = host.to_canonical().is_loopback() && peer.gid == own.octets();
-        peer.link == Link::InfiniBand || of_host || ours
+        let together = |pair: &[Peer]| (pair[0].lid, pair[0].gid) == (pair[1].lid, pair[1].gid);
+        peers.iter().all(on_host) && peers.windows(2).all(together)
+    }
+
+    /// Where queue pairs live from now on: what was chosen at first, unless the device's addresses
+    /// or partitions are others now.
+    fn place_now(&self, context: &Context) -> Result<Place, OpenError> {
+        let Facts {
+            place,
+            wish,
+            own_address,
+            found,
+            ..
+        } = &*self.facts;
+        let system = |source| OpenError::System {
+            what: "looking at the RDMA device's ports",
+            source,
+        };
+        let facts = DeviceFacts {
+            name: place.device.clone(),
+            iwarp: false,
+            ports: ports(context).map_err(system)?,
+            refusal: None,
+        };
+        let own_port = facts
+            .ports
+            .iter()
+            .find(|port| port.number == place.port.number);
+        if own_port.is_none_or(|port| !port.active) {
+            return Err(OpenError::System {
+                what: "the RDMA device's port is down",
+                source: io::ErrorKind::NetworkDown.into(),
+            });
+        }
+        let same = Wish {
+            device: Some(place.device.clone()),
+            port: Some(place.port.number),
+            ..wish.clone()
+        };
+        let now = place::choose(&[facts], &same, *own_address)
+            .map_err(|error| system(io::Error::other(error)))?;
+        if now.port.mtu < found.capabilities.datagram_bytes_max {
+            return Err(OpenError::Limit {
+                what: "bytes of a datagram",
+                asked: found.capabilities.datagram_bytes_max,
+                allowed: now.port.mtu,
+            });
+        }
+        Ok(now)
     }
 }
 
@@ -197,12 +261,17 @@ pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceFacts>, VerbsError> {
 }
 
 fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortFacts>> {
-    let context = Context::open(library, name)?;
+    ports(&*Context::open(library, name)?)
+}
+
+/// The ports of a device as they are now.
+pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortFacts>> {
     let gids = context.gids(GIDS_MAX)?;
     let count = context.query_device()?.phys_port_cnt;
     let port = |number| {
         let found = context.query_port(number)?;
         let own = gids.iter().filter(|gid| gid.port_num == u32::from(number));
+        let pkeys = (0..found.pkey_tbl_len.min(PKEYS_MAX)).map(|i| context.pkey(number, i));
         Ok(PortFacts {
             number,
             active: found.state == sys::IBV_PORT_ACTIVE,
@@ -214,6 +283,7 @@ fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortFacts>> {
             lid: found.lid,
             message_bytes_max: MESSAGE_BYTES_MAX.min(found.max_msg_sz as usize),
             gids: own.filter_map(gid).collect(),
+            pkeys: pkeys.collect::<Result<_, _>>()?,
         })
     };
     (1..=count).map(port).collect()
@@ -258,13 +328,8 @@ impl Device for VerbsDevice {
         let system = |what| move |source| OpenError::System { what, source };
         let context = Context::open(&self.library, &self.facts.place.device);
         let context = context.map_err(system("opening the RDMA device"))?;
-        let found = context.query_port(self.facts.place.port.number);
-        let found = found.map_err(system("looking at the RDMA device's port"))?;
-        if found.state != sys::IBV_PORT_ACTIVE {
-            let down = io::ErrorKind::NetworkDown.into();
-            return Err(system("the RDMA device's port is down")(down));
-        }
-        VerbsPort::new(context, Arc::clone(&self.facts), limits)
+        let place = self.place_now(&context)?;
+        VerbsPort::new(context, Arc::clone(&self.facts), place, limits)
             .map_err(system("opening a port of the RDMA device"))
     }
 

@@ -10,9 +10,9 @@ use zerocopy::{
 use crate::{place::Link, sys};
 
 /// "HWV" and the version of the layout.
-const MAGIC: [u8; 4] = *b"HWV\x00";
+const MAGIC: [u8; 4] = *b"HWV\x01";
 
-/// The blob: 44 bytes, little-endian.
+/// The blob: 52 bytes, little-endian.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Blob {
@@ -28,11 +28,17 @@ struct Blob {
     lid: U16,
     reserved2: U16,
     gid: [u8; 16],
+    traffic_class: u8,
+    sl: u8,
+    pkey: U16,
+    serves: u8,
+    asks: u8,
+    reserved3: U16,
     /// CRC-32C of everything before it: damage is told apart before it is acted upon.
     crc: U32,
 }
 
-const _: () = assert!(size_of::<Blob>() == 44);
+const _: () = assert!(size_of::<Blob>() == 52);
 const CRC_AT: usize = std::mem::offset_of!(Blob, crc);
 
 /// A queue pair as its peer sees it.
@@ -46,6 +52,40 @@ pub(crate) struct Peer {
     pub(crate) qkey: u32,
     pub(crate) lid: u16,
     pub(crate) gid: [u8; 16],
+    /// What it marks its packets with.
+    pub(crate) class: Class,
+    /// The partition, by its P_Key.
+    pub(crate) pkey: u16,
+    /// READs and atomics that it serves at once, and those that it asks for at once.
+    pub(crate) fetches: Fetches,
+}
+
+/// What packets are marked with, for switches to tell them by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Class {
+    /// RoCEv2: DSCP and ECN of the IP header.
+    pub(crate) traffic_class: u8,
+    /// InfiniBand: the service level, 4 bits.
+    pub(crate) sl: u8,
+}
+
+/// READs and atomics of a queue pair under way at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fetches {
+    /// From the peer: responder resources.
+    pub(crate) serves: u8,
+    /// To the peer: initiator depth.
+    pub(crate) asks: u8,
+}
+
+impl Fetches {
+    /// What two ends agree upon: neither asks for more than the other serves.
+    pub(crate) fn agreed(self, peer: Self) -> Self {
+        Self {
+            serves: self.serves.min(peer.asks),
+            asks: self.asks.min(peer.serves),
+        }
+    }
 }
 
 impl Peer {
@@ -65,10 +105,16 @@ impl Peer {
             lid: self.lid.into(),
             reserved2: 0.into(),
             gid: self.gid,
+            traffic_class: self.class.traffic_class,
+            sl: self.class.sl,
+            pkey: self.pkey.into(),
+            serves: self.fetches.serves,
+            asks: self.fetches.asks,
+            reserved3: 0.into(),
             crc: 0.into(),
         };
         blob.crc = crc32c(0, &blob.as_bytes()[..CRC_AT]).into();
-        Endpoint::new(blob.as_bytes()).expect("44 bytes fit")
+        Endpoint::new(blob.as_bytes()).expect("52 bytes fit")
     }
 
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, ConnectError> {
@@ -87,7 +133,7 @@ impl Peer {
         };
         let transport = transport(blob.transport.into()).ok_or_else(|| no("its transport"))?;
         let numbers = blob.qpn.get().max(blob.psn.get()) < 1 << 24;
-        if !numbers || !(1..=5).contains(&blob.mtu) || blob.qkey.get() >> 31 != 0 {
+        if !numbers || blob.sl > 15 || !(1..=5).contains(&blob.mtu) || blob.qkey.get() >> 31 != 0 {
             return Err(no("its numbers"));
         }
         Ok(Self {
@@ -99,6 +145,15 @@ impl Peer {
             qkey: blob.qkey.get(),
             lid: blob.lid.get(),
             gid: blob.gid,
+            class: Class {
+                traffic_class: blob.traffic_class,
+                sl: blob.sl,
+            },
+            pkey: blob.pkey.get(),
+            fetches: Fetches {
+                serves: blob.serves,
+                asks: blob.asks,
+            },
         })
     }
 }

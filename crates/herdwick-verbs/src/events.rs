@@ -3,6 +3,8 @@
 use herdwick_fabric::QpState;
 
 use crate::{
+    device,
+    place::Place,
     port::{Health, VerbsPort},
     raw::Event,
 };
@@ -22,11 +24,13 @@ pub(crate) enum Fault {
     PortDown,
     /// The device is lost.
     Device,
+    /// The port's address or partition is another one.
+    Moved,
 }
 
 /// How often each occurred at one port; names fit a statistics line.
 #[derive(Debug)]
-pub(crate) struct Faults([(&'static str, u64); 6]);
+pub(crate) struct Faults([(&'static str, u64); 7]);
 
 impl Faults {
     pub(crate) const fn new() -> Self {
@@ -37,6 +41,7 @@ impl Faults {
             ("verbs_post_refusals", 0),
             ("verbs_port_down", 0),
             ("verbs_device_lost", 0),
+            ("verbs_address_lost", 0),
         ])
     }
 
@@ -89,19 +94,46 @@ fn apply(port: &mut VerbsPort, event: Event) {
                 .iter_mut()
                 .for_each(|(_, qp)| qp.state = QpState::Error);
         }
-        Event::PortDown(number) if number == port.facts.place.port.number.into() => {
+        Event::PortDown(number) if number == port.place.port.number.into() => {
             port.faults.count(Fault::PortDown);
             if port.health == Health::Well {
                 port.health = Health::PortDown;
             }
         }
-        Event::PortUp(number) if number == port.facts.place.port.number.into() => {
+        Event::PortUp(number) if number == port.place.port.number.into() => {
             if port.health == Health::PortDown {
                 port.health = Health::Well;
             }
         }
-        Event::PortDown(_) | Event::PortUp(_) | Event::Other => {}
+        Event::Moved if port.health == Health::Well && !is_still_there(port) => {
+            port.faults.count(Fault::Moved);
+            port.health = Health::Moved;
+        }
+        Event::PortDown(_) | Event::PortUp(_) | Event::Moved | Event::Other => {}
     }
+}
+
+/// Whether peers still find the port's queue pairs where they were told. A device that does not say
+/// is taken to have moved: opening it again tells.
+fn is_still_there(port: &VerbsPort) -> bool {
+    let Ok(ports) = device::ports(&port.context) else {
+        return false;
+    };
+    let own = ports
+        .into_iter()
+        .find(|own| own.number == port.place.port.number);
+    own.is_some_and(|own| {
+        let gid = own
+            .gids
+            .iter()
+            .find(|gid| gid.index == port.place.gid.index);
+        let now = gid.map(|gid| Place {
+            gid: *gid,
+            port: own.clone(),
+            ..port.place.clone()
+        });
+        now.is_some_and(|now| now.is_still(&port.place))
+    })
 }
 
 /// Nothing completes there any more, so nothing that would is posted.

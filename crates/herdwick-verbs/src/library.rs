@@ -78,6 +78,7 @@ functions! {
     fn ibv_close_device(*mut sys::Context) -> c_int;
     fn ibv_query_device(*mut sys::Context, *mut sys::DeviceAttr) -> c_int;
     fn ibv_query_port(*mut sys::Context, u8, *mut sys::PortAttr) -> c_int;
+    fn ibv_query_pkey(*mut sys::Context, u8, c_int, *mut u16) -> c_int;
     fn _ibv_query_gid_table(*mut sys::Context, *mut sys::GidEntry, usize, u32, usize) -> isize;
     fn ibv_alloc_pd(*mut sys::Context) -> *mut sys::Pd;
     fn ibv_dealloc_pd(*mut sys::Pd) -> c_int;

@@ -7,6 +7,11 @@ use std::{
 
 use crate::wish::Wish;
 
+/// The P_Key of everybody's partition, as a full member.
+const PKEY_DEFAULT: u16 = 0xffff;
+/// What of a P_Key names the partition; the rest says whether as a full member.
+const PARTITION: u16 = 0x7fff;
+
 /// A device as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
@@ -37,6 +42,8 @@ pub struct PortFacts {
     pub message_bytes_max: usize,
     /// Its addresses.
     pub gids: Vec<Gid>,
+    /// Its partitions, by P_Key; 0 where the table has a gap.
+    pub pkeys: Vec<u16>,
 }
 
 /// What a port is plugged into.
@@ -110,12 +117,36 @@ pub struct Place {
     pub port: PortFacts,
     /// The address that peers are told.
     pub gid: Gid,
+    /// The partition: its place in the port's table.
+    pub pkey_index: u16,
+}
+
+impl Place {
+    /// The partition's P_Key.
+    #[must_use]
+    pub fn pkey(&self) -> u16 {
+        let key = self.port.pkeys.get(usize::from(self.pkey_index));
+        key.copied().unwrap_or(PKEY_DEFAULT)
+    }
+
+    /// Whether queue pairs made in `earlier` go on being reached: neither address nor partition
+    /// is another one now.
+    pub(crate) fn is_still(&self, earlier: &Self) -> bool {
+        let names = |place: &Self| (place.gid, place.port.lid, place.pkey_index, place.pkey());
+        names(self) == names(earlier)
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, port, gid } = self;
-        write!(f, "{device} port {}, {gid}, MTU {}", port.number, port.mtu)
+        let Self {
+            device, port, gid, ..
+        } = self;
+        write!(f, "{device} port {}, {gid}, MTU {}", port.number, port.mtu)?;
+        match self.pkey_index {
+            0 => Ok(()),
+            _ => write!(f, ", P_Key {:#06x}", self.pkey()),
+        }
     }
 }
 
@@ -155,6 +186,18 @@ pub enum NoPlace {
          of an RDMA interface"
     )]
     Elsewhere(String, IpAddr),
+    /// The port is in no such partition.
+    #[error(
+        "port {port} of {device} is not in partition {pkey:#06x}; see /sys/class/infiniband/{device}/ports/{port}/pkeys"
+    )]
+    NoPartition {
+        /// The device.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// The P_Key that was asked for.
+        pkey: u16,
+    },
 }
 
 /// The best place there is that is as wished; on Ethernet, with the address `own`, if one is given.
@@ -209,16 +252,36 @@ fn on_device(facts: &DeviceFacts, wish: &Wish, own: Option<IpAddr>) -> Result<Pl
         Some(own) if best_gid(port, wish, None).is_some() => NoPlace::Elsewhere(device(), own),
         _ => NoPlace::NoGid(device(), port.number),
     })?;
+    let pkey_index = partition(port, wish.pkey).ok_or_else(|| NoPlace::NoPartition {
+        device: device(),
+        port: port.number,
+        pkey: wish.pkey.unwrap_or(PKEY_DEFAULT),
+    })?;
     Ok(Place {
         device: device(),
         port: port.clone(),
         gid,
+        pkey_index,
     })
+}
+
+/// Where the partition `wanted` stands in the port's table, rather as a full member; the first
+/// place, if none is wanted.
+fn partition(port: &PortFacts, wanted: Option<u16>) -> Option<u16> {
+    let Some(wanted) = wanted else { return Some(0) };
+    let of_it = |key: &u16| key & PARTITION == wanted & PARTITION && *key != 0;
+    let found = port.pkeys.iter().enumerate().filter(|(_, key)| of_it(key));
+    let (index, _) = found.max_by_key(|(_, key)| **key)?;
+    u16::try_from(index).ok()
 }
 
 fn best_gid<'a>(port: &'a PortFacts, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
     let there = |gid: &Gid| own.is_none_or(|own| gid.address.to_canonical() == own.to_canonical());
     let wanted = |gid: &&Gid| {
+        // A work request names it by a byte.
+        if gid.index > u8::MAX.into() {
+            return false;
+        }
         let of_link = port.link == Link::InfiniBand || there(gid);
         of_link && wish.gid.is_none_or(|index| index == gid.index)
     };
@@ -249,6 +312,7 @@ mod tests {
             lid: 0,
             message_bytes_max: 1 << 20,
             gids: gids.to_vec(),
+            pkeys: vec![0xffff, 0x0001, 0x8001, 0x0002],
         };
         DeviceFacts {
             name: name.to_owned(),
@@ -303,6 +367,32 @@ mod tests {
         let own = "10.0.0.8".parse().unwrap();
         let place = choose(&[cable], &Wish::default(), Some(own));
         assert!(place.is_ok(), "GIDs of InfiniBand are no IP addresses");
+    }
+
+    #[test]
+    fn a_partition_is_found_by_its_key_and_rather_as_a_full_member() {
+        let devices = [device("good", true, &table())];
+        let place = |wish: &str| choose(&devices, &wish.parse().unwrap(), None);
+        let (none, full, limited) = (
+            place("good").unwrap(),
+            place("good,pkey=0x1").unwrap(),
+            place("good,pkey=0x8002").unwrap(),
+        );
+        assert_eq!((none.pkey_index, none.pkey()), (0, 0xffff));
+        assert_eq!((full.pkey_index, full.pkey()), (2, 0x8001));
+        assert_eq!((limited.pkey_index, limited.pkey()), (3, 0x0002));
+        let missing = place("good,pkey=3").unwrap_err().to_string();
+        assert!(missing.contains("partition 0x0003"), "{missing}");
+    }
+
+    #[test]
+    fn an_address_that_no_work_request_can_name_is_not_chosen() {
+        let far = [
+            gid(2, "fe80::1", GidKind::RoceV2),
+            gid(256, "::ffff:10.0.0.7", GidKind::RoceV2),
+        ];
+        let place = choose(&[device("good", true, &far)], &Wish::default(), None);
+        assert_eq!(place.unwrap().gid.index, 2);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::{
     device::Facts,
     events::{self, Fault, Faults},
     objects::{Address, Cq, Qp, Region},
+    place::Place,
     raw::{Channel, Context, Pd},
     send::{self, Chain, Post},
     sys,
@@ -33,6 +34,8 @@ pub enum Health {
     Well,
     /// The link is down; it may come back.
     PortDown,
+    /// The port's address or partition is another one: no peer reaches its queue pairs.
+    Moved,
     /// A completion queue failed.
     QueueLost,
     /// The device is gone, and every queue pair with it.
@@ -50,6 +53,7 @@ pub struct VerbsPort {
     pub(crate) channel: Arc<Channel>,
     pub(crate) context: Arc<Context>,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) place: Place,
     pub(crate) faults: Faults,
     pub(crate) health: Health,
     pub(crate) scratch: Scratch,
@@ -63,6 +67,7 @@ impl VerbsPort {
     pub(crate) fn new(
         context: Arc<Context>,
         facts: Arc<Facts>,
+        place: Place,
         limits: &PortLimits,
     ) -> io::Result<Self> {
         let channel = Channel::new(&context)?;
@@ -76,6 +81,7 @@ impl VerbsPort {
             channel,
             context,
             facts,
+            place,
             faults: Faults::new(),
             health: Health::Well,
             scratch: Box::new([sys::Wc::default(); TAKE]),
@@ -241,7 +247,7 @@ impl Port for VerbsPort {
 impl fmt::Debug for VerbsPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VerbsPort")
-            .field("place", &self.facts.place)
+            .field("place", &self.place)
             .field("health", &self.health)
             .finish_non_exhaustive()
     }

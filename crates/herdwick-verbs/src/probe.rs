@@ -6,7 +6,7 @@ use herdwick_fabric::{Atomics, Capabilities, Transport};
 
 use crate::{
     DATAGRAM_HEADER_BYTES, POSTLIST_MAX,
-    endpoint::kind,
+    endpoint::{Fetches, kind},
     place::{Link, Place},
     raw::{Channel, Context, Cq, Pd, Qp, QpShape},
     sys,
@@ -17,6 +17,9 @@ const TRIAL_DEPTH: u32 = 16;
 /// UD queue pairs from which a thread's sends leave faster than from one: two or three of a
 /// ConnectX-3's processing units ("Design Guidelines for High Performance RDMA Systems", 4.2).
 const SENDERS: usize = 3;
+/// READs and atomics of a queue pair under way at once, at most: more than that no device is known
+/// to serve.
+const FETCHES_MAX: i32 = 128;
 /// Inline sizes tried, from above; the paper's two among them.
 const INLINE_STEPS: [u32; 9] = [1024, 512, 256, 192, 144, 128, 96, 64, 0];
 
@@ -28,7 +31,7 @@ pub(crate) struct Found {
     pub(crate) queue_depth_max: usize,
     pub(crate) cq_depth_max: usize,
     /// READs and atomics of a queue pair under way at once.
-    pub(crate) fetches: u8,
+    pub(crate) fetches: Fetches,
 }
 
 pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io::Result<Found> {
@@ -36,20 +39,22 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
     let trial = Trial::new(context)?;
     let has = |transport| trial.qp(transport, 0).is_some();
     let [rc, uc, ud] = [Transport::Rc, Transport::Uc, Transport::Ud].map(has);
-    let fetches = attributes
-        .max_qp_rd_atom
-        .min(attributes.max_qp_init_rd_atom);
-    let fetches = u8::try_from(fetches.clamp(0, 16)).unwrap_or(0);
+    let count = |most: i32| u8::try_from(most.clamp(0, FETCHES_MAX)).unwrap_or(0);
+    let fetches = Fetches {
+        serves: count(attributes.max_qp_rd_atom),
+        asks: count(attributes.max_qp_init_rd_atom),
+    };
+    let fetching = rc && fetches.serves > 0 && fetches.asks > 0;
     let size = |number: i32| usize::try_from(number).unwrap_or(0);
     let capabilities = Capabilities {
         name: "verbs",
         rc,
         uc,
         ud,
-        read: rc && fetches > 0,
+        read: fetching,
         atomics: match attributes.atomic_cap {
-            sys::IBV_ATOMIC_GLOB if rc && fetches > 0 => Atomics::Coherent,
-            sys::IBV_ATOMIC_HCA if rc && fetches > 0 => Atomics::Device,
+            sys::IBV_ATOMIC_GLOB if fetching => Atomics::Coherent,
+            sys::IBV_ATOMIC_HCA if fetching => Atomics::Device,
             _ => Atomics::None,
         },
         ordered_write: trial.writes_in_order([(rc, Transport::Rc), (uc, Transport::Uc)]),

@@ -9,7 +9,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use herdwick_mem::Span;
@@ -92,6 +92,8 @@ impl Drop for List<'_> {
 pub(crate) struct Context {
     library: Arc<Library>,
     raw: NonNull<sys::Context>,
+    /// Memory that the device would not let go of. Closing the device makes it.
+    stuck: Mutex<Vec<Span>>,
 }
 
 impl Context {
@@ -109,7 +111,11 @@ impl Context {
         // SAFETY: a device of a list that is still there.
         let raw = made(unsafe { (library.functions.ibv_open_device)(device.as_ptr()) })?;
         let library = Arc::clone(library);
-        let context = Arc::new(Self { library, raw });
+        let context = Arc::new(Self {
+            library,
+            raw,
+            stuck: Mutex::default(),
+        });
         never_block(context.async_fd())?;
         Ok(context)
     }
@@ -147,6 +153,15 @@ impl Context {
             ))?;
             Ok(found)
         }
+    }
+
+    /// The P_Key at `index` of a port's table.
+    pub(crate) fn pkey(&self, port: u8, index: u16) -> io::Result<u16> {
+        let mut found = 0;
+        let query = self.functions().ibv_query_pkey;
+        // SAFETY: an open context; the key is ours to be written.
+        answer(unsafe { query(self.raw.as_ptr(), port, index.into(), &raw mut found) })?;
+        Ok(u16::from_be(found))
     }
 
     /// The addresses of all ports, at most `most`.
@@ -197,7 +212,12 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: whatever was made in it held it by an Arc, and is gone.
-        unsafe { (self.functions().ibv_close_device)(self.raw.as_ptr()) };
+        let closed = answer(unsafe { (self.functions().ibv_close_device)(self.raw.as_ptr()) });
+        if closed.is_err() {
+            // The device may still write there, so the memory is nobody else's again.
+            let stuck = self.stuck.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(stuck));
+        }
     }
 }
 
@@ -209,6 +229,8 @@ pub(crate) enum Event {
     DeviceFatal,
     PortUp(c_int),
     PortDown(c_int),
+    /// Addresses or partitions are others now.
+    Moved,
     Other,
 }
 
@@ -227,6 +249,9 @@ impl Event {
                 sys::IBV_EVENT_DEVICE_FATAL => Self::DeviceFatal,
                 sys::IBV_EVENT_PORT_ACTIVE => Self::PortUp(element.port_num),
                 sys::IBV_EVENT_PORT_ERR => Self::PortDown(element.port_num),
+                sys::IBV_EVENT_LID_CHANGE
+                | sys::IBV_EVENT_PKEY_CHANGE
+                | sys::IBV_EVENT_GID_CHANGE => Self::Moved,
                 _ => Self::Other,
             }
         }
@@ -290,8 +315,11 @@ impl Drop for Mr {
         // SAFETY: made by ibv_reg_mr_iova, destroyed once.
         let gone = answer(unsafe { (functions.ibv_dereg_mr)(self.raw.as_ptr()) });
         if gone.is_err() {
-            // The device may still write there, so the memory is nobody else's again.
-            std::mem::forget(self.memory.take());
+            // The device may still write there, until it is closed: a device that was unplugged
+            // refuses everything else.
+            let stuck = self.pd.context.stuck.lock();
+            let mut stuck = stuck.unwrap_or_else(PoisonError::into_inner);
+            stuck.extend(self.memory.take());
         }
     }
 }

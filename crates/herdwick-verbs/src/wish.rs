@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-/// What was asked for: `auto`, or `DEVICE[:PORT[:GID]]`. What is left out is chosen.
+/// What was asked for: `auto` or `DEVICE[:PORT[:GID]]`, then `,pkey=`, `,sl=` and `,tclass=`. What is
+/// left out is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The device's name.
@@ -11,12 +12,19 @@ pub struct Wish {
     pub port: Option<u8>,
     /// The place of the address in the port's table.
     pub gid: Option<u32>,
+    /// The partition, by its P_Key; `None`: the first of the port's table.
+    pub pkey: Option<u16>,
+    /// The service level of what is sent, 0 to 15.
+    pub sl: Option<u8>,
+    /// The traffic class of what is sent; on RoCEv2 the IP header's, DSCP and ECN.
+    pub traffic_class: Option<u8>,
 }
 
 /// A wish that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not DEVICE[:PORT[:GID]], such as mlx5_0 or mlx5_0:1:3; `ibv_devices` lists devices"
+    "`{0}` is not DEVICE[:PORT[:GID]][,pkey=P_KEY][,sl=0..15][,tclass=0..255], such as mlx5_0:1:3 \
+     or auto,tclass=106; `ibv_devices` lists devices"
 )]
 pub struct WishError(String);
 
@@ -24,23 +32,49 @@ impl FromStr for Wish {
     type Err = WishError;
 
     fn from_str(text: &str) -> Result<Self, WishError> {
-        if text == "auto" {
-            return Ok(Self::default());
-        }
-        let bad = || WishError(text.to_owned());
-        let mut parts = text.split(':');
-        let device = parts.next().filter(|name| !name.is_empty());
-        let port = parts.next().map(|port| port.parse().map_err(|_| bad()));
-        let gid = parts.next().map(|gid| gid.parse().map_err(|_| bad()));
-        if device.is_none() || parts.next().is_some() {
-            return Err(bad());
-        }
-        Ok(Self {
-            device: device.map(str::to_owned),
-            port: port.transpose()?,
-            gid: gid.transpose()?,
-        })
+        read(text).ok_or_else(|| WishError(text.to_owned()))
     }
+}
+
+fn read(text: &str) -> Option<Wish> {
+    let mut parts = text.split(',');
+    let mut wish = place(parts.next()?)?;
+    for part in parts {
+        let (name, value) = part.split_once('=')?;
+        match name {
+            "pkey" => wish.pkey = Some(number(value, u16::MAX.into())?.try_into().ok()?),
+            "sl" => wish.sl = Some(number(value, 15)?.try_into().ok()?),
+            "tclass" => wish.traffic_class = Some(number(value, 255)?.try_into().ok()?),
+            _ => return None,
+        }
+    }
+    Some(wish)
+}
+
+fn place(text: &str) -> Option<Wish> {
+    if text == "auto" {
+        return Some(Wish::default());
+    }
+    let mut parts = text.split(':');
+    let device = parts.next().filter(|name| !name.is_empty())?;
+    let port = parts.next().map(str::parse).transpose().ok()?;
+    // A work request names it by a byte.
+    let gid = parts.next().map(str::parse::<u8>).transpose().ok()?;
+    parts.next().is_none().then(|| Wish {
+        device: Some(device.to_owned()),
+        port,
+        gid: gid.map(u32::from),
+        ..Wish::default()
+    })
+}
+
+/// A number up to `most`, in decimal or after `0x`.
+fn number(text: &str, most: u32) -> Option<u32> {
+    let found = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+        None => text.parse().ok()?,
+    };
+    (found <= most).then_some(found)
 }
 
 #[cfg(test)]
@@ -54,7 +88,27 @@ mod tests {
             (wish.device.as_deref(), wish.port, wish.gid),
             (Some("mlx5_0"), Some(2), Some(3))
         );
-        for bad in ["", ":1", "a:x", "a:1:y", "a:1:2:3", "a:256"] {
+        let wish: Wish = "auto,tclass=106,sl=3,pkey=0x8001".parse().unwrap();
+        assert_eq!(
+            (wish.device, wish.traffic_class, wish.sl, wish.pkey),
+            (None, Some(106), Some(3), Some(0x8001))
+        );
+        for bad in [
+            "",
+            ":1",
+            "a:x",
+            "a:1:y",
+            "a:1:2:3",
+            "a:256",
+            "a:1:256",
+            "a,",
+            "a,sl",
+            "a,sl=16",
+            "a,tclass=256",
+            "a,pkey=0x10000",
+            "a,mtu=5",
+            ",sl=1",
+        ] {
             assert!(bad.parse::<Wish>().is_err(), "{bad}");
         }
     }

@@ -224,6 +224,7 @@ fn take_verbs(
     let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
     let device = VerbsDevice::open(&VerbsOptions {
         own_address,
+        follow_class: true,
         ..options.verbs.clone().unwrap_or_default()
     });
     let device = device.map_err(no_device)?;

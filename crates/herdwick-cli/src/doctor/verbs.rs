@@ -101,7 +101,10 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
             format!("{device}: {why}"),
             "run it where /dev/infiniband may be opened (docker: --device /dev/infiniband)",
         ),
-        NoPlace::NoDevice | NoPlace::NoSuchDevice(..) | NoPlace::Elsewhere(..) => {
+        NoPlace::NoDevice
+        | NoPlace::NoSuchDevice(..)
+        | NoPlace::Elsewhere(..)
+        | NoPlace::NoPartition { .. } => {
             Check::would_work_if("the device went away", ADD_SOFT_ROCE)
         }
     }

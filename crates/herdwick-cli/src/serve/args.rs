@@ -174,7 +174,7 @@ pub(crate) struct ServeArgs {
     pub(super) roce_pcap: Option<PathBuf>,
     /// An RDMA device for Herdwick clients on any host: the best there is, if there is one, or this
     /// one, such as mlx5_0 or mlx5_0:1:3
-    #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]]", default_value = "auto", value_parser = verbs)]
+    #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]][,pkey=P_KEY][,sl=N][,tclass=N]", default_value = "auto", value_parser = verbs)]
     pub(super) verbs: Verbs,
     /// How clients' requests travel on a fabric: uc-write, rc-write or ud-send [default: as each
     /// client asks, else as suits the fabric]
@@ -283,15 +283,19 @@ fn roce(text: &str) -> Result<Roce, String> {
 }
 
 fn verbs(text: &str) -> Result<Verbs, String> {
-    let options = VerbsOptions::default();
-    match text {
-        "off" => Ok(Verbs::Off),
-        "auto" => Ok(Verbs::IfThere(options)),
-        _ => {
-            let wish = text.parse::<Wish>().map_err(|error| error.to_string())?;
-            Ok(Verbs::Needed(VerbsOptions { wish, ..options }))
-        }
+    if text == "off" {
+        return Ok(Verbs::Off);
     }
+    let wish = text.parse::<Wish>().map_err(|error| error.to_string())?;
+    let is_named = wish.device.is_some();
+    let options = VerbsOptions {
+        wish,
+        ..VerbsOptions::default()
+    };
+    Ok(match is_named {
+        true => Verbs::Needed(options),
+        false => Verbs::IfThere(options),
+    })
 }
 
 fn on_or_off(text: &str) -> Result<bool, String> {

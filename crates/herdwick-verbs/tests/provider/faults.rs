@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 
-use herdwick_fabric::{ControlError, Device, PostError, QpState, Status};
+use herdwick_fabric::{
+    ControlError, Device, Endpoint, Port, PostError, QpState, RegionSpec, Status,
+};
 use herdwick_verbs::{Health, LibraryError, NoPlace, VerbsDevice, VerbsError, VerbsOptions, sys};
 
 use herdwick_verbs_fake::handle as fake;
 
-use crate::side::{REGION, Side, open, spec};
+use crate::side::{REGION, Reliable, Side, open, spec};
 
 #[test]
 fn a_missing_library_is_named_with_what_to_install() {
@@ -137,6 +139,130 @@ fn a_port_that_goes_down_comes_back() {
     assert_eq!(side.port.health(), Health::Well);
     assert_eq!(side.count("verbs_port_down"), 1);
     side.works();
+}
+
+#[test]
+fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
+    let mut side = Side::new();
+    let before = side.device.endpoint(&side.port, side.qp).unwrap();
+    // An event about another port's address, say.
+    fake::event(sys::IBV_EVENT_GID_CHANGE);
+    side.hear();
+    assert_eq!(side.port.health(), Health::Well);
+    side.works();
+    for event in [
+        sys::IBV_EVENT_GID_CHANGE,
+        sys::IBV_EVENT_LID_CHANGE,
+        sys::IBV_EVENT_PKEY_CHANGE,
+    ] {
+        let mut side = Side::new();
+        fake::fail("address", 0, 2);
+        fake::event(event);
+        side.hear();
+        assert_eq!(side.port.health(), Health::Moved);
+        assert_eq!(side.count("verbs_address_lost"), 1);
+        assert_eq!(side.send(1), Err(PostError::State(QpState::Error)));
+    }
+    // The same device opens a port at the address that there is now.
+    fake::fail("address", 0, 2);
+    side.again();
+    let after = side.device.endpoint(&side.port, side.qp).unwrap();
+    let address = |end: &Endpoint| end.as_bytes()[36..40].to_vec();
+    assert_eq!(
+        (address(&before), address(&after)),
+        (vec![127, 0, 0, 1], vec![127, 0, 0, 2])
+    );
+    let at = |host: &str| {
+        side.device
+            .is_at(&side.port, &[&after], host.parse().unwrap())
+    };
+    assert!(at("127.0.0.2") && at("127.0.0.9") && !at("10.0.0.1"));
+    side.works();
+}
+
+#[test]
+fn ends_on_two_hosts_are_not_at_one() {
+    let (here, mut there) = (Side::new(), Side::new());
+    fake::fail("address", 0, 2);
+    there.again();
+    let ends = [&here, &there].map(|side| side.device.endpoint(&side.port, side.qp).unwrap());
+    let host = "127.0.0.2".parse().unwrap();
+    assert!(here.device.is_at(&here.port, &[&ends[1], &ends[1]], host));
+    assert!(!here.device.is_at(&here.port, &[&ends[0], &ends[1]], host));
+}
+
+#[test]
+fn memory_that_an_unplugged_device_holds_is_given_back_when_it_is_closed() {
+    let mut side = Side::new();
+    let big = RegionSpec {
+        len: 8 << 20,
+        ..REGION
+    };
+    let region = side.device.allocate_region(&mut side.port, side.pd, &big);
+    let region = region.unwrap();
+    let at = side.port.region(region).unwrap().as_ptr().addr();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            (number(from)..number(to)).contains(&at)
+        })
+    };
+    fake::fail("ibv_dereg_mr", 0, libc::EIO);
+    side.device.free_region(&mut side.port, region).unwrap();
+    assert!(is_mapped(), "the device may still write there");
+    drop(side);
+    assert!(!is_mapped());
+}
+
+#[test]
+fn neither_end_asks_for_more_reads_at_once_than_the_other_serves() {
+    // One serves 2 and asks for 16, the other serves 16 and asks for 4.
+    // The device is asked three times as it is opened; the last one counts.
+    fake::fail("max_qp_rd_atom", 2, 2);
+    let little = open().unwrap();
+    fake::fail("max_qp_init_rd_atom", 2, 4);
+    let much = open().unwrap();
+    for (asking, serving) in [(&little, &much), (&much, &little)] {
+        let (mut one, mut other) = (Reliable::new(asking), Reliable::new(serving));
+        let ends = [one.endpoint(), other.endpoint()];
+        one.connect(&ends[1]);
+        other.connect(&ends[0]);
+        assert_eq!(one.read(&other), Status::Success);
+        assert_eq!(other.read(&one), Status::Success);
+    }
+}
+
+#[test]
+fn packets_are_marked_as_asked_for_and_a_client_follows_the_server() {
+    let options = |wish: &str, follow_class| VerbsOptions {
+        library: Some(fake::path()),
+        wish: wish.parse().unwrap(),
+        follow_class,
+        ..VerbsOptions::default()
+    };
+    let marked = options("fake0,pkey=0x8001,sl=3,tclass=106", false);
+    let server = Reliable::new(&VerbsDevice::open(&marked).unwrap());
+    assert_eq!(fake::marks().pkey_index, 1);
+    let marks = |wish: &str, follow| {
+        let client = VerbsDevice::open(&options(wish, follow)).unwrap();
+        Reliable::new(&client).connect(&server.endpoint());
+        let marks = fake::marks();
+        assert!(marks.flow_label < 1 << 20 && marks.flow_label != 0);
+        (marks.pkey_index, marks.traffic_class, marks.sl)
+    };
+    assert_eq!(marks("fake0,pkey=1", true), (1, 106, 3));
+    assert_eq!(marks("fake0,pkey=1,sl=0,tclass=4", true), (1, 4, 0));
+    assert_eq!(
+        marks("fake0,pkey=1", false),
+        (1, 0, 0),
+        "a server is told by nobody else"
+    );
+    let stranger = VerbsDevice::open(&options("fake0", true)).unwrap();
+    let refused = Reliable::new(&stranger).attempt(&server.endpoint());
+    assert!(refused.unwrap_err().to_string().contains("partition"));
 }
 
 #[test]

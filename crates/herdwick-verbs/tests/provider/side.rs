@@ -3,9 +3,9 @@
 use std::{error::Error, time::Duration};
 
 use herdwick_fabric::{
-    Access, AddressHandle, Completion, CqId, CqSpec, Device, Local, Payload, PdId, Port,
-    PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Scope, SendOp,
-    SendWr, Status, Transport,
+    Access, AddressHandle, Completion, ConnectError, CqId, CqSpec, Device, Endpoint, Local,
+    Payload, PdId, Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId,
+    RegionSpec, Scope, SendOp, SendWr, Status, Transport,
 };
 use herdwick_verbs::{VerbsDevice, VerbsError, VerbsOptions, VerbsPort};
 
@@ -36,7 +36,15 @@ impl Side {
     }
 
     pub(crate) fn attempt() -> Result<Self, Box<dyn Error>> {
-        let device = open()?;
+        Self::on(open()?)
+    }
+
+    /// Opens another port of the same device.
+    pub(crate) fn again(&mut self) {
+        *self = Self::on(self.device.clone()).unwrap();
+    }
+
+    fn on(device: VerbsDevice) -> Result<Self, Box<dyn Error>> {
         let mut port = device.open_port(&PortLimits::default())?;
         let pd = device.create_pd(&mut port)?;
         let cq = device.create_cq(&mut port, &CqSpec { depth: 64 })?;
@@ -107,6 +115,72 @@ impl Side {
             done.iter().all(|(_, status)| *status == Status::Success),
             "{done:?}"
         );
+    }
+}
+
+/// An RC queue pair and memory that may be read.
+pub(crate) struct Reliable {
+    device: VerbsDevice,
+    port: VerbsPort,
+    cq: CqId,
+    qp: QpId,
+    memory: RegionId,
+}
+
+impl Reliable {
+    pub(crate) fn new(device: &VerbsDevice) -> Self {
+        let mut port = device.open_port(&PortLimits::default()).unwrap();
+        let pd = device.create_pd(&mut port).unwrap();
+        let cq = device.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
+        let spec = QpSpec {
+            transport: Transport::Rc,
+            ..spec(pd, cq)
+        };
+        let qp = device.create_qp(&mut port, &spec).unwrap();
+        let open = RegionSpec {
+            access: Access::ALL,
+            ..REGION
+        };
+        let memory = device.allocate_region(&mut port, pd, &open).unwrap();
+        Self {
+            device: device.clone(),
+            port,
+            cq,
+            qp,
+            memory,
+        }
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.device.endpoint(&self.port, self.qp).unwrap()
+    }
+
+    pub(crate) fn attempt(&mut self, peer: &Endpoint) -> Result<(), ConnectError> {
+        self.device.connect(&mut self.port, self.qp, peer)
+    }
+
+    pub(crate) fn connect(&mut self, peer: &Endpoint) {
+        self.attempt(peer).unwrap();
+    }
+
+    /// READs a word of `peer`'s.
+    pub(crate) fn read(&mut self, peer: &Self) -> Status {
+        let into = Local {
+            region: self.memory,
+            offset: 0,
+            len: 8,
+        };
+        let from = peer.device.remote(&peer.port, peer.memory).unwrap();
+        let read = SendWr {
+            wr_id: 1,
+            op: SendOp::Read { into, from },
+            signaled: true,
+            solicited: false,
+        };
+        self.port.post_send(self.qp, &[read]).unwrap();
+        let mut out = [Completion::BLANK; 1];
+        while self.port.poll(self.cq, &mut out) == 0 {}
+        out[0].status
     }
 }
 
