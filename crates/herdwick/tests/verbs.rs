@@ -277,6 +277,22 @@ fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
 }
 
 #[test]
+fn a_changed_address_costs_a_lease_and_no_answer() {
+    let _alone = alone();
+    let server = start(config()).unwrap();
+    let mut held = client(&server, &options());
+    held.set("kept", "value").unwrap();
+    // One worker finds another address where it had its own; when it opens the port again, the
+    // old one is back.
+    fake::fail_elsewhere("address", 0, 2);
+    fake::event_elsewhere(sys::IBV_EVENT_GID_CHANGE);
+    let counted = counts(&server, "lease_fabric_lost", 1);
+    assert_eq!(counted["verbs_address_lost"], 1, "{counted:?}");
+    comes_to(&mut held, "verbs");
+    goes(&mut held, "again");
+}
+
+#[test]
 fn a_client_that_loses_its_device_takes_another_lease() {
     let _alone = alone();
     let server = start(config()).unwrap();
