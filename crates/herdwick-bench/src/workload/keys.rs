@@ -106,7 +106,9 @@ impl KeySpace {
             *word = word_at(first, i).to_le_bytes();
         }
         let last = word_at(first, words.len()).to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
+        for (to, from) in rest.iter_mut().zip(last) {
+            *to = from;
+        }
     }
 
     /// Whether `value` is a value of key `index`, at any version.
@@ -124,8 +126,13 @@ impl KeySpace {
         for (i, word) in words.iter().enumerate().skip(1) {
             wrong |= u64::from_le_bytes(*word) ^ word_at(first, i);
         }
+        // Byte by byte: a comparison of slices calls libc, even of none, and glibc's memcmp with
+        // AVX-512 waits for what was stored there a moment ago, 67 ns on a Zen 5.
         let last = word_at(first, words.len()).to_le_bytes();
-        wrong == 0 && *rest == last[..rest.len()]
+        for (byte, expected) in rest.iter().zip(last) {
+            wrong |= u64::from(byte ^ expected);
+        }
+        wrong == 0
     }
 }
 
