@@ -17,10 +17,16 @@ pub(super) struct Roster {
     places: Vec<Place>,
     unpolled: usize,
     announced: usize,
-    hot: Vec<u32>,
-    cold: Vec<u32>,
-    hot_turn: usize,
-    cold_turn: usize,
+    hot: Ring,
+    cold: Ring,
+}
+
+/// Places of clients that are polled in turns.
+#[derive(Default)]
+struct Ring {
+    places: Vec<u32>,
+    /// Whose turn is next: below their number, or 0.
+    turn: usize,
 }
 
 struct Place {
@@ -39,10 +45,8 @@ impl Roster {
                 .collect(),
             unpolled: 0,
             announced: 0,
-            hot: Vec::with_capacity(clients_max),
-            cold: Vec::with_capacity(clients_max),
-            hot_turn: 0,
-            cold_turn: 0,
+            hot: Ring::with_capacity(clients_max),
+            cold: Ring::with_capacity(clients_max),
         }
     }
 
@@ -54,7 +58,7 @@ impl Roster {
         let place = &mut self.places[index];
         let index = u32::try_from(index).ok()?;
         if client.is_polled() {
-            self.cold.push(index);
+            self.cold.places.push(index);
         } else {
             self.unpolled += 1;
         }
@@ -75,8 +79,8 @@ impl Roster {
         place.generation = place.generation.wrapping_add(1);
         self.unpolled -= usize::from(!client.is_polled());
         self.announced -= usize::from(client.is_announced());
-        self.hot.retain(|index| *index != id.index);
-        self.cold.retain(|index| *index != id.index);
+        self.hot.retain(|index| index != id.index);
+        self.cold.retain(|index| index != id.index);
         Some(client)
     }
 
@@ -98,7 +102,7 @@ impl Roster {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.hot.len() + self.cold.len() + self.unpolled
+        self.hot_len() + self.cold.places.len() + self.unpolled
     }
 
     /// How many there are whose requests completions tell of.
@@ -109,20 +113,20 @@ impl Roster {
 
     #[inline]
     pub(super) fn hot_len(&self) -> usize {
-        self.hot.len()
+        self.hot.places.len()
     }
 
     /// The `nth` hot client of this pass; passes begin at different ones.
     #[inline]
     pub(super) fn hot(&self, nth: usize) -> u32 {
-        self.hot[wrapped(self.hot_turn + nth, self.hot.len())]
+        self.hot.places[wrapped(self.hot.turn + nth, self.hot.places.len())]
     }
 
-    /// The next pass begins `seen` hot clients further on, and those long idle turn cold.
+    /// The next pass begins `seen` hot clients further on.
     #[inline]
     pub(super) fn turn_hot(&mut self, seen: usize) {
-        if !self.hot.is_empty() {
-            self.hot_turn = wrapped(self.hot_turn + seen, self.hot.len());
+        if !self.hot.places.is_empty() {
+            self.hot.turn = wrapped(self.hot.turn + seen, self.hot.places.len());
         }
     }
 
@@ -140,42 +144,115 @@ impl Roster {
             places, hot, cold, ..
         } = self;
         hot.retain(|index| {
-            let client = places[*index as usize].client.as_ref();
+            let client = places[index as usize].client.as_ref();
             let stays = client.is_some_and(|client| client.idle < HOT_POLLS);
             if !stays {
-                cold.push(*index);
+                cold.places.push(index);
             }
             stays
         });
-        self.hot_turn = 0;
     }
 
     /// How many cold clients to look at in this pass.
     #[inline]
     pub(super) fn cold_due(&self) -> usize {
-        self.cold.len().min(COLD_PER_PASS)
+        self.cold.places.len().min(COLD_PER_PASS)
     }
 
     /// The next cold client.
     #[inline]
     pub(super) fn next_cold(&mut self) -> Option<u32> {
-        if self.cold_turn >= self.cold.len() {
-            self.cold_turn = 0;
-        }
-        let index = self.cold.get(self.cold_turn).copied();
-        self.cold_turn += 1;
-        index
+        self.cold.next()
     }
 
     /// The client that `next_cold` gave last had a request.
     pub(super) fn warm_last(&mut self) {
-        self.cold_turn -= 1;
-        let index = self.cold.swap_remove(self.cold_turn);
-        self.hot.push(index);
+        self.hot.places.extend(self.cold.take_last());
+    }
+}
+
+impl Ring {
+    fn with_capacity(clients_max: usize) -> Self {
+        Self {
+            places: Vec::with_capacity(clients_max),
+            turn: 0,
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let index = self.places.get(self.turn).copied();
+        self.pass_to(self.turn + 1);
+        index
+    }
+
+    /// Takes out whom `next` gave last. One from the end comes in its place, and is next.
+    fn take_last(&mut self) -> Option<u32> {
+        let last = self.turn.checked_sub(1);
+        let last = last.or(self.places.len().checked_sub(1))?;
+        let index = self.places.swap_remove(last);
+        self.pass_to(last);
+        Some(index)
+    }
+
+    #[inline]
+    fn pass_to(&mut self, turn: usize) {
+        self.turn = if turn < self.places.len() { turn } else { 0 };
+    }
+
+    /// Drops those that do not stay. The turn remains with whom it was, or passes to the next that
+    /// stays.
+    fn retain(&mut self, mut stays: impl FnMut(u32) -> bool) {
+        let (mut at, mut before) = (0, 0);
+        self.places.retain(|index| {
+            let stays = stays(*index);
+            before += usize::from(stays && at < self.turn);
+            at += 1;
+            stays
+        });
+        self.pass_to(before);
     }
 }
 
 #[inline]
 fn wrapped(at: usize, len: usize) -> usize {
     if at >= len { at - len } else { at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_taken_out_is_whom_the_turn_gave_last() {
+        for taken in 0..5 {
+            let mut ring = Ring::with_capacity(5);
+            ring.places.extend(0..5);
+            (0..taken).for_each(|n| assert_eq!(ring.next(), Some(n)));
+            assert_eq!(ring.next(), Some(taken));
+            assert_eq!(ring.take_last(), Some(taken));
+            let mut left: Vec<_> = (0..4).map_while(|_| ring.next()).collect();
+            left.sort_unstable();
+            let others: Vec<_> = (0..5).filter(|index| *index != taken).collect();
+            assert_eq!(left, others);
+        }
+        assert_eq!(Ring::default().take_last(), None);
+    }
+
+    #[test]
+    fn the_turn_stays_with_whom_it_was_whoever_leaves() {
+        for turn in 0..5 {
+            for leavers in 0..32_u32 {
+                let mut ring = Ring {
+                    places: (0..5).collect(),
+                    turn,
+                };
+                ring.retain(|index| leavers >> index & 1 == 0);
+                let stayed = (0..5).map(|n| (turn as u32 + n) % 5);
+                let next = stayed.into_iter().find(|index| leavers >> index & 1 == 0);
+                assert_eq!(ring.places.get(ring.turn).copied(), next);
+                assert!(next.is_some() || ring.turn == 0);
+            }
+        }
+    }
 }

@@ -90,3 +90,52 @@ fn whom_a_batch_cuts_short_is_made_up_for_it() {
         assert!(most - least <= most / 10, "{answers:?}");
     }
 }
+
+/// Three busy clients and one pass, so that the next does not begin with the first of them.
+fn in_the_middle_of_a_turn() -> Rig<Model> {
+    let mut rig = rig(3, true);
+    for _ in 0..2 {
+        ask(&mut rig, 32);
+        rig.serve();
+    }
+    rig
+}
+
+fn leave(rig: &mut Rig<Model>, client: usize) {
+    let id = rig.clients[client].leases[0].id;
+    assert!(rig.workers[0].side.detach(id).is_some());
+}
+
+/// How many answers each client gets from now on, until nobody is served any more.
+fn drain(rig: &mut Rig<Model>) -> [usize; 3] {
+    let mut answers = [0; 3];
+    hear(rig, &mut answers);
+    while rig.serve() > 0 {
+        hear(rig, &mut answers);
+    }
+    answers
+}
+
+#[test]
+fn who_leaves_in_the_middle_of_a_turn_stops_nobody() {
+    for leavers in [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]] {
+        let mut rig = in_the_middle_of_a_turn();
+        for leaver in leavers {
+            leave(&mut rig, leaver);
+            rig.serve();
+        }
+        let stays = 3 - leavers[0] - leavers[1];
+        let busy = rig.clients[stays].side.in_flight();
+        assert_eq!(drain(&mut rig)[stays], busy, "{leavers:?} left");
+    }
+}
+
+#[test]
+fn when_all_have_left_in_the_middle_of_a_turn_the_next_is_served() {
+    let mut rig = in_the_middle_of_a_turn();
+    (0..3).for_each(|client| leave(&mut rig, client));
+    assert_eq!(rig.serve(), 0);
+    rig.clients.clear();
+    let next = rig.join(9);
+    rig.call(next, b"key", get(), |_| ());
+}
