@@ -1,6 +1,7 @@
 //! The client's half: writes requests into its slots at the workers, matches replies to them.
 
 mod lane;
+mod order;
 mod replies;
 mod timers;
 
@@ -12,9 +13,7 @@ use herdwick_mica::Request;
 use crate::{
     Announce, ClientCounters,
     server::REPLY_BYTES_MIN,
-    wire::{
-        Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Sequence, Unencodable, WORKERS_MAX, Window, imm,
-    },
+    wire::{Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Unencodable, WORKERS_MAX, Window},
 };
 use lane::Lane;
 
@@ -49,7 +48,8 @@ pub struct ClientOptions {
     pub retry_after: Duration,
     /// The longest such pause.
     pub retry_after_max: Duration,
-    /// A request is given up this long after its line was first written.
+    /// A request is given up this long after its line was first written, or after it was first
+    /// found waiting for another of its key.
     pub deadline: Duration,
 }
 
@@ -114,10 +114,6 @@ pub struct ClientSide {
     next_scan: u64,
     counters: ClientCounters,
 }
-
-/// Names a request until its outcome: worker and sequence, as the reply's immediate has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub u32);
 
 /// A request was not taken; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -219,14 +215,18 @@ impl ClientSide {
     /// Puts `request` into a free slot at its key's worker; [`ClientSide::flush`] sends it. `token`
     /// comes back with the outcome.
     ///
+    /// Requests for one key take effect in the order of their submission, whatever the fabric loses:
+    /// where one of two is no plain read, the later is not sent before the earlier is out of its
+    /// slot. Requests for different keys may overtake each other.
+    ///
     /// # Errors
     /// [`Refused`]: nothing was done.
     #[inline]
-    pub fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<Ticket, Refused> {
+    pub fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         let worker = request.hash.partition(self.lanes.len());
-        let sequence = self.lanes[worker].submit(request, token)?;
+        self.lanes[worker].submit(request, token)?;
         self.counters.requests += 1;
-        Ok(Ticket::new(worker, sequence))
+        Ok(())
     }
 
     /// Writes, or sends, the lines of everything submitted: one postlist a worker, where they fit
@@ -250,7 +250,7 @@ impl ClientSide {
         now: Duration,
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) -> usize {
-        let mut outcomes = self.take_replies(port, sink);
+        let mut outcomes = self.take_replies(port, now, sink);
         if nanos(now) >= self.next_scan {
             outcomes += self.scan(nanos(now), sink);
             for lane in &mut self.lanes {
@@ -328,13 +328,6 @@ fn check(options: &ClientOptions, workers: usize) -> Result<(), ClientSetupError
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl Ticket {
-    #[inline]
-    fn new(worker: usize, sequence: Sequence) -> Self {
-        Self(imm(worker as u8, sequence))
-    }
 }
 
 impl Answer<'_> {

@@ -24,8 +24,7 @@ mod signals;
 pub mod wire;
 
 pub use client::{
-    Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused, Ticket,
-    WorkerLane,
+    Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused, WorkerLane,
 };
 pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;

@@ -5,7 +5,9 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 use herdwick_mica::{Op, Request};
 
-use super::{ClientOptions, ClientSetupError, Destination, Outcome, Refused, WorkerLane, nanos};
+use super::{
+    ClientOptions, ClientSetupError, Destination, Outcome, Refused, WorkerLane, nanos, order::Keys,
+};
 use crate::{
     Announce, ClientCounters,
     path::PAUSE,
@@ -23,7 +25,7 @@ pub(super) struct Lane {
     /// What each slot's line holds, for retries.
     pub(super) lines: Box<[Line]>,
     /// Where overflowing bodies are sent from, an area a slot: room for the line, then the body.
-    stage: Span,
+    pub(super) stage: Span,
     /// Whether a line fits the work request that writes it; else it is staged, too.
     lines_inline: bool,
     /// Of this lane's worker; what immediates name.
@@ -31,12 +33,19 @@ pub(super) struct Lane {
     /// When lines were last posted, in nanoseconds.
     posted_at: u64,
     /// Where they are put together: as many bytes as a request may have there.
-    overflow: Box<[u8]>,
+    pub(super) overflow: Box<[u8]>,
     /// Where the search for a free slot begins.
-    next: usize,
+    pub(super) next: usize,
     pub(super) in_flight: usize,
-    /// Slots whose lines are to be written. At most two entries a slot: a request and a retry.
+    /// Slots whose lines are to be written: at most two entries a slot, a request and a retry, and
+    /// one more for what was held back.
     pub(super) pending: Vec<u16>,
+    /// The keys of all requests that have a slot.
+    pub(super) keys: Keys,
+    /// Slots whose requests are held back, in the order of their submission.
+    pub(super) held: Vec<u16>,
+    /// Whether one that was held back is pending.
+    pub(super) resumed: bool,
     /// Retries that may still be sent before the next look at the slots.
     pub(super) retries_left: usize,
     /// Memory of the RECVs.
@@ -66,6 +75,10 @@ pub(super) struct Slot {
     /// Of the request in it, or else of its next.
     pub(super) sequence: Sequence,
     pub(super) overflow_len: u16,
+    /// Of its key.
+    pub(super) bucket: u16,
+    /// How many earlier requests for its key have to end first, if it is held back.
+    pub(super) waits_for: u16,
     pub(super) attempts: u8,
     pub(super) is_read: bool,
     pub(super) state: State,
@@ -74,6 +87,8 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
+    /// Held back for others of its key; its line was never written.
+    Held,
     /// Its line was never written.
     Queued,
     /// Its line was written at least once.
@@ -108,6 +123,8 @@ impl Lane {
             deadline: 0,
             sequence: Sequence::default().plus(slot),
             overflow_len: 0,
+            bucket: 0,
+            waits_for: 0,
             attempts: 0,
             is_read: true,
             state: State::Free,
@@ -123,7 +140,10 @@ impl Lane {
             signals: Signals::default(),
             next: 0,
             in_flight: 0,
-            pending: Vec::with_capacity(2 * window),
+            pending: Vec::with_capacity(3 * window),
+            keys: Keys::new(window),
+            held: Vec::with_capacity(window),
+            resumed: false,
             retries_left: options.recv_slack,
             receive,
             consumed: Vec::with_capacity(recvs),
@@ -162,12 +182,17 @@ impl Lane {
     }
 
     #[inline]
-    pub(super) fn submit(
-        &mut self,
-        request: &Request<'_>,
-        token: u64,
-    ) -> Result<Sequence, Refused> {
-        let index = self.free_slot().ok_or(Refused::Full)?;
+    pub(super) fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
+        let mut index = self.free_slot().ok_or(Refused::Full)?;
+        let is_read = matches!(request.op, Op::Get(_));
+        let bucket = self.keys.bucket(request.hash);
+        let mut waits_for = 0;
+        if self.keys.may_conflict(bucket, is_read) {
+            waits_for = self.conflicts(request.hash, is_read);
+            if waits_for > 0 {
+                index = self.remote_slot();
+            }
+        }
         let slot = &mut self.slots[index];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         let body = &mut self.overflow[..];
@@ -178,21 +203,28 @@ impl Lane {
         }
         slot.token = token;
         slot.overflow_len = overflow_len as u16;
+        slot.bucket = bucket;
+        slot.waits_for = waits_for;
         slot.attempts = 0;
-        slot.is_read = matches!(request.op, Op::Get(_));
-        slot.state = State::Queued;
+        slot.is_read = is_read;
         slot.deadline = u64::MAX;
-        let sequence = slot.sequence;
-        self.next = (index + 1) & (self.slots.len() - 1);
+        self.keys.add(bucket, is_read);
         self.in_flight += 1;
+        if waits_for > 0 {
+            slot.state = State::Held;
+            self.held.push(index as u16);
+            return Ok(());
+        }
+        slot.state = State::Queued;
+        self.next = (index + 1) & (self.slots.len() - 1);
         self.pending.push(index as u16);
-        Ok(sequence)
+        Ok(())
     }
 
     /// The next free slot. Busy ones are stepped over, so that a stalled one stalls nothing else.
     #[inline]
-    fn free_slot(&self) -> Option<usize> {
-        if self.in_flight == self.slots.len() || self.pending.len() == self.pending.capacity() {
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        if self.in_flight == self.slots.len() || self.is_crowded() {
             return None;
         }
         let mask = self.slots.len() - 1;
@@ -203,14 +235,31 @@ impl Lane {
         Some(index)
     }
 
+    /// Whether as many lines are pending as may be, besides those that were held back.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.pending.len() >= 2 * self.slots.len()
+    }
+
     /// Gives the slot at `index` to its next request.
     #[inline]
     pub(super) fn release(&mut self, index: usize) {
         let window = self.slots.len();
         let slot = &mut self.slots[index];
-        slot.state = State::Free;
         slot.sequence = slot.sequence.plus(window);
+        self.vacate(index);
+    }
+
+    /// The request in the slot at `index` has ended: the slot, and what waited for it, may go on.
+    #[inline]
+    pub(super) fn vacate(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Free;
+        self.keys.remove(slot.bucket, slot.is_read);
         self.in_flight -= 1;
+        if !self.held.is_empty() {
+            self.resume(index);
+        }
     }
 
     /// Writes the pending lines, postlist by postlist.
@@ -225,6 +274,7 @@ impl Lane {
         let mut sent = 0;
         let mut wakes = now.saturating_sub(self.posted_at) >= nanos(PAUSE);
         self.posted_at = now;
+        self.resumed = false;
         while sent < self.pending.len() {
             let (taken, posted) = self.post(port, sent, limit, wakes);
             wakes = false;
@@ -270,7 +320,7 @@ impl Lane {
                 break;
             }
             taken += 1;
-            if slot.state == State::Free {
+            if matches!(slot.state, State::Free | State::Held) {
                 continue;
             }
             match self.spec.to {
@@ -381,13 +431,14 @@ impl Lane {
     pub(super) fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         for slot in &mut self.slots {
             match slot.state {
-                State::Queued => sink(slot.token, Outcome::Timeout),
+                State::Held | State::Queued => sink(slot.token, Outcome::Timeout),
                 State::InFlight => sink(slot.token, slot.given_up()),
                 State::Free | State::Abandoned | State::Lost => {}
             }
             slot.state = State::Lost;
         }
         self.pending.clear();
+        self.held.clear();
         self.in_flight = self.slots.len();
     }
 

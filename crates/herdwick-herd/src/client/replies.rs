@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use herdwick_fabric::{Completion, InlineData, Port, Status};
 use zerocopy::IntoBytes;
 
@@ -8,11 +10,13 @@ use super::{
 use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
 
 impl ClientSide {
-    /// Polls once, hands out what was answered, and posts the consumed RECVs again.
+    /// Polls once, hands out what was answered, posts the consumed RECVs again, and writes what had
+    /// waited for those answers.
     #[inline]
     pub(super) fn take_replies<P: Port>(
         &mut self,
         port: &mut P,
+        now: Duration,
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) -> usize {
         let found = port.poll(self.options.reply_cq, &mut self.completions[..]);
@@ -20,12 +24,17 @@ impl ClientSide {
         for i in 0..found {
             outcomes += usize::from(self.handle_completion(i, sink));
         }
+        let mut resumed = false;
         if found > 0 {
             for lane in &mut self.lanes {
                 if !lane.consumed.is_empty() && lane.post_recvs(port).is_err() {
                     self.counters.recvs_short += lane.consumed.len() as u64;
                 }
+                resumed |= lane.resumed;
             }
+        }
+        if resumed {
+            self.flush(port, now);
         }
         outcomes
     }
@@ -121,7 +130,7 @@ impl Lane {
         let settled = match slot.state {
             State::InFlight => Settled::Now(token),
             State::Abandoned | State::Lost => Settled::Reclaimed,
-            State::Free | State::Queued => return Settled::Before,
+            State::Free | State::Held | State::Queued => return Settled::Before,
         };
         self.release(index);
         settled

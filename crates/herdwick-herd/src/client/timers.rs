@@ -38,7 +38,11 @@ impl Lane {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             match slot.state {
-                State::Queued if now >= slot.deadline => {
+                State::Held if slot.deadline == u64::MAX => {
+                    let deadline = now.saturating_add(nanos(options.deadline));
+                    self.slots[index].deadline = deadline;
+                }
+                State::Held | State::Queued if now >= slot.deadline => {
                     sink(slot.token, Outcome::Timeout);
                     self.unqueue(index);
                     counters.abandoned += 1;
@@ -72,8 +76,7 @@ impl Lane {
     fn unqueue(&mut self, index: usize) {
         self.pending
             .retain(|pending| usize::from(*pending) != index);
-        self.slots[index].state = State::Free;
-        self.in_flight -= 1;
+        self.vacate(index);
     }
 
     /// Turns a request given up into its cancellation, under the same sequence. If the worker never
@@ -96,7 +99,7 @@ impl Lane {
         options: &ClientOptions,
         counters: &mut ClientCounters,
     ) {
-        if self.retries_left == 0 || self.pending.len() == self.pending.capacity() {
+        if self.retries_left == 0 || self.is_crowded() {
             counters.retries_held += 1;
             return;
         }

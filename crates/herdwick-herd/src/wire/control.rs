@@ -256,6 +256,13 @@ impl Control {
         Self(others | (attempt as u64) << ATTEMPT_SHIFT)
     }
 
+    /// The same words under another stamp.
+    #[inline]
+    #[must_use]
+    pub const fn stamped(self, stamp: Stamp) -> Self {
+        Self(self.0 & ((1 << STAMP_SHIFT) - 1) | stamp.0 << STAMP_SHIFT)
+    }
+
     /// The cancellation of the same request, as the same attempt.
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::{
     BODY, BODY_BYTES_MAX, CONTROL_WORD, Control, HAS_ATTR, HAS_COMPARE, HASH, LINE_WORDS,
-    OVERFLOW_BYTES, OVERFLOW_CRC, OVERFLOW_HEAD_BYTES, OVERFLOW_LEN, OpCode, RESERVED,
+    OVERFLOW_BYTES, OVERFLOW_CRC, OVERFLOW_HEAD_BYTES, OVERFLOW_LEN, OpCode, RESERVED, Stamp,
 };
 
 /// A request line outside shared memory: copied out of it, or about to be written into it.
@@ -98,6 +98,11 @@ impl Line {
     /// reading them.
     pub fn cancel(&mut self) {
         self.0[CONTROL_WORD] = self.control().canceled().0;
+    }
+
+    /// Makes this the first attempt of another request, with the same words.
+    pub fn restamp(&mut self, stamp: Stamp) {
+        self.0[CONTROL_WORD] = self.control().stamped(stamp).0;
     }
 
     /// The locator hash.

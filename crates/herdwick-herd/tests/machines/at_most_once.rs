@@ -22,7 +22,10 @@ use crate::{
 };
 
 const CLIENTS: usize = 4;
-const KEYS: [&[u8]; 3] = [b"a counter", b"another counter", b"the third"];
+/// Several for each client: those of one wait for each other.
+const KEYS: [&[u8]; 13] = [
+    b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", b"j", b"k", b"l", b"m",
+];
 
 /// What the clients know at the end, and what the store holds.
 #[derive(Debug, Default)]
@@ -80,7 +83,8 @@ fn count(
                     tally.acknowledged += 1;
                 }
                 Outcome::Unknown => tally.unknown += 1,
-                Outcome::Timeout => panic!("every increment was sent, seed {seed}"),
+                // It waited for another of its key, and was never sent.
+                Outcome::Timeout => {}
             }
         });
     }

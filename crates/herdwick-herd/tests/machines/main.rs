@@ -7,6 +7,7 @@ mod hostile;
 mod mail;
 mod model;
 mod odd_replies;
+mod order;
 mod rig;
 mod round_trip;
 mod schedules;

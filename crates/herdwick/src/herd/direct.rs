@@ -45,7 +45,7 @@ impl<'a, P: Port> Direct<'a, P> {
     /// [`Refused`]: nothing was done.
     #[inline]
     pub fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        self.side.submit(request, token).map(drop)
+        self.side.submit(request, token)
     }
 
     /// Writes the lines of everything submitted.

@@ -105,7 +105,7 @@ impl<P: Port> Herd<P> {
         };
         let token = self.pending.reserve()?;
         match self.side.submit(&request, token) {
-            Ok(_) => {
+            Ok(()) => {
                 let ticket = self.name();
                 let entry = Entry {
                     ticket,

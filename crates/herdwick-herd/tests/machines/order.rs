@@ -1,0 +1,274 @@
+//! Requests for one key take effect in the order of their submission, whatever is lost; others
+//! wait for nobody.
+
+use std::{collections::VecDeque, time::Duration};
+
+use herdwick_conformance::seeded::Faults;
+use herdwick_herd::{Outcome, Refused, RequestPath, wire::ReplyStatus};
+use herdwick_mica::{Arith, Delete, Get, Op, Put};
+
+use crate::{
+    model::Model,
+    rig::{Rig, request},
+};
+
+const WINDOW: usize = 16;
+const KEY: &[u8] = b"key";
+
+fn get() -> Op<'static> {
+    Op::Get(Get::default())
+}
+
+fn set(value: &[u8]) -> Op<'_> {
+    Op::Put(Put {
+        value,
+        ..Put::default()
+    })
+}
+
+fn incr() -> Op<'static> {
+    Op::Arith(Arith {
+        delta: 1,
+        ..Arith::default()
+    })
+}
+
+fn lossy() -> Faults {
+    Faults {
+        drop_per_mille: 60,
+        duplicate_per_mille: 50,
+        reorder_per_mille: 100,
+        reorder_window: Duration::from_micros(100),
+        delay_max: Duration::from_micros(3),
+        ..Faults::default()
+    }
+}
+
+fn rig(path: RequestPath, seed: u64) -> Rig<Model> {
+    let mut rig = Rig::over(path, seed, WINDOW, vec![Model::default()]);
+    rig.join(1);
+    rig
+}
+
+/// What a request for [`KEY`] has to be answered, when all before it have taken effect.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Value(Vec<u8>),
+    Number(u64),
+    Done,
+}
+
+fn told(outcome: &Outcome<'_>, is_arith: bool) -> Told {
+    let Outcome::Answered(answer) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(answer.status, ReplyStatus::Done);
+    match answer.number {
+        Some(number) if is_arith => Told::Number(number),
+        Some(_) if !answer.value.is_empty() => Told::Value(answer.value.to_vec()),
+        _ => Told::Done,
+    }
+}
+
+/// As many requests for one key as there are slots, all the time: SET, GET and INCR in turns that
+/// `seed` picks. Each is answered as if it had been alone.
+fn pipelined(path: RequestPath, seed: u64) {
+    let mut rig = rig(path, seed);
+    rig.faults(lossy());
+    let mut number = 1000_u64;
+    let first = number.to_string();
+    rig.call(0, KEY, set(first.as_bytes()), |outcome| {
+        told(&outcome, false)
+    });
+    let mut due: VecDeque<(u64, bool, Told)> = VecDeque::new();
+    let (mut token, mut picks) = (0, seed * 7919);
+    while token < 300 || !due.is_empty() {
+        while token < 300 {
+            picks = picks
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (value, op) = ((number + 17).to_string(), picks >> 33);
+            let (op, told) = match op % 3 {
+                0 => (set(value.as_bytes()), Told::Done),
+                1 => (get(), Told::Value(number.to_string().into_bytes())),
+                _ => (incr(), Told::Number(number + 1)),
+            };
+            match rig.clients[0].side.submit(&request(KEY, op), token) {
+                Ok(()) => {}
+                Err(Refused::Full) => break,
+                Err(refused) => panic!("{refused}"),
+            }
+            match &told {
+                Told::Done => number += 17,
+                Told::Number(next) => number = *next,
+                Told::Value(_) => {}
+            }
+            due.push_back((token, matches!(told, Told::Number(_)), told));
+            token += 1;
+        }
+        rig.step(&mut |_, token, outcome| {
+            let place = due.iter().position(|due| due.0 == token).unwrap();
+            let (_, is_arith, expected) = due.remove(place).unwrap();
+            assert_eq!(told(&outcome, is_arith), expected, "{path}, seed {seed}");
+            // Whoever is overtaken is a read, and so is who overtakes it.
+            let are_reads = |due: &(u64, bool, Told)| matches!(due.2, Told::Value(_));
+            assert!(due.iter().take(place).all(are_reads));
+            assert!(place == 0 || matches!(expected, Told::Value(_)));
+        });
+    }
+    assert_eq!(rig.workers[0].exec.number(KEY), Some(number));
+    assert_eq!(rig.clients[0].side.in_flight(), 0);
+}
+
+#[test]
+fn what_is_pipelined_on_one_key_takes_effect_in_order() {
+    for path in [RequestPath::UcWrite, RequestPath::UdSend] {
+        for seed in 0..60 {
+            pipelined(path, seed);
+        }
+    }
+}
+
+/// The first SET is lost, and written again long after the second one was submitted.
+#[test]
+fn a_lost_set_is_not_stored_over_a_later_one() {
+    for op in [set(b"2"), get(), Op::Delete(Delete::default())] {
+        let mut rig = rig(RequestPath::UcWrite, 1);
+        let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
+        rig.network.partition(client, worker);
+        let side = &mut rig.clients[0].side;
+        side.submit(&request(KEY, set(b"1")), 1).unwrap();
+        let client = &mut rig.clients[0];
+        client.side.flush(&mut client.port, rig.now);
+        rig.advance();
+        rig.network.heal(rig.clients[0].party(), worker);
+        rig.clients[0].side.submit(&request(KEY, op), 2).unwrap();
+        let mut answers = Vec::new();
+        while answers.len() < 2 {
+            rig.step(&mut |_, token, outcome| {
+                let Outcome::Answered(answer) = outcome else {
+                    panic!("{outcome:?}");
+                };
+                answers.push((token, answer.status, answer.value.to_vec()));
+            });
+        }
+        let read = if matches!(op, Op::Get(_)) {
+            b"1".to_vec()
+        } else {
+            vec![]
+        };
+        let done = ReplyStatus::Done;
+        assert_eq!(answers, [(1, done, vec![]), (2, done, read)]);
+    }
+}
+
+/// How many requests the worker finds at once, when the client submits `ops`.
+fn found_at_once(ops: &[(&[u8], Op<'_>)]) -> usize {
+    let mut rig = rig(RequestPath::UcWrite, 1);
+    let client = &mut rig.clients[0];
+    for (token, (key, op)) in (0..).zip(ops) {
+        client.side.submit(&request(key, *op), token).unwrap();
+    }
+    client.side.flush(&mut client.port, rig.now);
+    (0..10).for_each(|_| rig.advance());
+    rig.serve()
+}
+
+#[test]
+fn nobody_waits_for_another_key_and_no_read_for_a_read() {
+    let keys: Vec<_> = (0..WINDOW).map(|n| format!("key {n}")).collect();
+    let sets: Vec<_> = keys.iter().map(|key| (key.as_bytes(), set(b"v"))).collect();
+    assert_eq!(found_at_once(&sets), WINDOW);
+    assert_eq!(found_at_once(&[(KEY, get()); WINDOW]), WINDOW);
+    let same = [(KEY, get()), (KEY, get()), (KEY, set(b"v")), (KEY, get())];
+    assert_eq!(found_at_once(&same), 2);
+}
+
+/// A request that waits leaves no gap in front of those behind it, which would hold them up.
+#[test]
+fn who_waits_is_not_in_the_way() {
+    let mut ops = vec![(KEY, set(b"1")), (KEY, set(b"2"))];
+    let keys: Vec<_> = (2..WINDOW).map(|n| format!("key {n}")).collect();
+    ops.extend(keys.iter().map(|key| (key.as_bytes(), set(b"v"))));
+    assert_eq!(found_at_once(&ops), WINDOW - 1);
+}
+
+/// What was held back goes as soon as it may: with the poll that takes the answer.
+#[test]
+fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
+    let mut rig = rig(RequestPath::UcWrite, 1);
+    let long = [7; 300];
+    for (token, value) in (0..).zip([&b"1"[..], &long, b"3"]) {
+        let side = &mut rig.clients[0].side;
+        side.submit(&request(KEY, set(value)), token).unwrap();
+    }
+    let client = &mut rig.clients[0];
+    client.side.flush(&mut client.port, rig.now);
+    let mut answered = Vec::new();
+    for _ in 0..3 {
+        (0..10).for_each(|_| rig.advance());
+        assert_eq!(rig.serve(), 1);
+        (0..10).for_each(|_| rig.advance());
+        let client = &mut rig.clients[0];
+        client
+            .side
+            .poll(&mut client.port, rig.now, &mut |token, outcome| {
+                assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+                answered.push(token);
+            });
+    }
+    assert_eq!(answered, [0, 1, 2]);
+    assert_eq!(rig.clients[0].side.counters().retries, 0);
+}
+
+/// Nothing was changed by what was never sent, and the slot is free at once.
+#[test]
+fn who_waits_too_long_has_changed_nothing() {
+    let mut rig = rig(RequestPath::UcWrite, 1);
+    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
+    rig.network.partition(client, worker);
+    for token in 0..WINDOW as u64 {
+        let side = &mut rig.clients[0].side;
+        side.submit(&request(KEY, set(b"v")), token).unwrap();
+    }
+    let mut outcomes = Vec::new();
+    while outcomes.len() < WINDOW {
+        rig.step(&mut |_, token, outcome| {
+            outcomes.push((token, matches!(outcome, Outcome::Timeout)));
+        });
+    }
+    outcomes.sort_unstable();
+    let expected = (0..WINDOW as u64).map(|token| (token, token > 0));
+    assert!(outcomes.iter().copied().eq(expected), "{outcomes:?}");
+    assert_eq!(rig.clients[0].side.in_flight(), 1);
+    // One that comes now waits for the cancellation of the first, and no longer.
+    rig.clients[0]
+        .side
+        .submit(&request(KEY, set(b"last")), 99)
+        .unwrap();
+    rig.network.heal(client, worker);
+    let mut last = None;
+    while last.is_none() {
+        rig.step(&mut |_, token, outcome| last = Some((token, told(&outcome, false))));
+    }
+    assert_eq!(last, Some((99, Told::Done)));
+    assert_eq!(rig.workers[0].side.counters().canceled, 1);
+    assert_eq!(rig.workers[0].exec.executed, 1);
+}
+
+#[test]
+fn closing_tells_who_waits_that_nothing_was_changed() {
+    let mut rig = rig(RequestPath::UcWrite, 1);
+    for token in 0..4 {
+        let side = &mut rig.clients[0].side;
+        side.submit(&request(KEY, set(b"v")), token).unwrap();
+    }
+    let client = &mut rig.clients[0];
+    client.side.flush(&mut client.port, rig.now);
+    let mut outcomes = Vec::new();
+    client.side.close(&mut |token, outcome| {
+        outcomes.push((token, matches!(outcome, Outcome::Timeout)));
+    });
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [(0, false), (1, true), (2, true), (3, true)]);
+}
