@@ -184,7 +184,7 @@ impl Lane {
     #[inline]
     pub(super) fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         let mut index = self.free_slot().ok_or(Refused::Full)?;
-        let is_read = matches!(request.op, Op::Get(_));
+        let is_read = matches!(&request.op, Op::Get(get) if get.touch.is_none());
         let bucket = self.keys.bucket(request.hash);
         let mut waits_for = 0;
         if self.keys.may_conflict(bucket, is_read) {

@@ -39,6 +39,8 @@ pub(super) enum Work {
     Run { overflow_len: u16 },
     /// Answer with this status and nothing else.
     Refuse(ReplyStatus),
+    /// Read what a GAT has touched already; so much of its body lies in the overflow staging.
+    Reread { overflow_len: u16 },
     /// Answer with so many words that the slot remembers.
     Repeat(u8),
 }
@@ -166,8 +168,8 @@ pub(super) enum Instead {
 }
 
 fn read<'a>(job: &Job, line: &'a Line, overflow: &'a [u8]) -> Result<Request<'a>, Instead> {
-    let overflow_len = match job.work {
-        Work::Run { overflow_len } => overflow_len.into(),
+    let overflow_len: usize = match job.work {
+        Work::Run { overflow_len } | Work::Reread { overflow_len } => overflow_len.into(),
         Work::Refuse(status) => return Err(Instead::Refuse(status)),
         Work::Repeat(words) => return Err(Instead::Repeat(words)),
     };
@@ -176,5 +178,9 @@ fn read<'a>(job: &Job, line: &'a Line, overflow: &'a [u8]) -> Result<Request<'a>
         Ok(Body::Overflow { .. }) => decode(line, &overflow[..overflow_len]),
         Err(bad) => Err(bad),
     };
-    request.map_err(Instead::Bad)
+    let mut request = request.map_err(Instead::Bad)?;
+    if let Work::Reread { .. } = job.work {
+        request.op = Op::Get(Get::default());
+    }
+    Ok(request)
 }

@@ -96,7 +96,7 @@ pub(super) enum Last {
     Rerun,
     /// It waits in this pass's batch; its reply is on the way.
     Pending,
-    /// So many words of reply are remembered.
+    /// So many words of reply are remembered. What a GAT has read is not: its retries read again.
     Words(u8),
 }
 

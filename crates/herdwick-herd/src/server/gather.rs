@@ -169,6 +169,9 @@ impl Desk<'_> {
             };
             work = Work::Run { overflow_len };
         }
+        if let (false, true, Work::Run { overflow_len }) = (is_new, control.is(OpCode::Gat), work) {
+            work = Work::Reread { overflow_len };
+        }
         if is_new {
             let rerun = control.is_read();
             client.take(slot, if rerun { Last::Rerun } else { Last::Pending });
@@ -206,6 +209,11 @@ impl Desk<'_> {
         match (verdict, client.slots[slot].last) {
             (Verdict::Retry, Last::Rerun) if control.is_read() || control.is(OpCode::Cancel) => {
                 self.counters.retries_rerun += 1;
+                return self.admit(client, index, slot, control, false);
+            }
+            // Its value was not kept.
+            (Verdict::Retry, Last::Words(2)) if control.is(OpCode::Gat) => {
+                self.counters.retries_remembered += 1;
                 return self.admit(client, index, slot, control, false);
             }
             (Verdict::Retry, Last::Words(words)) => {

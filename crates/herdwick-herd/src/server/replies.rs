@@ -4,13 +4,13 @@ use herdwick_mica::{Item, Reply, Status};
 use zerocopy::IntoBytes;
 
 use super::{
-    batch::{BATCH, Instead, Job},
+    batch::{BATCH, Instead, Job, Work},
     chunk::Last,
     roster::Roster,
 };
 use crate::{
     ServerCounters, ServerOptions,
-    wire::{Control, Line, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
+    wire::{Control, Line, OpCode, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
 };
 
 /// Every reply but a value fits these: REPLY_TOO_LARGE is the longest.
@@ -108,7 +108,7 @@ impl Replies {
         };
         self.small[i][0] = ReplyHead::bare(status, job.epoch).0;
         self.lens[i] = 8;
-        if !line.control().is_read() {
+        if !line.control().is_read() && !matches!(job.work, Work::Reread { .. }) {
             self.remember(i, job, roster);
         }
     }
@@ -144,12 +144,44 @@ impl Replies {
             }
             return;
         }
+        if control.is(OpCode::Gat) {
+            return self.write_touched(i, job, reply, roster, counters);
+        }
         if control.is_arith() && reply.status == Status::Done {
             small[1] = reply.number;
             self.lens[i] = REPLY_HEAD_BYTES as u32;
         }
         self.remember(i, job, roster);
         self.pad(i);
+    }
+
+    /// Finishes the reply to a GAT, whose head is written. That it was done is remembered; what it
+    /// read is read again for each retry, as long as it is there.
+    #[cold]
+    fn write_touched(
+        &mut self,
+        i: usize,
+        job: &Job,
+        reply: &Reply<'_>,
+        roster: &mut Roster,
+        counters: &mut ServerCounters,
+    ) {
+        if !matches!(job.work, Work::Reread { .. }) {
+            self.remember(i, job, roster);
+            return match &reply.item {
+                Some(item) => self.write_value(i, job, item, counters),
+                None => self.pad(i),
+            };
+        }
+        let [head, version] = roster.slot(job).reply;
+        match &reply.item {
+            Some(item) if item.version == version => self.write_value(i, job, item, counters),
+            _ => {
+                let head = ReplyHead(head).restated(ReplyStatus::ReplyTooLarge);
+                self.small[i][..3].copy_from_slice(&[head.0, version, 0]);
+                self.lens[i] = REPLY_BYTES_MIN as u32;
+            }
+        }
     }
 
     /// Makes a reply without value as long as those with one, where equal lengths travel together.

@@ -202,7 +202,7 @@ impl Control {
     #[inline]
     #[must_use]
     pub const fn is_read(self) -> bool {
-        self.is(OpCode::Get) || self.is(OpCode::Gat)
+        self.is(OpCode::Get)
     }
 
     /// Whether the reply shows a number rather than a version.

@@ -34,7 +34,8 @@ pub enum ReplyStatus {
     WrongPartition = 9,
     /// The line makes no sense: nothing was done.
     BadRequest = 10,
-    /// The value does not fit a reply; the message carries version and length instead.
+    /// The value does not fit a reply; the message carries version and length instead. Length 0: a
+    /// GAT was carried out, and what it read has changed before the answer arrived.
     ReplyTooLarge = 11,
 }
 
@@ -101,6 +102,12 @@ impl ReplyHead {
             u64::from(item.won) << 1 | u64::from(item.stale) << 2 | u64::from(item.win_sent) << 3;
         let flags = u64::from(item.flags) << FLAGS_SHIFT;
         Self(Self::bare(status, epoch).0 | bits << BITS_SHIFT | flags)
+    }
+
+    /// The same with another status.
+    #[must_use]
+    pub const fn restated(self, status: ReplyStatus) -> Self {
+        Self(self.0 & !0xff | status as u64)
     }
 
     /// How the request ended, unless the code is none we know.

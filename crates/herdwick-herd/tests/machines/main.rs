@@ -12,4 +12,5 @@ mod rig;
 mod round_trip;
 mod schedules;
 mod setup;
+mod touched;
 mod turns;

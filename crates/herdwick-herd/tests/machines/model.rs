@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 
 use herdwick_mica::{
-    Arith, Clock, Deadline, Delete, Execute, Item, Mode, Op, Put, Reply, Request, Second, Sink,
-    Status,
+    Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, Reply, Request,
+    Second, Sink, Status,
 };
 
 use crate::rig::HASH_KEY;
@@ -28,7 +28,12 @@ impl Execute for Model {
         for (index, request) in batch.iter().enumerate() {
             self.executed += 1;
             let (status, number) = self.run(request);
-            let stored = self.items.get(request.key);
+            // What is touched to its end is shown once more.
+            let touched = matches!(request.op, Op::Get(get) if get.touch == Some(EXPTIME_PAST));
+            let ended = (touched && status == Status::Done)
+                .then(|| self.items.remove(request.key))
+                .flatten();
+            let stored = ended.as_ref().or(self.items.get(request.key));
             let shown = stored.filter(|_| status == Status::Done || status == Status::Exists);
             sink.reply(
                 index,
@@ -96,6 +101,11 @@ impl Model {
         };
         self.store(key, value, flags);
         Status::Done
+    }
+
+    /// Stores something under `key`, as if somebody else had.
+    pub(crate) fn overwrite(&mut self, key: &[u8]) {
+        self.store(key, b"somebody else's".to_vec(), 0);
     }
 
     fn store(&mut self, key: &[u8], value: Vec<u8>, flags: u32) {
