@@ -271,10 +271,21 @@ impl ClientSide {
         (self.in_flight() > 0).then(|| Duration::from_nanos(self.next_scan))
     }
 
-    /// Ends every request, and takes no more: for when the lease is over.
-    pub fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
+    /// Ends every request, and takes no more: for when the lease is over, or is to be.
+    ///
+    /// What is under way is canceled first. Where requests are written into shared memory that
+    /// settles it: what the worker has not found by the return it does not execute any more.
+    /// Datagrams wait where nothing takes them back, and a network may lose the cancellation or
+    /// deliver the request late: there it is the end of the lease that settles it.
+    pub fn close<P: Port>(
+        &mut self,
+        port: &mut P,
+        now: Duration,
+        sink: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        let told = &mut (&self.options, &mut self.counters);
         for lane in &mut self.lanes {
-            lane.close(sink);
+            lane.close(port, nanos(now), (told.0, told.1), sink);
         }
     }
 

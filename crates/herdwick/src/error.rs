@@ -32,8 +32,10 @@ pub enum Error {
     /// The connection was lost, and again when tried again. Nothing was changed.
     #[error("the connection was lost: {0}")]
     Disconnected(Cause),
-    /// A mutation was sent and no answer came: it may have been carried out, or not. Read to find
-    /// out, or use a form that says so (`add`, `cas`).
+    /// A mutation was sent and no answer came: it may have been carried out, or not. It is taken
+    /// back where that is possible, but one that is still on its way may be carried out later,
+    /// until the server sees that this connection is gone: a read that does not find it proves
+    /// nothing. Where that matters use `cas`: a late one fails once a later one was stored.
     #[error("sent, but no answer came ({0}): it may or may not have been carried out")]
     UnknownOutcome(Cause),
 }

@@ -428,7 +428,27 @@ impl Lane {
         }
     }
 
-    pub(super) fn close(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
+    /// Ends every request. What is under way is canceled, as far as a last WRITE still does that.
+    pub(super) fn close<P: Port>(
+        &mut self,
+        port: &mut P,
+        now: u64,
+        (options, counters): (&ClientOptions, &mut ClientCounters),
+        sink: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        self.pending.clear();
+        self.held.clear();
+        for index in 0..self.slots.len() {
+            if self.slots[index].state == State::InFlight {
+                self.lines[index].cancel();
+                self.lines[index].retry();
+                self.slots[index].overflow_len = 0;
+                self.slots[index].attempts = 1;
+                self.pending.push(index as u16);
+            }
+        }
+        self.flush(port, now, options, counters);
+        self.pending.clear();
         for slot in &mut self.slots {
             match slot.state {
                 State::Held | State::Queued => sink(slot.token, Outcome::Timeout),
@@ -437,8 +457,6 @@ impl Lane {
             }
             slot.state = State::Lost;
         }
-        self.pending.clear();
-        self.held.clear();
         self.in_flight = self.slots.len();
     }
 

@@ -2,7 +2,7 @@
 //! slots come back.
 
 use herdwick_herd::{
-    Outcome, Refused,
+    Outcome, Refused, RequestPath,
     wire::{LINE_WORDS, ReplyStatus},
 };
 use herdwick_mem::Words;
@@ -10,7 +10,7 @@ use herdwick_mica::{Arith, Get, Op};
 
 use crate::{
     model::Model,
-    rig::{Rig, request},
+    rig::{Client, Rig, request},
 };
 
 const WINDOW: usize = 8;
@@ -158,7 +158,8 @@ fn a_worker_silent_for_good_breaks_the_session_and_no_request_waits_for_it() {
         rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
     let mut client = rig.clients.remove(0);
-    client.side.close(&mut |_, outcome| panic!("{outcome:?}"));
+    let Client { side, port, .. } = &mut client;
+    side.close(port, rig.now, &mut |_, outcome| panic!("{outcome:?}"));
 }
 
 #[test]
@@ -167,11 +168,30 @@ fn closing_tells_every_request_its_outcome() {
     submit_window(&mut rig);
     let mut client = rig.clients.remove(0);
     let mut outcomes = Vec::new();
-    client.side.close(&mut |token, outcome| {
+    let Client { side, port, .. } = &mut client;
+    side.close(port, rig.now, &mut |token, outcome| {
         outcomes.push((token, matches!(outcome, Outcome::Unknown)));
     });
     let expected = (0..WINDOW as u64).map(|token| (token, token != 3));
     assert!(outcomes.into_iter().eq(expected));
     let refused = client.side.submit(&request(KEY, add_one()), 99);
     assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
+}
+
+/// The worker looks into its memory only after the client has closed.
+#[test]
+fn what_no_worker_has_seen_is_not_executed_after_closing() {
+    for path in [RequestPath::UcWrite, RequestPath::RcWrite] {
+        let mut rig = Rig::over(path, 1, WINDOW, vec![Model::default()]);
+        rig.join(1);
+        submit_window(&mut rig);
+        (0..10).for_each(|_| rig.advance());
+        let Client { side, port, .. } = &mut rig.clients[0];
+        side.close(port, rig.now, &mut |_, _| ());
+        (0..10).for_each(|_| rig.advance());
+        assert_eq!(rig.serve(), WINDOW);
+        assert_eq!(rig.workers[0].exec.executed, 0, "{path}");
+        let counters = rig.workers[0].side.counters();
+        assert_eq!(counters.canceled, WINDOW as u64, "{path}");
+    }
 }

@@ -9,7 +9,7 @@ use herdwick_mica::{Arith, Delete, Get, Op, Put};
 
 use crate::{
     model::Model,
-    rig::{Rig, request},
+    rig::{Client, Rig, request},
 };
 
 const WINDOW: usize = 16;
@@ -266,7 +266,8 @@ fn closing_tells_who_waits_that_nothing_was_changed() {
     let client = &mut rig.clients[0];
     client.side.flush(&mut client.port, rig.now);
     let mut outcomes = Vec::new();
-    client.side.close(&mut |token, outcome| {
+    let Client { side, port, .. } = client;
+    side.close(port, rig.now, &mut |token, outcome| {
         outcomes.push((token, matches!(outcome, Outcome::Timeout)));
     });
     outcomes.sort_unstable();

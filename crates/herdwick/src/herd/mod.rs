@@ -176,7 +176,7 @@ impl<P: Port> Herd<P> {
             self.poll_text(now, sink);
         }
         if let Some(cause) = self.ending(now) {
-            self.end(cause, sink);
+            self.end(now, cause, sink);
         }
     }
 
@@ -246,17 +246,23 @@ impl<P: Port> Herd<P> {
             .or(if overdue { Some(Cause::Timeout) } else { None })
     }
 
-    fn end(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+    fn end(&mut self, now: Duration, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.broken = Some(cause);
         // What the port never took has not been done; the machine knows which.
-        let pending = &mut self.pending;
-        self.side.close(&mut |token, outcome| {
+        let Self {
+            side,
+            port,
+            pending,
+            ..
+        } = self;
+        side.close(port, now, &mut |token, outcome| {
             if let Some(entry) = pending.entry(token) {
                 let ticket = entry.ticket;
                 pending.release(token);
                 sink(ticket, lost(cause, &outcome));
             }
         });
+        self.port.flush(now);
         for token in std::mem::take(&mut self.too_large) {
             if let Some(entry) = self.pending.entry(token) {
                 sink(entry.ticket, lost(cause, &Outcome::Timeout));
