@@ -1,8 +1,16 @@
-use std::{io, ops::Range, os::fd::AsFd, ptr::NonNull};
+use std::{
+    hint::black_box,
+    io,
+    ops::Range,
+    os::fd::AsFd,
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use rustix::{
     fs::{SealFlags, fcntl_get_seals, fstat},
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
+    io::Errno,
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munlock, munmap},
 };
 
 /// What this process may do with a mapping.
@@ -14,6 +22,8 @@ pub enum Access {
     ReadWrite,
 }
 
+/// Size of a page on the machines we know.
+const PAGE: usize = 4096;
 /// Size of a huge page on the machines we know; mappings meant for them are aligned to it.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
@@ -142,35 +152,77 @@ impl Mapping {
     }
 
     /// Takes the pages of `bytes` now, so that a shortage is an error here and not a signal later.
+    /// Linux before 5.14 cannot be asked: there the pages are touched, one by one, and a shortage
+    /// is a signal after all.
     ///
     /// # Errors
     /// `InvalidInput` for a range outside the mapping; else what `madvise` says.
     pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
+        self.populate_by(bytes, |from, len, advice| {
+            // SAFETY: `populate_by` asks for pages of this mapping alone, and populating changes
+            // no contents.
+            unsafe { madvise(from.as_ptr().cast(), len, advice) }
+        })
+    }
+
+    /// [`Mapping::populate`], with the system call as an argument.
+    fn populate_by(
+        &self,
+        bytes: Range<usize>,
+        advise: impl FnOnce(NonNull<u8>, usize, Advice) -> Result<(), Errno>,
+    ) -> io::Result<()> {
         if bytes.start > bytes.end || bytes.end > self.len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let start = bytes.start / 4096 * 4096;
+        let start = bytes.start / PAGE * PAGE;
         let advice = match self.access {
             Access::Read => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
         };
-        // SAFETY: the range is ours by the check above, and populating changes no contents.
-        unsafe {
-            let from = self.base.as_ptr().add(start).cast();
-            madvise(from, bytes.end - start, advice)?;
+        // SAFETY: `start` lies within the mapping by the check above, or is its end.
+        let from = unsafe { self.base.add(start) };
+        match advise(from, bytes.end - start, advice) {
+            // The range and the mapping are sound, so it is the advice that is not known.
+            Err(Errno::INVAL) => self.touch(start..bytes.end),
+            answer => answer?,
         }
         Ok(())
+    }
+
+    /// Has each page of `bytes` faulted in, without changing a bit of it.
+    fn touch(&self, bytes: Range<usize>) {
+        for at in bytes.step_by(PAGE) {
+            // SAFETY: within the mapping, aligned because it starts at a page, and touched as every
+            // word of shared memory is: atomically. The reference does not leave this line.
+            let word = unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() };
+            let _ = match self.access {
+                Access::Read => black_box(word.load(Ordering::Relaxed)),
+                // A zero that the compiler does not know of: it would leave the store out.
+                Access::ReadWrite => word.fetch_or(black_box(0), Ordering::Relaxed),
+            };
+        }
     }
 
     /// Gives every page of a shared mapping back to the system, whoever else maps it: all of it
     /// reads as zeros from now on.
     ///
     /// # Errors
-    /// What `madvise` says: `EINVAL` for private memory, which this never touches.
+    /// What `madvise` says: `EINVAL` for private memory, which this never touches, `EPERM` for a
+    /// file that is sealed against writing.
     pub fn discard(&self) -> io::Result<()> {
+        let base = self.base.as_ptr().cast();
         // SAFETY: the range is ours. MADV_REMOVE works on shared mappings alone, whose contents
         // any holder of the file may change at any instant anyway.
-        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxRemove) }?;
+        let remove = || unsafe { madvise(base, self.len, Advice::LinuxRemove) };
+        match remove() {
+            // Locked pages, as after `mlockall`, stay until they are unlocked.
+            Err(Errno::INVAL) => {
+                // SAFETY: the range is ours, and unlocking changes no contents.
+                unsafe { munlock(base, self.len) }?;
+                remove()?;
+            }
+            answer => answer?,
+        }
         Ok(())
     }
 
@@ -209,4 +261,57 @@ impl Drop for Mapping {
 
 pub(crate) fn round_up(n: usize, unit: usize) -> usize {
     n.div_ceil(unit) * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::Span;
+
+    fn shared(len: usize) -> Mapping {
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("herdwick-test", flags).unwrap();
+        rustix::fs::ftruncate(&fd, len as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        Mapping::shared(&fd, len, Access::ReadWrite).unwrap()
+    }
+
+    /// KiB of `mapping` that this process has in memory.
+    fn resident(mapping: &Mapping) -> usize {
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", mapping.base.as_ptr().addr());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    #[test]
+    fn where_the_kernel_cannot_populate_pages_are_touched() {
+        let mapping = shared(8 * PAGE);
+        let too_old = |_, _, _| Err(Errno::INVAL);
+        mapping
+            .populate_by(PAGE + 8..3 * PAGE + 8, too_old)
+            .unwrap();
+        assert_eq!(resident(&mapping), 3 * PAGE / 1024);
+        let span = Span::new(std::sync::Arc::new(mapping));
+        span.write_words(512, &[u64::MAX; 512]);
+        let mapping = Span::mapping(&span);
+        mapping.populate_by(0..8 * PAGE, too_old).unwrap();
+        assert_eq!(resident(mapping), 8 * PAGE / 1024);
+        assert_eq!(span.read_words::<512>(512), [u64::MAX; 512], "untouched");
+        let refused = mapping.populate_by(0..PAGE, |_, _, _| Err(Errno::NOMEM));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn locked_memory_is_given_back_too() {
+        let mapping = shared(4 * PAGE);
+        // SAFETY: the range is the mapping's, and locking changes no contents.
+        unsafe { rustix::mm::mlock(mapping.base.as_ptr().cast(), mapping.len) }.unwrap();
+        assert_eq!(resident(&mapping), 4 * PAGE / 1024);
+        mapping.discard().unwrap();
+        assert_eq!(resident(&mapping), 0);
+    }
 }

@@ -1,6 +1,6 @@
 use std::{fmt, io, ops::Range, ptr::NonNull, sync::Arc};
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::{Access, Mapping};
 
@@ -76,7 +76,8 @@ pub struct Span {
 }
 
 // SAFETY: every access through a Span is an atomic operation on a word of a mapping that the Arc
-// keeps alive, so spans may be used from any thread.
+// keeps alive, so spans may be used from any thread; where it is mapped for reading alone, a relaxed
+// load, for all others assert that it is not.
 unsafe impl Send for Span {}
 // SAFETY: as for Send; `&Span` allows nothing that another thread's `&Span` could not meet safely.
 unsafe impl Sync for Span {}
@@ -146,6 +147,11 @@ impl Span {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u64 {
         self.base.as_ptr().cast()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     #[inline]
@@ -319,7 +325,11 @@ impl Words for Span {
     }
     #[inline]
     fn load_acquire(&self, index: usize) -> u64 {
-        self.word(index).load(Ordering::Acquire)
+        // Not an acquire load: of memory that is mapped for reading alone, relaxed loads are the only
+        // ones that the language allows (std::sync::atomic, "Atomic accesses to read-only memory").
+        let word = self.word(index).load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        word
     }
     #[inline]
     fn store(&self, index: usize, value: u64) {
