@@ -109,7 +109,8 @@ class Lane:
     def __init__(self, granted, ticket, fds, window):
         self.ticket = WIRE.ticket.unpack(ticket)
         (self.up, self.up_words), (self.down, self.down_words) = map_words(fds[0], True), map_words(fds[1])
-        self.board, self.bell = map_words(fds[2])[1], socket.socket(fileno=fds[3])
+        self.board, self.event = map_words(fds[2])[1], fds[4]
+        self.heard = socket.socket(fileno=fds[3])  # of no use to a client that polls
         self.lines, _ = self.region(granted.lines_rkey, granted.lines_addr)
         self.overflow, areas = self.region(granted.overflow_rkey, granted.overflow_addr)
         self.area_bytes = areas // window
@@ -151,7 +152,7 @@ class Lane:
         word = self.board[0]
         if word & 1 and word != self.rung:
             self.rung = word
-            self.bell.send(b"\x01", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            os.write(self.event, struct.pack("<Q", 1))
 
     def poll(self):
         """The next reply: its immediate and its bytes."""

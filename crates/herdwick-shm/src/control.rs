@@ -9,8 +9,8 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 
 use crate::{
-    DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX,
     device::PD,
+    drops::Drop,
     layout::{QP_READY, QpAddress, REGIONS, Side},
     pd::{Opened, Outbound, OutboundError, Pd, Shortage},
     port::ShmPort,
@@ -50,7 +50,10 @@ pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<(), ControlErro
     for id in ids(addresses.map(|(id, _)| id).collect()) {
         port.addresses.remove(id);
     }
-    if let Some(gone) = port.pds.remove(pd.0) {
+    if let Some(mut gone) = port.pds.remove(pd.0) {
+        if gone.end().is_err() {
+            port.drops.count(Drop::NotGivenBack);
+        }
         for ring in gone.outbound.iter().flatten() {
             port.outbounds.remove(*ring);
         }
@@ -152,8 +155,12 @@ pub(crate) fn destroy_cq(port: &mut ShmPort, id: CqId) -> Result<(), ControlErro
 }
 
 pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, ControlError> {
-    if spec.recv_depth > Shape::RECVS_MAX {
-        return Err(limit("outstanding RECVs", Shape::RECVS_MAX));
+    let recvs_max = match spec.transport {
+        Transport::Ud => Shape::DATAGRAM_RECVS_MAX,
+        Transport::Rc | Transport::Uc => Shape::RECVS_MAX,
+    };
+    if spec.recv_depth > recvs_max {
+        return Err(limit("outstanding RECVs", recvs_max));
     }
     let full = limit("queue pairs", port.qps.capacity());
     let id = QpId(port.qps.next_id().ok_or(full)?);
@@ -208,15 +215,12 @@ fn release(port: &mut ShmPort, cq: CqId, depth: usize) {
 fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlError> {
     let pd = port.pds.get_mut(spec.pd.0);
     let pd = pd.ok_or(ControlError::Unknown(PD))?;
-    let (state, message_max) = match spec.transport {
-        Transport::Ud => (QpState::ReadyToSend, DATAGRAM_BYTES_MAX),
-        Transport::Rc | Transport::Uc => (QpState::Init, MESSAGE_BYTES_MAX),
+    let (state, shape) = match spec.transport {
+        Transport::Ud => (QpState::ReadyToSend, Shape::for_datagrams(spec.recv_depth)),
+        Transport::Rc | Transport::Uc => (QpState::Init, Shape::for_messages(spec.recv_depth)),
     };
     let line = pd.take_line().map_err(short)?;
-    let ring = (spec.recv_depth > 0).then(|| {
-        let shape = Shape::for_receiver(spec.recv_depth, message_max);
-        pd.take_ring(line, shape)
-    });
+    let ring = (spec.recv_depth > 0).then(|| pd.take_ring(line, shape));
     let ring = match ring.transpose() {
         Ok(ring) => ring,
         Err(shortage) => {

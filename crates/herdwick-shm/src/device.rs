@@ -146,7 +146,13 @@ impl ShmDevice {
         })?;
         let unclaimed = pd.unclaimed.take().ok_or(ControlError::InUse("ticket"))?;
         Ok(PdTicket {
-            fds: vec![unclaimed.up, unclaimed.down, board, unclaimed.bell],
+            fds: vec![
+                unclaimed.up,
+                unclaimed.down,
+                board,
+                unclaimed.bell.socket,
+                unclaimed.bell.event,
+            ],
             blob: pd.layout.encode(),
         })
     }
@@ -228,7 +234,7 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// Makes the host's side of a domain.
 fn make(layout: PdLayout) -> io::Result<Pd> {
     let (up, up_mapping) = file::make(layout.up_len, Writers::Everyone)?;
-    let (down, down_mapping) = file::make(layout.down_len, Writers::MakerAlone)?;
+    let (down, down_mapping) = file::make(layout.down_len, Writers::Owner)?;
     let (bell, theirs) = Bell::pair()?;
     Pd::new(Parts {
         side: Side::Host,

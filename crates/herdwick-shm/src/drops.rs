@@ -1,4 +1,4 @@
-/// Why something was dropped.
+/// Why something was dropped; and what else went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drop {
     /// A message for an unreliable queue pair with no RECV posted.
@@ -13,11 +13,14 @@ pub(crate) enum Drop {
     Malformed,
     /// A peer's ring counters went where they cannot go.
     BadCounter,
+    /// The memory of a domain that ended, of which the system kept some for as long as its guest
+    /// holds it.
+    NotGivenBack,
 }
 
 /// How often each reason occurred at one port; names fit a statistics line.
 #[derive(Debug)]
-pub(crate) struct Drops([(&'static str, u64); 6]);
+pub(crate) struct Drops([(&'static str, u64); 7]);
 
 impl Drops {
     pub(crate) const fn new() -> Self {
@@ -28,6 +31,7 @@ impl Drops {
             ("drop_no_peer", 0),
             ("drop_malformed", 0),
             ("drop_ring_counter", 0),
+            ("memory_not_given_back", 0),
         ])
     }
 

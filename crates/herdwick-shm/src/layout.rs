@@ -253,7 +253,7 @@ mod tests {
             token: 0xdead_beef_0123_4567,
             ring: Some(RingPlace {
                 offset: 8192 + 64,
-                shape: Shape::for_receiver(64, 4096),
+                shape: Shape::for_datagrams(64),
             }),
         }
     }

@@ -43,10 +43,11 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of an inline payload.
 pub const INLINE_BYTES_MAX: usize = 4096;
 
-/// Bytes of its domain that a UD queue pair of `recvs` outstanding RECVs takes for good: what
+/// Bytes of its domain that a UD queue pair of `recvs` outstanding RECVs takes for good, each of them
+/// for a datagram of [`DATAGRAM_BYTES_MAX`]: what
 /// [`PdSize::guest_inbound`] must hold for each of a guest's, [`PdSize::host_inbound`] for each of
 /// a host's.
 #[must_use]
 pub fn datagram_ring_bytes(recvs: usize) -> usize {
-    ring::Shape::for_receiver(recvs, DATAGRAM_BYTES_MAX).bytes()
+    ring::Shape::for_datagrams(recvs).bytes()
 }

@@ -10,7 +10,7 @@ use herdwick_mem::{
 
 use crate::{
     area::Area,
-    bell::Bell,
+    bell::{Bell, GuestEnds},
     layout::{
         DESK_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
         region_word, sender_word,
@@ -65,6 +65,7 @@ pub(crate) struct Pd {
     pub(crate) outbound: [Option<u32>; QPS],
     /// What the ticket will take: until then nobody can ring.
     pub(crate) unclaimed: Option<Unclaimed>,
+    ended: bool,
 }
 
 /// The descriptors that the guest will get.
@@ -72,7 +73,7 @@ pub(crate) struct Pd {
 pub(crate) struct Unclaimed {
     pub(crate) up: OwnedFd,
     pub(crate) down: OwnedFd,
-    pub(crate) bell: OwnedFd,
+    pub(crate) bell: GuestEnds,
 }
 
 /// The ring to one queue pair of the peer, whoever on this side sends.
@@ -157,6 +158,7 @@ impl Pd {
             serial: 0,
             outbound: [None; QPS],
             unclaimed: parts.unclaimed,
+            ended: false,
         })
     }
 
@@ -188,18 +190,33 @@ impl Pd {
     }
 }
 
-impl Drop for Pd {
+impl Pd {
     /// Tells the peer that no queue pair is left; and the host gives the memory back to the
-    /// system, though the guest may still map it.
-    fn drop(&mut self) {
+    /// system, though the guest may still map it. Nothing is to be done with it afterwards.
+    ///
+    /// # Errors
+    /// The system's, if it keeps any of it.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
         for line in 0..QPS {
             self.give_line(line);
         }
-        if self.side == Side::Host {
-            // What can be refused here is refused to private or sealed mappings; these are neither.
-            let _ = self.files.up.discard();
-            let _ = self.files.down.discard();
+        match self.side {
+            Side::Host => {
+                let (up, down) = (self.files.up.discard(), self.files.down.discard());
+                up.and(down)
+            }
+            Side::Guest => Ok(()),
         }
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // Of a port that is closed with its domains, when nobody counts any more.
+        let _ = self.end();
     }
 }
 

@@ -13,10 +13,14 @@
 
 use herdwick_mem::{LINE, WORD, Words};
 
+use crate::{DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX};
+
 /// Bytes of payload that fit into a cell.
 pub(crate) const CELL_PAYLOAD: usize = CONTROL * WORD;
 /// Word of a cell that holds its control word.
 const CONTROL: usize = 7;
+/// Long lines of a longest datagram.
+const DATAGRAM_LINES: usize = DATAGRAM_BYTES_MAX.div_ceil(LINE);
 const CELL_WORDS: usize = LINE / WORD;
 /// Word of a queue pair's desk line that counts cells taken; the long lines stand in the next.
 const CELLS_TAKEN: usize = 1;
@@ -29,8 +33,11 @@ pub(crate) struct Shape {
     pub(crate) long_log2: u8,
 }
 
-/// Long bytes a ring has for each RECV besides what one largest message needs.
+/// Long bytes that the ring of a connected queue pair has for each RECV, if that is more than one
+/// largest message needs.
 const LONG_BYTES_PER_RECV: usize = 1024;
+/// 4 cells: fewer have no quarter.
+const LOG2_MIN: u8 = 2;
 /// 65,536 cells and as many long lines: 8 MiB.
 const LOG2_MAX: u8 = 16;
 
@@ -40,23 +47,34 @@ impl Shape {
         cells_log2: 0,
         long_log2: 0,
     };
-    /// Most RECVs a ring can be sized for.
-    pub(crate) const RECVS_MAX: usize = (1 << LOG2_MAX) / 4 * 3 - 1;
+    /// Most RECVs that the ring of a connected queue pair can be sized for.
+    pub(crate) const RECVS_MAX: usize = room(LOG2_MAX);
+    /// Most RECVs that a ring for datagrams can be sized for.
+    pub(crate) const DATAGRAM_RECVS_MAX: usize = room(LOG2_MAX) / DATAGRAM_LINES;
 
-    /// For `recvs` outstanding RECVs and messages to `message_max` bytes. A quarter of a ring may
-    /// be taken and not yet said so, hence a third more than is needed.
-    pub(crate) fn for_receiver(recvs: usize, message_max: usize) -> Self {
-        let recvs = recvs.min(Self::RECVS_MAX);
-        let long = message_max.max(recvs * LONG_BYTES_PER_RECV).div_ceil(LINE);
+    /// For datagrams to `recvs` outstanding RECVs, each as long as it may be: none that has a RECV
+    /// finds the ring full.
+    pub(crate) fn for_datagrams(recvs: usize) -> Self {
+        let recvs = recvs.min(Self::DATAGRAM_RECVS_MAX);
         Self {
-            cells_log2: log2_with_slack(recvs),
-            long_log2: log2_with_slack(long),
+            cells_log2: log2_with_room(recvs),
+            long_log2: log2_with_room(recvs * DATAGRAM_LINES),
+        }
+    }
+
+    /// For a connected queue pair with `recvs` outstanding RECVs.
+    pub(crate) fn for_messages(recvs: usize) -> Self {
+        let recvs = recvs.min(Self::RECVS_MAX);
+        let long = MESSAGE_BYTES_MAX.max(recvs * LONG_BYTES_PER_RECV);
+        Self {
+            cells_log2: log2_with_room(recvs),
+            long_log2: log2_with_room(long.div_ceil(LINE)),
         }
     }
 
     /// Whether a peer may ask for it.
     pub(crate) fn is_sound(self) -> bool {
-        let sizes = 2..=LOG2_MAX;
+        let sizes = LOG2_MIN..=LOG2_MAX;
         sizes.contains(&self.cells_log2) && sizes.contains(&self.long_log2)
     }
 
@@ -73,9 +91,15 @@ impl Shape {
     }
 }
 
-fn log2_with_slack(needed: usize) -> u8 {
-    let sized = (needed + needed / 3 + 1).max(4).next_power_of_two();
-    u8::try_from(sized.ilog2()).map_or(LOG2_MAX, |log2| log2.min(LOG2_MAX))
+/// What a ring of so many cells or lines has room for: a quarter of it may be taken and not yet said
+/// so.
+const fn room(log2: u8) -> usize {
+    (1 << log2) / 4 * 3
+}
+
+fn log2_with_room(needed: usize) -> u8 {
+    let mut sizes = LOG2_MIN..LOG2_MAX;
+    sizes.find(|log2| room(*log2) >= needed).unwrap_or(LOG2_MAX)
 }
 
 /// A cell's last word, from its low end: immediate (32 bits), length (17), WRITTEN (1), HAS_IMM
@@ -89,7 +113,7 @@ const HAS_IMM: u64 = 1 << 50;
 const SENDER_SHIFT: u32 = 52;
 const LAP_SHIFT: u32 = 57;
 const _: () = assert!(crate::layout::SENDERS <= 1 << (LAP_SHIFT - SENDER_SHIFT));
-const _: () = assert!(crate::MESSAGE_BYTES_MAX < 1 << 17);
+const _: () = assert!(MESSAGE_BYTES_MAX < 1 << 17);
 
 impl Control {
     #[inline]

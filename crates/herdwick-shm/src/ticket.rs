@@ -3,7 +3,7 @@ use std::{io, os::fd::OwnedFd};
 use herdwick_mem::Span;
 
 use crate::{
-    bell::Bell,
+    bell::{Bell, GuestEnds},
     file::{self, BOARD_BYTES, Writers},
     layout::{PdLayout, Side, TICKET_BYTES},
     pd::{Files, Parts, Pd},
@@ -20,8 +20,9 @@ pub struct PdTicket {
 }
 
 impl PdTicket {
-    /// How many descriptors: `up`, `down`, the host's board, the guest's end of the bell.
-    pub const FDS: usize = 4;
+    /// How many descriptors: `up`, `down`, the host's board, the socket that the guest hears and the
+    /// eventfd that it rings.
+    pub const FDS: usize = 5;
     /// How many bytes of blob.
     pub const BLOB_BYTES: usize = TICKET_BYTES;
 }
@@ -52,7 +53,8 @@ pub enum AttachError {
 pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
     let layout = PdLayout::decode(&ticket.blob).ok_or(AttachError::Ticket("its blob"))?;
     let fds = <[OwnedFd; PdTicket::FDS]>::try_from(ticket.fds);
-    let [up, down, board, bell] = fds.map_err(|_| AttachError::Ticket("its descriptors"))?;
+    let [up, down, board, socket, event] =
+        fds.map_err(|_| AttachError::Ticket("its descriptors"))?;
     let map = |fd, len, writers, what| match file::open(fd, len, writers) {
         Ok(Some(mapping)) => Ok(mapping),
         Ok(None) => Err(AttachError::Ticket(what)),
@@ -60,15 +62,10 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
     };
     let files = Files {
         up: map(up, layout.up_len, Writers::Everyone, "the file to write")?,
-        down: map(
-            down,
-            layout.down_len,
-            Writers::MakerAlone,
-            "the file to read",
-        )?,
+        down: map(down, layout.down_len, Writers::Owner, "the file to read")?,
     };
     let board = map(board, BOARD_BYTES, Writers::MakerAlone, "the board")?;
-    let bell = Bell::open(bell).ok_or(AttachError::Ticket("the bell"))?;
+    let bell = Bell::open(GuestEnds { socket, event }).ok_or(AttachError::Ticket("the bell"))?;
     let parts = Parts {
         side: Side::Guest,
         layout,

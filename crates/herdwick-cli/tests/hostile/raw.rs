@@ -101,7 +101,7 @@ pub(crate) struct Lane {
     pub(crate) up: Span,
     pub(crate) down: Span,
     pub(crate) board: Span,
-    /// `up`, `down`, the board and the bell.
+    /// `up`, `down`, the board, the socket that we hear and the eventfd that we ring.
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) bell: UnixStream,
     /// Of `up`: where slot 0's line lies, in words, and its overflow area, in bytes.
@@ -255,8 +255,7 @@ impl Lane {
     pub(crate) fn ring_bell(&self) {
         fence(Ordering::SeqCst);
         if self.board.load(0) & 1 == 1 {
-            // A bell that is full has been rung.
-            let _ = (&self.bell).write(&[1]);
+            rustix::io::write(&self.fds[4], &1_u64.to_le_bytes()).unwrap();
         }
     }
 

@@ -1,7 +1,8 @@
 //! A host's port and a guest's port in one process: HERD's verbs, sleeping, and what is refused.
 
-use herdwick_fabric::{Access, Armed, Payload, Port, Status, Transport};
+use herdwick_fabric::{Access, Armed, Completion, Payload, Port, Status, Transport};
 use herdwick_mem::Words;
+use herdwick_shm::DATAGRAM_BYTES_MAX;
 
 use crate::party::{connect, is_readable, pair, send, write};
 
@@ -69,6 +70,34 @@ fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
     assert!(guest.poll().is_empty());
     assert_eq!(full + guest.drops(), 100);
     assert!((100 - full) >= 12);
+}
+
+/// A receiver that takes what has come a few at a time leaves room for all that it has RECVs for,
+/// however long each is.
+#[test]
+fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
+    const RECVS: usize = 48;
+    let (mut host, mut guest) = pair();
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, RECVS));
+    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let buffers = guest.region(RECVS * 4096, Access::LOCAL);
+    let longest = vec![7; DATAGRAM_BYTES_MAX];
+    let (mut sent, mut taken) = (0, 0);
+    guest.recvs(g_ud, buffers, RECVS);
+    for round in 0..200 {
+        while sent - taken < RECVS {
+            let batch = [send(Payload::Inline(&longest), None, Some(to))];
+            host.port.post_send(h_ud, &batch).unwrap();
+            sent += 1;
+        }
+        let mut out = [Completion::BLANK; 64];
+        let most = 1 + round % 7;
+        let count = guest.port.poll(guest.cq, &mut out[..most]);
+        assert_eq!(count, most);
+        guest.recvs(g_ud, buffers, count);
+        taken += count;
+    }
+    assert_eq!((host.drops(), guest.drops()), (0, 0));
 }
 
 #[test]

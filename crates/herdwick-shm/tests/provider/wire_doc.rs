@@ -1,7 +1,12 @@
 //! `docs/wire.md` draws what the two sides share. The guest here takes every offset and bit from
 //! those tables, and from nowhere else; the host is the provider.
 
-use std::{collections::HashMap, ops::Range, os::unix::net::UnixStream, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
+};
 
 use herdwick_fabric::{
     Access, Armed, Device, Endpoint, Local, Payload, Port, QpId, RegionId, RegionSpec, Scope,
@@ -101,6 +106,7 @@ struct Reader {
     down: Span,
     board: Span,
     bell: UnixStream,
+    event: OwnedFd,
     ticket: Vec<u8>,
 }
 
@@ -115,13 +121,14 @@ impl Reader {
         assert_eq!(table.bytes, ticket.blob.len());
         assert_eq!(ticket.blob[..8], *b"hwshm\0\0\x01");
         let len = |name| usize::try_from(table.read(&ticket.blob, name)).unwrap();
-        let [up, down, board, bell] = ticket.fds.try_into().unwrap();
+        let [up, down, board, bell, event] = ticket.fds.try_into().unwrap();
         let map = |fd, len, rights| Span::new(Arc::new(Mapping::shared(&fd, len, rights).unwrap()));
         Self {
             up: map(up, len("up_len"), Rights::ReadWrite),
             down: map(down, len("down_len"), Rights::Read),
             board: map(board, 4096, Rights::Read),
             bell: bell.into(),
+            event,
             ticket: ticket.blob,
         }
     }
@@ -382,13 +389,13 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
 
 #[test]
 fn who_sleeps_is_seen_and_woken() {
-    use std::io::{Read, Write};
+    use std::io::Read;
     let (mut host, mut guest) = meet();
     for _ in 0..2 {
         assert_eq!(host.port.arm(host.cq), Armed::Yes);
         assert_eq!(guest.board.load(0) % 2, 1);
         assert!(!is_readable(host.port.wait_fd().unwrap()));
-        guest.bell.write_all(&[1]).unwrap();
+        rustix::io::write(&guest.event, &1_u64.to_le_bytes()).unwrap();
         assert!(is_readable(host.port.wait_fd().unwrap()));
         host.port.disarm(host.cq);
         assert_eq!(guest.board.load(0) % 2, 0);
