@@ -32,6 +32,7 @@ mod time;
 mod tls;
 mod tuning;
 mod udp;
+mod unix;
 mod watch;
 mod ways;
 mod worker;

@@ -25,6 +25,7 @@ use crate::{
     time::Timer,
     tls::{Handshakes, Progress},
     udp::UdpListener,
+    unix,
 };
 
 /// How long accepting rests when the process has no descriptors left, or no connections.
@@ -112,9 +113,9 @@ impl Acceptor {
             let accepted = match &self.listeners[index] {
                 Listener::Tcp(tcp) => accept(tcp).map(|stream| Arrival::Plain(Stream::Tcp(stream))),
                 Listener::Tls(tcp) => accept(tcp).map(Arrival::Tls),
-                Listener::Unix(unix) => unix
-                    .accept()
-                    .map(|(stream, _)| Arrival::Plain(Stream::Unix(stream))),
+                Listener::Unix(listener) => {
+                    unix::accept(listener).map(|stream| Arrival::Plain(Stream::Unix(stream)))
+                }
             };
             match accepted {
                 Ok(arrival) => self.admit(arrival, now),
@@ -214,6 +215,10 @@ fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
 /// No descriptors or memory: accepting again at once would spin.
 fn is_exhaustion(error: &io::Error) -> bool {
     use rustix::io::Errno;
+    if error.kind() == ErrorKind::QuotaExceeded {
+        // Too many sockets wait to be closed.
+        return true;
+    }
     Errno::from_io_error(error).is_some_and(|errno| {
         [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)
     })

@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use herdwick_herd::hello::{Grant, WorkerGrant};
 
-use super::{FabricId, Seat, Terms, handshake::Handshake};
+use super::{FabricId, Seat, Terms, handshake::Handshake, shares::Owner};
 use crate::tcp::Stream;
 
 pub(super) struct Client {
@@ -12,6 +12,8 @@ pub(super) struct Client {
     pub(super) stream: Option<Stream>,
     /// Goes with the stream.
     seat: Option<Seat>,
+    /// Whose share it counts against.
+    pub(super) owner: Owner,
     pub(super) shake: Handshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
@@ -35,10 +37,11 @@ pub(super) struct Grants {
 }
 
 impl Client {
-    pub(super) fn new(stream: Stream, seat: Option<Seat>, now: Duration) -> Self {
+    pub(super) fn new(stream: Stream, seat: Option<Seat>, owner: Owner, now: Duration) -> Self {
         Self {
             stream: Some(stream),
             seat,
+            owner,
             fabric: FabricId(0),
             shake: Handshake::new(now),
             terms: None,
@@ -48,6 +51,11 @@ impl Client {
             revoking: 0,
             grants: Vec::new(),
         }
+    }
+
+    /// Whether it has claimed nothing yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.terms.is_none()
     }
 
     /// Takes the stream away for good.

@@ -1,7 +1,9 @@
+mod claims;
+mod doors;
+
 use std::{
     collections::HashMap,
     io::{self, ErrorKind, Read},
-    net::IpAddr,
     os::fd::OwnedFd,
     sync::{
         Arc,
@@ -12,25 +14,21 @@ use std::{
 };
 
 use herdwick_herd::{
-    hello::{Accept, Claim, Go, HEARTBEAT, Refusal, WorkerGrant},
+    hello::{Accept, Go, HEARTBEAT, Refusal, WorkerGrant},
     wire::Window,
 };
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
 
 use super::{
-    Answer, Arrival, DeskCounters, FabricId, Kind, LeaseId, Order, Seat, Terms, Tokens,
+    Answer, Arrival, DeskCounters, FabricId, Kind, LeaseId, Order, Tokens,
     client::{Client, Grants},
     counters::count,
     handshake::Event,
+    shares::Shares,
     socket::send_frame,
 };
-use crate::{tcp::Stream, time::Timer};
-
-/// Most sockets that have claimed nothing yet; further ones are closed at once.
-const STRANGERS_MAX: usize = 64;
-/// Most sockets accepted in a turn: whoever keeps knocking must not keep the desk from everyone
-/// that it has let in.
-const ACCEPTS_MAX: usize = 64;
+use crate::time::Timer;
+use doors::Doors;
 
 const LISTENER: Key = Key(0);
 /// What workers wake the desk by.
@@ -68,14 +66,15 @@ pub(crate) struct DeskWays {
     /// For each fabric that there is, the way to each worker.
     pub(crate) links: Vec<Vec<WorkerLink>>,
     pub(crate) answers: Receiver<(usize, Answer)>,
+    /// What epochs are drawn from.
+    pub(crate) random: fn(&mut [u8]) -> io::Result<()>,
 }
 
 /// Grants and revokes leases; runs on a thread of its own.
 pub(crate) struct Desk {
     poll: Poll,
     listener: Option<UnixListener>,
-    /// The listener may have more.
-    knocking: bool,
+    doors: Doors,
     /// Connections to the memcached port that began with a claim.
     arrivals: Receiver<Arrival>,
     config: DeskConfig,
@@ -87,8 +86,10 @@ pub(crate) struct Desk {
     answers: Receiver<(usize, Answer)>,
     clients: HashMap<LeaseId, Client>,
     next: usize,
+    /// The epoch of the lease before.
     epoch: u16,
-    bytes: usize,
+    random: fn(&mut [u8]) -> io::Result<()>,
+    shares: Shares,
 }
 
 impl Desk {
@@ -98,13 +99,12 @@ impl Desk {
             poll.registry()
                 .register(listener, LISTENER, Interest::READABLE)?;
         }
-        let mut start = [0; 2];
-        getrandom::fill(&mut start).map_err(|_| io::Error::other("no random bytes"))?;
         Ok(Self {
             poll,
             listener,
-            knocking: false,
+            doors: Doors::default(),
             arrivals: ways.arrivals,
+            shares: Shares::new(config.leases_max, config.bytes_max),
             config,
             tokens: ways.tokens,
             counters: Arc::default(),
@@ -113,8 +113,8 @@ impl Desk {
             answers: ways.answers,
             clients: HashMap::new(),
             next: FIRST_CLIENT,
-            epoch: u16::from_le_bytes(start),
-            bytes: 0,
+            epoch: 0,
+            random: ways.random,
         })
     }
 
@@ -127,11 +127,8 @@ impl Desk {
         let mut events = Events::with_capacity(64);
         let mut now = timer.now();
         while !stop.load(Ordering::Acquire) {
-            let timeout = if self.knocking {
-                Some(Duration::ZERO)
-            } else {
-                self.timeout(now)
-            };
+            let timeout = self.timeout(now);
+            let timeout = self.doors.timeout().into_iter().chain(timeout).min();
             let due = timeout.map(|timeout| now + timeout);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return,
@@ -141,14 +138,12 @@ impl Desk {
             self.excuse(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
-                    LISTENER => self.knocking = true,
+                    LISTENER => self.doors.knocking = true,
                     WAKER => {}
                     Key(client) => self.handle_client(LeaseId(client as u64), now),
                 }
             }
-            if self.knocking {
-                self.handle_strangers(now);
-            }
+            self.handle_strangers(now);
             self.handle_arrivals(now);
             self.handle_answers(now);
             self.handle_timeouts(now);
@@ -172,55 +167,6 @@ impl Desk {
             let shakes = self.clients.values_mut().map(|client| &mut client.shake);
             shakes.for_each(|shake| shake.excuse(late));
         }
-    }
-
-    fn handle_strangers(&mut self, now: Duration) {
-        for _ in 0..ACCEPTS_MAX {
-            let accepted = match &self.listener {
-                Some(listener) => listener.accept(),
-                None => return,
-            };
-            match accepted {
-                Ok((stream, _)) => drop(self.admit(Stream::Unix(stream), None, now)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // WouldBlock; or out of descriptors, and then the next event tries again.
-                Err(_) => {
-                    self.knocking = false;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// There are never more of them than connections.
-    fn handle_arrivals(&mut self, now: Duration) {
-        while let Ok(Arrival {
-            stream,
-            input,
-            seat,
-        }) = self.arrivals.try_recv()
-        {
-            if let Some(id) = self.admit(stream, Some(seat), now)
-                && self.hear(id, &input, now)
-            {
-                // What has come meanwhile was announced elsewhere.
-                self.handle_client(id, now);
-            }
-        }
-    }
-
-    /// Takes a connection in, if not too many wait that have claimed nothing.
-    fn admit(&mut self, mut stream: Stream, seat: Option<Seat>, now: Duration) -> Option<LeaseId> {
-        let claimed = |client: &&Client| client.terms.is_none();
-        if self.clients.values().filter(claimed).count() >= STRANGERS_MAX {
-            count(&self.counters.strangers_refused);
-            return None;
-        }
-        let id = LeaseId(self.next as u64);
-        stream.register(self.poll.registry(), Key(self.next)).ok()?;
-        self.clients.insert(id, Client::new(stream, seat, now));
-        self.next += 1;
-        Some(id)
     }
 
     fn handle_client(&mut self, id: LeaseId, now: Duration) {
@@ -261,70 +207,6 @@ impl Desk {
             }
         }
         true
-    }
-
-    fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
-        let Some(stream) = self.clients.get(&id).and_then(|it| it.stream.as_ref()) else {
-            return;
-        };
-        let (local, host) = whence(stream);
-        let kind = self.tokens.redeem(claim.token, now);
-        let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
-        let Some(kind) = kind else {
-            count(&self.counters.refused_token);
-            return self.refuse(id, Refusal::Token);
-        };
-        let Some((window, bytes)) = self.room(kind, claim.window) else {
-            count(&self.counters.refused_full);
-            return self.refuse(id, Refusal::Full);
-        };
-        // 0 is no epoch.
-        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
-        let most = self.config.reply_bytes_max.get(kind.fabric.0);
-        let reply_bytes_max = claim.reply_bytes_max.min(most.copied().unwrap_or(0));
-        let terms = Terms {
-            epoch: self.epoch,
-            window: window.slots() as u16,
-            reply_bytes_max,
-            path: kind.path,
-            host,
-        };
-        let Some(client) = self.clients.get_mut(&id) else {
-            return;
-        };
-        client.claim(kind.fabric, terms, bytes, self.workers);
-        self.hold(self.bytes + bytes);
-        self.order(kind.fabric, |_| Order::Grant(id, terms));
-    }
-
-    /// The window for a client that asks for `asked` slots, and what it holds; `None` when there is
-    /// no room for it at all.
-    ///
-    /// As room gets scarce, windows get smaller: each takes at most half of what is left, so that
-    /// others find some too. Only the smallest may take all of it.
-    fn room(&self, kind: Kind, asked: u32) -> Option<(Window, usize)> {
-        let leases = self.clients.values();
-        let leases = leases.filter(|client| client.terms.is_some()).count();
-        if leases >= self.config.leases_max {
-            return None;
-        }
-        let left = self.config.bytes_max.saturating_sub(self.bytes);
-        let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
-        let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);
-        halves
-            .filter_map(Window::new)
-            .map(|window| {
-                (
-                    window,
-                    (self.config.lease_bytes)(kind, window, self.workers),
-                )
-            })
-            .find(|(window, bytes)| bytes * 2 <= left || (window.slots() == 1 && *bytes <= left))
-    }
-
-    fn hold(&mut self, bytes: usize) {
-        self.bytes = bytes;
-        self.counters.bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
     fn handle_accept(&mut self, id: LeaseId, accept: &Accept) {
@@ -421,9 +303,10 @@ impl Desk {
         };
         client.revoking -= 1;
         if client.revoking == 0 {
-            let bytes = self.bytes - client.bytes;
+            let (owner, bytes) = (client.owner, client.bytes);
             self.clients.remove(&id);
-            self.hold(bytes);
+            self.shares.give_back(owner, bytes);
+            self.show_bytes();
         }
     }
 
@@ -489,13 +372,6 @@ impl Desk {
             (link.wake)();
         }
     }
-}
-
-/// Whether a client came by the unix socket, and if not, from which host.
-fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
-    let (_, from) = stream.origin();
-    let local = matches!(stream, Stream::Unix(_));
-    (local, from.map(|from| from.ip().to_canonical()))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod desk;
 mod handshake;
 mod office;
 mod seat;
+mod shares;
 mod socket;
 mod tokens;
 

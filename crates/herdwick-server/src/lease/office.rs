@@ -16,6 +16,7 @@ use herdwick_herd::{
     RequestPath,
     hello::{BootId, Hello, LineError, Offer, ShmOffer, Token, VerbsOffer},
 };
+use herdwick_mica::HashKey;
 use mio::{Poll, Waker};
 
 use super::{
@@ -69,7 +70,15 @@ impl Office {
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let tokens = Arc::new(Tokens::default());
+        let mut key = [0; 16];
+        random(&mut key)?;
+        let (low, high) = key.split_at(8);
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
         let (arrivals, arrived) = mpsc::channel();
         let (to_desk, answers) = mpsc::channel();
         let mut links: Vec<Vec<WorkerLink>> = ways::fabrics().map(|_| Vec::new()).collect();
@@ -96,6 +105,7 @@ impl Office {
             tokens: Arc::clone(&tokens),
             links,
             answers,
+            random,
         };
         let desk = Desk::new(poll, config, ways)?;
         let entrance = Entrance {
@@ -118,6 +128,10 @@ impl Office {
             entrance: Some(entrance),
         })
     }
+}
+
+fn random(bytes: &mut [u8]) -> io::Result<()> {
+    getrandom::fill(bytes).map_err(|_| io::Error::other("no random bytes"))
 }
 
 impl Closing {
@@ -231,6 +245,6 @@ impl Entrance {
         if !path.is_possible(has) {
             return None;
         }
-        self.tokens.issue(Kind { fabric, path }, now)
+        Some(self.tokens.issue(Kind { fabric, path }, now))
     }
 }

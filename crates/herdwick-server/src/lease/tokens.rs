@@ -1,94 +1,200 @@
 //! Tokens told in hellos, each good for one claim.
+//!
+//! A token says itself what it is for and when it was told, under a code that only this server can
+//! make. So nothing is kept for those that are outstanding, and however many hellos somebody says,
+//! nobody else's token gives way to his. What is kept are the ones that were used.
 
-use std::{collections::VecDeque, sync::Mutex, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use herdwick_herd::hello::{HANDSHAKE_DEADLINE, Token};
+use herdwick_herd::{
+    RequestPath,
+    hello::{HANDSHAKE_DEADLINE, Token},
+};
+use herdwick_mica::HashKey;
 
-use super::Kind;
+use super::{FabricId, Kind};
 
-/// Most tokens outstanding; the oldest gives way. At one hello a millisecond an honest client still
-/// has a second to claim its own.
-const OUTSTANDING_MAX: usize = 1024;
+/// Most used tokens that are remembered for as long as they would be good: at 13,000 claims a second
+/// the oldest can be used again, by who has overheard it.
+const USED_MAX: usize = 1 << 16;
 
-/// The outstanding tokens.
-#[derive(Debug, Default)]
-pub(crate) struct Tokens(Mutex<VecDeque<Issued>>);
+const PATHS: [RequestPath; 4] = [
+    RequestPath::UcWrite,
+    RequestPath::RcWrite,
+    RequestPath::UdSend,
+    RequestPath::UcWrite,
+];
+/// Bits of what a token is for: the path, then the fabric.
+const KIND_BITS: u32 = 4;
+/// Bits of the number that tells tokens of one millisecond apart.
+const NUMBER_BITS: u32 = 24;
 
+/// Makes tokens and takes them.
 #[derive(Debug)]
-struct Issued {
-    token: Token,
-    kind: Kind,
-    expires: Duration,
+pub(crate) struct Tokens {
+    key: HashKey,
+    told: AtomicU64,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    words: HashSet<u64>,
+    /// The same, and until when they are kept, in the order of their use.
+    order: VecDeque<(u64, Duration)>,
 }
 
 impl Tokens {
-    /// A fresh token for a lease of `kind`, or `None` when the OS has no randomness to give.
-    pub(crate) fn issue(&self, kind: Kind, now: Duration) -> Option<Token> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).ok()?;
-        let token = Token(bytes);
-        let mut outstanding = self.lock();
-        if outstanding.len() == OUTSTANDING_MAX {
-            outstanding.pop_front();
+    /// With codes under `key`, which is random and nobody else's.
+    pub(crate) fn new(key: HashKey) -> Self {
+        Self {
+            key,
+            told: AtomicU64::new(0),
+            used: Mutex::default(),
         }
-        outstanding.push_back(Issued {
-            token,
-            kind,
-            expires: now + HANDSHAKE_DEADLINE,
-        });
-        Some(token)
     }
 
-    /// What `token` is for, if it is outstanding; it no longer is afterwards.
+    /// A fresh token for a lease of `kind`.
+    pub(crate) fn issue(&self, kind: Kind, now: Duration) -> Token {
+        let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
+        let path = PATHS.iter().position(|path| *path == kind.path);
+        let kind = path.unwrap_or(0) as u64 | (kind.fabric.0 as u64 % 4) << 2;
+        // The milliseconds of two years fit.
+        let told = (now.as_millis() as u64) << (KIND_BITS + NUMBER_BITS);
+        self.token(told | number << KIND_BITS | kind)
+    }
+
+    /// What `token` is for, if it was told here, lately, and was not used; it is from now on.
     pub(crate) fn redeem(&self, token: Token, now: Duration) -> Option<Kind> {
-        let mut outstanding = self.lock();
-        outstanding.retain(|issued| issued.expires > now);
-        let found = outstanding
-            .iter()
-            .position(|issued| issued.token == token)?;
-        outstanding.remove(found).map(|issued| issued.kind)
+        let word = word(&token.0[..8]);
+        let told = Duration::from_millis(word >> (KIND_BITS + NUMBER_BITS));
+        let expires = told + HANDSHAKE_DEADLINE;
+        if self.token(word) != token || expires <= now {
+            return None;
+        }
+        let used = self.used.lock();
+        let mut used = used.unwrap_or_else(std::sync::PoisonError::into_inner);
+        used.forget(now);
+        if !used.words.insert(word) {
+            return None;
+        }
+        // Used after another, it may expire before it: then it is kept a little longer.
+        let kept = used
+            .order
+            .back()
+            .map_or(expires, |(_, last)| expires.max(*last));
+        used.order.push_back((word, kept));
+        Some(Kind {
+            fabric: FabricId((word >> 2) as usize % 4),
+            path: PATHS[word as usize % 4],
+        })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Issued>> {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn token(&self, word: u64) -> Token {
+        let word = word.to_le_bytes();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&word);
+        bytes[8..].copy_from_slice(&self.key.hash(&word).0.to_le_bytes());
+        Token(bytes)
     }
+}
+
+impl Used {
+    /// Forgets those that have expired, and the oldest of too many.
+    fn forget(&mut self, now: Duration) {
+        while let Some((word, expires)) = self.order.front()
+            && (*expires <= now || self.order.len() >= USED_MAX)
+        {
+            self.words.remove(word);
+            self.order.pop_front();
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind {
-        fabric: crate::lease::FabricId(1),
-        path: herdwick_herd::RequestPath::UdSend,
-    };
     const T0: Duration = Duration::from_secs(1);
 
-    #[test]
-    fn a_token_opens_once_and_not_for_ever() {
-        let tokens = Tokens::default();
-        let token = tokens.issue(KIND, T0).unwrap();
-        assert_eq!(tokens.redeem(Token([0; 16]), T0), None);
-        assert_eq!(tokens.redeem(token, T0), Some(KIND));
-        assert_eq!(tokens.redeem(token, T0), None, "replayed");
-        let token = tokens.issue(KIND, T0).unwrap();
-        assert_eq!(
-            tokens.redeem(token, T0 + HANDSHAKE_DEADLINE),
-            None,
-            "expired"
-        );
+    fn tokens() -> Tokens {
+        Tokens::new(HashKey([1, 2]))
+    }
+
+    fn kinds() -> impl Iterator<Item = Kind> {
+        let fabrics = crate::ways::fabrics();
+        fabrics.flat_map(|fabric| {
+            PATHS[..3].iter().map(move |path| Kind {
+                fabric,
+                path: *path,
+            })
+        })
     }
 
     #[test]
-    fn hellos_without_end_hold_a_bounded_number() {
-        let tokens = Tokens::default();
-        let first = tokens.issue(KIND, T0).unwrap();
-        for _ in 0..OUTSTANDING_MAX {
-            tokens.issue(KIND, T0).unwrap();
+    fn a_token_opens_once_and_not_for_ever() {
+        let tokens = tokens();
+        for kind in kinds() {
+            let token = tokens.issue(kind, T0);
+            assert_eq!(tokens.redeem(token, T0), Some(kind));
+            assert_eq!(tokens.redeem(token, T0), None, "replayed");
+            let token = tokens.issue(kind, T0);
+            let late = T0 + HANDSHAKE_DEADLINE;
+            assert_eq!(tokens.redeem(token, late), None, "expired");
         }
-        assert_eq!(tokens.lock().len(), OUTSTANDING_MAX);
-        assert_eq!(tokens.redeem(first, T0), None);
+    }
+
+    #[test]
+    fn no_bit_of_a_token_may_differ() {
+        let tokens = tokens();
+        let token = tokens.issue(kinds().next().unwrap(), T0);
+        for bit in 0..128 {
+            let mut forged = token;
+            forged.0[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(tokens.redeem(forged, T0), None, "bit {bit}");
+        }
+        let other = Tokens::new(HashKey([1, 3]));
+        assert_eq!(other.redeem(token, T0), None, "another server's");
+        assert!(tokens.redeem(token, T0).is_some());
+    }
+
+    #[test]
+    fn hellos_without_end_make_nobodys_token_give_way() {
+        let tokens = tokens();
+        let kind = kinds().next().unwrap();
+        let first = tokens.issue(kind, T0);
+        for _ in 0..100_000 {
+            tokens.issue(kind, T0);
+        }
+        assert_eq!(tokens.redeem(first, T0), Some(kind));
+    }
+
+    #[test]
+    fn what_is_remembered_of_used_tokens_is_bounded() {
+        let tokens = tokens();
+        let kind = kinds().next().unwrap();
+        for n in 0..USED_MAX as u64 + 10 {
+            let now = T0 + Duration::from_nanos(n);
+            assert!(tokens.redeem(tokens.issue(kind, now), now).is_some());
+        }
+        let kept = |tokens: &Tokens| {
+            let used = tokens.used.lock().unwrap();
+            (used.words.len(), used.order.len())
+        };
+        assert_eq!(kept(&tokens), (USED_MAX, USED_MAX));
+        let now = T0 + 2 * HANDSHAKE_DEADLINE;
+        assert!(tokens.redeem(tokens.issue(kind, now), now).is_some());
+        assert_eq!(kept(&tokens), (1, 1));
     }
 }

@@ -9,13 +9,14 @@ use mio::{Interest, Registry, Token, net};
 use crate::{
     tls::TlsStream,
     udp::{Exchange, Sent},
+    unix::UnixSocket,
 };
 
 /// A byte stream to a client.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(net::TcpStream),
-    Unix(net::UnixStream),
+    Unix(UnixSocket),
     Tls(Box<TlsStream>),
     /// One request; the answer leaves when all of it is there.
     Datagram(Box<Exchange>),

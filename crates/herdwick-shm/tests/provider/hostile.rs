@@ -361,11 +361,11 @@ fn a_bell_that_is_never_answered_blocks_nobody() {
         guest.poll();
     }
     // And what it rings itself is heard, and not read: neither full nor empty does it block.
-    rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::write(&event, &(u64::MAX - 1).to_le_bytes()).unwrap();
     host.port.disarm(host.cq);
     rustix::io::read(&event, &mut [0; 8]).unwrap();
     host.port.disarm(host.cq);
-    rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
+    rustix::io::write(&event, &1_u64.to_le_bytes()).unwrap();
     assert!(is_readable(host.port.wait_fd().unwrap()));
 }
 

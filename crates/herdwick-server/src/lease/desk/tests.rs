@@ -14,12 +14,17 @@ use std::{
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
     Announce, RequestPath,
-    hello::{self, Grant, HEADER_BYTES, Header, Token, WorkerAccept},
+    hello::{self, Claim, Grant, HEADER_BYTES, Header, Token, WorkerAccept},
 };
+use herdwick_mica::HashKey;
 use mio::Waker;
 
-use super::*;
-use crate::lease::LeaseSocket;
+use super::{doors::STRANGERS_MAX, *};
+use crate::{
+    lease::{Kind, LeaseSocket},
+    tcp::Stream,
+    unix::UnixSocket,
+};
 
 const WORKERS: usize = 2;
 
@@ -47,10 +52,18 @@ impl Rig {
     }
 
     fn with_bytes(leases_max: usize, bytes_max: usize) -> Self {
+        Self::drawing(leases_max, bytes_max, |bytes| Ok(getrandom::fill(bytes)?))
+    }
+
+    fn drawing(
+        leases_max: usize,
+        bytes_max: usize,
+        random: fn(&mut [u8]) -> io::Result<()>,
+    ) -> Self {
         let mut socket = LeaseSocket::bind(&std::env::temp_dir(), None).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
-        let (tokens, held) = (Arc::new(Tokens::default()), Arc::default());
+        let (tokens, held) = (Arc::new(Tokens::new(HashKey([1, 2]))), Arc::default());
         let (to_desk, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
@@ -78,6 +91,7 @@ impl Rig {
             tokens: Arc::clone(&tokens),
             links: vec![links],
             answers,
+            random,
         };
         let desk = Desk::new(poll, config, ways).unwrap();
         let (counters, stop) = (desk.counters(), Arc::new(AtomicBool::new(false)));
@@ -98,7 +112,7 @@ impl Rig {
     }
 
     fn token(&self) -> Token {
-        self.tokens.issue(LOCAL, Duration::ZERO).unwrap()
+        self.tokens.issue(LOCAL, Duration::ZERO)
     }
 
     fn dial(&self) -> UnixStream {
@@ -248,13 +262,14 @@ fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
     let ways = DeskWays {
         listener: None,
         arrivals: mpsc::channel().1,
-        tokens: Arc::default(),
+        tokens: Arc::new(Tokens::new(HashKey([1, 2]))),
         links: Vec::new(),
         answers: mpsc::channel().1,
+        random: |_| Ok(()),
     };
     let mut desk = Desk::new(Poll::new().unwrap(), config, ways).unwrap();
     let (here, _there) = mio::net::UnixStream::pair().unwrap();
-    desk.admit(Stream::Unix(here), None, Duration::ZERO)
+    desk.admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)
         .unwrap();
     let patience = desk.clients.values().next().unwrap().shake.poll_timeout();
     // It was to wake after a heartbeat's time, and wakes after ten.
@@ -391,8 +406,8 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
 
 #[test]
 fn windows_shrink_before_anybody_is_refused() {
-    // 128 bytes a slot: two workers, a line at each.
-    let rig = Rig::with_bytes(100, 32 * 128);
+    // 128 bytes a slot: two workers, a line at each. An eighth is for others than us.
+    let rig = Rig::with_bytes(100, 32 * 128 * 8 / 7 + 1);
     let mut held = Vec::new();
     for window in [16, 8, 4, 2, 1, 1] {
         let mut stream = rig.dial();
@@ -416,23 +431,100 @@ fn windows_shrink_before_anybody_is_refused() {
     }
 }
 
+/// Whether a claim is granted on `stream`.
+fn is_granted(stream: &mut UnixStream, token: Token) -> bool {
+    stream.write_all(&claim(token).to_frame()).unwrap();
+    frame(stream).0 == hello::Kind::Grant
+}
+
 #[test]
-fn strangers_beyond_the_bound_are_closed_unheard() {
+fn of_those_who_stay_silent_the_oldest_gives_way() {
     let rig = Rig::new(8);
-    let mut silent: Vec<_> = (0..=STRANGERS_MAX).map(|_| rig.dial()).collect();
-    assert!(ended(&mut silent[STRANGERS_MAX]));
-    drop(silent);
-    // The desk may still hold some of the silent ones when the next comes.
-    let counter = &rig.counters.granted;
-    while counter.load(Ordering::Relaxed) == 0 {
+    let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| rig.dial()).collect();
+    for _ in 0..3 {
+        // Whoever comes finds a seat, though all were taken.
         let mut stream = rig.dial();
-        let _ = stream.write_all(&claim(rig.token()).to_frame());
-        let mut head = [0; HEADER_BYTES];
-        if stream.read_exact(&mut head).is_ok() {
-            let mut body = vec![0; Header::parse(&head).unwrap().body_bytes];
-            stream.read_exact(&mut body).unwrap();
-            stream.write_all(&accept(WORKERS).to_frame()).unwrap();
-            assert_eq!(frame(&mut stream).0, hello::Kind::Go);
-        }
+        assert!(is_granted(&mut stream, rig.token()));
+        assert!(ended(&mut silent.remove(0)));
+        silent.push(rig.dial());
     }
+    // The others were left alone, and may speak yet.
+    assert!(is_granted(&mut silent[1], rig.token()));
+    let refused = rig.counters.strangers_refused.load(Ordering::Relaxed);
+    assert!((3..=6).contains(&refused), "{refused}");
+}
+
+#[test]
+fn who_has_spoken_is_heard_before_it_gives_way() {
+    let rig = Rig::new(STRANGERS_MAX * 2);
+    let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| rig.dial()).collect();
+    for stream in &mut streams {
+        // Some are hung up on already.
+        let _ = stream.write_all(&claim(rig.token()).to_frame());
+    }
+    let mut head = [0; HEADER_BYTES];
+    let granted = streams
+        .iter_mut()
+        .filter_map(|stream| stream.read_exact(&mut head).ok());
+    assert!(granted.count() >= STRANGERS_MAX);
+}
+
+#[test]
+fn epochs_are_drawn_and_the_next_is_another() {
+    let rig = Rig::new(200);
+    let epochs: Vec<u16> = (0..60).map(|_| rig.granted().1.epoch).collect();
+    assert!(epochs.iter().all(|epoch| *epoch != 0));
+    assert!(epochs.windows(2).all(|pair| pair[0] != pair[1]));
+    let counted = epochs
+        .windows(2)
+        .filter(|pair| pair[1] == pair[0].wrapping_add(1));
+    assert!(counted.count() < 5, "{epochs:?}");
+}
+
+#[test]
+fn no_random_bytes_no_lease() {
+    let rig = Rig::drawing(8, 1 << 30, |_| Err(ErrorKind::Unsupported.into()));
+    let mut stream = rig.dial();
+    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let (kind, body) = frame(&mut stream);
+    let refused = (hello::Kind::Refusal, Refusal::Memory);
+    assert_eq!((kind, Refusal::parse(&body)), refused);
+    assert_eq!(rig.counters.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn one_user_leaves_the_last_share_to_others() {
+    let rig = Rig::with_bytes(100, 64 * 128);
+    let mut held = Vec::new();
+    loop {
+        let mut stream = rig.dial();
+        if !is_granted(&mut stream, rig.token()) {
+            break;
+        }
+        held.push(stream);
+    }
+    let (bytes, kept) = (rig.counters.bytes.load(Ordering::Relaxed), 64 * 128 / 8);
+    assert_eq!(bytes, 64 * 128 - kept);
+    drop(held);
+    rig.until_held(0);
+    drop(rig.live());
+}
+
+#[test]
+fn descriptors_end_a_lease_socket_and_the_desk_goes_on() {
+    let rig = Rig::new(8);
+    let bystander = rig.live();
+    let (end, _) = UnixStream::pair().unwrap();
+    for mut stream in [rig.dial(), rig.granted().0, rig.live()] {
+        let fds = [rustix::fd::AsFd::as_fd(&end)];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+        let byte = [io::IoSlice::new(&[0])];
+        let flags = rustix::net::SendFlags::empty();
+        rustix::net::sendmsg(&stream, &byte, &mut control, flags).unwrap();
+        assert!(ended(&mut stream));
+    }
+    rig.until_held(1);
+    drop(bystander);
 }

@@ -1,0 +1,99 @@
+//! What a claim is granted.
+
+use std::{net::IpAddr, sync::atomic::Ordering, time::Duration};
+
+use herdwick_herd::{
+    hello::{Claim, Refusal},
+    wire::Window,
+};
+
+use super::{
+    super::{Kind, LeaseId, Order, Terms, counters::count, shares::Owner},
+    Desk,
+};
+use crate::tcp::Stream;
+
+impl Desk {
+    pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let Some(stream) = client.stream.as_ref() else {
+            return;
+        };
+        let ((local, host), owner) = (whence(stream), client.owner);
+        let kind = self.tokens.redeem(claim.token, now);
+        let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
+        let Some(kind) = kind else {
+            count(&self.counters.refused_token);
+            return self.refuse(id, Refusal::Token);
+        };
+        let Some((window, bytes)) = self.room(kind, owner, claim.window) else {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Full);
+        };
+        let Some(epoch) = self.draw_epoch() else {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Memory);
+        };
+        let most = self.config.reply_bytes_max.get(kind.fabric.0);
+        let terms = Terms {
+            epoch,
+            window: window.slots() as u16,
+            reply_bytes_max: claim.reply_bytes_max.min(most.copied().unwrap_or(0)),
+            path: kind.path,
+            host,
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.claim(kind.fabric, terms, bytes, self.workers);
+        self.shares.take(owner, bytes);
+        self.show_bytes();
+        self.order(kind.fabric, |_| Order::Grant(id, terms));
+    }
+
+    /// An epoch that nobody can tell beforehand, and not the last one; `None` if the system has no
+    /// random bytes.
+    fn draw_epoch(&mut self) -> Option<u16> {
+        let mut bytes = [0; 2];
+        (self.random)(&mut bytes).ok()?;
+        let drawn = u16::from_le_bytes(bytes);
+        // 0 is no epoch.
+        let others = [drawn.max(1), drawn.checked_add(1).unwrap_or(1)];
+        self.epoch = others.into_iter().find(|epoch| *epoch != self.epoch)?;
+        Some(self.epoch)
+    }
+
+    /// The window for a client of `owner` that asks for `asked` slots, and what it holds; `None`
+    /// when there is no room for it at all.
+    ///
+    /// As room gets scarce, windows get smaller: each takes at most half of what is left, so that
+    /// others find some too. Only the smallest may take all of it.
+    fn room(&self, kind: Kind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
+        let left = self.shares.left(owner)?;
+        let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
+        let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);
+        halves
+            .filter_map(Window::new)
+            .map(|window| {
+                (
+                    window,
+                    (self.config.lease_bytes)(kind, window, self.workers),
+                )
+            })
+            .find(|(window, bytes)| bytes * 2 <= left || (window.slots() == 1 && *bytes <= left))
+    }
+
+    pub(super) fn show_bytes(&self) {
+        let bytes = self.shares.bytes() as u64;
+        self.counters.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether a client came by the unix socket, and if not, from which host.
+fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
+    let (_, from) = stream.origin();
+    let local = matches!(stream, Stream::Unix(_));
+    (local, from.map(|from| from.ip().to_canonical()))
+}

@@ -1,0 +1,175 @@
+//! How much of what there is for leases one owner may hold.
+//!
+//! Whoever comes first may take most of it: usually all clients of a server are one user's, or come
+//! from one host. The last share is for those who hold little.
+
+use std::{collections::HashMap, net::IpAddr};
+
+/// Whose a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    /// A user of this host.
+    User(u32),
+    /// Another host; of IPv6, all that share its network.
+    Host(IpAddr),
+}
+
+impl Owner {
+    pub(super) fn at(address: IpAddr) -> Self {
+        Self::Host(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                // The lower half is the host's to choose.
+                let [a, b, c, d, ..] = address.segments();
+                IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+            }
+            v4 => v4,
+        })
+    }
+}
+
+/// The last part of what there is, which nobody gets who has as much already.
+pub(super) const KEPT: usize = 8;
+
+/// What all hold, and each.
+#[derive(Debug)]
+pub(super) struct Shares {
+    bytes_max: usize,
+    leases_max: usize,
+    all: Held,
+    owners: HashMap<Owner, Held>,
+}
+
+/// Leases, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    leases: usize,
+    bytes: usize,
+}
+
+impl Shares {
+    pub(super) fn new(leases_max: usize, bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            leases_max,
+            all: Held::default(),
+            owners: HashMap::new(),
+        }
+    }
+
+    /// Bytes that all hold.
+    pub(super) fn bytes(&self) -> usize {
+        self.all.bytes
+    }
+
+    /// Bytes that `owner` may hold more; `None`: not even one more lease.
+    pub(super) fn left(&self, owner: Owner) -> Option<usize> {
+        let mine = self.owners.get(&owner).copied().unwrap_or_default();
+        let leases = left(self.leases_max, self.all.leases, mine.leases);
+        (leases > 0).then(|| left(self.bytes_max, self.all.bytes, mine.bytes))
+    }
+
+    pub(super) fn take(&mut self, owner: Owner, bytes: usize) {
+        let mine = self.owners.entry(owner).or_default();
+        for held in [mine, &mut self.all] {
+            held.leases += 1;
+            held.bytes += bytes;
+        }
+    }
+
+    /// Takes back what was given by [`take`](Self::take).
+    pub(super) fn give_back(&mut self, owner: Owner, bytes: usize) {
+        if let Some(mine) = self.owners.get_mut(&owner) {
+            for held in [&mut *mine, &mut self.all] {
+                held.leases -= 1;
+                held.bytes -= bytes;
+            }
+            if mine.leases == 0 {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+}
+
+/// Of `max`, of which all hold `all`, what is left for one who holds `mine`.
+fn left(max: usize, all: usize, mine: usize) -> usize {
+    let kept = max / KEPT;
+    let left = max.saturating_sub(all);
+    let of_the_last = kept.saturating_sub(mine).min(left);
+    left.saturating_sub(kept).max(of_the_last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALICE: Owner = Owner::User(1);
+    const BOB: Owner = Owner::User(2);
+
+    #[test]
+    fn one_alone_gets_all_but_the_last_share() {
+        let mut shares = Shares::new(512, 8000);
+        shares.take(ALICE, 6999);
+        assert_eq!(shares.left(ALICE), Some(1));
+        shares.take(ALICE, 1);
+        assert_eq!(shares.left(ALICE), Some(0));
+        assert_eq!(shares.left(BOB), Some(1000));
+        shares.take(BOB, 600);
+        assert_eq!(shares.left(BOB), Some(400));
+        assert_eq!(shares.left(Owner::User(3)), Some(400));
+        shares.give_back(ALICE, 6999);
+        assert_eq!(shares.left(ALICE), Some(6399));
+        let mut few = Shares::new(2, 8000);
+        few.take(ALICE, 1);
+        assert!(few.left(ALICE).is_some(), "of so few none is kept");
+    }
+
+    #[test]
+    fn leases_are_counted_as_their_bytes_are() {
+        let mut shares = Shares::new(16, 1 << 20);
+        for _ in 0..14 {
+            assert!(shares.left(ALICE).is_some());
+            shares.take(ALICE, 1);
+        }
+        assert_eq!(shares.left(ALICE), None);
+        assert!(shares.left(BOB).is_some());
+    }
+
+    #[test]
+    fn hosts_of_one_network_are_one_owner_in_ipv6_alone() {
+        let at = |address: &str| Owner::at(address.parse().unwrap());
+        assert_eq!(at("2001:db8:1:2::3"), at("2001:db8:1:2:ffff::"));
+        assert_ne!(at("2001:db8:1:2::3"), at("2001:db8:1:3::3"));
+        assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_held_than_there_is_and_all_comes_back(
+            steps in prop::collection::vec((0u32..4, 0usize..3000, any::<bool>()), 0..300),
+        ) {
+            let mut shares = Shares::new(16, 8000);
+            let mut held = Vec::new();
+            for (user, bytes, takes) in steps {
+                let owner = Owner::User(user);
+                if takes {
+                    if shares.left(owner).is_some_and(|left| bytes <= left) {
+                        shares.take(owner, bytes);
+                        held.push((owner, bytes));
+                    }
+                } else if !held.is_empty() {
+                    let (owner, bytes) = held.swap_remove(bytes % held.len());
+                    shares.give_back(owner, bytes);
+                }
+                prop_assert!(held.len() <= 16 && shares.bytes() <= 8000);
+                prop_assert_eq!(shares.bytes(), held.iter().map(|(_, bytes)| bytes).sum::<usize>());
+            }
+            for (owner, bytes) in held.drain(..) {
+                shares.give_back(owner, bytes);
+            }
+            prop_assert_eq!(shares.all, Held::default());
+            prop_assert!(shares.owners.is_empty());
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Unix sockets that strangers write to, made so that nobody waits for what they send along.
+//!
+//! Over a unix socket go descriptors as well as bytes. Nothing that we speak uses them; but whoever
+//! takes such bytes, or closes the socket that holds them, also drops the descriptors, and to drop
+//! the last one of a TCP socket that lingers, or of a file of FUSE, takes as long as its owner
+//! likes. So bytes are looked at before they are taken. Where descriptors ride on them the
+//! connection is at its end, and its socket is closed by a thread that has nothing else to do.
+
+use std::{
+    io::{self, ErrorKind, IoSliceMut, Read, Write},
+    net::Shutdown,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd},
+        unix::net::SocketAddr,
+    },
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Sender},
+    },
+};
+
+use mio::{
+    Interest, Registry, Token,
+    event::Source,
+    net::{UnixListener, UnixStream},
+};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
+
+/// Most sockets that wait to be closed before no more are accepted: each is a descriptor.
+const CLOSING_MAX: usize = 1024;
+/// Most looks at what is left in a socket that is to be closed, each of [`LOOK_BYTES`]: more than a
+/// socket holds under Linux's defaults.
+const LOOKS_MAX: usize = 128;
+const LOOK_BYTES: usize = 4096;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct UnixSocket {
+    /// Until it is dropped.
+    stream: Option<UnixStream>,
+}
+
+/// Accepts one.
+///
+/// # Errors
+/// What `accept` says; `QuotaExceeded` while too many wait to be closed.
+pub(crate) fn accept(listener: &UnixListener) -> io::Result<UnixSocket> {
+    if WAITING.load(Ordering::Relaxed) >= CLOSING_MAX {
+        return Err(ErrorKind::QuotaExceeded.into());
+    }
+    let (stream, _) = listener.accept()?;
+    Ok(UnixSocket::new(stream))
+}
+
+impl UnixSocket {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        // Else a byte that was sent out of band is passed over, unseen by any look, and what rides
+        // on it dropped. Refused by kernels that have no such bytes for unix sockets.
+        let _ = sockopt::set_socket_oobinline(&stream, true);
+        Self {
+            stream: Some(stream),
+        }
+    }
+
+    fn stream(&self) -> io::Result<&UnixStream> {
+        self.stream.as_ref().ok_or(ErrorKind::NotConnected.into())
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream()?.local_addr()
+    }
+
+    /// Copies what comes next, and leaves it there; descriptors on it are an error.
+    fn look(&self, into: &mut [u8]) -> io::Result<usize> {
+        let mut control = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let into = &mut [IoSliceMut::new(into)];
+        let seen = recvmsg(self.stream()?, into, &mut control, flags)?;
+        // The kernel ends each look, and each read, behind the first bytes with descriptors.
+        if seen.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                ErrorKind::PermissionDenied,
+                "the peer sends descriptors",
+            ));
+        }
+        Ok(seen.bytes)
+    }
+}
+
+impl Read for UnixSocket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.look(into)?;
+        self.stream()?.read(&mut into[..count])
+    }
+}
+
+impl Write for UnixSocket {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream()?.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for UnixSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let stream = self.stream.as_ref();
+        stream.expect("it is there until dropped").as_fd()
+    }
+}
+
+impl AsRawFd for UnixSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Source for UnixSocket {
+    fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+        stream.register(registry, token, interests)
+    }
+
+    fn reregister(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+        stream.reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+        stream.deregister(registry)
+    }
+}
+
+impl Drop for UnixSocket {
+    /// Closes it here if nothing lies in it but bytes.
+    fn drop(&mut self) {
+        // From here on nothing more can be put into it. Refused only if the peer is gone, which
+        // puts nothing there either.
+        let shut = self.stream().map(|stream| stream.shutdown(Shutdown::Read));
+        drop(shut);
+        let mut bytes = [0; LOOK_BYTES];
+        let empty = (0..LOOKS_MAX).find_map(|_| match self.read(&mut bytes) {
+            Ok(0) => Some(true),
+            Ok(_) => None,
+            Err(error) if error.kind() == ErrorKind::Interrupted => None,
+            // Nothing is there; what else can be refused is refused for descriptors.
+            Err(error) => Some(error.kind() == ErrorKind::WouldBlock),
+        });
+        if let (false, Some(stream)) = (empty.unwrap_or(false), self.stream.take()) {
+            close_elsewhere(stream);
+        }
+    }
+}
+
+/// The way to the thread that closes, once there is one.
+static CLOSER: Mutex<Option<Sender<UnixStream>>> = Mutex::new(None);
+/// Sockets that wait to be closed.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Sockets that were closed elsewhere, ever.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// How many connections of this process ended with descriptors, or too much else, in them.
+pub(crate) fn closed_elsewhere() -> u64 {
+    CLOSED.load(Ordering::Relaxed)
+}
+
+/// Has `stream` closed by a thread for which nobody waits. Its peer finds it closed at once.
+#[cold]
+fn close_elsewhere(stream: UnixStream) {
+    // Refused only if the peer is gone.
+    let _ = stream.shutdown(Shutdown::Both);
+    CLOSED.fetch_add(1, Ordering::Relaxed);
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let mut closer = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
+    if closer.is_none() {
+        *closer = start_closer().ok();
+    }
+    // Without a thread it stays open for good, and counted: a worker must not wait for it.
+    let unsent = match closer.as_ref() {
+        Some(closer) => closer.send(stream).map_err(|error| error.0).err(),
+        None => Some(stream),
+    };
+    if let Some(stream) = unsent {
+        let _ = stream.into_raw_fd();
+    }
+}
+
+fn start_closer() -> io::Result<Sender<UnixStream>> {
+    // Bounded by the sockets that there can be.
+    let (sender, sockets) = mpsc::channel::<UnixStream>();
+    let thread = std::thread::Builder::new().name("closer".into());
+    thread.spawn(move || {
+        for socket in sockets {
+            drop(socket);
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+        }
+    })?;
+    Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::IoSlice,
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixStream as Plain,
+        time::Duration,
+    };
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    fn pair() -> (UnixSocket, Plain) {
+        let (ours, theirs) = Plain::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (UnixSocket::new(UnixStream::from_std(ours)), theirs)
+    }
+
+    /// A connection with so much unsent that closing it takes as long as its owner said.
+    fn lingering() -> (TcpStream, TcpListener) {
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
+        let patience = Duration::from_secs(60);
+        sockopt::set_socket_linger(&near, Some(patience)).unwrap();
+        near.set_nonblocking(true).unwrap();
+        while (&near).write(&[0; 1 << 16]).is_ok() {}
+        (near, far)
+    }
+
+    fn send_with(socket: &Plain, bytes: &[u8], fd: impl AsFd, flags: SendFlags) {
+        let fds = [fd.as_fd()];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags);
+        assert_eq!(sent, Ok(bytes.len()));
+    }
+
+    #[test]
+    fn bytes_come_as_they_were_sent() {
+        let (mut ours, mut theirs) = pair();
+        let mut bytes = [0; 8];
+        assert_eq!(
+            ours.read(&mut bytes).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+        theirs.write_all(b"some bytes").unwrap();
+        assert_eq!(ours.read(&mut bytes).unwrap(), 8);
+        assert_eq!(&bytes, b"some byt");
+        assert_eq!(ours.read(&mut bytes).unwrap(), 2);
+        drop(theirs);
+        assert_eq!(ours.read(&mut bytes).unwrap(), 0);
+    }
+
+    #[test]
+    fn bytes_with_descriptors_are_refused_and_those_before_them_come() {
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(b"first").unwrap();
+        let (end, _) = Plain::pair().unwrap();
+        send_with(&theirs, b"second", &end, SendFlags::empty());
+        let mut bytes = [0; 64];
+        // A look may end before them, or find them.
+        let first = ours.read(&mut bytes);
+        assert!(matches!(&first, Ok(5)) || first.is_err());
+        for _ in 0..2 {
+            let refused = ours.read(&mut bytes).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        }
+    }
+
+    /// Nobody but the closer's thread waits for a socket that lingers, however it is put there.
+    #[test]
+    fn a_socket_with_descriptors_in_it_is_closed_elsewhere() {
+        for flags in [SendFlags::empty(), SendFlags::OOB] {
+            let (mut ours, theirs) = pair();
+            let (near, far) = lingering();
+            send_with(&theirs, b"x", &near, flags);
+            drop(near);
+            // The last descriptor of it lies in our socket now.
+            let refused = ours.read(&mut [0; 64]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{flags:?}");
+            let closed = closed_elsewhere();
+            drop(ours);
+            assert!(closed_elsewhere() > closed);
+            assert!(WAITING.load(Ordering::Relaxed) > 0, "it still lingers");
+            drop(far);
+        }
+        while WAITING.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn unread_bytes_are_no_reason_to_close_elsewhere() {
+        let (ours, mut theirs) = pair();
+        theirs.set_nonblocking(true).unwrap();
+        while theirs.write(&[0; 4096]).is_ok() {}
+        let number = ours.as_raw_fd();
+        drop(ours);
+        // Another test may have been given the number since, but not as this socket.
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        theirs.set_nonblocking(false).unwrap();
+        assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0, "{link:?}");
+    }
+}
