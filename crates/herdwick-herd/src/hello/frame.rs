@@ -170,6 +170,8 @@ pub enum Refusal {
 
 impl Claim {
     const BODY: usize = 24;
+    /// Bytes of the frame.
+    pub const FRAME_BYTES: usize = HEADER_BYTES + Self::BODY;
 
     /// The frame.
     #[must_use]

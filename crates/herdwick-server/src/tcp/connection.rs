@@ -1,6 +1,6 @@
 use std::io::{ErrorKind, Write};
 
-use herdwick_herd::hello::MAGIC;
+use herdwick_herd::hello::{Claim, MAGIC};
 use herdwick_memcache::Decoder;
 
 use super::{
@@ -170,10 +170,15 @@ impl Connection {
             || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
-    /// Whether it begins with a claim. A token is proof that its client was let in before.
-    pub(crate) fn begins_with_claim(&self) -> bool {
+    /// Whether it begins with a claim, and if so, whether all of that is here: the rest is waited for
+    /// like that of any command. A token is proof that its client was let in before.
+    pub(crate) fn begins_with_claim(&mut self) -> Option<bool> {
         let lasts = !matches!(self.stream, Stream::Datagram(_));
-        lasts && self.opening && self.input.data().starts_with(&MAGIC)
+        let claims = lasts && self.opening && self.input.data().starts_with(&MAGIC);
+        claims.then(|| {
+            self.need = Claim::FRAME_BYTES;
+            self.has_work()
+        })
     }
 
     /// Whether the peer owes the rest of a command, and nothing but that is waited for.

@@ -331,8 +331,10 @@ fn turn(
             return (flow, false);
         }
     }
-    if connection.begins_with_claim() && service.facts.takes_claims() {
-        connection.claims = true;
+    if service.facts.takes_claims()
+        && let Some(whole) = connection.begins_with_claim()
+    {
+        connection.claims = whole;
         return (Flow::Moved, false);
     }
     let ticket = Ticket {

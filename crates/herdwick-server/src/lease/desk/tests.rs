@@ -523,7 +523,8 @@ fn descriptors_end_a_lease_socket_and_the_desk_goes_on() {
         let byte = [io::IoSlice::new(&[0])];
         let flags = rustix::net::SendFlags::empty();
         rustix::net::sendmsg(&stream, &byte, &mut control, flags).unwrap();
-        assert!(ended(&mut stream));
+        // The end, or a reset: our byte was never taken.
+        while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
     }
     rig.until_held(1);
     drop(bystander);
