@@ -2,6 +2,7 @@
 
 mod lane;
 mod order;
+mod probe;
 mod replies;
 mod timers;
 
@@ -99,7 +100,8 @@ impl ClientOptions {
 
 /// The client half of HERD: one window of slots at each worker.
 ///
-/// - mutators: [`ClientSide::submit`], then [`ClientSide::flush`]; [`ClientSide::close`]
+/// - mutators: [`ClientSide::submit`], then [`ClientSide::flush`]; [`ClientSide::probe`];
+///   [`ClientSide::close`]
 /// - the poll loop calls [`ClientSide::poll`], by [`ClientSide::poll_timeout`] at the latest
 /// - getters: [`ClientSide::in_flight`], [`ClientSide::is_broken`], [`ClientSide::counters`]
 ///
@@ -286,6 +288,14 @@ impl ClientSide {
         let told = &mut (&self.options, &mut self.counters);
         for lane in &mut self.lanes {
             lane.close(port, nanos(now), (told.0, told.1), sink);
+        }
+    }
+
+    /// As [`ClientSide::close`], without another word to the workers: for a process whose port is
+    /// that of another one, which goes on using it.
+    pub fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
+        for lane in &mut self.lanes {
+            lane.forget(sink);
         }
     }
 

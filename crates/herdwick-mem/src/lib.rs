@@ -5,12 +5,14 @@
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel agrees. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
-//! And two things that only `unsafe` reaches fast, under safe names: prefetch and checksums.
+//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, and which
+//! process a value belongs to after a `fork` ([`ForkMark`]).
 //!
 //! This crate is one of the few that may say `unsafe`; each block states why it is sound.
 
 mod arena;
 mod checksum;
+mod fork;
 mod mapping;
 mod prefetch;
 mod span;
@@ -19,6 +21,7 @@ pub mod sync;
 
 pub use arena::Arena;
 pub use checksum::{crc32, crc32_abreast, crc32c};
+pub use fork::{ForkMark, OwnProcess};
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};

@@ -151,6 +151,16 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
+    /// Has the kernel give zeros in their place to every child that `fork` makes from now on.
+    ///
+    /// # Errors
+    /// What `madvise` says: `EINVAL` for shared memory, and on a kernel that cannot.
+    pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
+        // SAFETY: the range is ours, and nothing changes in this process.
+        unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxWipeOnFork) }?;
+        Ok(())
+    }
+
     /// Takes the pages of `bytes` now, so that a shortage is an error here and not a signal later.
     /// Linux before 5.14 cannot be asked: there the pages are touched, one by one, and a shortage
     /// is a signal after all.

@@ -72,6 +72,9 @@ pub enum Cause {
     /// The peer does not speak memcached.
     #[error("{0}")]
     Malformed(#[from] Malformed),
+    /// The session belongs to the process that this one was forked from: dial another.
+    #[error("the session belongs to the process that this one was forked from")]
+    Forked,
     /// A reply that does not belong to the oldest request in flight.
     #[error("the server's reply does not fit the request")]
     Unexpected,

@@ -3,6 +3,8 @@ use std::{io, path::PathBuf};
 pub use herdwick_herd::hello::Refusal as LeaseRefusal;
 use herdwick_herd::hello::VERSION;
 
+use crate::Fabric;
+
 /// Why a session goes by memcached's text, though a fabric is faster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fallback {
@@ -38,6 +40,13 @@ pub enum Fallback {
     /// The server gives this client no lease.
     #[error(transparent)]
     Refused(#[from] LeaseRefusal),
+    /// The server granted a lease, and then nothing came back over the fabric.
+    #[error(
+        "the server grants {name}, but nothing comes back over it: is there a firewall, or a port \
+         forward of TCP alone, in between?",
+        name = .0.name()
+    )]
+    Silent(Fabric),
     /// What the server granted could not be set up here: a limit of this process, or a server that
     /// says things that make no sense.
     #[error("the fabric could not be set up: {0}")]
@@ -47,9 +56,17 @@ pub enum Fallback {
 impl Fallback {
     /// Whether another attempt may find what failed now.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Socket { .. } | Self::Refused(_) | Self::Setup(_)
-        )
+        match self {
+            Self::NoAnswer
+            | Self::Socket { .. }
+            | Self::Refused(_)
+            | Self::Silent(_)
+            | Self::Setup(_) => true,
+            Self::Unasked
+            | Self::Memcached
+            | Self::Version(_)
+            | Self::NotOffered
+            | Self::NoDevice(_) => false,
+        }
     }
 }

@@ -2,15 +2,15 @@
 
 use std::{
     fs,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     os::fd::AsFd,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use herdwick_herd::hello::{BootId, HELLO_BYTES_MAX, Hello, LineError, Offer};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::{DialError, Fabric, Login, Options, stream::Stream};
+use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
 /// The longest that a peer may take to answer a hello before it counts as one that never will. A
 /// memcached answers `ERROR` at once; a proxy may swallow the line.
@@ -32,7 +32,7 @@ pub(crate) enum Said {
 }
 
 /// Says hello on a fresh connection.
-pub(crate) fn exchange(stream: &mut Stream, options: &Options) -> Said {
+pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let hello = Hello {
         shm: options.allows(Fabric::Shm),
@@ -46,7 +46,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options) -> Said {
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
         return Said::Spoiled;
     }
-    let Some(reply) = read_line(stream, options.deadline.min(PATIENCE)) else {
+    let Ok(reply) = read_line(stream, due.within(PATIENCE)) else {
         return Said::Spoiled;
     };
     match Offer::parse(&reply) {
@@ -59,13 +59,9 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options) -> Said {
 }
 
 /// Shows `login`, if the peer asks for one.
-pub(crate) fn log_in(
-    stream: &mut Stream,
-    login: &Login,
-    deadline: Duration,
-) -> Result<(), DialError> {
+pub(crate) fn log_in(stream: &mut Stream, login: &Login, due: Due) -> Result<(), DialError> {
     // A peer that asks for none would keep the password as a value for all to see.
-    let reply = ask(stream, b"version\r\n", deadline)?;
+    let reply = ask(stream, b"version\r\n", due)?;
     if reply != UNAUTHENTICATED {
         return Ok(());
     }
@@ -73,7 +69,7 @@ pub(crate) fn log_in(
     let mut line = format!("set login 0 0 {}\r\n", token.len()).into_bytes();
     line.extend_from_slice(token);
     line.extend_from_slice(b"\r\n");
-    match &ask(stream, &line, deadline)?[..] {
+    match &ask(stream, &line, due)?[..] {
         b"STORED" => Ok(()),
         _ => Err(DialError::LoginRefused),
     }
@@ -83,40 +79,40 @@ pub(crate) fn log_in(
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
 
 /// Says a line, or two, on a fresh connection; gives the line that is answered.
-fn ask(stream: &mut Stream, line: &[u8], deadline: Duration) -> Result<Vec<u8>, DialError> {
+fn ask(stream: &mut Stream, line: &[u8], due: Due) -> Result<Vec<u8>, DialError> {
     if stream.write(line)? != Some(line.len()) {
         return Err(DialError::Io(ErrorKind::TimedOut));
     }
-    read_line(stream, deadline).ok_or(DialError::Io(ErrorKind::TimedOut))
+    Ok(read_line(stream, due)?)
 }
 
 /// One line without its end, and nothing behind it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "dialling blocks, and must end in time"
-)]
-fn read_line(stream: &mut Stream, patience: Duration) -> Option<Vec<u8>> {
-    let start = Instant::now();
+fn read_line(stream: &mut Stream, due: Due) -> io::Result<Vec<u8>> {
     let mut line = [0; HELLO_BYTES_MAX];
     let mut len = 0;
     loop {
         match stream.read(&mut line[len..]) {
-            Ok(Some(0)) | Err(_) => return None,
+            Ok(Some(0)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) => return Err(error),
             Ok(Some(more)) => len += more,
             Ok(None) => {
-                let left = patience.checked_sub(start.elapsed())?;
+                let left = due.timespec()?;
                 let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-                let left = Timespec::try_from(left).ok()?;
                 // An interrupted wait looks again.
                 let _ = poll(&mut fds, Some(&left));
             }
         }
         if let Some(end) = line[..len].iter().position(|byte| *byte == b'\n') {
             let text = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
-            return (end + 1 == len).then(|| text.to_vec());
+            let alone = end + 1 == len;
+            return if alone {
+                Ok(text.to_vec())
+            } else {
+                Err(ErrorKind::InvalidData.into())
+            };
         }
         if len == line.len() {
-            return None;
+            return Err(ErrorKind::InvalidData.into());
         }
     }
 }

@@ -24,6 +24,8 @@
 mod address;
 mod answer;
 mod client;
+mod door;
+mod due;
 mod error;
 mod fallback;
 mod hello;

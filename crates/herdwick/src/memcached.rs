@@ -76,6 +76,12 @@ impl Memcached {
         }
     }
 
+    /// Whether a connection without requests in flight still takes some: one look at the socket.
+    /// Whatever there is to read then is not asked for, and spoils it.
+    pub(crate) fn is_open(&mut self) -> bool {
+        self.broken.is_none() && matches!(self.stream.read(self.text.room()), Ok(None))
+    }
+
     /// Sleeps until there is something to do, or `limit` has gone by.
     pub(crate) fn wait(&self, limit: Duration) {
         if self.broken.is_some() {

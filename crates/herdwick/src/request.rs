@@ -120,7 +120,9 @@ impl Ttl {
             Self::Seconds(0) => EXPTIME_PAST,
             Self::Seconds(seconds) if seconds < EXPTIME_PAST => seconds,
             // Beyond 2106 there is no number for it; the item then stays until evicted.
-            Self::Seconds(seconds) => u32::try_from(unix + u64::from(seconds)).unwrap_or(0),
+            Self::Seconds(seconds) => {
+                u32::try_from(unix.saturating_add(seconds.into())).unwrap_or(0)
+            }
         }
     }
 }

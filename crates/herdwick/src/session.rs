@@ -1,6 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use herdwick_fabric::Port;
+use herdwick_mem::ForkMark;
 
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
@@ -45,6 +46,8 @@ pub struct Session {
     deadline: Duration,
     /// Unix time and `now` of the first request, from which later Unix times follow.
     wall: Option<(u64, Duration)>,
+    /// Whose it is.
+    process: ForkMark,
 }
 
 impl Session {
@@ -59,6 +62,7 @@ impl Session {
             missed,
             deadline: options.deadline,
             wall: None,
+            process: ForkMark::here(),
         })
     }
 
@@ -74,39 +78,49 @@ impl Session {
         if self.broken().is_some() {
             return None;
         }
-        let (unix, since) = *self.wall.get_or_insert_with(|| (unix_seconds(), now));
-        let unix = unix + now.saturating_sub(since).as_secs();
-        self.way.submit(
-            When {
-                unix,
-                due: now + self.deadline,
-            },
-            key,
-            op,
-        )
+        let when = self.when(now);
+        self.way.submit(when, key, op)
     }
 
     pub(crate) fn command(&mut self, now: Duration, command: Command<'_>) -> Option<Ticket> {
         if self.broken().is_some() {
             return None;
         }
-        self.way.command(now + self.deadline, command)
+        let when = self.when(now);
+        self.way.command(when, command)
+    }
+
+    fn when(&mut self, now: Duration) -> When {
+        let (unix, since) = *self.wall.get_or_insert_with(|| (unix_seconds(), now));
+        When {
+            unix: unix.saturating_add(now.saturating_sub(since).as_secs()),
+            now,
+            due: now.saturating_add(self.deadline),
+        }
     }
 
     /// Hands over what was submitted, as far as it is taken now; polling hands over the rest.
     pub fn flush(&mut self, now: Duration) {
-        self.way.flush(now);
+        if self.process.is_here() {
+            self.way.flush(now);
+        }
     }
 
     /// Takes what answers there are, without waiting.
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
-        self.way.poll(now, sink);
+        if self.process.is_here() {
+            self.way.poll(now, sink);
+        } else if self.way.broken().is_none() {
+            self.way.abandon(Cause::Forked, sink);
+        }
     }
 
     /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
     /// Returns at once when nothing is in flight, and sometimes early.
     pub fn wait(&mut self, now: Duration) {
-        if let Some(due) = self.way.due() {
+        if self.process.is_here()
+            && let Some(due) = self.way.due()
+        {
             self.way.wait(now, due.saturating_sub(now));
         }
     }
@@ -136,12 +150,18 @@ impl Session {
 
     /// The fabric under the session, where it has one: for callers that count nanoseconds.
     pub fn direct(&mut self) -> Option<Direct<'_, impl Port + use<>>> {
+        if !self.process.is_here() {
+            return None;
+        }
         self.way.direct()
     }
 
     /// Why the session ended, if it has.
     #[must_use]
     pub fn broken(&self) -> Option<Cause> {
+        if !self.process.is_here() {
+            return Some(Cause::Forked);
+        }
         self.way.broken()
     }
 }

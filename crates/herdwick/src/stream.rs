@@ -5,10 +5,23 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
     },
-    time::{Duration, Instant},
+    path::Path,
+    time::Duration,
 };
 
-use crate::{Address, DialError};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+        sockopt::{self, Timeout},
+    },
+};
+
+use crate::{Address, DialError, due::Due};
+
+/// A connection that is idle for so long shows that it is still used: a network translator between
+/// the ends would forget it.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
 /// A connected socket that never blocks.
 #[derive(Debug)]
@@ -18,12 +31,12 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects, trying each address of a name until `deadline` has gone by.
-    pub(crate) fn dial(address: &Address, deadline: Duration) -> Result<Self, DialError> {
+    /// Connects, trying each address of a name until it is due.
+    pub(crate) fn dial(address: &Address, due: Due) -> Result<Self, DialError> {
         match address {
-            Address::Tcp(host) => tcp(host, deadline).map(Self::Tcp),
+            Address::Tcp(host) => tcp(host, due).map(Self::Tcp),
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
+                let stream = unix(path, due)?;
                 stream.set_nonblocking(true)?;
                 Ok(Self::Unix(stream))
             }
@@ -64,19 +77,19 @@ impl AsFd for Stream {
     }
 }
 
-fn tcp(host: &str, deadline: Duration) -> Result<TcpStream, DialError> {
+fn tcp(host: &str, due: Due) -> Result<TcpStream, DialError> {
     let addresses = host
         .to_socket_addrs()
         .map_err(|error| DialError::Name(error.to_string()))?;
-    let start = clock();
     let mut outcome = Err(DialError::Name("it has no address".into()));
     for address in addresses {
-        let left = deadline
-            .saturating_sub(clock() - start)
-            .max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, left) {
+        let connected = due
+            .left()
+            .and_then(|left| TcpStream::connect_timeout(&address, left));
+        match connected {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                keep_alive(&stream)?;
                 stream.set_nonblocking(true)?;
                 return Ok(stream);
             }
@@ -86,12 +99,35 @@ fn tcp(host: &str, deadline: Duration) -> Result<TcpStream, DialError> {
     outcome
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "dialling blocks, and must end in time"
-)]
-pub(crate) fn clock() -> Instant {
-    Instant::now()
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_IDLE)?;
+    Ok(())
+}
+
+/// Connects to a unix socket. While as many others wait there as the server lets wait, this waits
+/// for its turn, until it is due.
+pub(crate) fn unix(path: &Path, due: Due) -> io::Result<UnixStream> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(due.left()?))?;
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            // So a socket with a timeout says that it is over.
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(UnixStream::from(socket))
 }
 
 fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {

@@ -2,11 +2,7 @@
 
 mod port;
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    os::{fd::OwnedFd, unix::net::UnixStream},
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
@@ -22,15 +18,14 @@ use port::AnyPort;
 
 use crate::{
     Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
+    door::Door,
+    due::Due,
     hello::{self, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken, TicketDevice},
     memcached::Memcached,
-    stream::{Stream, clock},
+    stream::Stream,
     text::{Command, When},
 };
-
-/// To sockets, no time at all means any.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An open way. Each call is one branch; behind it everything is concrete.
 #[derive(Debug)]
@@ -48,14 +43,16 @@ impl Way {
         address: &Address,
         options: &Options,
     ) -> Result<(Self, Option<Fallback>), DialError> {
-        let due = clock() + options.deadline;
-        let mut stream = open(address, options)?;
+        let due = Due::after(options.deadline);
+        let door = Door::new(address, options);
+        let mut stream = door.open(due)?;
         let reason = if options.fabric {
-            match hello::exchange(&mut stream, &until(due, options)) {
+            match hello::exchange(&mut stream, options, due) {
                 Said::Offer(offer) => match lease(&stream, &offer, due, options) {
                     Ok((fabric, taken, missed)) => {
+                        let door = door.at(&stream);
                         let memcached = Memcached::new(stream, options.value_bytes_max);
-                        let herd = Herd::new(taken, offer.hash_key, memcached);
+                        let herd = Herd::new(taken, offer.hash_key, memcached, door);
                         return Ok((Self::Herd(fabric, Box::new(herd)), missed));
                     }
                     Err(reason) => reason,
@@ -64,7 +61,7 @@ impl Way {
                 Said::Memcached => Fallback::Memcached,
                 Said::Locked => return Err(DialError::LoginNeeded),
                 Said::Spoiled => {
-                    stream = open(address, &until(due, options))?;
+                    stream = door.open(due)?;
                     Fallback::NoAnswer
                 }
             }
@@ -100,10 +97,10 @@ impl Way {
         }
     }
 
-    pub(crate) fn command(&mut self, due: Duration, command: Command<'_>) -> Option<Ticket> {
+    pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
         match self {
-            Self::Memcached(way) => way.command(due, command),
-            Self::Herd(_, way) => way.command(due, command),
+            Self::Memcached(way) => way.command(when.due, command),
+            Self::Herd(_, way) => way.command(when, command),
         }
     }
 
@@ -135,6 +132,14 @@ impl Way {
         }
     }
 
+    /// Ends the session for `cause`, without another look at the server.
+    pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        match self {
+            Self::Memcached(way) => way.abandon(cause, sink),
+            Self::Herd(_, way) => way.abandon(cause, sink),
+        }
+    }
+
     pub(crate) fn broken(&self) -> Option<Cause> {
         match self {
             Self::Memcached(way) => way.broken(),
@@ -150,48 +155,33 @@ impl Way {
     }
 }
 
-/// `options` with what is left of the time to `due`.
-fn until(due: Instant, options: &Options) -> Options {
-    Options {
-        deadline: due.saturating_duration_since(clock()).max(SHORTEST),
-        ..options.clone()
-    }
-}
-
-/// A connection on which the peer takes commands.
-fn open(address: &Address, options: &Options) -> Result<Stream, DialError> {
-    let mut stream = Stream::dial(address, options.deadline)?;
-    if let Some(login) = &options.login {
-        hello::log_in(&mut stream, login, options.deadline)?;
-    }
-    Ok(stream)
-}
-
-/// Takes the best of what is offered on `stream`; and why what is better was not to be had.
+/// Takes the best of what is offered on `stream`; and why what is better was not to be had. Each
+/// attempt has half of the time that is left, so that one which waits in vain leaves some for the
+/// next, and for the request itself.
 fn lease(
     stream: &Stream,
     offer: &Offer,
-    due: Instant,
+    due: Due,
     options: &Options,
 ) -> Result<(Fabric, Taken<AnyPort>, Option<Fallback>), Fallback> {
     let mut missed = None;
     if let Some(shm) = &offer.shm {
-        match take_shm(shm, offer, &until(due, options)) {
+        match take_shm(shm, offer, options, due.half()) {
             Ok(taken) => return Ok((Fabric::Shm, taken, missed)),
             Err(error) => missed = Some(error.at(&shm.socket)),
         }
     }
     let ends = stream.ends();
     if let (Some(verbs), Some(ends)) = (&offer.verbs, ends) {
-        match take_verbs(verbs, ends, offer, &until(due, options)) {
+        match take_verbs(verbs, ends, offer, options, due.half()) {
             Ok(taken) => return Ok((Fabric::Verbs, taken, missed)),
             Err(why) => missed = Some(more_hopeful(missed, why)),
         }
     }
     if let (Some(token), Some(ends)) = (offer.roce, ends) {
-        match take_roce(token, ends, offer, &until(due, options)) {
+        match take_roce(token, ends, offer, options, due.half()) {
             Ok(taken) => return Ok((Fabric::Roce, taken, missed)),
-            Err(error) => missed = Some(more_hopeful(missed, error.remote())),
+            Err(error) => missed = Some(more_hopeful(missed, error.remote(Fabric::Roce))),
         }
     }
     Err(missed.unwrap_or(Fallback::NotOffered))
@@ -206,8 +196,9 @@ fn take_shm(
     shm: &ShmOffer,
     offer: &Offer,
     options: &Options,
+    due: Due,
 ) -> Result<Taken<AnyPort>, LeaseError> {
-    let socket = LeaseSocket::Unix(UnixStream::connect(&shm.socket)?);
+    let socket = LeaseSocket::unix(&shm.socket, due)?;
     let asked = asked((shm.token, offer.path), options);
     let taken = herd::take(&ShmDevice::guest(), socket, &asked)?;
     checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
@@ -220,6 +211,7 @@ fn take_verbs(
     (local, peer): (SocketAddr, SocketAddr),
     offer: &Offer,
     options: &Options,
+    due: Due,
 ) -> Result<Taken<AnyPort>, Fallback> {
     let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
     let device = VerbsDevice::open(&VerbsOptions {
@@ -229,10 +221,11 @@ fn take_verbs(
     });
     let device = device.map_err(no_device)?;
     let asked = asked((verbs.token, verbs.path), options);
-    let taken = lease_socket(peer, options).and_then(|socket| herd::take(&device, socket, &asked));
+    let taken = LeaseSocket::tcp(peer, due).map_err(LeaseError::from);
+    let taken = taken.and_then(|socket| herd::take(&device, socket, &asked));
     let taken = taken.map(|taken| taken.map(|port| AnyPort::Verbs(Box::new(port))));
     let taken = taken.and_then(|taken| checked(taken, offer));
-    taken.map_err(LeaseError::remote)
+    taken.map_err(|error| error.remote(Fabric::Verbs))
 }
 
 /// Tells what will not change from what may.
@@ -251,8 +244,9 @@ fn take_roce(
     (local, peer): (SocketAddr, SocketAddr),
     offer: &Offer,
     options: &Options,
+    due: Due,
 ) -> Result<Taken<AnyPort>, LeaseError> {
-    let socket = lease_socket(peer, options)?;
+    let socket = LeaseSocket::tcp(peer, due)?;
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(peer.ip()),
         keyed: offer.keyed,
@@ -263,19 +257,12 @@ fn take_roce(
     checked(taken.map(|port| AnyPort::Roce(Box::new(port))), offer)
 }
 
-fn lease_socket(peer: SocketAddr, options: &Options) -> Result<LeaseSocket, LeaseError> {
-    let socket = TcpStream::connect_timeout(&peer, options.deadline)?;
-    socket.set_nodelay(true)?;
-    Ok(LeaseSocket::Tcp(socket))
-}
-
 fn asked((token, path): (Token, RequestPath), options: &Options) -> Asked {
     let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
     Asked {
         token,
         path,
         slots: slots as u32,
-        deadline: options.deadline,
     }
 }
 

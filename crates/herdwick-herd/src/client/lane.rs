@@ -209,16 +209,23 @@ impl Lane {
         slot.is_read = is_read;
         slot.deadline = u64::MAX;
         self.keys.add(bucket, is_read);
-        self.in_flight += 1;
         if waits_for > 0 {
             slot.state = State::Held;
+            self.in_flight += 1;
             self.held.push(index as u16);
             return Ok(());
         }
         slot.state = State::Queued;
-        self.next = (index + 1) & (self.slots.len() - 1);
-        self.pending.push(index as u16);
+        self.enqueue(index);
         Ok(())
+    }
+
+    /// Notes that the slot at `index` is taken, and its line to be written.
+    #[inline]
+    pub(super) fn enqueue(&mut self, index: usize) {
+        self.next = (index + 1) & (self.slots.len() - 1);
+        self.in_flight += 1;
+        self.pending.push(index as u16);
     }
 
     /// The next free slot. Busy ones are stepped over, so that a stalled one stalls nothing else.
@@ -448,7 +455,13 @@ impl Lane {
             }
         }
         self.flush(port, now, options, counters);
+        self.forget(sink);
+    }
+
+    /// Ends every request as it stands.
+    pub(super) fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         self.pending.clear();
+        self.held.clear();
         for slot in &mut self.slots {
             match slot.state {
                 State::Held | State::Queued => sink(slot.token, Outcome::Timeout),

@@ -105,6 +105,14 @@ impl Line {
         self.0[CONTROL_WORD] = self.control().stamped(stamp).0;
     }
 
+    /// The cancellation of a request that was never made.
+    #[must_use]
+    pub fn cancellation(stamp: Stamp) -> Self {
+        let mut line = Self::default();
+        line.0[CONTROL_WORD] = Control::new(OpCode::Cancel, 0, 0, 0, stamp).0;
+        line
+    }
+
     /// The locator hash.
     #[inline]
     #[must_use]

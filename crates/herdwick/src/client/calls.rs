@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use super::{Client, not_taken, request};
+use super::Client;
 use crate::{
-    Answer, Cause, Error, Hit, Key, Lost, Mode, Op, Put, Refusal, Session, Ttl, Usage,
+    Answer, Cause, Error, Hit, Key, Mode, Op, Put, Refusal, Session, Ticket, Ttl, Usage,
     text::Command,
 };
 
@@ -45,7 +45,8 @@ impl Client {
     /// # Errors
     /// As every call.
     pub fn gets(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Item>, Error> {
-        self.call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
+        self.caller
+            .call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
     }
 
     /// The items of `keys`, in their order, in one round trip.
@@ -57,7 +58,7 @@ impl Client {
             .iter()
             .map(|key| Key::new(key.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        self.with_session(|session, now| read_all(session, now, &keys))
+        self.caller.get_many(&keys)
     }
 
     /// Stores, whatever is there.
@@ -130,7 +131,7 @@ impl Client {
         version: u64,
     ) -> Result<Cas, Error> {
         let op = Op::Cas(version, put.into());
-        self.call(request(key.as_ref(), op)?, |answer| {
+        self.caller.call(request(key.as_ref(), op)?, |answer| {
             Some(match answer {
                 Answer::Done => Ok(Cas::Stored),
                 Answer::Exists => Ok(Cas::Changed),
@@ -145,9 +146,10 @@ impl Client {
     /// # Errors
     /// As every call.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
-        self.call(request(key.as_ref(), Op::Delete)?, |answer| {
-            Some(found(answer))
-        })
+        self.caller
+            .call(request(key.as_ref(), Op::Delete)?, |answer| {
+                Some(found(answer))
+            })
     }
 
     /// Gives the item a new time to live; says whether there was one.
@@ -156,7 +158,8 @@ impl Client {
     /// As every call.
     pub fn touch(&mut self, key: impl AsRef<[u8]>, ttl: impl Into<Ttl>) -> Result<bool, Error> {
         let op = Op::Touch(ttl.into());
-        self.call(request(key.as_ref(), op)?, |answer| Some(found(answer)))
+        self.caller
+            .call(request(key.as_ref(), op)?, |answer| Some(found(answer)))
     }
 
     /// Adds to a decimal value, wrapping at 2^64: the new number, or `None` if there is no item.
@@ -164,9 +167,10 @@ impl Client {
     /// # Errors
     /// As every call, and [`Error::NotNumeric`].
     pub fn incr(&mut self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
-        self.call(request(key.as_ref(), Op::Incr(delta))?, |answer| {
-            Some(number(answer))
-        })
+        self.caller
+            .call(request(key.as_ref(), Op::Incr(delta))?, |answer| {
+                Some(number(answer))
+            })
     }
 
     /// Subtracts from a decimal value, down to 0: the new number, or `None` if there is no item.
@@ -174,9 +178,10 @@ impl Client {
     /// # Errors
     /// As every call, and [`Error::NotNumeric`].
     pub fn decr(&mut self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
-        self.call(request(key.as_ref(), Op::Decr(delta))?, |answer| {
-            Some(number(answer))
-        })
+        self.caller
+            .call(request(key.as_ref(), Op::Decr(delta))?, |answer| {
+                Some(number(answer))
+            })
     }
 
     /// The server's statistics, `argument` empty or such as `items`.
@@ -209,7 +214,7 @@ impl Client {
     }
 
     fn store(&mut self, key: &[u8], op: Op<'_>) -> Result<bool, Error> {
-        self.call(request(key, op)?, |answer| {
+        self.caller.call(request(key, op)?, |answer| {
             Some(match answer {
                 Answer::Done => Ok(true),
                 Answer::NotStored => Ok(false),
@@ -221,7 +226,7 @@ impl Client {
     fn list(&mut self, command: Command<'_>) -> Result<Vec<(String, String)>, Error> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut lines = Vec::new();
-        self.call(
+        self.caller.call(
             |session, now| session.command(now, command),
             |answer| match answer {
                 Answer::Line { name, value } => {
@@ -235,55 +240,7 @@ impl Client {
     }
 }
 
-/// Reads `keys`, as many at a time as the session takes.
-fn read_all(
-    session: &mut Session,
-    now: &dyn Fn() -> Duration,
-    keys: &[Key<'_>],
-) -> Result<Result<Vec<Option<Item>>, Error>, Lost> {
-    let mut items = vec![None; keys.len()];
-    let (mut submitted, mut answered) = (0, 0);
-    let (mut first, mut refused, mut lost) = (None, None, None);
-    while answered < keys.len() {
-        let at = now();
-        while let Some(key) = keys.get(submitted)
-            && let Some(ticket) = session.submit(at, *key, &Op::Get)
-        {
-            first.get_or_insert(ticket.0);
-            submitted += 1;
-        }
-        let Some(first) = first else {
-            return Err(not_taken(session));
-        };
-        session.flush(now());
-        session.wait(at);
-        session.poll(now(), &mut |ticket, answer| {
-            answered += 1;
-            match (
-                item_or_lost(answer),
-                items.get_mut((ticket.0 - first) as usize),
-            ) {
-                (Ok(Ok(item)), Some(place)) => *place = item,
-                (Ok(Ok(_)), None) => {}
-                (Ok(Err(error)), _) => refused = Some(error),
-                (Err(end), _) => lost = Some(end),
-            }
-        });
-        if let Some(lost) = lost {
-            return Err(lost);
-        }
-    }
-    Ok(refused.map_or(Ok(items), Err))
-}
-
-fn item_or_lost(answer: Answer<'_>) -> Result<Result<Option<Item>, Error>, Lost> {
-    match answer {
-        Answer::Lost(lost) => Err(lost),
-        answer => Ok(item(answer)),
-    }
-}
-
-fn item(answer: Answer<'_>) -> Result<Option<Item>, Error> {
+pub(super) fn item(answer: Answer<'_>) -> Result<Option<Item>, Error> {
     match answer {
         Answer::Hit(Hit {
             value,
@@ -325,4 +282,13 @@ fn unexpected(answer: Answer<'_>) -> Error {
         }
         _ => Error::Disconnected(Cause::Unexpected),
     }
+}
+
+/// A key and an operation as a submission.
+fn request<'a>(
+    key: &'a [u8],
+    op: Op<'a>,
+) -> Result<impl Fn(&mut Session, Duration) -> Option<Ticket> + use<'a>, Error> {
+    let key = Key::new(key)?;
+    Ok(move |session: &mut Session, now| session.submit(now, key, &op))
 }

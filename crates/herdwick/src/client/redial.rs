@@ -51,18 +51,14 @@ impl Redial {
         }
     }
 
-    /// Dials, unless a pause lasts.
-    pub(super) fn dial(&mut self, now: Duration, options: &Options) -> Result<Session, Error> {
-        self.attempt(now, |address| Session::dial(address, options))
-    }
-
-    /// A session by a better way than `held`, if it is time to look and there is one. It takes no
-    /// more than half of the deadline in `options`.
+    /// A session by a better way than `held`, if it is time to look and `dial` finds one. It is given
+    /// no more than half of the deadline in `options`.
     pub(super) fn better(
         &mut self,
         now: Duration,
         held: &Session,
         options: &Options,
+        dial: impl FnOnce(&Address, &Options) -> Result<Session, DialError>,
     ) -> Option<Session> {
         if !held.is_second_best() {
             self.look = None;
@@ -81,11 +77,12 @@ impl Redial {
             deadline: (options.deadline / 2).min(LOOK_BUDGET),
             ..options.clone()
         };
-        let dialled = Session::dial(&self.address, &options).ok();
+        let dialled = dial(&self.address, &options).ok();
         dialled.filter(|session| session.beats(held))
     }
 
-    fn attempt<T>(
+    /// Dials, unless a pause lasts.
+    pub(super) fn attempt<T>(
         &mut self,
         now: Duration,
         dial: impl FnOnce(&Address) -> Result<T, DialError>,

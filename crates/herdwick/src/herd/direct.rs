@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use herdwick_fabric::Port;
 use herdwick_herd::{ClientSide, Outcome, Refused};
+use herdwick_mem::OwnProcess;
 use herdwick_mica::{HashKey, Request};
 
 use super::lease::Lease;
@@ -12,27 +13,14 @@ use super::lease::Lease;
 /// Nothing else may be in flight on the session while it is used like this.
 #[derive(Debug)]
 pub struct Direct<'a, P> {
-    side: &'a mut ClientSide,
-    port: &'a mut P,
-    hash_key: HashKey,
-    lease: &'a Lease,
+    pub(super) side: &'a mut ClientSide,
+    pub(super) port: &'a mut OwnProcess<P>,
+    pub(super) hash_key: HashKey,
+    pub(super) lease: &'a Lease,
+    pub(super) elapsed: Duration,
 }
 
-impl<'a, P: Port> Direct<'a, P> {
-    pub(super) fn new(
-        side: &'a mut ClientSide,
-        port: &'a mut P,
-        hash_key: HashKey,
-        lease: &'a Lease,
-    ) -> Self {
-        Self {
-            side,
-            port,
-            hash_key,
-            lease,
-        }
-    }
-
+impl<P: Port> Direct<'_, P> {
     /// The key of the locator hash.
     #[must_use]
     pub fn hash_key(&self) -> HashKey {
@@ -48,18 +36,25 @@ impl<'a, P: Port> Direct<'a, P> {
         self.side.submit(request, token)
     }
 
-    /// Writes the lines of everything submitted.
+    /// Writes the lines of everything submitted; nothing in a child that was forked.
     #[inline]
     pub fn flush(&mut self, now: Duration) {
-        self.side.flush(self.port, now);
-        self.port.flush(now);
+        if self.port.is_here() {
+            let now = now.saturating_add(self.elapsed);
+            self.side.flush(&mut **self.port, now);
+            self.port.flush(now);
+        }
     }
 
-    /// Takes outcomes; returns how many.
+    /// Takes outcomes; returns how many. None in a child that was forked.
     #[inline]
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        if !self.port.is_here() {
+            return 0;
+        }
+        let now = now.saturating_add(self.elapsed);
         self.port.progress(now);
-        self.side.poll(self.port, now, sink)
+        self.side.poll(&mut **self.port, now, sink)
     }
 
     /// Slots at each worker: what was asked for, or as many as the server had memory for.
@@ -74,9 +69,9 @@ impl<'a, P: Port> Direct<'a, P> {
         self.side.in_flight()
     }
 
-    /// Whether the lease still stands.
+    /// Whether the lease still stands, and is this process's.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        !self.lease.is_over() && !self.side.is_broken()
+        self.port.is_here() && !self.lease.is_over() && !self.side.is_broken()
     }
 }

@@ -1,8 +1,8 @@
-//! Claiming a lease and keeping it.
+//! Claiming a lease, trying it, and keeping it.
 
 use std::{
     io::{self, Read, Write},
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Device, PdId};
+use herdwick_fabric::{Device, PdId, Port};
 use herdwick_herd::{
     ClientEnd, ClientRig, ClientTerms, RequestPath, SetupError,
     hello::{
@@ -22,15 +22,19 @@ use herdwick_herd::{
     },
     wire::{Epoch, Window},
 };
+use herdwick_mem::ForkMark;
 use rustix::{
     cmsg_space,
     event::{PollFd, PollFlags, Timespec, poll},
-    io::retry_on_intr,
+    io::{Errno, retry_on_intr},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
 };
 
-use super::LeaseSocket;
-use crate::Fallback;
+use super::{LeaseSocket, doze, socket::in_time};
+use crate::{
+    Fabric, Fallback,
+    due::{Due, clock},
+};
 
 /// What a client needs of a provider besides the verbs: to take up a ticket.
 pub(crate) trait TicketDevice: Device {
@@ -52,6 +56,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
 /// The session ends requests by its own deadlines; this is beyond any of them.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
+/// How long the first exchange over a fabric may take. It is sent again after 5 ms, 15, 35, 75 and
+/// 155, so that a network which loses one packet of ten ends it once in ten thousand times.
+const TRIAL: Duration = Duration::from_millis(250);
+/// What the fabric's clock shows when the trial begins: there was silence before.
+const TRIAL_START: Duration = Duration::from_secs(1);
+
 /// No lease was to be had; the caller goes on with memcached's text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
@@ -69,6 +79,8 @@ pub(crate) enum LeaseError {
     Workers { offered: usize, granted: usize },
     #[error("a thread for the heartbeats: {0}")]
     Keeper(io::Error),
+    #[error("no answer over the fabric")]
+    Silent,
 }
 
 impl LeaseError {
@@ -77,20 +89,17 @@ impl LeaseError {
         match self {
             Self::Io(error) => Fallback::Socket {
                 path: socket.to_owned(),
-                kind: match error.kind() {
-                    // What a socket with a timeout says when it ends.
-                    io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut,
-                    kind => kind,
-                },
+                kind: error.kind(),
             },
-            other => other.remote(),
+            other => other.remote(Fabric::Shm),
         }
     }
 
     /// What it means for a session that asked for a lease over TCP.
-    pub(crate) fn remote(self) -> Fallback {
+    pub(crate) fn remote(self, fabric: Fabric) -> Fallback {
         match self {
             Self::Refused(refusal) => Fallback::Refused(refusal),
+            Self::Silent => Fallback::Silent(fabric),
             other => Fallback::Setup(other.to_string()),
         }
     }
@@ -102,6 +111,8 @@ pub(crate) struct Taken<P> {
     pub(super) lease: Lease,
     /// Requests that may be in flight at all workers together.
     pub(super) capacity: u32,
+    /// What the fabric's clock shows now.
+    pub(super) elapsed: Duration,
 }
 
 impl<P> Taken<P> {
@@ -115,6 +126,7 @@ impl<P> Taken<P> {
             },
             lease: self.lease,
             capacity: self.capacity,
+            elapsed: self.elapsed,
         }
     }
 
@@ -133,6 +145,8 @@ pub(super) struct Lease {
     socket: LeaseSocket,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
+    /// The process that the thread is in.
+    process: ForkMark,
 }
 
 impl Lease {
@@ -149,6 +163,7 @@ impl Lease {
             socket,
             over,
             keeper: Some(keeper),
+            process: ForkMark::here(),
         })
     }
 
@@ -165,6 +180,12 @@ impl AsFd for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if !self.process.is_here() {
+            // In a child that was forked: the lease is the parent's, and so is the thread.
+            mem::forget(self.keeper.take());
+            return;
+        }
+        // It fails where the server has hung up already, and then the thread has ended or ends.
         let _ = self.socket.shutdown();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
@@ -184,7 +205,8 @@ fn beat(socket: &mut LeaseSocket) {
             Ok(0) => {}
             // The server has nothing to say after Go but that it is over.
             Ok(_) => return,
-            Err(_) => continue,
+            Err(Errno::INTR) => continue,
+            Err(_) => return,
         }
         if socket.write_all(&[0]).is_err() {
             return;
@@ -199,8 +221,6 @@ pub(crate) struct Asked {
     pub(crate) path: RequestPath,
     /// Slots at each worker.
     pub(crate) slots: u32,
-    /// For each answer.
-    pub(crate) deadline: Duration,
 }
 
 /// Claims a lease on `socket` and sets up HERD on it.
@@ -209,7 +229,6 @@ pub(crate) fn take<D: TicketDevice>(
     mut socket: LeaseSocket,
     asked: &Asked,
 ) -> Result<Taken<D::Port>, LeaseError> {
-    socket.set_timeout(Some(asked.deadline))?;
     let claim = Claim {
         token: asked.token,
         window: asked.slots,
@@ -236,13 +255,46 @@ pub(crate) fn take<D: TicketDevice>(
     }
     socket.write_all(&accept.to_frame())?;
     receive(&mut socket, Kind::Go)?;
-    socket.set_timeout(None)?;
+    let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
+    socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
+    let mut end = rig.finish()?;
+    let elapsed = try_out(&mut end, due.within(TRIAL))?;
     Ok(Taken {
-        end: rig.finish()?,
+        end,
         lease,
         capacity: (grant.workers.len() * window.slots()) as u32,
+        elapsed,
     })
+}
+
+/// One exchange with each worker over the fabric: what was granted on a socket may yet not carry
+/// anything, for a firewall or a forwarded port stands in between. What the fabric's clock shows
+/// behind it.
+fn try_out<P: Port>(end: &mut ClientEnd<P>, due: Due) -> Result<Duration, LeaseError> {
+    let ClientEnd {
+        port,
+        side,
+        reply_cq,
+    } = end;
+    let start = clock();
+    let now = || TRIAL_START + start.elapsed();
+    side.probe(port, now());
+    port.flush(now());
+    loop {
+        port.progress(now());
+        side.poll(port, now(), &mut |_, _| {});
+        port.flush(now());
+        if side.in_flight() == 0 {
+            return Ok(now());
+        }
+        if side.is_broken() {
+            return Err(LeaseError::Silent);
+        }
+        let left = due.left().map_err(|_| LeaseError::Silent)?;
+        let retry = side.poll_timeout().unwrap_or_default();
+        doze(port, *reply_cq, None, left.min(retry.saturating_sub(now())));
+    }
 }
 
 fn terms(grant: &Grant, path: RequestPath, window: Window) -> Result<ClientTerms, FrameError> {
@@ -281,6 +333,7 @@ fn receive_with_fds(
     socket: &LeaseSocket,
     into: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
+    socket.limit_read()?;
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = retry_on_intr(|| {
@@ -290,8 +343,8 @@ fn receive_with_fds(
             &mut control,
             RecvFlags::CMSG_CLOEXEC,
         )
-    })
-    .map_err(io::Error::from)?;
+    });
+    let message = in_time(message.map_err(io::Error::from))?;
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {

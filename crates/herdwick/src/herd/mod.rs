@@ -7,10 +7,15 @@ mod pending;
 mod socket;
 mod translate;
 
-use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
 use herdwick_fabric::{Armed, CqId, Port};
 use herdwick_herd::{ClientEnd, ClientSide, Outcome, Refused, wire::ReplyStatus};
+use herdwick_mem::OwnProcess;
 use herdwick_mica::{HashKey, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -26,6 +31,8 @@ pub(crate) use self::{
 };
 use crate::{
     Answer, Cause, Key, Op, Ticket,
+    door::Door,
+    due::Due,
     memcached::Memcached,
     text::{Command, When},
 };
@@ -41,13 +48,16 @@ const SPIN: Duration = Duration::from_micros(200);
 /// flight on the fabric, and the other way round.
 #[derive(Debug)]
 pub(crate) struct Herd<P> {
-    port: P,
+    /// Left alone in a child that was forked: to drop it would end what the parent uses.
+    port: OwnProcess<P>,
     side: ClientSide,
     reply_cq: CqId,
     hash_key: HashKey,
     lease: Lease,
     pending: Pending,
     memcached: Memcached,
+    /// Where the connection of `memcached` came from.
+    door: Door,
     /// Text's tickets and what they are called outside, oldest first.
     aliases: VecDeque<(Ticket, Ticket)>,
     next: u64,
@@ -57,15 +67,23 @@ pub(crate) struct Herd<P> {
     awake: Duration,
     /// [`SPIN`], or nothing where the worker would wait for this very CPU.
     spin: Duration,
+    /// What the clock of `port` and `side` had shown when the caller's began.
+    elapsed: Duration,
     broken: Option<Cause>,
 }
 
 impl<P: Port> Herd<P> {
-    pub(crate) fn new(taken: Taken<P>, hash_key: HashKey, memcached: Memcached) -> Self {
+    pub(crate) fn new(
+        taken: Taken<P>,
+        hash_key: HashKey,
+        memcached: Memcached,
+        door: Door,
+    ) -> Self {
         let Taken {
             end,
             lease,
             capacity,
+            elapsed,
         } = taken;
         let ClientEnd {
             port,
@@ -73,13 +91,14 @@ impl<P: Port> Herd<P> {
             reply_cq,
         } = end;
         Self {
-            port,
+            port: OwnProcess::new(port),
             side,
             reply_cq,
             hash_key,
             lease,
             pending: Pending::new(capacity),
             memcached,
+            door,
             aliases: VecDeque::new(),
             next: 0,
             too_large: Vec::new(),
@@ -89,6 +108,7 @@ impl<P: Port> Herd<P> {
             } else {
                 Duration::ZERO
             },
+            elapsed,
             broken: None,
         }
     }
@@ -126,20 +146,45 @@ impl<P: Port> Herd<P> {
         }
     }
 
-    pub(crate) fn command(&mut self, due: Duration, command: Command<'_>) -> Option<Ticket> {
-        if self.side.in_flight() > 0 {
+    pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
+        if self.side.in_flight() > 0 || !self.too_large.is_empty() || !self.has_text(when) {
             return None;
         }
-        let inner = self.memcached.command(due, command)?;
+        let inner = self.memcached.command(when.due, command)?;
         Some(self.alias(inner))
     }
 
     fn submit_text(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
-        if self.side.in_flight() > 0 || !self.too_large.is_empty() {
+        if self.side.in_flight() > 0 || !self.too_large.is_empty() || !self.has_text(when) {
             return None;
         }
         let inner = self.memcached.submit(when, key, op)?;
         Some(self.alias(inner))
+    }
+
+    /// Whether the text connection takes a request made at `when`. One that was closed while it was
+    /// idle, as a server with an idle timeout does it, is opened again: nothing was sent on it. If
+    /// that fails, the session ends.
+    fn has_text(&mut self, when: When) -> bool {
+        if let Err(cause) = self.reopen_text(when) {
+            self.broken = Some(cause);
+        }
+        self.broken.is_none()
+    }
+
+    fn reopen_text(&mut self, when: When) -> Result<(), Cause> {
+        if self.memcached.due().is_some() || self.memcached.is_open() {
+            return Ok(());
+        }
+        let due = Due::after(when.due.saturating_sub(when.now));
+        self.memcached = self.door.open_again(self.hash_key, due)?;
+        // Names of the old connection's requests, all of which were answered.
+        self.aliases.clear();
+        // A server that was started again has closed the lease as well.
+        if self.lease.is_over() {
+            return Err(Cause::Closed);
+        }
+        Ok(())
     }
 
     fn alias(&mut self, inner: Ticket) -> Ticket {
@@ -155,9 +200,15 @@ impl<P: Port> Herd<P> {
 
     pub(crate) fn flush(&mut self, now: Duration) {
         self.awake = now;
-        self.side.flush(&mut self.port, now);
-        self.port.flush(now);
+        let inside = self.inside(now);
+        self.side.flush(&mut *self.port, inside);
+        self.port.flush(inside);
         self.memcached.flush();
+    }
+
+    /// `now` as `port` and `side` have it.
+    fn inside(&self, now: Duration) -> Duration {
+        now.saturating_add(self.elapsed)
     }
 
     /// Takes answers of both ways; ends the session when the oldest is overdue at `now`, or when
@@ -166,12 +217,13 @@ impl<P: Port> Herd<P> {
         if self.broken.is_some() {
             return;
         }
-        self.side.flush(&mut self.port, now);
-        self.port.progress(now);
-        if self.poll_fabric(now, sink) > 0 {
+        let inside = self.inside(now);
+        self.side.flush(&mut *self.port, inside);
+        self.port.progress(inside);
+        if self.poll_fabric(inside, sink) > 0 {
             self.awake = now;
         }
-        self.resubmit();
+        self.resubmit(now);
         if self.memcached.due().is_some() {
             self.poll_text(now, sink);
         }
@@ -180,7 +232,11 @@ impl<P: Port> Herd<P> {
         }
     }
 
-    fn poll_fabric(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+    fn poll_fabric(
+        &mut self,
+        inside: Duration,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) -> usize {
         let Self {
             side,
             port,
@@ -188,7 +244,7 @@ impl<P: Port> Herd<P> {
             too_large,
             ..
         } = self;
-        side.poll(port, now, &mut |token, outcome| {
+        side.poll(&mut **port, inside, &mut |token, outcome| {
             let Some(entry) = pending.entry(token) else {
                 return;
             };
@@ -206,7 +262,7 @@ impl<P: Port> Herd<P> {
     }
 
     /// Sends what was too large for the fabric by text, once the fabric is quiet.
-    fn resubmit(&mut self) {
+    fn resubmit(&mut self, now: Duration) {
         if self.side.in_flight() > 0 {
             return;
         }
@@ -217,6 +273,7 @@ impl<P: Port> Herd<P> {
             let Ok(key) = Key::new(key) else { return };
             let when = When {
                 unix: entry.unix,
+                now,
                 due: entry.due,
             };
             let Some(inner) = self.memcached.submit(when, key, &Op::Get) else {
@@ -246,23 +303,32 @@ impl<P: Port> Herd<P> {
             .or(if overdue { Some(Cause::Timeout) } else { None })
     }
 
+    /// Ends the session for `cause`, and every request with it.
     fn end(&mut self, now: Duration, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
-        self.broken = Some(cause);
-        // What the port never took has not been done; the machine knows which.
         let Self {
             side,
             port,
             pending,
             ..
         } = self;
-        side.close(port, now, &mut |token, outcome| {
-            if let Some(entry) = pending.entry(token) {
-                let ticket = entry.ticket;
-                pending.release(token);
-                sink(ticket, lost(cause, &outcome));
-            }
+        // What the port never took has not been done; the machine knows which.
+        side.close(&mut **port, now, &mut |token, outcome| {
+            ended(pending, cause, token, &outcome, sink);
         });
         self.port.flush(now);
+        self.end_texts(cause, sink);
+    }
+
+    /// The same in a process that the session is not of: its fabric is left alone.
+    pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let Self { side, pending, .. } = self;
+        side.forget(&mut |token, outcome| ended(pending, cause, token, &outcome, sink));
+        self.end_texts(cause, sink);
+    }
+
+    /// What is not on the fabric ends as well.
+    fn end_texts(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.broken = Some(cause);
         for token in std::mem::take(&mut self.too_large) {
             if let Some(entry) = self.pending.entry(token) {
                 sink(entry.ticket, lost(cause, &Outcome::Timeout));
@@ -285,27 +351,11 @@ impl<P: Port> Herd<P> {
         if now.saturating_sub(self.awake) < self.spin {
             return std::hint::spin_loop();
         }
-        if self.port.arm(self.reply_cq) == Armed::Yes {
-            let retry = self
-                .side
-                .poll_timeout()
-                .map_or(limit, |at| at.saturating_sub(now));
-            self.sleep(limit.min(retry));
-        }
-        self.port.disarm(self.reply_cq);
-    }
-
-    fn sleep(&self, limit: Duration) {
-        let Some(fd) = self.port.wait_fd() else {
-            return;
-        };
-        let mut fds = [
-            PollFd::from_borrowed_fd(fd, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::RDHUP),
-        ];
-        let limit = Timespec::try_from(limit).ok();
-        // An interrupted wait is a short one, which every caller expects.
-        let _ = poll(&mut fds, limit.as_ref());
+        let inside = self.inside(now);
+        let retry = self.side.poll_timeout();
+        let limit = retry.map_or(limit, |at| limit.min(at.saturating_sub(inside)));
+        let lease = self.lease.as_fd();
+        doze(&mut *self.port, self.reply_cq, Some(lease), limit);
     }
 
     /// When the oldest request in flight is overdue, or earlier.
@@ -321,7 +371,47 @@ impl<P: Port> Herd<P> {
     }
 
     pub(crate) fn direct(&mut self) -> Direct<'_, P> {
-        Direct::new(&mut self.side, &mut self.port, self.hash_key, &self.lease)
+        Direct {
+            side: &mut self.side,
+            port: &mut self.port,
+            hash_key: self.hash_key,
+            lease: &self.lease,
+            elapsed: self.elapsed,
+        }
+    }
+}
+
+/// Sleeps until there is a completion in `cq`, `lease` is hung up, or `limit` has gone by.
+fn doze(port: &mut impl Port, cq: CqId, lease: Option<BorrowedFd<'_>>, limit: Duration) {
+    if port.arm(cq) == Armed::Yes
+        && let Some(fd) = port.wait_fd()
+    {
+        let fabric = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let limit = Timespec::try_from(limit).ok();
+        // An interrupted wait is a short one, which every caller expects.
+        let _ = match lease {
+            Some(lease) => {
+                let lease = PollFd::from_borrowed_fd(lease, PollFlags::RDHUP);
+                poll(&mut [fabric, lease], limit.as_ref())
+            }
+            None => poll(&mut [fabric], limit.as_ref()),
+        };
+    }
+    port.disarm(cq);
+}
+
+/// Tells what has become of a request on the fabric when its session ended for `cause`.
+fn ended(
+    pending: &mut Pending,
+    cause: Cause,
+    token: u64,
+    outcome: &Outcome<'_>,
+    sink: &mut impl FnMut(Ticket, Answer<'_>),
+) {
+    if let Some(entry) = pending.entry(token) {
+        let ticket = entry.ticket;
+        pending.release(token);
+        sink(ticket, lost(cause, outcome));
     }
 }
 

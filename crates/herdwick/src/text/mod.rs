@@ -42,6 +42,7 @@ pub(crate) enum Command<'a> {
 pub(crate) struct When {
     /// Unix time in seconds, for times to live beyond 30 days.
     pub(crate) unix: u64,
+    pub(crate) now: Duration,
     pub(crate) due: Duration,
 }
 

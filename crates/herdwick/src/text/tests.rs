@@ -4,6 +4,7 @@ use super::*;
 use crate::{Hit, Lost, Refusal, Ttl};
 
 const WHEN: When = When {
+    now: Duration::ZERO,
     unix: 1_700_000_000,
     due: Duration::from_secs(1),
 };

@@ -1,0 +1,42 @@
+use std::time::Duration;
+
+use herdwick_fabric::Port;
+
+use super::{
+    ClientSide,
+    lane::{Lane, State},
+    nanos,
+};
+use crate::wire::{Line, Stamp};
+
+impl ClientSide {
+    /// Sends every worker a cancellation of nothing. It changes nothing, and is answered and sent
+    /// again like any request: once [`ClientSide::in_flight`] is back at 0, requests and replies
+    /// travel. For a side that has nothing else in flight.
+    pub fn probe<P: Port>(&mut self, port: &mut P, now: Duration) {
+        let retry_at = nanos(now).saturating_add(nanos(self.options.retry_after));
+        for lane in &mut self.lanes {
+            lane.probe(retry_at);
+        }
+        self.flush(port, now);
+    }
+}
+
+impl Lane {
+    fn probe(&mut self, retry_at: u64) {
+        let Some(index) = self.free_slot() else {
+            return;
+        };
+        let slot = &mut self.slots[index];
+        let stamp = Stamp::new(self.spec.epoch, slot.sequence);
+        self.lines[index] = Line::cancellation(stamp);
+        slot.overflow_len = 0;
+        slot.attempts = 0;
+        slot.retry_at = retry_at;
+        slot.state = State::Abandoned;
+        // It waits for nothing and nothing waits for it, like a read of a key that nobody has.
+        (slot.bucket, slot.is_read) = (0, true);
+        self.keys.add(0, true);
+        self.enqueue(index);
+    }
+}

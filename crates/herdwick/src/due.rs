@@ -1,0 +1,91 @@
+//! The deadline of what blocks: dialling, and taking a lease.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use rustix::event::Timespec;
+
+/// The longest single wait. No system call takes it for an overflow, and whoever waits longer waits
+/// again.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// When something has to be done by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due(Option<Instant>);
+
+impl Due {
+    /// After `span` from now on; never, if that is beyond what the clock can show.
+    pub(crate) fn after(span: Duration) -> Self {
+        Self(clock().checked_add(span))
+    }
+
+    /// What is left, and it is more than nothing: to sockets, no time at all means any.
+    ///
+    /// # Errors
+    /// `TimedOut` when nothing is.
+    pub(crate) fn left(self) -> io::Result<Duration> {
+        let left = self
+            .0
+            .map_or(WAIT_MAX, |at| at.saturating_duration_since(clock()));
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(left.min(WAIT_MAX))
+    }
+
+    /// As [`Due::left`], for `poll`.
+    pub(crate) fn timespec(self) -> io::Result<Timespec> {
+        let left = self.left()?;
+        Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// The earlier of this and `span` from now on.
+    pub(crate) fn within(self, span: Duration) -> Self {
+        match (self, Self::after(span)) {
+            (Self(None), other) | (other, Self(None)) => other,
+            (Self(Some(one)), Self(Some(other))) => Self(Some(one.min(other))),
+        }
+    }
+
+    /// Half of what is left: for an attempt that leaves the other half to the next.
+    pub(crate) fn half(self) -> Self {
+        Self(self.0.map(|at| {
+            let now = clock();
+            now + at.saturating_duration_since(now) / 2
+        }))
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "dialling blocks, and must end in time"
+)]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_beyond_the_clock_are_none() {
+        let never = Due::after(Duration::MAX);
+        assert_eq!(never.left().unwrap(), WAIT_MAX);
+        assert_eq!(never.half().left().unwrap(), WAIT_MAX);
+        assert!(never.timespec().is_ok());
+        let soon = never.within(Duration::from_secs(100));
+        assert!(soon.left().unwrap() <= Duration::from_secs(100));
+        let sooner = soon.half().within(Duration::MAX).left().unwrap();
+        assert!(sooner <= Duration::from_secs(50));
+    }
+
+    #[test]
+    fn what_is_late_has_nothing_left() {
+        let late = Due::after(Duration::ZERO);
+        assert_eq!(late.left().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(late.half().left().is_err());
+    }
+}
