@@ -67,6 +67,11 @@ impl Memcached {
         self.text.lose(cause, sink);
     }
 
+    /// Has the session end for `cause` at the next poll.
+    pub(crate) fn fail(&mut self, cause: Cause) {
+        self.broken = Some(cause);
+    }
+
     fn read(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<(), Cause> {
         match self.stream.read(self.text.room()) {
             Ok(Some(0)) => Err(Cause::Closed),

@@ -426,7 +426,7 @@ fn failed_completions_are_counted_and_mended() {
         let mut held = client(&server, &options);
         held.set("kept", "value").unwrap();
         // What a post completes, its thread completes: requests here, replies there.
-        for after in 0..6 {
+        for after in 0..2 {
             fake::fail("status", after, status);
             fake::fail_elsewhere("status", after, status);
         }
@@ -434,7 +434,8 @@ fn failed_completions_are_counted_and_mended() {
             let value = held.get("kept").unwrap();
             assert_eq!(value.as_deref(), Some(&b"value"[..]), "{path}");
         }
-        assert_eq!(way(&held), "verbs", "{path}");
+        // A failure that meets the first exchange of a lease leaves text, until the next look.
+        comes_to(&mut held, "verbs");
         if path == RequestPath::UdSend {
             counts(&server, "verbs_completion_errors", 1);
         } else {

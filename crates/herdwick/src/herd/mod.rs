@@ -267,14 +267,19 @@ impl<P: Port> Herd<P> {
             return;
         }
         while let Some(token) = self.too_large.last().copied() {
-            let Some((entry, key)) = self.pending.keyed(token) else {
+            let Some(entry) = self.pending.entry(token).copied() else {
                 return;
             };
-            let Ok(key) = Key::new(key) else { return };
             let when = When {
                 unix: entry.unix,
                 now,
                 due: entry.due,
+            };
+            if let Err(cause) = self.reopen_text(when) {
+                return self.memcached.fail(cause);
+            }
+            let Some(Ok(key)) = self.pending.key(token).map(Key::new) else {
+                return;
             };
             let Some(inner) = self.memcached.submit(when, key, &Op::Get) else {
                 return;

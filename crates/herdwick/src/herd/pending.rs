@@ -64,9 +64,10 @@ impl Pending {
         self.slots.get(token as usize)?.entry.as_ref()
     }
 
-    pub(super) fn keyed(&self, token: u64) -> Option<(Entry, &[u8])> {
+    /// The key of the request in flight under `token`.
+    pub(super) fn key(&self, token: u64) -> Option<&[u8]> {
         let slot = self.slots.get(token as usize)?;
-        Some((slot.entry?, &slot.key))
+        slot.entry.is_some().then_some(&slot.key)
     }
 
     /// When the oldest is due; looked up only once the hint has passed.

@@ -1,5 +1,7 @@
 //! The client against servers: stock ones, and ones that fail.
 
+mod between;
+mod deadlines;
 mod fallback;
 mod faults;
 mod login;

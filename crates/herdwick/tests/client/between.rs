@@ -1,0 +1,221 @@
+//! What may stand between a client and its server: forwarders, filters, idle timeouts.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use herdwick::{Client, Fabric, Fallback, Options, Session};
+use herdwick_server::{Config, Server, spawn};
+
+/// Forwards TCP connections to `server`, and nothing else, from an address of its own. The first
+/// `mute` of them are kept, and never answered.
+fn forward(server: &Server, mute: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    let (here, there) = (listener.local_addr().unwrap(), server.address().to_string());
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for (number, accepted) in listener.incoming().enumerate() {
+            let Ok(client) = accepted else { return };
+            if number < mute {
+                kept.push(client);
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(&there) else {
+                return;
+            };
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || copy(client, server, 1));
+            thread::spawn(move || copy(back.0, back.1, 2));
+        }
+    });
+    here.to_string()
+}
+
+/// What names host 127.0.0.1 names `host` instead: so it is where the client cannot reach the server
+/// itself.
+fn copy(mut from: TcpStream, mut to: TcpStream, host: u8) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        let mapped = |last| [&[0; 10][..], &[0xff, 0xff, 127, 0, 0, last]].concat();
+        let (found, wanted) = (mapped(1), mapped(host));
+        for at in 0..(len + 1).saturating_sub(found.len()) {
+            if bytes[at..].starts_with(&found) {
+                bytes[at..][..wanted.len()].copy_from_slice(&wanted);
+            }
+        }
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    // Either end may go at any time; the other learns of it here.
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+fn patient() -> Options {
+    Options {
+        // A loaded machine may keep a worker from its CPU for long.
+        deadline: Duration::from_secs(10),
+        ..Options::default()
+    }
+}
+
+fn way(client: &Client) -> &'static str {
+    client.session().map_or("none", Session::way)
+}
+
+fn stat(server: &Server, name: &str) -> u64 {
+    let text = Options {
+        fabric: false,
+        ..patient()
+    };
+    let mut client = Client::connect_with(&server.address().to_string(), text).unwrap();
+    let stats = client.stats("").unwrap();
+    let found = stats.into_iter().find(|(found, _)| found == name);
+    found.unwrap().1.parse().unwrap()
+}
+
+/// A socket that takes datagrams and answers none, and a server with the same port elsewhere.
+fn swallowed() -> (UdpSocket, Server) {
+    loop {
+        let swallows = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let port = swallows.local_addr().unwrap().port();
+        let server = spawn(Config {
+            roce: Some(([127, 0, 0, 1], port).into()),
+            leases: None,
+            workers: Some(2),
+            ..Config::local()
+        });
+        // Somebody else may have the port there.
+        if let Ok(server) = server {
+            return (swallows, server);
+        }
+    }
+}
+
+#[test]
+fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
+    let (swallows, server) = swallowed();
+    for request_path in herdwick::RequestPath::ALL {
+        let options = Options {
+            request_path: Some(request_path),
+            ..patient()
+        };
+        let mut client = Client::connect_with(&forward(&server, 0), options).unwrap();
+        assert_eq!(way(&client), "tcp");
+        let reason = client.session().unwrap().fallback().unwrap();
+        assert_eq!(*reason, Fallback::Silent(Fabric::Roce));
+        assert!(reason.to_string().contains("firewall"), "{reason}");
+        client.set("key", "value").unwrap();
+        assert_eq!(client.get("key").unwrap().unwrap(), b"value");
+    }
+    let mut datagram = [0; 2048];
+    swallows.recv(&mut datagram).unwrap();
+    // What was granted goes back.
+    while stat(&server, "leases") + stat(&server, "lease_bytes") > 0 {
+        thread::yield_now();
+    }
+    // The same server, asked where its datagrams are answered.
+    let near = Client::connect_with(&server.address().to_string(), patient()).unwrap();
+    assert_eq!(way(&near), "roce");
+}
+
+#[test]
+fn a_hello_that_was_not_answered_is_said_again_later() {
+    let server = spawn(Config::local()).unwrap();
+    let mut client = Client::connect_with(&forward(&server, 1), patient()).unwrap();
+    let session = client.session().unwrap();
+    assert_eq!(session.fallback(), Some(&Fallback::NoAnswer));
+    while way(&client) != "shm" {
+        client.get("key").unwrap();
+    }
+}
+
+/// A server that closes connections which say nothing for a second, and a client whose text
+/// connection was closed so.
+fn idled(options: Options) -> (Server, Client) {
+    let server = spawn(Config {
+        patience: herdwick_server::Patience {
+            idle: Some(Duration::from_secs(1)),
+            ..Config::local().patience
+        },
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    let client = Client::connect_with(&server.address().to_string(), options).unwrap();
+    // Opened behind the client's, so it is closed behind it.
+    let mut later = TcpStream::connect(server.address().to_string()).unwrap();
+    let closed = later.read(&mut [0; 16]);
+    assert!(matches!(closed, Ok(0)) || closed.is_err_and(|e| e.kind() != ErrorKind::WouldBlock));
+    (server, client)
+}
+
+#[test]
+fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
+    let (server, mut client) = idled(patient());
+    assert_eq!(way(&client), "shm");
+    let before = stat(&server, "leases_granted");
+    for _ in 0..3 {
+        client.set("large", &[7; 100_000]).unwrap();
+        let mut later = TcpStream::connect(server.address().to_string()).unwrap();
+        let _ = later.read(&mut [0; 16]);
+        assert_eq!(client.get("large").unwrap().unwrap(), [7; 100_000]);
+        client.version().unwrap();
+    }
+    assert_eq!(way(&client), "shm");
+    assert_eq!(stat(&server, "leases_granted"), before, "the lease stood");
+}
+
+/// Behind one address another server may answer by now.
+#[test]
+fn a_text_connection_is_opened_again_to_the_same_server_alone() {
+    let offer = {
+        let server = spawn(Config::local()).unwrap();
+        let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
+        stream.write_all(b"hello herdwick/0\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    };
+    let server = spawn(Config::local()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let there = server.address().to_string();
+    let other = thread::spawn(move || {
+        let (first, _) = listener.accept().unwrap();
+        let mut behind = TcpStream::connect(&there).unwrap();
+        let mut hello = String::new();
+        BufReader::new(&first).read_line(&mut hello).unwrap();
+        behind.write_all(hello.as_bytes()).unwrap();
+        let mut said = String::new();
+        BufReader::new(behind).read_line(&mut said).unwrap();
+        (&first).write_all(said.as_bytes()).unwrap();
+        drop(first);
+        // The session's way back, and the whole session's behind it.
+        let mut lines = Vec::new();
+        for _ in 0..2 {
+            let (again, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(&again);
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            lines.push(line.split(' ').next().unwrap().to_owned());
+            (&again).write_all(offer.as_bytes()).unwrap();
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            lines.push(line.split(' ').next().unwrap().to_owned());
+            if line.starts_with("set") {
+                (&again).write_all(b"SERVER_ERROR another\r\n").unwrap();
+            }
+        }
+        lines
+    });
+    let mut client = Client::connect_with(&address, patient()).unwrap();
+    assert_eq!(way(&client), "shm");
+    let error = client.set("large", &[7; 100_000]).unwrap_err();
+    assert!(matches!(error, herdwick::Error::Server(_)), "{error}");
+    drop(client);
+    assert_eq!(other.join().unwrap(), ["hello", "", "hello", "set"]);
+}

@@ -1,0 +1,211 @@
+//! Every call ends by its deadline, whatever the server does; and there may be none.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, ErrorKind, Write},
+    net::TcpListener,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use herdwick::{Client, DialError, Error, Fabric, Fallback, Key, Op, Options, Session};
+use herdwick_herd::hello::{Offer, ShmOffer, Token};
+use herdwick_mica::HashKey;
+use herdwick_server::{Config, spawn};
+use rustix::{
+    fd::OwnedFd,
+    net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket},
+};
+
+/// What takes longer is not coming: a bound for failures, which nothing waits out.
+const HANG: Duration = Duration::from_secs(60);
+
+/// The outcome of `work`, which must not hang.
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, outcome) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    outcome.recv_timeout(HANG).expect("it ends by its deadline")
+}
+
+fn by(deadline: Duration) -> Options {
+    Options {
+        deadline,
+        ..Options::default()
+    }
+}
+
+/// A unix socket at which nobody accepts, with as many in its queue as there may be.
+struct Full {
+    path: PathBuf,
+    _listener: OwnedFd,
+    _waiting: UnixStream,
+}
+
+impl Full {
+    fn new(name: &str) -> Self {
+        let name = format!("herdwick-full-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        Self {
+            _waiting: UnixStream::connect(&path).unwrap(),
+            _listener: listener,
+            path,
+        }
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[test]
+fn dialling_a_unix_socket_with_a_full_backlog_ends() {
+    let full = Full::new("dial");
+    let address = full.path.to_str().unwrap().to_owned();
+    let error = ends(move || Client::connect_with(&address, by(Duration::from_millis(50))));
+    match error {
+        Err(Error::Unreachable { reason, .. }) => {
+            assert_eq!(reason, DialError::Io(ErrorKind::TimedOut));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A server whose lease socket is at `socket`, as far as its hello goes; behind it memcached, by
+/// one line.
+fn offers(socket: PathBuf) -> String {
+    let token = Token([7; 16]);
+    let offer = Offer {
+        workers: 1,
+        hash_key: HashKey([1, 2]),
+        item_bytes_max: 1 << 20,
+        path: herdwick::RequestPath::UcWrite,
+        shm: Some(ShmOffer { socket, token }),
+        verbs: None,
+        roce: None,
+        keyed: false,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        for reply in [offer.to_line().as_bytes(), b"END\r\n"] {
+            BufReader::new(&stream)
+                .read_line(&mut String::new())
+                .unwrap();
+            (&stream).write_all(reply).unwrap();
+        }
+    });
+    address
+}
+
+/// And leaves time for the call itself.
+#[test]
+fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
+    let full = Full::new("lease");
+    let address = offers(full.path.clone());
+    let (reason, value) = ends(move || {
+        // The text connection answers once, whenever it is asked.
+        let mut client = Client::connect_with(&address, by(Duration::from_secs(2))).unwrap();
+        let reason = client.session().unwrap().fallback().cloned();
+        (reason, client.get("key"))
+    });
+    let kind = ErrorKind::TimedOut;
+    let path = full.path.clone();
+    assert_eq!(reason, Some(Fallback::Socket { path, kind }));
+    assert_eq!(value.unwrap(), None);
+}
+
+/// One that sends a byte now and then is not heard for longer than one that is silent.
+#[test]
+fn a_lease_socket_that_dribbles_ends_as_well() {
+    let name = format!("herdwick-dribble-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let dribble = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // A grant of 65,535 bytes, one at a time, each sooner than the deadline.
+        let mut head = b"HWL\x00\x02\x00\xff\xff".to_vec();
+        head.resize(8 + 0xffff, 0);
+        for byte in head {
+            let fresh = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: 20_000_000,
+            };
+            let _ = rustix::event::poll(&mut [], Some(&fresh));
+            if stream.write_all(&[byte]).is_err() {
+                return;
+            }
+        }
+        panic!("it was read to the end");
+    });
+    let address = offers(path.clone());
+    let reason = ends(move || {
+        let client = Client::connect_with(&address, by(Duration::from_millis(400))).unwrap();
+        client.session().unwrap().fallback().cloned()
+    });
+    assert!(
+        matches!(reason, Some(Fallback::Socket { .. })),
+        "{reason:?}"
+    );
+    dribble.join().unwrap();
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn there_may_be_no_deadline() {
+    let server = spawn(Config {
+        roce: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    let address = server.address().to_string();
+    for only in [Some(Fabric::Shm), Some(Fabric::Roce), None] {
+        let options = Options {
+            fabric: only.is_some(),
+            only,
+            ..by(Duration::MAX)
+        };
+        let mut client = Client::connect_with(&address, options.clone()).unwrap();
+        client.set("key", "value").unwrap();
+        client.set("large", &[7; 100_000]).unwrap();
+        let found = client.get_many(&["key", "large", "none"]).unwrap();
+        assert_eq!(found.iter().flatten().count(), 2);
+        client.version().unwrap();
+        let mut session = Session::dial(&address.parse().unwrap(), &options).unwrap();
+        // No clock of the caller's is beyond this one.
+        let now = Duration::MAX;
+        session.submit(now, Key::new(b"key").unwrap(), &Op::Get);
+        session.flush(now);
+        session.set_deadline(Duration::ZERO);
+        let mut answers = 0;
+        while answers == 0 {
+            session.poll(now, &mut |_, _| answers += 1);
+        }
+    }
+}
+
+#[test]
+fn a_call_without_time_is_not_sent() {
+    let server = spawn(Config::local()).unwrap();
+    for fabric in [true, false] {
+        let options = Options {
+            fabric,
+            ..by(Duration::from_secs(20))
+        };
+        let mut client = Client::connect_with(&server.address().to_string(), options).unwrap();
+        client.set("number", "0").unwrap();
+        client.set_deadline(Duration::ZERO);
+        let late = client.incr("number", 1);
+        assert!(matches!(late, Err(Error::Timeout(_))), "{late:?}");
+        client.set_deadline(Duration::from_secs(20));
+        assert_eq!(client.get("number").unwrap().unwrap(), b"0");
+    }
+}
