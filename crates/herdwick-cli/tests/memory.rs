@@ -4,8 +4,8 @@ mod common;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use common::{Folder, Server};
-use herdwick::{Client, Fallback, LeaseRefusal, Options, Session};
+use common::{Clock, Folder, Server};
+use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
 
 const LIMIT_MB: u64 = 64;
 const WORKERS: usize = 3;
@@ -79,4 +79,40 @@ fn items_and_leases_together_fit_the_limit() {
     let held = status(&proc, "RssAnon:") + leases + boards;
     assert!(held <= (LIMIT_MB + AROUND_MB) << 20, "{held} bytes");
     assert!(held >= (LIMIT_MB - 2) << 20, "{held} bytes: it was filled");
+}
+
+/// Leases over RoCEv2, one after the other, and what they may leave behind: less than a page each.
+const LEASES: usize = 40;
+const LEFT_KB: u64 = 100;
+
+#[test]
+fn leases_over_roce_that_come_and_go_leave_no_memory_behind() {
+    let folder = Folder::new();
+    let roce = ["--shm", "off", "--roce", "127.0.0.1:0"];
+    let server = Server::run(&folder, 1, &[&["-p", "0", "-m", "64"][..], &roce].concat());
+    let text = Options {
+        fabric: false,
+        ..Options::default()
+    };
+    let mut client = Client::connect_with(&server.address, text).unwrap();
+    let options = Options {
+        only: Some(Fabric::Roce),
+        ..Options::default()
+    };
+    let mut lease = || {
+        let session = Session::dial(&server.address.parse().unwrap(), &options).unwrap();
+        assert_eq!(session.way(), "roce");
+        drop(session);
+        // Its end is the server's to notice.
+        let clock = Clock::start();
+        while server.stat(&mut client, "leases") > 0 {
+            clock.hurry("the lease ends");
+        }
+    };
+    // The first ones make what is kept: trains, tables, the allocator's own.
+    (0..4).for_each(|_| lease());
+    let before = server.private_kib();
+    (0..LEASES).for_each(|_| lease());
+    let left = server.private_kib().saturating_sub(before);
+    assert!(left < LEFT_KB, "{left} KiB after {LEASES} leases");
 }

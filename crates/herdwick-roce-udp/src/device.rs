@@ -442,3 +442,34 @@ impl Device for RoceDevice {
         port.engine.qp_state(qp)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use herdwick_fabric::{Access, Port, Scope};
+
+    use super::*;
+
+    #[test]
+    fn leases_that_come_and_go_leave_nothing_behind() {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
+        let mut port = device.open_port(&PortLimits::default()).expect("a port");
+        let spec = RegionSpec {
+            len: 64,
+            access: Access::WRITE,
+            scope: Scope::Pd,
+        };
+        let mut before = None;
+        for round in 0..1000 {
+            let pd = device.create_pd(&mut port).expect("a domain");
+            let region = device.allocate_region(&mut port, pd, &spec);
+            let region = region.expect("memory");
+            assert!(port.region(region).is_some());
+            if let Some(before) = before.replace(region) {
+                assert!(port.region(before).is_none(), "its memory is gone");
+            }
+            device.destroy_pd(&mut port, pd).expect("a domain");
+            assert_eq!(port.regions.places(), 1, "after {} leases", round + 1);
+        }
+    }
+}

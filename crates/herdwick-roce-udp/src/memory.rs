@@ -1,31 +1,40 @@
 use herdwick_fabric::RegionId;
 use herdwick_mem::{Span, WORD};
-use herdwick_roce::Memory;
+use herdwick_roce::{Memory, region_index};
 
-/// The registered memory of a port, by region.
+/// The registered memory of a port, by the index of the region; the whole id stands beside it, for
+/// a place is used again.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(Vec<Option<Span>>);
+pub(crate) struct Regions(Vec<Option<(RegionId, Span)>>);
 
 impl Regions {
+    #[inline]
     pub(crate) fn get(&self, region: RegionId) -> Option<&Span> {
-        self.0.get(region.0 as usize)?.as_ref()
+        let (id, span) = self.0.get(region_index(region))?.as_ref()?;
+        (*id == region).then_some(span)
     }
 
     pub(crate) fn insert(&mut self, region: RegionId, span: Span) {
-        let index = region.0 as usize;
+        let index = region_index(region);
         if self.0.len() <= index {
             self.0.resize(index + 1, None);
         }
-        self.0[index] = Some(span);
+        self.0[index] = Some((region, span));
     }
 
     /// Forgets every region that `stays` does not name.
     pub(crate) fn retain(&mut self, stays: impl Fn(RegionId) -> bool) {
-        for (id, slot) in (0..).zip(&mut self.0) {
-            if !stays(RegionId(id)) {
+        for slot in &mut self.0 {
+            if slot.as_ref().is_some_and(|(id, _)| !stays(*id)) {
                 *slot = None;
             }
         }
+    }
+
+    /// Places in the table.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -19,6 +19,14 @@ pub trait Memory {
     fn compare_swap(&mut self, region: RegionId, offset: usize, expected: u64, new: u64) -> u64;
 }
 
+/// A small number that no other registered region of its engine has: the place of `region` in a
+/// table. The id itself is none, for its upper bits count how often the place was used.
+#[inline]
+#[must_use]
+pub const fn region_index(region: RegionId) -> usize {
+    crate::slab::index(region.0)
+}
+
 /// Where packets go.
 pub trait Wire {
     /// Room for one packet of exactly `len` bytes towards the peer of `flow`, from the BTH on; the

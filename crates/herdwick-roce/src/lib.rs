@@ -37,6 +37,6 @@ pub use config::{
 };
 pub use counters::{Counters, Drop};
 pub use engine::Engine;
-pub use io::{Arrival, FlowId, Memory, Wire};
+pub use io::{Arrival, FlowId, Memory, Wire, region_index};
 pub use keyed::{Secret, TRAILER_BYTES, agree};
 pub use qp::{DATAGRAM_HEADER_BYTES, MESSAGE_BYTES_MAX};
