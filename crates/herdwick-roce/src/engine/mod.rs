@@ -62,9 +62,17 @@ pub(crate) struct Shared {
     pub(crate) short: bool,
     /// When the first of those that pacing held back in it may go on.
     pub(crate) pause: Option<Duration>,
+    /// Packets of answers to READs that may still leave in this pass, and whether some wait for the
+    /// next.
+    pub(crate) read_answers: u32,
+    pub(crate) rationed: bool,
     /// The latest time that a driver told.
     pub(crate) now: Duration,
 }
+
+/// Packets of answers to READs that leave in one pass of all queue pairs: a request of 32 bytes asks
+/// for megabytes, and the others' packets are not to wait until those are copied.
+const READ_ANSWERS: u32 = 256;
 
 /// What kind of packet asks for room.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +87,14 @@ pub(crate) enum Kind {
 }
 
 impl Shared {
+    /// Whether one more packet of an answer to a READ may leave in this pass; counts it.
+    pub(crate) fn may_answer_reads(&mut self) -> bool {
+        self.rationed |= self.read_answers == 0;
+        let left = self.read_answers.checked_sub(1);
+        self.read_answers = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// Room in the wire, unless the flow is to slow down.
     #[inline(always)]
     pub(crate) fn room<'w, W: Wire>(
@@ -167,6 +183,8 @@ impl Engine {
                 by_source: BTreeMap::new(),
                 short: false,
                 pause: None,
+                read_answers: READ_ANSWERS,
+                rationed: false,
                 now: Duration::ZERO,
                 config,
             },
@@ -280,6 +298,8 @@ impl Engine {
         self.shared.now = self.shared.now.max(now);
         self.shared.short = false;
         self.shared.pause = None;
+        self.shared.read_answers = READ_ANSWERS;
+        self.shared.rationed = false;
         for _ in 0..self.ready.begin() {
             let Some(qp) = self.ready.take().and_then(|id| self.qps.get_mut(id.0)) else {
                 continue;
@@ -303,11 +323,18 @@ impl Engine {
             return timer;
         }
         match self.shared.pause {
-            Some(pause) if !self.shared.short && !self.ready.is_fresh() => {
+            Some(pause) if self.waits_for_pace_alone() => {
                 Some(timer.map_or(pause, |timer| timer.min(pause)))
             }
             _ => Some(self.shared.now),
         }
+    }
+}
+
+impl Engine {
+    /// Whether nothing that waits to be transmitted may go on before the pause ends.
+    fn waits_for_pace_alone(&self) -> bool {
+        !self.shared.short && !self.shared.rationed && !self.ready.is_fresh()
     }
 }
 

@@ -116,13 +116,17 @@ impl Side {
     }
 
     pub(crate) fn region(&mut self, access: Access) -> RegionId {
+        self.region_of(REGION, access)
+    }
+
+    pub(crate) fn region_of(&mut self, len: usize, access: Access) -> RegionId {
         let spec = RegionSpec {
-            len: REGION,
+            len,
             access,
             scope: Scope::Pd,
         };
         let region = self.engine.register(self.pd, &spec, 0).expect("a region");
-        self.bank.regions.insert(region, vec![0; REGION]);
+        self.bank.regions.insert(region, vec![0; len]);
         region
     }
 
@@ -200,6 +204,13 @@ pub(crate) struct World {
     pub(crate) keyed: bool,
     /// Type of service that packets arrive with.
     pub(crate) tos: u8,
+    /// Path MTU of new peerings.
+    pub(crate) mtu: Mtu,
+    /// Bytes that the receive buffer of a side holds between two passes; more is lost.
+    pub(crate) buffer: usize,
+    buffered: [usize; 2],
+    /// Packets that found it full.
+    pub(crate) overflowed: u64,
     flying: BTreeMap<(Duration, u64), Flying>,
     launched: u64,
     state: u64,
@@ -218,6 +229,10 @@ impl World {
             sent: [0; 2],
             keyed: false,
             tos: 0,
+            mtu: Mtu::B256,
+            buffer: usize::MAX,
+            buffered: [0; 2],
+            overflowed: 0,
             flying: BTreeMap::new(),
             launched: 0,
             state: seed ^ 0x9e37_79b9_7f4a_7c15,
@@ -255,7 +270,7 @@ impl World {
             peer: self.peer(other),
             qpn: facts.qpn,
             psn: facts.psn,
-            mtu: Mtu::B256,
+            mtu: self.mtu,
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: true,
             key: self.key(),
@@ -301,12 +316,18 @@ impl World {
     /// One pass of both drivers.
     pub(crate) fn step(&mut self) {
         self.now += STEP;
+        self.buffered = [0; 2];
         for side in [A, B] {
             self.drain(side);
         }
         while let Some(next) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
             let flying = next.remove();
-            self.deliver(flying.to, &flying.bytes);
+            self.buffered[flying.to] += flying.bytes.len();
+            if self.buffered[flying.to] <= self.buffer {
+                self.deliver(flying.to, &flying.bytes);
+            } else {
+                self.overflowed += 1;
+            }
         }
         for side in &mut self.sides {
             let (engine, bank, outbox) = (&mut side.engine, &mut side.bank, &mut side.outbox);

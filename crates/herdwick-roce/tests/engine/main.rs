@@ -3,6 +3,7 @@
 mod keyed;
 mod link;
 mod pacing;
+mod reads;
 mod reliable;
 mod trains;
 mod unreliable;

@@ -63,8 +63,8 @@ impl Qp {
         };
         let index = psn.ahead_of(entry.psn).cast_unsigned();
         let (offset, len) = self.run(shared, &entry, index);
-        let last = index + 1 == entry.packets;
-        if packet.payload.len() != len || place.ends() != last {
+        let ends = entry.ends_answer(index);
+        if packet.payload.len() != len || place.ends() != ends {
             return Err(Drop::Length);
         }
         if self.gone(shared, &entry) {
@@ -73,7 +73,10 @@ impl Qp {
         }
         memory.write(into.region, into.offset + offset, packet.payload);
         self.requester.oldest = psn.plus(1);
-        if last {
+        if ends {
+            self.answered();
+        }
+        if index + 1 == entry.packets {
             self.retire(shared);
         }
         self.heard(shared);
@@ -104,6 +107,7 @@ impl Qp {
         let original = packet.original().ok_or(Drop::Short)?;
         memory.write(into.region, into.offset, &original.to_le_bytes());
         self.requester.oldest = psn.plus(1);
+        self.answered();
         self.retire(shared);
         self.heard(shared);
         Ok(())
@@ -160,7 +164,6 @@ impl Qp {
         };
         if self.requester.cursor > 0 {
             self.requester.cursor -= 1;
-            self.requester.reading -= usize::from(entry.is_answered());
         }
         self.finish_send(&mut shared.cqs, &entry.ended(Status::Success));
     }

@@ -23,6 +23,13 @@ const WINDOW: i32 = 256;
 /// At least every so many packets one asks for an acknowledgement, a quarter of the window.
 const ASK_EVERY: u32 = 64;
 const _: () = assert!(ASK_EVERY as i32 * 2 < WINDOW);
+/// A READ is asked for in pieces of so many packets, counted from its first.
+const READ_PACKETS: u32 = 16;
+/// Packets of answers that may be under way at first, and one piece at least. Like a congestion
+/// window, it grows by a packet a piece up to [`WINDOW`] and halves where answers are lost, since only
+/// the requester knows what its receive buffer holds.
+const READ_WINDOW_FIRST: i32 = 32;
+const READ_WINDOW_MIN: i32 = READ_PACKETS as i32;
 
 /// The requesting half. Its work requests are the send queue's ring, from the oldest that is not
 /// acknowledged; `sends.next` is the next packet to leave and goes back when one is lost.
@@ -33,8 +40,11 @@ pub(crate) struct Requester {
     pub(super) furthest: Psn24,
     /// The entry of the ring that `sends.next` belongs to.
     pub(super) cursor: usize,
-    /// READs and atomics that left and wait for their answers: those before `cursor`.
-    pub(super) reading: usize,
+    /// Pieces of READs, and atomics, that left since `sends.next` last went back, and wait for their
+    /// answers.
+    reading: usize,
+    /// Packets of answers that may be under way.
+    read_window: i32,
     /// Packets that left since one asked for an acknowledgement.
     unasked: u32,
     retries: u8,
@@ -64,6 +74,7 @@ impl Requester {
             furthest: first,
             cursor: 0,
             reading: 0,
+            read_window: READ_WINDOW_FIRST,
             unasked: 0,
             retries: retry.count,
             not_ready_retries: retry.rnr_count,
@@ -77,6 +88,30 @@ impl Requester {
     pub(super) fn is_unarmed(&self) -> bool {
         self.timer == Timer::Unarmed
     }
+
+    fn read_less(&mut self) {
+        self.read_window = (self.read_window / 2).max(READ_WINDOW_MIN);
+    }
+}
+
+impl Entry {
+    /// Packets that the request for packet `index` asks for: a SEND's or WRITE's is that packet.
+    fn asked_at_once(&self, index: u32) -> u32 {
+        match self.verb {
+            Verb::Read(_) => self.packets.min(piece_end(index)) - index,
+            _ => 1,
+        }
+    }
+
+    /// Whether packet `index` of an answer ends the answer to one request.
+    pub(super) fn ends_answer(&self, index: u32) -> bool {
+        index + 1 == self.packets.min(piece_end(index))
+    }
+}
+
+/// One past the last packet of the piece that packet `index` of a READ belongs to.
+const fn piece_end(index: u32) -> u32 {
+    (index / READ_PACKETS + 1) * READ_PACKETS
 }
 
 impl Qp {
@@ -109,10 +144,18 @@ impl Qp {
         let requester = &self.requester;
         let entry = self.sends.ring.get(requester.cursor)?;
         let link = self.link?;
-        let most = if requester.probing { 1 } else { WINDOW };
-        let open = self.sends.next.ahead_of(requester.oldest) < most && !requester.resting;
-        let served = !entry.is_answered() || requester.reading < link.rd_atomic;
-        (open && served).then_some(*entry)
+        let under_way = self.sends.next.ahead_of(requester.oldest);
+        let open = if under_way <= 0 {
+            true
+        } else if requester.probing {
+            false
+        } else if entry.is_answered() {
+            let more = entry.asked_at_once(self.index_of_next(entry)).cast_signed();
+            requester.reading < link.rd_atomic && under_way + more <= requester.read_window
+        } else {
+            under_way < WINDOW
+        };
+        (open && !requester.resting).then_some(*entry)
     }
 
     fn emit_request<M: Memory, W: Wire>(
@@ -142,6 +185,7 @@ impl Qp {
         wire: &mut W,
     ) -> bool {
         let (offset, _) = self.run(shared, entry, index);
+        let most = entry.asked_at_once(index) as usize * self.mtu(shared);
         let operation = match entry.verb {
             Verb::FetchAdd { .. } => Operation::FetchAdd,
             Verb::CompareSwap { .. } => Operation::CompareSwap,
@@ -168,7 +212,7 @@ impl Qp {
         );
         let at = offset as u64;
         match entry.verb {
-            Verb::Read(from) => head.and(&reth(from.offset(at), entry.len - offset)),
+            Verb::Read(from) => head.and(&reth(from.offset(at), most.min(entry.len - offset))),
             Verb::FetchAdd { at, add } => head.and(&atomic(at, add, 0)),
             Verb::CompareSwap { at, expected, new } => head.and(&atomic(at, new, expected)),
             Verb::Send | Verb::Write(_) => head,
@@ -183,11 +227,7 @@ impl Qp {
 
     fn note_sent(&mut self, shared: &mut Shared, entry: &Entry, index: u32) {
         let asks = entry.is_answered() || self.asks(entry, index);
-        let count = if entry.is_answered() {
-            entry.packets - index
-        } else {
-            1
-        };
+        let count = entry.asked_at_once(index);
         let requester = &mut self.requester;
         requester.unasked = if asks { 0 } else { requester.unasked + 1 };
         requester.reading += usize::from(entry.is_answered());
@@ -248,6 +288,7 @@ impl Qp {
             return;
         }
         self.requester.retries -= 1;
+        self.requester.read_less();
         self.go_back();
         self.requester.probing = true;
         self.requester.timer = Timer::Off;
@@ -271,12 +312,23 @@ impl Qp {
         }
     }
 
+    /// The answer to one request has come whole, up to `oldest`. It counts in `reading` if it was
+    /// asked for since the last going back.
+    pub(super) fn answered(&mut self) {
+        let requester = &mut self.requester;
+        if self.sends.next.ahead_of(requester.oldest) >= 0 {
+            requester.reading = requester.reading.saturating_sub(1);
+        }
+        requester.read_window = (requester.read_window + 1).min(WINDOW);
+    }
+
     /// A packet or an answer is missing: starts again at the oldest, once until something new is
     /// heard, however many answers tell of it.
     pub(super) fn recover(&mut self, shared: &mut Shared) {
         shared.counters.gaps_told += 1;
         if !self.requester.recovering && !self.requester.resting {
             self.slow_down(shared);
+            self.requester.read_less();
             self.go_back();
             self.requester.recovering = true;
         }

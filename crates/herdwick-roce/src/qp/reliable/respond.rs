@@ -161,7 +161,7 @@ impl Qp {
         }
     }
 
-    /// Sends what waits, in order; whether all of it found room.
+    /// Sends what waits, in order; whether all of it found room, and its share of this pass.
     pub(super) fn respond<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -176,6 +176,7 @@ impl Qp {
                     shared.counters.drop(Drop::Gone);
                     None
                 }
+                Response::Read { .. } if !shared.may_answer_reads() => return false,
                 _ if !self.emit_response(shared, &response, memory, wire) => return false,
                 _ => response.rest(self.mtu(shared)),
             };
