@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, SocketAddrV6},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -22,7 +22,7 @@ use crate::{
     capture::Capture,
     endpoint::Place,
     memory::Regions,
-    path::Path,
+    path::{Path, any_port},
     port::{RocePort, route},
     socket::{self, Inbox, Socket},
     strays::Mail,
@@ -47,6 +47,10 @@ pub struct RoceOptions {
     pub shards: usize,
     /// What an endpoint means that leaves its address open: whom the hello was made with.
     pub peer_host: Option<IpAddr>,
+    /// Most payload that a connection's packets may have; `None`: what the path to `peer_host` has
+    /// room for, or where that is not known 1024 bytes, 4096 on the loopback. Two ends use the
+    /// smaller of theirs, so that neither sends what the other's path does not take.
+    pub mtu: Option<Mtu>,
     /// Whether every packet has to be under the key of its two ends. Both bind so, or neither.
     pub keyed: bool,
     /// Where to write every packet to, for tcpdump and Wireshark to read; further ports add their
@@ -64,6 +68,7 @@ impl RoceOptions {
             address,
             shards: 1,
             peer_host: None,
+            mtu: None,
             keyed: false,
             capture: None,
             origin: Duration::ZERO,
@@ -80,8 +85,9 @@ struct Shared {
     options: RoceOptions,
     capabilities: Capabilities,
     local: SocketAddr,
-    /// Most payload of a datagram.
+    /// Most payload of a datagram, and of a connection's packet as peers are told.
     datagram: Mtu,
+    offer: Mtu,
     /// What ports that are not open will have.
     berths: Mutex<VecDeque<Berth>>,
 }
@@ -126,8 +132,16 @@ impl RoceDevice {
         } else {
             Mtu::B1024
         };
+        let offer = options.mtu.unwrap_or_else(|| {
+            // Where there is no path yet, `connect` will say so.
+            let path = options
+                .peer_host
+                .map(|host| Path::find(local, reached(local, host, UDP_PORT)));
+            path.and_then(Result::ok).map_or(datagram, |path| path.mtu)
+        });
         Ok(Self(Arc::new(Shared {
             options,
+            offer,
             capabilities: capabilities(datagram),
             local,
             datagram,
@@ -149,7 +163,10 @@ impl RoceDevice {
     }
 
     fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
-        Place::read(endpoint, self.0.options.peer_host)
+        let mut place = Place::read(endpoint, self.0.options.peer_host)?;
+        let (host, port) = (place.address.ip(), place.address.port());
+        place.address = reached(self.0.local, host, port);
+        Ok(place)
     }
 
     /// The key of a queue pair that brings `own` secret, with its peer.
@@ -174,7 +191,7 @@ impl RoceDevice {
     }
 
     fn path(&self, place: &Place) -> Result<Path, ConnectError> {
-        let path = Path::find(self.0.local.ip(), place.address);
+        let path = Path::find(self.0.local, place.address);
         Ok(path.map_err(system("finding a way to the peer"))?)
     }
 
@@ -192,8 +209,8 @@ impl RoceDevice {
             0
         };
         while port.outbox.sockets().len() <= wanted {
-            let any = SocketAddr::new(self.0.local.ip(), 0);
-            let socket = Socket::bind(any, false).map_err(system("binding a source port"))?;
+            let socket = Socket::bind(any_port(self.0.local), false)
+                .map_err(system("binding a source port"))?;
             port.outbox.add_socket(socket);
         }
         let source = port.outbox.sockets()[wanted].local().port();
@@ -204,6 +221,16 @@ impl RoceDevice {
         let route = route(from, place.address);
         port.outbox.lay(Track::new(flow, wanted, route, to, true));
         Ok(())
+    }
+}
+
+/// `host` as a socket at `local` reaches it: by the same link, if the address is of one link only.
+fn reached(local: SocketAddr, host: IpAddr, port: u16) -> SocketAddr {
+    match (local, host) {
+        (SocketAddr::V6(local), IpAddr::V6(host)) if host.is_unicast_link_local() => {
+            SocketAddrV6::new(host, port, 0, local.scope_id()).into()
+        }
+        _ => SocketAddr::new(host, port),
     }
 }
 
@@ -233,6 +260,11 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         virtual_addresses: false,
     }
 }
+
+/// Both ends are to use packets that do not pass.
+const NARROW: ConnectError = ConnectError::Endpoint(
+    "the path to it has no room for the packets that it expects; raise the MTU on the way",
+);
 
 fn peer_at(place: &Place) -> Peer {
     Peer {
@@ -359,7 +391,10 @@ impl Device for RoceDevice {
             psn: facts.psn,
             qkey: facts.qkey,
             address: self.0.local,
-            mtu: facts.mtu,
+            mtu: match facts.transport {
+                Transport::Rc | Transport::Uc => self.0.offer,
+                Transport::Ud => facts.mtu,
+            },
             secret: self.0.options.keyed.then_some(facts.secret),
         };
         Ok(place.endpoint())
@@ -375,12 +410,16 @@ impl Device for RoceDevice {
         let place = self.place(peer)?;
         let facts = port.engine.facts(qp)?;
         of(facts.transport, &place)?;
-        let path = self.path(&place)?;
+        let (path, mtu) = (self.path(&place)?, self.0.offer.min(place.mtu));
+        // The peer counts on both offers, and on nothing else.
+        if path.mtu < mtu {
+            return Err(NARROW);
+        }
         let peering = Peering {
             peer: peer_at(&place),
             qpn: place.qpn,
             psn: place.psn,
-            mtu: path.mtu.min(place.mtu).min(port.engine.config().mtu),
+            mtu,
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: false,
             key: self.key(&facts.secret, &place)?,
@@ -399,7 +438,7 @@ impl Device for RoceDevice {
         of(Transport::Ud, &place)?;
         let path = self.path(&place)?;
         if path.mtu.min(place.mtu) < self.0.datagram {
-            return Err(ConnectError::Endpoint("the path to it is too narrow"));
+            return Err(NARROW);
         }
         let to = Destination {
             peer: peer_at(&place),

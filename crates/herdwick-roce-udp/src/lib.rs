@@ -18,6 +18,8 @@ mod strays;
 mod trains;
 
 pub use attended::Attended;
+pub use herdwick_roce::Mtu;
+
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
 pub use probe::{Probe, Trains, probe};

@@ -1,6 +1,6 @@
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::AsFd,
 };
 
@@ -19,14 +19,20 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Asks routing for the way to `to`, from `local` unless that is unspecified.
-    pub(crate) fn find(local: IpAddr, to: SocketAddr) -> io::Result<Self> {
-        let family = match to {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
+    /// Asks routing for the way to `to`, from `local` unless that is unspecified: a socket on every
+    /// IPv6 address is on every IPv4 address too.
+    pub(crate) fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+        let (family, any) = match to {
+            SocketAddr::V4(_) => (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
+            SocketAddr::V6(_) => (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()),
+        };
+        let from = if local.ip().is_unspecified() {
+            SocketAddr::new(any, 0)
+        } else {
+            any_port(local)
         };
         let probe = socket(family, SocketType::DGRAM, Some(ipproto::UDP))?;
-        bind(&probe, &SocketAddr::new(local, 0))?;
+        bind(&probe, &from)?;
         connect(&probe, &to)?;
         let from = SocketAddr::try_from(getsockname(&probe)?)?.ip();
         let link = socket::path_mtu(probe.as_fd(), to.is_ipv6())?;
@@ -37,14 +43,28 @@ impl Path {
     }
 }
 
+/// `address` with any free port, its scope kept: a link-local address means nothing without.
+pub(crate) fn any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_socket_on_every_ipv6_address_finds_the_way_to_an_ipv4_one() {
+        let local = "[::]:4791".parse().expect("an address");
+        let to = "127.0.0.1:4791".parse().expect("an address");
+        let path = Path::find(local, to).expect("a path");
+        assert_eq!(path.from, Ipv4Addr::LOCALHOST);
+    }
+
+    #[test]
     fn loopback_takes_the_largest_packets() {
         let to = "127.0.0.1:4791".parse().expect("an address");
-        let path = Path::find([0, 0, 0, 0].into(), to).expect("a path");
+        let path = Path::find("0.0.0.0:1".parse().expect("an address"), to).expect("a path");
         assert_eq!((path.from, path.mtu), ([127, 0, 0, 1].into(), Mtu::B4096));
     }
 }

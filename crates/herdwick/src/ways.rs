@@ -247,10 +247,13 @@ fn take_roce(
     due: Due,
 ) -> Result<Taken<AnyPort>, LeaseError> {
     let socket = LeaseSocket::tcp(peer, due)?;
+    // A link-local address keeps its scope.
+    let mut own = local;
+    own.set_port(0);
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(peer.ip()),
         keyed: offer.keyed,
-        ..RoceOptions::new(SocketAddr::new(local.ip(), 0))
+        ..RoceOptions::new(own)
     })?;
     let asked = asked((token, offer.path), options);
     let taken = herd::take(&device, socket, &asked)?;

@@ -249,6 +249,8 @@ impl std::fmt::Debug for Inbox {
 mod tests {
     use std::time::Duration;
 
+    use rustix::net::{RecvFlags, recv};
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
@@ -305,6 +307,51 @@ mod tests {
             let mut inbox = Inbox::new();
             assert_eq!(receive(&group[usize::from(low) % 3], &mut inbox), 1);
             assert_eq!(inbox.train(0).expect("whole").bytes, datagram);
+        }
+    }
+
+    #[test]
+    fn ipv4_packets_of_an_ipv6_socket_have_no_identification_and_tell_their_class() {
+        let any = "[::]:0".parse().expect("an address");
+        let both = Socket::bind(any, false).expect("a socket");
+        let other = loopback(false);
+        sockopt::set_ip_tos(&other, 3).expect("a class");
+        let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), both.local().port());
+        let to = &Destination::new(at, None);
+        let train = Outgoing {
+            to,
+            bytes: b"hello",
+            segment: 5,
+        };
+        assert!(matches!(other.send(&[train]), Sent::All(1)));
+        let mut inbox = Inbox::new();
+        assert_eq!(receive(&both, &mut inbox), 1);
+        assert_eq!(inbox.train(0).expect("whole").class, 3);
+
+        // Who sees IP headers needs to be root.
+        let raw = socket_with(
+            AddressFamily::INET,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(ipproto::UDP),
+        );
+        let Ok(raw) = raw else {
+            return;
+        };
+        for round in 0..3 {
+            send(&both, &other, b"hello", 5);
+            let mut packet = [0; 128];
+            // IP header 20 bytes, identification at 4; then the UDP ports.
+            loop {
+                let (len, _) = recv(&raw, &mut packet, RecvFlags::empty())
+                    .expect("packets of others come by too");
+                assert!(len >= 28);
+                let port = u16::from_be_bytes([packet[22], packet[23]]);
+                if port == other.local().port() {
+                    break;
+                }
+            }
+            assert_eq!(packet[4..6], [0, 0], "packet {round}");
         }
     }
 

@@ -14,27 +14,26 @@ use super::{Arrival, DATAGRAM, Inbox, Outgoing, RECEIVES, SENDS, Say, TOLD_BYTES
 /// Sets what every socket of ours has.
 pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
     const ON: libc::c_int = 1;
-    let (level, discover, info, class) = match address {
-        SocketAddr::V4(_) => (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PKTINFO,
-            libc::IP_RECVTOS,
-        ),
-        SocketAddr::V6(_) => (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_RECVPKTINFO,
-            libc::IPV6_RECVTCLASS,
-        ),
-    };
-    // The two families number "always set DF" alike.
-    set(fd, level, discover, &libc::IP_PMTUDISC_DO)?;
-    set(fd, level, class, &ON)?;
-    set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
-    if address.ip().is_unspecified() {
-        set(fd, level, info, &ON)?;
+    let any = address.ip().is_unspecified();
+    // IPv4 packets of an IPv6 socket go by the IPv4 options.
+    set(
+        fd,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        &libc::IP_PMTUDISC_DO,
+    )?;
+    set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)?;
+    if address.is_ipv6() {
+        let level = libc::IPPROTO_IPV6;
+        set(fd, level, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
+        set(fd, level, libc::IPV6_RECVTCLASS, &ON)?;
+        if any {
+            set(fd, level, libc::IPV6_RECVPKTINFO, &ON)?;
+        }
+    } else if any {
+        set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &ON)?;
     }
+    set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
     // A kernel older than 5.0 has no trains to receive: each datagram comes alone.
     let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON);
     Ok(())

@@ -3,5 +3,6 @@
 mod attended;
 mod capture;
 mod conformance;
+mod paths;
 mod shards;
 mod timers;
