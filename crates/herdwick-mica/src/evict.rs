@@ -92,7 +92,7 @@ impl Store {
     }
 
     fn is_sparse(&self) -> bool {
-        self.counters.bytes <= self.log.share(SPARSE) as u64
+        self.counters.bytes + self.staging.reserved as u64 <= self.log.share(SPARSE) as u64
     }
 
     /// Gives the room of the oldest item back. If it is live it is evicted, or copied to the young
@@ -102,6 +102,9 @@ impl Store {
             return;
         };
         self.log.release(past);
+        if self.log.header(at).has(bit::STAGED) {
+            return self.carry(at, keep);
+        }
         let Some((place, _)) = self.index.find(hash, |it| it == at) else {
             return;
         };

@@ -53,6 +53,8 @@ pub(crate) mod bit {
     /// One use.
     pub(crate) const USE: u8 = 8;
     const TWICE: u8 = 2 * USE;
+    /// A reservation: its version names it, and the checksum covers header and key only.
+    pub(crate) const STAGED: u8 = 128;
 
     /// The bits after one more use.
     #[inline]
@@ -148,6 +150,14 @@ pub(crate) fn examine(bytes: &[u8]) -> Found {
     let len = header.footprint();
     if !(1..=KEY_BYTES_MAX).contains(&usize::from(header.key_len)) || len > bytes.len() {
         return Found::Damaged;
+    }
+    if header.has(bit::STAGED) {
+        let sum = checksum(&bytes[..HEADER + usize::from(header.key_len)]);
+        return if header.crc.get() == !sum {
+            Found::Dead(len)
+        } else {
+            Found::Damaged
+        };
     }
     let sum = checksum(&bytes[..HEADER + header.payload()]);
     match header.crc.get() {

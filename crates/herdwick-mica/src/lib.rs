@@ -65,6 +65,7 @@ mod request;
 mod room;
 mod scan;
 mod shape;
+mod staged;
 mod store;
 
 pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
@@ -74,6 +75,7 @@ pub use item::footprint;
 pub use obituary::Evicted;
 pub use recover::{LAYOUT, Recovered};
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
+pub use staged::Staged;
 pub use store::{Store, StoreConfig, StoreError};
 
 /// Most bytes of a key.

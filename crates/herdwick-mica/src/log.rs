@@ -227,6 +227,28 @@ impl Log {
         self.commit();
     }
 
+    /// Writes the header and key of an item whose value is to come: a dead one, for now.
+    pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
+        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
+        put_header(item, header);
+        item[HEADER..].copy_from_slice(key);
+        seal(item);
+        self.bury(at);
+        self.commit();
+    }
+
+    /// Makes a staged item one that lives.
+    pub(crate) fn publish(&mut self, at: Offset, header: Header) {
+        put_header(&mut self.bytes[at.0..], header);
+        self.seal(at);
+    }
+
+    /// Writes the first bytes of an item that had been copied out of the log.
+    pub(crate) fn put_back(&mut self, at: Offset, bytes: &[u8]) {
+        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
+        self.commit();
+    }
+
     /// As [`Self::write`], over an item of the same key.
     #[inline]
     pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
@@ -377,7 +399,6 @@ impl Log {
     }
 
     /// The `len` bytes from `at`.
-    #[cfg(test)]
     pub(crate) fn bytes(&self, at: Offset, len: usize) -> &[u8] {
         &self.bytes[at.0..at.0 + len]
     }

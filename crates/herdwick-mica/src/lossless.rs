@@ -1,7 +1,7 @@
 //! Store mode: nothing is evicted, and what there is no room for is refused.
 
 use crate::{
-    Mode, Op, Put, Reply, Request, Status,
+    Mode, Op, Reply, Request, Status,
     evict::{Keep, Oldest},
     item::{ALIGN, footprint},
     store::Store,
@@ -26,6 +26,10 @@ impl Store {
     /// Makes room for what the request may store; or the answer, if there is none.
     #[cold]
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Option<Reply<'static>> {
+        if matches!(&request.op, Op::Put(put) if put.staged.is_some()) {
+            // It has its room.
+            return None;
+        }
         let hit = self.seek(request).ok();
         let value_len = hit.map_or(0, |hit| self.log.header(hit.at).value_len());
         let stored = match &request.op {
@@ -47,21 +51,14 @@ impl Store {
         if len == old || (has_slot && self.make_room(old, len)) {
             return None;
         }
-        if let Op::Put(Put {
-            mode: Mode::Set,
-            compare: None,
-            ..
-        }) = &request.op
-            && let Ok(hit) = self.seek(request)
-        {
-            // As memcached does: better none than one that its owner believes replaced.
-            self.unlink(hit);
+        if let Op::Put(put) = &request.op {
+            self.drop_old(request, put);
         }
         Some(Reply::bare(Status::OutOfMemory))
     }
 
     /// Whether `len` bytes in the place of `old` can be stored without a loss, now or ever.
-    fn make_room(&mut self, old: usize, len: usize) -> bool {
+    pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
         for _ in 0..LAST_LOOK {
             if self.fits(old, len) {
                 return true;
@@ -74,7 +71,7 @@ impl Store {
     }
 
     fn fits(&self, old: usize, len: usize) -> bool {
-        let live = self.counters.bytes as usize - old + len;
+        let live = self.counters.bytes as usize + self.staging.reserved - old + len;
         live <= self.log.share(LIVE) && self.log.free() >= self.log.needs(len) + self.spare()
     }
 

@@ -1,4 +1,4 @@
-use crate::{Clock, Deadline, KeyHash, Second};
+use crate::{Clock, Deadline, KeyHash, Second, Staged};
 
 /// One operation on one key.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,9 @@ pub struct Put<'a> {
     pub invalidate: bool,
     /// Append and Prepend on a miss: store the value with this exptime (`N`).
     pub vivify: Option<u32>,
+    /// The value is not `value`, but what has been staged under the same key. All else is judged now,
+    /// as if it came now. Whatever the answer, nothing is staged after it.
+    pub staged: Option<Staged>,
 }
 
 /// Removes an item, or marks it stale.

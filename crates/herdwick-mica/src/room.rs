@@ -93,7 +93,7 @@ impl Store {
     }
 
     #[inline]
-    fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
+    pub(crate) fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
         let version = match fresh.version {
             Some(version) => version,
             None => self.next_version(),

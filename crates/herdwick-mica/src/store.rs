@@ -8,6 +8,7 @@ use crate::{
     item::{HEADER, bit},
     log::{Log, Offset},
     shape::Shape,
+    staged::Staging,
 };
 
 /// Requests whose memory is fetched ahead together.
@@ -59,6 +60,8 @@ pub struct Store {
     /// large item.
     pub(crate) chances: isize,
     pub(crate) counters: Counters,
+    /// Values on their way.
+    pub(crate) staging: Staging,
     /// What has been evicted lately, if anybody asks.
     pub(crate) obituaries: Option<Vec<Evicted>>,
     pub(crate) hash_key: HashKey,
@@ -98,6 +101,7 @@ impl Execute for Store {
                 sink.reply(n * CHUNK + i, &reply);
             }
         }
+        self.settle();
     }
 }
 
@@ -150,6 +154,7 @@ impl Store {
             lookout: Lookout::default(),
             chances: 0,
             counters: Counters::default(),
+            staging: Staging::default(),
             obituaries: None,
             hash_key: config.hash_key,
             item_bytes_max: config.item_bytes_max,
@@ -215,11 +220,13 @@ impl Store {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == 0 {
             // Items from 65,536 flushes ago would come alive again.
+            self.set_aside();
             self.index.clear();
             self.log.clear();
             self.lookout = Lookout::default();
             self.counters.items = 0;
             self.counters.bytes = 0;
+            self.settle();
         }
         self.note_flushes();
     }
@@ -270,7 +277,7 @@ impl Store {
             && self.hash_key.hash(request.key) == request.hash
     }
 
-    fn mutate(&mut self, clock: &Clock, request: &Request<'_>, guess: Hit) -> Reply<'_> {
+    pub(crate) fn mutate(&mut self, clock: &Clock, request: &Request<'_>, guess: Hit) -> Reply<'_> {
         if self.lossless
             && let Some(refusal) = self.prepare(request)
         {

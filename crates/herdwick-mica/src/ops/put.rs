@@ -15,8 +15,12 @@ impl Store {
         put: &Put<'_>,
         guess: Hit,
     ) -> Reply<'_> {
+        if let Some(staged) = put.staged {
+            return self.put_staged(clock, request, put, staged);
+        }
         if self.too_large(request.key, put.value.len()) {
-            return self.refuse(request, put);
+            self.drop_old(request, put);
+            return Reply::bare(Status::TooLarge);
         }
         match self.lookup(request, guess) {
             Ok(hit) => match put.mode {
@@ -32,14 +36,13 @@ impl Store {
     /// A plain Set that cannot be done leaves no value: better none than one that its owner
     /// believes replaced.
     #[cold]
-    fn refuse(&mut self, request: &Request<'_>, put: &Put<'_>) -> Reply<'_> {
+    pub(crate) fn drop_old(&mut self, request: &Request<'_>, put: &Put<'_>) {
         if put.mode == Mode::Set
             && put.compare.is_none()
             && let Ok(hit) = self.seek(request)
         {
             self.unlink(hit);
         }
-        Reply::bare(Status::TooLarge)
     }
 
     #[inline(always)]
@@ -50,6 +53,23 @@ impl Store {
         put: &Put<'_>,
         hit: Hit,
     ) -> Reply<'_> {
+        match self.judge_over(clock, put, hit) {
+            Ok(fresh) => {
+                let at = self.store(request, Some(hit), put.value, &fresh);
+                Reply::with(Status::Done, self.item(at))
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// What a Set or Replace makes of the item that is there.
+    #[inline(always)]
+    pub(crate) fn judge_over(
+        &self,
+        clock: &Clock,
+        put: &Put<'_>,
+        hit: Hit,
+    ) -> Result<Fresh, Reply<'static>> {
         let mut fresh = Fresh {
             flags: put.flags,
             deadline: clock.deadline(put.exptime),
@@ -63,11 +83,10 @@ impl Store {
                 fresh.deadline = old.deadline();
                 fresh.bits = bit::STALE | (old.bits & bit::WIN_SENT);
             } else if compare != version {
-                return Reply::bare(Status::Exists);
+                return Err(Reply::bare(Status::Exists));
             }
         }
-        let at = self.store(request, Some(hit), put.value, &fresh);
-        Reply::with(Status::Done, self.item(at))
+        Ok(fresh)
     }
 
     fn put_new(
@@ -77,24 +96,37 @@ impl Store {
         put: &Put<'_>,
         absent: Absent,
     ) -> Reply<'_> {
+        match Self::judge_new(clock, put, absent) {
+            Ok(fresh) => {
+                let at = self.store(request, None, put.value, &fresh);
+                Reply::with(Status::Done, self.item(at))
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// What it makes where there is no item.
+    pub(crate) fn judge_new(
+        clock: &Clock,
+        put: &Put<'_>,
+        absent: Absent,
+    ) -> Result<Fresh, Reply<'static>> {
         let exptime = match (put.mode, put.vivify) {
             (Mode::Set | Mode::Replace, _) if put.compare.is_some() => {
-                return absent.reply(Status::NotFound);
+                return Err(absent.reply(Status::NotFound));
             }
             (Mode::Set | Mode::Add, _) => put.exptime,
             (Mode::Append | Mode::Prepend, Some(exptime)) => exptime,
             (Mode::Append | Mode::Prepend | Mode::Replace, _) => {
-                return absent.reply(Status::NotStored);
+                return Err(absent.reply(Status::NotStored));
             }
         };
-        let fresh = Fresh {
+        Ok(Fresh {
             flags: put.flags,
             deadline: clock.deadline(exptime),
             bits: 0,
             version: put.version,
-        };
-        let at = self.store(request, None, put.value, &fresh);
-        Reply::with(Status::Done, self.item(at))
+        })
     }
 
     /// Append and Prepend: flags and deadline stay.

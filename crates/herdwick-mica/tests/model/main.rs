@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod map;
+mod staged;
 
 use std::fs::File;
 
@@ -344,6 +345,7 @@ fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {
                 version,
                 invalidate,
                 vivify,
+                staged: None,
             };
             StepOp::Put(value, put)
         },

@@ -87,6 +87,7 @@ fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
         version: flags.unique,
         invalidate: flags.invalidate,
         vivify: flags.vivify,
+        staged: None,
     }
 }
 

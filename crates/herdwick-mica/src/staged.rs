@@ -1,0 +1,359 @@
+//! Staged puts: a large value is written where it will stay, as it comes.
+//!
+//! A reservation is an item in the log that no index entry leads to. It says so in its header, whose
+//! checksum covers no more than header and key: whoever walks the log, after a kill too, finds a
+//! dead item of a known length. At the end of the log it is carried over to the young one, with as
+//! much of the value as has come. Where that is not safe, because something else that has been let
+//! go is still to be read, it waits outside the log until the request is done.
+
+use std::{collections::VecDeque, num::NonZeroU64};
+
+use crate::{
+    Clock, Mode, Put, Reply, Request, Second, Status,
+    evict::Keep,
+    item::{HEADER, Header, bit, footprint, shape},
+    log::Offset,
+    room::Fresh,
+    store::{Hit, Store},
+};
+
+/// Reservations may take this part of the log, so that the rest always gives way to the largest
+/// item, with what is skipped before it at the physical end.
+const RESERVED: (usize, usize) = (3, 8);
+
+/// A put whose value is on its way, from [`Store::stage`] to the [`Put`] that names it, or
+/// [`Store::abort`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Staged(NonZeroU64);
+
+impl Staged {
+    /// One that no store knows: a [`Put`] that names it is refused, and stores nothing.
+    pub const NONE: Self = Self(NonZeroU64::MAX);
+
+    fn new(slot: usize, turn: u32) -> Self {
+        let bits = u64::from(turn) << 32 | (slot as u64 + 1);
+        Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
+    }
+
+    fn slot(self) -> usize {
+        (self.0.get() as u32 as usize).wrapping_sub(1)
+    }
+}
+
+/// Where the value is.
+enum Place {
+    /// In the log.
+    At(Offset),
+    /// Outside it, until the request at hand is done: header, key, and what of the value has come.
+    Aside(Vec<u8>),
+    /// There is no room for it: what comes is dropped.
+    Refused(Status),
+}
+
+struct Reservation {
+    id: Staged,
+    place: Place,
+    /// Bytes in the log; 0 if it was refused.
+    footprint: usize,
+    /// Bytes of the value that have come, and all.
+    came: usize,
+    value_len: usize,
+}
+
+/// The staged puts of one store.
+#[derive(Default)]
+pub(crate) struct Staging {
+    slots: Vec<Option<Reservation>>,
+    vacant: Vec<usize>,
+    /// Tells those apart that have had the same slot.
+    turn: u32,
+    /// Bytes of log that are reserved.
+    pub(crate) reserved: usize,
+    /// Those that wait outside the log.
+    aside: VecDeque<Staged>,
+}
+
+impl Staging {
+    fn get(&mut self, id: Staged) -> Option<&mut Reservation> {
+        let slot = self.slots.get_mut(id.slot())?.as_mut()?;
+        (slot.id == id).then_some(slot)
+    }
+
+    fn add(&mut self, place: Place, footprint: usize, value_len: usize) -> Staged {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.turn = self.turn.wrapping_add(1);
+        let id = Staged::new(slot, self.turn);
+        self.slots[slot] = Some(Reservation {
+            id,
+            place,
+            footprint,
+            came: 0,
+            value_len,
+        });
+        self.reserved += footprint;
+        id
+    }
+
+    fn take(&mut self, id: Staged) -> Option<Reservation> {
+        self.get(id)?;
+        let taken = self.slots[id.slot()].take()?;
+        self.vacant.push(id.slot());
+        self.reserved -= taken.footprint;
+        Some(taken)
+    }
+
+    fn refuse(&mut self, id: Staged) {
+        let footprint = self.get(id).map_or(0, |reservation| {
+            reservation.place = Place::Refused(Status::OutOfMemory);
+            std::mem::take(&mut reservation.footprint)
+        });
+        self.reserved -= footprint;
+    }
+
+    /// The reservation whose item lies at `at`, if that is what `header` belongs to.
+    fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
+        let id = Staged(NonZeroU64::new(header.version.get())?);
+        let found = self.get(id)?;
+        matches!(found.place, Place::At(place) if place == at).then_some(found)
+    }
+}
+
+impl Store {
+    /// How many values of the largest size may be staged at a time.
+    #[must_use]
+    pub fn staged_max(&self) -> usize {
+        self.log.share(RESERVED) / footprint(0, self.item_bytes_max).max(1)
+    }
+
+    /// Reserves room for a value of `value_len` bytes. Nothing that can be read changes but by
+    /// eviction. What there is no room for is refused at the end, by the [`Put`]: more than three
+    /// eighths of the log in reservations, or what the store would refuse at once.
+    pub fn stage(&mut self, now: Second, key: &[u8], value_len: usize) -> Staged {
+        self.tick(now);
+        let len = footprint(key.len(), value_len);
+        let refusal = if self.too_large(key, value_len) {
+            Some(Status::TooLarge)
+        } else if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
+            Some(Status::BadKey)
+        } else if self.staging.reserved + len > self.log.share(RESERVED)
+            || self.lossless && !self.make_room(0, len)
+        {
+            Some(Status::OutOfMemory)
+        } else {
+            None
+        };
+        if let Some(status) = refusal {
+            return self.staging.add(Place::Refused(status), 0, value_len);
+        }
+        self.run_ahead(len, self.log.tail());
+        self.let_go(len, None);
+        while self.log.free() < self.log.needs(len) {
+            self.release_oldest(Keep::None);
+        }
+        let at = self.log.reserve(len);
+        let id = self.staging.add(Place::At(at), len, value_len);
+        let header = Header {
+            key_len: key.len() as u8,
+            bits: bit::STAGED,
+            generation: 0.into(),
+            crc: 0.into(),
+            deadline: 0.into(),
+            last_access: now.0.into(),
+            version: id.0.get().into(),
+            shape: shape(value_len, 0),
+        };
+        self.log.stage(at, header, key);
+        self.settle();
+        id
+    }
+
+    /// Room for what is still to come of the value; empty if all has come, or it will be refused.
+    /// Say with [`Self::fill`] how much was written to it.
+    pub fn room(&mut self, staged: Staged) -> &mut [u8] {
+        match self.staging.get(staged) {
+            Some(&mut Reservation {
+                place: Place::At(at),
+                came,
+                ..
+            }) => &mut self.log.value_mut(at)[came..],
+            _ => &mut [],
+        }
+    }
+
+    /// The first `count` bytes of [`Self::room`] have been written.
+    pub fn fill(&mut self, staged: Staged, count: usize) {
+        if let Some(reservation) = self.staging.get(staged) {
+            let lacking = reservation.value_len - reservation.came;
+            reservation.came += count.min(lacking);
+        }
+    }
+
+    /// Goes on with the value. What is beyond its length, or will be refused, is dropped.
+    pub fn append(&mut self, staged: Staged, bytes: &[u8]) {
+        let room = self.room(staged);
+        let count = bytes.len().min(room.len());
+        room[..count].copy_from_slice(&bytes[..count]);
+        self.fill(staged, bytes.len());
+    }
+
+    /// The value is not to be stored. Its room comes back later, as that of a deleted item.
+    pub fn abort(&mut self, staged: Staged) {
+        self.staging.take(staged);
+    }
+
+    /// Executes a put whose value is staged.
+    #[cold]
+    pub(crate) fn put_staged(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        put: &Put<'_>,
+        staged: Staged,
+    ) -> Reply<'_> {
+        self.settle();
+        let Some(reservation) = self.staging.take(staged) else {
+            return Reply::bare(Status::BadKey);
+        };
+        let at = match reservation.place {
+            Place::Refused(status) => {
+                self.drop_old(request, put);
+                return Reply::bare(status);
+            }
+            Place::At(at) if reservation.came == reservation.value_len => at,
+            Place::At(_) | Place::Aside(_) => return Reply::bare(Status::BadKey),
+        };
+        if !self.log.is(at, request.key) {
+            return Reply::bare(Status::BadKey);
+        }
+        if matches!(put.mode, Mode::Append | Mode::Prepend) {
+            return self.join_staged(clock, request, put, at);
+        }
+        let (old, judged) = match self.seek(request) {
+            Ok(hit) if put.mode == Mode::Add => (Some(hit), Err(Reply::bare(Status::NotStored))),
+            Ok(hit) => (Some(hit), self.judge_over(clock, put, hit)),
+            Err(absent) => (None, Self::judge_new(clock, put, absent)),
+        };
+        let fresh = match judged {
+            Ok(fresh) => fresh,
+            Err(refusal) => return refusal,
+        };
+        if self.lossless && old.is_none() && !self.index.has_way(request.hash) {
+            return Reply::bare(Status::OutOfMemory);
+        }
+        self.publish(request, old, at, &fresh);
+        Reply::with(Status::Done, self.item(at))
+    }
+
+    /// The value is joined to another, so it goes the way of those that come at once.
+    fn join_staged(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        put: &Put<'_>,
+        at: Offset,
+    ) -> Reply<'_> {
+        let value = self.log.value(at).to_vec();
+        let put = Put {
+            value: &value,
+            staged: None,
+            ..*put
+        };
+        let request = Request {
+            op: crate::Op::Put(put),
+            ..*request
+        };
+        self.mutate(clock, &request, Hit::default())
+    }
+
+    /// Makes a reservation the item of its key.
+    fn publish(&mut self, request: &Request<'_>, old: Option<Hit>, at: Offset, fresh: &Fresh) {
+        let value_len = self.log.header(at).value_len();
+        let header = self.header(request.key, value_len, fresh);
+        self.counters.items += 1;
+        self.counters.bytes += header.footprint() as u64;
+        let place = old.map(|hit| self.unlink(hit));
+        self.log.publish(at, header);
+        match place {
+            Some(place) => self.index.point(place, request.hash, at),
+            None => self.insert(request.hash, at),
+        }
+    }
+
+    /// Keeps a reservation whose room is given back; the item is no more than that if it is none.
+    #[cold]
+    pub(crate) fn carry(&mut self, at: Offset, keep: Keep) {
+        let header = *self.log.header(at);
+        let Some(reservation) = self.staging.live_at(&header, at) else {
+            return;
+        };
+        let came = HEADER + usize::from(header.key_len) + reservation.came;
+        let may_write = !matches!(keep, Keep::None);
+        if may_write && self.log.needs(reservation.footprint) <= self.log.free() {
+            let to = self.log.reserve(reservation.footprint);
+            self.log.copy(at, came, to);
+            reservation.place = Place::At(to);
+        } else {
+            reservation.place = Place::Aside(self.log.bytes(at, came).to_vec());
+            let id = reservation.id;
+            self.staging.aside.push_back(id);
+        }
+    }
+
+    /// Brings back into the log what waits outside it. What is not reserved always gives way: it is
+    /// more than twice the largest item.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if !self.staging.aside.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
+        while let Some(id) = self.staging.aside.pop_front() {
+            let Some(len) = self.staging.get(id).map(|waits| waits.footprint) else {
+                continue;
+            };
+            while self.log.free() < self.log.needs(len) {
+                let released = if self.lossless {
+                    self.clean_oldest()
+                } else {
+                    let any = self.peek_oldest().is_some();
+                    self.release_oldest(Keep::None);
+                    any
+                };
+                if !released {
+                    break;
+                }
+            }
+            if self.log.free() < self.log.needs(len) {
+                self.staging.refuse(id);
+                continue;
+            }
+            let at = self.log.reserve(len);
+            let waits = self.staging.get(id).map(|waits| &mut waits.place);
+            if let Some(place) = waits
+                && let Place::Aside(bytes) = std::mem::replace(place, Place::At(at))
+            {
+                self.log.put_back(at, &bytes);
+            }
+        }
+    }
+
+    /// The log forgets everything: takes out what is staged.
+    pub(crate) fn set_aside(&mut self) {
+        for slot in 0..self.staging.slots.len() {
+            let Some(Reservation {
+                place: Place::At(at),
+                ..
+            }) = self.staging.slots[slot]
+            else {
+                continue;
+            };
+            self.carry(at, Keep::None);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Staged puts among everything else: ended, or given up, at any point.
+
+use herdwick_mica::{Mode, Op, Put, Reply, Second, Staged, Status};
+use proptest::{
+    collection::vec,
+    prelude::{Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
+    test_runner::{Config, TestCaseError},
+};
+
+use super::{PROBE, Pair, Plan, ROOMY, Step, StepOp, TIGHT, key, put, request, steps};
+use crate::common::Answer;
+
+/// Staged puts at a time.
+const UPLOADS: usize = 6;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Work(Vec<Step>),
+    Begin(usize, u16, StepOp),
+    More(usize, usize),
+    Finish(usize),
+    Abort(usize),
+    Restart,
+}
+
+/// A staged put, and what of it has come.
+struct Upload {
+    id: Staged,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    put: Put<'static>,
+    came: usize,
+}
+
+#[derive(Default)]
+struct Uploads {
+    all: [Option<Upload>; UPLOADS],
+    finished: usize,
+    refused: usize,
+}
+
+fn acts(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => steps(plan, 60).prop_map(Act::Work),
+        4 => (0..UPLOADS, 0..plan.keys, put(plan.mortal, plan.value_bytes))
+            .prop_map(|(slot, key, put)| Act::Begin(slot, key, put)),
+        6 => (0..UPLOADS, any::<u8>()).prop_map(|(slot, n)| Act::More(slot, usize::from(n) * 4)),
+        6 => (0..UPLOADS).prop_map(Act::Finish),
+        1 => (0..UPLOADS).prop_map(Act::Abort),
+        1 => any::<bool>().prop_map(|_| Act::Restart),
+    ];
+    vec(act, count / 2..count)
+}
+
+impl Uploads {
+    fn act(&mut self, pair: &mut Pair, act: &Act) -> Result<(), TestCaseError> {
+        match act {
+            Act::Work(steps) => pair.work(steps)?,
+            Act::Begin(slot, n, StepOp::Put(value, put)) => {
+                if let Some(old) = self.all[*slot].take() {
+                    pair.store.abort(old.id);
+                }
+                let key = key(*n);
+                let now = Second(pair.second);
+                self.all[*slot] = Some(Upload {
+                    id: pair.store.stage(now, &key, value.len()),
+                    key,
+                    value: value.clone(),
+                    put: *put,
+                    came: 0,
+                });
+            }
+            Act::Begin(..) => {}
+            Act::More(slot, count) => {
+                if let Some(upload) = &mut self.all[*slot] {
+                    upload.more(pair, *count);
+                }
+            }
+            Act::Finish(slot) => {
+                if let Some(mut upload) = self.all[*slot].take() {
+                    upload.more(pair, usize::MAX);
+                    self.finish(pair, &upload)?;
+                }
+            }
+            Act::Abort(slot) => {
+                if let Some(upload) = self.all[*slot].take() {
+                    pair.store.abort(upload.id);
+                    // As is what was taken for another since.
+                    pair.store.append(upload.id, b"late");
+                }
+            }
+            Act::Restart if pair.file.is_some() => {
+                self.all = Default::default();
+                pair.restart()?;
+            }
+            Act::Restart => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, pair: &mut Pair, upload: &Upload) -> Result<(), TestCaseError> {
+        let put = Put {
+            staged: Some(upload.id),
+            ..upload.put
+        };
+        let key = &upload.key[..];
+        let answers = pair.run(&[request(key, PROBE), request(key, Op::Put(put))]);
+        pair.model.tick(Second(pair.second));
+        pair.settle(key, &answers[0])?;
+        if answers[1].status == Status::OutOfMemory {
+            self.refused += 1;
+            if put.mode == Mode::Set && put.compare.is_none() && pair.model.holds(key) {
+                pair.model.lose(key);
+            }
+            return Ok(());
+        }
+        self.finished += 1;
+        let whole = Put {
+            value: &upload.value,
+            ..upload.put
+        };
+        let expected = pair.model.run(pair.clock(), key, &Op::Put(whole));
+        prop_assert_eq!(&answers[1], &expected);
+        // It is gone now: whoever names it again is told so.
+        let again = pair.run(&[request(key, Op::Put(put))]);
+        prop_assert_eq!(&again[0], &Answer::from(&Reply::bare(Status::BadKey)));
+        Ok(())
+    }
+}
+
+impl Upload {
+    fn more(&mut self, pair: &mut Pair, count: usize) {
+        let end = self.came.saturating_add(count).min(self.value.len());
+        let bytes = &self.value[self.came..end];
+        if count.is_multiple_of(3) {
+            pair.store.append(self.id, bytes);
+        } else {
+            let room = pair.store.room(self.id);
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            pair.store.fill(self.id, bytes.len());
+        }
+        self.came = end;
+    }
+}
+
+fn all(pair: &mut Pair, acts: &[Act]) -> Result<Uploads, TestCaseError> {
+    let mut uploads = Uploads::default();
+    for act in acts {
+        uploads.act(pair, act)?;
+    }
+    pair.audit()?;
+    Ok(uploads)
+}
+
+/// A log that laps all the time, and values of which it holds a few.
+const LAPPING: Plan = Plan {
+    memory_bytes: 16 << 10,
+    item_bytes_max: 2 << 10,
+    value_bytes: 1900,
+    ..TIGHT
+};
+
+/// For a store that evicts nothing, more than fits.
+const BRIMMING: Plan = Plan {
+    memory_bytes: 32 << 10,
+    ..LAPPING
+};
+
+proptest! {
+    #![proptest_config(Config { cases: 48, ..Config::default() })]
+
+    #[test]
+    fn staged_puts_end_as_those_that_come_at_once(
+        acts in acts(LAPPING, 400),
+        lasts in any::<bool>(),
+    ) {
+        let mut pair = if lasts { Pair::lasting(&LAPPING) } else { Pair::new(&LAPPING) };
+        all(&mut pair, &acts)?;
+        prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
+    }
+
+    #[test]
+    fn staged_puts_among_what_expires_and_is_flushed(
+        acts in acts(Plan { mortal: true, ..LAPPING }, 400),
+    ) {
+        let mut pair = Pair::new(&LAPPING);
+        all(&mut pair, &acts)?;
+    }
+
+    #[test]
+    fn where_there_is_room_staged_puts_cost_nobody_anything(acts in acts(ROOMY, 300)) {
+        let mut pair = Pair::lasting(&ROOMY);
+        let uploads = all(&mut pair, &acts)?;
+        prop_assert_eq!((pair.lost, pair.evictions + pair.store.counters().evictions), (0, 0));
+        prop_assert_eq!(uploads.refused, 0);
+    }
+
+    #[test]
+    fn a_store_that_evicts_nothing_keeps_all_beside_staged_puts(acts in acts(BRIMMING, 400)) {
+        let mut pair = Pair::new(&BRIMMING);
+        pair.store.evict_nothing();
+        let uploads = all(&mut pair, &acts)?;
+        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+        prop_assert!(uploads.finished > 0 || acts.len() < 250);
+    }
+}
+
+/// Reservations alone, as many as there may be, and a log that laps under them.
+#[test]
+fn reservations_are_carried_along_and_bounded() {
+    let mut pair = Pair::new(&LAPPING);
+    let value = super::pattern(1900, 7);
+    let most = pair.store.staged_max();
+    assert!((2..=4).contains(&most), "{most}");
+    let mut ids = Vec::new();
+    for n in 0..most as u16 {
+        let id = pair.store.stage(Second(1), &key(n), value.len());
+        pair.store.append(id, &value[..100]);
+        ids.push(id);
+    }
+    for n in 0..2000 {
+        let value = super::pattern(usize::from(n % 1900), 1);
+        let put = Op::Put(Put { value: &value, ..Put::default() });
+        assert_eq!(pair.run(&[request(&key(100 + n), put)])[0].status, Status::Done);
+        let beyond = pair.store.stage(Second(1), &key(99), 1900);
+        pair.store.abort(beyond);
+    }
+    for (n, &id) in ids.iter().enumerate() {
+        pair.store.append(id, &value[100..]);
+        let put = Op::Put(Put { staged: Some(id), ..Put::default() });
+        let key = key(n as u16);
+        let answers = pair.run(&[request(&key, put), request(&key, PROBE)]);
+        assert_eq!(answers[0].status, Status::Done);
+        assert_eq!(answers[1].value.as_deref(), Some(&value[..]));
+    }
+}
+
+/// A flush that ends the last generation empties the log; what is staged is not a part of that.
+#[test]
+fn a_reservation_outlives_65536_flushes() {
+    let mut pair = Pair::new(&LAPPING);
+    let value = super::pattern(1900, 7);
+    let id = pair.store.stage(Second(1), b"key", value.len());
+    pair.store.append(id, &value[..1000]);
+    for _ in 0..=u16::MAX {
+        pair.store.flush(Second(1), Second(1));
+    }
+    pair.store.append(id, &value[1000..]);
+    let put = Op::Put(Put { staged: Some(id), ..Put::default() });
+    let answers = pair.run(&[request(b"key", put), request(b"key", PROBE)]);
+    assert_eq!(answers[1].value.as_deref(), Some(&value[..]));
+}
