@@ -66,6 +66,7 @@ fn commands(input: &[u8], step: usize) -> Vec<String> {
                     seen.push(format!("{command:?} {drop}"));
                     (start, need, swallow) = (start + used, 1, drop);
                 }
+                Decoded::Announced { .. } => panic!("it was not asked for"),
                 Decoded::NeedMore { at } => {
                     assert!(at > end - start, "asks for {at} of {}", end - start);
                     need = at;

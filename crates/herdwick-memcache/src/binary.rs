@@ -12,7 +12,7 @@ use zerocopy::{
     big_endian::{U16, U32, U64},
 };
 
-use crate::{Command, Decoded, KEY_BYTES_MAX, Mode};
+use crate::{ANNOUNCED_BYTES, Command, Decoded, KEY_BYTES_MAX, Mode};
 
 /// The first byte of a request.
 pub const REQUEST: u8 = 0x80;
@@ -189,7 +189,11 @@ pub struct Arith {
 }
 
 /// Reads the packet at the front of `input`.
-pub(crate) fn decode(input: &[u8], value_bytes_max: usize) -> Decoded<'_> {
+pub(crate) fn decode(
+    input: &[u8],
+    value_bytes_max: usize,
+    announced_bytes_min: usize,
+) -> Decoded<'_> {
     let Ok((header, rest)) = Header::read_from_prefix(input) else {
         let strange = input.first().is_some_and(|&magic| magic != REQUEST);
         return match strange {
@@ -210,6 +214,7 @@ pub(crate) fn decode(input: &[u8], value_bytes_max: usize) -> Decoded<'_> {
         input,
         value_at: HEADER,
         value_bytes_max,
+        announced_bytes_min,
     };
     let body_len = header.body_len.get();
     let Some(value_len) = body_len.checked_sub((extras_len + key_len) as u32) else {
@@ -237,6 +242,7 @@ struct Frame<'a> {
     /// Where the value begins.
     value_at: usize,
     value_bytes_max: usize,
+    announced_bytes_min: usize,
 }
 
 impl<'a> Frame<'a> {
@@ -301,17 +307,37 @@ impl<'a> Frame<'a> {
             return Some(self.command(Verb::Oversized { set }, self.value_at, value_len));
         }
         let at = self.value_at + len;
-        let Some(value) = self.input.get(self.value_at..at) else {
-            return Some(Decoded::NeedMore { at });
-        };
+        let value = self.input.get(self.value_at..at);
         let put = Put {
             mode,
-            value,
+            value: value.unwrap_or_default(),
             flags: extras.flags.get(),
             exptime: extras.exptime.get(),
             compare: self.compare(),
         };
-        Some(self.command(Verb::Put(put), at, 0))
+        Some(match value {
+            Some(_) => self.command(Verb::Put(put), at, 0),
+            None => self.short(Verb::Put(put), len),
+        })
+    }
+
+    /// Not all of a value of `len` bytes is here.
+    fn short(&self, verb: Verb<'a>, len: usize) -> Decoded<'a> {
+        let enough = self.value_at + ANNOUNCED_BYTES;
+        if len <= self.announced_bytes_min {
+            return Decoded::NeedMore {
+                at: self.value_at + len,
+            };
+        }
+        if self.input.len() < enough {
+            return Decoded::NeedMore { at: enough };
+        }
+        Decoded::Announced {
+            command: self.packet(verb),
+            used: self.value_at,
+            value_len: len,
+            has_line_end: false,
+        }
     }
 
     fn arith(&self, decrement: bool, value_len: u32) -> Option<Decoded<'a>> {
@@ -355,16 +381,19 @@ impl<'a> Frame<'a> {
     }
 
     fn command(&self, verb: Verb<'a>, used: usize, swallow: u32) -> Decoded<'a> {
-        let packet = Packet {
-            echo: Echo::new(&self.header),
-            key: self.key,
-            verb,
-        };
         Decoded::Command {
-            command: Command::Packet(packet),
+            command: self.packet(verb),
             used,
             swallow: u64::from(swallow),
         }
+    }
+
+    fn packet(&self, verb: Verb<'a>) -> Command<'a> {
+        Command::Packet(Packet {
+            echo: Echo::new(&self.header),
+            key: self.key,
+            verb,
+        })
     }
 }
 

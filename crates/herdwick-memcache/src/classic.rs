@@ -66,6 +66,7 @@ fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Verb) -> Decoded<'a> {
         Block::Whole(value, at) => (Command::Put(Put { value, ..put }), at),
         Block::Unended(at) => (refused(Refusal::DataChunk, put.noreply), at),
         Block::Short(at) => return Decoded::NeedMore { at },
+        Block::Announced => return line.announce(Command::Put(put), bytes),
         Block::Oversized(swallow) => {
             return Decoded::Command {
                 command: Command::Oversized(Oversized {

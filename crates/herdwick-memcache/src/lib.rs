@@ -21,7 +21,7 @@ pub use command::{
     Arith, Command, Delete, FlushAll, Get, Keys, Mode, Oversized, Put, Refusal, Refused, Touch,
     Verb,
 };
-pub use decode::{Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+pub use decode::{ANNOUNCED_BYTES, Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;

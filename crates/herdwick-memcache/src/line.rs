@@ -1,4 +1,4 @@
-use crate::{Command, Decoded, Keys, classic, meta};
+use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, classic, meta};
 
 /// A command line and what follows it.
 pub(crate) struct Line<'a> {
@@ -6,6 +6,7 @@ pub(crate) struct Line<'a> {
     pub(crate) input: &'a [u8],
     pub(crate) data_at: usize,
     pub(crate) value_bytes_max: usize,
+    pub(crate) announced_bytes_min: usize,
 }
 
 /// The data block behind a line.
@@ -16,6 +17,8 @@ pub(crate) enum Block<'a> {
     Unended(usize),
     /// Not all of it is here: ask again when the input has this many bytes.
     Short(usize),
+    /// It is large, and enough of it is here to begin with.
+    Announced,
     /// It exceeds what the server takes: this much of the stream is to be dropped.
     Oversized(u64),
 }
@@ -40,6 +43,16 @@ impl<'a> Line<'a> {
         }
     }
 
+    /// A command whose block of `value_len` bytes follows.
+    pub(crate) fn announce(&self, command: Command<'a>, value_len: usize) -> Decoded<'a> {
+        Decoded::Announced {
+            command,
+            used: self.data_at,
+            value_len,
+            has_line_end: true,
+        }
+    }
+
     /// The block of `bytes` bytes behind the line.
     pub(crate) fn block(&self, bytes: usize) -> Block<'a> {
         if bytes > self.value_bytes_max {
@@ -47,6 +60,14 @@ impl<'a> Line<'a> {
         }
         let at = self.data_at + bytes + 2;
         match self.input.get(self.data_at..at) {
+            None if bytes > self.announced_bytes_min => {
+                let enough = self.data_at + ANNOUNCED_BYTES;
+                if self.input.len() < enough {
+                    Block::Short(enough)
+                } else {
+                    Block::Announced
+                }
+            }
             None => Block::Short(at),
             Some([value @ .., b'\r', b'\n']) => Block::Whole(value, at),
             Some(_) => Block::Unended(at),

@@ -175,6 +175,7 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         Block::Whole(value, at) => (meta(Verb::Put { mode, value }), at),
         Block::Unended(at) => (refused(Refusal::DataChunk), at),
         Block::Short(at) => return Decoded::NeedMore { at },
+        Block::Announced => return line.announce(meta(Verb::Put { mode, value: &[] }), bytes),
         Block::Oversized(swallow) => return swallowing(meta(Verb::Oversized), swallow),
     };
     Decoded::Command {

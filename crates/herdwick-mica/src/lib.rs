@@ -80,5 +80,7 @@ pub use store::{Store, StoreConfig, StoreError};
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;
+/// Values from this size on are asked for before they are given to a [`Sink`].
+pub const LARGE_BYTES: usize = 16 << 10;
 /// Most bytes of a value, header and key included, unless the store is configured otherwise.
 pub const ITEM_BYTES_MAX: usize = 1 << 20;

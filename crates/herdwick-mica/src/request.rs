@@ -84,6 +84,14 @@ pub struct Put<'a> {
     pub staged: Option<Staged>,
 }
 
+impl Put<'_> {
+    /// Bytes of the value, staged or not.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        self.staged.map_or(self.value.len(), Staged::value_len)
+    }
+}
+
 /// Removes an item, or marks it stale.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delete {
@@ -213,6 +221,14 @@ pub trait Sink {
     /// has no reply.
     #[inline]
     fn has_room(&mut self, _index: usize) -> bool {
+        true
+    }
+
+    /// Whether the value that `batch[index]` reads can be taken, asked only of one of at least
+    /// [`LARGE_BYTES`](crate::LARGE_BYTES). If not, it is as if there were [no
+    /// room](Self::has_room).
+    #[inline]
+    fn has_room_for(&mut self, _index: usize, _value_len: usize) -> bool {
         true
     }
 }

@@ -24,12 +24,34 @@ const RESERVED: (usize, usize) = (3, 8);
 /// A put whose value is on its way, from [`Store::stage`] to the [`Put`] that names it, or
 /// [`Store::abort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Staged(NonZeroU64);
+pub struct Staged {
+    id: Id,
+    value_len: u32,
+}
 
 impl Staged {
-    /// One that no store knows: a [`Put`] that names it is refused, and stores nothing.
-    pub const NONE: Self = Self(NonZeroU64::MAX);
+    /// One of this length that no store knows: a [`Put`] that names it is refused, and stores
+    /// nothing.
+    #[must_use]
+    pub fn unknown(value_len: usize) -> Self {
+        Self {
+            id: Id(NonZeroU64::MAX),
+            value_len: value_len as u32,
+        }
+    }
 
+    /// Bytes of the value.
+    #[must_use]
+    pub fn value_len(self) -> usize {
+        self.value_len as usize
+    }
+}
+
+/// A slot, and which of those that have had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Id(NonZeroU64);
+
+impl Id {
     fn new(slot: usize, turn: u32) -> Self {
         let bits = u64::from(turn) << 32 | (slot as u64 + 1);
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
@@ -51,7 +73,7 @@ enum Place {
 }
 
 struct Reservation {
-    id: Staged,
+    id: Id,
     place: Place,
     /// Bytes in the log; 0 if it was refused.
     footprint: usize,
@@ -70,22 +92,22 @@ pub(crate) struct Staging {
     /// Bytes of log that are reserved.
     pub(crate) reserved: usize,
     /// Those that wait outside the log.
-    aside: VecDeque<Staged>,
+    aside: VecDeque<Id>,
 }
 
 impl Staging {
-    fn get(&mut self, id: Staged) -> Option<&mut Reservation> {
+    fn get(&mut self, id: Id) -> Option<&mut Reservation> {
         let slot = self.slots.get_mut(id.slot())?.as_mut()?;
         (slot.id == id).then_some(slot)
     }
 
-    fn add(&mut self, place: Place, footprint: usize, value_len: usize) -> Staged {
+    fn add(&mut self, place: Place, footprint: usize, value_len: usize) -> Id {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.turn = self.turn.wrapping_add(1);
-        let id = Staged::new(slot, self.turn);
+        let id = Id::new(slot, self.turn);
         self.slots[slot] = Some(Reservation {
             id,
             place,
@@ -97,7 +119,7 @@ impl Staging {
         id
     }
 
-    fn take(&mut self, id: Staged) -> Option<Reservation> {
+    fn take(&mut self, id: Id) -> Option<Reservation> {
         self.get(id)?;
         let taken = self.slots[id.slot()].take()?;
         self.vacant.push(id.slot());
@@ -105,7 +127,7 @@ impl Staging {
         Some(taken)
     }
 
-    fn refuse(&mut self, id: Staged) {
+    fn refuse(&mut self, id: Id) {
         let footprint = self.get(id).map_or(0, |reservation| {
             reservation.place = Place::Refused(Status::OutOfMemory);
             std::mem::take(&mut reservation.footprint)
@@ -115,7 +137,7 @@ impl Staging {
 
     /// The reservation whose item lies at `at`, if that is what `header` belongs to.
     fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
-        let id = Staged(NonZeroU64::new(header.version.get())?);
+        let id = Id(NonZeroU64::new(header.version.get())?);
         let found = self.get(id)?;
         matches!(found.place, Place::At(place) if place == at).then_some(found)
     }
@@ -132,6 +154,14 @@ impl Store {
     /// eviction. What there is no room for is refused at the end, by the [`Put`]: more than three
     /// eighths of the log in reservations, or what the store would refuse at once.
     pub fn stage(&mut self, now: Second, key: &[u8], value_len: usize) -> Staged {
+        Staged {
+            id: self.reserve(now, key, value_len),
+            // Beyond 32 bits it is too large.
+            value_len: value_len as u32,
+        }
+    }
+
+    fn reserve(&mut self, now: Second, key: &[u8], value_len: usize) -> Id {
         self.tick(now);
         let len = footprint(key.len(), value_len);
         let refusal = if self.too_large(key, value_len) {
@@ -173,7 +203,7 @@ impl Store {
     /// Room for what is still to come of the value; empty if all has come, or it will be refused.
     /// Say with [`Self::fill`] how much was written to it.
     pub fn room(&mut self, staged: Staged) -> &mut [u8] {
-        match self.staging.get(staged) {
+        match self.staging.get(staged.id) {
             Some(&mut Reservation {
                 place: Place::At(at),
                 came,
@@ -185,7 +215,7 @@ impl Store {
 
     /// The first `count` bytes of [`Self::room`] have been written.
     pub fn fill(&mut self, staged: Staged, count: usize) {
-        if let Some(reservation) = self.staging.get(staged) {
+        if let Some(reservation) = self.staging.get(staged.id) {
             let lacking = reservation.value_len - reservation.came;
             reservation.came += count.min(lacking);
         }
@@ -201,7 +231,7 @@ impl Store {
 
     /// The value is not to be stored. Its room comes back later, as that of a deleted item.
     pub fn abort(&mut self, staged: Staged) {
-        self.staging.take(staged);
+        self.staging.take(staged.id);
     }
 
     /// Executes a put whose value is staged.
@@ -214,7 +244,7 @@ impl Store {
         staged: Staged,
     ) -> Reply<'_> {
         self.settle();
-        let Some(reservation) = self.staging.take(staged) else {
+        let Some(reservation) = self.staging.take(staged.id) else {
             return Reply::bare(Status::BadKey);
         };
         let at = match reservation.place {

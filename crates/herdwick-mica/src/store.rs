@@ -93,12 +93,19 @@ impl Execute for Store {
                     continue;
                 }
                 let guess = self.guesses[i];
+                let index = n * CHUNK + i;
                 let reply = match &request.op {
-                    Op::Get(get) if reads(&request.op) => self.get(&clock, request, get, guess),
+                    Op::Get(get) if reads(&request.op) => {
+                        let has_room_for = |len| sink.has_room_for(index, len);
+                        match self.get(&clock, request, get, guess, has_room_for) {
+                            Some(reply) => reply,
+                            None => continue,
+                        }
+                    }
                     _ if forged & 1 << i != 0 => self.refuse_key(),
                     _ => self.mutate(&clock, request, guess),
                 };
-                sink.reply(n * CHUNK + i, &reply);
+                sink.reply(index, &reply);
             }
         }
         self.settle();
@@ -284,7 +291,11 @@ impl Store {
             return refusal;
         }
         match &request.op {
-            Op::Get(get) => self.get(clock, request, get, guess),
+            Op::Get(get) => {
+                // It stores: such a reply is never put off.
+                let reply = self.get(clock, request, get, guess, |_| true);
+                reply.unwrap_or_else(|| Reply::bare(Status::NotFound))
+            }
             Op::Put(put) => self.put(clock, request, put, guess),
             Op::Delete(delete) => self.delete(clock, request, delete),
             Op::Arith(arith) => self.arith(clock, request, arith),

@@ -1,9 +1,12 @@
 //! From one worker to the others: requests for a partition travel to its owner, as parcels.
 
+use std::io;
+
 use herdwick_mem::spsc::{self, Consumer, Producer};
 use herdwick_mica::{Clock, Request};
 
 use crate::{
+    freight::{Step, Uploader},
     parcel::{Order, Parcel, Scratch, Ticket},
     parking::Bell,
     partition::Partition,
@@ -14,6 +17,8 @@ use crate::{
 /// Parcels from one worker to another that may be under way. With what one holds
 /// ([`Parcel`]) this bounds the memory between two workers.
 const PARCELS_PER_PAIR: usize = 2;
+/// A parcel with less room than this is left to requests: an upload has the next one.
+pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
 
 /// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
 /// Behind the workers there may be an observer, who gives orders and takes none.
@@ -88,21 +93,51 @@ impl Crossing {
         request: &Request<'_>,
         answer: &Answer<'_>,
         ticket: Ticket,
+        large: bool,
     ) -> Result<(), Exhausted> {
-        let link = &mut self.links[peer];
-        if link
-            .open
-            .as_ref()
-            .is_some_and(|open| !open.has_room(request))
-        {
-            link.seal();
-        }
-        if link.open.is_none() {
-            link.open = Some(link.free.pop().ok_or(Exhausted)?);
-        }
-        let open = link.open.as_mut().expect("opened above");
-        open.add(request, answer, ticket);
+        let open = self.links[peer].open(|open| open.has_room(request))?;
+        open.add(request, answer, ticket, large);
         Ok(())
+    }
+
+    /// Puts a step of an upload into that parcel; of bytes, as many as there is room for: how many.
+    ///
+    /// # Errors
+    /// All parcels to `peer` are under way.
+    pub(crate) fn upload(
+        &mut self,
+        peer: usize,
+        who: Uploader,
+        step: Step<'_>,
+    ) -> Result<usize, Exhausted> {
+        let open = self.links[peer].open(|open| open.freight_room() >= PIECE_BYTES_MIN)?;
+        let room = open.freight_room();
+        let (step, count) = match step {
+            Step::Bytes(bytes) => {
+                let count = bytes.len().min(room);
+                (Step::Bytes(&bytes[..count]), count)
+            }
+            step => (step, 0),
+        };
+        open.freight().add(who, step);
+        Ok(count)
+    }
+
+    /// Lets `read` write up to `most` bytes of an upload into that parcel.
+    ///
+    /// # Errors
+    /// All parcels to `peer` are under way.
+    pub(crate) fn receive(
+        &mut self,
+        peer: usize,
+        who: Uploader,
+        most: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, Exhausted> {
+        let least = most.min(PIECE_BYTES_MIN);
+        let open = self.links[peer].open(|open| open.freight_room() >= least)?;
+        let most = most.min(open.freight_room());
+        Ok(open.freight().receive(who, most, read))
     }
 
     /// Sends `order` to every worker, this one included, behind all requests sent before.
@@ -169,12 +204,12 @@ impl Crossing {
     /// Executes the requests of an arrived parcel, as one batch.
     pub(crate) fn execute(
         &mut self,
-        parcel: &mut Parcel,
+        (peer, parcel): (usize, &mut Parcel),
         store: &mut Partition,
         clock: Clock,
         tally: &mut Tally,
     ) {
-        parcel.execute(store, clock, tally, &mut self.scratch);
+        parcel.execute(peer, store, clock, tally, &mut self.scratch);
     }
 
     /// Sends an executed parcel back.
@@ -205,9 +240,23 @@ impl Crossing {
 }
 
 impl Link {
+    /// The parcel that is being filled, if it `fits`, or else a new one.
+    fn open(&mut self, fits: impl FnOnce(&Parcel) -> bool) -> Result<&mut Parcel, Exhausted> {
+        if self.open.as_ref().is_some_and(|open| !fits(open)) {
+            self.seal();
+        }
+        if self.open.is_none() {
+            self.open = Some(self.free.pop().ok_or(Exhausted)?);
+        }
+        self.open.as_deref_mut().ok_or(Exhausted)
+    }
+
     fn seal(&mut self) {
-        if let Some(parcel) = self.open.take() {
-            self.push(parcel);
+        match self.open.take() {
+            // Opened for what did not come.
+            Some(parcel) if parcel.is_empty() => self.free.push(parcel),
+            Some(parcel) => self.push(parcel),
+            None => {}
         }
     }
 

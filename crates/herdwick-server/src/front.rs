@@ -46,6 +46,11 @@ pub(crate) trait Front {
         let _ = (now, out);
     }
 
+    /// The longest that the worker may sleep, if not as long as it likes.
+    fn tick(&self) -> Option<Duration> {
+        None
+    }
+
     /// The way in, in one word.
     fn way(&self) -> &'static str;
 

@@ -11,6 +11,7 @@ mod config;
 mod crossing;
 mod dump;
 mod facts;
+mod freight;
 mod front;
 mod herd;
 mod hot;

@@ -1,14 +1,15 @@
 use std::{ops::Range, os::fd::RawFd};
 
-use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second};
+use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
     dump::Dump,
+    freight::{Freight, Uploader},
     partition::{NOBODY, Partition},
     prefixes::Prefixes,
     recycle,
     tally::{Snapshot, Tally},
-    tcp::{Answer, DEFERRED, Speaker},
+    tcp::{Answer, DEFERRED, Large, Speaker},
     time::Warp,
 };
 
@@ -24,6 +25,8 @@ const PARCEL_REQUESTS: usize = 1024;
 pub(crate) struct Parcel {
     pub(crate) order: Order,
     errands: Vec<Errand>,
+    /// Steps of uploads.
+    freight: Freight,
     /// Keys, values and opaques, in the order of the errands.
     bytes: Vec<u8>,
     /// The replies' text.
@@ -78,6 +81,18 @@ pub(crate) struct Ticket {
     pub(crate) slot: u32,
 }
 
+impl Ticket {
+    /// The connection, for the owner of what it uploads; `worker` is where it is.
+    pub(crate) fn uploader(self, worker: usize) -> Uploader {
+        Uploader {
+            // Workers are numbered by 16 bits.
+            worker: worker as u16,
+            connection: self.connection,
+            generation: self.generation,
+        }
+    }
+}
+
 /// A request without its bytes.
 struct Errand {
     hash: KeyHash,
@@ -86,6 +101,8 @@ struct Errand {
     value_len: usize,
     opaque_len: usize,
     answer: Answer<'static>,
+    /// Whether the connection has room for a large value.
+    large: bool,
 }
 
 /// Lists that each execution fills anew.
@@ -93,6 +110,7 @@ struct Errand {
 pub(crate) struct Scratch {
     requests: Vec<Request<'static>>,
     answers: Vec<Answer<'static>>,
+    large: Vec<bool>,
 }
 
 impl Parcel {
@@ -101,12 +119,40 @@ impl Parcel {
         self.order != Order::Execute
     }
 
-    pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
-        let more = request.key.len() + value_of(&request.op).len();
-        self.errands.len() < PARCEL_REQUESTS && self.bytes.len() + more <= PARCEL_BYTES
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.is_barrier() && self.errands.is_empty() && self.freight.count() == 0
     }
 
-    pub(crate) fn add(&mut self, request: &Request<'_>, answer: &Answer<'_>, ticket: Ticket) {
+    pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
+        let more = request.key.len() + value_of(&request.op).len();
+        self.errands.len() < PARCEL_REQUESTS && more <= self.room()
+    }
+
+    fn room(&self) -> usize {
+        PARCEL_BYTES.saturating_sub(self.bytes.len() + self.freight.len())
+    }
+
+    /// Bytes of values that an upload may add.
+    pub(crate) fn freight_room(&self) -> usize {
+        if self.freight.count() < PARCEL_REQUESTS {
+            self.room()
+        } else {
+            0
+        }
+    }
+
+    /// Where the steps of uploads go.
+    pub(crate) fn freight(&mut self) -> &mut Freight {
+        &mut self.freight
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        request: &Request<'_>,
+        answer: &Answer<'_>,
+        ticket: Ticket,
+        large: bool,
+    ) {
         let value = value_of(&request.op);
         let opaque = answer.opaque();
         self.errands.push(Errand {
@@ -116,6 +162,7 @@ impl Parcel {
             value_len: value.len(),
             opaque_len: opaque.len(),
             answer: answer.with_opaque(&[]),
+            large,
         });
         self.bytes.extend_from_slice(request.key);
         self.bytes.extend_from_slice(value);
@@ -123,17 +170,24 @@ impl Parcel {
         self.tickets.push(ticket);
     }
 
+    /// Does, at its owner, what `peer` has put in.
     pub(crate) fn execute(
         &mut self,
+        peer: usize,
         store: &mut Partition,
         clock: Clock,
         tally: &mut Tally,
         scratch: &mut Scratch,
     ) {
+        self.freight.unload(store, clock);
+        if self.errands.is_empty() {
+            return;
+        }
+        scratch.large.clear();
         let mut requests = recycle(std::mem::take(&mut scratch.requests));
         let mut answers = recycle(std::mem::take(&mut scratch.answers));
         let mut bytes = &self.bytes[..];
-        for errand in &self.errands {
+        for (errand, ticket) in self.errands.iter().zip(&self.tickets) {
             let (key, rest) = bytes.split_at(errand.key_len);
             let (value, rest) = rest.split_at(errand.value_len);
             let (opaque, rest) = rest.split_at(errand.opaque_len);
@@ -141,8 +195,9 @@ impl Parcel {
             requests.push(Request {
                 hash: errand.hash,
                 key,
-                op: with_value(&errand.op, value),
+                op: with_value(&errand.op, value, || store.end_upload(ticket.uploader(peer))),
             });
+            scratch.large.push(errand.large);
             answers.push(errand.answer.with_opaque(opaque));
         }
         tally.crossed += requests.len() as u64;
@@ -153,6 +208,8 @@ impl Parcel {
             answers: &answers,
             out: &mut self.replies,
             marks: &mut self.marks,
+            large: Large::Some(&scratch.large),
+            refused_large: false,
             tally,
         };
         let tickets = &self.tickets;
@@ -207,6 +264,7 @@ impl Parcel {
         self.errands.clear();
         self.bytes.clear();
         self.bytes.shrink_to(PARCEL_BYTES);
+        self.freight.clear(PARCEL_BYTES);
         self.replies.clear();
         self.replies.shrink_to(PARCEL_BYTES);
         self.marks.clear();
@@ -232,8 +290,17 @@ fn without_value(op: &Op<'_>) -> Op<'static> {
     }
 }
 
-fn with_value<'a>(op: &Op<'static>, value: &'a [u8]) -> Op<'a> {
+/// The operation with its value; or, if that has been uploaded, with what `upload` says it is.
+fn with_value<'a>(
+    op: &Op<'static>,
+    value: &'a [u8],
+    upload: impl FnOnce() -> Option<Staged>,
+) -> Op<'a> {
     match *op {
+        Op::Put(put) if put.staged.is_some() => Op::Put(Put {
+            staged: upload().or(put.staged),
+            ..put
+        }),
         Op::Put(put) => Op::Put(Put { value, ..put }),
         other => other,
     }

@@ -1,8 +1,9 @@
-use std::os::fd::RawFd;
+use std::{collections::BTreeMap, os::fd::RawFd};
 
-use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status, Store};
+use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Staged, Status, Store};
 
 use crate::{
+    freight::Uploader,
     hot::HotKeys,
     prefixes::Prefixes,
     watch::{Found, Journal, What, topic},
@@ -21,6 +22,8 @@ pub(crate) struct Partition {
     pub(crate) caller: RawFd,
     /// The keys that are asked for most.
     pub(crate) hot: HotKeys,
+    /// Values on their way from other workers' connections.
+    pub(crate) uploads: BTreeMap<Uploader, Staged>,
 }
 
 /// No connection's.
@@ -35,6 +38,7 @@ impl Partition {
             journal,
             caller: NOBODY,
             hot,
+            uploads: BTreeMap::new(),
         }
     }
 
@@ -148,6 +152,10 @@ impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
     fn has_room(&mut self, index: usize) -> bool {
         self.sink.has_room(index)
     }
+
+    fn has_room_for(&mut self, index: usize, value_len: usize) -> bool {
+        self.sink.has_room_for(index, value_len)
+    }
 }
 
 /// What a watcher hears of a request.
@@ -172,7 +180,7 @@ fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>, caller: RawFd) -> Option<
             compared: put.compare.is_some(),
             status: reply.status,
             ttl: clock.deadline(put.exptime).left(clock.second).unwrap_or(0),
-            size: put.value.len(),
+            size: put.value_len(),
             caller,
         }),
         Op::Delete(_) => (reply.status == Status::Done).then_some(What::Deleted),

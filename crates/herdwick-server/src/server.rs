@@ -11,7 +11,7 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
-use herdwick_mica::HashKey;
+use herdwick_mica::{HashKey, Store};
 use mio::{Events, Poll, Waker};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -32,7 +32,7 @@ use crate::{
     patience::Patience,
     stopping::Stopping,
     tally::Tally,
-    tcp::{Owners, Stream, TcpFront},
+    tcp::{Lots, Owners, Stream, TcpFront},
     time::Timer,
     tls::{Handshakes, TlsError},
     tuning::Tuning,
@@ -304,6 +304,8 @@ impl Server {
         let mut intakes = Intakes::new();
         let (teller, journals) = self.start_teller(crew)?;
         let mut ends = ends.into_iter();
+        let lots = stores.stores.first().map_or(0, Store::staged_max);
+        let lots = Lots::new(lots, self.workers);
         let parts = stores.stores.into_iter().zip(parts).zip(journals);
         for (index, ((store, (crossing, poll)), journal)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
@@ -318,6 +320,7 @@ impl Server {
                 owners,
                 taken,
                 teller.clone(),
+                Arc::clone(&lots),
             ))];
             for end in ends.next().into_iter().flatten() {
                 fronts.push(leases.front((index, self.workers), crew.ways, end)?);

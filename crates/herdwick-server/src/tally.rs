@@ -66,6 +66,10 @@ tally! {
     sleeps,
     /// Rounds put off because all parcels to a worker were under way.
     parcels_exhausted,
+    /// Large values that were read into their place, and how many had to wait for room there.
+    uploads, uploads_queued,
+    /// Connections that had to wait for room for a large reply or a long line.
+    replies_queued,
     /// Reads put off because a connection's or parcel's output was full.
     reads_deferred,
 }

@@ -107,7 +107,7 @@ impl Worker {
                 break;
             };
             found = Found::ByEvents;
-            self.obey(&mut parcel, now);
+            self.obey(peer, &mut parcel, now);
             self.crossing.give_back(peer, parcel);
         }
         let mut pass = Pass {
@@ -132,13 +132,13 @@ impl Worker {
         found
     }
 
-    /// Does what a parcel from another worker asks for.
-    fn obey(&mut self, parcel: &mut Parcel, now: Duration) {
+    /// Does what a parcel from worker `peer` asks for.
+    fn obey(&mut self, peer: usize, parcel: &mut Parcel, now: Duration) {
         let clock = self.timer.clock(now);
         match parcel.order {
             Order::Execute => {
-                self.crossing
-                    .execute(parcel, &mut self.partition, clock, &mut self.tally);
+                let (store, tally) = (&mut self.partition, &mut self.tally);
+                self.crossing.execute((peer, parcel), store, clock, tally);
             }
             Order::Flush(at) => self.partition.store.flush(clock.second, at),
             Order::Warp(warp) => self.timer.warp(warp, now),
@@ -212,7 +212,9 @@ impl Worker {
             may_sleep &= front.arm();
         }
         self.tally.sleeps += u64::from(may_sleep);
-        self.look(if may_sleep { TICK } else { Duration::ZERO });
+        let ticks = self.fronts.iter().filter_map(|front| front.tick());
+        let longest = ticks.min().unwrap_or(TICK);
+        self.look(if may_sleep { longest } else { Duration::ZERO });
         self.bell.flag().lower();
         for front in &mut self.fronts {
             front.disarm();

@@ -195,6 +195,7 @@ fn transcript(stream: &[u8], cuts: &[usize]) -> Vec<String> {
                     assert!(more > cut - at);
                     asked = more;
                 }
+                Decoded::Announced { .. } => panic!("it was not asked for"),
                 Decoded::Close => {
                     said.push("close".into());
                     return said;

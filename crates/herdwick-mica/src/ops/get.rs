@@ -1,11 +1,12 @@
 use crate::{
-    Clock, Deadline, Get, Reply, Request, Status,
+    Clock, Deadline, Get, LARGE_BYTES, Reply, Request, Status,
     item::{Header, bit},
     room::Fresh,
     store::{Absent, Hit, Store},
 };
 
 impl Store {
+    /// `None`: there is no room for the value, and nothing was done.
     #[inline(always)]
     pub(crate) fn get(
         &mut self,
@@ -13,10 +14,17 @@ impl Store {
         request: &Request<'_>,
         get: &Get,
         guess: Hit,
-    ) -> Reply<'_> {
+        has_room_for: impl FnOnce(usize) -> bool,
+    ) -> Option<Reply<'_>> {
         match self.lookup(request, guess) {
-            Ok(hit) => self.read(clock, get, hit),
-            Err(absent) => self.miss(clock, request, get, absent),
+            Ok(hit) => {
+                let value_len = self.log.header(hit.at).value_len();
+                if value_len >= LARGE_BYTES && !has_room_for(value_len) {
+                    return None;
+                }
+                Some(self.read(clock, get, hit))
+            }
+            Err(absent) => Some(self.miss(clock, request, get, absent)),
         }
     }
 

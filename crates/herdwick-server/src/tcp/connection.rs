@@ -1,7 +1,7 @@
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
 use herdwick_herd::hello::{Claim, MAGIC};
-use herdwick_memcache::Decoder;
+use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 
 use super::{
     buffer::{Input, Output, Pool},
@@ -9,8 +9,9 @@ use super::{
     pulse::Pulse,
     run::{Cursor, Progress},
     stream::Stream,
+    upload::Upload,
 };
-use crate::{dump::Dump, tally::Tally};
+use crate::{dump::Dump, parcel::Ticket, tally::Tally};
 
 /// A client, and where the conversation with it stands.
 pub(crate) struct Connection {
@@ -26,6 +27,12 @@ pub(crate) struct Connection {
     swallow: u64,
     /// What other workers are doing for it; nothing else happens meanwhile.
     pub(crate) gather: Option<Gather>,
+    /// A large value on its way in; nothing else happens meanwhile.
+    pub(crate) upload: Option<Box<Upload>>,
+    /// Whether it may hold much.
+    pub(crate) room: Room,
+    /// It may hold the longest `get` line, and is counted as if it did.
+    pub(crate) long_line: bool,
     /// The topics that it watches, once what it has asked before is answered.
     pub(crate) watches: Option<u32>,
     /// Replies behind one that found no room, whose request is the next to be read.
@@ -56,6 +63,19 @@ pub(crate) struct Connection {
     pub(crate) pulse: Pulse,
 }
 
+/// Whether a connection may go on that needs much memory: for a large value, or a long line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It needs no more than it has.
+    Enough,
+    /// It goes on when there is room.
+    Wanted,
+    /// It is in the queue of those that wait for room.
+    Waiting,
+    /// There is room for it.
+    Granted,
+}
+
 /// What became of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -80,6 +100,9 @@ impl Connection {
             swallow: 0,
             gather: None,
             behind: None,
+            upload: None,
+            room: Room::Enough,
+            long_line: false,
             dump: None,
             watches: None,
             queued: false,
@@ -96,9 +119,25 @@ impl Connection {
         }
     }
 
+    /// What its requests are known by elsewhere; it has this `place`.
+    pub(crate) fn ticket(&self, place: u32) -> Ticket {
+        Ticket {
+            connection: place,
+            generation: self.generation,
+            caller: self.stream.number(),
+            slot: 0,
+        }
+    }
+
     /// Reads once.
     pub(crate) fn read(&mut self, pool: &mut Pool, limit: usize, tally: &mut Tally) -> Flow {
-        match self.input.read(&mut self.stream, pool, limit) {
+        let taken = self.input.read(&mut self.stream, pool, limit);
+        self.took(taken, tally)
+    }
+
+    /// What became of a read; the second value says whether there may be more.
+    pub(crate) fn took(&mut self, taken: io::Result<(usize, bool)>, tally: &mut Tally) -> Flow {
+        match taken {
             Ok((0, _)) => {
                 self.readable = false;
                 self.closing = true;
@@ -165,9 +204,33 @@ impl Connection {
     /// Whether there is input that has not been looked at.
     pub(crate) fn has_work(&self) -> bool {
         let here = self.input.data().len();
+        if let Some(upload) = &self.upload {
+            return upload.has_work(here);
+        }
         self.dump.is_some()
             || self.cursor.rest.is_some()
             || here > 0 && (self.swallow > 0 || here >= self.need)
+    }
+
+    /// Whether a read may find something.
+    pub(crate) fn may_read(&self) -> bool {
+        self.readable && !self.closing
+    }
+
+    /// Whether it waits for room, here or in a log.
+    pub(crate) fn waits(&self) -> bool {
+        self.room == Room::Waiting || self.upload.as_ref().is_some_and(|upload| upload.is_queued())
+    }
+
+    /// The partition where a large value of its is under way.
+    pub(crate) fn lot(&self) -> Option<usize> {
+        self.upload.as_ref()?.lot()
+    }
+
+    /// Whether the peer has to move, and the server has done all it can.
+    pub(crate) fn peer_is_late(&self) -> bool {
+        let served = !self.queued && self.gather.is_none() && !self.waits();
+        served && (!self.output.is_empty() || !self.readable)
     }
 
     /// Whether it begins with a claim, and if so, whether all of that is here: the rest is waited for
@@ -185,13 +248,22 @@ impl Connection {
     pub(crate) fn is_half_sent(&self) -> bool {
         self.gather.is_none()
             && self.output.is_empty()
-            && (self.swallow > 0 || !self.input.data().is_empty() && !self.has_work())
+            && !self.waits()
+            && (self.swallow > 0 || self.is_amid() && !self.has_work())
+    }
+
+    /// Whether it is in the middle of a command.
+    fn is_amid(&self) -> bool {
+        self.upload.is_some() || !self.input.data().is_empty()
     }
 
     /// Bytes of memory for what has come and what is to go.
     pub(crate) fn memory(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
-        self.input.memory() + self.output.memory() + behind + self.stream.memory()
+        let gathered = self.gather.as_ref().map_or(0, Gather::memory);
+        let line = if self.long_line { GET_LINE_BYTES_MAX } else { 0 };
+        let input = self.input.memory().max(line);
+        input + self.output.memory() + behind + gathered + self.stream.memory()
     }
 
     /// Drops what is to be swallowed of the input; whether all of it is gone.

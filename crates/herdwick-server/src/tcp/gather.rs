@@ -19,6 +19,35 @@ pub(crate) struct Gather {
     /// Replies, or workers, still to come.
     pub(crate) outstanding: usize,
     pub(crate) purpose: Purpose,
+    /// Large values were asked for.
+    pub(crate) large: bool,
+}
+
+impl Gather {
+    pub(crate) fn new(outstanding: usize, purpose: Purpose) -> Self {
+        Self {
+            outstanding,
+            purpose,
+            large: true,
+        }
+    }
+
+    /// The replies to a run.
+    pub(crate) fn of_replies(outstanding: usize, replies: Box<Replies>, large: bool) -> Self {
+        Self {
+            outstanding,
+            purpose: Purpose::Replies(replies),
+            large,
+        }
+    }
+
+    /// Bytes that the replies take.
+    pub(crate) fn memory(&self) -> usize {
+        match &self.purpose {
+            Purpose::Replies(replies) => replies.memory(),
+            _ => 0,
+        }
+    }
 }
 
 /// What is being gathered.

@@ -58,7 +58,7 @@ pub(super) fn begin(
             pass.tally.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
-        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) => return Begun::Hungry,
+        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => return Begun::Hungry,
     };
     match command {
         Command::Quit => Begun::HangUp { faulty: false },
@@ -239,10 +239,7 @@ fn broadcast(
     match pass.crossing.broadcast(order, ticket) {
         Ok(outstanding) => Begun::Away {
             used,
-            gather: Gather {
-                outstanding,
-                purpose,
-            },
+            gather: Gather::new(outstanding, purpose),
         },
         Err(_) => {
             pass.tally.parcels_exhausted += 1;

@@ -1,6 +1,7 @@
 //! The front for memcached's clients: sockets, one connection each.
 
 mod admin;
+mod budget;
 mod buffer;
 mod connection;
 mod gate;
@@ -8,17 +9,21 @@ mod gather;
 mod immediate;
 mod keys;
 mod listing;
+mod lots;
 mod packets;
 mod protocol;
 mod pulse;
 mod run;
 mod service;
 mod stream;
+mod turn;
+mod upload;
 
 use std::{
     collections::VecDeque,
     io,
     sync::{Arc, mpsc::Sender},
+    time::Duration,
 };
 
 use herdwick_mem::spsc::Consumer;
@@ -27,7 +32,8 @@ use herdwick_mica::Second;
 use mio::{Registry, event::Event};
 
 pub(crate) use gather::Topic;
-pub(crate) use protocol::{Answer, DEFERRED, Speaker, Voice};
+pub(crate) use lots::{Lot, Lots};
+pub(crate) use protocol::{Answer, DEFERRED, Large, Speaker, Voice};
 pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 
@@ -39,15 +45,28 @@ use crate::{
     partition::NOBODY,
     tally::Closed,
     tcp::{
-        connection::{Connection, Flow},
+        budget::LOOK,
+        connection::{Connection, Flow, Room},
         gather::{Gather, Purpose},
-        pulse::{Pulse, Watch},
+        pulse::Pulse,
         run::RUN_REQUESTS,
-        service::{Round, Service},
+        service::Service,
+        turn::Turn,
+        upload::UPLOAD_BYTES_MIN,
     },
     udp::Sent,
     watch::{Asking, What, topic},
 };
+
+/// Most bytes of a command that a connection holds as they come: a line, a value that is no upload,
+/// and some more.
+const INPUT_BYTES_MAX: usize = 32 << 10;
+const _: () = assert!(LINE_BYTES_MAX + UPLOAD_BYTES_MIN + 2 <= INPUT_BYTES_MAX);
+/// And if that is a long `get`.
+const LONG_INPUT_BYTES_MAX: usize = GET_LINE_BYTES_MAX + 1;
+/// While some wait for room in the log of another partition than those of this worker's connections,
+/// it is asked for so often.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// One worker's connections.
 pub(crate) struct TcpFront {
@@ -63,10 +82,10 @@ pub(crate) struct TcpFront {
     tokens: Tokens,
     /// Counts the connections ever made: tells those apart that have had the same place.
     generation: u32,
-    input_bytes_max: usize,
     /// Rounds of one connection in one pass; then it is the next one's turn.
     rounds: usize,
-    watch: Watch,
+    /// When room in another partition's log is asked for again.
+    next_ask: Duration,
     /// Where connections go that watch.
     teller: Sender<Asking>,
     draining: bool,
@@ -78,24 +97,20 @@ impl TcpFront {
         owners: Owners,
         intake: Consumer<Stream>,
         teller: Sender<Asking>,
+        lots: Arc<Lots>,
     ) -> Self {
-        // The longest command: a line and the largest block, or the longest `get`.
-        let settings = &facts.settings;
-        let block = LINE_BYTES_MAX + settings.item_bytes_max + 2;
-        let watch = Watch::new(settings.workers, settings.item_bytes_max);
-        let rounds = settings.turn_requests.div_ceil(RUN_REQUESTS);
+        let rounds = facts.settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
             intake,
             connections: Vec::new(),
             vacant: Vec::new(),
             queue: VecDeque::new(),
             starved: Vec::new(),
-            service: Service::new(facts, owners),
+            service: Service::new(facts, owners, lots),
             tokens: Tokens::of_front(0),
             generation: 0,
-            input_bytes_max: block.max(GET_LINE_BYTES_MAX + 1),
             rounds,
-            watch,
+            next_ask: Duration::ZERO,
             teller,
             draining: false,
         }
@@ -115,7 +130,8 @@ impl TcpFront {
             return;
         }
         self.generation = self.generation.wrapping_add(1);
-        let decoder = Decoder::new(self.service.facts.settings.item_bytes_max);
+        let item_bytes_max = self.service.facts.settings.item_bytes_max;
+        let decoder = Decoder::new(item_bytes_max).announcing(UPLOAD_BYTES_MIN);
         let mut connection = Connection::new(stream, self.generation, decoder);
         connection.admitted = self.service.facts.auth.is_none();
         connection.pulse = Pulse::new(pass.clock.second.0);
@@ -138,8 +154,9 @@ impl TcpFront {
             return;
         };
         connection.queued = false;
-        let bounds = (self.input_bytes_max, self.rounds);
-        let (flow, starved) = turn(&mut self.service, connection, place, bounds, pass);
+        let ticket = connection.ticket(place);
+        let Turn { flow, starved } =
+            turn::serve(&mut self.service, connection, ticket, self.rounds, pass);
         if connection.claims {
             self.pass_on(place, pass);
             return;
@@ -164,9 +181,11 @@ impl TcpFront {
             return;
         }
         connection.input.rest(&mut self.service.pool);
-        self.watch.note(connection, pass.clock.second.0);
-        pass.tally.held_bytes = self.watch.held() as u64;
-        let may_go_on = flow == Flow::Moved && connection.gather.is_none();
+        let budget = &mut self.service.budget;
+        budget.note(connection, pass.clock.second.0);
+        pass.tally.held_bytes = budget.held() as u64;
+        let may_go_on =
+            flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
         if starved {
             connection.queued = true;
             self.starved.push(place);
@@ -221,7 +240,11 @@ impl TcpFront {
         let mut connection = self.connections[place as usize].take()?;
         // Closing the descriptor would do it as well.
         let _ = connection.stream.deregister(pass.registry);
-        self.watch.forget(&connection);
+        self.service.budget.forget(&connection, place);
+        if let Some(mut upload) = connection.upload.take() {
+            let ticket = connection.ticket(place);
+            upload::abort(&mut self.service, &mut upload, ticket, pass);
+        }
         self.vacant.push(place);
         pass.tally.connections -= 1;
         Some(connection)
@@ -230,11 +253,10 @@ impl TcpFront {
     /// Gives up those that stall too long or hold too much.
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
-        let now = pass.clock.second.0;
         let patience = self.service.facts.tunables.patience();
-        let given_up = self
-            .watch
-            .look(&self.connections, patience, now, pass.tally);
+        let Service { budget, desk, .. } = &mut self.service;
+        let now = (pass.now, pass.clock.second.0);
+        let given_up = budget.look(&mut self.connections, desk, patience, now, pass.tally);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
@@ -242,6 +264,44 @@ impl TcpFront {
             };
             self.dismiss(place, reason, pass);
         }
+    }
+
+    /// Lets those go on that have waited for room, here or in a log, and now have it.
+    #[cold]
+    fn let_go_on(&mut self, pass: &mut Pass<'_>) {
+        upload::send_aborts(&mut self.service, pass);
+        while let Some(place) = self.service.budget.next() {
+            self.resume(place, |connection| connection.room = Room::Granted);
+        }
+        let in_turn = pass.now >= self.next_ask;
+        if in_turn {
+            self.next_ask = pass.now + ASK_AGAIN;
+        }
+        while let Some((place, lot)) = self.service.desk.next(in_turn) {
+            self.resume(place, |connection| {
+                if let Some(upload) = &mut connection.upload {
+                    upload.grant(lot);
+                }
+            });
+        }
+    }
+
+    fn resume(&mut self, place: u32, change: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = &mut self.connections[place as usize] {
+            change(connection);
+            if !connection.queued {
+                connection.queued = true;
+                self.queue.push_back(place);
+            }
+        }
+    }
+
+    /// Whether anybody waits for room, or its owner has to be told of an upload that has ended.
+    fn is_short(&self) -> bool {
+        let Service {
+            budget, desk, left, ..
+        } = &self.service;
+        budget.waits() || desk.waits() || !left.is_empty()
     }
 
     /// Hands out the replies of a parcel that has come back.
@@ -313,54 +373,6 @@ impl TcpFront {
     }
 }
 
-/// One connection's turn: how its stream flows, and whether it waits for a parcel.
-fn turn(
-    service: &mut Service,
-    connection: &mut Connection,
-    place: u32,
-    (input_bytes_max, rounds): (usize, usize),
-    pass: &mut Pass<'_>,
-) -> (Flow, bool) {
-    let flow = connection.write(&mut service.pool, pass.tally);
-    if flow != Flow::Moved || connection.gather.is_some() {
-        return (flow, false);
-    }
-    if connection.readable && !connection.closing && !connection.has_work() {
-        let flow = connection.read(&mut service.pool, input_bytes_max, pass.tally);
-        if flow == Flow::Broken {
-            return (flow, false);
-        }
-    }
-    if service.facts.takes_claims()
-        && let Some(whole) = connection.begins_with_claim()
-    {
-        connection.claims = whole;
-        return (Flow::Moved, false);
-    }
-    let ticket = Ticket {
-        connection: place,
-        generation: connection.generation,
-        caller: connection.stream.number(),
-        slot: 0,
-    };
-    if !connection.admitted && !service.admit(connection, pass.tally) {
-        return (connection.write(&mut service.pool, pass.tally), false);
-    }
-    pass.store.caller = ticket.caller;
-    let mut starved = false;
-    for _ in 0..rounds {
-        match service.round(connection, ticket, pass) {
-            Round::Done => {}
-            Round::Starved => {
-                starved = true;
-                break;
-            }
-            Round::Hungry | Round::Full | Round::Away => break,
-        }
-    }
-    (connection.write(&mut service.pool, pass.tally), starved)
-}
-
 impl Front for TcpFront {
     fn register(&mut self, _registry: &Registry, tokens: Tokens) -> io::Result<()> {
         self.tokens = tokens;
@@ -387,9 +399,15 @@ impl Front for TcpFront {
         }
         while let Some((peer, mut parcel)) = pass.crossing.returned() {
             busy = true;
+            for lot in parcel.freight().lots() {
+                self.service.desk.give_back(peer, lot);
+            }
             self.deliver(&mut parcel);
             pass.crossing.recycle(peer, parcel);
             self.queue.extend(self.starved.drain(..));
+        }
+        if self.is_short() {
+            self.let_go_on(pass);
         }
         for _ in 0..self.queue.len() {
             busy = true;
@@ -398,7 +416,7 @@ impl Front for TcpFront {
             }
         }
         pass.store.caller = NOBODY;
-        if self.watch.is_due(pass.clock.second.0) {
+        if self.service.budget.is_due(pass.now, pass.clock.second.0) {
             self.give_up(pass);
         }
         if busy { Activity::Busy } else { Activity::Idle }
@@ -406,6 +424,16 @@ impl Front for TcpFront {
 
     fn arm(&mut self) -> bool {
         self.queue.is_empty() && self.intake.is_empty()
+    }
+
+    fn tick(&self) -> Option<Duration> {
+        if self.service.desk.waits() {
+            Some(ASK_AGAIN)
+        } else if self.is_short() || self.service.desk.is_out() {
+            Some(LOOK)
+        } else {
+            None
+        }
     }
 
     fn way(&self) -> &'static str {

@@ -1,14 +1,15 @@
-//! Who stalls, and for how long: what is held for them is bounded, and nothing waits for ever.
-
-use crate::{
-    config::Patience,
-    tally::{Closed, Tally},
-};
-
-use super::connection::Connection;
+//! How a connection's conversation goes in time: who stalls, and for how long.
 
 /// What comes in for each second more that a command may take.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+
+/// While others wait for what it holds, a peer that moves nothing for so many looks has stalled: for
+/// a second, in which the server has looked ten times.
+const STALLED_LOOKS: u32 = 10;
+/// And so has one that moves less than this from look to look, 16 KiB a second, ...
+const LOOK_BYTES: u64 = (16 << 10) / 10;
+/// ... once it is so far behind: ten seconds.
+const BEHIND_BYTES: u64 = 160 << 10;
 
 /// A connection's conversation in time. Bytes are noted as they move, seconds once a turn.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +26,12 @@ pub(crate) struct Pulse {
     last_move: u32,
     /// When a command was last taken.
     last_command: u32,
+    /// Bytes that have moved since the last look at those that keep others waiting.
+    moved_bytes: u64,
+    /// Looks in a row in which none had.
+    missed: u32,
+    /// By how many bytes it is behind.
+    behind: u64,
 }
 
 impl Pulse {
@@ -40,10 +47,12 @@ impl Pulse {
     pub(crate) fn came(&mut self, count: usize) {
         self.moved = true;
         self.came += count as u64;
+        self.moved_bytes += count as u64;
     }
 
     pub(crate) fn went(&mut self, count: usize) {
         self.moved |= count > 0;
+        self.moved_bytes += count as u64;
     }
 
     pub(crate) fn used(&mut self, count: usize) {
@@ -73,126 +82,37 @@ impl Pulse {
         now.saturating_sub(self.last_command)
     }
 
-    fn stalled(&self, now: u32) -> u32 {
+    /// A look while others wait, the first if this `begins`. `stalls`: it is the peer's turn.
+    pub(super) fn look(&mut self, begins: bool, stalls: bool) {
+        let moved = std::mem::take(&mut self.moved_bytes);
+        if begins || !stalls {
+            (self.missed, self.behind) = (0, if begins { 0 } else { self.behind });
+            return;
+        }
+        self.missed = if moved > 0 { 0 } else { self.missed + 1 };
+        self.behind = (self.behind + LOOK_BYTES).saturating_sub(moved);
+    }
+
+    /// Looks in a row in which nothing had moved.
+    pub(super) fn missed(&self) -> u32 {
+        self.missed
+    }
+
+    /// Whether it has kept others waiting too long.
+    pub(super) fn has_stalled(&self) -> bool {
+        self.missed >= STALLED_LOOKS || self.behind >= BEHIND_BYTES
+    }
+
+    /// Seconds since a byte last moved.
+    pub(super) fn stalled(&self, now: u32) -> u32 {
         now.saturating_sub(self.last_move)
     }
 
-    fn is_overdue(&self, now: u32, seconds: u64) -> bool {
+    pub(super) fn is_overdue(&self, now: u32, seconds: u64) -> bool {
         let allowed = seconds + self.came / BYTES_PER_SECOND_MIN;
         self.began
             .is_some_and(|began| u64::from(now.saturating_sub(began)) > allowed)
     }
-}
-
-/// What stalling connections of one worker may hold, and for how long.
-pub(crate) struct Watch {
-    /// Above this, those that stall for a second are given up, the longest first ...
-    ample: usize,
-    /// Bytes held now.
-    held: usize,
-    /// The second last looked at.
-    second: u32,
-}
-
-/// For buffers of all connections together, the least: sixteen of the largest values.
-const AMPLE_BYTES: usize = 16 << 20;
-/// ... and at this many times as much, whoever stalls longest is given up at once.
-const HARD: usize = 4;
-/// What a connection holds that is not worth giving it up for.
-const SMALL_BYTES: usize = 4 << 10;
-
-impl Watch {
-    /// For one of `workers` that share what is ample.
-    pub(crate) fn new(workers: usize, item_bytes_max: usize) -> Self {
-        Self {
-            ample: (AMPLE_BYTES / workers).max(2 * item_bytes_max),
-            held: 0,
-            second: 0,
-        }
-    }
-
-    /// Notes the end of a connection's turn at second `now`.
-    pub(crate) fn note(&mut self, connection: &mut Connection, now: u32) {
-        let half_sent = connection.is_half_sent();
-        connection.pulse.note(now, half_sent);
-        let memory = connection.memory();
-        self.held = self.held - connection.held + memory;
-        connection.held = memory;
-    }
-
-    /// Bytes held now.
-    pub(crate) fn held(&self) -> usize {
-        self.held
-    }
-
-    /// Forgets what a connection held.
-    pub(crate) fn forget(&mut self, connection: &Connection) {
-        self.held -= connection.held;
-    }
-
-    /// Whether it is time to look: a new second, or too much held.
-    pub(crate) fn is_due(&self, now: u32) -> bool {
-        now != self.second || self.held > HARD * self.ample
-    }
-
-    /// The places of those that are to be given up at second `now`, counted by reason.
-    #[cold]
-    pub(crate) fn look(
-        &mut self,
-        connections: &[Option<Connection>],
-        patience: Patience,
-        now: u32,
-        tally: &mut Tally,
-    ) -> Vec<(u32, Closed)> {
-        self.second = now;
-        let mut given_up = Vec::new();
-        let mut stalled = Vec::new();
-        let live = connections.iter().enumerate();
-        for (place, connection) in live.filter_map(|(place, c)| Some((place as u32, c.as_ref()?))) {
-            if let Some(reason) = verdict(connection, patience, now) {
-                given_up.push((place, reason));
-            } else if connection.held > SMALL_BYTES && connection.gather.is_none() {
-                stalled.push((connection.pulse.stalled(now), place, connection.held));
-            }
-        }
-        self.shed(stalled, &mut given_up);
-        for (_, reason) in &given_up {
-            tally.closed(*reason);
-        }
-        given_up
-    }
-
-    /// Adds those that stall longest, until what is held is ample again.
-    fn shed(&self, mut stalled: Vec<(u32, u32, usize)>, given_up: &mut Vec<(u32, Closed)>) {
-        if self.held <= self.ample {
-            return;
-        }
-        let at_once = self.held > HARD * self.ample;
-        stalled.sort_unstable_by_key(|&(seconds, _, held)| std::cmp::Reverse((seconds, held)));
-        let mut held = self.held;
-        for (seconds, place, bytes) in stalled {
-            if held <= self.ample || seconds == 0 && !at_once {
-                return;
-            }
-            given_up.push((place, Closed::Stalled));
-            held -= bytes;
-        }
-    }
-}
-
-/// Whether, and why, a connection has waited too long.
-fn verdict(connection: &Connection, patience: Patience, now: u32) -> Option<Closed> {
-    let pulse = &connection.pulse;
-    let seconds = patience.request.as_secs();
-    if pulse.is_overdue(now, seconds) {
-        return Some(Closed::HalfSent);
-    }
-    if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
-        return Some(Closed::Stalled);
-    }
-    let idle = patience.idle?.as_secs();
-    let quiet = connection.gather.is_none();
-    (quiet && u64::from(pulse.idle(now)) > idle).then_some(Closed::Idle)
 }
 
 #[cfg(test)]
@@ -218,6 +138,38 @@ mod tests {
         pulse.used(1 << 20);
         pulse.note(51, false);
         assert!(!pulse.is_overdue(1000, 30));
+    }
+
+    #[test]
+    fn who_moves_while_others_wait_has_not_stalled() {
+        let mut steady = Pulse::new(0);
+        steady.look(true, true);
+        for n in 0..1000 {
+            // 16 KiB, nine looks apart.
+            steady.came(if n % 9 == 0 { 16 << 10 } else { 0 });
+            steady.look(false, true);
+            assert!(!steady.has_stalled(), "{n}");
+        }
+        for _ in 0..9 {
+            steady.look(false, true);
+        }
+        steady.look(false, false);
+        assert!(!steady.has_stalled(), "it was not the peer's turn");
+        let still = |looks| {
+            let mut pulse = Pulse::new(0);
+            pulse.came(1 << 20);
+            pulse.look(true, true);
+            (0..looks).for_each(|_| pulse.look(false, true));
+            pulse.has_stalled()
+        };
+        assert!(!still(9) && still(10));
+        let mut trickle = Pulse::new(0);
+        let looks = (0..200).take_while(|_| {
+            trickle.came(100);
+            trickle.look(false, true);
+            !trickle.has_stalled()
+        });
+        assert_eq!(looks.count(), 106, "a little more than ten seconds");
     }
 
     #[test]

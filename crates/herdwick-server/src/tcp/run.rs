@@ -4,6 +4,7 @@ use herdwick_mica::{Get, HashKey, Op, Request};
 use super::{
     keys::KeyRoom,
     protocol::{self, Answer, Asked, Read, classic},
+    upload::Announced,
 };
 
 /// Most requests in a run: a get of 100 keys is one batch of the store.
@@ -77,6 +78,14 @@ pub(crate) struct Point {
     keys_at: Option<usize>,
 }
 
+impl Point {
+    /// Where the connection stands.
+    pub(crate) const FRONT: Self = Self {
+        at: 0,
+        keys_at: None,
+    };
+}
+
 /// Which worker owns a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owners {
@@ -97,6 +106,8 @@ pub(crate) struct Run<'a> {
     pub(crate) owners: Vec<u16>,
     /// Some requests are for other workers.
     pub(crate) crosses: bool,
+    /// Whether the connection may hold large values.
+    pub(crate) large: bool,
 }
 
 /// Why a run goes no further.
@@ -113,6 +124,8 @@ pub(crate) enum Stop<'a> {
         used: usize,
         swallow: u64,
     },
+    /// A large value follows, and nothing stands before its command.
+    Upload(Announced<'a>),
     /// Hang up.
     Close,
 }
@@ -126,6 +139,7 @@ impl<'a> Run<'a> {
             points: old.points,
             owners: old.owners,
             crosses: false,
+            large: false,
         };
         run.points.clear();
         run.owners.clear();
@@ -184,6 +198,25 @@ impl<'a> Run<'a> {
             Decoded::NeedMore { at } => return Some(Stop::NeedMore(at)),
             Decoded::Close if self.requests.is_empty() => return Some(Stop::Close),
             Decoded::Close => return Some(Stop::Full),
+            Decoded::Announced {
+                command,
+                used,
+                value_len,
+                has_line_end,
+            } => {
+                let Read::Request(asked) = protocol::read(&command, room) else {
+                    return Some(Stop::Full);
+                };
+                if !self.requests.is_empty() {
+                    return Some(Stop::Full);
+                }
+                return Some(Stop::Upload(Announced {
+                    asked,
+                    used: cursor.at + used,
+                    value_len,
+                    has_line_end,
+                }));
+            }
             Decoded::Command {
                 command,
                 used,

@@ -4,13 +4,16 @@ use herdwick_memcache::text;
 use herdwick_mica::{Execute, Request};
 
 use super::{
+    budget::Budget,
     buffer::Pool,
-    connection::Connection,
+    connection::{Connection, Room},
     gate::{self, Knock},
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
-    protocol::{Answer, DEFERRED, Speaker},
-    run::{Cursor, Owners, Progress, RUN_REQUESTS, Run},
+    lots::{Desk, Lots},
+    protocol::{Answer, DEFERRED, Large, Speaker},
+    run::{Cursor, Owners, Progress, RUN_REQUESTS, Run, Stop},
+    upload::{self, Left, Upload},
 };
 use crate::{
     dump::Dump,
@@ -29,10 +32,16 @@ pub(crate) struct Service {
     pub(crate) owners: Owners,
     run: Run<'static>,
     room: KeyRoom,
-    marks: Vec<u32>,
+    pub(super) marks: Vec<u32>,
     own: Own,
     #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
-    spare: Vec<Box<Replies>>,
+    pub(super) spare: Vec<Box<Replies>>,
+    /// What connections hold, and may.
+    pub(super) budget: Budget,
+    /// Where uploads wait for room in a log.
+    pub(super) desk: Desk,
+    /// Uploads to be aborted.
+    pub(super) left: Vec<Left>,
 }
 
 /// The requests of a scattered run that stay here.
@@ -58,13 +67,22 @@ pub(crate) enum Round {
     Full,
     /// Other workers are at it.
     Away,
+    /// There is no room for a large value.
+    Short,
+    /// A large value is to be read next.
+    Upload,
     /// All parcels to some worker are under way; nothing was done.
     Starved,
 }
 
 impl Service {
-    pub(crate) fn new(facts: Arc<Facts>, owners: Owners) -> Self {
+    pub(crate) fn new(facts: Arc<Facts>, owners: Owners, lots: Arc<Lots>) -> Self {
+        let settings = &facts.settings;
+        let (memory, workers) = (settings.memory_bytes, settings.workers);
         Self {
+            budget: Budget::new(memory, workers, settings.item_bytes_max),
+            desk: Desk::new(lots),
+            left: Vec::new(),
             pool: Pool::default(),
             facts,
             owners,
@@ -150,11 +168,19 @@ impl Service {
         let decoder = &mut connection.decoder;
         let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
         let after = Progress::after(cursor, &stop);
+        if let Stop::Upload(announced) = &stop {
+            let (upload, used) = (Upload::new(announced, self), announced.used);
+            self.run = Run::reuse(run);
+            connection.upload = upload;
+            connection.advance(Progress::past(used));
+            return Round::Upload;
+        }
         if run.requests.is_empty() {
             let begun = super::immediate::begin(self, &mut connection.output, stop, ticket, pass);
             self.run = Run::reuse(run);
             return super::immediate::end(connection, begun, after);
         }
+        run.large = self.budget.allows(connection);
         if let Some(held) = connection.behind.take() {
             let resumed = self.resume(held, &run, input, after, ticket, pass);
             self.run = Run::reuse(run);
@@ -172,11 +198,20 @@ impl Service {
             return self.await_replies(connection, scattered);
         }
         let out = connection.output.buffer(&mut self.pool);
-        let progress = execute(&run, out, &mut self.marks, pass).map_or(after, |deferred| {
+        let (deferred, short) = execute(&run, out, &mut self.marks, pass);
+        let progress = deferred.map_or(after, |deferred| {
             Progress::to(Cursor::back_to(run.points[deferred], input))
         });
+        let large = run.large;
         self.run = Run::reuse(run);
         connection.advance(progress);
+        if short {
+            connection.room = Room::Wanted;
+            return Round::Short;
+        }
+        if large {
+            self.budget.used(connection);
+        }
         Round::Done
     }
 
@@ -198,10 +233,7 @@ impl Service {
         let mut replies = self.spare.pop().unwrap_or_default();
         replies.expect(&run.points[..sent], run.after(sent, input, after));
         self.execute_own(run, &mut replies, pass);
-        Some(Gather {
-            outstanding,
-            purpose: Purpose::Replies(replies),
-        })
+        Some(Gather::of_replies(outstanding, replies, run.large))
     }
 
     /// Goes on with a run of reads of which some replies are held: executes those that are not,
@@ -229,10 +261,7 @@ impl Service {
                 return Err(held);
             }
         }
-        Ok(Gather {
-            outstanding,
-            purpose: Purpose::Replies(held),
-        })
+        Ok(Gather::of_replies(outstanding, held, run.large))
     }
 
     /// Executes those of a run that are this worker's and whose replies are lacking.
@@ -257,6 +286,8 @@ impl Service {
             answers: &answers,
             out: &mut own.text,
             marks: &mut self.marks,
+            large: Large::All(run.large),
+            refused_large: false,
             tally: pass.tally,
         };
         speaker.tally.tcp_batches += u64::from(!requests.is_empty());
@@ -278,6 +309,9 @@ impl Service {
             return Round::Starved;
         };
         let outstanding = gather.outstanding;
+        if gather.large {
+            self.budget.used(connection);
+        }
         connection.gather = Some(gather);
         if outstanding == 0 {
             self.complete(connection);
@@ -291,11 +325,17 @@ impl Service {
         let Some(gather) = connection.gather.take() else {
             return;
         };
+        if let Some(mut upload) = connection.upload.take() {
+            upload::over(self, &mut upload);
+        }
         let out = connection.output.buffer(&mut self.pool);
         match gather.purpose {
             Purpose::Replies(mut replies) => {
                 let progress = replies.say(out, connection.input.data());
                 connection.advance(progress);
+                if replies.len() > 0 && !gather.large {
+                    connection.room = Room::Wanted;
+                }
                 if replies.holds() {
                     connection.behind = Some(replies);
                     return;
@@ -343,13 +383,8 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
         pass.tally.parcels_exhausted += 1;
         return Round::Starved;
     }
-    connection.gather = Some(Gather {
-        outstanding: 1,
-        purpose: Purpose::Dump {
-            dump,
-            text: Vec::new(),
-        },
-    });
+    let text = Vec::new();
+    connection.gather = Some(Gather::new(1, Purpose::Dump { dump, text }));
     Round::Away
 }
 
@@ -374,7 +409,7 @@ fn send_away(
         };
         if pass
             .crossing
-            .send(owner, request, &run.answers[slot], ticket)
+            .send(owner, request, &run.answers[slot], ticket, run.large)
             .is_err()
         {
             pass.tally.parcels_exhausted += 1;
@@ -385,13 +420,14 @@ fn send_away(
     (run.requests.len(), away)
 }
 
-/// Executes a run whose keys are all here; returns the first read whose reply found no room.
+/// Executes a run whose keys are all here; returns the first read whose reply found no room, and
+/// whether that was for its size.
 fn execute(
     run: &Run<'_>,
     out: &mut Vec<u8>,
     marks: &mut Vec<u32>,
     pass: &mut Pass<'_>,
-) -> Option<usize> {
+) -> (Option<usize>, bool) {
     marks.clear();
     let mut speaker = Speaker {
         clock: pass.clock,
@@ -399,13 +435,17 @@ fn execute(
         answers: &run.answers,
         out,
         marks,
+        large: Large::All(run.large),
+        refused_large: false,
         tally: pass.tally,
     };
     speaker.tally.tcp_batches += 1;
     pass.store.execute(pass.clock, &run.requests, &mut speaker);
+    let short = speaker.refused_large;
     // Deferrals are the reads at the end.
-    match marks.last() {
+    let deferred = match marks.last() {
         Some(&DEFERRED) => marks.iter().position(|&mark| mark == DEFERRED),
         _ => None,
-    }
+    };
+    (deferred, short)
 }

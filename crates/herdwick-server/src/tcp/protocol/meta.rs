@@ -172,7 +172,7 @@ impl<'a> Answer<'a> {
 
     fn say_put(&self, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
         let sent = match request.op {
-            Op::Put(put) => put.value.len(),
+            Op::Put(put) => put.value_len(),
             _ => 0,
         };
         let shown = Shown {

@@ -113,6 +113,11 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Whether the client wants to hear of nothing, errors included.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Self::Classic(answer) if answer.noreply)
+    }
+
     /// Whether it is a refusal, and its request only removes what would have been replaced.
     fn is_refusal(&self) -> bool {
         match self {
@@ -214,18 +219,55 @@ pub(crate) struct Speaker<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     /// Where each reply ends in `out`, or [`DEFERRED`].
     pub(crate) marks: &'a mut Vec<u32>,
+    /// Whether large values may be said.
+    pub(crate) large: Large<'a>,
+    /// One was not.
+    pub(crate) refused_large: bool,
     pub(crate) tally: &'a mut Tally,
+}
+
+/// Which replies may be large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Large<'a> {
+    /// All, or none, of one connection: behind one that may not, no other read is answered.
+    All(bool),
+    /// Those of these requests.
+    Some(&'a [bool]),
+}
+
+impl Speaker<'_> {
+    /// Whether a reply was put off, so that those behind it have to be, too.
+    #[inline]
+    fn is_held_up(&self) -> bool {
+        self.refused_large && matches!(self.large, Large::All(_))
+    }
 }
 
 impl Sink for Speaker<'_> {
     #[inline]
     fn has_room(&mut self, index: usize) -> bool {
-        let full = self.out.len() >= OUTPUT_BYTES && self.answers[index].is_read();
+        let full = (self.out.len() >= OUTPUT_BYTES || self.is_held_up())
+            && self.answers[index].is_read();
         if full {
             self.tally.reads_deferred += 1;
             self.marks.push(DEFERRED);
         }
         !full
+    }
+
+    #[cold]
+    fn has_room_for(&mut self, index: usize, _value_len: usize) -> bool {
+        let may = match self.large {
+            Large::All(all) => all,
+            Large::Some(some) => some.get(index).is_some_and(|may| *may),
+        };
+        let refused = !may && self.answers[index].is_read();
+        if refused {
+            self.refused_large = true;
+            self.tally.reads_deferred += 1;
+            self.marks.push(DEFERRED);
+        }
+        !refused
     }
 
     #[inline]

@@ -1,0 +1,148 @@
+//! Uploads that cross from one worker to another: what travels in a parcel beside its requests.
+
+use std::io;
+
+use herdwick_mica::{Clock, Staged};
+
+use crate::{partition::Partition, tcp::Lot};
+
+/// Whose upload it is, for the worker that owns the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Uploader {
+    /// The worker that the value comes from.
+    pub(crate) worker: u16,
+    /// The connection's place there.
+    pub(crate) connection: u32,
+    /// Which of the connections that have had this place.
+    pub(crate) generation: u32,
+}
+
+/// A step of an upload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    /// A value of so many bytes is to come under this key.
+    Begin(&'a [u8], usize),
+    /// More of it.
+    Bytes(&'a [u8]),
+    /// It will not come to its end; this is its lot.
+    Abort(Lot),
+}
+
+/// The steps in a parcel, in their order. They come before its requests: the one that ends an upload
+/// is among those, and the next upload of its connection begins when that is answered.
+#[derive(Default)]
+pub(crate) struct Freight {
+    steps: Vec<(Uploader, Kind)>,
+    /// Keys, and pieces of values.
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Begin { key_len: usize, value_len: usize },
+    Bytes(usize),
+    Abort(Lot),
+}
+
+impl Freight {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub(crate) fn add(&mut self, who: Uploader, step: Step<'_>) {
+        let (kind, bytes) = match step {
+            Step::Begin(key, value_len) => {
+                let key_len = key.len();
+                (Kind::Begin { key_len, value_len }, key)
+            }
+            Step::Bytes(bytes) => (Kind::Bytes(bytes.len()), bytes),
+            Step::Abort(lot) => (Kind::Abort(lot), &[][..]),
+        };
+        self.steps.push((who, kind));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes up to `most` bytes more of a value from `read`.
+    pub(crate) fn receive(
+        &mut self,
+        who: Uploader,
+        most: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let from = self.bytes.len();
+        self.bytes.resize(from + most, 0);
+        let taken = read(&mut self.bytes[from..]);
+        let count = *taken.as_ref().unwrap_or(&0);
+        self.bytes.truncate(from + count);
+        if count > 0 {
+            self.steps.push((who, Kind::Bytes(count)));
+        }
+        taken
+    }
+
+    /// Takes the steps, at the owner.
+    pub(crate) fn unload(&self, store: &mut Partition, clock: Clock) {
+        let mut rest = &self.bytes[..];
+        for &(who, kind) in &self.steps {
+            let count = match kind {
+                Kind::Begin { key_len, .. } => key_len,
+                Kind::Bytes(count) => count,
+                Kind::Abort(_) => 0,
+            };
+            let (bytes, behind) = rest.split_at(count);
+            rest = behind;
+            match kind {
+                Kind::Begin { value_len, .. } => {
+                    let staged = store.store.stage(clock.second, bytes, value_len);
+                    store.begin_upload(who, staged);
+                }
+                Kind::Bytes(_) => {
+                    if let Some(staged) = store.upload(who) {
+                        store.store.append(staged, bytes);
+                    }
+                }
+                Kind::Abort(_) => {
+                    if let Some(staged) = store.end_upload(who) {
+                        store.store.abort(staged);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The lots of those that have been aborted.
+    pub(crate) fn lots(&self) -> impl Iterator<Item = Lot> {
+        self.steps.iter().filter_map(|(_, kind)| match kind {
+            Kind::Abort(lot) => Some(*lot),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn clear(&mut self, keep: usize) {
+        self.steps.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(keep);
+    }
+}
+
+/// What of an upload the owner knows by whose it is.
+impl Partition {
+    fn begin_upload(&mut self, who: Uploader, staged: Staged) {
+        if let Some(left) = self.uploads.insert(who, staged) {
+            self.store.abort(left);
+        }
+    }
+
+    fn upload(&self, who: Uploader) -> Option<Staged> {
+        self.uploads.get(&who).copied()
+    }
+
+    /// Forgets an upload that is about to end.
+    pub(crate) fn end_upload(&mut self, who: Uploader) -> Option<Staged> {
+        self.uploads.remove(&who)
+    }
+}

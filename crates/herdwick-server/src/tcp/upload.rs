@@ -1,0 +1,408 @@
+//! Large values on their way in: read from the socket into their place in the store, or, where
+//! another worker owns the key, into the parcels that go there. A connection that uploads does
+//! nothing else, and is not read while there is no room for what it sends.
+
+use std::io::Read;
+
+use herdwick_memcache::Refusal;
+use herdwick_mica::{Execute, KeyHash, Op, Put, Request, Staged};
+
+use super::{
+    INPUT_BYTES_MAX,
+    connection::{Connection, Flow},
+    gather::Gather,
+    lots::Lot,
+    protocol::{Answer, Asked, Large, Speaker},
+    run::{Point, Progress},
+    service::Service,
+};
+use crate::{
+    crossing::{Exhausted, PIECE_BYTES_MIN},
+    freight::{Step, Uploader},
+    front::Pass,
+    parcel::Ticket,
+};
+
+/// Values beyond this size are uploads: what an input buffer does not hold at once.
+pub(super) const UPLOAD_BYTES_MIN: usize = 16 << 10;
+/// Most bytes read in one turn.
+const READ_BYTES: usize = 64 << 10;
+/// What ends a value in text.
+const LINE_END: &[u8] = b"\r\n";
+
+/// A command that has been announced.
+pub(super) struct Announced<'a> {
+    pub(super) asked: Asked<'a>,
+    /// Bytes of the command before the value.
+    pub(super) used: usize,
+    pub(super) value_len: usize,
+    pub(super) has_line_end: bool,
+}
+
+/// One upload, from its command to its answer.
+pub(crate) struct Upload {
+    key: Box<[u8]>,
+    hash: KeyHash,
+    /// The worker that owns the key.
+    owner: usize,
+    put: Put<'static>,
+    answer: Answer<'static>,
+    opaque: Box<[u8]>,
+    value_len: usize,
+    /// Bytes of the value that are not in their place yet.
+    lacking: usize,
+    has_line_end: bool,
+    lot: Option<Lot>,
+    /// It waits for a lot.
+    queued: bool,
+    /// The owner knows of it.
+    begun: bool,
+    /// Where it goes, if this worker owns the key.
+    staged: Option<Staged>,
+}
+
+/// How far a turn has brought an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    /// It is over: the next command may be read.
+    Over,
+    /// There is more to come, from the peer or from the owner.
+    On,
+    /// All parcels to the owner are under way.
+    Starved,
+    /// Hang up.
+    Broken,
+}
+
+impl From<Exhausted> for Went {
+    fn from(_: Exhausted) -> Self {
+        Self::Starved
+    }
+}
+
+impl Upload {
+    pub(super) fn new(announced: &Announced<'_>, service: &Service) -> Option<Box<Self>> {
+        let Asked { key, op, answer } = &announced.asked;
+        let Op::Put(put) = *op else {
+            return None;
+        };
+        let hash = service.owners.hash_key.hash(key);
+        Some(Box::new(Self {
+            key: (*key).into(),
+            hash,
+            owner: hash.partition(service.owners.workers),
+            put: Put { value: &[], ..put },
+            answer: answer.with_opaque(&[]),
+            opaque: answer.opaque().into(),
+            value_len: announced.value_len,
+            lacking: announced.value_len,
+            has_line_end: announced.has_line_end,
+            lot: None,
+            queued: false,
+            begun: false,
+            staged: None,
+        }))
+    }
+
+    /// Whether `here` bytes of input, or what it has, bring it on.
+    pub(crate) fn has_work(&self, here: usize) -> bool {
+        if self.queued {
+            return false;
+        }
+        !self.begun || here > 0 && self.lacking > 0 || self.has_come(here)
+    }
+
+    /// Whether all of it is here, with `here` bytes of input.
+    fn has_come(&self, here: usize) -> bool {
+        self.lacking == 0 && here >= self.ending().len()
+    }
+
+    fn ending(&self) -> &'static [u8] {
+        if self.has_line_end { LINE_END } else { &[] }
+    }
+
+    /// Whether it waits for a lot.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued
+    }
+
+    /// The partition where it has a lot.
+    pub(crate) fn lot(&self) -> Option<usize> {
+        self.lot.map(|_| self.owner)
+    }
+
+    /// It waits no longer.
+    pub(super) fn grant(&mut self, lot: Lot) {
+        self.lot = Some(lot);
+        self.queued = false;
+    }
+
+    fn put(&self, staged: Staged) -> Op<'static> {
+        Op::Put(Put {
+            staged: Some(staged),
+            ..self.put
+        })
+    }
+}
+
+/// Brings the connection's upload on.
+pub(super) fn go_on(
+    service: &mut Service,
+    connection: &mut Connection,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Went {
+    let Some(mut upload) = connection.upload.take() else {
+        return Went::Over;
+    };
+    let went = advance(service, connection, &mut upload, ticket, pass);
+    if went == Went::Starved {
+        pass.tally.parcels_exhausted += 1;
+    }
+    if went != Went::Over {
+        connection.upload = Some(upload);
+    }
+    went
+}
+
+fn advance(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Went {
+    if upload.queued {
+        return Went::On;
+    }
+    let filled = begin(service, upload, ticket, pass)
+        .and_then(|()| feed(service, connection, upload, ticket, pass));
+    if let Err(went) = filled {
+        return went;
+    }
+    if upload.lacking > 0 {
+        return Went::On;
+    }
+    if !upload.has_come(connection.input.data().len())
+        && connection.may_read()
+        && connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.tally) == Flow::Broken
+    {
+        return Went::Broken;
+    }
+    if !upload.has_come(connection.input.data().len()) {
+        return Went::On;
+    }
+    if !connection.input.data().starts_with(upload.ending()) {
+        return refuse(service, connection, upload, ticket, pass);
+    }
+    finish(service, connection, upload, ticket, pass)
+}
+
+/// Has room made for it.
+fn begin(
+    service: &mut Service,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Result<(), Went> {
+    if upload.begun {
+        return Ok(());
+    }
+    let owner = upload.owner;
+    if upload.lot.is_none() {
+        upload.lot = service.desk.ask(owner, ticket.connection);
+        upload.queued = upload.lot.is_none();
+        pass.tally.uploads_queued += u64::from(upload.queued);
+    }
+    if upload.queued {
+        return Err(Went::On);
+    }
+    if owner == service.owners.own {
+        let store = &mut pass.store.store;
+        upload.staged = Some(store.stage(pass.clock.second, &upload.key, upload.value_len));
+    } else {
+        let step = Step::Begin(&upload.key, upload.value_len);
+        let who = ticket.uploader(service.owners.own);
+        pass.crossing.upload(owner, who, step)?;
+    }
+    upload.begun = true;
+    pass.tally.uploads += 1;
+    Ok(())
+}
+
+/// Puts what has come in its place, and reads on.
+fn feed(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Result<(), Went> {
+    let who = ticket.uploader(service.owners.own);
+    let here = connection.input.data().len().min(upload.lacking);
+    if here > 0 {
+        let bytes = &connection.input.data()[..here];
+        let count = match upload.staged {
+            Some(staged) => {
+                pass.store.store.append(staged, bytes);
+                here
+            }
+            None => pass.crossing.upload(upload.owner, who, Step::Bytes(bytes))?,
+        };
+        connection.input.consume(count);
+        upload.lacking -= count;
+        if count < here {
+            return Ok(());
+        }
+    }
+    if upload.lacking == 0 || !connection.may_read() {
+        return Ok(());
+    }
+    let most = upload.lacking.min(READ_BYTES);
+    let stream = &mut connection.stream;
+    let (taken, least) = match upload.staged {
+        Some(staged) => {
+            let room = pass.store.store.room(staged);
+            if room.is_empty() {
+                // It will be refused: what comes is dropped in the next turn.
+                let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.tally);
+                return broken_or_on(flow);
+            }
+            let taken = stream.read(&mut room[..most]);
+            pass.store.store.fill(staged, *taken.as_ref().unwrap_or(&0));
+            (taken, most)
+        }
+        None => {
+            let read = |room: &mut [u8]| stream.read(room);
+            let taken = pass.crossing.receive(upload.owner, who, most, read)?;
+            // The parcel may have had room for less: the next turn finds out whether there is more.
+            (taken, most.min(PIECE_BYTES_MIN))
+        }
+    };
+    upload.lacking -= *taken.as_ref().unwrap_or(&0);
+    let taken = taken.map(|count| (count, count >= least));
+    broken_or_on(connection.took(taken, pass.tally))
+}
+
+fn broken_or_on(flow: Flow) -> Result<(), Went> {
+    match flow {
+        Flow::Broken => Err(Went::Broken),
+        Flow::Moved | Flow::Blocked => Ok(()),
+    }
+}
+
+/// The value does not end where it should.
+fn refuse(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Went {
+    pass.tally.refused_lines += 1;
+    if !upload.answer.is_silent() {
+        let out = connection.output.buffer(&mut service.pool);
+        out.extend_from_slice(Refusal::DataChunk.line());
+    }
+    connection.advance(Progress::past(upload.ending().len()));
+    abort(service, upload, ticket, pass);
+    Went::Over
+}
+
+/// Executes the command.
+fn finish(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Went {
+    let staged = upload.staged;
+    let request = Request {
+        hash: upload.hash,
+        key: &upload.key,
+        op: upload.put(staged.unwrap_or_else(|| Staged::unknown(upload.value_len))),
+    };
+    let answer = upload.answer.with_opaque(&upload.opaque);
+    let after = Progress::past(upload.ending().len());
+    connection.pulse.used(upload.value_len);
+    if staged.is_none() {
+        let sent = pass
+            .crossing
+            .send(upload.owner, &request, &answer, ticket, true);
+        if let Err(exhausted) = sent {
+            return exhausted.into();
+        }
+        let mut replies = service.spare.pop().unwrap_or_default();
+        replies.expect(&[Point::FRONT], after);
+        connection.gather = Some(Gather::of_replies(1, replies, true));
+        return Went::On;
+    }
+    let mut speaker = Speaker {
+        clock: pass.clock,
+        requests: &[request],
+        answers: &[answer],
+        out: connection.output.buffer(&mut service.pool),
+        marks: &mut service.marks,
+        large: Large::All(true),
+        refused_large: false,
+        tally: pass.tally,
+    };
+    speaker.marks.clear();
+    speaker.tally.tcp_batches += 1;
+    pass.store.execute(pass.clock, &[request], &mut speaker);
+    connection.advance(after);
+    over(service, upload);
+    Went::Over
+}
+
+/// The owner is done with it.
+pub(super) fn over(service: &mut Service, upload: &mut Upload) {
+    if let Some(lot) = upload.lot.take() {
+        service.desk.give_back(upload.owner, lot);
+    }
+}
+
+/// It will not come to its end, or nobody waits for its answer any more.
+pub(super) fn abort(
+    service: &mut Service,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) {
+    if upload.queued {
+        service.desk.forget(upload.owner, ticket.connection);
+    }
+    if let Some(staged) = upload.staged {
+        pass.store.store.abort(staged);
+    }
+    match upload.lot {
+        Some(lot) if upload.begun && upload.staged.is_none() => {
+            // The lot comes back with the parcel: only then has the owner's log room again.
+            let left = Left {
+                owner: upload.owner,
+                who: ticket.uploader(service.owners.own),
+                lot,
+            };
+            upload.lot = None;
+            service.left.push(left);
+            send_aborts(service, pass);
+        }
+        _ => over(service, upload),
+    }
+}
+
+/// An upload to be aborted at its owner.
+pub(super) struct Left {
+    owner: usize,
+    who: Uploader,
+    lot: Lot,
+}
+
+/// Tells the owners, as far as there are parcels.
+pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
+    service.left.retain(|left| {
+        let step = Step::Abort(left.lot);
+        pass.crossing.upload(left.owner, left.who, step).is_err()
+    });
+}
