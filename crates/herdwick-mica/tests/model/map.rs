@@ -244,9 +244,11 @@ impl Model {
         let digits = number.to_string();
         let fits = digits.len() <= old.value.len();
         let mut new = if fits {
-            let width = old.value.len();
+            // A width in `format!` has 16 bits.
+            let mut value = digits.into_bytes();
+            value.resize(old.value.len(), b' ');
             Entry {
-                value: format!("{digits:width$}").into_bytes(),
+                value,
                 last_access: clock.second,
                 ..old
             }
