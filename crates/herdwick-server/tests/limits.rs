@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream, UdpSocket},
+    net::{Shutdown, SocketAddr, TcpStream, UdpSocket},
     os::unix::{fs::PermissionsExt, net::UnixStream},
 };
 
@@ -43,6 +43,30 @@ fn m43_one_connection_too_many_is_told_and_closed() {
         reader.read_line(&mut said).unwrap();
     }
     assert!(!said.contains("STAT rejected_connections 0\r"));
+}
+
+/// As `ss -o` shows it: the kernel asks after a peer that says nothing, whatever `idle_timeout` is.
+#[test]
+fn an_idle_connection_has_a_keepalive_timer() {
+    let server = ours(1);
+    let stream = connect(&server);
+    (&stream).write_all(b"version\r\n").unwrap();
+    assert!(line(&stream).starts_with("VERSION"));
+    let port = |address: SocketAddr| format!("0100007F:{:04X}", address.port());
+    let ends = (port(tcp(&server)), port(stream.local_addr().unwrap()));
+    // A reply that is not acknowledged yet has another timer.
+    loop {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut rows = table.lines().map(|line| line.split_whitespace().collect());
+        let row: Vec<&str> = rows
+            .find(|row: &Vec<&str>| (row[1], row[2]) == (&*ends.0, &*ends.1))
+            .expect("the server's end");
+        match &row[5][..2] {
+            "02" => break,
+            "01" => std::thread::yield_now(),
+            timer => panic!("timer {timer}: {row:?}"),
+        }
+    }
 }
 
 /// M43, second half: connections that come and go leave nothing behind.

@@ -180,6 +180,9 @@ fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    // Accepted connections inherit it: a peer whose host or way is gone says no more, and would
+    // hold its place among `-c` for good.
+    sockopt::set_socket_keepalive(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
