@@ -170,6 +170,9 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-l 192.0.2.1", "`ip addr`"),
         ("-s /nowhere/socket", "(-s)"),
         ("--shm maybe", "auto or off"),
+        ("--pin first", "0-3,8"),
+        ("--pin 1023", "taskset"),
+        ("-t 2 --pin 0", "fewer workers (-t)"),
         ("--shm-dir /nowhere", "--shm off"),
         ("-Y /nowhere/users", "-Y"),
         ("-P /nowhere/pid", "-P"),
@@ -188,6 +191,45 @@ fn the_memory_it_asks_for_is_enough_and_no_less_is() {
     let least: usize = least.split_once(',').unwrap().0.parse().unwrap();
     drop(Serve::start(&format!("-p 0 -t 4 -m {least}")));
     complaint(&format!("-p 0 -t 4 -m {}", least - 1));
+}
+
+/// Where the kernel lets the first worker of a server run, and its first thread.
+fn cpus(server: &Serve) -> (String, String) {
+    let list = |task: PathBuf| {
+        let status = fs::read_to_string(task.join("status")).unwrap();
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.unwrap().trim().to_owned()
+    };
+    let process = PathBuf::from(format!("/proc/{}", server.child.id()));
+    // A thread gives itself its name, perhaps after the server is ready.
+    loop {
+        let tasks = fs::read_dir(process.join("task")).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap().path());
+        let named = |task: &PathBuf| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "worker-0\n")
+        };
+        if let Some(worker) = tasks.find(named) {
+            return (list(worker), list(process));
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Two servers on a host that both took the first CPUs would leave the others idle.
+#[test]
+fn workers_are_pinned_only_where_that_is_asked_for() {
+    let (worker, process) = cpus(&Serve::start("-p 0 -t 1"));
+    assert_eq!(worker, process);
+    let last: String = {
+        let end = process.rfind([',', '-']).map_or(0, |at| at + 1);
+        process[end..].to_owned()
+    };
+    let (worker, unpinned) = cpus(&Serve::start(&format!("-p 0 -t 1 --pin {last}")));
+    assert_eq!((worker, unpinned), (last, process.clone()));
+    let first = process.split([',', '-']).next().unwrap();
+    let (worker, _) = cpus(&Serve::start("-p 0 -t 1 --pin auto"));
+    assert_eq!(worker, first);
 }
 
 /// A line from a unit file, with everything that tunes slabs.

@@ -9,6 +9,7 @@ use std::{
 use crate::{
     auth::AuthError,
     memory_file::MemoryFileError,
+    pin::Pin,
     tls::{Tls, TlsError},
     udp::Udp,
     ways::VerbsOptions,
@@ -38,6 +39,8 @@ pub struct Config {
     pub item_bytes_max: usize,
     /// How long, at least, a worker looks for work after the last request before it sleeps.
     pub spin: Duration,
+    /// Which CPUs the workers stay on.
+    pub pin: Pin,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,
     /// Whether, and where, clients on this host get shared memory.
@@ -181,6 +184,7 @@ impl Default for Config {
             workers: None,
             item_bytes_max: ITEM_BYTES_MAX,
             spin: Duration::from_micros(20),
+            pin: Pin::Off,
             verbosity: 0,
             leases: Some(Leases::default()),
             roce: None,
@@ -337,6 +341,23 @@ pub enum StartError {
     LeaseWorkers {
         /// How many were asked for.
         workers: usize,
+    },
+    /// Fewer CPUs than workers to stay on them.
+    #[error(
+        "{workers} workers cannot stay on {cpus} CPUs (--pin); give fewer workers (-t), more CPUs, \
+         or leave --pin out"
+    )]
+    Pinned {
+        /// How many CPUs there are.
+        cpus: usize,
+        /// How many workers were asked for.
+        workers: usize,
+    },
+    /// A CPU that is not there, or not for this process.
+    #[error("CPU {cpu} (--pin) is not one that this process may use; `taskset -cp $$` lists those")]
+    PinnedTo {
+        /// Its number.
+        cpu: usize,
     },
     /// Nobody could connect.
     #[error("a server needs at least one connection (-c)")]

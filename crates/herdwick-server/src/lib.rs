@@ -23,6 +23,7 @@ mod parcel;
 mod parking;
 mod partition;
 mod patience;
+mod pin;
 mod prefixes;
 mod server;
 mod stats;
@@ -46,6 +47,7 @@ pub use config::{
 pub use herdwick_herd::RequestPath;
 pub use lease::check_lease_directory;
 pub use memory_file::{Cold, MemoryFileError, Restart};
+pub use pin::Pin;
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use tuning::Tuning;

@@ -16,11 +16,10 @@ pub(crate) struct Patience {
 const LONGEST: Duration = Duration::from_micros(320);
 
 impl Patience {
-    /// One that begins with `base`. It stays there if that is 0, or unless the worker is `pinned`,
-    /// which it is where there are CPUs to spare: else it would keep those from running whose
-    /// requests it waits for.
-    pub(crate) fn new(base: Duration, pinned: bool) -> Self {
-        let longest = if pinned && !base.is_zero() {
+    /// One that begins with `base`. It stays there if that is 0, or unless there are `spare_cpus`:
+    /// else the worker would keep those from running whose requests it waits for.
+    pub(crate) fn new(base: Duration, spare_cpus: bool) -> Self {
+        let longest = if spare_cpus && !base.is_zero() {
             base.max(LONGEST)
         } else {
             base

@@ -13,7 +13,6 @@ use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
 use herdwick_mica::{HashKey, Store};
 use mio::{Events, Poll, Waker};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{
     accept::{self, Acceptor, WAKE},
@@ -30,6 +29,7 @@ use crate::{
     parking::Bell,
     partition::Partition,
     patience::Patience,
+    pin::{allowed_cpus, on_cpu},
     stopping::Stopping,
     tally::Tally,
     tcp::{Lots, Owners, Stream, TcpFront},
@@ -65,6 +65,7 @@ pub struct Server {
 pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
+    let pinned = config.pin.cpus(&cpus, workers)?;
     let ways = Ways::open(&mut config, workers)?;
     let leases = LeaseBounds::new(&config);
     let mut stores = stores(&config, workers)?;
@@ -104,7 +105,8 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         config: &config,
         ways: &ways,
         facts: &facts,
-        cpus: &cpus,
+        pinned: pinned.as_deref(),
+        spare_cpus: cpus.len() > workers,
         bells: &bells,
         timer,
     };
@@ -159,7 +161,10 @@ struct Crew<'a> {
     config: &'a Config,
     ways: &'a Ways,
     facts: &'a Arc<Facts>,
-    cpus: &'a [usize],
+    /// The CPU of each worker, if it is to stay there.
+    pinned: Option<&'a [usize]>,
+    /// Whether there are more CPUs than workers.
+    spare_cpus: bool,
     bells: &'a [Bell],
     timer: Timer,
 }
@@ -330,7 +335,6 @@ impl Server {
                     .register(poll.registry(), Tokens::of_front(number))
                     .map_err(refused("a front's sources"))?;
             }
-            let cpu = (crew.cpus.len() > self.workers).then(|| crew.cpus[index]);
             let worker = Worker {
                 partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
                 fronts,
@@ -339,16 +343,15 @@ impl Server {
                 events: Events::with_capacity(EVENTS),
                 bell: crew.bells[index].clone(),
                 timer: crew.timer,
-                patience: Patience::new(crew.config.spin, cpu.is_some()),
+                patience: Patience::new(crew.config.spin, crew.spare_cpus),
                 stopping: Arc::clone(&self.stopping),
                 tally: Tally::default(),
                 index,
                 drain_end: None,
                 drained: false,
             };
-            self.start(format!("worker-{index}"), move || {
-                pin(cpu);
-                worker.run();
+            on_cpu(crew.pinned.map(|cpus| cpus[index]), || {
+                self.start(format!("worker-{index}"), move || worker.run())
             })?;
         }
         Ok(intakes)
@@ -424,23 +427,4 @@ impl Drop for Server {
 
 pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
-}
-
-/// The CPUs that this process may use.
-fn allowed_cpus() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(None) else {
-        return vec![0];
-    };
-    (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| set.is_set(cpu))
-        .collect()
-}
-
-/// Keeps this thread on one CPU. If that is refused, the scheduler decides.
-fn pin(cpu: Option<usize>) {
-    if let Some(cpu) = cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        let _ = sched_setaffinity(None, &set);
-    }
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::{PORT, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
+use herdwick_server::{PORT, Pin, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
 
 use super::{
     extended::{self, Extended},
@@ -134,6 +134,10 @@ pub(crate) struct ServeArgs {
     /// keep waking it soon after it fell asleep, where there are more CPUs than workers
     #[arg(long = "spin", value_name = "US", default_value_t = 20)]
     pub(super) spin: u64,
+    /// Keep each worker on one CPU: of those that the process may use the first ones (auto), or
+    /// these, such as 0-3,8
+    #[arg(long = "pin", value_name = "auto|off|CPUS", default_value = "off")]
+    pub(super) pin: Pin,
     /// Shared memory for clients on this host
     #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,

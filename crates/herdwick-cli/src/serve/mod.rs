@@ -193,6 +193,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         workers: args.workers,
         item_bytes_max: args.item_bytes_max,
         spin: Duration::from_micros(args.spin),
+        pin: args.pin.clone(),
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
         roce: args.roce.0,

@@ -1,0 +1,151 @@
+//! Which CPUs the workers run on.
+
+use std::str::FromStr;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::{config::StartError, server::refused};
+
+/// Whether each worker stays on one CPU.
+///
+/// Not unless asked for: two servers on a host know nothing of each other, and would take the same
+/// CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    /// The scheduler decides.
+    #[default]
+    Off,
+    /// Worker n stays on the nth of the CPUs that the process may use.
+    Allowed,
+    /// Worker n stays on the nth of these.
+    Cpus(Vec<usize>),
+}
+
+impl FromStr for Pin {
+    type Err = &'static str;
+
+    /// Reads `off`, `auto`, or a list as in `taskset -c`: `0-3,8`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Allowed),
+            _ => list(text)
+                .map(Self::Cpus)
+                .ok_or("give auto, off, or CPUs such as 0-3,8"),
+        }
+    }
+}
+
+/// `None` also for CPUs that no kernel has.
+fn list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= CpuSet::MAX_CPU {
+            return None;
+        }
+        cpus.extend(
+            (first..=last)
+                .filter(|cpu| !cpus.contains(cpu))
+                .collect::<Vec<_>>(),
+        );
+    }
+    Some(cpus)
+}
+
+impl Pin {
+    /// The CPU of each of `workers`, if they are to stay on one; `allowed` may be used.
+    pub(crate) fn cpus(
+        &self,
+        allowed: &[usize],
+        workers: usize,
+    ) -> Result<Option<Vec<usize>>, StartError> {
+        let cpus = match self {
+            Self::Off => return Ok(None),
+            Self::Allowed => allowed,
+            Self::Cpus(cpus) => cpus,
+        };
+        if let Some(&cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            return Err(StartError::PinnedTo { cpu });
+        }
+        if cpus.len() < workers {
+            let cpus = cpus.len();
+            return Err(StartError::Pinned { cpus, workers });
+        }
+        Ok(Some(cpus[..workers].to_vec()))
+    }
+}
+
+/// The CPUs that this process may use.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    // Refused in no other case than a host with more CPUs than the set can name; then only the
+    // number of workers has to be given.
+    let Ok(set) = sched_getaffinity(None) else {
+        return vec![0];
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect()
+}
+
+/// Does `start`; the threads that it starts run on `cpu` alone, if one is given.
+pub(crate) fn on_cpu(
+    cpu: Option<usize>,
+    start: impl FnOnce() -> Result<(), StartError>,
+) -> Result<(), StartError> {
+    let Some(cpu) = cpu else {
+        return start();
+    };
+    let failed = |errno: rustix::io::Errno| refused("to pin a worker (--pin)")(errno.into());
+    let before = sched_getaffinity(None).map_err(failed)?;
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    // A thread inherits the CPUs of the one that starts it; so a refusal is known here.
+    sched_setaffinity(None, &set).map_err(failed)?;
+    let started = start();
+    sched_setaffinity(None, &before).map_err(failed)?;
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_read_as_taskset_reads_them() {
+        let cpus = |text: &str| {
+            text.parse().map(|pin| match pin {
+                Pin::Cpus(cpus) => cpus,
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(cpus("3"), Ok(vec![3]));
+        assert_eq!(cpus("0-2,8,1"), Ok(vec![0, 1, 2, 8]));
+        assert_eq!("auto".parse(), Ok(Pin::Allowed));
+        assert_eq!("off".parse(), Ok(Pin::Off));
+        for wrong in ["", "x", "1-", "-1", "3-1", "1,,2", "0-4000000000"] {
+            assert!(wrong.parse::<Pin>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_worker_has_a_cpu_of_its_own_or_the_server_does_not_start() {
+        let allowed = [2, 3, 5];
+        let cpus = |pin: Pin, workers| pin.cpus(&allowed, workers);
+        assert_eq!(cpus(Pin::Off, 9).unwrap(), None);
+        assert_eq!(cpus(Pin::Allowed, 2).unwrap(), Some(vec![2, 3]));
+        assert_eq!(cpus(Pin::Cpus(vec![5, 2]), 1).unwrap(), Some(vec![5]));
+        assert!(matches!(
+            cpus(Pin::Allowed, 4),
+            Err(StartError::Pinned {
+                cpus: 3,
+                workers: 4
+            })
+        ));
+        assert!(matches!(
+            cpus(Pin::Cpus(vec![2, 4]), 1),
+            Err(StartError::PinnedTo { cpu: 4 })
+        ));
+    }
+}
