@@ -195,7 +195,6 @@ fn single() -> Vec<([u16; 4], Vec<u8>)> {
         "get\r\n",
         "set a 0 0 x\r\n",
         "get a",
-        "GET / HTTP/1.0\r\n\r\n",
         "get a\r\n",
     ] {
         row(text.as_bytes());
@@ -236,6 +235,62 @@ const SEVERAL: [&str; 8] = [
     "get a\r\nget a",
     "delete a\r\nget a\r\n",
 ];
+
+/// Answers, or what looks like one. Here is the eleventh of the allowed differences: the oracle answers
+/// them, and so two of them answer each other for ever.
+const ANSWERS: [&[u8]; 8] = [
+    b"ERROR\r\n",
+    b"CLIENT_ERROR bad data chunk\r\n",
+    b"VALUE a 0 7\r\nget a\r\n\r\nEND\r\n",
+    b"HD\r\n",
+    b"15\r\n",
+    b"VERSION 1.6.45\r\n",
+    b"\x81\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    b"GET / HTTP/1.0\r\n\r\n",
+];
+
+/// One datagram to a server, forged with the address of another, brings one answer to the other, and
+/// that is all.
+#[test]
+fn two_servers_do_not_answer_each_other() {
+    let servers = [ours(1), ours(1)];
+    let askers = servers
+        .each_ref()
+        .map(|server| Asker::new(server.udp_addresses()[0]));
+    let header = [7, 0, 1, 0];
+    // Whose answer would be longer than itself.
+    let value = "get a\r\n".repeat(10);
+    let set = format!("set a 0 0 {}\r\n{value}\r\n", value.len());
+    for server in &servers {
+        server.say(&[set.as_bytes()]);
+    }
+    let mut answered = 0;
+    for request in [
+        &b"bogus\r\n"[..],
+        b"get a\r\n",
+        b"mn\r\n",
+        b"set\r\n",
+        &packet(0x50, b""),
+    ] {
+        let answer = payload(&askers[0].ask(header, request));
+        assert!(!answer.is_empty(), "{}", shown(request));
+        assert_eq!(askers[1].ask(header, &answer), [], "{}", shown(&answer));
+        answered += 1;
+    }
+    for answer in ANSWERS {
+        assert_eq!(askers[1].ask(header, answer), [], "{}", shown(answer));
+        answered += 1;
+    }
+    assert_eq!(stat(&servers[1], "udp_malformed"), answered);
+    let Some(oracle) = Oracle::start() else {
+        return;
+    };
+    let oracle = Asker::new(oracle.address);
+    assert!(
+        !oracle.ask(header, ANSWERS[0]).is_empty(),
+        "it answers, too"
+    );
+}
 
 /// Packets of the binary protocol show CAS uniques, which are each server's own.
 fn without_uniques(frames: &mut [Frame]) {

@@ -33,7 +33,7 @@ pub(crate) enum Sent {
 }
 
 impl Exchange {
-    /// The request in a `datagram`; `None`: it is no whole one.
+    /// The request in a `datagram`; `None`: it is no whole one, or an answer.
     pub(super) fn new(
         socket: Arc<UdpSocket>,
         from: SocketAddr,
@@ -44,6 +44,9 @@ impl Exchange {
         let &[id_high, id_low, _, _, 0, 1, _, _] = header else {
             return None;
         };
+        if request.first().is_some_and(begins_an_answer) {
+            return None;
+        }
         Some(Self {
             socket,
             from,
@@ -99,6 +102,15 @@ impl Exchange {
         Sent::All
     }
 }
+
+/// Whether this is how answers begin, and no command does: text in capitals or a number, packets with
+/// 0x81. One forged datagram would otherwise have two servers answer each other's `ERROR` for ever.
+fn begins_an_answer(byte: &u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == RESPONSE_MAGIC
+}
+
+/// The first byte of a response in the binary protocol.
+const RESPONSE_MAGIC: u8 = 0x81;
 
 /// Bytes of an answer of `count` bytes in frames.
 fn framed(count: usize) -> usize {

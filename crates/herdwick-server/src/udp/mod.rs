@@ -28,7 +28,8 @@ pub struct Udp {
 /// Datagrams that were not taken in.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// For their frame headers: too short, or a part of a longer request.
+    /// For their frame headers: too short, or a part of a longer request; or because they are
+    /// answers.
     pub(crate) malformed: AtomicU64,
     /// For those that were already being answered.
     pub(crate) crowded: AtomicU64,
