@@ -205,6 +205,21 @@ fn watching_has_its_limits() {
     );
 }
 
+/// More than a few hundred at a time, as a busy worker has them.
+#[test]
+fn a_burst_of_2000_events_is_told_whole() {
+    let server = server(1);
+    let mut watcher = watch(&server, "fetchers");
+    for burst in 1..=3 {
+        let gets: String = (0..2000).map(|n| format!("get {n}\r\n")).collect();
+        server.say(&[gets.as_bytes()]);
+        let lines = seen(&mut watcher, 2000);
+        assert!(lines[1999].contains("key=1999 "), "{burst}");
+    }
+    let said = server.say(&[b"stats\r\n"]);
+    assert!(shown(&said).contains("log_worker_dropped 0\\r"));
+}
+
 /// M47: who watches and does not read holds a bounded buffer, hears how much was left out, and
 /// makes nobody wait.
 #[test]

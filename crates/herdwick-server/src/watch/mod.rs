@@ -22,8 +22,8 @@ use herdwick_mica::{KEY_BYTES_MAX, Mode, Status};
 
 pub(crate) use teller::{Asking, Teller};
 
-/// Events that a worker's queue holds: 72 KiB, as much as memcached's.
-const EVENTS: usize = 256;
+/// Events that a worker's queue holds: 576 KiB, which take no memory before somebody watches.
+const EVENTS: usize = 2048;
 
 /// Kinds of events, as bits.
 pub(crate) mod topic {

@@ -1,5 +1,6 @@
 use std::{
     io::{ErrorKind, Read, Write},
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::Ordering::Relaxed,
@@ -11,17 +12,17 @@ use std::{
 use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
-use super::{Event, Shared, words::Line};
+use super::{EVENTS, Event, Shared, words::Line};
 use crate::{facts::Facts, tcp::Stream};
 
 /// Most watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
 /// What may wait for one watcher to read (memcached's `watcher_logbuf_size`).
 const BUFFER_BYTES: usize = 256 << 10;
-/// While anybody watches, journals are looked at so often.
-const TICK: Duration = Duration::from_millis(50);
-/// A watcher that reads nothing for so many ticks (30 s) is given up.
-const STALLED_TICKS: u32 = 600;
+/// While anybody watches, journals are looked at after so long: the less the more there is in them.
+const TICK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(50);
+/// A watcher that reads nothing for so long is given up.
+const STALLED_MAX: Duration = Duration::from_secs(30);
 
 /// A connection that wants to watch these topics.
 pub(crate) struct Asking {
@@ -45,35 +46,54 @@ struct Watcher {
     topics: u32,
     buffer: Vec<u8>,
     skipped: u64,
-    stalled: u32,
+    stalled: Duration,
+}
+
+/// What was found in a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Haul {
+    Nothing,
+    Some,
+    /// There may be more: the watchers had their turn in between.
+    Full,
+}
+
+/// How long to sleep after `haul`, having slept for `tick` before it.
+fn next_tick(tick: Duration, haul: Haul) -> Duration {
+    match haul {
+        Haul::Nothing => (tick * 2).clamp(*TICK.start(), *TICK.end()),
+        Haul::Some => (tick / 2).clamp(*TICK.start(), *TICK.end()),
+        Haul::Full => Duration::ZERO,
+    }
 }
 
 impl Teller {
     pub(crate) fn run(mut self) {
         let mut watchers: Vec<Watcher> = Vec::new();
-        let mut told = 0;
+        let (mut told, mut tick) = (0, *TICK.end());
         loop {
             let arrival = if watchers.is_empty() {
                 self.arrivals
                     .recv()
                     .map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                self.arrivals.recv_timeout(TICK)
+                self.arrivals.recv_timeout(tick)
             };
             match arrival {
                 Ok(asking) => self.admit(asking, &mut watchers),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.tell(&mut watchers, &mut told);
+            let haul = self.tell(&mut watchers, &mut told);
             watchers.retain_mut(|watcher| {
-                let stays = watcher.serve(&self.shared);
+                let stays = watcher.serve(&self.shared, tick);
                 if !stays {
                     self.facts.limits.leave();
                 }
                 stays
             });
             self.announce(&watchers);
+            tick = next_tick(tick, haul);
         }
     }
 
@@ -90,7 +110,7 @@ impl Teller {
             topics: asking.topics,
             buffer: text::OK.to_vec(),
             skipped: 0,
-            stalled: 0,
+            stalled: Duration::ZERO,
         });
         // Before its OK leaves, so that nothing which comes after that is missed.
         self.announce(watchers);
@@ -104,9 +124,15 @@ impl Teller {
         self.shared.watchers.store(watchers.len() as u32, Relaxed);
     }
 
-    fn tell(&mut self, watchers: &mut [Watcher], told: &mut u64) {
+    /// Words what the journals hold, of each as much as fits into it.
+    fn tell(&mut self, watchers: &mut [Watcher], told: &mut u64) -> Haul {
+        let mut haul = Haul::Nothing;
         for journal in &mut self.journals {
-            while let Some(event) = journal.pop() {
+            let mut count = 0;
+            while count < EVENTS
+                && let Some(event) = journal.pop()
+            {
+                count += 1;
                 *told += 1;
                 let line = Line {
                     event: &event,
@@ -118,7 +144,13 @@ impl Teller {
                     watcher.hear(&line, &self.shared);
                 }
             }
+            haul = haul.max(match count {
+                0 => Haul::Nothing,
+                EVENTS => Haul::Full,
+                _ => Haul::Some,
+            });
         }
+        haul
     }
 }
 
@@ -137,8 +169,8 @@ impl Watcher {
         shared.sent.fetch_add(1, Relaxed);
     }
 
-    /// Writes what there is; `false`: it has gone, or is given up.
-    fn serve(&mut self, shared: &Shared) -> bool {
+    /// Writes what there is, `passed` after it last did; `false`: it has gone, or is given up.
+    fn serve(&mut self, shared: &Shared, passed: Duration) -> bool {
         // Whatever it says now is not understood; its end is.
         let mut said = [0; 64];
         match self.stream.read(&mut said) {
@@ -148,23 +180,44 @@ impl Watcher {
             Err(_) => return false,
         }
         if self.buffer.is_empty() {
-            self.stalled = 0;
+            self.stalled = Duration::ZERO;
             return true;
         }
         match self.stream.write(&self.buffer) {
             Ok(count) => {
                 self.buffer.drain(..count);
-                self.stalled = 0;
+                self.stalled = Duration::ZERO;
                 true
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.stalled += 1;
-                if self.stalled > STALLED_TICKS {
+                self.stalled += passed;
+                let stays = self.stalled <= STALLED_MAX;
+                if !stays {
                     shared.skipped.fetch_add(1, Relaxed);
                 }
-                self.stalled <= STALLED_TICKS
+                stays
             }
             Err(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_journals_are_looked_at_often_and_idle_ones_seldom() {
+        let [mut tick, end] = [*TICK.end(); 2];
+        for _ in 0..10 {
+            tick = next_tick(tick, Haul::Some);
+        }
+        assert_eq!(tick, *TICK.start());
+        assert_eq!(next_tick(tick, Haul::Full), Duration::ZERO);
+        tick = Duration::ZERO;
+        for _ in 0..10 {
+            tick = next_tick(tick, Haul::Nothing);
+        }
+        assert_eq!(tick, end);
     }
 }
