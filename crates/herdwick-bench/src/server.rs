@@ -94,7 +94,8 @@ impl Server {
         more: &[&str],
     ) -> Result<Self, ServerError> {
         let mut command = Command::new(program);
-        command.args(["serve", "-l", "127.0.0.1", "-p", "0"]);
+        // Root has to say that it means it, as below.
+        command.args(["serve", "-l", "127.0.0.1", "-p", "0", "-u", "root"]);
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
         command.args(["-c", &connections.to_string()]);
         command.args(more);

@@ -89,7 +89,9 @@ fn ask(address: &str, question: &str) -> String {
 
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
-    command.arg("serve").args(arguments.split_whitespace());
+    // Root has to say that it means it; to others -u means nothing.
+    command.args(["serve", "-u", "root"]);
+    command.args(arguments.split_whitespace());
     command
 }
 
@@ -158,6 +160,14 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-o ssl_ciphers=ALL", "leave it out"),
         ("-o ssl_min_version=tlsv1.0", "tlsv1.3"),
         ("-o nothing", "--help"),
+        ("-o drop_privileges", "SystemCallFilter="),
+        ("-o relaxed_privileges", "leave it out"),
+        ("-o sock_cookie_id=7", "leave it out"),
+        (
+            "-Z -o ssl_chain_cert=/x -s /nowhere/socket",
+            "leave one of them out",
+        ),
+        ("--roce off --roce-keyed", "--roce ADDR"),
         ("-o idle_timeout", "idle_timeout=SECONDS"),
         ("-a 999", "0700"),
         ("-I 2g", "1k and 1024m"),
@@ -350,7 +360,114 @@ fn in_the_background() {
         std::thread::yield_now();
     }
     assert!(!path.0.exists());
-    assert!(!complaint("-p 0 -d -m 1").is_empty());
+    let why = complaint("-p 0 -d -m 1");
+    assert!(why.contains("give at least -m"), "{why}");
+}
+
+/// What is accepted and does nothing is named, once, with the reason.
+#[test]
+fn options_that_do_nothing_are_said_to_do_nothing() {
+    let mut server = Serve::saying(
+        "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
+         -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700",
+    );
+    kill_process(server.pid(), Signal::TERM).unwrap();
+    let mut said = String::new();
+    let complaints = server.complaints.as_mut().unwrap();
+    complaints.read_to_string(&mut said).unwrap();
+    for name in [
+        "-f:",
+        "-o read_buf_mem_limit:",
+        "-o modern:",
+        "-o no_lru_crawler:",
+        "-o no_drop_privileges:",
+        "-o resp_obj_mem_limit:",
+        "-o udp_trusted:",
+        "--shm-dir and --shm-mode:",
+    ] {
+        let about = format!("herdwick: passed over {name} ");
+        assert_eq!(said.matches(&about).count(), 1, "{name} {said}");
+    }
+    assert_eq!(said.matches("passed over").count(), 8, "{said}");
+}
+
+#[test]
+fn root_is_told_that_it_is_root() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: this is not root");
+        return;
+    }
+    for (user, told) in [("", true), ("-u root", false)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        command.args(["serve", "-p", "0", "-t", "1"]);
+        command.args(user.split_whitespace());
+        let mut server = Serve::of(command.stderr(Stdio::piped()));
+        kill_process(server.pid(), Signal::TERM).unwrap();
+        let mut said = String::new();
+        let complaints = server.complaints.as_mut().unwrap();
+        complaints.read_to_string(&mut said).unwrap();
+        assert_eq!(said.contains("name another user (-u)"), told, "{said}");
+    }
+}
+
+/// The number in the file is that of the server which has the port.
+#[test]
+fn a_start_that_fails_leaves_the_pid_file_of_the_server_that_runs() {
+    let path = Path::new("pid-kept");
+    let first = Serve::start(&format!("-p 0 -P {path}"));
+    let number = format!("{}\n", first.child.id());
+    assert_eq!(fs::read_to_string(&path.0).unwrap(), number);
+    let said = complaint(&format!("-l {} -P {path}", first.addresses()[0]));
+    assert!(said.contains("is in use"), "{said}");
+    assert_eq!(fs::read_to_string(&path.0).unwrap(), number);
+    // A server elsewhere is told whose file it takes, and the one before leaves it that.
+    let mut second = Serve::saying(&format!("-p 0 -P {path}"));
+    let complaint = second.complaint();
+    assert!(
+        complaint.contains(&format!("process {}", first.child.id())),
+        "{complaint}"
+    );
+    let number = format!("{}\n", second.child.id());
+    end(first);
+    assert_eq!(fs::read_to_string(&path.0).unwrap(), number);
+    end(second);
+    assert!(!path.0.exists());
+}
+
+/// Ends it by SIGTERM, and waits.
+fn end(mut server: Serve) {
+    kill_process(server.pid(), Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+}
+
+/// The unit and the flags that the package installs, as far as they can be tried here: what they name
+/// exists, and a warm restart has a directory to keep items in.
+#[test]
+fn the_packaged_unit_can_keep_items() {
+    let unit = include_str!("../../../packaging/herdwick.service");
+    let value = |name: &str| {
+        unit.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    };
+    assert_eq!(value("StateDirectory"), Some("herdwick"));
+    assert_eq!(value("RuntimeDirectoryPreserve"), Some("restart"));
+    let flags = include_str!("../../../packaging/herdwick.toml");
+    let path = Path::new("packaged");
+    let items = Path::new("packaged-items");
+    let places = ["/run/herdwick/items", "/var/lib/herdwick/items"];
+    for place in places {
+        let line = format!("# memory-file = \"{place}\"\n");
+        assert!(flags.contains(&line), "{place}");
+        let kept = flags.replace(&line, &format!("memory-file = \"{items}\"\n"));
+        let kept = kept.replace("\"/run/herdwick\"", "\"/tmp\"");
+        let kept = kept.replace("port = 11211", "port = 0");
+        let kept = kept.replace("127.0.0.1:9150", "127.0.0.1:0");
+        fs::write(&path.0, kept).unwrap();
+        let server = Serve::start(&format!("--config {path}"));
+        let said = server.ask("get kept\r\nset kept 0 0 1\r\nx\r\n");
+        assert_eq!(said.contains("VALUE kept"), place == places[1], "{said}");
+        end(server);
+    }
 }
 
 /// Each line is an object, from the first event to what ends the start of another server.

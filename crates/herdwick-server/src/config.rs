@@ -79,6 +79,9 @@ pub struct Config {
     pub hot_keys: usize,
     /// Where to serve metrics over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Whether the metrics show the ten hottest keys, each as a series of its own, to whoever reads
+    /// them.
+    pub metrics_hot_keys: bool,
     /// Evict nothing, and refuse what there is no room for (memcached's `-M`).
     pub lossless: bool,
     /// A file that items are kept in, to outlive the server (memcached's `-e`).
@@ -202,6 +205,7 @@ impl Default for Config {
             udp: None,
             hot_keys: 16,
             metrics: None,
+            metrics_hot_keys: false,
             lossless: false,
             memory_file: None,
             shutdown: None,

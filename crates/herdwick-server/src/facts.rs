@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) backlog: u32,
     /// How many of the keys asked for most are shown.
     pub(crate) hot_keys: usize,
+    /// Whether metrics show them.
+    pub(crate) metrics_hot_keys: bool,
     pub(crate) refuse_at_once: bool,
     /// Most CPU-visible microseconds a worker looks for work before it sleeps.
     pub(crate) spin_us: u128,
@@ -97,6 +99,7 @@ impl Facts {
                 turn_requests: config.turn_requests,
                 backlog: config.backlog,
                 hot_keys: config.hot_keys,
+                metrics_hot_keys: config.metrics_hot_keys,
                 refuse_at_once: config.refuse_at_once,
                 spin_us: config.spin.as_micros(),
                 memory_file: config.memory_file.clone(),

@@ -76,6 +76,7 @@ fn nobody_sees_keys_where_they_are_not_to_be_seen() {
             ..Offers::default()
         };
         config.metrics = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        config.metrics_hot_keys = true;
     };
     let silent = server(|config| config.hot_keys = 0);
     ask(&silent);
@@ -91,6 +92,7 @@ fn the_page_has_the_ten_hottest() {
     let server = server(|config| {
         config.hot_keys = 16;
         config.metrics = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        config.metrics_hot_keys = true;
     });
     let lines: String = (0..30).map(|n| format!("get k{n}\r\n")).collect();
     server.say(&[lines.as_bytes()]);
@@ -99,6 +101,21 @@ fn the_page_has_the_ten_hottest() {
     let series = page.lines().filter(|line| line.starts_with(name));
     assert_eq!(series.count(), 10, "{page}");
     assert_eq!(hot(&server).len(), 16);
+}
+
+/// Keys come and go, and each makes a series; and metrics ask for no password.
+#[test]
+fn no_key_is_in_the_metrics_unless_that_is_asked_for() {
+    let server = server(|config| {
+        config.metrics = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    });
+    server.say(&[b"get secret\r\n"]);
+    assert_eq!(hot(&server), [("secret".to_owned(), 1)]);
+    let page = scraped(&server);
+    assert!(
+        page.contains("memcached_up 1") && !page.contains("secret"),
+        "{page}"
+    );
 }
 
 fn scraped(server: &Server) -> String {

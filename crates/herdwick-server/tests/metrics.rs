@@ -131,7 +131,11 @@ fn a_page_has_all_that_the_exporter_has() {
 
 #[test]
 fn the_dashboard_asks_for_what_is_there() {
-    let server = measured(2);
+    let server = with(Config {
+        metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        metrics_hot_keys: true,
+        ..Config::local()
+    });
     server.say(&[b"get a\r\n"]);
     let page = scrape(&server);
     let dashboard = include_str!("../../../packaging/grafana.json");

@@ -52,7 +52,7 @@ pub(crate) struct ServeArgs {
     /// Allow core dumps of any size
     #[arg(short = 'r', long = "enable-coredumps")]
     pub(super) core_dumps: bool,
-    /// Become this user; only for root
+    /// Become this user; only for root, who is told of it if this is left out
     #[arg(short = 'u', long = "user", value_name = "NAME")]
     pub(super) user: Option<String>,
     /// Memory for items, in megabytes
@@ -118,7 +118,7 @@ pub(crate) struct ServeArgs {
     /// has them again, however this one ends
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
-    /// File to write the process's number to
+    /// File to write the process's number to when the server is ready, as the user that -u names
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pid_file: Option<PathBuf>,
     /// Extended options, NAME or NAME=VALUE, several by commas; see below
@@ -164,6 +164,10 @@ pub(crate) struct ServeArgs {
     /// has port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
     pub(super) metrics: Option<SocketAddr>,
+    /// Show the ten hottest keys among the metrics: each that is ever among them makes a series, and
+    /// whoever reads the metrics sees it
+    #[arg(long = "metrics-hot-keys", requires = "metrics")]
+    pub(super) metrics_hot_keys: bool,
     /// RoCEv2 over UDP for Herdwick clients on any host, at this address; port 4791 if none is
     /// named
     #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]

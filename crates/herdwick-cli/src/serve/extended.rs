@@ -17,8 +17,8 @@ pub(crate) enum Extended {
     UdpTrusted(Network),
     /// `ssl_...`.
     Tls(TlsOption),
-    /// One of memcached's that tunes what is not here.
-    PassedOver,
+    /// One of memcached's that does nothing here, and why nothing is lost by that.
+    PassedOver(String, &'static str),
 }
 
 /// What `--help` says of them.
@@ -37,41 +37,75 @@ Extended options, NAME or NAME=VALUE, several by commas:
   ssl_verify_mode=N  clients need no certificate (0), a right one or none (1), a right one (2)
   ssl_min_version=V  tlsv1.2 or tlsv1.3 (tlsv1.2)
   ssl_session_cache  let clients resume sessions
-memcached's options for slabs, LRU and hash table are passed over: nothing is there to tune.";
+memcached's options for slabs, LRU, hash table and the sizes of buffers are passed over, with a word.";
 
-/// Of memcached, with or without `no_` and value: they tune slabs, LRU, crawler, hash table,
-/// logger and privileges.
-const PASSED_OVER: [&str; 29] = [
-    "hashpower",
-    "hash_algorithm",
-    "hashexpand",
-    "tail_repair_time",
-    "lru_crawler",
-    "lru_crawler_sleep",
-    "lru_crawler_tocrawl",
-    "lru_maintainer",
-    "hot_lru_pct",
-    "warm_lru_pct",
-    "hot_max_factor",
-    "warm_max_factor",
-    "temporary_ttl",
-    "slab_reassign",
-    "slab_automove",
-    "slab_automove_ratio",
-    "slab_automove_window",
-    "slab_chunk_max",
-    "slab_sizes",
-    "track_sizes",
-    "watcher_logbuf_size",
-    "worker_logbuf_size",
-    "read_buf_mem_limit",
-    "resp_obj_mem_limit",
-    "inline_ascii_resp",
-    "modern",
-    "drop_privileges",
-    "relaxed_privileges",
-    "sock_cookie_id",
+const SLABS: &str = "there are no slab classes";
+const LRU: &str = "there is no LRU; recency is two bits in each item";
+const HASH: &str = "the index is sized by -m, once";
+const LOG: &str = "the queues of watchers have fixed sizes";
+const BUFFERS: &str = "buffers of connections have a bound of their own, see docs/operating.md";
+const DEFAULT: &str = "it is so in any case";
+
+/// Of memcached, with or without `no_` and value: what they tune is not here, and why nothing is lost.
+const PASSED_OVER: [(&str, &str); 27] = [
+    ("hashpower", HASH),
+    ("hash_algorithm", HASH),
+    ("hashexpand", HASH),
+    ("tail_repair_time", LRU),
+    ("lru_crawler", LRU),
+    ("lru_crawler_sleep", LRU),
+    ("lru_crawler_tocrawl", LRU),
+    ("lru_maintainer", LRU),
+    ("hot_lru_pct", LRU),
+    ("warm_lru_pct", LRU),
+    ("hot_max_factor", LRU),
+    ("warm_max_factor", LRU),
+    ("temporary_ttl", LRU),
+    ("slab_reassign", SLABS),
+    ("slab_automove", SLABS),
+    ("slab_automove_ratio", SLABS),
+    ("slab_automove_window", SLABS),
+    ("slab_automove_freeratio", SLABS),
+    ("slab_chunk_max", SLABS),
+    ("slab_sizes", SLABS),
+    ("track_sizes", "`stats sizes` is disabled"),
+    ("watcher_logbuf_size", LOG),
+    ("worker_logbuf_size", LOG),
+    ("read_buf_mem_limit", BUFFERS),
+    ("resp_obj_mem_limit", BUFFERS),
+    ("inline_ascii_resp", DEFAULT),
+    ("modern", DEFAULT),
 ];
+
+/// Of memcached: somebody relies on what they do, and it is not done here.
+const REFUSED: [(&str, &str); 3] = [
+    (
+        "drop_privileges",
+        "there is no seccomp filter in here; use the unit file's (SystemCallFilter=), or leave it out",
+    ),
+    (
+        "relaxed_privileges",
+        "there is no seccomp filter in here to relax; leave it out",
+    ),
+    (
+        "sock_cookie_id",
+        "sockets are not marked for packet filters; leave it out",
+    ),
+];
+
+/// Those of `options` that do nothing, each once, with the reason.
+pub(super) fn passed_over(options: &[Extended]) -> impl Iterator<Item = (&str, &'static str)> {
+    let over = |option| match option {
+        &Extended::PassedOver(ref name, reason) => Some((name.as_str(), reason)),
+        _ => None,
+    };
+    let earlier = move |at: usize, name: &str| {
+        let mut before = options[..at].iter().filter_map(over);
+        before.any(|(other, _)| other == name)
+    };
+    let all = options.iter().enumerate();
+    all.filter_map(move |(at, option)| over(option).filter(|(name, _)| !earlier(at, name)))
+}
 
 /// Seconds that leave room for arithmetic.
 const SECONDS_MAX: u32 = 1 << 30;
@@ -88,6 +122,7 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
             .filter(|seconds| (least..=SECONDS_MAX).contains(seconds))
             .ok_or_else(|| format!("give {name}=SECONDS, from {least} on"))
     };
+    let over = |reason| Extended::PassedOver(name.to_owned(), reason);
     match name {
         "maxconns_fast" => Ok(Extended::RefuseAtOnce(true)),
         "no_maxconns_fast" => Ok(Extended::RefuseAtOnce(false)),
@@ -97,21 +132,35 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
             let network = value.unwrap_or_default().parse();
             network.map(Extended::UdpTrusted)
         }
-        name if PASSED_OVER.contains(&name.strip_prefix("no_").unwrap_or(name)) => {
-            Ok(Extended::PassedOver)
-        }
         name if name.starts_with("ext_") => {
             Err("items are kept in memory only; give more memory by -m".into())
         }
         name if name.starts_with("proxy_") => {
             Err("there is no proxy here; put memcached's before the port".into())
         }
-        name if name.strip_prefix("no_").unwrap_or(name).starts_with("ssl_") => {
+        name if bare(name).starts_with("ssl_") => {
             let option = tls::parse(name, value)?;
-            Ok(option.map_or(Extended::PassedOver, Extended::Tls))
+            Ok(option.map_or_else(|| over(DEFAULT), Extended::Tls))
         }
-        _ => Err("no such option; `herdwick serve --help` lists them".into()),
+        "no_drop_privileges" => Ok(over(DEFAULT)),
+        name => match known(&REFUSED, name) {
+            Some(reason) => Err(reason.into()),
+            None => known(&PASSED_OVER, name)
+                .map(over)
+                .ok_or_else(|| "no such option; `herdwick serve --help` lists them".into()),
+        },
     }
+}
+
+/// The name without memcached's `no_`.
+fn bare(name: &str) -> &str {
+    name.strip_prefix("no_").unwrap_or(name)
+}
+
+/// The reason that stands beside `name`.
+fn known(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    let mut rows = table.iter();
+    rows.find_map(|(known, reason)| (*known == bare(name)).then_some(*reason))
 }
 
 #[cfg(test)]
@@ -125,7 +174,8 @@ mod tests {
         assert_eq!(parse("idle_timeout=0"), Ok(Extended::IdleTimeout(0)));
         assert_eq!(parse("request_timeout=5"), Ok(Extended::RequestTimeout(5)));
         for over in ["hashpower=20", "no_lru_crawler", "modern", "no_modern"] {
-            assert_eq!(parse(over), Ok(Extended::PassedOver), "{over}");
+            let parsed = parse(over);
+            assert!(matches!(parsed, Ok(Extended::PassedOver(..))), "{over}");
         }
         for wrong in [
             "",
@@ -139,6 +189,9 @@ mod tests {
             "udp_trusted",
             "udp_trusted=10.0.0.0/33",
             "ssl_ciphers=ALL",
+            "drop_privileges",
+            "relaxed_privileges",
+            "sock_cookie_id=7",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

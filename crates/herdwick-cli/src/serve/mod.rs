@@ -75,23 +75,44 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         None => args,
     };
     log::start(args.log_format, args.verbosity > 0);
-    if let Some(reason) = args.missing.refused() {
+    if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
     if args.daemon && !args.in_background {
-        print!("{}", process::start_in_background(args.verbosity > 0)?);
+        print!("{}", process::start_in_background()?);
         return Ok(());
     }
     // Before the server starts, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let mut config = config(args, signals.handle())?;
     config.connections_max = process::allow_connections(args.connections)?;
-    let _pid_file = prepare(args)?;
+    let pid_file = args.pid_file.as_deref().map(absolute);
+    prepare(args)?;
     let server = herdwick_server::spawn(config)?;
+    let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
     announce(&server, args);
+    if args.in_background && args.verbosity == 0 {
+        process::leave_stderr()?;
+    }
     wait(signals, &server, flags);
     server.shutdown();
     Ok(())
+}
+
+/// Why what would keep others out does nothing.
+fn useless(args: &ServeArgs) -> Option<&'static str> {
+    [
+        (
+            args.tls && args.unix_socket.is_some(),
+            "-Z: a unix socket (-s) is without TLS; leave one of them out",
+        ),
+        (
+            args.roce.0.is_none() && args.roce_keyed,
+            "--roce-keyed: no packets come without --roce ADDR",
+        ),
+    ]
+    .into_iter()
+    .find_map(|(given, reason)| given.then_some(reason))
 }
 
 /// Says that the server is there, what of it may be asked where, and what it does not do.
@@ -128,27 +149,39 @@ fn announce(server: &Server, args: &ServeArgs) {
     if !args.tls && tls_options(args).next().is_some() {
         warn!("passed over -o ssl_*: no TLS without -Z");
     }
+    let trusted = |option: &Extended| matches!(option, Extended::UdpTrusted(_));
+    if args.udp_port == 0 && args.extended.iter().any(trusted) {
+        warn!("passed over -o udp_trusted: nothing comes over UDP without -U");
+    }
+    if !args.shm && (args.shm_directory.is_some() || args.shm_mode.is_some()) {
+        warn!("passed over --shm-dir and --shm-mode: there is no shared memory (--shm off)");
+    }
     for reason in args.missing.passed_over() {
         warn!("passed over {reason}");
+    }
+    for (name, reason) in extended::passed_over(&args.extended) {
+        warn!("passed over -o {name}: {reason}");
+    }
+    if process::is_root_unasked(args.user.as_deref()) {
+        warn!("runs as root: whoever takes the server over has the host; name another user (-u)");
     }
 }
 
 /// Makes the process what the flags say, before it has threads.
-fn prepare(args: &ServeArgs) -> Result<Option<PidFile>, ServeError> {
+fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
     if args.core_dumps {
         process::allow_core_dumps()?;
     }
     if args.lock_memory {
         process::lock_memory()?;
     }
-    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     if args.in_background {
         process::settle_in_background()?;
     }
     if let Some(user) = &args.user {
         process::become_user(user)?;
     }
-    Ok(pid_file)
+    Ok(())
 }
 
 /// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads again what may change.
@@ -211,6 +244,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         },
         hot_keys: args.hot_keys,
         metrics: args.metrics,
+        metrics_hot_keys: args.metrics_hot_keys,
         auth: args.auth.as_deref().map(absolute),
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
@@ -267,7 +301,7 @@ fn extend(config: &mut Config, option: &Extended) {
             config.patience.idle = (count > 0).then(|| seconds(count));
         }
         Extended::RequestTimeout(count) => config.patience.request = seconds(count),
-        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver => {}
+        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
     }
 }
 

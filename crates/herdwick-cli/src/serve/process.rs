@@ -2,8 +2,8 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
-    io::{BufRead, BufReader},
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -11,7 +11,8 @@ use std::{
 
 use rustix::{
     mm::{MlockAllFlags, mlockall},
-    process::{Resource, Rlimit, getrlimit, getuid, setrlimit, setsid},
+    process::{Pid, Resource, Rlimit, getrlimit, getuid, setrlimit, setsid, test_kill_process},
+    stdio::dup2_stderr,
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
@@ -38,10 +39,13 @@ pub(crate) enum ProcessError {
         source: io::Error,
     },
     /// The number cannot be written.
-    #[error("cannot write the process's number to {path} (-P): {source}")]
+    #[error(
+        "cannot write the process's number to {path} (-P): {source}; the user that the server runs \
+         as (-u) has to be allowed to make files there"
+    )]
     PidFile { path: PathBuf, source: io::Error },
     /// What -d started has ended.
-    #[error("the server in the background did not start; leave -d out to see why")]
+    #[error("the server in the background (-d) did not start; what it said stands above")]
     Background,
 }
 
@@ -143,9 +147,14 @@ fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Starts the same command in the background, and returns what it says when it is ready. It keeps
-/// the standard error, which holds whoever waits for its end, only to say more there.
-pub(super) fn start_in_background(verbose: bool) -> Result<String, ProcessError> {
+/// Whether this is root, and nobody has said that it shall stay so (`-u root`).
+pub(super) fn is_root_unasked(user: Option<&str>) -> bool {
+    user.is_none() && getuid().is_root()
+}
+
+/// Starts the same command in the background, and returns what it says when it is ready. Both write
+/// to one standard error, until the one in the background leaves it.
+pub(super) fn start_in_background() -> Result<String, ProcessError> {
     let failed = |source| ProcessError::Refused {
         what: "start a server in the background (-d)",
         source,
@@ -157,11 +166,6 @@ pub(super) fn start_in_background(verbose: bool) -> Result<String, ProcessError>
         .arg("--in-background")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(if verbose {
-            Stdio::inherit()
-        } else {
-            Stdio::null()
-        })
         .process_group(0)
         .spawn()
         .map_err(failed)?;
@@ -183,25 +187,66 @@ pub(super) fn settle_in_background() -> Result<(), ProcessError> {
     rustix::process::chdir("/").map_err(refused("leave the directory"))
 }
 
+/// Writes nothing to the standard error any more: whoever waits for its end waits for a start, not
+/// for the server's end.
+pub(super) fn leave_stderr() -> Result<(), ProcessError> {
+    let null = File::options().write(true).open("/dev/null");
+    let to = |source| ProcessError::Refused {
+        what: "leave the standard error (-d)",
+        source,
+    };
+    dup2_stderr(null.map_err(to)?).map_err(|errno| to(errno.into()))
+}
+
 /// The file with the process's number; gone with it.
 pub(super) struct PidFile(PathBuf);
 
 impl PidFile {
+    /// Puts the file at `path`, an absolute one, whole, in the place of what was there. To be done
+    /// when the server is there: the file of one that runs is not for others to replace.
     pub(super) fn write(path: &Path) -> Result<Self, ProcessError> {
-        let text = format!("{}\n", std::process::id());
-        let written =
-            std::path::absolute(path).and_then(|path| fs::write(&path, text).map(|()| Self(path)));
-        written.map_err(|source| ProcessError::PidFile {
+        let refused = |source| ProcessError::PidFile {
             path: path.to_owned(),
             source,
-        })
+        };
+        if let Some(pid) = other_process(path) {
+            tracing::warn!(
+                pid,
+                "{} named process {pid}, which runs (-P)",
+                path.display()
+            );
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        // One of a process of this number that was killed in between.
+        let _ = fs::remove_file(&beside);
+        File::create_new(&beside)
+            .and_then(|mut file| file.write_all(own_number().as_bytes()))
+            .and_then(|()| fs::rename(&beside, path))
+            .map_err(refused)?;
+        Ok(Self(path.to_owned()))
     }
+}
+
+fn own_number() -> String {
+    format!("{}\n", std::process::id())
+}
+
+/// The process that the file at `path` names, if it runs and is not this one.
+fn other_process(path: &Path) -> Option<i32> {
+    let number: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    let pid = Pid::from_raw(number).filter(|pid| !pid.is_init())?;
+    (number != std::process::id().cast_signed() && test_kill_process(pid).is_ok()).then_some(number)
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // The next start replaces it anyway.
-        let _ = fs::remove_file(&self.0);
+        let is_own = fs::read_to_string(&self.0).is_ok_and(|text| text == own_number());
+        if is_own {
+            // If it stays, the next start replaces it.
+            let _ = fs::remove_file(&self.0);
+        }
     }
 }
 

@@ -80,7 +80,14 @@ impl Server {
 
     pub(crate) fn run(folder: &Folder, workers: usize, more: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
-            .args(["serve", "-t", &workers.to_string(), "--shm-dir"])
+            .args([
+                "serve",
+                "-u",
+                "root",
+                "-t",
+                &workers.to_string(),
+                "--shm-dir",
+            ])
             .arg(&folder.0)
             .args(more)
             .stdout(Stdio::piped())

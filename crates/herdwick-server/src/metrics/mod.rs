@@ -188,7 +188,12 @@ impl Reporter {
             return;
         }
         // There is one round at a time, so there are parcels.
-        if let Ok(outstanding) = self.crossing.broadcast(Order::Count { hot: true }, TICKET) {
+        if let Ok(outstanding) = self.crossing.broadcast(
+            Order::Count {
+                hot: self.facts.settings.metrics_hot_keys,
+            },
+            TICKET,
+        ) {
             self.round = Some(Round {
                 outstanding,
                 parts: Vec::new(),

@@ -35,7 +35,9 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
     workers(parts, &mut page);
     drops(facts, &sum, &mut page);
     leases(facts, &mut page);
-    hot_keys(facts, &sum, &mut page);
+    if facts.settings.metrics_hot_keys {
+        hot_keys(facts, &sum, &mut page);
+    }
     let held = [(vec![], sum.tally.held_bytes as f64)];
     let help = "Bytes of the connections' buffers.";
     page.add("herdwick_buffer_bytes", Kind::Gauge, help, held);
