@@ -17,6 +17,45 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
+/// CRC-32C's polynomial, reflected.
+const CASTAGNOLI: u32 = 0x82f6_3b78;
+
+/// x^(2^n) modulo the polynomial, reflected.
+const POWERS: [u32; u32::BITS as usize] = {
+    let mut powers = [1 << 30; u32::BITS as usize];
+    let mut n = 1;
+    while n < powers.len() {
+        powers[n] = times(powers[n - 1], powers[n - 1]);
+        n += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo CRC-32C's, all of them reflected.
+const fn times(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut bit) = (0, 1 << 31);
+    while bit > 0 {
+        if a & bit > 0 {
+            product ^= b;
+        }
+        b = (b >> 1) ^ if b & 1 > 0 { CASTAGNOLI } else { 0 };
+        bit >>= 1;
+    }
+    product
+}
+
+/// By what the [`crc32c`] of a message changes, if that of its beginning changes by `difference`, and
+/// `len` bytes follow. It costs as much for a long message as for a short one.
+#[must_use]
+pub fn crc32c_shift(difference: u32, len: usize) -> u32 {
+    // Behind n bytes a remainder is multiplied by x^(8n): by x^(2^(i+3)) for each bit i of n. The
+    // powers repeat after 32: x^(2^32) is x, modulo a polynomial of that degree.
+    let bits = (0..usize::BITS as usize).filter(|bit| len >> bit & 1 > 0);
+    bits.fold(difference, |difference, bit| {
+        times(POWERS[(bit + 3) % POWERS.len()], difference)
+    })
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "sse4.2")]
 fn short(crc: u32, bytes: &[u8]) -> u32 {
@@ -169,6 +208,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_changed_beginning_changes_the_sum_by_what_is_foretold(
+            beginnings in any::<[u32; 2]>(),
+            rest in vec(any::<u8>(), 0..5000),
+        ) {
+            let [before, after] = beginnings.map(|crc| crc32c(crc, &rest));
+            let difference = crc32c_shift(beginnings[0] ^ beginnings[1], rest.len());
+            prop_assert_eq!(before ^ difference, after);
+        }
+
         #[test]
         fn folded_and_tabled_agree(crc in any::<u32>(), bytes in vec(any::<u8>(), 0..2 * BRIEF), cut in any::<prop::sample::Index>()) {
             // Multiples of four are those that fold.

@@ -20,7 +20,7 @@ pub mod spsc;
 pub mod sync;
 
 pub use arena::Arena;
-pub use checksum::{crc32, crc32_abreast, crc32c};
+pub use checksum::{crc32, crc32_abreast, crc32c, crc32c_shift};
 pub use fork::{ForkMark, OwnProcess};
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};

@@ -41,6 +41,9 @@ const CHECK_BITS: u32 = 20;
 /// did them, so a fence for the compiler is all that an order between them takes.
 pub(crate) struct Book {
     words: Arena<u64>,
+    /// Called before and after each mark is put: when a kill leaves most to chance.
+    #[cfg(test)]
+    pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl Book {
@@ -50,13 +53,20 @@ impl Book {
     }
 
     pub(crate) fn new(log_bytes: usize) -> io::Result<Self> {
-        let words = Arena::zeroed(Self::words(log_bytes))?;
-        Ok(Self { words })
+        Ok(Self::over(Arena::zeroed(Self::words(log_bytes))?))
     }
 
     pub(crate) fn in_file(file: &File, offset: u64, log_bytes: usize) -> io::Result<Self> {
         let words = Arena::in_file(file, offset, Self::words(log_bytes))?;
-        Ok(Self { words })
+        Ok(Self::over(words))
+    }
+
+    fn over(words: Arena<u64>) -> Self {
+        Self {
+            words,
+            #[cfg(test)]
+            witness: None,
+        }
     }
 
     /// Forgets everything.
@@ -68,8 +78,19 @@ impl Book {
     #[inline]
     pub(crate) fn put(&mut self, mark: Mark, value: u64) {
         compiler_fence(Ordering::Release);
+        #[cfg(test)]
+        self.testify();
         self.words[mark as usize] = checked(mark as usize, value);
         compiler_fence(Ordering::Release);
+        #[cfg(test)]
+        self.testify();
+    }
+
+    #[cfg(test)]
+    fn testify(&mut self) {
+        if let Some(witness) = &mut self.witness {
+            witness();
+        }
     }
 
     /// What was put there; `None` if that is damaged, or nothing was.

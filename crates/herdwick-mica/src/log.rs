@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 use crate::{
     Deadline,
     book::{Book, Mark},
-    item::{ALIGN, Found, HEADER, Header, examine, seal, shape},
+    item::{ALIGN, Found, HEADER, Header, amend, examine, seal, shape},
 };
 
 /// Where an item begins: bytes from the log's first, a multiple of 8.
@@ -44,6 +44,8 @@ pub(crate) struct Run {
 pub(crate) struct Log {
     bytes: Arena<u8>,
     pub(crate) book: Book,
+    /// Whether items carry checksums: only a log that outlives the process is read by them.
+    pub(crate) sums: bool,
     head: Cursor,
     tail: Cursor,
 }
@@ -65,6 +67,7 @@ impl Log {
         Self {
             bytes,
             book,
+            sums: false,
             head: Cursor::default(),
             tail: Cursor::default(),
         }
@@ -223,7 +226,9 @@ impl Log {
         let payload = &mut item[HEADER..];
         payload[..key.len()].copy_from_slice(key);
         payload[key.len()..].copy_from_slice(value);
-        seal(item);
+        if self.sums {
+            seal(item);
+        }
         self.commit();
     }
 
@@ -256,7 +261,9 @@ impl Log {
         let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
         put_header(item, header);
         item[HEADER + payload - value.len()..].copy_from_slice(value);
-        seal(item);
+        if self.sums {
+            seal(item);
+        }
     }
 
     /// As [`Self::write`], with a value of `front`, the value now at `old`, and `back`. The item
@@ -305,14 +312,24 @@ impl Log {
     /// Gives an item another deadline.
     #[inline(never)]
     pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
-        self.header_mut(at).deadline.set(deadline.0);
-        self.seal(at);
+        self.amend(at, |header| header.deadline.set(deadline.0));
+    }
+
+    /// Changes an item's header, but not its lengths.
+    pub(crate) fn amend(&mut self, at: Offset, change: impl FnOnce(&mut Header)) {
+        if !self.sums {
+            return change(self.header_mut(at));
+        }
+        let payload = self.header(at).payload();
+        amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
     }
 
     /// Makes the checksum that of the item as it stands.
     pub(crate) fn seal(&mut self, at: Offset) {
-        let payload = self.header(at).payload();
-        seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
+        if self.sums {
+            let payload = self.header(at).payload();
+            seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
+        }
     }
 
     /// Takes up a log where its book says that it was left; `None` if the book is damaged.

@@ -59,7 +59,8 @@ impl Store {
         let book = Book::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
         let bytes =
             herdwick_mem::Arena::in_file(file, offset + book_bytes(&shape), shape.log_bytes);
-        let log = Log::over(bytes.map_err(&refused)?, book);
+        let mut log = Log::over(bytes.map_err(&refused)?, book);
+        log.sums = true;
         let mut store = Self::over(config, &shape, log)?;
         let recovered = if keep { store.recover() } else { None };
         if recovered.is_none() {
@@ -139,9 +140,11 @@ impl Store {
         self.counters.items += 1;
         self.counters.bytes += self.log.header(at).footprint() as u64;
         match older {
-            // Two of a key are never alive; but if damage should make it so, the younger is.
+            // One that was copied to the young end, its room not yet given back; or damage. The
+            // younger is the one.
             Some((place, older)) => {
-                self.count_dropped(older);
+                self.counters.items -= 1;
+                self.counters.bytes -= self.log.header(older).footprint() as u64;
                 self.log.bury(older);
                 self.index.point(place, hash, at);
             }

@@ -192,3 +192,83 @@ fn a_damaged_stretch_gives_no_wrong_value() {
         image.judge(&file, &bytes, &format!("{len} bytes at {at}, {round}"));
     }
 }
+
+/// Items of these sizes, some of them touched, some marked stale, and whoever reads the log again.
+#[test]
+fn what_was_touched_or_marked_stale_is_found_again() {
+    let config = StoreConfig {
+        memory_bytes: 4 << 20,
+        item_bytes_max: 200 << 10,
+        hash_key: HASH_KEY,
+    };
+    let file = nameless_file(Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    let sizes = [0, 1, 100, 4000, 4100, 5000, 65_536, 150_001];
+    let value = |n: usize| vec![n as u8; sizes[n]];
+    let mut expected = Vec::new();
+    for n in 0..sizes.len() {
+        put(&mut store, 1, &key(n as u32), &value(n), 0);
+        let touch = Get {
+            touch: Some(100 + n as u32),
+            ..Get::default()
+        };
+        run(&mut store, 2, &key(n as u32), Op::Get(touch));
+        if n % 2 == 0 {
+            let stale = Delete {
+                invalidate: true,
+                exptime: Some(50 + n as u32),
+                ..Delete::default()
+            };
+            run(&mut store, 3, &key(n as u32), Op::Delete(stale));
+        }
+        let quiet = Get {
+            quiet_access: true,
+            unaware: true,
+            ..Get::default()
+        };
+        expected.push(run(&mut store, 3, &key(n as u32), Op::Get(quiet)));
+    }
+    drop(store);
+    let (mut store, recovered) = Store::in_file(&config, &file, 0, true).unwrap();
+    let recovered = recovered.unwrap();
+    assert_eq!(
+        (recovered.items, recovered.damaged),
+        (sizes.len() as u64, 0)
+    );
+    for (n, before) in expected.iter().enumerate() {
+        let quiet = Get {
+            quiet_access: true,
+            unaware: true,
+            ..Get::default()
+        };
+        let after = run(&mut store, 3, &key(n as u32), Op::Get(quiet));
+        assert_eq!(&after, before, "{n}");
+        assert_eq!((after.value, after.stale), (Some(value(n)), n % 2 == 0));
+    }
+}
+
+/// A touch does not read the value: so damage from before it is still found.
+#[test]
+fn a_touch_does_not_sum_a_large_value_anew() {
+    let config = StoreConfig {
+        memory_bytes: 4 << 20,
+        item_bytes_max: 200 << 10,
+        hash_key: HASH_KEY,
+    };
+    let file = nameless_file(Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    put(&mut store, 1, &key(1), &vec![7; 150_000], 0);
+    file.write_all_at(&[8], LOG.start + 100_000).unwrap();
+    let touch = Get {
+        touch: Some(100),
+        ..Get::default()
+    };
+    run(&mut store, 2, &key(1), Op::Get(touch));
+    drop(store);
+    let (mut store, recovered) = Store::in_file(&config, &file, 0, true).unwrap();
+    assert!(recovered.unwrap().damaged >= 150_000);
+    assert_eq!(
+        run(&mut store, 2, &key(1), Op::Get(Get::default())).value,
+        None
+    );
+}

@@ -30,13 +30,13 @@ impl Store {
         }
         if delete.invalidate {
             let version = delete.version.unwrap_or_else(|| self.next_version());
-            let header = self.log.header_mut(at);
-            if let Some(exptime) = delete.exptime {
-                header.deadline.set(clock.deadline(exptime).0);
-            }
-            header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
-            header.version.set(version);
-            self.log.seal(at);
+            self.log.amend(at, |header| {
+                if let Some(exptime) = delete.exptime {
+                    header.deadline.set(clock.deadline(exptime).0);
+                }
+                header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
+                header.version.set(version);
+            });
         }
         Reply::with(Status::Done, self.item(at))
     }
