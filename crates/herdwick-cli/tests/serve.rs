@@ -626,6 +626,46 @@ fn certificates_are_read_again_on_sighup() {
     assert_eq!(ask_in_tls(&addresses[0], old), None);
 }
 
+/// Signatures take as long as hundreds of plain connections take to be accepted: so another thread
+/// makes them, and who comes in plain text waits for none.
+#[test]
+fn the_thread_that_accepts_does_no_handshakes() {
+    let path = Path::new("tls-apart");
+    let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+    let text = made.cert.pem() + &made.signing_key.serialize_pem();
+    fs::write(&path.0, text).unwrap();
+    let server = Serve::start(&format!(
+        "-p 0 -t 1 -Z -o ssl_chain_cert={path} -l 127.0.0.1,notls:127.0.0.2"
+    ));
+    let addresses = server.addresses();
+    // These stand still in the middle of theirs.
+    let mut half_done = Vec::new();
+    for _ in 0..50 {
+        let mut stream = TcpStream::connect(&addresses[0]).unwrap();
+        stream.write_all(b"\x16\x03\x01\x02").unwrap();
+        half_done.push(stream);
+    }
+    for _ in 0..200 {
+        let said = ask_in_tls(&addresses[0], made.cert.der().clone());
+        assert_eq!(said.as_deref(), Some("MN\r\n"));
+        assert_eq!(ask(&addresses[1], "mn\r\n"), "MN\r\n");
+    }
+    let spent = |thread: &str| -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap().path());
+        let named =
+            |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim() == thread;
+        let task = tasks.find(named).unwrap();
+        let spent = fs::read_to_string(task.join("schedstat")).unwrap();
+        spent.split(' ').next().unwrap().parse().unwrap()
+    };
+    let (accepting, shaking) = (spent("accept"), spent("tls"));
+    assert!(
+        accepting < shaking,
+        "{accepting} ns accepting, {shaking} ns in handshakes"
+    );
+}
+
 /// What a server at `address` says to `mn`, if it shows what `trusted` has signed.
 fn ask_in_tls(address: &str, trusted: CertificateDer<'static>) -> Option<String> {
     let mut roots = RootCertStore::empty();

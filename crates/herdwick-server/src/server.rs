@@ -15,7 +15,7 @@ use herdwick_mica::{HashKey, Store};
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, WAKE},
+    accept::{self, Acceptor, Porch, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     crossing::Crossing,
@@ -34,7 +34,7 @@ use crate::{
     tally::Tally,
     tcp::{Lots, Owners, Stream, TcpFront},
     time::Timer,
-    tls::{Handshakes, TlsError},
+    tls::TlsError,
     tuning::Tuning,
     watch::{Asking, Journal, Teller},
     ways::{VerbsStatus, Ways},
@@ -53,6 +53,8 @@ pub struct Server {
     timer: Timer,
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
+    /// Wakes the thread of the TLS handshakes, if there is one.
+    greeter: Option<Arc<Waker>>,
     desk: Option<Closing>,
     metrics: Option<(SocketAddr, Bell)>,
     threads: Vec<JoinHandle<()>>,
@@ -95,6 +97,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         timer,
         stopping: Arc::new(Stopping::new(bells.clone())),
         acceptor: Arc::new(acceptor),
+        greeter: None,
         desk: None,
         metrics: None,
         threads: Vec::new(),
@@ -114,7 +117,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
     let acceptor = Acceptor {
         poll: accept_poll,
-        handshakes: Handshakes::new(opened.listeners.len() + opened.udp.len()),
+        porch: server.start_greeter(config.connections_max)?,
         listeners: opened.listeners,
         udp: opened.udp,
         intakes,
@@ -269,6 +272,18 @@ impl Server {
         self.start("metrics".into(), move || reporter.run())
     }
 
+    /// Starts the thread that does TLS handshakes, if there are any.
+    fn start_greeter(&mut self, connections_max: usize) -> Result<Option<Porch>, StartError> {
+        if self.facts.certificates.is_none() {
+            return Ok(None);
+        }
+        let rest = (&self.facts, self.timer, &self.stopping);
+        let (greeter, porch, waker) = accept::greeter(connections_max, &self.acceptor, rest)?;
+        self.greeter = Some(waker);
+        self.start("tls".into(), move || greeter.run())?;
+        Ok(Some(porch))
+    }
+
     /// Starts the thread that takes connections.
     fn start_acceptor(&mut self, mut acceptor: Acceptor) -> Result<(), StartError> {
         acceptor
@@ -391,6 +406,7 @@ impl Server {
         self.stopping.ask();
         // Fails only while a wake is pending already.
         let _ = self.acceptor.wake();
+        let _ = self.greeter.as_ref().map(|greeter| greeter.wake());
         if let Some(desk) = &self.desk {
             desk.ask();
         }

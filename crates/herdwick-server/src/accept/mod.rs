@@ -1,6 +1,8 @@
-//! Where connections come from: listeners, the thread that accepts, and TLS handshakes.
+//! Where connections come from: listeners, the thread that accepts, and the one that sees TLS
+//! handshakes to their end.
 
 mod listen;
+mod tls;
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -16,15 +18,10 @@ use mio::{
 };
 
 pub(crate) use listen::{Listener, Opened, Source, open};
+pub(crate) use tls::{Porch, greeter};
 
 use crate::{
-    facts::Facts,
-    parking::Bell,
-    stopping::Stopping,
-    tcp::Stream,
-    time::Timer,
-    tls::{Handshakes, Progress},
-    udp::UdpListener,
+    facts::Facts, parking::Bell, stopping::Stopping, tcp::Stream, time::Timer, udp::UdpListener,
     unix,
 };
 
@@ -32,17 +29,16 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(50);
 /// Readiness taken from the kernel at a time.
 const EVENTS: usize = 64;
-/// The token of the waker; listeners count from 0; sockets for datagrams follow, then
-/// handshakes.
+/// The token of the waker; listeners count from 0; sockets for datagrams follow.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// The thread that accepts, sees TLS handshakes to their end, and deals connections out to the
-/// workers in turn.
+/// The thread that accepts, and deals connections out to the workers in turn.
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) udp: Vec<UdpListener>,
-    pub(crate) handshakes: Handshakes,
+    /// Where handshakes are done, if there are any.
+    pub(crate) porch: Option<Porch>,
     /// One for each worker. A queue holds as many as there might be connections at the start.
     pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
     pub(crate) facts: Arc<Facts>,
@@ -87,19 +83,14 @@ impl Acceptor {
             // After an interruption, as after an event, all listeners are looked at.
             let _ = self.poll.poll(&mut events, patience);
             let now = self.timer.now();
-            for event in &events {
-                self.shake_hands(event.token());
-            }
+            self.deal_greeted();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.facts.limits.rest(exhausted, now);
             let more = !self.take_in();
-            self.give_up(now);
             patience = if more {
                 Some(Duration::ZERO)
-            } else if exhausted {
-                Some(PAUSE)
             } else {
-                self.handshakes.tick()
+                exhausted.then_some(PAUSE)
             };
         }
     }
@@ -154,13 +145,11 @@ impl Acceptor {
                 let _ = stream.write(text::TOO_MANY_CONNECTIONS);
             }
             Arrival::Tls(socket) if has_room => {
-                if let Some(certificates) = &self.facts.certificates {
-                    let registry = self.poll.registry();
-                    let deadline = now + self.facts.tunables.patience().request;
-                    let begun = self
-                        .handshakes
-                        .begin(socket, certificates, registry, deadline);
-                    self.follow(begun);
+                let deadline = now + self.facts.tunables.patience().request;
+                let porch = self.porch.as_mut();
+                if !porch.is_some_and(|porch| porch.begin(socket, deadline)) {
+                    self.facts.limits.rejected.fetch_add(1, Relaxed);
+                    self.facts.limits.leave();
                 }
             }
             // It would take the line for a broken record.
@@ -168,36 +157,17 @@ impl Acceptor {
         }
     }
 
-    /// Goes on with the handshake at `token`, if one is there.
-    fn shake_hands(&mut self, token: Token) {
-        if let Some(certificates) = &self.facts.certificates {
-            let registry = self.poll.registry();
-            let progress = self.handshakes.go_on(token, certificates, registry);
-            self.follow(progress);
-        }
-    }
-
-    fn follow(&mut self, progress: Progress) {
-        match progress {
-            Progress::UnderWay => {}
-            Progress::Done(stream) => self.deal(Stream::Tls(stream)),
-            Progress::Failed => self.facts.limits.leave(),
-        }
-    }
-
-    /// Gives up handshakes that take too long or hold too much.
-    fn give_up(&mut self, now: Duration) {
-        if let Some(certificates) = &self.facts.certificates {
-            let registry = self.poll.registry();
-            for _ in 0..self.handshakes.give_up(now, certificates, registry) {
-                self.facts.limits.leave();
-            }
+    /// Deals out the connections whose handshake is done.
+    fn deal_greeted(&mut self) {
+        while let Some(stream) = self.porch.as_mut().and_then(Porch::next) {
+            self.deal(Stream::Tls(stream));
         }
     }
 
     fn deal(&mut self, stream: Stream) {
         let (intake, bell) = &mut self.intakes[self.next];
         if intake.push(stream).is_err() {
+            self.facts.limits.rejected.fetch_add(1, Relaxed);
             self.facts.limits.leave();
         }
         bell.ring();

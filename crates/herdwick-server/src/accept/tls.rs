@@ -1,0 +1,143 @@
+//! TLS handshakes, on a thread of their own: a signature takes as long as hundreds of plain
+//! connections take to be accepted.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use herdwick_mem::spsc::{self, Consumer, Producer};
+use mio::{Events, Poll, Waker, net::TcpStream};
+
+use super::{EVENTS, WAKE};
+use crate::{
+    config::StartError,
+    facts::Facts,
+    server::refused,
+    stopping::Stopping,
+    time::Timer,
+    tls::{Certificates, Handshakes, Progress, TlsStream},
+};
+
+/// A connection whose handshake is to come.
+pub(super) struct Beginning {
+    socket: TcpStream,
+    /// When it has to be done.
+    deadline: Duration,
+}
+
+/// The acceptor's end of the thread.
+pub(crate) struct Porch {
+    beginnings: Producer<Beginning>,
+    done: Consumer<Box<TlsStream>>,
+    waker: Arc<Waker>,
+}
+
+impl Porch {
+    /// Passes a connection on to the thread; `false`: there is no room for it.
+    pub(super) fn begin(&mut self, socket: TcpStream, deadline: Duration) -> bool {
+        let passed = self.beginnings.push(Beginning { socket, deadline }).is_ok();
+        // Fails only while a wake is pending already.
+        let _ = self.waker.wake();
+        passed
+    }
+
+    /// The next connection whose handshake is done.
+    pub(super) fn next(&mut self) -> Option<Box<TlsStream>> {
+        self.done.pop()
+    }
+}
+
+/// The thread that sees handshakes to their end.
+pub(crate) struct Greeter {
+    poll: Poll,
+    beginnings: Consumer<Beginning>,
+    done: Producer<Box<TlsStream>>,
+    /// Wakes the acceptor.
+    acceptor: Arc<Waker>,
+    handshakes: Handshakes,
+    facts: Arc<Facts>,
+    timer: Timer,
+    stopping: Arc<Stopping>,
+}
+
+/// The thread, the acceptor's end of it, and what wakes it.
+pub(crate) fn greeter(
+    connections_max: usize,
+    acceptor: &Arc<Waker>,
+    (facts, timer, stopping): (&Arc<Facts>, Timer, &Arc<Stopping>),
+) -> Result<(Greeter, Porch, Arc<Waker>), StartError> {
+    let poll = Poll::new().map_err(refused("a poll"))?;
+    let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
+    let waker = Arc::new(waker);
+    // Each of them holds as many as there may be connections: every one is counted before.
+    let (beginnings, begun) = spsc::channel(connections_max);
+    let (done, ended) = spsc::channel(connections_max);
+    let porch = Porch {
+        beginnings,
+        done: ended,
+        waker: Arc::clone(&waker),
+    };
+    let greeter = Greeter {
+        poll,
+        beginnings: begun,
+        done,
+        acceptor: Arc::clone(acceptor),
+        handshakes: Handshakes::new(0),
+        facts: Arc::clone(facts),
+        timer,
+        stopping: Arc::clone(stopping),
+    };
+    Ok((greeter, porch, waker))
+}
+
+impl Greeter {
+    /// Shakes hands until the server stops.
+    pub(crate) fn run(mut self) {
+        let facts = Arc::clone(&self.facts);
+        let Some(certificates) = &facts.certificates else {
+            return;
+        };
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.stopping.is_set() {
+            // After an interruption, as after an event, all that has come is looked at.
+            let _ = self.poll.poll(&mut events, self.handshakes.tick());
+            for event in &events {
+                let registry = self.poll.registry();
+                let progress = self.handshakes.go_on(event.token(), certificates, registry);
+                self.follow(progress);
+            }
+            self.begin_all(certificates);
+            let registry = self.poll.registry();
+            let now = self.timer.now();
+            for _ in 0..self.handshakes.give_up(now, certificates, registry) {
+                facts.limits.leave();
+            }
+        }
+    }
+
+    fn begin_all(&mut self, certificates: &Certificates) {
+        while let Some(Beginning { socket, deadline }) = self.beginnings.pop() {
+            let registry = self.poll.registry();
+            let progress = self
+                .handshakes
+                .begin(socket, certificates, registry, deadline);
+            self.follow(progress);
+        }
+    }
+
+    fn follow(&mut self, progress: Progress) {
+        match progress {
+            Progress::UnderWay => {}
+            Progress::Done(stream) => {
+                if self.done.push(stream).is_err() {
+                    self.facts.limits.rejected.fetch_add(1, Relaxed);
+                    self.facts.limits.leave();
+                }
+                // Fails only while a wake is pending already.
+                let _ = self.acceptor.wake();
+            }
+            Progress::Failed => self.facts.limits.leave(),
+        }
+    }
+}
