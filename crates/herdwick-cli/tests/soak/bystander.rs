@@ -1,0 +1,196 @@
+//! Clients that only read a little, all along: how long each has to wait, and how much of that is
+//! the host's fault.
+//!
+//! The machines that tests run on are shared and stall by themselves. So what a read took is
+//! reduced by what the kernel says that the reader's thread and the workers waited for a CPU
+//! (`schedstat`), and by how late a thread on each CPU woke at that time, which also shows a host
+//! that took the CPU itself away. What remains is time in which the server could run, and either
+//! worked for others or slept.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::{
+    common::value,
+    stage::{Stage, rest},
+    ways::Kind,
+};
+
+/// What a read may take at most, apart from the host's share.
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(50);
+const KEYS: usize = 16;
+const PAUSE: Duration = Duration::from_millis(2);
+/// Lateness that is worth noting.
+const LATE: Duration = Duration::from_millis(2);
+
+/// A read that took long.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    begin: Duration,
+    end: Duration,
+    /// Time that the threads in question waited for a CPU.
+    queued: Duration,
+}
+
+/// What bystanders and alarms have noted.
+#[derive(Default)]
+pub(crate) struct Waits {
+    reads: Mutex<Reads>,
+    /// When a thread woke too late, and by how much.
+    late: Mutex<Vec<(Duration, Duration)>>,
+}
+
+#[derive(Default)]
+struct Reads {
+    count: u64,
+    longest: Vec<(Kind, Duration)>,
+    slow: Vec<(Kind, Slow)>,
+}
+
+impl Waits {
+    fn note(&self, kind: Kind, slow: Slow) {
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        reads.count += 1;
+        let took = slow.end - slow.begin;
+        match reads.longest.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, longest)) => *longest = took.max(*longest),
+            None => reads.longest.push((kind, took)),
+        }
+        if took > WAIT_MAX {
+            reads.slow.push((kind, slow));
+        }
+    }
+
+    /// How late somebody woke at most between two instants.
+    fn lateness(&self, slow: &Slow) -> Duration {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let then = late
+            .iter()
+            .filter(|(end, by)| *end >= slow.begin && *end - *by <= slow.end);
+        then.map(|(_, by)| *by).max().unwrap_or_default()
+    }
+
+    /// Says what was seen; the reads for whose length the host has no excuse.
+    pub(crate) fn report(&self) -> Vec<String> {
+        let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = late.iter().map(|(_, by)| *by).max().unwrap_or_default();
+        drop(late);
+        println!(
+            "bystanders: {} reads, the longest {:.1?}; {} above {WAIT_MAX:?}; a thread woke up to \
+             {latest:.1?} late",
+            reads.count,
+            reads.longest,
+            reads.slow.len()
+        );
+        let mut blamed = Vec::new();
+        for (kind, slow) in &reads.slow {
+            let (took, late) = (slow.end - slow.begin, self.lateness(slow));
+            let ours = took.saturating_sub(slow.queued).saturating_sub(late);
+            let line = format!(
+                "over {kind:?} at {:.1?}: {took:.1?}, of which {:.1?} in queues for a CPU, threads \
+                 {late:.1?} late: {ours:.1?} is the server's",
+                slow.begin, slow.queued
+            );
+            if ours > WAIT_MAX {
+                blamed.push(line);
+            }
+        }
+        blamed
+    }
+}
+
+/// What threads have waited for a CPU so far: the server's workers', and this one.
+struct Queues(Vec<PathBuf>);
+
+impl Queues {
+    fn new(server: u32) -> Self {
+        let tasks = Path::new("/proc").join(server.to_string()).join("task");
+        let tasks = fs::read_dir(tasks)
+            .unwrap()
+            .map(|task| task.unwrap().path());
+        let name = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap();
+        let workers = tasks.filter(|task| name(task).starts_with("worker"));
+        let this = fs::canonicalize("/proc/thread-self").unwrap();
+        let all = workers.chain([this]).map(|task| task.join("schedstat"));
+        Self(all.collect())
+    }
+
+    /// Nothing of a thread that has ended.
+    fn waited(&self) -> Duration {
+        let nanos = |path: &PathBuf| -> Option<u64> {
+            fs::read_to_string(path)
+                .ok()?
+                .split(' ')
+                .nth(1)?
+                .parse()
+                .ok()
+        };
+        Duration::from_nanos(self.0.iter().filter_map(nanos).sum())
+    }
+}
+
+/// Reads by one way until the soak is over.
+pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
+    let mut way = stage.places.connect(kind).expect("it comes first");
+    let keys: Vec<String> = (0..KEYS)
+        .map(|n| format!("bystander:{kind:?}:{n}"))
+        .collect();
+    let queues = Queues::new(server);
+    let mut turn = 0;
+    while stage.lasts() {
+        let key = &keys[turn % KEYS];
+        if turn / KEYS % 50 == 0 {
+            way.set(key, &stored(key, turn), 0);
+        }
+        let before = queues.waited();
+        let begin = stage.clock.now();
+        let found = way.get(key);
+        let end = stage.clock.now();
+        let queued = queues.waited().saturating_sub(before);
+        waits.note(kind, Slow { begin, end, queued });
+        match found {
+            Some(found) => assert!(found == stored(key, turn), "{key}"),
+            None => stage.missed(key, (turn / KEYS / 50) as u64),
+        }
+        turn += 1;
+        rest(PAUSE);
+    }
+}
+
+/// What was stored under `key` when it was stored last.
+fn stored(key: &str, turn: usize) -> Vec<u8> {
+    value(key, (turn / KEYS / 50) as u64, 200)
+}
+
+/// The CPUs that this process may use.
+pub(crate) fn cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect()
+}
+
+/// Wakes on one CPU each millisecond, and notes when that is late.
+pub(crate) fn alarm(stage: &Stage, waits: &Waits, cpu: usize) {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).unwrap();
+    let tick = Duration::from_millis(1);
+    while stage.lasts() {
+        let begin = stage.clock.now();
+        rest(tick);
+        let end = stage.clock.now();
+        let by = (end - begin).saturating_sub(tick);
+        if by > LATE {
+            let mut late = waits.late.lock().unwrap_or_else(PoisonError::into_inner);
+            late.push((end, by));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Clients in processes of their own: killed, stopped for shorter and for longer than a lease
+//! lives, and such whose descriptors live on in another process, as after a `fork`.
+
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::MetadataExt, net::UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::Child,
+    time::Duration,
+};
+
+use herdwick_herd::hello::LEASE_DEADLINE;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
+
+use crate::{
+    common::{Clock, PATIENCE, other_end, signal_to, start, until_dead},
+    stage::{Stage, Visit, rest},
+    ways::{Kind, Places},
+    windows::{Full, burst, drain},
+};
+
+/// For a process: as long as its tests may take at all.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+/// What a visit here may take beyond the end of the soak.
+const STOPPED_MAX: Duration = Duration::from_secs(13);
+
+/// The other process: full windows until it is killed, or its standard input is at its end.
+#[test]
+#[ignore = "the other process of the tests here"]
+fn client() {
+    let Some(mut stream) = other_end() else {
+        return;
+    };
+    let mut line = String::new();
+    let mut byte = [0];
+    while byte != *b"\n" {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0].into());
+    }
+    let words: Vec<&str> = line.trim_end().split(' ').collect();
+    let [seed, lane, number, kind, strict, address] = words[..] else {
+        panic!("{line}")
+    };
+    let (kind, places) = (Kind::parse(kind), Places::at(address));
+    let strict = strict == "true";
+    let stage = Stage::new(places, vec![kind], seed.parse().unwrap(), FOREVER, strict);
+    let mut visit = Visit::new(&stage, lane.parse().unwrap(), number.parse().unwrap());
+    let opened = Full::open(&mut visit, kind, true);
+    stream.write_all(&[u8::from(opened.is_some())]).unwrap();
+    if let Some(full) = opened {
+        stream.set_nonblocking(true).unwrap();
+        work(&mut visit, full, kind, &mut stream);
+    }
+}
+
+/// Full windows until nobody wants them any more. A lease that ends meanwhile is one that was
+/// stopped for too long.
+fn work(visit: &mut Visit<'_>, mut full: Full, kind: Kind, stream: &mut UnixStream) {
+    let mut sessions = 0;
+    loop {
+        burst(visit, &mut full);
+        match stream.read(&mut [0]) {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        if visit.percent(50) {
+            full.fill(visit);
+        }
+        visit.rest(30);
+        if full.has_ended() {
+            drain(visit.stage, &mut full);
+            sessions += 1;
+            if !full.reopen(visit, kind, sessions) {
+                return;
+            }
+        }
+    }
+    drain(visit.stage, &mut full);
+}
+
+/// The process of a visit, and a socket to it.
+struct Process {
+    child: Child,
+    stream: UnixStream,
+    kind: Kind,
+}
+
+impl Process {
+    fn new(visit: &mut Visit<'_>, suits: impl Fn(Kind) -> bool) -> Self {
+        let kind = visit.kind(suits);
+        let (child, mut stream) = start("children::client");
+        let stage = visit.stage;
+        let (seed, strict, address) = (stage.seed, stage.strict, &stage.places.main);
+        let (lane, number) = (visit.lane, visit.number);
+        writeln!(stream, "{seed} {lane} {number} {kind:?} {strict} {address}").unwrap();
+        Self {
+            child,
+            stream,
+            kind,
+        }
+    }
+
+    /// Waits until it has its session; whether it has got one.
+    fn is_open(&mut self) -> bool {
+        let mut byte = [0];
+        self.stream.read_exact(&mut byte).unwrap();
+        byte == [1]
+    }
+
+    /// Kills it: until then it has found nothing wrong.
+    fn kill(mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "a client found something wrong: {ended:?}");
+        self.child.kill().unwrap();
+        until_dead(&self.child);
+        self.child.wait().unwrap();
+    }
+
+    /// Lets it end: it has found nothing wrong.
+    fn end(mut self) {
+        self.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        let clock = Clock::start();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if clock.now() > 2 * PATIENCE {
+                self.child.kill().unwrap();
+                panic!("a client does not end");
+            }
+            rest(Duration::from_millis(5));
+        };
+        assert!(status.success(), "a client found something wrong");
+    }
+}
+
+/// Killed with full windows, or on the way to a lease.
+pub(crate) fn killed(visit: &mut Visit<'_>) {
+    let mut process = Process::new(visit, Kind::is_session);
+    let early = visit.percent(30);
+    if early {
+        visit.rest(40);
+    } else if !process.is_open() {
+        visit.stage.count("refused a lease", 1);
+        process.end();
+        return;
+    } else {
+        visit.rest(300);
+    }
+    let kind = process.kind;
+    if early {
+        // It may have been refused a lease and have ended.
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+    } else {
+        process.kill();
+    }
+    visit.stage.count(&format!("killed over {kind:?}"), 1);
+}
+
+/// Stopped now and then.
+pub(crate) fn stopped(visit: &mut Visit<'_>) {
+    let long = visit.number.is_multiple_of(4) && visit.stage.left() > STOPPED_MAX;
+    let mut process = Process::new(visit, Kind::is_session);
+    if !process.is_open() {
+        visit.stage.count("refused a lease", 1);
+        return process.end();
+    }
+    let times = if long { 1 } else { visit.between(1, 4) };
+    for _ in 0..times {
+        visit.rest(100);
+        signal_to(&process.child, Signal::STOP);
+        let millis = match long {
+            true => LEASE_DEADLINE.as_millis() as u64 + visit.between(500, 2000),
+            false => visit.between(1, 2500),
+        };
+        visit.stage.rest(Duration::from_millis(millis));
+        signal_to(&process.child, Signal::CONT);
+        visit.rest(200);
+    }
+    let (kind, span) = (process.kind, if long { "long" } else { "briefly" });
+    process.end();
+    visit
+        .stage
+        .count(&format!("stopped {span} over {kind:?}"), 1);
+}
+
+/// Killed, while another process has its memory files and, of some, its sockets, as after a `fork`:
+/// the server gives back what the files took all the same.
+pub(crate) fn outlived(visit: &mut Visit<'_>) {
+    let mut process = Process::new(visit, |kind| kind == Kind::Shm);
+    if !process.is_open() {
+        visit.stage.count("refused a lease", 1);
+        return process.end();
+    }
+    // With its sockets, nothing but its silence says that it is dead.
+    let sockets = visit.stage.left() > STOPPED_MAX && visit.percent(50);
+    let held = memory_files(&process.child).zip(match sockets {
+        true => duplicates(&process.child),
+        false => Some(Vec::new()),
+    });
+    process.kill();
+    let Some((files, _sockets)) = held else {
+        visit.stage.count("not allowed to hold descriptors", 1);
+        return;
+    };
+    assert!(!files.is_empty(), "a lease of shared memory has files");
+    let clock = Clock::start();
+    let taken = |file: &File| file.metadata().unwrap().blocks();
+    while files.iter().any(|(_, file)| taken(file) > 0) && visit.stage.fault().is_none() {
+        let blocks = files.iter().map(|(name, file)| (name, taken(file)));
+        assert!(
+            clock.now() < LEASE_DEADLINE + PATIENCE,
+            "the memory of a dead lease is not given back: {:?}",
+            blocks.collect::<Vec<_>>()
+        );
+        rest(Duration::from_millis(20));
+    }
+    visit
+        .stage
+        .count(&format!("outlived by files, sockets: {sockets}"), 1);
+}
+
+/// The memory files that a process has mapped. `None`: only root may open them.
+fn memory_files(child: &Child) -> Option<Vec<(String, File)>> {
+    let mut files = Vec::new();
+    for (path, target) in links(child, "map_files")? {
+        if target.contains("memfd:herdwick") {
+            files.push((target, File::open(path).ok()?));
+        }
+    }
+    Some(files)
+}
+
+/// Duplicates of a process's sockets. `None`: the kernel or a sandbox forbids it.
+fn duplicates(child: &Child) -> Option<Vec<OwnedFd>> {
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok()?;
+    let mut sockets = Vec::new();
+    for (path, target) in links(child, "fd")? {
+        if target.starts_with("socket:") {
+            let number = path.file_name()?.to_str()?.parse().ok()?;
+            match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+                Ok(fd) => sockets.push(fd),
+                Err(rustix::io::Errno::BADF) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+    Some(sockets)
+}
+
+/// What the links of a directory of a process in /proc point to. Some go in the meantime.
+fn links(child: &Child, name: &str) -> Option<Vec<(PathBuf, String)>> {
+    let folder = Path::new("/proc").join(child.id().to_string()).join(name);
+    let paths = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    let target = |path: PathBuf| {
+        let target = fs::read_link(&path).ok()?;
+        Some((path, target.display().to_string()))
+    };
+    Some(paths.filter_map(target).collect())
+}

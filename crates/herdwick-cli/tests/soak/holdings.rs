@@ -1,0 +1,122 @@
+//! What a server holds: while clients come and go, and when all have left.
+
+use std::{fs, path::Path, time::Duration};
+
+use herdwick::Client;
+use herdwick_herd::hello::LEASE_DEADLINE;
+
+use crate::{
+    common::{Clock, Holdings, PATIENCE, Server},
+    stage::{Stage, rest},
+};
+
+/// What buffers may take beside `-m` while everybody is there.
+const PEAK_MB: u64 = 64;
+/// What may stay beside what was there before: freed, but kept by the allocator.
+const LEFT_KIB: u64 = 12 << 10;
+/// Mappings that the allocator may keep: an arena a thread, and a guard behind it.
+const LEFT_MAPS: usize = 24;
+
+/// A server before anybody came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    holdings: Holdings,
+    resident_kib: u64,
+    mappings: usize,
+    limit_mb: u64,
+}
+
+impl Before {
+    pub(crate) fn of(server: &Server, limit_mb: u64) -> Self {
+        Self {
+            holdings: server.holdings(),
+            resident_kib: resident_kib(server.pid()),
+            mappings: mappings(server.pid()),
+            limit_mb,
+        }
+    }
+
+    /// Looks at the server while the soak lasts: whether it lives, and how much it takes.
+    pub(crate) fn watch(&self, stage: &Stage, server: &Server) {
+        let (mut peak, pid) = (0, server.pid());
+        let workers = threads(pid);
+        while stage.lasts() {
+            let now = resident_kib(pid);
+            peak = now.max(peak);
+            let limit = self.resident_kib.max(self.limit_mb << 10) + (PEAK_MB << 10);
+            assert!(now > 0, "the server is dead");
+            assert_eq!(threads(pid), workers, "a thread of the server is dead");
+            assert!(
+                now <= limit,
+                "the server takes {} MiB with -m {}, and {} MiB beside it are allowed",
+                now >> 10,
+                self.limit_mb,
+                PEAK_MB
+            );
+            rest(Duration::from_millis(50));
+        }
+        stage.count("peak MiB", peak >> 10);
+    }
+
+    /// Waits until the server is as it was.
+    pub(crate) fn until_back(&self, stage: &Stage, server: &Server, client: &mut Client) {
+        let clock = Clock::start();
+        let bound = LEASE_DEADLINE + PATIENCE;
+        loop {
+            let leases = server.stat(client, "leases");
+            let (now, resident) = (server.holdings(), resident_kib(server.pid()));
+            let maps = mappings(server.pid());
+            let shared = now.shared_kib <= self.holdings.shared_kib;
+            let held = (now.fds, now.maps) == (self.holdings.fds, self.holdings.maps) && shared;
+            let fits = resident <= self.resident_kib + LEFT_KIB;
+            let lean = maps <= self.mappings + LEFT_MAPS;
+            if leases == 0 && held && fits && lean {
+                println!(
+                    "back after {:.1?}: {} KiB resident of {} before, {maps} mappings of {}, \
+                     {now:?}; peak {} MiB",
+                    clock.now(),
+                    resident,
+                    self.resident_kib,
+                    self.mappings,
+                    stage.counted("peak MiB"),
+                );
+                return;
+            }
+            assert!(
+                clock.now() < bound,
+                "everybody has left, but {leases} leases, {resident} KiB, {maps} mappings and \
+                 {now:?} are held, for {self:?} before"
+            );
+            rest(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What is resident, of every kind.
+fn resident_kib(pid: u32) -> u64 {
+    let Ok(status) = fs::read_to_string(proc(pid).join("status")) else {
+        return 0;
+    };
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.map(|line| line.trim_end_matches("kB").trim().parse().unwrap());
+    kib.unwrap_or(0)
+}
+
+fn mappings(pid: u32) -> usize {
+    let maps = fs::read_to_string(proc(pid).join("maps")).unwrap();
+    maps.lines().count()
+}
+
+/// The threads that serve; of others the server has some now and then.
+fn threads(pid: u32) -> usize {
+    let Ok(tasks) = fs::read_dir(proc(pid).join("task")) else {
+        return 0;
+    };
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+    let names = tasks.filter_map(|task| name(task.ok()?).ok());
+    names.filter(|name| name.starts_with("worker")).count()
+}
+
+fn proc(pid: u32) -> std::path::PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}

@@ -1,0 +1,130 @@
+//! A soak: clients of every way come, work with full windows, leave in any order, are killed,
+//! stopped, and outlived by their descriptors, all at once, and each checks every value. At the
+//! end, the server answers by every way, holds what it held before, has cut nobody who kept to the
+//! rules, and has let nobody wait.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `stage` | what the clients of one server share; the instants and choices of one client |
+//! | `model` | what a client may find |
+//! | `ways`, `stream`, `text`, `binary`, `udp` | every way in, as one trait |
+//! | `calls` | clients that make one call after the other, by every way |
+//! | `windows` | sessions with full windows |
+//! | `pipelines` | memcached's text, many commands at once |
+//! | `transfers` | values of up to a megabyte, at every speed |
+//! | `churn` | leases, one after the other |
+//! | `children` | clients in processes of their own: killed, stopped, outlived |
+//! | `bereaved` | clients of a server that is killed |
+//! | `bystander` | clients that only read, how long they wait, and whose fault that is |
+//! | `holdings` | memory, descriptors and mappings of the server |
+//!
+//! It lasts for `HERDWICK_SOAK_SECONDS` (72), of which each part takes its share, and the time in
+//! which what is left of dead clients goes. What clients do follows from `HERDWICK_SOAK_SEED`; when
+//! they do it is the scheduler's choice.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bereaved;
+mod binary;
+mod bystander;
+mod calls;
+mod children;
+mod churn;
+mod holdings;
+mod model;
+mod part;
+mod pipelines;
+mod stage;
+mod stream;
+mod text;
+mod transfers;
+mod udp;
+mod ways;
+mod windows;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use part::{Listen, Memory, Part};
+
+/// A part at a time: each takes what CPUs there are.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number in the environment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the two knobs: how long, and which schedule"
+)]
+fn knob(name: &str, default: u64) -> u64 {
+    let asked = std::env::var(name).ok();
+    asked.map_or(default, |asked| {
+        asked
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a number"))
+    })
+}
+
+fn seed() -> u64 {
+    let seed = knob("HERDWICK_SOAK_SEED", 14);
+    println!("HERDWICK_SOAK_SEED={seed}");
+    seed
+}
+
+/// So many sixths of the whole.
+fn share(sixths: u32) -> Duration {
+    Duration::from_secs(knob("HERDWICK_SOAK_SECONDS", 72)) * sixths / 6
+}
+
+#[test]
+fn clients_of_every_way_come_and_go_and_leave_nothing_behind() {
+    let _alone = alone();
+    let part = Part {
+        listen: Listen::Tcp,
+        memory: Memory::Mb(256),
+        lanes: 6,
+        transfers_max: 32,
+        length: share(4),
+        seed: seed(),
+    };
+    part.run();
+}
+
+#[test]
+fn they_do_over_tls_where_memory_is_scarce() {
+    let _alone = alone();
+    let part = Part {
+        listen: Listen::Tls,
+        memory: Memory::Least,
+        lanes: 3,
+        transfers_max: 4,
+        length: share(1),
+        seed: seed(),
+    };
+    part.run();
+}
+
+#[test]
+fn they_do_over_a_unix_socket() {
+    let _alone = alone();
+    let part = Part {
+        listen: Listen::Unix,
+        memory: Memory::Mb(128),
+        lanes: 4,
+        transfers_max: 16,
+        length: share(1),
+        seed: seed(),
+    };
+    part.run();
+}
+
+#[test]
+fn every_call_ends_when_the_server_is_killed() {
+    let _alone = alone();
+    bereaved::kill_servers(seed());
+}

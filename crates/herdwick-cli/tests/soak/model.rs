@@ -1,0 +1,232 @@
+//! What a client may find: values that name their key and version, and who may have written them.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    common::{is_whole, value},
+    stage::{Stage, Visit},
+    ways::Way,
+};
+
+/// A server counts whole seconds, so an item may go so much early ...
+const EARLY: Duration = Duration::from_secs(1);
+/// ... and stay so much longer, on a host that is busy.
+const LATE: Duration = Duration::from_secs(4);
+/// Visits of a lane after which names come again. What a client left in flight is executed or
+/// dropped long before.
+const NAMES: u64 = 8;
+
+/// The bytes of a version. Below eight, they are no more than a sample of it.
+pub(crate) fn content(key: &str, version: u64, len: usize) -> Vec<u8> {
+    let mut bytes = value(key, version, len);
+    bytes.truncate(len);
+    bytes
+}
+
+/// What should be found under a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// An earlier client may have left something.
+    Anything,
+    Nothing,
+    Stored {
+        version: u64,
+        len: usize,
+        /// From when on it may be gone, and from when on it must.
+        expires: Option<(Duration, Duration)>,
+    },
+}
+
+/// Keys that only one client uses, in order: what is found is known exactly.
+pub(crate) struct Own {
+    prefix: String,
+    version: u64,
+    expected: Vec<Expected>,
+}
+
+impl Own {
+    pub(crate) fn new(visit: &Visit<'_>, count: usize) -> Self {
+        Self {
+            prefix: format!("own:{}:{}", visit.lane, visit.number % NAMES),
+            version: (visit.number + 1) << 24,
+            expected: vec![Expected::Anything; count],
+        }
+    }
+
+    /// For requests that end as unknown: what was in flight may be executed at any time, so other
+    /// names are used from now on.
+    pub(crate) fn rename(&mut self, number: u64) {
+        let base = self.prefix.split('/').next().unwrap_or_default();
+        self.prefix = format!("{base}/{}", number % NAMES);
+        self.expected.fill(Expected::Anything);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.expected.len()
+    }
+
+    pub(crate) fn key(&self, index: usize) -> String {
+        format!("{}:{index}", self.prefix)
+    }
+
+    pub(crate) fn expected(&self, index: usize) -> Expected {
+        self.expected[index]
+    }
+
+    /// The next version of a key, which is expected from now on.
+    pub(crate) fn store(&mut self, index: usize, len: usize) -> Vec<u8> {
+        self.version += 1;
+        let version = self.version;
+        self.expected[index] = Expected::Stored {
+            version,
+            len,
+            expires: None,
+        };
+        content(&self.key(index), version, len)
+    }
+
+    /// What was stored last, between these two instants, lives for so many seconds.
+    pub(crate) fn expire(&mut self, index: usize, stored: [Duration; 2], seconds: u32) {
+        let ttl = Duration::from_secs(seconds.into());
+        if let Expected::Stored { expires, .. } = &mut self.expected[index] {
+            *expires = Some((
+                (stored[0] + ttl).saturating_sub(EARLY),
+                stored[1] + ttl + LATE,
+            ));
+        }
+    }
+
+    /// What [`Own::store`] will give.
+    pub(crate) fn peek(&self, index: usize, len: usize) -> Vec<u8> {
+        content(&self.key(index), self.version + 1, len)
+    }
+
+    pub(crate) fn delete(&mut self, index: usize) {
+        self.expected[index] = Expected::Nothing;
+    }
+
+    /// Judges what was asked for after the first instant and came before the second.
+    pub(crate) fn check(
+        &self,
+        stage: &Stage,
+        index: usize,
+        (expected, found): (Expected, Option<&[u8]>),
+        [asked, answered]: [Duration; 2],
+    ) {
+        let key = self.key(index);
+        let Expected::Stored {
+            version,
+            len,
+            expires,
+        } = expected
+        else {
+            let empty = found.is_none() || matches!(expected, Expected::Anything);
+            assert!(empty, "{key}: found, but it was deleted");
+            return;
+        };
+        let Some(found) = found else {
+            if expires.is_none_or(|(may, _)| answered < may) {
+                stage.missed(&key, version);
+            }
+            return;
+        };
+        let late = expires.is_some_and(|(_, must)| asked > must);
+        assert!(!late, "{key}: found, but its time to live is over");
+        assert!(
+            found == content(&key, version, len),
+            "{key}: not version {version:#x} of {len} bytes, but {} bytes of {:?}",
+            found.len(),
+            found.first_chunk().map(|word| u64::from_le_bytes(*word)),
+        );
+    }
+}
+
+/// A key that one client at a time writes, by whatever way, and all read meanwhile.
+pub(crate) struct Register {
+    pub(crate) key: String,
+    /// The last version that was sent.
+    issued: AtomicU64,
+    /// The last one that was acknowledged.
+    acknowledged: AtomicU64,
+    writer: Mutex<()>,
+}
+
+impl Register {
+    pub(crate) fn new(number: usize) -> Self {
+        Self {
+            key: format!("register:{number}"),
+            issued: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// Stores the next version, unless somebody else is about it.
+    pub(crate) fn write(&self, way: &mut dyn Way, len: usize) {
+        let Ok(_writer) = self.writer.try_lock() else {
+            return;
+        };
+        let version = self.issued.fetch_add(1, Ordering::SeqCst) + 1;
+        way.set(&self.key, &value(&self.key, version, len), 0);
+        self.acknowledged.store(version, Ordering::SeqCst);
+    }
+
+    /// Reads it: no version that is older than what was acknowledged before, none that was never
+    /// sent.
+    pub(crate) fn read(&self, stage: &Stage, way: &mut dyn Way) {
+        let oldest = self.acknowledged.load(Ordering::SeqCst);
+        let found = way.get(&self.key);
+        let newest = self.issued.load(Ordering::SeqCst);
+        let Some(found) = found else {
+            if oldest > 0 {
+                stage.missed(&self.key, oldest);
+            }
+            return;
+        };
+        assert!(is_whole(&self.key, &found), "{} is torn", self.key);
+        let version = found.first_chunk().map(|word| u64::from_le_bytes(*word));
+        assert!(
+            version.is_some_and(|version| (oldest..=newest).contains(&version)),
+            "{}: found version {version:?}, while {oldest} was acknowledged and {newest} sent",
+            self.key
+        );
+    }
+}
+
+/// A number to which clients of every way add.
+#[derive(Default)]
+pub(crate) struct Counter {
+    issued: AtomicU64,
+    acknowledged: AtomicU64,
+}
+
+impl Counter {
+    pub(crate) const KEY: &'static str = "soak:count";
+
+    /// Adds one: more than all that was acknowledged before, no more than was ever sent.
+    pub(crate) fn add(&self, stage: &Stage, way: &mut dyn Way) {
+        let least = self.acknowledged.load(Ordering::SeqCst);
+        self.issued.fetch_add(1, Ordering::SeqCst);
+        let found = way.incr(Self::KEY);
+        let most = self.issued.load(Ordering::SeqCst);
+        self.acknowledged.fetch_add(1, Ordering::SeqCst);
+        match found {
+            None => stage.missed(Self::KEY, 0),
+            Some(number) => assert!(
+                (least + 1..=most).contains(&number),
+                "counted {number}, between {least} and {most}"
+            ),
+        }
+    }
+
+    /// All that was acknowledged.
+    pub(crate) fn total(&self) -> u64 {
+        self.acknowledged.load(Ordering::SeqCst)
+    }
+}

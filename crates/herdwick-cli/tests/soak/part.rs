@@ -1,0 +1,421 @@
+//! One server's soak: it is started, filled, visited, and judged.
+
+use std::{
+    fs,
+    net::UdpSocket,
+    process::{Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use herdwick::Client;
+use rustix::process::Signal;
+
+use crate::{
+    bystander::{self, Waits},
+    calls, children, churn,
+    common::{Folder, Server, socket},
+    holdings::Before,
+    model::Counter,
+    pipelines,
+    stage::{Stage, Visit},
+    text::{Lines, set},
+    transfers,
+    ways::{Kind, Places},
+    windows,
+};
+
+/// Workers of each server.
+const WORKERS: usize = 2;
+/// Values that the log is filled with beforehand, and as many small ones as it takes to touch the
+/// whole index: the store takes its memory as it is used.
+const FILL_BYTES: usize = 60_000;
+const FILL_ITEMS: usize = 100_000;
+/// What a client may be about when the soak is over: a transfer, a process stopped for long.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// What nobody here gives cause for.
+const NEVER: &[&str] = &[
+    "closed_stalled",
+    "closed_half_sent",
+    "closed_not_memcached",
+    "closed_binary",
+    "refused_lines",
+    "refused_blocks",
+    "bad_keys",
+    "rejected_connections",
+    "store_too_large",
+    "store_no_memory",
+    "parcels_lost",
+    "recvs_short",
+    "replies_failed",
+    "replies_too_large",
+    "wrong_partition",
+    "bad_opcode",
+    "bad_reserved",
+    "bad_key_length",
+    "bad_body_length",
+    "bad_attributes",
+    "bad_truncated",
+    "bad_value",
+    "malformed_datagrams",
+    "drop_no_recv",
+    "drop_ring_full",
+    "drop_remote_access",
+    "drop_malformed",
+    "drop_ring_counter",
+    "roce_bad_icrc",
+    "roce_bad_pad",
+    "roce_bad_length",
+    "roce_bad_qkey",
+    "roce_no_right",
+    "roce_out_of_range",
+    "roce_truncated",
+    "roce_capture_failed",
+    "lease_malformed",
+    "lease_refused_token",
+    "lease_fabric_lost",
+    "lease_strangers_refused",
+];
+
+/// How a server is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// TCP, UDP and RoCE.
+    Tcp,
+    /// TCP with and without TLS, and RoCE.
+    Tls,
+    /// A unix socket.
+    Unix,
+}
+
+/// A server's `-m`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    Mb(u64),
+    /// As little as it takes. Items are evicted.
+    Least,
+}
+
+/// A server and who visits it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) listen: Listen,
+    pub(crate) memory: Memory,
+    /// Threads that make one client after the other.
+    pub(crate) lanes: usize,
+    /// Most transfers at a time, of one client.
+    pub(crate) transfers_max: u64,
+    pub(crate) length: Duration,
+    pub(crate) seed: u64,
+}
+
+/// What a client of a lane does.
+type Doing = fn(&mut Visit<'_>);
+
+const LANE: &[(&str, Doing)] = &[
+    ("calls", calls::visit),
+    ("windows", windows::visit),
+    ("pipelines", pipelines::visit),
+    ("churn", churn::visit),
+    ("calls", calls::visit),
+    ("windows", windows::visit),
+    ("transfers", transfers::visit),
+];
+/// Lanes whose clients are processes.
+const PROCESSES: &[(&str, Doing)] = &[
+    ("killed", children::killed),
+    ("stopped", children::stopped),
+    ("outlived", children::outlived),
+];
+
+/// The running server, and what judges it.
+struct Run {
+    server: Arc<Server>,
+    stage: Arc<Stage>,
+    waits: Arc<Waits>,
+    /// Says who has ended.
+    ends: mpsc::Sender<String>,
+    ended: mpsc::Receiver<String>,
+    running: Vec<String>,
+}
+
+impl Part {
+    pub(crate) fn run(self) {
+        let folder = Folder::new();
+        let (server, places, limit_mb) = self.start(&folder);
+        let mut control = Client::connect_with(&places.main, Kind::Plain.options(32)).unwrap();
+        fill(&places, limit_mb);
+        control.flush_all().unwrap();
+        control.set(Counter::KEY, "0").unwrap();
+        let before = Before::of(&server, limit_mb);
+        let evicted = evictions(&server, &mut control);
+        let (kinds, strict) = (self.listen.kinds(), matches!(self.memory, Memory::Mb(_)));
+        let stage = Stage::new(places, kinds, self.seed, self.length, strict);
+        let mut run = Run::new(server, stage);
+        run.start(before, self.lanes);
+        let fault = run.wait();
+        println!("{self:?}: {:#?}", run.stage.tally());
+        if let Some(fault) = fault {
+            run.server.signal(Signal::KILL);
+            panic!("seed {}, {:?}: {fault}", self.seed, self.listen);
+        }
+        run.judge(before, &mut control, evicted);
+        self.covers(&run.stage);
+        let server = Arc::into_inner(run.server).expect("everybody has left");
+        drop(control);
+        server.stop();
+        assert!(folder.leases().is_empty());
+    }
+
+    fn start(&self, folder: &Folder) -> (Server, Places, u64) {
+        let (path, port) = (socket(folder).display().to_string(), free_udp_port());
+        let certificate = folder.0.join("certificate.pem");
+        let tls = format!("ssl_chain_cert={}", certificate.display());
+        let roce = ["-p", "0", "--roce", "127.0.0.1:0"];
+        let more: Vec<&str> = match self.listen {
+            Listen::Tcp => vec!["-U", &port],
+            Listen::Tls => vec!["-Z", "-o", &tls, "-l", "notls:127.0.0.1,127.0.0.2"],
+            Listen::Unix => vec!["-s", &path],
+        };
+        let mut flags: Vec<&str> = more;
+        if self.listen != Listen::Unix {
+            flags.extend(roce);
+        }
+        let trusted = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+        let text = trusted.cert.pem() + &trusted.signing_key.serialize_pem();
+        fs::write(&certificate, text).unwrap();
+        let limit_mb = match self.memory {
+            Memory::Mb(limit) => limit,
+            Memory::Least => least(&flags),
+        };
+        let limit = limit_mb.to_string();
+        flags.extend(["-m", &limit]);
+        let server = Server::run(folder, WORKERS, &flags);
+        let (main, second) = match server.address.split_once(", ") {
+            Some((main, second)) => (main, Some(second)),
+            None => (&*server.address, None),
+        };
+        let mut places = Places::at(main);
+        places.transfers_max = self.transfers_max;
+        places.tls = second.map(|address| (address.to_owned(), trusted.cert.der().clone()));
+        let udp = format!("127.0.0.1:{port}").parse().unwrap();
+        places.udp = (self.listen == Listen::Tcp).then_some(udp);
+        (server, places, limit_mb)
+    }
+
+    /// Every kind of client has come, and leases were taken by the thousand if there was time.
+    fn covers(&self, stage: &Stage) {
+        let leases = stage.counted("leases over");
+        println!("{leases} leases one after the other");
+        for kind in self.listen.kinds() {
+            let calls = stage.counted(&format!("calls over {kind:?}"));
+            assert!(calls > 0, "no calls over {kind:?}");
+        }
+        for what in [
+            "windows over",
+            "leases over",
+            "batches over",
+            "uploads",
+            "killed over",
+        ] {
+            assert!(stage.counted(what) > 0, "none: {what}");
+        }
+    }
+}
+
+impl Listen {
+    fn kinds(self) -> Vec<Kind> {
+        let mut kinds = vec![
+            Kind::Shm,
+            Kind::Plain,
+            Kind::Classic,
+            Kind::Meta,
+            Kind::Binary,
+        ];
+        match self {
+            Self::Tcp => kinds.extend([Kind::Roce, Kind::Udp]),
+            Self::Tls => kinds.extend([Kind::Roce, Kind::Tls]),
+            Self::Unix => {}
+        }
+        kinds
+    }
+}
+
+impl Run {
+    fn new(server: Server, stage: Stage) -> Self {
+        let (ends, ended) = mpsc::channel();
+        Self {
+            server: Arc::new(server),
+            stage: Arc::new(stage),
+            waits: Arc::default(),
+            ends,
+            ended,
+            running: Vec::new(),
+        }
+    }
+
+    /// Does `work` on a thread until the soak is over; what it panics with fails the soak.
+    fn spawn(&mut self, name: String, work: impl FnOnce(&Stage, &Server, &Waits) + Send + 'static) {
+        let (stage, server) = (Arc::clone(&self.stage), Arc::clone(&self.server));
+        let (waits, ends) = (Arc::clone(&self.waits), self.ends.clone());
+        self.running.push(name.clone());
+        let thread = thread::Builder::new().name(name.clone());
+        let spawned = thread.spawn(move || {
+            stage.guard(&name, || work(&stage, &server, &waits));
+            drop((stage, server, waits));
+            ends.send(name)
+        });
+        spawned.unwrap();
+    }
+
+    fn start(&mut self, before: Before, lanes: usize) {
+        self.spawn("watch".into(), move |stage, server, _| {
+            before.watch(stage, server)
+        });
+        for cpu in bystander::cpus() {
+            let work = move |stage: &Stage, _: &Server, waits: &Waits| {
+                bystander::alarm(stage, waits, cpu);
+            };
+            self.spawn(format!("alarm {cpu}"), work);
+        }
+        for kind in [Kind::Shm, Kind::Classic, Kind::Roce] {
+            if self.stage.kinds.contains(&kind) {
+                let name = format!("bystander over {kind:?}");
+                self.spawn(name, move |stage, server, waits| {
+                    bystander::read(stage, waits, kind, server.pid());
+                });
+            }
+        }
+        for lane in 0..lanes {
+            self.spawn(format!("lane {lane}"), move |stage, _, _| {
+                work(stage, lane, |visit| visit.chance.below(LANE.len()), LANE);
+            });
+        }
+        for (place, (name, _)) in PROCESSES.iter().enumerate() {
+            self.spawn(format!("lane {name}"), move |stage, _, _| {
+                work(stage, lanes + place, |_| place, PROCESSES);
+            });
+        }
+    }
+
+    /// Waits until all have ended; why the soak has failed, if it has.
+    fn wait(&mut self) -> Option<String> {
+        while !self.running.is_empty() {
+            let bound = self.stage.left() + BOUND;
+            let Ok(name) = self.ended.recv_timeout(bound) else {
+                self.stage
+                    .fail(format!("these do not end: {:?}", self.running));
+                break;
+            };
+            self.running.retain(|running| *running != name);
+        }
+        self.stage.fault()
+    }
+
+    /// The server answers by every way, and is as it was.
+    fn judge(&self, before: Before, control: &mut Client, evicted: u64) {
+        let (stage, server) = (&*self.stage, &*self.server);
+        let missing = stage.missing().len() as u64;
+        let evicted = evictions(server, control) - evicted;
+        println!("{missing} values were missing, {evicted} were evicted");
+        // Two clients may have expected two versions of the same one.
+        assert!(missing <= 2 * evicted, "{:?}", stage.missing());
+        if stage.strict {
+            let total = control.get(Counter::KEY).unwrap().expect("it is there");
+            let total: u64 = String::from_utf8(total).unwrap().parse().unwrap();
+            assert_eq!(total, stage.counter.total(), "each addition counts once");
+        }
+        for kind in &stage.kinds {
+            calls::is_served(&stage.places, *kind);
+        }
+        before.until_back(stage, server, control);
+        self.judge_counters(control);
+        let blamed = self.waits.report();
+        assert!(blamed.is_empty(), "a bystander waited: {blamed:#?}");
+    }
+
+    /// Nobody who kept to the rules was cut, and nothing of theirs was dropped.
+    fn judge_counters(&self, control: &mut Client) {
+        let stats = control.stats("").unwrap();
+        let count = |name: &str| -> u64 {
+            let found = stats.iter().find(|(found, _)| found == name);
+            found.map_or(0, |(_, count)| count.parse().unwrap())
+        };
+        let wrong: Vec<_> = NEVER.iter().map(|name| (name, count(name))).collect();
+        let wrong: Vec<_> = wrong.iter().filter(|(_, count)| *count > 0).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let silent = self.stage.counted("stopped long") + self.stage.counted("outlived");
+        let ended = count("lease_heartbeat_timeouts");
+        assert!(
+            ended <= silent,
+            "{ended} leases were silent, {silent} clients"
+        );
+        println!(
+            "{} leases granted, {ended} fell silent; {} requests over fabrics, {} over TCP",
+            count("leases_granted"),
+            count("requests"),
+            count("tcp_requests")
+        );
+    }
+}
+
+/// One client after the other.
+fn work(
+    stage: &Stage,
+    lane: usize,
+    choose: impl Fn(&mut Visit<'_>) -> usize,
+    doings: &[(&str, Doing)],
+) {
+    let mut number = 0;
+    while stage.lasts() {
+        let mut visit = Visit::new(stage, lane, number);
+        let (name, doing) = doings[choose(&mut visit)];
+        let what = format!("visit {number} of lane {lane}, {name}");
+        stage.guard(&what, || doing(&mut visit));
+        number += 1;
+        visit.rest(20);
+    }
+}
+
+fn evictions(server: &Server, control: &mut Client) -> u64 {
+    server.stat(control, "evictions") + server.stat(control, "index_evictions")
+}
+
+/// Stores more than there is room for, so that the store has all the memory that it ever takes.
+fn fill(places: &Places, limit_mb: u64) {
+    let mut lines = Lines::new(places.stream(Kind::Classic));
+    let mut send = |count: usize, len: usize| {
+        let value = vec![b'f'; len];
+        for first in (0..count).step_by(64) {
+            let sets =
+                (first..count.min(first + 64)).map(|n| set(&format!("fill:{len}:{n}"), &value, 0));
+            lines.send(&sets.collect::<Vec<_>>().concat());
+            (first..count.min(first + 64)).for_each(|_| assert_eq!(lines.line(), "STORED"));
+        }
+    };
+    send(FILL_ITEMS, 8);
+    send(((limit_mb as usize) << 20) / FILL_BYTES, FILL_BYTES);
+}
+
+/// A UDP port that was free a moment ago: `-U 0` stands for none.
+fn free_udp_port() -> String {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    socket.local_addr().unwrap().port().to_string()
+}
+
+/// The least `-m` with which a server with these flags starts: it says so.
+fn least(flags: &[&str]) -> u64 {
+    let refused = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .args(["serve", "-m", "1", "-t", &WORKERS.to_string()])
+        .args(flags)
+        .stdout(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let least = said
+        .split_once("at least -m ")
+        .and_then(|(_, rest)| rest.split_once(','));
+    least.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap()
+}

@@ -1,0 +1,220 @@
+//! What the clients of one server share: where it is, how long the soak lasts, what they have seen.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    common::{Chance, Clock},
+    model::{Counter, Register},
+    ways::{Kind, Places},
+};
+
+/// Keys that clients of every way write in turn, and everybody reads.
+const REGISTERS: usize = 48;
+
+/// How long a client rests at most before it looks whether the soak has failed.
+const GRAIN: Duration = Duration::from_millis(50);
+
+/// One server's soak.
+pub(crate) struct Stage {
+    pub(crate) places: Places,
+    /// The ways that this server has.
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) seed: u64,
+    /// Whether whatever was stored must be found: there is room for all of it.
+    pub(crate) strict: bool,
+    pub(crate) clock: Clock,
+    pub(crate) until: Duration,
+    over: AtomicBool,
+    fault: Mutex<Option<String>>,
+    tally: Mutex<BTreeMap<String, u64>>,
+    missing: Mutex<HashSet<(String, u64)>>,
+    pub(crate) registers: Vec<Register>,
+    pub(crate) counter: Counter,
+}
+
+impl Stage {
+    pub(crate) fn new(
+        places: Places,
+        kinds: Vec<Kind>,
+        seed: u64,
+        length: Duration,
+        strict: bool,
+    ) -> Self {
+        Self {
+            places,
+            kinds,
+            seed,
+            strict,
+            clock: Clock::start(),
+            until: length,
+            over: AtomicBool::new(false),
+            fault: Mutex::default(),
+            tally: Mutex::default(),
+            missing: Mutex::default(),
+            registers: (0..REGISTERS).map(Register::new).collect(),
+            counter: Counter::default(),
+        }
+    }
+
+    /// Whether there is time left, and nothing has failed.
+    pub(crate) fn lasts(&self) -> bool {
+        !self.over.load(Ordering::Relaxed) && self.clock.now() < self.until
+    }
+
+    /// What is left of the time.
+    pub(crate) fn left(&self) -> Duration {
+        self.until.saturating_sub(self.clock.now())
+    }
+
+    /// Does nothing for so long, unless something has failed.
+    pub(crate) fn rest(&self, span: Duration) {
+        let end = self.clock.now() + span;
+        while !self.over.load(Ordering::Relaxed) && self.clock.now() < end {
+            rest(end.saturating_sub(self.clock.now()).min(GRAIN));
+        }
+    }
+
+    /// Notes that something happened.
+    pub(crate) fn count(&self, what: &str, times: u64) {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        *tally.entry(what.to_owned()).or_default() += times;
+    }
+
+    /// What was counted under names that begin so.
+    pub(crate) fn counted(&self, what: &str) -> u64 {
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = tally.iter().filter(|(name, _)| name.starts_with(what));
+        named.map(|(_, count)| count).sum()
+    }
+
+    pub(crate) fn tally(&self) -> BTreeMap<String, u64> {
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.clone()
+    }
+
+    /// Notes that what was stored under `key` was not found: an eviction has to explain it. The
+    /// same one is noted once.
+    pub(crate) fn missed(&self, key: &str, version: u64) {
+        assert!(!self.strict, "{key}: version {version:#x} is not there");
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        missing.insert((key.to_owned(), version));
+    }
+
+    pub(crate) fn missing(&self) -> HashSet<(String, u64)> {
+        let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        missing.clone()
+    }
+
+    /// Ends the soak as failed; the first reason counts.
+    pub(crate) fn fail(&self, reason: String) {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = self.clock.now();
+        fault.get_or_insert_with(|| format!("after {at:.1?}: {reason}"));
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Why it has failed, if it has.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        fault.clone()
+    }
+
+    /// Does `work`; what it panics with fails the soak.
+    pub(crate) fn guard(&self, what: &str, work: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.fail(format!("{what}: {}", message(&*panic)));
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+/// One client's stay, from its connection to its end.
+pub(crate) struct Visit<'a> {
+    pub(crate) stage: &'a Stage,
+    /// Which of the threads that make clients it belongs to.
+    pub(crate) lane: usize,
+    /// Its number there.
+    pub(crate) number: u64,
+    pub(crate) chance: Chance,
+}
+
+impl<'a> Visit<'a> {
+    /// What it does follows from the seed, the lane and the number.
+    pub(crate) fn new(stage: &'a Stage, lane: usize, number: u64) -> Self {
+        let seed = stage.seed ^ ((lane as u64 + 1) << 48) ^ (number << 16);
+        Self {
+            stage,
+            lane,
+            number,
+            chance: Chance::new(seed),
+        }
+    }
+
+    /// One of the ways that the server has and that `suits`.
+    pub(crate) fn kind(&mut self, suits: impl Fn(Kind) -> bool) -> Kind {
+        let kinds: Vec<Kind> = self
+            .stage
+            .kinds
+            .iter()
+            .copied()
+            .filter(|k| suits(*k))
+            .collect();
+        kinds[self.chance.below(kinds.len())]
+    }
+
+    /// Between the two, evenly.
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.chance.below((most - least + 1) as usize) as u64
+    }
+
+    /// True so many times of a hundred.
+    pub(crate) fn percent(&mut self, share: usize) -> bool {
+        self.chance.below(100) < share
+    }
+
+    /// Does nothing for a while of at most `most` milliseconds.
+    pub(crate) fn rest(&mut self, most: u64) {
+        let millis = self.between(0, most);
+        self.stage
+            .rest(Duration::from_millis(millis).min(self.stage.left()));
+    }
+
+    /// The length of a value: from nothing to `most`, short ones more often.
+    pub(crate) fn length(&mut self, most: usize) -> usize {
+        let limit = match self.chance.below(32) {
+            0..8 => 32,
+            8..16 => 1024,
+            16..24 => 4100,
+            24..29 => 16 << 10,
+            29..31 => 100_000,
+            _ => 1_000_000,
+        };
+        1 + self.chance.below(limit.min(most))
+    }
+}
+
+/// A client that does nothing: part of what it does, and no way to wait for something.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a slow client is slow by the clock"
+)]
+pub(crate) fn rest(span: Duration) {
+    if !span.is_zero() {
+        thread::sleep(span);
+    }
+}

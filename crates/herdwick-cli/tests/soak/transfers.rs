@@ -1,0 +1,186 @@
+//! Values of up to a megabyte, sent and read at every speed by many connections at a time. Each of
+//! them moves all the while, and none may be hung up on.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    time::Duration,
+};
+
+use crate::{
+    common::PATIENCE,
+    model::{Own, content},
+    stage::{Visit, rest},
+    stream::Stream,
+    text,
+    ways::{Kind, Way},
+};
+
+/// Values that a reader asks for at once.
+const READ_TOGETHER: usize = 4;
+/// A connection's buffer for what it reads.
+const CHUNK_MAX: usize = 64 << 10;
+
+/// A connection that sends a command bit by bit, and reads its answer bit by bit.
+struct Transfer {
+    stream: Stream,
+    out: Vec<u8>,
+    sent: usize,
+    /// What has to come.
+    answer: Vec<u8>,
+    came: usize,
+    /// So many bytes at a time ...
+    chunk: usize,
+    /// ... and so long between two times.
+    interval: Duration,
+    next: Duration,
+    /// When a byte last moved.
+    moved: Duration,
+}
+
+impl Transfer {
+    /// Of a command and its whole answer, in `span` about.
+    fn new(visit: &mut Visit<'_>, (out, answer): (Vec<u8>, Vec<u8>), span: Duration) -> Self {
+        let stream = visit.stage.places.stream(Kind::Classic);
+        stream.set_nonblocking();
+        let steps = (span.as_millis() as usize / 20).max(1);
+        let bytes = out.len().max(answer.len());
+        let now = visit.stage.clock.now();
+        Self {
+            stream,
+            out,
+            sent: 0,
+            answer,
+            came: 0,
+            chunk: bytes.div_ceil(steps).clamp(1, CHUNK_MAX),
+            interval: Duration::from_millis(visit.between(15, 25)),
+            next: now,
+            moved: now,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.came == self.answer.len()
+    }
+
+    /// Moves a chunk, or less.
+    fn step(&mut self, now: Duration) {
+        self.next = now + self.interval;
+        if self.sent < self.out.len() {
+            let end = self.out.len().min(self.sent + self.chunk);
+            match self.stream.write(&self.out[self.sent..end]) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.moved = now;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{}: {error}", self.place()),
+            }
+        } else {
+            self.read(now);
+        }
+        assert!(
+            now < self.moved + PATIENCE,
+            "{}: nothing moves",
+            self.place()
+        );
+    }
+
+    fn read(&mut self, now: Duration) {
+        let mut buffer = [0; CHUNK_MAX];
+        match self.stream.read(&mut buffer[..self.chunk]) {
+            Ok(0) => panic!("{}: hung up on", self.place()),
+            Ok(count) => {
+                let expected = self.answer.get(self.came..self.came + count);
+                let right = expected == Some(&buffer[..count]);
+                assert!(right, "{}: other bytes", self.place());
+                self.came += count;
+                self.moved = now;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{}: {error}", self.place()),
+        }
+    }
+
+    fn place(&self) -> String {
+        format!(
+            "a transfer, {} of {} bytes sent, {} of {} read, {} each {:?}",
+            self.sent,
+            self.out.len(),
+            self.came,
+            self.answer.len(),
+            self.chunk,
+            self.interval
+        )
+    }
+}
+
+/// Uploads, then reads what was uploaded, several at a time.
+pub(crate) fn visit(visit: &mut Visit<'_>) {
+    let count = visit.between(1, visit.stage.places.transfers_max) as usize;
+    let mut own = Own::new(visit, count);
+    let mut stored = Vec::new();
+    let span = Duration::from_millis(visit.between(50, 4000)).min(visit.stage.left() / 2);
+    let mut uploads = Vec::new();
+    for index in 0..count {
+        let len = if visit.percent(70) {
+            900_000
+        } else {
+            visit.length(1_000_000)
+        };
+        let value = own.store(index, len);
+        let command = text::set(&own.key(index), &value, 0);
+        uploads.push(Transfer::new(
+            visit,
+            (command, b"STORED\r\n".to_vec()),
+            span,
+        ));
+        stored.push(len);
+    }
+    run(visit, uploads);
+    visit.stage.count("uploads", count as u64);
+    // Where items are evicted, it is not known what the readers get.
+    if visit.stage.strict && visit.stage.lasts() {
+        let readers = (0..count).map(|at| reader(visit, &own, at, span)).collect();
+        run(visit, readers);
+        visit.stage.count("slow readers", count as u64);
+    }
+    let mut way = text::Classic::new(visit.stage.places.stream(Kind::Classic));
+    for index in 0..count {
+        way.delete(&own.key(index));
+    }
+}
+
+/// One that reads several values with one command.
+fn reader(visit: &mut Visit<'_>, own: &Own, at: usize, span: Duration) -> Transfer {
+    let (mut command, mut answer) = ("get".to_owned(), Vec::new());
+    for step in 0..READ_TOGETHER.min(own.len()) {
+        let index = (at + step) % own.len();
+        let crate::model::Expected::Stored { version, len, .. } = own.expected(index) else {
+            continue;
+        };
+        let key = own.key(index);
+        command = format!("{command} {key}");
+        answer.extend(format!("VALUE {key} 0 {len}\r\n").into_bytes());
+        answer.extend(content(&key, version, len));
+        answer.extend(b"\r\n");
+    }
+    answer.extend(b"END\r\n");
+    Transfer::new(visit, (format!("{command}\r\n").into_bytes(), answer), span)
+}
+
+/// Until all are done, however long the soak is over.
+fn run(visit: &Visit<'_>, mut transfers: Vec<Transfer>) {
+    while !transfers.is_empty() && visit.stage.fault().is_none() {
+        let now = visit.stage.clock.now();
+        for transfer in &mut transfers {
+            if transfer.next <= now {
+                transfer.step(now);
+            }
+        }
+        transfers.retain(|transfer| !transfer.is_done());
+        let next = transfers.iter().map(|transfer| transfer.next).min();
+        rest(next.map_or(Duration::ZERO, |next| {
+            next.saturating_sub(visit.stage.clock.now())
+        }));
+    }
+}

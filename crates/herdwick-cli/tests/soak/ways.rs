@@ -1,0 +1,208 @@
+//! Every way into a server, as one kind of client that makes one call at a time and panics where
+//! one fails.
+
+use std::net::SocketAddr;
+
+use herdwick::{Client, Fabric, Fallback, Options, Put, Session};
+use rustls::pki_types::CertificateDer;
+
+use crate::{
+    binary::Binary,
+    common::PATIENCE,
+    stream::Stream,
+    text::{Classic, Meta},
+    udp::Udp,
+};
+
+/// Where a server is.
+#[derive(Clone)]
+pub(crate) struct Places {
+    /// `host:port`, or the path of a unix socket.
+    pub(crate) main: String,
+    pub(crate) tls: Option<(String, CertificateDer<'static>)>,
+    pub(crate) udp: Option<SocketAddr>,
+    /// Most transfers of a megabyte at a time, of one client.
+    pub(crate) transfers_max: u64,
+}
+
+/// How a client comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Shm,
+    Roce,
+    /// The library, over memcached's text.
+    Plain,
+    Classic,
+    Meta,
+    Binary,
+    /// The classic text in TLS.
+    Tls,
+    Udp,
+}
+
+impl Kind {
+    /// Whether [`Session`] goes this way.
+    pub(crate) fn is_session(self) -> bool {
+        matches!(self, Self::Shm | Self::Roce | Self::Plain)
+    }
+
+    /// Whether it needs a lease.
+    pub(crate) fn is_lease(self) -> bool {
+        matches!(self, Self::Shm | Self::Roce)
+    }
+
+    /// Whether it is a stream of memcached's text.
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Self::Classic | Self::Tls)
+    }
+
+    pub(crate) fn parse(name: &str) -> Self {
+        let all = [Self::Shm, Self::Roce, Self::Plain];
+        let found = all.into_iter().find(|kind| format!("{kind:?}") == name);
+        found.expect("a session's way")
+    }
+
+    /// Options of the library.
+    pub(crate) fn options(self, window: usize) -> Options {
+        Options {
+            deadline: PATIENCE,
+            fabric: self.is_lease(),
+            only: match self {
+                Self::Shm => Some(Fabric::Shm),
+                Self::Roce => Some(Fabric::Roce),
+                _ => None,
+            },
+            window,
+            ..Options::default()
+        }
+    }
+}
+
+/// A client that makes one call at a time.
+pub(crate) trait Way {
+    fn get(&mut self, key: &str) -> Option<Vec<u8>>;
+    /// With a time to live in seconds; 0 is for ever.
+    fn set(&mut self, key: &str, value: &[u8], ttl: u32);
+    /// Whether there was something.
+    fn delete(&mut self, key: &str) -> bool;
+    /// The number, one more than it was.
+    fn incr(&mut self, key: &str) -> Option<u64>;
+
+    fn get_many(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// The longest value that goes this way.
+    fn value_bytes_max(&self) -> usize {
+        1_000_000
+    }
+}
+
+impl Places {
+    /// A server with one address.
+    pub(crate) fn at(main: &str) -> Self {
+        Self {
+            main: main.to_owned(),
+            tls: None,
+            udp: None,
+            transfers_max: 1,
+        }
+    }
+
+    /// A client; `None` where leases have run out.
+    pub(crate) fn connect(&self, kind: Kind) -> Option<Box<dyn Way>> {
+        Some(match kind {
+            Kind::Shm | Kind::Roce | Kind::Plain => Box::new(self.library(kind, 32)?),
+            Kind::Classic => Box::new(Classic::new(self.stream(kind))),
+            Kind::Tls => Box::new(Classic::new(self.stream(kind))),
+            Kind::Meta => Box::new(Meta::new(self.stream(kind))),
+            Kind::Binary => Box::new(Binary::new(self.stream(kind))),
+            Kind::Udp => Box::new(Udp::new(self.udp.expect("it is offered"))),
+        })
+    }
+
+    /// A connection on which nothing was said.
+    pub(crate) fn stream(&self, kind: Kind) -> Stream {
+        match (kind, &self.tls) {
+            (Kind::Tls, Some((address, trusted))) => Stream::tls(address, trusted.clone()),
+            _ => Stream::plain(&self.main),
+        }
+    }
+
+    /// The library's client, which has come by the way that was meant.
+    pub(crate) fn library(&self, kind: Kind, window: usize) -> Option<Library> {
+        let client = Client::connect_with(&self.main, kind.options(window)).unwrap();
+        let session = client.session().expect("it has just connected");
+        is_on(session, kind).then_some(Library { client, kind })
+    }
+
+    /// The library's session, likewise.
+    pub(crate) fn session(&self, kind: Kind, window: usize) -> Option<Session> {
+        let address = self.main.parse().unwrap();
+        let session = Session::dial(&address, &kind.options(window)).unwrap();
+        is_on(&session, kind).then_some(session)
+    }
+}
+
+/// Whether a session goes the way that it should. No lease, where there are as many as there may
+/// be, is the one excuse.
+fn is_on(session: &Session, kind: Kind) -> bool {
+    let way = match kind {
+        Kind::Shm => "shm",
+        Kind::Roce => "roce",
+        _ => "tcp",
+    };
+    let full = matches!(session.fallback(), Some(Fallback::Refused(_)));
+    assert!(
+        session.way() == way || full,
+        "{kind:?} goes by {}: {:?}",
+        session.way(),
+        session.fallback()
+    );
+    session.way() == way
+}
+
+/// The client that people link.
+pub(crate) struct Library {
+    pub(crate) client: Client,
+    kind: Kind,
+}
+
+impl Library {
+    /// Nobody cuts a lease that is in use. (The client itself would dial again.)
+    fn stays(&self) {
+        let session = self.client.session();
+        assert!(session.is_some_and(|session| is_on(session, self.kind)));
+    }
+}
+
+impl Way for Library {
+    fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        let value = self.client.get(key).unwrap();
+        self.stays();
+        value
+    }
+
+    fn set(&mut self, key: &str, value: &[u8], ttl: u32) {
+        let put = match ttl {
+            0 => Put::new(value),
+            seconds => Put::new(value).ttl(std::time::Duration::from_secs(seconds.into())),
+        };
+        self.client.set(key, put).unwrap();
+        self.stays();
+    }
+
+    fn delete(&mut self, key: &str) -> bool {
+        self.client.delete(key).unwrap()
+    }
+
+    fn incr(&mut self, key: &str) -> Option<u64> {
+        self.client.incr(key, 1).unwrap()
+    }
+
+    fn get_many(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
+        let items = self.client.get_many(keys).unwrap();
+        self.stays();
+        items.into_iter().map(|item| Some(item?.value)).collect()
+    }
+}
