@@ -97,6 +97,8 @@ pub(super) enum State {
     Abandoned,
     /// Given up for good.
     Lost,
+    /// The session is over; whatever still comes is late.
+    Closed,
 }
 
 impl Lane {
@@ -466,9 +468,9 @@ impl Lane {
             match slot.state {
                 State::Held | State::Queued => sink(slot.token, Outcome::Timeout),
                 State::InFlight => sink(slot.token, slot.given_up()),
-                State::Free | State::Abandoned | State::Lost => {}
+                State::Free | State::Abandoned | State::Lost | State::Closed => {}
             }
-            slot.state = State::Lost;
+            slot.state = State::Closed;
         }
         self.in_flight = self.slots.len();
     }

@@ -130,7 +130,9 @@ impl Lane {
         let settled = match slot.state {
             State::InFlight => Settled::Now(token),
             State::Abandoned | State::Lost => Settled::Reclaimed,
-            State::Free | State::Held | State::Queued => return Settled::Before,
+            State::Free | State::Held | State::Queued | State::Closed => {
+                return Settled::Before;
+            }
         };
         self.release(index);
         settled

@@ -174,7 +174,14 @@ fn closing_tells_every_request_its_outcome() {
     });
     let expected = (0..WINDOW as u64).map(|token| (token, token != 3));
     assert!(outcomes.into_iter().eq(expected));
-    let refused = client.side.submit(&request(KEY, add_one()), 99);
+    // Answers that come late give nothing back.
+    rig.clients.push(client);
+    for _ in 0..100 {
+        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+    }
+    let side = &mut rig.clients[0].side;
+    assert!(side.counters().stale_replies > 0);
+    let refused = side.submit(&request(KEY, add_one()), 99);
     assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
 }
 

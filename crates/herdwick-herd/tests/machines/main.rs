@@ -4,6 +4,7 @@ mod announced;
 mod at_most_once;
 mod given_up;
 mod hostile;
+mod known;
 mod mail;
 mod model;
 mod odd_replies;

@@ -30,6 +30,9 @@ pub(crate) struct Worker<E> {
     pub(crate) side: ServerSide,
     pub(crate) exec: E,
     pub(crate) cq: CqId,
+    /// Whether the memory of a lease that has ended is the next one's.
+    pub(crate) pools: bool,
+    spare: Vec<[RegionId; 3]>,
     replies: [QpId; 2],
     leases: usize,
     pd: PdId,
@@ -56,6 +59,9 @@ pub(crate) struct Lease {
     pub(crate) replies: QpId,
     /// What the client connects with, or sends to.
     pub(crate) requests: Endpoint,
+    /// Where its requests arrive, and in which memory.
+    qp: QpId,
+    memory: [RegionId; 3],
 }
 
 /// Workers, clients, and the network between them.
@@ -109,8 +115,28 @@ impl<E: Execute> Rig<E> {
 
     /// Adds a client; returns its number.
     pub(crate) fn join(&mut self, epoch: u16) -> usize {
+        let client = self.newcomer(epoch);
+        self.clients.push(client);
+        self.clients.len() - 1
+    }
+
+    /// Puts a new client in the place of one whose leases have ended.
+    pub(crate) fn rejoin(&mut self, number: usize, epoch: u16) {
+        assert!(self.clients[number].leases.is_empty());
+        self.clients[number] = self.newcomer(epoch);
+    }
+
+    /// Every worker ends its lease of client `number`, who is not asked.
+    pub(crate) fn revoke(&mut self, number: usize) {
+        let leases = self.clients[number].leases.drain(..);
+        for (worker, lease) in self.workers.iter_mut().zip(leases) {
+            worker.end(lease);
+        }
+    }
+
+    fn newcomer(&mut self, epoch: u16) -> Client {
         let request_bytes_max = self.request_bytes_max;
-        let client = Client::new(
+        Client::new(
             &self.network,
             &mut self.workers,
             (self.path, self.announce, self.window),
@@ -119,9 +145,7 @@ impl<E: Execute> Rig<E> {
                 request_bytes_max,
                 ..options(window, cqs)
             },
-        );
-        self.clients.push(client);
-        self.clients.len() - 1
+        )
     }
 
     pub(crate) fn faults(&self, faults: Faults) {
@@ -242,6 +266,8 @@ impl<E: Execute> Worker<E> {
             exec,
             pd,
             cq: request_cq,
+            pools: false,
+            spare: Vec::new(),
             replies,
             leases: 0,
         }
@@ -275,18 +301,25 @@ impl<E: Execute> Worker<E> {
             RequestPath::UdSend => Transport::Ud,
         };
         let our_end = qp(ours, port, self.pd, transport, [self.cq; 2], recvs);
+        let header = ours.capabilities().datagram_header_bytes;
         let mut memory = |len, access, scope| {
             let spec = RegionSpec { len, access, scope };
             ours.allocate_region(port, self.pd, &spec).unwrap()
         };
-        let sizes = [window.line_bytes(), window.overflow_bytes()];
-        let areas = sizes.map(|len| memory(len, Access::WRITE, Scope::Qp(our_end)));
-        let header = ours.capabilities().datagram_header_bytes;
-        let mail = memory(
-            recvs * Mailbox::recv_bytes(header),
-            Access::LOCAL,
-            Scope::Pd,
-        );
+        let scope = if self.pools {
+            Scope::Pd
+        } else {
+            Scope::Qp(our_end)
+        };
+        let memory = self.spare.pop().unwrap_or_else(|| {
+            let mail = recvs * Mailbox::recv_bytes(header);
+            [
+                memory(window.line_bytes(), Access::WRITE, scope),
+                memory(window.overflow_bytes(), Access::WRITE, scope),
+                memory(mail, Access::LOCAL, Scope::Pd),
+            ]
+        });
+        let ([lines, overflow, mail], areas) = (memory, [memory[0], memory[1]]);
         let requests = ours.endpoint(port, our_end).unwrap();
         let (their_requests, to, mailbox) = if path == RequestPath::UdSend {
             let to = theirs.create_address(their_port, their_ud, &requests);
@@ -313,7 +346,8 @@ impl<E: Execute> Worker<E> {
             memory: mail,
             always: announce == Announce::Always,
         });
-        let [lines, overflow] = areas.map(|region| port.region(region).unwrap().clone());
+        let [lines, overflow] =
+            [lines, overflow].map(|region| port.region(region).unwrap().clone());
         let lane = WorkerLane {
             epoch,
             requests: their_requests,
@@ -346,8 +380,21 @@ impl<E: Execute> Worker<E> {
             address,
             replies: self.replies[outlet],
             requests,
+            qp: our_end,
+            memory,
         };
         (lease, lane)
+    }
+
+    /// Takes a client out of service. What it still writes finds no queue pair.
+    fn end(&mut self, lease: Lease) {
+        assert!(self.side.detach(lease.id).is_some());
+        let (ours, port) = (&self.device, &mut self.port);
+        ours.destroy_address(port, lease.address).unwrap();
+        ours.destroy_qp(port, lease.qp).unwrap();
+        if self.pools {
+            self.spare.push(lease.memory);
+        }
     }
 }
 
