@@ -22,6 +22,7 @@ pub(crate) const CLOCK: Clock = Clock {
 };
 pub(crate) const REPLY_BYTES_MAX: usize = 1040;
 const SLACK: usize = 16;
+const DEADLINE: Duration = Duration::from_millis(5);
 
 /// One worker and its port.
 pub(crate) struct Worker<E> {
@@ -75,6 +76,8 @@ pub(crate) struct Rig<E> {
     pub(crate) window: Window,
     /// Of the clients that join from now on.
     pub(crate) request_bytes_max: usize,
+    /// Of the clients that join from now on.
+    pub(crate) deadline: Duration,
     pub(crate) now: Duration,
 }
 
@@ -109,6 +112,7 @@ impl<E: Execute> Rig<E> {
             announce: Announce::Never,
             window: Window::new(window).unwrap(),
             request_bytes_max: REQUEST_BYTES_MAX,
+            deadline: DEADLINE,
             now: Duration::ZERO,
         }
     }
@@ -135,7 +139,7 @@ impl<E: Execute> Rig<E> {
     }
 
     fn newcomer(&mut self, epoch: u16) -> Client {
-        let request_bytes_max = self.request_bytes_max;
+        let (request_bytes_max, deadline) = (self.request_bytes_max, self.deadline);
         Client::new(
             &self.network,
             &mut self.workers,
@@ -143,6 +147,7 @@ impl<E: Execute> Rig<E> {
             epoch,
             |window, cqs| ClientOptions {
                 request_bytes_max,
+                deadline,
                 ..options(window, cqs)
             },
         )
@@ -229,7 +234,7 @@ pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
         postlist_max: 32,
         retry_after: Duration::from_micros(50),
         retry_after_max: Duration::from_millis(1),
-        deadline: Duration::from_millis(5),
+        deadline: DEADLINE,
     }
 }
 
