@@ -89,7 +89,8 @@ fn a_stock_memcached_takes_and_gives_values() {
 #[test]
 fn our_own_server_takes_and_gives_values() {
     let none = "over tcp (the server offers no fabric: it runs on another host, or as \
-                `herdwick serve --shm off`, and without an RDMA device and `--roce`)";
+                `herdwick serve --shm off`, or said at its start why it cannot share memory (`herdwick \
+                doctor` says it again); and it has neither an RDMA device nor `--roce`)";
     for (shm, way) in [("auto", "over shm"), ("off", none)] {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
         serve.args(["serve", "-p", "0", "--shm", shm, "--verbs", "off"]);

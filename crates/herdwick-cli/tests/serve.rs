@@ -721,3 +721,40 @@ fn memcached_tool_understands_us() {
         assert!(found, "{mode}: {said}");
     }
 }
+
+/// Shared memory is wanted where it can be had, and nobody named a place for it.
+#[test]
+fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory() {
+    for place in ["/proc", "/no/such/directory"] {
+        let mut command = command("-p 0 --verbs off");
+        let command = command.env("TMPDIR", place).stderr(Stdio::piped());
+        let mut serve = Serve::of(command);
+        let said = serve.complaint();
+        let named = format!("left out: cannot make a lease socket below {place}: ");
+        assert!(
+            said.contains(&named) && said.contains("--shm-dir"),
+            "{said}"
+        );
+        assert!(serve.ask("set k 0 0 1\r\nv\r\n").starts_with("STORED"));
+        let address = serve.addresses().remove(0);
+        let mut get = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        let get = get.args(["get", "k", "-v", "--server", &address]).output();
+        let why = String::from_utf8(get.unwrap().stderr).unwrap();
+        assert!(
+            why.contains("over tcp") && why.contains("at its start"),
+            "{why}"
+        );
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        let doctor = doctor.args(["doctor", "shm"]).env("TMPDIR", place).output();
+        let found = String::from_utf8(doctor.unwrap().stdout).unwrap();
+        assert!(
+            found.contains(&format!("no lease socket can be made in {place}")),
+            "{found}"
+        );
+        kill_process(serve.pid(), Signal::TERM).unwrap();
+        let mut rest = String::new();
+        let complaints = serve.complaints.as_mut().unwrap();
+        complaints.read_to_string(&mut rest).unwrap();
+        assert!(!rest.contains("lease socket"), "said once: {rest}");
+    }
+}

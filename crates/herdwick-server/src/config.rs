@@ -165,15 +165,19 @@ pub struct Leases {
     pub mode: Option<u32>,
     /// Most clients with a lease at a time.
     pub clients_max: usize,
+    /// Whether the server does not start where it cannot be had; else it goes on without, and says
+    /// so ([`crate::Server::left_out`]).
+    pub needed: bool,
 }
 
 impl Default for Leases {
-    /// 512 clients of this user, by a socket in the directory for temporary files.
+    /// 512 clients of this user, by a socket in the directory for temporary files, if it can be had.
     fn default() -> Self {
         Self {
             directory: std::env::temp_dir(),
             mode: None,
             clients_max: 512,
+            needed: false,
         }
     }
 }
@@ -434,6 +438,12 @@ pub enum StartError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// The system shares no memory.
+    #[error(
+        "cannot share memory with clients: {0}; `herdwick doctor shm` says what is missing, or do \
+         without shared memory (--shm off)"
+    )]
+    SharedMemory(io::Error),
     /// The users cannot be read.
     #[error(transparent)]
     Auth(#[from] AuthError),

@@ -67,18 +67,10 @@ impl LeaseBounds {
 
     pub(crate) fn office(
         &self,
-        config: &Config,
         ways: &Ways,
         bells: &[Bell],
+        socket: Option<LeaseSocket>,
     ) -> Result<Option<Office>, StartError> {
-        let socket = config.leases.as_ref().map(|leases| {
-            let bound = LeaseSocket::bind(&leases.directory, leases.mode);
-            bound.map_err(|source| StartError::Leases {
-                directory: leases.directory.clone(),
-                source,
-            })
-        });
-        let socket = socket.transpose()?;
         let fabrics = ways.offered(socket.is_some());
         if fabrics.is_empty() {
             return Ok(None);
@@ -112,6 +104,36 @@ impl LeaseBounds {
         };
         let front = ways.front(fabric, config);
         front.map_err(|error| refused("what a fabric takes")(io::Error::other(error)))
+    }
+}
+
+/// The lease socket, if there is to be one. If there need not be, and cannot, says why in `left_out`.
+pub(crate) fn lease_socket(
+    config: &mut Config,
+    left_out: &mut Vec<StartError>,
+) -> Result<Option<LeaseSocket>, StartError> {
+    let Some(leases) = &config.leases else {
+        return Ok(None);
+    };
+    let possible = ways::try_shm().map_err(StartError::SharedMemory);
+    let bound = possible.and_then(|()| {
+        let bound = LeaseSocket::bind(&leases.directory, leases.mode);
+        bound.map_err(|source| StartError::Leases {
+            directory: leases.directory.clone(),
+            source,
+        })
+    });
+    match bound {
+        Err(error) if !leases.needed => {
+            left_out.push(error);
+            // Items that are to be here again find partitions of the same size, even if it can be
+            // had at one start and not at the other.
+            if config.memory_file.is_none() {
+                config.leases = None;
+            }
+            Ok(None)
+        }
+        bound => bound.map(Some),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     front::{Front, Tokens},
     hot::HotKeys,
     lease::{Closing, FabricId, Host, Office, WorkerEnd},
-    memory::{LeaseBounds, Stores, stores},
+    memory::{LeaseBounds, Stores, lease_socket, stores},
     memory_file::{MemoryFile, Restart},
     metrics::Gauges,
     parking::Bell,
@@ -69,12 +69,15 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let workers = config.settle(cpus.len())?;
     let pinned = config.pin.cpus(&cpus, workers)?;
     let ways = Ways::open(&mut config, workers)?;
+    let mut left_out = Vec::new();
+    let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
     let mut stores = stores(&config, workers)?;
-    let opened = accept::open(&config)?;
+    let mut opened = accept::open(&config)?;
+    left_out.append(&mut opened.left_out);
     let timer = stores.timer;
     let (polls, bells) = polls(workers)?;
-    let mut office = leases.office(&config, &ways, &bells)?;
+    let mut office = leases.office(&ways, &bells, socket)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.bell);
     let (crossings, observing) = Crossing::connect(&bells, observer);
@@ -90,7 +93,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         facts: Arc::clone(&facts),
         addresses: opened.addresses,
         udp_addresses: opened.udp_addresses,
-        left_out: opened.left_out,
+        left_out,
         lasting: stores.lasting.take(),
         verbs: ways.verbs_status().clone(),
         workers,

@@ -13,6 +13,7 @@ use crate::{
     facts::{Facts, Stats, VERSION},
     tally::Snapshot,
     tls::{self, Certificates, Tls},
+    unix,
 };
 
 pub(crate) use ours::{hot_keys, of_worker, ways, workers};
@@ -217,6 +218,7 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("closed_errors", tally.closed_errors),
         ("closed_half_sent", tally.closed_half_sent),
         ("closed_stalled", tally.closed_stalled),
+        ("unix_descriptors_refused", unix::closed_elsewhere()),
         ("udp_malformed", facts.udp.malformed.load(Relaxed)),
         ("udp_crowded", facts.udp.crowded.load(Relaxed)),
         ("udp_withheld", tally.udp_withheld),

@@ -1,8 +1,8 @@
 //! The ways in, and the one place of the server that names providers.
 
-use std::{net::IpAddr, os::fd::OwnedFd, time::Duration};
+use std::{io, net::IpAddr, os::fd::OwnedFd, time::Duration};
 
-use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId};
+use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId, PortLimits};
 use herdwick_herd::{
     Mailbox, RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError,
     hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
@@ -37,6 +37,22 @@ pub(crate) fn fabrics() -> impl Iterator<Item = FabricId> {
 /// Whether descriptors have to cross for a lease.
 pub(crate) fn is_local(fabric: FabricId) -> bool {
     fabric == SHM
+}
+
+/// Whether this system has what shared memory takes.
+pub(crate) fn try_shm() -> io::Result<()> {
+    let none = PortLimits {
+        pds: 1,
+        qps: 1,
+        cqs: 1,
+        regions: 1,
+        addresses: 1,
+    };
+    let device = ShmDevice::host(PdSize::NONE);
+    let tried = device.open_port(&none).map_err(io::Error::other);
+    let port = &mut tried?;
+    let pd = device.create_pd(port).map_err(io::Error::other)?;
+    device.destroy_pd(port, pd).map_err(io::Error::other)
 }
 
 /// What became of [`Config::verbs`].

@@ -22,8 +22,9 @@ pub enum Fallback {
     NoAnswer,
     /// The server shares no memory with this host, and has no fabric that crosses to another.
     #[error(
-        "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, \
-         and without an RDMA device and `--roce`"
+        "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, or \
+         said at its start why it cannot share memory (`herdwick doctor` says it again); and it has \
+         neither an RDMA device nor `--roce`"
     )]
     NotOffered,
     /// The server has an RDMA device, and this host none that reaches it.

@@ -333,5 +333,7 @@ fn leases(args: &ServeArgs) -> Leases {
             .shm_mode
             .or_else(|| args.unix_socket.as_ref().map(|_| args.unix_mode)),
         clients_max: default.clients_max,
+        // Whoever says where it is to be wants to have it.
+        needed: args.shm_directory.is_some() || args.shm_mode.is_some(),
     }
 }

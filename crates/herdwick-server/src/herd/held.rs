@@ -126,22 +126,24 @@ impl Held {
     }
 
     /// Takes a lease out of service and gives its memory back to the operating system.
+    ///
+    /// # Errors
+    /// The device's, which keeps what it did not take back. Nothing else is left of the lease.
     pub(super) fn revoke<D: LeaseDevice>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
         id: LeaseId,
-    ) {
+    ) -> Result<(), ControlError> {
         // A grant that failed left nothing.
         let Some(lease) = self.leases.remove(&id) else {
-            return;
+            return Ok(());
         };
-        if let Some(admitted) = lease.admitted {
-            let gone = server.dismiss(device, admitted);
-            debug_assert!(gone.is_ok(), "{gone:?}");
-        }
-        let gone = device.destroy_pd(&mut server.port, lease.pd);
-        debug_assert!(gone.is_ok(), "{gone:?}");
+        let dismissed = lease
+            .admitted
+            .map_or(Ok(()), |admitted| server.dismiss(device, admitted));
+        let destroyed = device.destroy_pd(&mut server.port, lease.pd);
+        dismissed.and(destroyed)
     }
 }
 

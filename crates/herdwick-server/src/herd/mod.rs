@@ -92,6 +92,8 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     /// Where ends are made known that are opened later.
     sources: Option<(Registry, Tokens)>,
     losses: Losses,
+    /// Leases of which the device would not take everything back.
+    unrevoked: u64,
     config: HerdConfig,
 }
 
@@ -122,6 +124,7 @@ impl<D: LeaseDevice> HerdFront<D> {
             found: None,
             sources: None,
             losses: Losses::default(),
+            unrevoked: 0,
             config,
         }
     }
@@ -157,25 +160,25 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Carries out what the desk asked for. Makes and unmaps memory: a pass with orders takes as
-    /// long as the operating system likes.
-    fn take_orders(&mut self) -> bool {
-        let mut any = false;
-        while let Some(order) = self.next_order() {
-            any = true;
-            let answer = match order {
-                Order::Grant(id, terms) => Answer::Granted(id, self.grant(id, terms)),
-                Order::Connect(id, peer) => Answer::Connected(id, self.connect(id, &peer)),
-                Order::Revoke(id) => {
-                    if let Some(server) = &mut self.server {
-                        self.held.revoke(&self.device, server, id);
-                    }
-                    Answer::Revoked(id)
+    /// Carries out one thing that the desk asked for, if it did. That makes or unmaps memory, which
+    /// takes as long as the operating system likes: whatever else is asked waits for the next pass.
+    fn take_order(&mut self) -> bool {
+        let Some(order) = self.next_order() else {
+            return false;
+        };
+        let answer = match order {
+            Order::Grant(id, terms) => Answer::Granted(id, self.grant(id, terms)),
+            Order::Connect(id, peer) => Answer::Connected(id, self.connect(id, &peer)),
+            Order::Revoke(id) => {
+                if let Some(server) = &mut self.server {
+                    let revoked = self.held.revoke(&self.device, server, id);
+                    self.unrevoked += u64::from(revoked.is_err());
                 }
-            };
-            self.tell(answer);
-        }
-        any
+                Answer::Revoked(id)
+            }
+        };
+        self.tell(answer);
+        true
     }
 
     fn next_order(&mut self) -> Option<Order> {
@@ -301,7 +304,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
         self.settle_loss();
-        let ordered = self.take_orders();
+        let ordered = self.take_order();
         let Some(server) = &mut self.server else {
             return if ordered {
                 Activity::Busy
@@ -363,6 +366,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         let standing = self.server.as_ref().map(counts);
         let mut all = self.losses.with(standing.unwrap_or_default());
         all.push(("devices_lost", self.losses.count));
+        all.push(("leases_not_taken_back", self.unrevoked));
         all
     }
 }
