@@ -57,13 +57,18 @@ impl Session {
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
         let (way, missed) = Way::dial(address, options)?;
-        Ok(Self {
+        Ok(Self::over(way, missed, options.deadline))
+    }
+
+    /// A session over an open way.
+    pub(crate) fn over(way: Way, missed: Option<Fallback>, deadline: Duration) -> Self {
+        Self {
             way,
             missed,
-            deadline: options.deadline,
+            deadline,
             wall: None,
             process: ForkMark::here(),
-        })
+        }
     }
 
     /// How long the answer to a request is waited for, from its submission on. An answer cannot

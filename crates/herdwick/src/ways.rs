@@ -1,6 +1,6 @@
 //! The ways into a server, and the one place of the client that names them.
 
-mod port;
+pub(crate) mod port;
 
 use std::{net::SocketAddr, os::fd::OwnedFd, time::Duration};
 

@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::Duration,
@@ -42,6 +43,14 @@ impl SeededPort {
     #[must_use]
     pub fn party(&self) -> PartyId {
         self.party
+    }
+}
+
+impl fmt::Debug for SeededPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SeededPort")
+            .field("party", &self.party)
+            .finish_non_exhaustive()
     }
 }
 

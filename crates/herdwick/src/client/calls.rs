@@ -285,7 +285,7 @@ fn unexpected(answer: Answer<'_>) -> Error {
 }
 
 /// A key and an operation as a submission.
-fn request<'a>(
+pub(super) fn request<'a>(
     key: &'a [u8],
     op: Op<'a>,
 ) -> Result<impl Fn(&mut Session, Duration) -> Option<Ticket> + use<'a>, Error> {

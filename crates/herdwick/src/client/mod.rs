@@ -1,6 +1,8 @@
 mod caller;
 mod calls;
 mod redial;
+#[cfg(test)]
+mod schedules;
 
 use std::time::{Duration, Instant};
 

@@ -130,6 +130,26 @@ impl<P> Taken<P> {
         }
     }
 
+    /// A lease without a thread: a test hangs up `socket`, and says by `over` when that was seen.
+    #[cfg(test)]
+    pub(crate) fn held(
+        end: ClientEnd<P>,
+        socket: std::os::unix::net::UnixStream,
+        over: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            capacity: (end.side.workers() * end.side.window().slots()) as u32,
+            end,
+            lease: Lease {
+                socket: LeaseSocket::of(socket),
+                over,
+                keeper: None,
+                process: ForkMark::here(),
+            },
+            elapsed: TRIAL_START,
+        }
+    }
+
     /// How many workers granted.
     pub(crate) fn workers(&self) -> usize {
         self.end.side.workers()

@@ -46,6 +46,15 @@ impl LeaseSocket {
         })
     }
 
+    /// One whose other end a test holds.
+    #[cfg(test)]
+    pub(super) fn of(socket: UnixStream) -> Self {
+        Self {
+            kind: Kind::Unix(socket),
+            due: None,
+        }
+    }
+
     /// When everything said here has to be said by.
     pub(super) fn due(&self) -> Option<Due> {
         self.due

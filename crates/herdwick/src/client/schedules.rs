@@ -1,0 +1,313 @@
+//! Random schedules of a client whose server stalls, revokes, closes what is idle, dies and comes
+//! back, at any point, under virtual time: every call ends by its deadline, what it says is true of
+//! the server's own record, and what is unknown was done once or not at all.
+//!
+//! A failing run prints its seed last; `run(seed)` replays it.
+//!
+//! Found by it, when it is put back: a `get_many` that does not look whether the session has ended
+//! ([`Caller::get_many`]) spins past its deadline, when the poll that takes the last answers in
+//! flight finds the lease over.
+
+mod world;
+
+use std::{collections::HashMap, time::Duration};
+
+use self::world::{Chance, Effect, World};
+use super::{caller::Caller, calls::request, redial::Redial};
+use crate::{Address, Answer, Error, Key, Mode, Op, Options, Put, text::Command};
+
+/// For each call, in virtual time.
+const DEADLINE: Duration = Duration::from_millis(2);
+const KEYS: usize = 12;
+const CALLS: usize = 60;
+
+/// What a call may say of the mutation that it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Acknowledged.
+    Done,
+    /// It may have been done.
+    Unknown,
+    /// Not done, now or ever.
+    Undone,
+}
+
+/// What became of a run's calls, to see that there was something of each.
+#[derive(Debug, Default)]
+struct Tally {
+    calls: HashMap<&'static str, usize>,
+}
+
+impl Tally {
+    fn count(&mut self, what: &'static str) {
+        *self.calls.entry(what).or_default() += 1;
+    }
+}
+
+struct Run {
+    world: World,
+    caller: Caller<World>,
+    chance: Chance,
+    /// Mutations by their unique numbers.
+    verdicts: HashMap<u64, Verdict>,
+}
+
+fn key_name(number: usize) -> String {
+    format!("key {number}").replace(
+        ' ',
+        if number % 4 == 3 {
+            "-with-a-longer-name-"
+        } else {
+            "-"
+        },
+    )
+}
+
+fn value(number: u64, len: usize) -> Vec<u8> {
+    let mut value = format!("{number}:").into_bytes();
+    value.resize(value.len().max(len), b'.');
+    value
+}
+
+impl Run {
+    fn new(seed: u64) -> Option<Self> {
+        let mut chance = Chance::new(seed);
+        let world = World::new(chance.fork());
+        let options = Options {
+            deadline: DEADLINE,
+            ..Options::default()
+        };
+        let redial = Redial::new(Address::Unix("/no/such/server".into()), seed);
+        let caller = Caller::connect(world.clone(), redial, options).ok()?;
+        Some(Self {
+            world,
+            caller,
+            chance,
+            verdicts: HashMap::new(),
+        })
+    }
+
+    /// One call; what it was and how it ended.
+    fn step(&mut self, number: u64, tally: &mut Tally) {
+        self.world.begin(DEADLINE);
+        let name = key_name(self.chance.below(KEYS));
+        let result = match self.chance.below(10) {
+            0..3 => self.mutate(number, &name),
+            3 => self.incr(number),
+            4..7 => self.get(&name),
+            7 | 8 => self.get_many(),
+            _ => self.caller.call(
+                |session, now| session.command(now, Command::Version),
+                |answer| (answer == Answer::Done).then_some(Ok(())),
+            ),
+        };
+        tally.count(match &result {
+            Ok(()) => "answered",
+            Err(Error::UnknownOutcome(_)) => "unknown",
+            Err(Error::Timeout(_)) => "timeout",
+            Err(Error::Unreachable { .. }) => {
+                self.world.rest();
+                "unreachable"
+            }
+            Err(Error::Disconnected(_)) => "disconnected",
+            Err(other) => panic!("{other}"),
+        });
+        let verdict = match result {
+            Ok(()) => Verdict::Done,
+            Err(Error::UnknownOutcome(_)) => Verdict::Unknown,
+            Err(_) => Verdict::Undone,
+        };
+        let times = self.world.times(number);
+        match verdict {
+            Verdict::Done => {}
+            Verdict::Unknown => assert!(times <= 1, "{number} was done {times} times"),
+            Verdict::Undone => assert_eq!(times, 0, "{number} is said not to be done"),
+        }
+        self.verdicts.insert(number, verdict);
+        if let Some(session) = self.caller.session() {
+            tally.count(session.way());
+        }
+    }
+
+    fn mutate(&mut self, number: u64, name: &str) -> Result<(), Error> {
+        // In a line, behind it, as text, and more than a socket takes at once.
+        let len = [4, 30, 600, 2000, 20_000, 400_000][self.chance.below(6)];
+        let value = value(number, len);
+        let mode = [Mode::Set, Mode::Set, Mode::Append][self.chance.below(3)];
+        // Values that are appended to stay short.
+        let put = Put::new(if mode == Mode::Append {
+            &value[..4.min(value.len())]
+        } else {
+            &value
+        });
+        let tag = value.iter().take_while(|byte| **byte != b':').count();
+        if mode == Mode::Append && tag >= 4 {
+            return Ok(());
+        }
+        let mut stored = false;
+        let submit = request(name.as_bytes(), Op::Store(mode, put))?;
+        self.caller.call(submit, |answer| match answer {
+            Answer::Done => {
+                stored = true;
+                Some(Ok(()))
+            }
+            Answer::NotStored => Some(Ok(())),
+            other => panic!("{other:?}"),
+        })?;
+        let effect = if stored { 1 } else { 0 };
+        assert_eq!(self.world.times(number), effect, "{number}, acknowledged");
+        Ok(())
+    }
+
+    fn incr(&mut self, number: u64) -> Result<(), Error> {
+        let mut found = None;
+        self.caller
+            .call(request(b"counter", Op::Incr(number))?, |answer| {
+                found = match answer {
+                    Answer::Number(sum) => Some(sum),
+                    Answer::Miss => None,
+                    other => panic!("{other:?}"),
+                };
+                Some(Ok(()))
+            })?;
+        let effect = usize::from(found.is_some());
+        assert_eq!(self.world.times(number), effect, "{number}, acknowledged");
+        if let Some(sum) = found {
+            self.world.was("counter", Some(sum.to_string().as_bytes()));
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, name: &str) -> Result<(), Error> {
+        let mut found = None;
+        self.caller
+            .call(request(name.as_bytes(), Op::Get)?, |answer| {
+                found = match answer {
+                    Answer::Hit(hit) => Some(hit.value.to_vec()),
+                    Answer::Miss => None,
+                    other => panic!("{other:?}"),
+                };
+                Some(Ok(()))
+            })?;
+        self.world.was(name, found.as_deref());
+        Ok(())
+    }
+
+    fn get_many(&mut self) -> Result<(), Error> {
+        let names: Vec<_> = (0..1 + self.chance.below(40))
+            .map(|_| key_name(self.chance.below(KEYS)))
+            .collect();
+        let keys: Vec<_> = names
+            .iter()
+            .map(|name| Key::new(name.as_bytes()).unwrap())
+            .collect();
+        let items = self.caller.get_many(&keys)?;
+        assert_eq!(items.len(), names.len());
+        for (name, item) in names.iter().zip(items) {
+            self.world
+                .was(name, item.as_ref().map(|item| &item.value[..]));
+        }
+        Ok(())
+    }
+
+    /// Nothing that was given up is done later, but once what is unknown.
+    fn settle(self) {
+        let Self {
+            world,
+            caller,
+            verdicts,
+            ..
+        } = self;
+        drop(caller);
+        world.settle();
+        for (number, verdict) in verdicts {
+            let times = world.times(number);
+            let most = usize::from(verdict != Verdict::Undone);
+            assert!(
+                times <= most,
+                "{number}: {verdict:?}, and done {times} times"
+            );
+        }
+    }
+}
+
+fn run(seed: u64, tally: &mut Tally) {
+    eprintln!("seed {seed}");
+    let Some(mut run) = Run::new(seed) else {
+        tally.count("no first session");
+        return;
+    };
+    for number in 0..CALLS {
+        run.step(1 + number as u64, tally);
+    }
+    let effects = run.world.effects();
+    for effect in Effect::ALL {
+        if effects.contains(&effect) {
+            tally.count(effect.name());
+        }
+    }
+    run.settle();
+}
+
+#[test]
+fn every_schedule_ends_its_calls_and_tells_the_truth() {
+    let mut tally = Tally::default();
+    for seed in 0..100 {
+        run(seed, &mut tally);
+    }
+    eprintln!("{tally:?}");
+    let mut wanted = vec![
+        "answered",
+        "unknown",
+        "timeout",
+        "unreachable",
+        "tcp",
+        "shm",
+    ];
+    wanted.extend(Effect::ALL.map(Effect::name));
+    for what in wanted {
+        assert!(tally.calls.contains_key(what), "{what}: {tally:?}");
+    }
+}
+
+fn calm() -> (World, Caller<World>) {
+    let world = World::calm();
+    let options = Options {
+        deadline: DEADLINE,
+        ..Options::default()
+    };
+    let redial = Redial::new(Address::Unix("/no/such/server".into()), 1);
+    let caller = Caller::connect(world.clone(), redial, options).unwrap();
+    (world, caller)
+}
+
+/// The poll that takes the last answers in flight may be the one that finds the lease over: then
+/// nothing is left that could be told so.
+#[test]
+fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
+    let names: Vec<_> = (0..8).map(key_name).collect();
+    let keys: Vec<_> = names
+        .iter()
+        .map(|name| Key::new(name.as_bytes()).unwrap())
+        .collect();
+    for looks in 0..200 {
+        let (world, mut caller) = calm();
+        world.begin(DEADLINE);
+        world.revoke_after(looks);
+        assert_eq!(caller.get_many(&keys).unwrap().len(), keys.len());
+    }
+}
+
+#[test]
+fn a_call_for_many_keys_has_one_deadline() {
+    let names: Vec<_> = (0..1000).map(|n| format!("key-{n}")).collect();
+    let keys: Vec<_> = names
+        .iter()
+        .map(|name| Key::new(name.as_bytes()).unwrap())
+        .collect();
+    let (world, mut caller) = calm();
+    world.begin(DEADLINE);
+    // One at a time they take ten times as long; the world counts the looks behind the deadline.
+    let late = caller.get_many(&keys);
+    assert!(matches!(late, Err(Error::Timeout(DEADLINE))), "{late:?}");
+}

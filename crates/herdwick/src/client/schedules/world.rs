@@ -1,0 +1,658 @@
+//! A server in the same thread, its fabric and its sockets, under a clock that each look moves.
+
+use std::{
+    cell::RefCell,
+    collections::{HashMap, VecDeque},
+    fmt,
+    io::{ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
+use herdwick_fabric::Device;
+use herdwick_herd::{
+    Admitted, ClientRig, ClientTerms, RequestPath, ServerEnd, ServerTerms,
+    wire::{Epoch, Window},
+};
+use herdwick_mica::{
+    Clock, Deadline, Execute, HashKey, Item, Mode, Op, Reply, Request, Second, Sink, Status,
+};
+
+use crate::{
+    Address, DialError, Fabric, Fallback, Options, Session,
+    client::caller::Surroundings,
+    door::Door,
+    herd::{Herd, Taken},
+    memcached::Memcached,
+    stream::Stream,
+    ways::{Way, port::AnyPort},
+};
+
+const WORKERS: usize = 2;
+const REPLY_BYTES_MAX: usize = 1040;
+/// A call that looks at the clock so often behind its deadline does not end.
+const LOOKS_LATE_MAX: usize = 100;
+
+/// Numbers from a seed (splitmix64).
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(super) fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn micros(&mut self, most: usize) -> Duration {
+        Duration::from_micros(1 + self.below(most) as u64)
+    }
+}
+
+/// What befell the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Stalled,
+    Revoked,
+    Idled,
+    Killed,
+    Restarted,
+}
+
+impl Effect {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Stalled,
+        Self::Revoked,
+        Self::Idled,
+        Self::Killed,
+        Self::Restarted,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stalled => "stalled",
+            Self::Revoked => "revoked",
+            Self::Idled => "idled",
+            Self::Killed => "killed",
+            Self::Restarted => "restarted",
+        }
+    }
+}
+
+/// The items, and what was done to them.
+#[derive(Default)]
+struct Store {
+    items: HashMap<Vec<u8>, (Vec<u8>, u64)>,
+    versions: u64,
+    /// How often each mutation was carried out.
+    done: HashMap<u64, usize>,
+    /// What each key held at any time since the call began.
+    held: HashMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
+}
+
+impl Store {
+    fn put(&mut self, key: &[u8], mode: Mode, value: &[u8]) -> bool {
+        let old = self.items.get(key).map(|(value, _)| value.clone());
+        let new = match (mode, old) {
+            (Mode::Set, _) => value.to_vec(),
+            (Mode::Append, Some(old)) => [&old, value].concat(),
+            _ => return false,
+        };
+        let tag = value.split(|byte| *byte == b':').next().unwrap_or_default();
+        self.note(std::str::from_utf8(tag).unwrap().parse().unwrap());
+        self.store(key, new);
+        true
+    }
+
+    fn incr(&mut self, key: &[u8], delta: u64) -> Option<u64> {
+        let (old, _) = self.items.get(key)?;
+        let old: u64 = std::str::from_utf8(old).unwrap().parse().unwrap();
+        self.note(delta);
+        self.store(key, (old + delta).to_string().into_bytes());
+        Some(old + delta)
+    }
+
+    fn note(&mut self, number: u64) {
+        *self.done.entry(number).or_default() += 1;
+    }
+
+    fn store(&mut self, key: &[u8], value: Vec<u8>) {
+        self.versions += 1;
+        let held = self.held.entry(key.to_vec());
+        // A key that was never stored held nothing.
+        let held = held.or_insert_with(|| vec![None]);
+        held.push(Some(value.clone()));
+        self.items.insert(key.to_vec(), (value, self.versions));
+    }
+
+    /// As a server begins that keeps nothing.
+    fn begin(&mut self) {
+        for (_, held) in &mut self.held {
+            held.push(None);
+        }
+        self.items.clear();
+        self.store(b"counter", b"0".to_vec());
+    }
+}
+
+impl Execute for Store {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        for (index, request) in batch.iter().enumerate() {
+            let mut number = 0;
+            let status = match &request.op {
+                Op::Get(_) if self.items.contains_key(request.key) => Status::Done,
+                Op::Put(put) if self.put(request.key, put.mode, put.value) => Status::Done,
+                Op::Put(_) => Status::NotStored,
+                Op::Arith(arith) => match self.incr(request.key, arith.delta) {
+                    Some(sum) => {
+                        number = sum;
+                        Status::Done
+                    }
+                    None => Status::NotFound,
+                },
+                _ => Status::NotFound,
+            };
+            let item = self.items.get(request.key).map(|(value, version)| Item {
+                value,
+                flags: 0,
+                version: *version,
+                deadline: Deadline::NEVER,
+                fetched: false,
+                last_access: Second(1),
+                won: false,
+                stale: false,
+                win_sent: false,
+            });
+            sink.reply(
+                index,
+                &Reply {
+                    item: item.filter(|_| status == Status::Done),
+                    number,
+                    ..Reply::bare(status)
+                },
+            );
+        }
+    }
+}
+
+/// The server's half of a session.
+struct Link {
+    text: Option<UnixStream>,
+    inbox: Vec<u8>,
+    outbox: VecDeque<u8>,
+    lease: Option<Held>,
+}
+
+struct Held {
+    socket: Option<UnixStream>,
+    admitted: Option<Vec<Admitted>>,
+    over: Arc<AtomicBool>,
+    /// When the client's thread sees that the lease is over.
+    seen_at: Option<Duration>,
+    /// When the workers take back what they gave.
+    revoked_at: Option<Duration>,
+}
+
+struct Server {
+    device: SeededDevice,
+    workers: Vec<ServerEnd<SeededPort>>,
+    links: Vec<Link>,
+    hash_key: HashKey,
+    stalled_until: Duration,
+}
+
+struct Inner {
+    now: Duration,
+    /// The end of the call.
+    due: Duration,
+    looks_late: usize,
+    chance: Chance,
+    network: SeededNetwork,
+    store: Store,
+    server: Option<Server>,
+    /// Leases of servers that are gone: their clients learn of it.
+    orphans: Vec<Held>,
+    epoch: u16,
+    effects: Vec<Effect>,
+    /// Nothing befalls the server.
+    calm: bool,
+    /// After so many looks at the clock every lease ends at once.
+    revoke_after: Option<usize>,
+}
+
+/// Clones name the same world.
+#[derive(Clone)]
+pub(super) struct World(Rc<RefCell<Inner>>);
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl Surroundings for World {
+    fn now(&self) -> Duration {
+        let inner = &mut *self.0.borrow_mut();
+        inner.step();
+        if inner.now > inner.due {
+            inner.looks_late += 1;
+            assert!(inner.looks_late < LOOKS_LATE_MAX, "the call does not end");
+        }
+        inner.now
+    }
+
+    fn dial(&self, _: &Address, options: &Options) -> Result<Session, DialError> {
+        self.0.borrow_mut().dial(options)
+    }
+}
+
+impl World {
+    pub(super) fn new(mut chance: Chance) -> Self {
+        let network = SeededNetwork::new(chance.next());
+        let mut inner = Inner {
+            now: Duration::ZERO,
+            due: Duration::MAX,
+            looks_late: 0,
+            chance,
+            network,
+            store: Store::default(),
+            server: None,
+            orphans: Vec::new(),
+            epoch: 0,
+            effects: Vec::new(),
+            calm: false,
+            revoke_after: None,
+        };
+        inner.start();
+        Self(Rc::new(RefCell::new(inner)))
+    }
+
+    /// One without accidents, whose sessions go over the fabric with a window of 1.
+    pub(super) fn calm() -> Self {
+        let world = Self::new(Chance::new(1));
+        world.0.borrow_mut().calm = true;
+        world
+    }
+
+    /// Ends every lease at the look at the clock after so many others.
+    pub(super) fn revoke_after(&self, looks: usize) {
+        self.0.borrow_mut().revoke_after = Some(looks);
+    }
+
+    /// A call begins.
+    pub(super) fn begin(&self, deadline: Duration) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.due = inner.now + deadline;
+        inner.looks_late = 0;
+        let Store { items, held, .. } = &mut inner.store;
+        for (key, held) in held {
+            *held = vec![items.get(key).map(|(value, _)| value.clone())];
+        }
+    }
+
+    /// Whether `key` held that at some time during the call.
+    pub(super) fn was(&self, key: &str, value: Option<&[u8]>) {
+        let inner = self.0.borrow();
+        let none = vec![None];
+        let held = inner.store.held.get(key.as_bytes()).unwrap_or(&none);
+        let shown = value.map(|value| String::from_utf8_lossy(&value[..value.len().min(40)]));
+        assert!(
+            held.iter().any(|held| held.as_deref() == value),
+            "{key} never was {shown:?} in this call"
+        );
+    }
+
+    /// How often mutation `number` was carried out.
+    pub(super) fn times(&self, number: u64) -> usize {
+        let inner = self.0.borrow();
+        inner.store.done.get(&number).copied().unwrap_or(0)
+    }
+
+    pub(super) fn effects(&self) -> Vec<Effect> {
+        self.0.borrow().effects.clone()
+    }
+
+    /// Lets time go by between calls, as long as a caller waits that found nobody.
+    pub(super) fn rest(&self) {
+        let inner = &mut *self.0.borrow_mut();
+        for _ in 0..100 {
+            inner.step();
+        }
+        inner.now += Duration::from_millis(5);
+    }
+
+    /// Lets everything happen that is still to happen.
+    pub(super) fn settle(&self) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.calm = true;
+        inner.network.set_faults(Faults::default());
+        for _ in 0..2000 {
+            inner.step();
+        }
+    }
+}
+
+impl Inner {
+    fn start(&mut self) {
+        let device = self.network.device();
+        let worker = |worker| {
+            let terms = ServerTerms {
+                worker,
+                workers: WORKERS,
+                clients_max: 8,
+                spin: Duration::MAX,
+                reply_bytes_max: REPLY_BYTES_MAX,
+            };
+            ServerEnd::open(&device, &terms).unwrap()
+        };
+        self.server = Some(Server {
+            workers: (0..WORKERS).map(worker).collect(),
+            device,
+            links: Vec::new(),
+            hash_key: HashKey([self.chance.next(), self.chance.next()]),
+            stalled_until: Duration::ZERO,
+        });
+        self.store.begin();
+    }
+
+    /// Some time goes by, and things happen in it.
+    fn step(&mut self) {
+        self.now += self.chance.micros(8);
+        if !self.calm {
+            self.befall();
+        }
+        self.network.run(self.now);
+        if let Some(server) = &mut self.server {
+            server.serve(self.now, &mut self.store, &mut self.chance);
+        }
+        let at_once = self.revoke_after == Some(0);
+        self.revoke_after = self.revoke_after.and_then(|looks| looks.checked_sub(1));
+        let links = self.server.iter_mut().flat_map(|server| &mut server.links);
+        let leases = links.filter_map(|link| link.lease.as_mut());
+        for lease in leases.chain(&mut self.orphans) {
+            if at_once || lease.seen_at.is_some_and(|at| at <= self.now) {
+                lease.over.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    fn befall(&mut self) {
+        let (now, chance) = (self.now, &mut self.chance);
+        let Some(server) = &mut self.server else {
+            if chance.one_in(150) {
+                self.start();
+                self.effects.push(Effect::Restarted);
+            }
+            return;
+        };
+        if chance.one_in(300) {
+            server.stalled_until = now + chance.micros(3000);
+            self.effects.push(Effect::Stalled);
+        }
+        if chance.one_in(300) {
+            let drop_per_mille = [0, 0, 50, 300][chance.below(4)];
+            let delay_max = chance.micros(20);
+            self.network.set_faults(Faults {
+                drop_per_mille,
+                delay_max,
+                ..Faults::default()
+            });
+        }
+        if chance.one_in(300)
+            && let Some(lease) = server
+                .some_link(chance)
+                .and_then(|link| link.lease.as_mut())
+        {
+            lease.hang_up(now, chance);
+            self.effects.push(Effect::Revoked);
+        }
+        if chance.one_in(200)
+            && let Some(link) = server.some_link(chance)
+            && link.inbox.is_empty()
+            && link.outbox.is_empty()
+        {
+            link.text = None;
+            self.effects.push(Effect::Idled);
+        }
+        if chance.one_in(400)
+            && let Some(server) = self.server.take()
+        {
+            for mut lease in server.links.into_iter().filter_map(|link| link.lease) {
+                lease.hang_up(now, chance);
+                self.orphans.push(lease);
+            }
+            self.effects.push(Effect::Killed);
+        }
+    }
+
+    fn dial(&mut self, options: &Options) -> Result<Session, DialError> {
+        let refused = DialError::Io(ErrorKind::ConnectionRefused);
+        let server = self.server.as_mut().ok_or(refused)?;
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let memcached = Memcached::new(Stream::Unix(ours), options.value_bytes_max);
+        let mut link = Link {
+            text: Some(theirs),
+            inbox: Vec::new(),
+            outbox: VecDeque::new(),
+            lease: None,
+        };
+        let (way, missed) = if !self.calm && self.chance.one_in(4) {
+            (Way::Memcached(memcached), Some(Fallback::NoAnswer))
+        } else {
+            self.epoch += 1;
+            let window = if self.calm {
+                1
+            } else {
+                1 << self.chance.below(5)
+            };
+            let path = [RequestPath::UcWrite, RequestPath::UdSend][self.chance.below(2)];
+            let device = self.network.device();
+            let (taken, held) = server.lease(&device, path, window, self.epoch);
+            link.lease = Some(held);
+            let door = Door::new(&Address::Unix("/no/such/server".into()), options);
+            let herd = Herd::new(taken, server.hash_key, memcached, door);
+            (Way::Herd(Fabric::Shm, Box::new(herd)), None)
+        };
+        server.links.push(link);
+        Ok(Session::over(way, missed, options.deadline))
+    }
+}
+
+impl Server {
+    fn some_link(&mut self, chance: &mut Chance) -> Option<&mut Link> {
+        let index = chance.below(self.links.len().max(1));
+        self.links.get_mut(index)
+    }
+
+    fn lease(
+        &mut self,
+        device: &SeededDevice,
+        path: RequestPath,
+        window: usize,
+        epoch: u16,
+    ) -> (Taken<AnyPort>, Held) {
+        let window = Window::new(window).unwrap();
+        let terms = ClientTerms {
+            path,
+            window,
+            epoch: Epoch::new(epoch).unwrap(),
+            reply_bytes_max: REPLY_BYTES_MAX,
+            retry_after: Duration::from_micros(50),
+            retry_after_max: Duration::from_micros(400),
+            deadline: Duration::from_secs(1 << 30),
+        };
+        let mut rig = ClientRig::open(device, WORKERS, &terms).unwrap();
+        let mut admitted = Vec::new();
+        for worker in &mut self.workers {
+            let pd = self.device.create_pd(&mut worker.port).unwrap();
+            let berth = worker.furnish(&self.device, pd, path, window).unwrap();
+            let grant = worker.grant(&self.device, &berth, Vec::new(), 0).unwrap();
+            let pd = device.create_pd(&mut rig.port).unwrap();
+            let peer = rig.join(device, pd, &grant).unwrap();
+            let client = worker.admit(&self.device, &berth, &peer, terms.epoch, REPLY_BYTES_MAX);
+            admitted.push(client.unwrap());
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let taken = Taken::held(rig.finish().unwrap(), ours, Arc::clone(&over));
+        let held = Held {
+            socket: Some(theirs),
+            admitted: Some(admitted),
+            over,
+            seen_at: None,
+            revoked_at: None,
+        };
+        (taken.map(|port| AnyPort::Seeded(Box::new(port))), held)
+    }
+
+    fn serve(&mut self, now: Duration, store: &mut Store, chance: &mut Chance) {
+        for link in &mut self.links {
+            if let Some(lease) = &mut link.lease {
+                lease.listen(now, chance);
+                if lease.revoked_at.is_some_and(|at| at <= now)
+                    && let Some(admitted) = lease.admitted.take()
+                {
+                    for (worker, admitted) in self.workers.iter_mut().zip(admitted) {
+                        worker.dismiss(&self.device, admitted).unwrap();
+                    }
+                }
+            }
+        }
+        if now < self.stalled_until {
+            return;
+        }
+        let clock = Clock {
+            epoch_unix: 1_700_000_000,
+            second: Second(100),
+        };
+        for worker in &mut self.workers {
+            if !chance.one_in(4) {
+                worker.round(now, clock, store);
+            }
+        }
+        for link in &mut self.links {
+            if !chance.one_in(4) {
+                link.serve(store, chance);
+            }
+        }
+        self.links.retain(|link| {
+            let leased = link.lease.as_ref();
+            link.text.is_some() || leased.is_some_and(|lease| lease.admitted.is_some())
+        });
+    }
+}
+
+impl Held {
+    /// The server ends the lease; the client learns of it, and workers end it, each in its time.
+    fn hang_up(&mut self, now: Duration, chance: &mut Chance) {
+        if self.socket.take().is_some() {
+            self.seen_at = Some(now + chance.micros(50));
+            self.revoked_at = Some(now + chance.micros(100));
+        }
+    }
+
+    /// The client may end it as well.
+    fn listen(&mut self, now: Duration, chance: &mut Chance) {
+        if let Some(mut socket) = self.socket.as_ref()
+            && let Ok(0) = socket.read(&mut [0; 16])
+        {
+            self.hang_up(now, chance);
+        }
+    }
+}
+
+impl Link {
+    /// Takes bytes, answers at most one command.
+    fn serve(&mut self, store: &mut Store, chance: &mut Chance) {
+        let Some(mut text) = self.text.as_ref() else {
+            return;
+        };
+        let mut bytes = vec![0; 1 + chance.below(1 << 17)];
+        match text.read(&mut bytes) {
+            Ok(0) => {
+                self.text = None;
+                return;
+            }
+            Ok(len) => self.inbox.extend_from_slice(&bytes[..len]),
+            Err(_) => {}
+        }
+        if let Some((reply, used)) = answered(&self.inbox, store) {
+            self.outbox.extend(reply);
+            self.inbox.drain(..used);
+        }
+        if let Ok(written) = text.write(self.outbox.make_contiguous()) {
+            self.outbox.drain(..written);
+        }
+    }
+}
+
+/// The reply to the first command of `inbox`, and the bytes it takes, once it is whole.
+fn answered(inbox: &[u8], store: &mut Store) -> Option<(Vec<u8>, usize)> {
+    let end = inbox.windows(2).position(|two| two == b"\r\n")? + 2;
+    let line = std::str::from_utf8(&inbox[..end - 2]).unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let reply = match words[..] {
+        ["gets", ref keys @ ..] => {
+            let mut reply = Vec::new();
+            for key in keys {
+                if let Some((value, version)) = store.items.get(key.as_bytes()) {
+                    let head = format!("VALUE {key} 0 {} {version}\r\n", value.len());
+                    reply.extend_from_slice(head.as_bytes());
+                    reply.extend_from_slice(value);
+                    reply.extend_from_slice(b"\r\n");
+                }
+            }
+            [&reply[..], b"END\r\n"].concat()
+        }
+        [verb @ ("set" | "append"), key, _, _, len] => {
+            let len: usize = len.parse().unwrap();
+            let value = inbox.get(end..end + len)?;
+            inbox.get(end + len..end + len + 2)?;
+            let mode = if verb == "set" {
+                Mode::Set
+            } else {
+                Mode::Append
+            };
+            let stored = store.put(key.as_bytes(), mode, value);
+            let reply: &[u8] = if stored {
+                b"STORED\r\n"
+            } else {
+                b"NOT_STORED\r\n"
+            };
+            return Some((reply.to_vec(), end + len + 2));
+        }
+        ["incr", key, delta] => match store.incr(key.as_bytes(), delta.parse().unwrap()) {
+            Some(sum) => format!("{sum}\r\n").into_bytes(),
+            None => b"NOT_FOUND\r\n".to_vec(),
+        },
+        ["version"] => b"VERSION 1\r\n".to_vec(),
+        _ => panic!("{line}"),
+    };
+    Some((reply, end))
+}
