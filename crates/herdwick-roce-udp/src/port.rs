@@ -10,7 +10,7 @@ use herdwick_fabric::{
 };
 use herdwick_mem::Span;
 use herdwick_roce::{
-    Arrival, Engine,
+    Arrival, Drop, Engine,
     icrc::{IpId, Route},
 };
 
@@ -43,18 +43,25 @@ pub struct RocePort {
 impl RocePort {
     /// Takes what has come, as far as a pass goes; whether there was anything.
     fn receive_some(&mut self) -> bool {
-        let before = self.engine.counters().packets_in;
+        let before = self.looked_into();
         for look in 0..LOOKS {
             match self.receive() {
                 Received::Nothing => return look > 0,
                 Received::All => break,
                 Received::AsMuchAsFits => {}
             }
-            if self.engine.counters().packets_in - before >= ENOUGH {
+            if self.looked_into() - before >= ENOUGH {
                 break;
             }
         }
         true
+    }
+
+    /// Packets that took work; those of a flood that are dropped unseen end no pass before the
+    /// packets behind them are looked at.
+    fn looked_into(&self) -> u64 {
+        let counters = self.engine.counters();
+        counters.packets_in - counters.dropped(Drop::TooManyRefused)
     }
 
     /// What a packet wakes.

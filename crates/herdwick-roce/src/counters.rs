@@ -56,11 +56,13 @@ pub enum Drop {
     Unkeyed,
     /// More READs at once than are served, or a repeated one too old to serve again.
     TooManyReads,
+    /// From a source that was refused too often in this pass: not looked into.
+    TooManyRefused,
 }
 
 impl Drop {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Short,
         Self::Version,
         Self::Partition,
@@ -88,7 +90,43 @@ impl Drop {
         Self::Replay,
         Self::Unkeyed,
         Self::TooManyReads,
+        Self::TooManyRefused,
     ];
+
+    /// Whether a sender that keeps to the rules has next to none: the rest is what a network loses,
+    /// repeats and reorders, or not its doing.
+    pub(crate) const fn is_wrong(self) -> bool {
+        match self {
+            Self::Short
+            | Self::Version
+            | Self::Partition
+            | Self::Opcode
+            | Self::Pad
+            | Self::Icrc
+            | Self::Transport
+            | Self::Qkey
+            | Self::Length
+            | Self::Rkey
+            | Self::Scope
+            | Self::Right
+            | Self::Range
+            | Self::Misaligned
+            | Self::Tag
+            | Self::Replay
+            | Self::Unkeyed => true,
+            Self::UnknownQp
+            | Self::NotReady
+            | Self::Source
+            | Self::NoRecv
+            | Self::ShortBuffer
+            | Self::Sequence
+            | Self::Partial
+            | Self::Gone
+            | Self::Answer
+            | Self::TooManyReads
+            | Self::TooManyRefused => false,
+        }
+    }
 
     /// Its word in `stats`.
     #[must_use]
@@ -121,6 +159,7 @@ impl Drop {
             Self::Replay => "roce_replayed",
             Self::Unkeyed => "roce_unkeyed",
             Self::TooManyReads => "roce_too_many_reads",
+            Self::TooManyRefused => "roce_too_many_refused",
         }
     }
 }

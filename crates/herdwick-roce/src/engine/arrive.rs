@@ -74,6 +74,20 @@ impl Engine {
         self.shared.counters.packets_in += 1;
         if let Err(reason) = self.accept(arrival, sum, memory, wire) {
             self.shared.counters.drop(reason);
+            if reason.is_wrong() {
+                self.blame(arrival);
+            }
+        }
+    }
+
+    /// Notes against the sender of a packet that it was wrong.
+    #[cold]
+    fn blame(&mut self, arrival: &Arrival<'_>) {
+        let turn = self.shared.turn;
+        if let Ok((id, _, source)) = self.addressee(arrival)
+            && let Some(qp) = self.qps.get_mut(id)
+        {
+            qp.blame.add(turn, source);
         }
     }
 
@@ -93,6 +107,9 @@ impl Engine {
         let source = arrival.from.ip().to_canonical();
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
+        }
+        if qp.blame.turn == self.shared.turn && qp.blame.is_full(source) {
+            return Err(Drop::TooManyRefused);
         }
         Ok((id, bth, source))
     }

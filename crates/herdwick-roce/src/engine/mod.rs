@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     /// next.
     pub(crate) read_answers: u32,
     pub(crate) rationed: bool,
+    /// Counts passes: what was wrong in one is forgotten in the next.
+    pub(crate) turn: u64,
     /// The latest time that a driver told.
     pub(crate) now: Duration,
 }
@@ -185,6 +187,7 @@ impl Engine {
                 pause: None,
                 read_answers: READ_ANSWERS,
                 rationed: false,
+                turn: 1,
                 now: Duration::ZERO,
                 config,
             },
@@ -300,6 +303,7 @@ impl Engine {
         self.shared.pause = None;
         self.shared.read_answers = READ_ANSWERS;
         self.shared.rationed = false;
+        self.shared.turn += 1;
         for _ in 0..self.ready.begin() {
             let Some(qp) = self.ready.take().and_then(|id| self.qps.get_mut(id.0)) else {
                 continue;

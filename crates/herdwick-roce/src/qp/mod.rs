@@ -1,5 +1,6 @@
 //! A queue pair, split by what happens to it: posting and transmission, arrival, failure.
 
+mod blame;
 mod congestion;
 mod datagram;
 mod fragment;
@@ -28,6 +29,7 @@ use crate::{
 pub use datagram::DATAGRAM_HEADER_BYTES;
 pub use post::MESSAGE_BYTES_MAX;
 
+pub(crate) use blame::Blame;
 pub(crate) use fragment::class;
 pub(crate) use inbound::Inbound;
 pub(crate) use post::Sends;
@@ -56,6 +58,8 @@ pub(crate) struct Qp {
     /// RC: what was asked, and what is to be answered.
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
+    /// What arrived for it in this pass and was wrong.
+    pub(crate) blame: Blame,
     /// Whether its peer is to be told that packets of its met congestion.
     pub(crate) congested: bool,
     /// Whether it stands in the engine's list of those with something to transmit.
@@ -153,6 +157,7 @@ impl Qp {
             inbound: Inbound::default(),
             requester: Requester::new(names.psn, &config.retry),
             responder: Responder::new(spec.transport == Transport::Rc),
+            blame: Blame::NONE,
             congested: false,
             listed: false,
         }
