@@ -19,6 +19,10 @@ use crate::{
 /// The bits of the type of service by which a router says that it is about to drop packets.
 const CONGESTION_EXPERIENCED: u8 = 3;
 
+/// The bits of an opcode that name the transport, and RC's.
+const TRANSPORT_BITS: u8 = 0xe0;
+const RC_OPCODES: u8 = 0;
+
 impl Engine {
     /// Takes a packet that arrived at `now`. What is wrong with it ends in [`Engine::counters`].
     pub fn handle_packet<M: Memory, W: Wire>(
@@ -169,7 +173,19 @@ impl Engine {
         wire: &mut W,
     ) -> Result<(), Drop> {
         let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
-        let packet = Packet::parse(packet)?;
+        let packet = match Packet::parse(packet) {
+            // IBTA 9.7.4.1.2: of its own transport it is refused, and its sender told.
+            Err(Malformed::Opcode) if qp.transport == Transport::Rc => {
+                let (bth, _) = Bth::read_from_prefix(packet).map_err(|_| Drop::Short)?;
+                if bth.opcode() & TRANSPORT_BITS != RC_OPCODES {
+                    return Err(Drop::Opcode);
+                }
+                let reason = qp.refuse_opcode(&mut self.shared, bth.psn());
+                self.ready.add(qp);
+                return Err(reason);
+            }
+            parsed => parsed?,
+        };
         if packet.op.class != class(qp.transport) {
             return Err(Drop::Transport);
         }

@@ -6,7 +6,7 @@ use herdwick_fabric::{
     Access, Completion, Local, Opcode, Payload, QpId, QpState, RegionId, Remote, Rkey, SendOp,
     Status, Transport,
 };
-use herdwick_roce::{Config, Drop, Retry};
+use herdwick_roce::{Config, Drop, RD_ATOMIC_MAX, Retry};
 
 use crate::{
     link::{A, B, Faults, REGION, World},
@@ -663,6 +663,110 @@ fn no_more_reads_are_outstanding_than_the_peer_takes() {
     for id in 0..4 {
         assert_eq!(world.next(A).wr_id, id);
     }
+}
+
+/// A packet from A's queue pair to B's with this opcode, and `headers` behind the BTH.
+fn by_hand(pair: &Pair, opcode: u8, ahead: u32, headers: &[u8]) -> Vec<u8> {
+    let facts = |side: usize| pair.world.sides[side].engine.facts(pair.qps[side]);
+    let psn = (facts(A).expect("known").psn.0 + ahead) & 0xff_ffff;
+    let mut packet = vec![opcode, 0, 0xff, 0xff];
+    packet.extend(facts(B).expect("known").qpn.0.to_be_bytes());
+    packet.extend((0x8000_0000 | psn).to_be_bytes());
+    packet.extend(headers);
+    packet.extend([0; 4]);
+    packet
+}
+
+/// RETH: all of the region's first eight bytes.
+fn word_at(at: Remote) -> Vec<u8> {
+    let (addr, rkey) = (at.addr.to_be_bytes(), at.rkey.0.to_be_bytes());
+    [&addr[..], &rkey, &8_u32.to_be_bytes()].concat()
+}
+
+/// What B says next: opcode and syndrome of each packet.
+fn answers(pair: &mut Pair) -> Vec<(u8, u8)> {
+    let side = &mut pair.world.sides[B];
+    side.engine
+        .poll_transmit(pair.world.now, &side.bank, &mut side.outbox);
+    let caught = pair.world.caught(B);
+    caught
+        .iter()
+        .map(|packet| (packet[0], packet[12]))
+        .collect()
+}
+
+const ACKNOWLEDGE: u8 = 0x11;
+const NAK_SEQUENCE: u8 = 0x60;
+const NAK_INVALID: u8 = 0x61;
+
+#[test]
+fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
+    // SEND with invalidate, a reserved one, FLUSH, ATOMIC WRITE.
+    for opcode in [0x17, 0x1a, 0x1c, 0x1d] {
+        let mut pair = pair(1, &Config::default());
+        let late = by_hand(&pair, opcode, 3, &[0; 28]);
+        pair.world.forge(B, &late);
+        assert_eq!(answers(&mut pair), [(ACKNOWLEDGE, NAK_SEQUENCE)]);
+        let next = by_hand(&pair, opcode, 0, &[0; 28]);
+        pair.world.forge(B, &next);
+        assert_eq!(
+            answers(&mut pair),
+            [(ACKNOWLEDGE, NAK_INVALID)],
+            "{opcode:#x}"
+        );
+        let counters = pair.world.sides[B].engine.counters();
+        assert_eq!(counters.dropped(Drop::Opcode), 2);
+    }
+    // UC's is another transport's.
+    let mut pair = pair(1, &Config::default());
+    let foreign = by_hand(&pair, 0x37, 0, &[0; 28]);
+    pair.world.forge(B, &foreign);
+    assert_eq!(answers(&mut pair), []);
+}
+
+#[test]
+fn one_read_more_than_are_served_at_a_time_is_refused() {
+    let mut pair = pair(1, &Config::default());
+    // Nothing leaves, so every answer waits.
+    pair.world.sides[B].outbox.room = 0;
+    let deep = u32::from(RD_ATOMIC_MAX);
+    let asked = |pair: &Pair, ahead| by_hand(pair, 0x0c, ahead, &word_at(pair.at));
+    for ahead in 0..deep {
+        let read = asked(&pair, ahead);
+        pair.world.forge(B, &read);
+        // The same again takes no room of the next.
+        pair.world.forge(B, &read);
+    }
+    let refused = asked(&pair, deep);
+    pair.world.forge(B, &refused);
+    pair.world.sides[B].outbox.room = usize::MAX;
+    let said = answers(&mut pair);
+    assert_eq!(said.len() as u32, deep + 1);
+    assert_eq!(said.last(), Some(&(ACKNOWLEDGE, NAK_INVALID)));
+    let counters = pair.world.sides[B].engine.counters();
+    assert_eq!(counters.dropped(Drop::TooManyReads), 1);
+}
+
+#[test]
+fn a_request_that_comes_again_takes_no_nak_away() {
+    let mut pair = pair(1, &Config::default());
+    pair.perform(write(Payload::Words(&[1]), pair.at));
+    // Behind a gap; then the first once more, in the same pass.
+    let wide = [word_at(pair.at), vec![0; 8]].concat();
+    let (late, again) = (
+        by_hand(&pair, 0x0a, 2, &wide),
+        by_hand(&pair, 0x0a, 0, &wide),
+    );
+    pair.world.forge(B, &late);
+    pair.world.forge(B, &again);
+    assert_eq!(answers(&mut pair), [(ACKNOWLEDGE, NAK_SEQUENCE)]);
+    // Where what was missing comes first, there is nothing to tell of.
+    let missing = by_hand(&pair, 0x0a, 1, &wide);
+    pair.world.forge(B, &missing);
+    pair.world.forge(B, &by_hand(&pair, 0x0a, 3, &wide));
+    let next = by_hand(&pair, 0x0a, 2, &wide);
+    pair.world.forge(B, &next);
+    assert_eq!(answers(&mut pair), [(ACKNOWLEDGE, 0x1f)]);
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub(crate) struct Responder {
     /// A gap or refusal was told of; nothing more is said until the expected packet comes.
     pub(super) quiet: bool,
     kept: VecDeque<Kept>,
+    /// Requests for READs and atomics whose answers wait; what is given again is not among them.
+    deep: usize,
     waiting: VecDeque<Response>,
 }
 
@@ -43,6 +45,14 @@ pub(super) enum Kept {
     },
 }
 
+impl Kept {
+    const fn psn(&self) -> Psn24 {
+        match self {
+            Self::Read { psn, .. } | Self::Atomic { psn, .. } => *psn,
+        }
+    }
+}
+
 /// What is to be said, in the order of the wire.
 #[derive(Clone, Copy)]
 pub(super) enum Response {
@@ -55,9 +65,11 @@ pub(super) enum Response {
         psn: Psn24,
         completed: u32,
         original: u64,
+        again: bool,
     },
     /// The rest of an answer to a READ.
     Read {
+        again: bool,
         psn: Psn24,
         end: Psn24,
         completed: u32,
@@ -76,6 +88,7 @@ impl Responder {
             completed: 0,
             quiet: false,
             kept: VecDeque::with_capacity(room(KEPT_MAX)),
+            deep: 0,
             waiting: VecDeque::with_capacity(room(WAITING_MAX)),
         }
     }
@@ -85,9 +98,22 @@ impl Responder {
         self.waiting.len() + 2 <= WAITING_MAX
     }
 
+    /// Whether one more READ or atomic would be more than a peer is told to have outstanding.
+    pub(super) fn is_deep(&self) -> bool {
+        self.deep >= KEPT_MAX
+    }
+
     pub(super) fn push(&mut self, response: Response) {
         debug_assert!(self.waiting.len() < WAITING_MAX, "room was asked for");
+        self.deep += usize::from(response.is_first());
         self.waiting.push_back(response);
+    }
+
+    /// The oldest has been said.
+    fn pop(&mut self) {
+        if let Some(said) = self.waiting.pop_front() {
+            self.deep -= usize::from(said.is_first());
+        }
     }
 
     /// Keeps an answer in place of the oldest.
@@ -98,9 +124,25 @@ impl Responder {
         self.kept.push_back(kept);
     }
 
+    /// Forgets what lies so far behind `now` that its number would be taken for one ahead.
+    pub(super) fn forget_old(&mut self, now: Psn24) {
+        while self
+            .kept
+            .front()
+            .is_some_and(|kept| now.ahead_of(kept.psn()) < 0)
+        {
+            self.kept.pop_front();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
     /// What an atomic found when it was done.
     pub(super) fn kept_original(&self, again: Psn24) -> Option<u64> {
-        self.kept.iter().find_map(|kept| match kept {
+        self.kept.iter().rev().find_map(|kept| match kept {
             Kept::Atomic { psn, original } if *psn == again => Some(*original),
             _ => None,
         })
@@ -145,7 +187,8 @@ impl Qp {
     }
 
     /// Says something about requests, in place of what was to be said last if that was of the same
-    /// kind: one ACK serves a whole train.
+    /// kind: one ACK serves a whole train. A NAK says all that an ACK of earlier packets would, and
+    /// is not said again, so it stays until the packet that it names has come.
     pub(super) fn acknowledge(&mut self, psn: Psn24, syndrome: Syndrome) {
         let completed = self.responder.completed;
         let said = Response::Acknowledge {
@@ -155,7 +198,9 @@ impl Qp {
         };
         let waiting = &mut self.responder.waiting;
         if let Some(last @ Response::Acknowledge { .. }) = waiting.back_mut() {
-            *last = said;
+            if !last.refuses_after(psn) || syndrome != Syndrome::ACK {
+                *last = said;
+            }
         } else if waiting.len() < WAITING_MAX {
             waiting.push_back(said);
         }
@@ -182,7 +227,7 @@ impl Qp {
             };
             match (rest, self.responder.waiting.front_mut()) {
                 (Some(rest), Some(front)) => *front = rest,
-                _ => drop(self.responder.waiting.pop_front()),
+                _ => self.responder.pop(),
             }
         }
         true
@@ -232,6 +277,26 @@ impl Qp {
 }
 
 impl Response {
+    /// Whether it answers a READ or atomic for the first time.
+    fn is_first(&self) -> bool {
+        matches!(
+            self,
+            Self::Atomic { again: false, .. } | Self::Read { again: false, .. }
+        )
+    }
+
+    /// Whether it is a NAK of a packet behind `psn`.
+    fn refuses_after(&self, psn: Psn24) -> bool {
+        match self {
+            Self::Acknowledge {
+                psn: named,
+                syndrome,
+                ..
+            } => *syndrome != Syndrome::ACK && named.ahead_of(psn) > 0,
+            Self::Atomic { .. } | Self::Read { .. } => false,
+        }
+    }
+
     /// Its next packet: opcode, PSN, payload bytes.
     fn packet(&self, mtu: usize) -> (Operation, Psn24, usize) {
         match *self {
@@ -276,6 +341,7 @@ impl Response {
     fn rest(self, mtu: usize) -> Option<Self> {
         match self {
             Self::Read {
+                again,
                 psn,
                 end,
                 completed,
@@ -284,6 +350,7 @@ impl Response {
                 rest,
                 ..
             } if rest > mtu => Some(Self::Read {
+                again,
                 psn: psn.plus(1),
                 end,
                 completed,

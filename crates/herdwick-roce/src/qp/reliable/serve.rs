@@ -57,6 +57,7 @@ impl Qp {
         let psn = packet.bth.psn();
         self.inbound.expected = psn.plus(packets);
         self.responder.quiet = false;
+        self.responder.forget_old(self.inbound.expected);
         if !packet.op.operation.is_message() {
             return;
         }
@@ -83,14 +84,35 @@ impl Qp {
             return Err(Refusal::Invalid(Drop::Length));
         }
         let (region, offset) = self.open_read(shared, &reth).map_err(Refusal::Access)?;
-        if !self.responder.has_room() {
-            return Err(Refusal::Busy);
-        }
+        self.has_room_for_answer()?;
         let psn = packet.bth.psn();
         self.responder.completed = self.responder.completed.wrapping_add(1);
         self.responder.keep(Kept::Read { psn, packets, reth });
-        self.answer_read(psn, packets, region, offset, reth.len.get() as usize);
+        self.answer_read(psn, packets, (region, offset), reth, false);
         Ok(packets)
+    }
+
+    /// A peer that asks for more at once than it was told is refused; where answers that were given
+    /// before take the room, it has to come again.
+    fn has_room_for_answer(&self) -> Result<(), Refusal> {
+        if self.responder.is_deep() {
+            return Err(Refusal::Invalid(Drop::TooManyReads));
+        }
+        let room = self.responder.has_room();
+        room.then_some(()).ok_or(Refusal::Busy)
+    }
+
+    /// Refuses a request that nothing here serves, in its turn.
+    pub(crate) fn refuse_opcode(&mut self, shared: &mut Shared, psn: Psn24) -> Drop {
+        match psn.ahead_of(self.inbound.expected) {
+            0 => self.refuse(shared, Refusal::Invalid(Drop::Opcode)),
+            ahead => {
+                if ahead > 0 {
+                    self.tell_of_gap();
+                }
+                Drop::Opcode
+            }
+        }
     }
 
     /// How many packets the answer takes.
@@ -120,17 +142,18 @@ impl Qp {
         &mut self,
         psn: Psn24,
         packets: u32,
-        region: RegionId,
-        offset: usize,
-        rest: usize,
+        (region, offset): (RegionId, usize),
+        reth: Reth,
+        again: bool,
     ) {
         self.responder.push(Response::Read {
+            again,
             psn,
             end: psn.plus(packets),
             completed: self.responder.completed,
             region,
             offset,
-            rest,
+            rest: reth.len.get() as usize,
             starts: true,
         });
     }
@@ -154,9 +177,7 @@ impl Qp {
         if !offset.is_multiple_of(WORD) {
             return Err(Refusal::Invalid(Drop::Misaligned));
         }
-        if !self.responder.has_room() {
-            return Err(Refusal::Busy);
-        }
+        self.has_room_for_answer()?;
         let (operand, compare) = (header.swap_or_add.get(), header.compare.get());
         let original = if packet.op.operation == Operation::FetchAdd {
             memory.fetch_add(region, offset, operand)
@@ -166,12 +187,13 @@ impl Qp {
         let psn = packet.bth.psn();
         self.responder.completed = self.responder.completed.wrapping_add(1);
         self.responder.keep(Kept::Atomic { psn, original });
-        self.answer_atomic(psn, original);
+        self.answer_atomic(psn, original, false);
         Ok(1)
     }
 
-    fn answer_atomic(&mut self, psn: Psn24, original: u64) {
+    fn answer_atomic(&mut self, psn: Psn24, original: u64, again: bool) {
         self.responder.push(Response::Atomic {
+            again,
             psn,
             completed: self.responder.completed,
             original,
@@ -219,7 +241,7 @@ impl Qp {
                 let original = self.responder.kept_original(psn);
                 let original = original.ok_or(Drop::TooManyReads)?;
                 if self.responder.has_room() && !self.responder.is_answering(psn) {
-                    self.answer_atomic(psn, original);
+                    self.answer_atomic(psn, original, true);
                 }
                 Ok(())
             }
@@ -245,7 +267,7 @@ impl Qp {
         let (region, offset) = self.open_read(shared, &reth)?;
         let packets = self.read_packets(shared, &reth).map_err(|_| Drop::Length)?;
         if self.responder.has_room() && !self.responder.is_answering(psn) {
-            self.answer_read(psn, packets, region, offset, reth.len.get() as usize);
+            self.answer_read(psn, packets, (region, offset), reth, true);
         }
         Ok(())
     }

@@ -25,8 +25,10 @@ impl Memory for Word {
         self.0 = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     }
     fn read(&self, _: RegionId, _: usize, _: &mut [u8]) {}
-    fn fetch_add(&mut self, _: RegionId, _: usize, _: u64) -> u64 {
-        0
+    fn fetch_add(&mut self, _: RegionId, _: usize, add: u64) -> u64 {
+        let original = self.0;
+        self.0 += add;
+        original
     }
     fn compare_swap(&mut self, _: RegionId, _: usize, _: u64, _: u64) -> u64 {
         0
@@ -71,7 +73,7 @@ fn end() -> (Engine, QpId, herdwick_fabric::Remote) {
     qp.requester = Requester::new(psn, &retry);
     let spec = RegionSpec {
         len: 8,
-        access: Access::WRITE,
+        access: Access::ALL,
         scope: Scope::Pd,
     };
     let region = engine.register(pd, &spec, 0).expect("a region");
@@ -145,3 +147,51 @@ fn sequence_numbers_wrap() {
     }
     assert!(wrapped);
 }
+
+/// Numbers come round: an atomic that is repeated gets its own answer, not that of one which had its
+/// number 2^24 packets ago.
+#[test]
+fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
+    let ((a, qa, _), (mut b, qb, to)) = (end(), end());
+    b.connect(qb, &peering(&a, qa)).expect("a connection");
+    let (qpn, first) = (
+        b.facts(qb).expect("known").qpn.0,
+        a.facts(qa).expect("known").psn.0,
+    );
+    let mut memory = Word(0);
+    let mut ask = |opcode: u8, psn: u32, b: &mut Engine| {
+        let mut packet = vec![opcode, 0, 0xff, 0xff];
+        packet.extend(qpn.to_be_bytes());
+        packet.extend((0x8000_0000 | psn & 0x00ff_ffff).to_be_bytes());
+        packet.extend(to.addr.to_be_bytes());
+        packet.extend(to.rkey.0.to_be_bytes());
+        // FETCH_ADD: 1, and nothing to compare with. WRITE: no bytes.
+        let rest: &[u8] = if opcode == FETCH_ADD {
+            &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+        } else {
+            &[0; 4]
+        };
+        packet.extend(rest);
+        packet.extend([0; 4]);
+        let mut answers = carry(&mut Out(vec![packet]), b, &mut memory);
+        answers.0.pop().and_then(|answer| {
+            answer[16..]
+                .first_chunk()
+                .map(|word| u64::from_be_bytes(*word))
+        })
+    };
+    assert_eq!(ask(FETCH_ADD, first, &mut b), Some(0));
+    // As if WRITEs had come in between, a quarter of the numbers at a time.
+    for quarter in 1..4 {
+        let psn = first.wrapping_add(quarter << 22);
+        b.qp_mut(qb).expect("known").inbound.expected = Psn24::new(psn);
+        ask(WRITE_ONLY, psn, &mut b);
+    }
+    b.qp_mut(qb).expect("known").inbound.expected = Psn24::new(first);
+    assert_eq!(ask(FETCH_ADD, first, &mut b), Some(1));
+    assert_eq!(ask(FETCH_ADD, first, &mut b), Some(1), "repeated");
+    assert_eq!(b.qp_mut(qb).expect("known").responder.kept(), 1);
+}
+
+const FETCH_ADD: u8 = 0x14;
+const WRITE_ONLY: u8 = 0x0a;
