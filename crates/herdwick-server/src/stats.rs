@@ -228,6 +228,9 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("crossed", tally.crossed),
         ("parcels_exhausted", tally.parcels_exhausted),
         ("reads_deferred", tally.reads_deferred),
+        ("uploads", tally.uploads),
+        ("uploads_queued", tally.uploads_queued),
+        ("replies_queued", tally.replies_queued),
     ] {
         out.say(name, count);
     }

@@ -85,9 +85,17 @@ impl Budget {
         }
     }
 
-    /// Whether a connection may hold much: a large value, or a long line.
+    /// Whether a connection may hold much: a large value, or a long line. One that already holds
+    /// replies behind a value may always have that: it gives nothing back before.
     pub(super) fn allows(&self, connection: &Connection) -> bool {
-        connection.room == Room::Granted || self.queue.is_empty() && self.has_room()
+        connection.room == Room::Granted
+            || connection.behind.is_some()
+            || self.queue.is_empty() && self.has_room()
+    }
+
+    /// Whether a connection may hold a large value of each worker at a time.
+    pub(super) fn is_plentiful(&self) -> bool {
+        self.held < self.ample / 2
     }
 
     fn has_room(&self) -> bool {
@@ -111,10 +119,12 @@ impl Budget {
 
     /// The connection has begun to hold what it was granted.
     pub(super) fn used(&mut self, connection: &mut Connection) {
-        if connection.room == Room::Granted {
-            connection.room = Room::Enough;
-            self.granted -= 1;
+        match connection.room {
+            Room::Granted => self.granted -= 1,
+            Room::Wanted => {}
+            Room::Enough | Room::Waiting => return,
         }
+        connection.room = Room::Enough;
     }
 
     /// Whether somebody waits.

@@ -106,8 +106,10 @@ pub(crate) struct Run<'a> {
     pub(crate) owners: Vec<u16>,
     /// Some requests are for other workers.
     pub(crate) crosses: bool,
-    /// Whether the connection may hold large values.
+    /// Whether the connection may hold a large value, ...
     pub(crate) large: bool,
+    /// ... and one of each owner, not of the first one's only.
+    pub(crate) plenty: bool,
 }
 
 /// Why a run goes no further.
@@ -140,10 +142,16 @@ impl<'a> Run<'a> {
             owners: old.owners,
             crosses: false,
             large: false,
+            plenty: false,
         };
         run.points.clear();
         run.owners.clear();
         run
+    }
+
+    /// Whether request `slot` may be answered with a large value.
+    pub(crate) fn is_large(&self, slot: usize) -> bool {
+        self.large && (self.plenty || self.owners[slot] == self.owners[0])
     }
 
     /// How far the connection has come once the first `count` requests are answered; `end` is behind

@@ -181,6 +181,7 @@ impl Service {
             return super::immediate::end(connection, begun, after);
         }
         run.large = self.budget.allows(connection);
+        run.plenty = self.budget.is_plentiful();
         if let Some(held) = connection.behind.take() {
             let resumed = self.resume(held, &run, input, after, ticket, pass);
             self.run = Run::reuse(run);
@@ -286,7 +287,7 @@ impl Service {
             answers: &answers,
             out: &mut own.text,
             marks: &mut self.marks,
-            large: Large::All(run.large),
+            large: Large::All(own.slots.first().is_some_and(|&slot| run.is_large(slot))),
             refused_large: false,
             tally: pass.tally,
         };
@@ -409,7 +410,7 @@ fn send_away(
         };
         if pass
             .crossing
-            .send(owner, request, &run.answers[slot], ticket, run.large)
+            .send(owner, request, &run.answers[slot], ticket, run.is_large(slot))
             .is_err()
         {
             pass.tally.parcels_exhausted += 1;

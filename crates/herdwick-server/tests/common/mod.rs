@@ -1,6 +1,8 @@
 //! Servers to test against, ours and a stock memcached, and conversations with them.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod crowd;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},

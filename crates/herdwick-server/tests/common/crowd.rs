@@ -1,0 +1,124 @@
+//! Many clients at a time, each of which goes on whenever its socket lets it, a piece in turn.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use herdwick_server::Server;
+
+use super::connect;
+
+/// When nothing at all has moved for so long, it is not going to.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What one client says, and what it expects to hear.
+pub(crate) struct Talk {
+    stream: TcpStream,
+    said: Vec<u8>,
+    sent: usize,
+    expected: Vec<u8>,
+    heard: usize,
+    /// Most bytes that it sends, and reads, in one turn.
+    piece: usize,
+}
+
+impl Talk {
+    pub(crate) fn new(server: &Server, said: Vec<u8>, expected: Vec<u8>, piece: usize) -> Self {
+        let stream = connect(server);
+        stream.set_nonblocking(true).unwrap();
+        Self {
+            stream,
+            said,
+            sent: 0,
+            expected,
+            heard: 0,
+            piece,
+        }
+    }
+
+    /// One turn; whether anything has moved. `None`: the server has hung up.
+    pub(crate) fn turn(&mut self) -> Option<bool> {
+        let rest = &self.said[self.sent..];
+        let mut moved = false;
+        if !rest.is_empty() {
+            match self.stream.write(&rest[..rest.len().min(self.piece)]) {
+                Ok(count) => {
+                    self.sent += count;
+                    moved = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+        let mut buffer = vec![0; self.piece.min(self.expected.len() - self.heard).max(1)];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => return None,
+            Ok(count) => {
+                let expected = self.expected.get(self.heard..self.heard + count);
+                let heard = &buffer[..count];
+                assert!(
+                    expected == Some(heard),
+                    "at {} of {}: {}",
+                    self.heard,
+                    self.expected.len(),
+                    heard[..count.min(200)].escape_ascii()
+                );
+                self.heard += count;
+                moved = true;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+        Some(moved)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.sent == self.said.len() && self.heard == self.expected.len()
+    }
+}
+
+/// Gives each its turn until all have said and heard everything; `between` is done after each round.
+pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
+    let mut last = Instant::now();
+    while !talks.is_empty() {
+        let mut moved = false;
+        for talk in &mut talks {
+            moved |= talk.turn().unwrap_or_else(|| {
+                let (sent, heard) = (talk.sent, talk.heard);
+                panic!("hung up on after {sent} bytes sent, {heard} heard")
+            });
+        }
+        talks.retain(|talk| !talk.is_done());
+        if moved {
+            last = Instant::now();
+        } else {
+            assert!(last.elapsed() < STUCK, "{} are stuck", talks.len());
+            std::thread::yield_now();
+        }
+        between();
+    }
+}
+
+/// A value of its own for each `n`, that shows where a byte of it was lost.
+pub(crate) fn value(n: usize, len: usize) -> Vec<u8> {
+    let byte = |i: usize| (i % 251) as u8 ^ (i >> 10) as u8 ^ (n as u8).wrapping_mul(37);
+    (0..len).map(byte).collect()
+}
+
+/// What the server has under `key`.
+pub(crate) fn stored(server: &Server, key: &str) -> Option<Vec<u8>> {
+    let mut stream = connect(server);
+    stream.write_all(format!("get {key}\r\n").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    if line == "END\r\n" {
+        return None;
+    }
+    let len = line.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    let mut value = vec![0; len];
+    reader.read_exact(&mut value).unwrap();
+    Some(value)
+}
