@@ -97,7 +97,7 @@ impl Decoder {
             Some(Language::Lines) => self.line(input),
             Some(Language::Packets) => {
                 binary::decode(input, self.value_bytes_max, self.announced_bytes_min)
-            },
+            }
             None => self.first(input),
         }
     }
@@ -213,6 +213,8 @@ mod tests {
         assert_eq!(decoder.decode(&input), whole);
         input[8..19].copy_from_slice(b"7 8 16384\r\n".first_chunk::<11>().unwrap());
         let mut decoder = Decoder::new(1 << 20).announcing(16 << 10);
-        assert!(matches!(decoder.decode(&input[..16_000]), Decoded::NeedMore { at } if at > 16_384));
+        assert!(
+            matches!(decoder.decode(&input[..16_000]), Decoded::NeedMore { at } if at > 16_384)
+        );
     }
 }

@@ -195,7 +195,9 @@ impl Parcel {
             requests.push(Request {
                 hash: errand.hash,
                 key,
-                op: with_value(&errand.op, value, || store.end_upload(ticket.uploader(peer))),
+                op: with_value(&errand.op, value, || {
+                    store.end_upload(ticket.uploader(peer))
+                }),
             });
             scratch.large.push(errand.large);
             answers.push(errand.answer.with_opaque(opaque));

@@ -57,7 +57,10 @@ fn forty_uploads_to_a_server_of_the_default_size_are_all_stored() {
     for workers in [1, 4] {
         let server = server(64, workers);
         uploads(&server, 40, 900_000, 16 << 10);
-        assert!(stat(&server, "uploads_queued") > 0, "they have to take turns");
+        assert!(
+            stat(&server, "uploads_queued") > 0,
+            "they have to take turns"
+        );
     }
 }
 
@@ -92,7 +95,10 @@ fn forty_steady_readers_get_all_they_asked_for() {
             let mut set = format!("set key-{n} {n} 0 {LEN}\r\n").into_bytes();
             set.extend(value(n, LEN));
             set.extend(b"\r\n");
-            all_done(vec![Talk::new(&server, set, b"STORED\r\n".to_vec(), LEN)], || {});
+            all_done(
+                vec![Talk::new(&server, set, b"STORED\r\n".to_vec(), LEN)],
+                || {},
+            );
             ask.extend(format!("get key-{n}\r\n").into_bytes());
             expected.extend(format!("VALUE key-{n} {n} {LEN}\r\n").into_bytes());
             expected.extend(value(n, LEN));
@@ -144,17 +150,29 @@ fn pipeline(value: &[u8]) -> Script {
         script.say(&put("prepend"), value, b"STORED\r\n");
         script.say(&format!("get {key}"), b"", &hit(key, &value.repeat(3)));
         script.say(&format!("set {key} 0 0 {len} noreply"), value, b"");
-        script.say(&format!("cas {key} 0 0 {len} 99999999"), value, b"EXISTS\r\n");
+        script.say(
+            &format!("cas {key} 0 0 {len} 99999999"),
+            value,
+            b"EXISTS\r\n",
+        );
         script.say("version", b"", b"VERSION 1.6.45-herdwick.");
         script.expected.extend(env!("CARGO_PKG_VERSION").bytes());
         script.expected.extend(b"\r\n");
         let ms = format!("ms {key} {len} O77 k s");
         script.say(&ms, value, format!("HD O77 k{key} s{len}\r\n").as_bytes());
-        script.say(&format!("{ms} ME"), value, format!("NS O77 k{key} s{len}\r\n").as_bytes());
+        script.say(
+            &format!("{ms} ME"),
+            value,
+            format!("NS O77 k{key} s{len}\r\n").as_bytes(),
+        );
         script.say("ms Zm9v 20000 b q", &value[..20_000], b"");
         script.say("mg foo s", b"", b"HD s20000\r\n");
         // The block does not end where it should: it is used up, and nothing stored.
-        script.say(&put("set"), &[value, b"xx"].concat(), b"CLIENT_ERROR bad data chunk\r\n");
+        script.say(
+            &put("set"),
+            &[value, b"xx"].concat(),
+            b"CLIENT_ERROR bad data chunk\r\n",
+        );
         script.expected.extend(b"ERROR\r\n");
         script.say(&format!("get {key}"), b"", &hit(key, value));
         script.say(&format!("delete {key}"), b"", b"DELETED\r\n");
@@ -203,7 +221,10 @@ fn large_values_in_packets_keep_their_order() {
         }
         all_done(vec![Talk::new(&server, said, expected, 64 << 10)], || {});
         for n in 0..8 {
-            assert!(stored(&server, &format!("k{n}")) == Some(value.repeat(2)), "{n}");
+            assert!(
+                stored(&server, &format!("k{n}")) == Some(value.repeat(2)),
+                "{n}"
+            );
         }
     }
 }

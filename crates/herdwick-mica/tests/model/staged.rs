@@ -221,14 +221,23 @@ fn reservations_are_carried_along_and_bounded() {
     }
     for n in 0..2000 {
         let value = super::pattern(usize::from(n % 1900), 1);
-        let put = Op::Put(Put { value: &value, ..Put::default() });
-        assert_eq!(pair.run(&[request(&key(100 + n), put)])[0].status, Status::Done);
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        assert_eq!(
+            pair.run(&[request(&key(100 + n), put)])[0].status,
+            Status::Done
+        );
         let beyond = pair.store.stage(Second(1), &key(99), 1900);
         pair.store.abort(beyond);
     }
     for (n, &id) in ids.iter().enumerate() {
         pair.store.append(id, &value[100..]);
-        let put = Op::Put(Put { staged: Some(id), ..Put::default() });
+        let put = Op::Put(Put {
+            staged: Some(id),
+            ..Put::default()
+        });
         let key = key(n as u16);
         let answers = pair.run(&[request(&key, put), request(&key, PROBE)]);
         assert_eq!(answers[0].status, Status::Done);
@@ -247,7 +256,10 @@ fn a_reservation_outlives_65536_flushes() {
         pair.store.flush(Second(1), Second(1));
     }
     pair.store.append(id, &value[1000..]);
-    let put = Op::Put(Put { staged: Some(id), ..Put::default() });
+    let put = Op::Put(Put {
+        staged: Some(id),
+        ..Put::default()
+    });
     let answers = pair.run(&[request(b"key", put), request(b"key", PROBE)]);
     assert_eq!(answers[1].value.as_deref(), Some(&value[..]));
 }

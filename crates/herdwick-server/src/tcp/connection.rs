@@ -219,7 +219,11 @@ impl Connection {
 
     /// Whether it waits for room, here or in a log.
     pub(crate) fn waits(&self) -> bool {
-        self.room == Room::Waiting || self.upload.as_ref().is_some_and(|upload| upload.is_queued())
+        self.room == Room::Waiting
+            || self
+                .upload
+                .as_ref()
+                .is_some_and(|upload| upload.is_queued())
     }
 
     /// The partition where a large value of its is under way.
@@ -261,7 +265,11 @@ impl Connection {
     pub(crate) fn memory(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
         let gathered = self.gather.as_ref().map_or(0, Gather::memory);
-        let line = if self.long_line { GET_LINE_BYTES_MAX } else { 0 };
+        let line = if self.long_line {
+            GET_LINE_BYTES_MAX
+        } else {
+            0
+        };
         let input = self.input.memory().max(line);
         input + self.output.memory() + behind + gathered + self.stream.memory()
     }

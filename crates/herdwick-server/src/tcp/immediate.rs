@@ -58,7 +58,9 @@ pub(super) fn begin(
             pass.tally.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
-        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => return Begun::Hungry,
+        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => {
+            return Begun::Hungry;
+        }
     };
     match command {
         Command::Quit => Begun::HangUp { faulty: false },

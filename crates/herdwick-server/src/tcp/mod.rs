@@ -184,8 +184,7 @@ impl TcpFront {
         let budget = &mut self.service.budget;
         budget.note(connection, pass.clock.second.0);
         pass.tally.held_bytes = budget.held() as u64;
-        let may_go_on =
-            flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
+        let may_go_on = flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
         if starved {
             connection.queued = true;
             self.starved.push(place);

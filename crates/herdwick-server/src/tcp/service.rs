@@ -410,7 +410,13 @@ fn send_away(
         };
         if pass
             .crossing
-            .send(owner, request, &run.answers[slot], ticket, run.is_large(slot))
+            .send(
+                owner,
+                request,
+                &run.answers[slot],
+                ticket,
+                run.is_large(slot),
+            )
             .is_err()
         {
             pass.tally.parcels_exhausted += 1;

@@ -247,7 +247,9 @@ fn feed(
                 pass.store.store.append(staged, bytes);
                 here
             }
-            None => pass.crossing.upload(upload.owner, who, Step::Bytes(bytes))?,
+            None => pass
+                .crossing
+                .upload(upload.owner, who, Step::Bytes(bytes))?,
         };
         connection.input.consume(count);
         upload.lacking -= count;

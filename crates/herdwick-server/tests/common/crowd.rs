@@ -110,7 +110,9 @@ pub(crate) fn value(n: usize, len: usize) -> Vec<u8> {
 /// What the server has under `key`.
 pub(crate) fn stored(server: &Server, key: &str) -> Option<Vec<u8>> {
     let mut stream = connect(server);
-    stream.write_all(format!("get {key}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("get {key}\r\n").as_bytes())
+        .unwrap();
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();

@@ -246,8 +246,8 @@ impl Speaker<'_> {
 impl Sink for Speaker<'_> {
     #[inline]
     fn has_room(&mut self, index: usize) -> bool {
-        let full = (self.out.len() >= OUTPUT_BYTES || self.is_held_up())
-            && self.answers[index].is_read();
+        let full =
+            (self.out.len() >= OUTPUT_BYTES || self.is_held_up()) && self.answers[index].is_read();
         if full {
             self.tally.reads_deferred += 1;
             self.marks.push(DEFERRED);

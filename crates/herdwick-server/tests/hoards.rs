@@ -1,0 +1,127 @@
+//! What a hoard of half-sent values, or of replies that nobody reads, can make the server hold, and
+//! that others go on meanwhile. One test, alone in its process: what it measures belongs to all of it.
+
+mod common;
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+};
+
+use common::{
+    connect,
+    crowd::{Talk, all_done, stored, value},
+    stat, with,
+};
+use herdwick_server::{Config, Server};
+
+/// Resident bytes of this process, the server in it included (proc(5), statm).
+fn resident() -> i64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: i64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+const MEMORY: usize = 64 << 20;
+/// What there may be beside `-m`.
+const BESIDE: i64 = 64 << 20;
+const LEN: usize = 1_000_000;
+
+/// As much as the server takes of `bytes`.
+fn push(mut stream: &TcpStream, bytes: &[u8]) -> usize {
+    let mut sent = 0;
+    stream.set_nonblocking(true).unwrap();
+    while sent < bytes.len() {
+        match stream.write(&bytes[sent..]) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // Given up in the meantime.
+            Err(_) => break,
+        }
+    }
+    sent
+}
+
+/// Small and large business of others.
+fn others(server: &Server, round: usize) {
+    for n in 0..20 {
+        let key = format!("small-{n}");
+        let set = format!("set {key} 0 0 5\r\nvalue\r\n").into_bytes();
+        let talk = Talk::new(server, set, b"STORED\r\n".to_vec(), 1024);
+        all_done(vec![talk], || {});
+        assert_eq!(stored(server, &key).as_deref(), Some(&b"value"[..]));
+    }
+    let mut set = format!("set large-{round} 0 0 {LEN}\r\n").into_bytes();
+    set.extend(value(round, LEN));
+    set.extend(b"\r\n");
+    let talk = Talk::new(server, set, b"STORED\r\n".to_vec(), 64 << 10);
+    all_done(vec![talk], || {});
+    assert!(stored(server, &format!("large-{round}")) == Some(value(round, LEN)));
+}
+
+#[test]
+fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
+    for workers in [1, 4] {
+        let before = resident();
+        let server = with(Config {
+            memory_bytes: MEMORY,
+            workers: Some(workers),
+            ..Config::local()
+        });
+        let most = before + MEMORY as i64 + BESIDE;
+        let within = |when: &str| {
+            let over = resident() - most;
+            assert!(over <= 0, "{over} bytes too many {when}, {workers} workers");
+        };
+        // The log is full from here on.
+        for n in 0..80 {
+            let mut set = format!("set fill-{n} 0 0 {LEN}\r\n").into_bytes();
+            set.resize(set.len() + LEN, b'f');
+            set.extend(b"\r\n");
+            all_done(
+                vec![Talk::new(&server, set, b"STORED\r\n".to_vec(), LEN)],
+                || {},
+            );
+        }
+        within("full");
+        let half = [b"set hoard 0 0 1000000\r\n", &vec![b'h'; 900_000][..]].concat();
+        let hoard: Vec<TcpStream> = (0..200).map(|_| connect(&server)).collect();
+        let mut left = vec![&half[..]; hoard.len()];
+        for round in 0..4 {
+            for (stream, left) in hoard.iter().zip(&mut left) {
+                *left = &left[push(stream, left)..];
+            }
+            within("half sent");
+            others(&server, round);
+        }
+        within("half sent");
+        drop(hoard);
+        let readers: Vec<TcpStream> = (0..40).map(|_| connect(&server)).collect();
+        let ask = b"get large-3\r\n".repeat(10);
+        for reader in &readers {
+            push(reader, &ask);
+        }
+        for round in 0..4 {
+            others(&server, 3 - round % 2);
+            within("unread");
+        }
+        // Those that wake up are served, or have been cut for stalling; nobody hears a wrong byte.
+        let expected = [
+            format!("VALUE large-3 0 {LEN}\r\n").as_bytes(),
+            &value(3, LEN),
+            b"\r\nEND\r\n",
+        ]
+        .concat();
+        for mut reader in readers {
+            reader.set_nonblocking(false).unwrap();
+            let mut heard = Vec::new();
+            let _ = (&mut reader)
+                .take(expected.len() as u64)
+                .read_to_end(&mut heard);
+            assert!(expected.starts_with(&heard));
+        }
+        within("in the end");
+        assert!(stat(&server, "curr_connections") < 60);
+        server.shutdown();
+    }
+}
