@@ -1,0 +1,235 @@
+//! Connections that come, say a part of something, cut at any byte, leave at any time, and make room
+//! for others: a random schedule on a whole server, judged by what each has been answered.
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    time::Instant,
+};
+
+use common::{
+    PATIENCE, connect,
+    crowd::{stored, value},
+    stat, with,
+};
+use herdwick_server::{Config, Server};
+
+/// xorshift64*, so that a seed is all it takes to see a schedule again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
+    }
+}
+
+/// What a command is expected to be answered.
+enum Expect {
+    Exactly(Vec<u8>),
+    /// A set of this key to this value.
+    Stored(String, usize, usize),
+}
+
+/// A client: what it has still to send, and to hear.
+struct Client {
+    stream: TcpStream,
+    name: usize,
+    unsent: Vec<u8>,
+    heard: Vec<u8>,
+    expected: Vec<Expect>,
+}
+
+/// What is known of a key: the last value whose store was acknowledged, and those behind it that
+/// may have been executed.
+#[derive(Default)]
+struct Known {
+    acknowledged: Option<(usize, usize)>,
+    possible: Vec<(usize, usize)>,
+}
+
+struct Schedule {
+    server: Server,
+    dice: Dice,
+    clients: Vec<Option<Client>>,
+    keys: HashMap<String, Known>,
+    born: usize,
+    numbers: usize,
+}
+
+impl Schedule {
+    fn new(seed: u64, workers: usize, clients: usize) -> Self {
+        Self {
+            server: with(Config {
+                memory_bytes: 64 << 20,
+                workers: Some(workers),
+                ..Config::local()
+            }),
+            dice: Dice(seed),
+            clients: (0..clients).map(|_| None).collect(),
+            keys: HashMap::new(),
+            born: 0,
+            numbers: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let slot = self.dice.roll(self.clients.len());
+        let Some(mut client) = self.clients[slot].take() else {
+            self.born += 1;
+            self.clients[slot] = Some(Client {
+                stream: connect(&self.server),
+                name: self.born,
+                unsent: Vec::new(),
+                heard: Vec::new(),
+                expected: Vec::new(),
+            });
+            return;
+        };
+        match self.dice.roll(20) {
+            // It leaves, in the middle of whatever it is at.
+            0 => return,
+            1..4 => self.say(&mut client),
+            4..12 => {
+                let most = [1, 10, 3000, 20_000, 200_000][self.dice.roll(5)];
+                let most = 1 + self.dice.roll(most);
+                client.push(most);
+            }
+            _ => self.hear(&mut client),
+        }
+        self.clients[slot] = Some(client);
+    }
+
+    /// One more command.
+    fn say(&mut self, client: &mut Client) {
+        if client.unsent.len() > 2 << 20 {
+            return;
+        }
+        let key = format!("{}-{}", client.name, self.dice.roll(3));
+        let len = [3, 9000, 17_000, 40_000, 150_000, 600_000][self.dice.roll(6)];
+        let len = len + self.dice.roll(1000);
+        self.numbers += 1;
+        let n = self.numbers;
+        match self.dice.roll(6) {
+            0 => {
+                client.unsent.extend(b"mn\r\n");
+                client.expected.push(Expect::Exactly(b"MN\r\n".to_vec()));
+            }
+            1 => {
+                let line = format!("add {key}-none 0 0 {len}\r\n");
+                client.unsent.extend(line.bytes());
+                client.unsent.extend(value(n, len));
+                client.unsent.extend(b"xx");
+                let answer = b"CLIENT_ERROR bad data chunk\r\n".to_vec();
+                client.expected.push(Expect::Exactly(answer));
+            }
+            2 => {
+                client.unsent.extend(format!("get nothing {key}-none\r\n").bytes());
+                client.expected.push(Expect::Exactly(b"END\r\n".to_vec()));
+            }
+            _ => {
+                let line = format!("set {key} 0 0 {len}\r\n");
+                client.unsent.extend(line.bytes());
+                client.unsent.extend(value(n, len));
+                client.unsent.extend(b"\r\n");
+                let known = self.keys.entry(key.clone()).or_default();
+                known.possible.push((n, len));
+                client.expected.push(Expect::Stored(key, n, len));
+            }
+        }
+    }
+
+    /// Whatever has come is as expected.
+    fn hear(&mut self, client: &mut Client) {
+        client.pull();
+        while let Some(first) = client.expected.first() {
+            let answer = match first {
+                Expect::Exactly(answer) => &answer[..],
+                Expect::Stored(..) => b"STORED\r\n",
+            };
+            if client.heard.len() < answer.len() {
+                assert!(answer.starts_with(&client.heard), "{}", client.heard.escape_ascii());
+                return;
+            }
+            assert!(client.heard.starts_with(answer), "{}", client.heard.escape_ascii());
+            client.heard.drain(..answer.len());
+            if let Expect::Stored(key, n, len) = client.expected.remove(0)
+                && let Some(known) = self.keys.get_mut(&key)
+            {
+                known.acknowledged = Some((n, len));
+                known.possible.retain(|&(other, _)| other > n);
+            }
+        }
+        assert!(client.heard.is_empty(), "{}", client.heard.escape_ascii());
+    }
+
+    /// All say what they have begun to, and hear the answers; then all is there that must be, and
+    /// nothing else.
+    fn settle(mut self) {
+        let begun = Instant::now();
+        let mut clients: Vec<Client> = self.clients.drain(..).flatten().collect();
+        while !clients.is_empty() {
+            for client in &mut clients {
+                client.push(64 << 10);
+                self.hear(client);
+            }
+            clients.retain(|client| !client.unsent.is_empty() || !client.expected.is_empty());
+            assert!(begun.elapsed() < 3 * PATIENCE, "{} are stuck", clients.len());
+        }
+        assert_eq!(stat(&self.server, "evictions"), 0);
+        assert_eq!(stat(&self.server, "closed_stalled"), 0);
+        for (key, known) in &self.keys {
+            let found = stored(&self.server, key);
+            let mut may = known.acknowledged.iter().chain(&known.possible);
+            let right = match &found {
+                None => known.acknowledged.is_none(),
+                Some(found) => may.any(|&(n, len)| *found == value(n, len)),
+            };
+            assert!(right, "{key}: {:?} bytes", found.map(|found| found.len()));
+            assert_eq!(stored(&self.server, &format!("{key}-none")), None);
+        }
+    }
+}
+
+impl Client {
+    fn push(&mut self, most: usize) {
+        let count = most.min(self.unsent.len());
+        self.stream.set_nonblocking(true).unwrap();
+        match self.stream.write(&self.unsent[..count]) {
+            Ok(count) => drop(self.unsent.drain(..count)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+
+    fn pull(&mut self) {
+        self.stream.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 4096];
+        match self.stream.read(&mut buffer) {
+            Ok(count) => {
+                assert!(count > 0, "hung up on client {}", self.name);
+                self.heard.extend_from_slice(&buffer[..count]);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn clients_that_come_and_leave_at_any_byte_disturb_nobody() {
+    let seeds = std::env::var("HERDWICK_SCHEDULES").map_or(6, |count| count.parse().unwrap());
+    for seed in 1..=seeds {
+        for (workers, clients) in [(1, 12), (3, 24)] {
+            println!("seed {seed}, {workers} workers");
+            let mut schedule = Schedule::new(seed * 0x9e37_79b9, workers, clients);
+            for _ in 0..3000 {
+                schedule.step();
+            }
+            schedule.settle();
+        }
+    }
+}
