@@ -3,7 +3,7 @@ use memchr::memrchr;
 use crate::{
     Arith, Command, Decoded, Delete, FlushAll, Get, KEY_BYTES_MAX, Keys, Oversized, Put, Refusal,
     Refused, Touch, Verb,
-    line::{Block, Line},
+    line::{Block, Line, whole_block},
     number,
 };
 
@@ -60,7 +60,7 @@ fn unknown<'a>(line: &Line<'a>, command: &[u8]) -> Decoded<'a> {
 fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Verb) -> Decoded<'a> {
     let (put, bytes) = match put_line(words, verb) {
         Ok(read) => read,
-        Err(refused) => return line.just(Command::Refused(refused)),
+        Err((refused, swallow)) => return line.refused(refused, swallow),
     };
     let (command, used) = match line.block(bytes) {
         Block::Whole(value, at) => (Command::Put(Put { value, ..put }), at),
@@ -140,31 +140,43 @@ fn or_refused<'a>(command: Result<Command<'a>, Refused>) -> Command<'a> {
     command.unwrap_or_else(Command::Refused)
 }
 
-/// `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`: all but the data, and the length of that.
-fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), Refused> {
-    let compares = matches!(verb, Verb::Cas(_));
-    let least = if compares { 5 } else { 4 };
-    let words = Words::new(source, least, least + 1)?;
-    let key = words.key()?;
+/// Words of a storage command that mean something, the unique of `cas` included.
+const PUT_WORDS: usize = 5;
+
+/// `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`: all but the data, and the length of that; or the refusal,
+/// and the length of what is to be dropped with it. More words are passed over, as in 1.6.45.
+fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), (Refused, u64)> {
+    let mut words = [&b""[..]; PUT_WORDS];
+    let (mut count, mut last) = (0, &b""[..]);
+    for word in source.take(UNKNOWN_WORDS_MAX - 1) {
+        if let Some(slot) = words.get_mut(count) {
+            *slot = word;
+        }
+        (count, last) = (count + 1, word);
+    }
+    let [key, flags, exptime, bytes, unique] = words;
+    let refuse = |refusal, noreply| Refused { refusal, noreply };
+    if count < PUT_WORDS - 1 {
+        return Err((refuse(Refusal::Arguments, false), 0));
+    }
+    let noreply = last == b"noreply";
+    let format = refuse(Refusal::Format, noreply);
+    let bytes = number::block(bytes).ok_or((format, 0))?;
     let read = || {
-        let flags = number::unsigned32(words.words[1])?;
-        let exptime = number::exptime(words.words[2])?;
-        let bytes = number::block(words.words[3])?;
         let verb = match verb {
-            Verb::Cas(_) => Verb::Cas(number::unsigned(words.words[4])?),
+            Verb::Cas(_) => Verb::Cas(number::unsigned(unique)?),
             other => other,
         };
-        Some((flags, exptime, bytes, verb))
+        Some(Put {
+            verb,
+            key: (key.len() <= KEY_BYTES_MAX).then_some(key)?,
+            flags: number::unsigned32(flags)?,
+            exptime: number::exptime(exptime)?,
+            value: &[],
+            noreply,
+        })
     };
-    let (flags, exptime, bytes, verb) = read().ok_or_else(|| words.refuse(Refusal::Format))?;
-    let put = Put {
-        verb,
-        key,
-        flags,
-        exptime,
-        value: &[],
-        noreply: words.noreply(),
-    };
+    let put = read().ok_or((format, whole_block(bytes)))?;
     Ok((put, bytes))
 }
 

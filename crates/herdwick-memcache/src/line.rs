@@ -1,4 +1,4 @@
-use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, classic, meta};
+use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, Refused, classic, meta};
 
 /// A command line and what follows it.
 pub(crate) struct Line<'a> {
@@ -7,6 +7,11 @@ pub(crate) struct Line<'a> {
     pub(crate) data_at: usize,
     pub(crate) value_bytes_max: usize,
     pub(crate) announced_bytes_min: usize,
+}
+
+/// How much of the stream a block of `bytes` bytes takes, with its line end.
+pub(crate) fn whole_block(bytes: usize) -> u64 {
+    bytes as u64 + 2
 }
 
 /// The data block behind a line.
@@ -34,6 +39,16 @@ impl<'a> Line<'a> {
         }
     }
 
+    /// A command that is refused: what stands in its block, `swallow` bytes of the stream, is data, and
+    /// never a command.
+    pub(crate) fn refused(&self, refused: Refused, swallow: u64) -> Decoded<'a> {
+        Decoded::Command {
+            command: Command::Refused(refused),
+            used: self.data_at,
+            swallow,
+        }
+    }
+
     /// A command without data.
     pub(crate) fn just(&self, command: Command<'a>) -> Decoded<'a> {
         Decoded::Command {
@@ -56,7 +71,7 @@ impl<'a> Line<'a> {
     /// The block of `bytes` bytes behind the line.
     pub(crate) fn block(&self, bytes: usize) -> Block<'a> {
         if bytes > self.value_bytes_max {
-            return Block::Oversized(bytes as u64 + 2);
+            return Block::Oversized(whole_block(bytes));
         }
         let at = self.data_at + bytes + 2;
         match self.input.get(self.data_at..at) {

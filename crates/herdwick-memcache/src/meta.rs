@@ -11,7 +11,7 @@ pub use reply::{Echo, MISS, NOTHING, OUT_OF_MEMORY, Shown, Status};
 
 use crate::{
     Command, Decoded, KEY_BYTES_MAX, Keys, Mode, Refusal, Refused,
-    line::{Block, Line},
+    line::{Block, Line, whole_block},
     number,
 };
 
@@ -152,9 +152,9 @@ fn key(mut words: Keys<'_>, too_many: Refusal) -> Read<(&[u8], Keys<'_>)> {
     Ok((key, words))
 }
 
-/// `ms KEY BYTES FLAG*` and its block. What is refused for its flags swallows its block.
+/// `ms KEY BYTES FLAG*` and its block. What is refused swallows its block, if its length can be read.
 fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
-    let (key, bytes, rest) = match set_line(words) {
+    let (text, bytes, rest) = match set_line(words) {
         Ok(read) => read,
         Err(refusal) => return line.just(refused(refusal)),
     };
@@ -163,12 +163,12 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         used: line.data_at,
         swallow,
     };
-    let (mode, flags, base64) = match set_flags(key, rest) {
+    let (mode, flags, base64) = match set_flags(words, rest) {
         Ok(read) => read,
-        Err(refusal) => return swallowing(refused(refusal), bytes as u64 + 2),
+        Err(refusal) => return swallowing(refused(refusal), whole_block(bytes)),
     };
     let meta = |verb| {
-        let key = Key { text: key, base64 };
+        let key = Key { text, base64 };
         Command::Meta(Meta { verb, key, flags })
     };
     let (command, used) = match line.block(bytes) {
@@ -189,17 +189,14 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
 fn set_line(words: Keys<'_>) -> Read<(&[u8], usize, Keys<'_>)> {
     let mut all = words;
     let text = all.next().ok_or(Refusal::Arguments)?;
-    if text.len() > KEY_BYTES_MAX {
-        return Err(Refusal::Format);
-    }
-    let bytes = all.next().ok_or(Refusal::Format)?;
-    key(words, Refusal::FlagsTooLong)?;
-    let bytes = number::block(bytes).ok_or(Refusal::Format)?;
+    let bytes = all.next().and_then(number::block).ok_or(Refusal::Format)?;
     Ok((text, bytes, all))
 }
 
-fn set_flags<'a>(key: &[u8], rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
-    let (flags, base64) = Flags::read(key, rest)?;
+/// What the words behind the length say; `words` are all of them.
+fn set_flags<'a>(words: Keys<'a>, rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
+    let (text, _) = key(words, Refusal::FlagsTooLong)?;
+    let (flags, base64) = Flags::read(text, rest)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,
         Some(b'E') => Mode::Add,

@@ -114,8 +114,8 @@ pub(crate) struct ServeArgs {
     /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
-    /// File to keep the items in, on tmpfs or disk: the next server with the same -e, -m, -t and --shm
-    /// has them again, however this one ends
+    /// File to keep the items in, on tmpfs or disk: the next server with the same -e, -m, -t,
+    /// --shm, --roce and --verbs has them again, however this one ends
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
     /// File to write the process's number to when the server is ready, as the user that -u names

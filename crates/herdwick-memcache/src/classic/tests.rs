@@ -99,6 +99,55 @@ fn noreply_silences_refusals_but_not_argument_counts() {
     assert_eq!(refusal(b"flush_all x noreply\n"), (Refusal::Exptime, true));
 }
 
+/// What a client's user put into a value is never run, whatever is wrong with the line before it.
+#[test]
+fn the_block_of_a_refused_line_goes_with_it() {
+    let swallowed = |line: &str| match decode(line.as_bytes()) {
+        Decoded::Command {
+            command: Command::Refused(refused),
+            used,
+            swallow,
+        } => {
+            assert_eq!(used, line.len());
+            (refused.refusal, refused.noreply, swallow)
+        }
+        other => panic!("{line:?}: {other:?}"),
+    };
+    let long = "k".repeat(251);
+    for (line, noreply) in [
+        (format!("set {long} 0 0 9\r\n"), false),
+        (format!("append {long} 0 0 9 noreply\r\n"), true),
+        ("set k x 0 9\r\n".into(), false),
+        ("set k 4294967296 0 9\r\n".into(), false),
+        ("add k 0 x 9 noreply\r\n".into(), true),
+        ("cas k 0 0 9\r\n".into(), false),
+        ("cas k 0 0 9 \r\n".into(), false),
+        ("cas k 0 0 9 noreply\r\n".into(), true),
+        ("cas k 0 0 9 x\r\n".into(), false),
+    ] {
+        assert_eq!(swallowed(&line), (Refusal::Format, noreply, 11), "{line}");
+    }
+    // Of these nobody knows how long the block is.
+    assert_eq!(swallowed("set k 0 0\r\n"), (Refusal::Arguments, false, 0));
+    for bytes in ["-1", "x", "2147483646", "9x"] {
+        let line = format!("set k 0 0 {bytes}\r\n");
+        assert_eq!(swallowed(&line), (Refusal::Format, false, 0), "{line}");
+    }
+}
+
+#[test]
+fn words_behind_the_last_are_passed_over() {
+    for more in ["", " more", " 1 2 3 4 5 6 7 8"] {
+        for end in ["", " noreply"] {
+            let line = format!("set k 0 0 1{more}{end}\r\nx\r\n");
+            let Command::Put(put) = command(line.as_bytes()) else {
+                panic!("{line}");
+            };
+            assert_eq!((put.value, put.noreply), (&b"x"[..], !end.is_empty()));
+        }
+    }
+}
+
 #[test]
 fn endless_lines_end() {
     let junk = vec![b'a'; LINE_BYTES_MAX];

@@ -114,7 +114,9 @@ fn refusals_say_what_memcached_says() {
         (many, Refusal::FlagsAreTooLong, 0),
         (&many.replace("mg", "md"), Refusal::FlagsTooLong, 0),
         (&format!("mg {long}\r\n"), Refusal::Format, 0),
-        (&format!("ms {long} 2\r\n"), Refusal::Format, 0),
+        (&format!("ms {long} 2\r\n"), Refusal::Format, 4),
+        (&format!("ms {long} x\r\n"), Refusal::Format, 0),
+        (&many.replace("mg k", "ms k 5"), Refusal::FlagsTooLong, 7),
         (&format!("mg k O{}\r\n", &long[..32]), Refusal::Opaque, 0),
         (&format!("ms k 2 O{}\r\n", &long[..32]), Refusal::Opaque, 4),
     ] {
