@@ -22,6 +22,8 @@ pub(crate) enum Format {
     Metadump,
     Mgdump,
     Cachedump,
+    /// `stats conns`: no items, but connections, by the same steps.
+    Connections,
 }
 
 /// How far a dump has come.
@@ -30,6 +32,7 @@ pub(crate) struct Dump {
     format: Format,
     /// The partition at hand.
     pub(crate) worker: usize,
+    /// Where it goes on there: a bucket, or a connection's place.
     bucket: usize,
     /// The partition at hand has no more.
     done: bool,
@@ -62,14 +65,14 @@ impl Dump {
     pub(crate) fn opening(self) -> &'static [u8] {
         match self.format {
             Format::Metadump | Format::Mgdump => text::OK,
-            Format::Cachedump => &[],
+            Format::Cachedump | Format::Connections => &[],
         }
     }
 
     /// What stands behind the last item.
     pub(crate) fn ending(self) -> &'static [u8] {
         match self.format {
-            Format::Metadump | Format::Cachedump => text::END,
+            Format::Metadump | Format::Cachedump | Format::Connections => text::END,
             Format::Mgdump => b"EN\r\n",
         }
     }
@@ -89,6 +92,17 @@ impl Dump {
             self.bucket += 1;
         }
         self.done = self.bucket == store.buckets();
+    }
+
+    /// Where among the connections it goes on, if it is they that are shown.
+    pub(crate) fn connection(&self) -> Option<usize> {
+        matches!(self.format, Format::Connections).then_some(self.bucket)
+    }
+
+    /// The owner's step if it is connections that are shown: those before `next` have been, or all.
+    pub(crate) fn showed(&mut self, next: Option<usize>) {
+        self.bucket = next.unwrap_or_default();
+        self.done = next.is_none();
     }
 
     /// The asker's step: where to go on, of so many partitions; `None` at the end.
@@ -116,6 +130,7 @@ fn show(
     let unix = |second: u32| clock.epoch_unix + u64::from(second);
     let expires = (item.deadline != Deadline::NEVER).then(|| unix(item.deadline.0));
     match format {
+        Format::Connections => Ok(()),
         Format::Metadump => {
             let key = Uri(key);
             match expires {

@@ -41,9 +41,11 @@ pub(crate) trait Front {
     /// Whether a draining front has finished.
     fn is_drained(&self) -> bool;
 
-    /// Lists its connections in the words of `stats conns`.
-    fn connections(&self, now: Second, out: &mut Vec<u8>) {
-        let _ = (now, out);
+    /// Lists some of its connections, from the one at place `from` on, in the words of `stats conns`;
+    /// gives the place to go on at, if there are more. One front of a worker has any.
+    fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let _ = (now, from, out);
+        None
     }
 
     /// The longest that the worker may sleep, if not as long as it likes.

@@ -58,10 +58,8 @@ pub(crate) enum Order {
     Reset,
     /// Move the clock: for tests.
     Warp(Warp),
-    /// Show some items; only the partition that it has come to.
+    /// Show some items, or connections; only those of the worker that it has come to.
     Dump(Dump),
-    /// List the connections.
-    Connections,
     /// Begin to count by prefix, or end.
     Detail(bool),
     /// Say what was counted by prefix.

@@ -147,13 +147,16 @@ impl Worker {
                 self.partition.reset();
             }
             Order::Dump(mut dump) => {
-                dump.step(&mut self.partition.store, clock, parcel.text_mut());
-                parcel.order = Order::Dump(dump);
-            }
-            Order::Connections => {
-                for front in &self.fronts {
-                    front.connections(clock.second, parcel.text_mut());
+                let out = parcel.text_mut();
+                match dump.connection() {
+                    None => dump.step(&mut self.partition.store, clock, out),
+                    Some(from) => {
+                        let mut fronts = self.fronts.iter();
+                        let next = fronts.find_map(|f| f.connections(clock.second, from, out));
+                        dump.showed(next);
+                    }
                 }
+                parcel.order = Order::Dump(dump);
             }
             Order::Detail(on) => self.partition.detail(on),
             Order::Prefixes => parcel.prefixes = self.partition.counted().cloned().map(Box::new),

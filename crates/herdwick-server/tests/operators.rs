@@ -268,6 +268,26 @@ fn connections_are_listed() {
     assert_eq!(said.matches(":addr tcp:").count(), 3);
 }
 
+/// In steps, so that nobody waits for a list of thousands; each of them once.
+#[test]
+fn hundreds_of_connections_are_listed_once_each() {
+    let server = with(Config {
+        workers: Some(2),
+        ..Config::local()
+    });
+    let mut held: Vec<_> = (0..300).map(|_| connect(&server)).collect();
+    for stream in &mut held {
+        stream.write_all(b"mn\r\n").unwrap();
+        assert_eq!(line(stream), "MN\r\n");
+    }
+    let said = ask(&server, "stats conns\r\n");
+    assert!(said.ends_with("END\r\n"), "{said}");
+    for stream in &held {
+        let own = format!(":addr tcp:{}\r\n", stream.local_addr().unwrap());
+        assert_eq!(said.matches(&own).count(), 1, "{own}");
+    }
+}
+
 /// The flush is due when its second comes, whatever comes between; what is stored later stays.
 #[test]
 fn a_delayed_flush_waits_for_its_time() {

@@ -58,8 +58,6 @@ pub(crate) enum Purpose {
     Consent { voice: Voice },
     /// A step of a dump: where it has come, and what it shows.
     Dump { dump: Dump, text: Vec<u8> },
-    /// Every worker's lines.
-    Lines(Vec<u8>),
     /// Every worker's counts by prefix.
     Prefixes { voice: Voice, sum: Box<Prefixes> },
     /// Every worker's counters.
@@ -82,7 +80,6 @@ impl Purpose {
                 }
                 std::mem::swap(text, parcel.text_mut());
             }
-            Self::Lines(lines) => lines.extend_from_slice(parcel.text()),
             Self::Prefixes { sum, .. } => {
                 if let Some(part) = &parcel.prefixes {
                     sum.add(part);

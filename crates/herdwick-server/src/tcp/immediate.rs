@@ -16,7 +16,7 @@ use super::{
     service::{Round, Service},
 };
 use crate::{
-    dump::Dump,
+    dump::{Dump, Format},
     facts::VERSION,
     front::Pass,
     parcel::{Order, Ticket},
@@ -108,9 +108,10 @@ fn administer(
         Admin::Detail(on) => return detail(service, on, Voice::TEXT, used, ticket, pass),
         Admin::Prefixes => return prefixes(Voice::TEXT, used, ticket, pass),
         Admin::Connections => {
-            let mut lines = Vec::new();
-            listing::say_listeners(&service.facts, pass.clock, &mut lines);
-            (Order::Connections, Purpose::Lines(lines))
+            let out = output.buffer(&mut service.pool);
+            listing::say_listeners(&service.facts, pass.clock, out);
+            let dump = Dump::new(Format::Connections);
+            return Begun::Dump { used, dump };
         }
         Admin::Dump(dump) => {
             let out = output.buffer(&mut service.pool);

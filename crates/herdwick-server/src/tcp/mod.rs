@@ -372,6 +372,9 @@ impl TcpFront {
     }
 }
 
+/// Connections that are listed before others have their turn: each takes two system calls.
+const LISTED_PER_STEP: usize = 64;
+
 impl Front for TcpFront {
     fn register(&mut self, _registry: &Registry, tokens: Tokens) -> io::Result<()> {
         self.tokens = tokens;
@@ -439,10 +442,13 @@ impl Front for TcpFront {
         "tcp"
     }
 
-    fn connections(&self, now: Second, out: &mut Vec<u8>) {
-        for connection in self.connections.iter().flatten() {
+    fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let next = from + LISTED_PER_STEP;
+        let some = self.connections.iter().skip(from).take(LISTED_PER_STEP);
+        for connection in some.flatten() {
             listing::say(connection, now.0, out);
         }
+        (next < self.connections.len()).then_some(next)
     }
 
     fn drain(&mut self) {

@@ -354,10 +354,6 @@ impl Service {
                     out.extend_from_slice(dump.ending());
                 }
             }
-            Purpose::Lines(lines) => {
-                out.extend_from_slice(&lines);
-                out.extend_from_slice(text::END);
-            }
             Purpose::Prefixes { voice, sum } => {
                 let mut lines = Vec::new();
                 sum.say(&mut lines);
