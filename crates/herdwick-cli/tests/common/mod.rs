@@ -304,8 +304,10 @@ impl Chance {
 /// shows.
 pub(crate) fn value(key: &str, seed: u64, len: usize) -> Vec<u8> {
     let mut value = seed.to_le_bytes().to_vec();
-    let mut chance =
-        Chance::new(seed ^ len as u64 ^ key.bytes().fold(7, |sum, b| sum * 31 + u64::from(b)));
+    let name = key.bytes().fold(7_u64, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    let mut chance = Chance::new(seed ^ len as u64 ^ name);
     while value.len() < len {
         value.extend_from_slice(&chance.next().to_le_bytes());
     }
