@@ -12,8 +12,15 @@ use crate::{
 /// One connection, driven by hand: submit many requests, flush them together, poll the answers.
 ///
 /// Every request that [`Session::submit`] takes is answered exactly once by a later
-/// [`Session::poll`], with [`Answer::Lost`] if nothing better comes. Requests are carried out in
-/// order. A session that breaks stays broken; dial another.
+/// [`Session::poll`], with [`Answer::Lost`] if nothing better comes. A session that breaks stays
+/// broken; dial another.
+///
+/// Requests for one key are carried out in the order of their submission, whatever is lost on the
+/// way; those for different keys in any order, and their answers come in any. Over a fabric a
+/// request therefore waits for the answers to earlier ones for its key, unless all are reads: many
+/// changes of one key take a round trip each. One exception: a value that is too large for the
+/// fabric is read again by text, when all that is in flight on the fabric is answered, so that such
+/// a `Get` may find what was stored by a request behind it.
 ///
 /// `now` is any clock of the caller's that does not run backwards; the session reads none.
 ///
@@ -71,8 +78,8 @@ impl Session {
         }
     }
 
-    /// How long the answer to a request is waited for, from its submission on. An answer cannot
-    /// overtake another, so a request behind a more patient one waits as long.
+    /// How long the answer to a request is waited for, from its submission on. By text an answer
+    /// cannot overtake another, so a request behind a more patient one waits as long.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }

@@ -27,7 +27,8 @@ impl<P: Port> Direct<'_, P> {
         self.hash_key
     }
 
-    /// Puts `request` into a slot; [`Direct::flush`] sends it, and `token` comes back.
+    /// Puts `request` into a slot; [`Direct::flush`] sends it, and `token` comes back. Requests for
+    /// one key take effect in the order of their submission.
     ///
     /// # Errors
     /// [`Refused`]: nothing was done.

@@ -170,7 +170,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    fn keep(socket: LeaseSocket) -> io::Result<Self> {
+    pub(super) fn keep(socket: LeaseSocket) -> io::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));
         let keeper = std::thread::Builder::new()

@@ -5,6 +5,8 @@ mod direct;
 mod lease;
 mod pending;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod translate;
 
 use std::{
@@ -44,8 +46,8 @@ const SPIN: Duration = Duration::from_micros(200);
 
 /// HERD, and memcached's text beside it.
 ///
-/// Requests of one session are carried out in order: one goes by text only when nothing is in
-/// flight on the fabric, and the other way round.
+/// The fabric keeps the order of requests for one key. One goes by text only when nothing is in
+/// flight on the fabric, and the other way round; so a command without a key has its place, too.
 #[derive(Debug)]
 pub(crate) struct Herd<P> {
     /// Left alone in a child that was forked: to drop it would end what the parent uses.

@@ -1,0 +1,296 @@
+//! A session's requests over a fabric that loses packets, under virtual time.
+
+use std::{collections::HashMap, os::unix::net::UnixStream};
+
+use herdwick_conformance::seeded::{Faults, PartyId, SeededNetwork, SeededPort};
+use herdwick_fabric::Device;
+use herdwick_herd::wire::Window;
+use herdwick_herd::{ClientRig, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
+use herdwick_mica::{
+    self as mica, Clock, Deadline, EXPTIME_PAST, Execute, Item, Reply, Second, Sink, Status,
+};
+
+use super::*;
+use crate::{Lost, Mode, Put, Ttl, stream::Stream};
+
+const HASH_KEY: HashKey = HashKey([7, 9]);
+const CLOCK: Clock = Clock {
+    epoch_unix: 1_700_000_000,
+    second: Second(100),
+};
+const REPLY_BYTES_MAX: usize = 1040;
+const WINDOW: usize = 16;
+
+/// Values with their versions: as much of a store as these tests need.
+#[derive(Default)]
+struct Map {
+    items: HashMap<Vec<u8>, (Vec<u8>, u64)>,
+    executed: u64,
+}
+
+impl Execute for Map {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        for (index, request) in batch.iter().enumerate() {
+            self.executed += 1;
+            let version = self.executed;
+            let mut number = 0;
+            let mut stored = self.items.get(request.key).cloned();
+            match &request.op {
+                mica::Op::Put(put) => stored = Some((put.value.to_vec(), version)),
+                mica::Op::Arith(arith) => {
+                    stored = stored.map(|(value, _)| {
+                        number = std::str::from_utf8(&value).unwrap().parse().unwrap();
+                        number += arith.delta;
+                        (number.to_string().into_bytes(), version)
+                    });
+                }
+                mica::Op::Get(_) | mica::Op::Delete(_) => {}
+            }
+            let shown = stored.as_ref().map(|(value, version)| Item {
+                value,
+                flags: 0,
+                version: *version,
+                deadline: Deadline::NEVER,
+                fetched: false,
+                last_access: Second(1),
+                won: false,
+                stale: false,
+                win_sent: false,
+            });
+            let status = shown.map_or(Status::NotFound, |_| Status::Done);
+            let reply = Reply {
+                item: shown,
+                number,
+                ..Reply::bare(status)
+            };
+            sink.reply(index, &reply);
+            let goes = match &request.op {
+                mica::Op::Get(get) => get.touch == Some(EXPTIME_PAST),
+                op => matches!(op, mica::Op::Delete(_)),
+            };
+            match stored.filter(|_| !goes) {
+                Some(stored) => drop(self.items.insert(request.key.to_vec(), stored)),
+                None => drop(self.items.remove(request.key)),
+            }
+        }
+    }
+}
+
+/// A session's end, a worker, and what is between them.
+struct Rig {
+    network: SeededNetwork,
+    herd: Herd<SeededPort>,
+    server: ServerEnd<SeededPort>,
+    map: Map,
+    ends: [PartyId; 2],
+    now: Duration,
+    /// The other ends of its sockets.
+    _peers: [UnixStream; 2],
+}
+
+impl Rig {
+    fn new(seed: u64) -> Self {
+        let network = SeededNetwork::new(seed);
+        let (ours, theirs) = (network.device(), network.device());
+        let (window, path) = (Window::new(WINDOW).unwrap(), RequestPath::UcWrite);
+        let epoch = Epoch::new(9).unwrap();
+        let terms = ServerTerms {
+            worker: 0,
+            workers: 1,
+            clients_max: 1,
+            spin: Duration::MAX,
+            reply_bytes_max: REPLY_BYTES_MAX,
+        };
+        let mut server = ServerEnd::open(&ours, &terms).unwrap();
+        let terms = ClientTerms {
+            path,
+            window,
+            epoch,
+            reply_bytes_max: REPLY_BYTES_MAX,
+            retry_after: Duration::from_micros(50),
+            retry_after_max: Duration::from_millis(1),
+            deadline: Duration::from_secs(1000),
+        };
+        let mut rig = ClientRig::open(&theirs, 1, &terms).unwrap();
+        let pd = ours.create_pd(&mut server.port).unwrap();
+        let berth = server.furnish(&ours, pd, path, window).unwrap();
+        let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
+        let their_pd = theirs.create_pd(&mut rig.port).unwrap();
+        let peer = rig.join(&theirs, their_pd, &grant).unwrap();
+        server
+            .admit(&ours, &berth, &peer, epoch, REPLY_BYTES_MAX)
+            .unwrap();
+        let (lease, their_lease) = UnixStream::pair().unwrap();
+        let (text, their_text) = UnixStream::pair().unwrap();
+        text.set_nonblocking(true).unwrap();
+        let taken = Taken {
+            end: rig.finish().unwrap(),
+            lease: Lease::keep(LeaseSocket::Unix(lease)).unwrap(),
+            capacity: WINDOW as u32,
+        };
+        let ends = [taken.end.port.party(), server.port.party()];
+        let memcached = Memcached::new(Stream::Unix(text), 1 << 20);
+        Self {
+            herd: Herd::new(taken, HASH_KEY, memcached),
+            network,
+            server,
+            map: Map::default(),
+            ends,
+            now: Duration::ZERO,
+            _peers: [their_lease, their_text],
+        }
+    }
+
+    fn submit(&mut self, patience: Duration, op: &Op<'_>) -> Option<Ticket> {
+        let when = When {
+            unix: 1_700_000_000,
+            due: self.now + patience,
+        };
+        self.herd.submit(when, Key::new(b"key").unwrap(), op)
+    }
+
+    fn step(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.now += Duration::from_micros(1);
+        self.network.run(self.now);
+        let Self { server, map, .. } = self;
+        server.side.pass(&mut server.port, CLOCK, map);
+        self.herd.flush(self.now);
+        self.herd.poll(self.now, sink);
+    }
+}
+
+const PATIENT: Duration = Duration::from_secs(100);
+
+/// SET, GET and INCR on one key, as many at once as the session takes.
+#[test]
+fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
+    for seed in 0..30 {
+        let mut rig = Rig::new(seed);
+        rig.network.set_faults(Faults {
+            drop_per_mille: 100,
+            duplicate_per_mille: 50,
+            reorder_per_mille: 100,
+            reorder_window: Duration::from_micros(100),
+            ..Faults::default()
+        });
+        let (mut number, mut submitted, mut answered) = (0, 0, 0);
+        let mut due = HashMap::new();
+        while answered < 300 {
+            while submitted < 300 {
+                let value = (submitted * 1000).to_string();
+                let set = Op::Store(Mode::Set, Put::new(&value));
+                let op = [set, Op::Get, Op::Incr(1), Op::Get][submitted % 4];
+                let Some(ticket) = rig.submit(PATIENT, &op) else {
+                    break;
+                };
+                match op {
+                    Op::Store(..) => number = submitted as u64 * 1000,
+                    Op::Incr(_) => number += 1,
+                    _ => {}
+                }
+                due.insert(ticket, number);
+                submitted += 1;
+            }
+            rig.step(&mut |ticket, answer| {
+                let number = due.remove(&ticket).expect("one answer each");
+                answered += 1;
+                match answer {
+                    Answer::Hit(hit) => assert_eq!(hit.value, number.to_string().as_bytes()),
+                    Answer::Number(told) => assert_eq!(told, number),
+                    other => assert_eq!(other, Answer::Done),
+                }
+            });
+        }
+        assert_eq!(rig.map.items[&b"key"[..]].0, number.to_string().as_bytes());
+    }
+}
+
+/// How a request for a stored key ends whose answers are lost, after it was carried out.
+fn unanswered(op: &Op<'_>) -> Lost {
+    let mut rig = Rig::new(1);
+    rig.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
+    while rig.map.executed == 0 || rig.herd.side.in_flight() > 0 {
+        rig.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
+    }
+    rig.submit(Duration::from_micros(500), op);
+    rig.herd.flush(rig.now);
+    while !rig.network.run(rig.now) {
+        rig.now += Duration::from_micros(1);
+    }
+    rig.network.partition(rig.ends[0], rig.ends[1]);
+    let mut end = None;
+    while end.is_none() {
+        rig.step(&mut |_, answer| match answer {
+            Answer::Lost(lost) => end = Some(lost),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(rig.map.executed, 2);
+    end.unwrap()
+}
+
+#[test]
+fn a_touch_without_answer_is_no_read() {
+    for op in [
+        Op::Touch(Ttl::Seconds(0)),
+        Op::Touch(Ttl::Seconds(9)),
+        Op::Incr(1),
+    ] {
+        let lost = unanswered(&op);
+        assert!(lost.perhaps_done, "{op:?}");
+        assert_eq!(lost.cause, Cause::Timeout);
+    }
+    assert!(!unanswered(&Op::Get).perhaps_done);
+}
+
+/// The first answer is lost, the touch is sent again: it is answered with what it did.
+#[test]
+fn a_touch_that_is_sent_again_did_what_it_did() {
+    let mut rig = Rig::new(1);
+    rig.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
+    while rig.map.executed == 0 || rig.herd.side.in_flight() > 0 {
+        rig.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
+    }
+    rig.submit(PATIENT, &Op::Touch(Ttl::Seconds(0)));
+    rig.herd.flush(rig.now);
+    while !rig.network.run(rig.now) {
+        rig.now += Duration::from_micros(1);
+    }
+    rig.network.partition(rig.ends[0], rig.ends[1]);
+    while rig.map.executed < 2 {
+        rig.step(&mut |_, answer| panic!("{answer:?}"));
+    }
+    rig.network.heal(rig.ends[0], rig.ends[1]);
+    let mut done = None;
+    while done.is_none() {
+        rig.step(&mut |_, answer| done = Some(answer == Answer::Done));
+    }
+    assert_eq!(done, Some(true));
+    assert!(rig.map.items.is_empty());
+}
+
+/// A request given up before any worker has seen it is taken back: a read finds out for good.
+#[test]
+fn what_was_given_up_unseen_is_not_carried_out_later() {
+    let mut rig = Rig::new(1);
+    rig.submit(
+        Duration::from_micros(100),
+        &Op::Store(Mode::Set, Put::new("1")),
+    );
+    rig.herd.flush(rig.now);
+    let mut lost = None;
+    while lost.is_none() {
+        rig.now += Duration::from_micros(1);
+        rig.network.run(rig.now);
+        rig.herd.poll(rig.now, &mut |_, answer| match answer {
+            Answer::Lost(end) => lost = Some(end.perhaps_done),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(lost, Some(true));
+    for _ in 0..100 {
+        rig.step(&mut |_, answer| panic!("{answer:?}"));
+    }
+    assert_eq!(rig.map.executed, 0);
+    assert_eq!(rig.server.side.counters().canceled, 1);
+}
