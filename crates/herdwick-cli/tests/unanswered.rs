@@ -1,0 +1,71 @@
+//! What a client is told that gets no answer, and what becomes of its request.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Folder, PATIENCE, Server};
+use herdwick::{Cause, Client, Error};
+use rustix::process::Signal;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// What a call ends with while the server stands still.
+fn unanswered<T: std::fmt::Debug>(
+    server: &Server,
+    client: &mut Client,
+    call: impl FnOnce(&mut Client) -> Result<T, Error>,
+) -> Error {
+    assert!(
+        client
+            .session()
+            .is_some_and(|session| session.way() == "shm")
+    );
+    client.set_deadline(SHORT);
+    server.freeze();
+    let error = call(client).unwrap_err();
+    server.signal(Signal::CONT);
+    client.set_deadline(PATIENCE);
+    error
+}
+
+/// `touch` may remove the item, so it is no read: nobody says that nothing was changed, and nobody
+/// repeats it.
+#[test]
+fn an_unanswered_touch_is_an_unknown_outcome() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let mut client = server.client();
+    client.set("key", "value").unwrap();
+    let error = unanswered(&server, &mut client, |client| {
+        client.touch("key", Duration::ZERO)
+    });
+    assert!(
+        matches!(error, Error::UnknownOutcome(Cause::Timeout)),
+        "{error}"
+    );
+    client.set("key", "value").unwrap();
+    let error = unanswered(&server, &mut client, |client| client.get("key"));
+    assert!(matches!(error, Error::Timeout(_)), "{error}");
+    server.stop();
+}
+
+/// On shared memory a request that no worker has seen is taken back.
+#[test]
+fn an_unanswered_change_is_not_made_after_a_read() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let mut client = server.client();
+    client.set("count", "0").unwrap();
+    for _ in 0..10 {
+        let error = unanswered(&server, &mut client, |client| client.incr("count", 1));
+        assert!(
+            matches!(error, Error::UnknownOutcome(Cause::Timeout)),
+            "{error}"
+        );
+        for _ in 0..100 {
+            assert_eq!(client.get("count").unwrap().as_deref(), Some(&b"0"[..]));
+        }
+    }
+    server.stop();
+}
