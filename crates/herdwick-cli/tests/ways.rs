@@ -315,3 +315,26 @@ fn quiet(span: Duration) {
     let span = Timespec::try_from(span).unwrap();
     assert_eq!(poll(&mut fds, Some(&span)).unwrap(), 0);
 }
+
+/// Nothing is lost between two ends that do as they should, however long the values.
+#[test]
+fn values_of_nearly_four_kilobytes_lose_no_reply() {
+    const KEYS: usize = 64;
+    let folder = Folder::new();
+    let server = Server::start(&folder, 2);
+    let mut client = server.client();
+    assert_eq!(client.session().map(herdwick::Session::way), Some("shm"));
+    let keys: Vec<String> = (0..KEYS).map(|n| format!("key:{n}")).collect();
+    for len in [2_000, 3_900, 4_060] {
+        for key in &keys {
+            client.set(key, &value(key, 1, len)).unwrap();
+        }
+        for _ in 0..50 {
+            let found = client.get_many(&keys).unwrap();
+            assert_eq!(found.len(), KEYS);
+        }
+    }
+    for lost in ["drop_ring_full", "drop_no_recv"] {
+        assert_eq!(server.stat(&mut client, lost), 0, "{lost}");
+    }
+}

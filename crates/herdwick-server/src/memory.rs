@@ -30,11 +30,11 @@ pub(crate) struct LeaseBounds {
 }
 
 impl LeaseBounds {
-    /// A sixteenth of the memory, within these bounds: 8 MiB are full windows for a dozen clients of
-    /// three workers.
-    const BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=256 << 20;
+    /// A sixteenth of the memory, within these bounds: 12 MiB are full windows for nine clients of
+    /// three workers, and smaller ones for two more.
+    const BYTES: std::ops::RangeInclusive<usize> = 12 << 20..=256 << 20;
     /// But, where there is little, no more than this part.
-    const PART: usize = 8;
+    const PART: usize = 5;
 
     pub(crate) fn new(config: &Config) -> Self {
         Self::within(config, config.memory_bytes)
@@ -270,7 +270,7 @@ fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
     let enough = |mb: &usize| partition_bytes(config, workers, mb << 20) >= needed;
     StartError::Memory {
         given: config.memory_bytes >> 20,
-        // Leases take an eighth at most, and each worker half a MiB.
+        // Leases take a fifth at most, and each worker half a MiB.
         needed: (least..=2 * least + workers + 1)
             .find(enough)
             .unwrap_or(2 * least),

@@ -28,12 +28,14 @@
 //! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
 //! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
 //!
-//! [`hello`] has what a stranger may try on its way to a lease, [`network`] what a client may whose
+//! [`hello`] has what a stranger may try on its way to a lease, [`kernel`] what a client may leave in
+//! the kernel, [`network`] what a client may whose
 //! lease is over a network.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod hello;
+mod kernel;
 mod leases;
 mod lines;
 mod memory;

@@ -15,12 +15,13 @@ use herdwick_herd::hello::{
     Accept, Claim, Grant, HEADER_BYTES, Header, Hello, Kind, Offer, WorkerAccept,
 };
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
+use rustix::net;
 
 use crate::{
     Siege, WINDOW,
     common::{Chance, Clock, PATIENCE, settle},
     meanwhile,
-    raw::{LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES},
+    raw::{LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES, Raw},
 };
 
 /// Leases that stand all along: the siege's two and the honest client's.
@@ -283,6 +284,44 @@ fn queue_pairs_elsewhere_and_endpoints_that_are_none_are_refused() {
         assert_eq!(frame(&mut far.stream).0, Kind::Refusal);
     }
     assert_eq!(siege.stat("lease_malformed"), malformed + 3);
+    siege.survives();
+}
+
+/// A lease that is granted, or refused, to who comes from `host`.
+fn ask_from(address: &str, host: Ipv4Addr) -> (TcpStream, Kind) {
+    let (_, claim) = claimant(address);
+    let (family, kind) = (net::AddressFamily::INET, net::SocketType::STREAM);
+    let socket = net::socket(family, kind, None).unwrap();
+    net::bind(&socket, &SocketAddr::from((host, 0))).unwrap();
+    net::connect(&socket, &address.parse::<SocketAddr>().unwrap()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&claim).unwrap();
+    let (kind, _) = frame(&mut stream);
+    (stream, kind)
+}
+
+/// All clients of one host may take most of the memory for leases, and not the last share.
+#[test]
+fn one_host_leaves_room_for_the_clients_of_others() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let mut greedy = Vec::new();
+    loop {
+        let (stream, kind) = ask_from(&address, Ipv4Addr::LOCALHOST);
+        if kind == Kind::Refusal {
+            break;
+        }
+        greedy.push(stream);
+    }
+    assert!(greedy.len() >= 20, "{}", greedy.len());
+    let others: Vec<_> = (2..6)
+        .map(|n| ask_from(&address, Ipv4Addr::new(127, 0, 0, n)))
+        .collect();
+    assert!(others.iter().all(|(_, kind)| *kind == Kind::Grant));
+    // Users of this host are others too.
+    drop(Raw::take(&address, 8));
+    drop((greedy, others));
     siege.survives();
 }
 

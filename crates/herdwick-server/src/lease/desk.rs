@@ -375,4 +375,6 @@ impl Desk {
 }
 
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod tests;

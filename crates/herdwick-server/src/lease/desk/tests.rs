@@ -28,7 +28,7 @@ use crate::{
 
 const WORKERS: usize = 2;
 
-const LOCAL: Kind = Kind {
+pub(super) const LOCAL: Kind = Kind {
     fabric: FabricId(0),
     path: RequestPath::UcWrite,
 };
@@ -185,7 +185,7 @@ fn work(
     }
 }
 
-fn worker_grant() -> WorkerGrant {
+pub(super) fn worker_grant() -> WorkerGrant {
     let (remote, endpoint) = (
         Remote {
             rkey: Rkey(1),
@@ -212,7 +212,7 @@ fn claim(token: Token) -> Claim {
     }
 }
 
-fn accept(workers: usize) -> Accept {
+pub(super) fn accept(workers: usize) -> Accept {
     let endpoint = Endpoint::new(&[7; 8]).unwrap();
     Accept {
         workers: vec![

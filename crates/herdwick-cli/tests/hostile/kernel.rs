@@ -1,0 +1,203 @@
+//! What a client may leave in the kernel: descriptors that take long to close, and files that it
+//! keeps after its lease.
+
+use std::{
+    io::{IoSlice, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+
+use rustix::{
+    fs::fstat,
+    io::Errno,
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt},
+};
+
+use crate::{
+    Siege,
+    common::{Clock, Folder, PATIENCE, Server, settle},
+    raw::{Raw, Step},
+};
+
+/// Longer than an honest client waits for anything.
+const LINGER: Duration = Duration::from_secs(300);
+
+/// A connection with so much unsent that closing it takes [`LINGER`], and its other end.
+fn lingering() -> (TcpStream, TcpListener) {
+    let far = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
+    sockopt::set_socket_linger(&near, Some(LINGER)).unwrap();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[0; 1 << 16]).is_ok() {}
+    (near, far)
+}
+
+/// Sends a byte with `fd`.
+fn send_along(socket: impl AsFd, fd: impl AsFd) -> Result<usize, Errno> {
+    let fds = [fd.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(b"H")], &mut control, flags)
+}
+
+/// Sends some descriptors that are soon closed, and then one that is not. All of them lie in the
+/// socket when our own are gone.
+fn burden(socket: impl AsFd) -> Result<TcpListener, Errno> {
+    let (near, far) = lingering();
+    for _ in 0..6 {
+        send_along(&socket, &far)?;
+    }
+    send_along(&socket, &near)?;
+    Ok(far)
+}
+
+/// In the bells of a lease, in lease sockets at each stage, and in the unix socket for memcached's
+/// protocols: nobody else waits, and nothing is kept.
+#[test]
+fn descriptors_sent_along_make_nobody_wait() {
+    let mut siege = Siege::new();
+    let other = Folder::new();
+    let unix = Server::start_at(&other, 1);
+    let mut bystander = unix.client();
+    let baseline = siege.server.holdings();
+    let (leases, address) = (siege.stat("leases"), siege.server.address.clone());
+    let mut far = Vec::new();
+    for stage in 0..3 {
+        let raw = Raw::take(&address, 8);
+        for lane in &raw.lanes {
+            // Where anything could be put, it would be the worker's to close.
+            assert_eq!(send_along(&lane.bell, &lane.fds[2]), Err(Errno::PIPE));
+        }
+        let mut step = Step::hello(&address);
+        if stage > 0 {
+            step.claim(8);
+        }
+        far.push(burden(&step.socket).unwrap());
+        let live = raw.into_socket();
+        far.push(burden(&live).unwrap());
+        drop((step, live));
+        siege.survives();
+        let idle = UnixStream::connect(&unix.address).unwrap();
+        far.push(burden(&idle).unwrap());
+        let mut line = UnixStream::connect(&unix.address).unwrap();
+        line.write_all(b"get a\r\n").unwrap();
+        far.push(burden(&line).unwrap());
+        drop((idle, line));
+        for _ in 0..20 {
+            bystander.set("key", "value").unwrap();
+            assert!(bystander.get("key").unwrap().is_some());
+        }
+    }
+    siege.until_stat("unix_descriptors_refused", 6);
+    assert!(unix.stat(&mut bystander, "unix_descriptors_refused") >= 6);
+    siege.survives();
+    // Once their owners let go, nothing is left of them.
+    drop(far);
+    settle(&siege.server, &mut siege.steady.client, leases, baseline);
+}
+
+/// Bytes of a file that are in memory, whoever maps it.
+fn held(file: &OwnedFd) -> i64 {
+    fstat(file).unwrap().st_blocks * 512
+}
+
+/// Takes `leases` leases one after the other and keeps their files: nothing stays in memory for them.
+fn keep_files(server: &Server, leases: usize) {
+    let mut kept = Vec::new();
+    for _ in 0..leases {
+        let raw = Raw::take(&server.address, 8);
+        for lane in raw.lanes {
+            let mut fds = lane.fds.into_iter();
+            let (up, down) = (fds.next().unwrap(), fds.next().unwrap());
+            if kept.len() < 8 {
+                assert!(held(&up) > 0 && held(&down) > 0);
+            }
+            kept.push(up);
+            kept.push(down);
+        }
+    }
+    let mut client = server.client();
+    let clock = Clock::start();
+    while server.stat(&mut client, "leases_granted")
+        != server.stat(&mut client, "leases") + leases as u64
+        || kept.iter().any(|file| held(file) > 0)
+    {
+        let bytes: i64 = kept.iter().map(held).sum();
+        assert!(clock.now() < PATIENCE, "{bytes} bytes are still held");
+    }
+    assert_eq!(server.stat(&mut client, "memory_not_given_back"), 0);
+    assert_eq!(server.stat(&mut client, "leases_not_taken_back"), 0);
+}
+
+#[test]
+fn files_kept_after_a_lease_hold_no_memory() {
+    let folder = Folder::new();
+    // Two files for each worker of each, which this process has to hold.
+    keep_files(&Server::start(&folder, 1), 400);
+}
+
+/// `-k` locks the server's pages, so that they cannot be given back as they are.
+#[test]
+fn files_kept_after_a_lease_of_a_locked_server_hold_no_memory() {
+    let locked = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    if !rustix::process::geteuid().is_root() && locked.is_some_and(|bytes| bytes < 1 << 30) {
+        println!("skipped: the limit of locked memory is {locked:?}");
+        return;
+    }
+    let folder = Folder::new();
+    keep_files(&Server::run(&folder, 2, &["-m", "64", "-p", "0", "-k"]), 20);
+}
+
+/// Connections to the port that say the first bytes of a claim and no more.
+#[test]
+fn silence_on_the_port_keeps_nobody_from_a_lease() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let refused = siege.stat("lease_strangers_refused");
+    let silent = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let frame = Step::hello(&address).claim_frame(8);
+    let crowd: Vec<_> = (0..100).map(|n| silent(&frame[..3 + n % 29])).collect();
+    siege.until_stat("curr_connections", 100);
+    for _ in 0..5 {
+        drop(Raw::take(&address, 8));
+    }
+    // One that goes on after all is heard: its token was told for the lease socket.
+    let mut late = silent(&frame[..3]);
+    late.write_all(&frame[3..]).unwrap();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    let tokens = siege.stat("lease_refused_token");
+    let mut said = Vec::new();
+    late.read_to_end(&mut said).unwrap();
+    assert!(said.starts_with(b"HWL"), "{said:?}");
+    siege.until_stat("lease_refused_token", tokens.max(1));
+    assert_eq!(siege.stat("lease_strangers_refused"), refused);
+    drop(crowd);
+    siege.survives();
+}
+
+/// And on the lease socket: whoever speaks finds a seat.
+#[test]
+fn silence_on_the_lease_socket_keeps_nobody_from_a_lease() {
+    let mut siege = Siege::new();
+    let address = siege.server.address.clone();
+    let path = Step::hello(&address).path;
+    let knock = || UnixStream::connect(&path).unwrap();
+    let mut crowd: Vec<_> = (0..100).map(|_| knock()).collect();
+    for _ in 0..20 {
+        drop(Raw::take(&address, 8));
+        crowd.push(knock());
+    }
+    assert!(siege.stat("lease_strangers_refused") > 0);
+    drop(crowd);
+    siege.survives();
+}
