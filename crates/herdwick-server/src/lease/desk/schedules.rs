@@ -2,9 +2,8 @@
 //! orders late and fail, under a clock of our own: whatever the order, the desk counts what is
 //! there, and nothing is left at the end.
 //!
-//! Found by it when planted: a lease that ends without its bytes being given back (or given back
-//! twice, as by workers that answer a revocation each), and a client that dies while it waits for
-//! its grant whose record stays.
+//! Found by it when planted: a lease that ends without its bytes being given back, and a client that
+//! leaves while workers make its memory and is forgotten before they have let go.
 
 use std::{
     collections::{HashMap, HashSet},
