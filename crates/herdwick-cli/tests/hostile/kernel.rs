@@ -15,6 +15,7 @@ use rustix::{
     fs::fstat,
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt},
+    process::Signal,
 };
 
 use crate::{
@@ -46,15 +47,15 @@ fn send_along(socket: impl AsFd, fd: impl AsFd) -> Result<usize, Errno> {
     sendmsg(socket, &[IoSlice::new(b"H")], &mut control, flags)
 }
 
-/// Sends some descriptors that are soon closed, and then one that is not. All of them lie in the
-/// socket when our own are gone.
-fn burden(socket: impl AsFd) -> Result<TcpListener, Errno> {
+/// Puts a descriptor into a socket of `server` that takes long to close, and that nobody else has when
+/// the server looks. What it returns keeps it so.
+fn burden(server: &Server, socket: impl AsFd) -> TcpListener {
     let (near, far) = lingering();
-    for _ in 0..6 {
-        send_along(&socket, &far)?;
-    }
-    send_along(&socket, &near)?;
-    Ok(far)
+    server.freeze();
+    assert_eq!(send_along(&socket, &near), Ok(1));
+    drop(near);
+    server.signal(Signal::CONT);
+    far
 }
 
 /// In the bells of a lease, in lease sockets at each stage, and in the unix socket for memcached's
@@ -78,20 +79,21 @@ fn descriptors_sent_along_make_nobody_wait() {
         if stage > 0 {
             step.claim(8);
         }
-        far.push(burden(&step.socket).unwrap());
-        let live = raw.into_socket();
-        far.push(burden(&live).unwrap());
-        drop((step, live));
-        siege.survives();
-        let idle = UnixStream::connect(&unix.address).unwrap();
-        far.push(burden(&idle).unwrap());
-        let mut line = UnixStream::connect(&unix.address).unwrap();
-        line.write_all(b"get a\r\n").unwrap();
-        far.push(burden(&line).unwrap());
-        drop((idle, line));
-        for _ in 0..20 {
-            bystander.set("key", "value").unwrap();
-            assert!(bystander.get("key").unwrap().is_some());
+        for socket in [step.socket, raw.into_socket()] {
+            far.push(burden(&siege.server, &socket));
+            siege.survives();
+            // The desk too serves others.
+            drop(Raw::take(&address, 8));
+        }
+        for said in ["", "get a\r\n", "set a 0 0 9\r\nhalf"] {
+            let mut line = UnixStream::connect(&unix.address).unwrap();
+            line.write_all(said.as_bytes()).unwrap();
+            far.push(burden(&unix, &line));
+            drop(line);
+            for _ in 0..20 {
+                bystander.set("key", "value").unwrap();
+                assert!(bystander.get("key").unwrap().is_some());
+            }
         }
     }
     siege.until_stat("unix_descriptors_refused", 6);

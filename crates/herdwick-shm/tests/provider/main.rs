@@ -8,5 +8,6 @@ mod kills;
 mod pair;
 mod party;
 mod process;
+mod schedules;
 mod seals;
 mod wire_doc;
