@@ -64,7 +64,8 @@ impl UnixSocket {
     }
 
     fn stream(&self) -> io::Result<&UnixStream> {
-        self.stream.as_ref().ok_or(ErrorKind::NotConnected.into())
+        let stream = self.stream.as_ref();
+        stream.ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
