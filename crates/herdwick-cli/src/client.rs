@@ -237,9 +237,9 @@ fn advice(failure: &Failure) -> &'static str {
             "; is that a memcached or a herdwick? Name another with --server"
         }
         Failure::Client(Error::Unreachable {
-            reason: DialError::Io(kind),
+            reason: DialError::Io(error),
             ..
-        }) => match kind {
+        }) => match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
                 "; start one with `herdwick serve`, or name another with --server"
             }

@@ -163,7 +163,9 @@ fn a_server_that_is_not_there_is_named_with_a_way_out() {
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
     let (code, _, err) = herdwick(&["get", "k", "--server", &address], b"");
-    let start = format!("herdwick: cannot reach {address}: connection refused; start one with");
+    let start = format!(
+        "herdwick: cannot reach {address}: Connection refused (os error 111); start one with"
+    );
     assert!(err.starts_with(&start), "{err}");
     assert_eq!(code, 2);
 }

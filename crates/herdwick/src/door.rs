@@ -50,7 +50,7 @@ impl Door {
     /// may be several, and a lease is at one of them.
     pub(crate) fn open_again(&self, hash_key: HashKey, due: Due) -> Result<Memcached, Cause> {
         let mut stream = self.open(due).map_err(|error| match error {
-            DialError::Io(kind) => Cause::Io(kind),
+            DialError::Io(error) => Cause::Io(error),
             DialError::LoginNeeded | DialError::LoginRefused | DialError::Name(_) => Cause::Closed,
         })?;
         // No token is asked for: there is a lease already.

@@ -1,4 +1,4 @@
-use std::{io, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use herdwick_memcache::reply::Malformed;
 
@@ -68,7 +68,7 @@ pub enum Cause {
     Closed,
     /// The operating system reported an error.
     #[error("{0}")]
-    Io(io::ErrorKind),
+    Io(OsError),
     /// The peer does not speak memcached.
     #[error("{0}")]
     Malformed(#[from] Malformed),
@@ -83,9 +83,9 @@ pub enum Cause {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
-    /// The operating system's answer.
+    /// The operating system's answer; of kind `TimedOut` also when there was none in time.
     #[error("{0}")]
-    Io(io::ErrorKind),
+    Io(OsError),
     /// The server asks for a user and a password, and was given none.
     #[error("the server asks for a user and a password")]
     LoginNeeded,
@@ -99,6 +99,51 @@ pub enum DialError {
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> Self {
-        Self::Io(error.kind())
+        Self::Io(error.into())
+    }
+}
+
+/// What the operating system said, as a value: an [`io::Error`] cannot be copied or compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OsError {
+    kind: io::ErrorKind,
+    code: Option<i32>,
+}
+
+impl OsError {
+    /// What it means.
+    #[must_use]
+    pub fn kind(self) -> io::ErrorKind {
+        self.kind
+    }
+
+    /// Its number (`errno`), unless it was found without asking the system: that time was over.
+    #[must_use]
+    pub fn raw_os_error(self) -> Option<i32> {
+        self.code
+    }
+}
+
+impl From<io::Error> for OsError {
+    fn from(error: io::Error) -> Self {
+        Self {
+            kind: error.kind(),
+            code: error.raw_os_error(),
+        }
+    }
+}
+
+impl From<io::ErrorKind> for OsError {
+    fn from(kind: io::ErrorKind) -> Self {
+        Self { kind, code: None }
+    }
+}
+
+impl fmt::Display for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            Some(code) => io::Error::from_raw_os_error(code).fmt(f),
+            None => self.kind.fmt(f),
+        }
     }
 }

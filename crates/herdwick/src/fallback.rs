@@ -1,9 +1,9 @@
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
 pub use herdwick_herd::hello::Refusal as LeaseRefusal;
 use herdwick_herd::hello::VERSION;
 
-use crate::Fabric;
+use crate::{Fabric, OsError};
 
 /// Why a session goes by memcached's text, though a fabric is faster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,12 +31,12 @@ pub enum Fallback {
     #[error("the server offers RDMA, which this host lacks: {0}")]
     NoDevice(String),
     /// The lease socket cannot be reached, or fell silent.
-    #[error("the server's lease socket, {}: {kind}", path.display())]
+    #[error("the server's lease socket, {}: {error}", path.display())]
     Socket {
         /// Where the server says that it is.
         path: PathBuf,
         /// What the operating system said.
-        kind: io::ErrorKind,
+        error: OsError,
     },
     /// The server gives this client no lease.
     #[error(transparent)]

@@ -81,7 +81,7 @@ const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
 /// Says a line, or two, on a fresh connection; gives the line that is answered.
 fn ask(stream: &mut Stream, line: &[u8], due: Due) -> Result<Vec<u8>, DialError> {
     if stream.write(line)? != Some(line.len()) {
-        return Err(DialError::Io(ErrorKind::TimedOut));
+        return Err(DialError::Io(ErrorKind::TimedOut.into()));
     }
     Ok(read_line(stream, due)?)
 }

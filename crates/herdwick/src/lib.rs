@@ -41,7 +41,7 @@ mod ways;
 pub use address::Address;
 pub use answer::{Answer, Hit, Lost, Refusal, Ticket};
 pub use client::{Cas, Client, Item};
-pub use error::{Cause, DialError, Error, Usage};
+pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
 pub use options::{Fabric, Login, Options, RequestPath, VerbsOptions};

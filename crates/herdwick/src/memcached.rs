@@ -39,7 +39,7 @@ impl Memcached {
             match self.stream.write(self.text.unsent()) {
                 Ok(Some(len)) => self.text.sent(len),
                 Ok(None) => return,
-                Err(error) => self.broken = Some(Cause::Io(error.kind())),
+                Err(error) => self.broken = Some(Cause::Io(error.into())),
             }
         }
     }
@@ -77,7 +77,7 @@ impl Memcached {
             Ok(Some(0)) => Err(Cause::Closed),
             Ok(Some(len)) => self.text.received(len, sink),
             Ok(None) => Ok(()),
-            Err(error) => Err(Cause::Io(error.kind())),
+            Err(error) => Err(Cause::Io(error.into())),
         }
     }
 

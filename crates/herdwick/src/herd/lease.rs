@@ -89,7 +89,7 @@ impl LeaseError {
         match self {
             Self::Io(error) => Fallback::Socket {
                 path: socket.to_owned(),
-                kind: error.kind(),
+                error: error.into(),
             },
             other => other.remote(Fabric::Shm),
         }

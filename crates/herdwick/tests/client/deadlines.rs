@@ -72,7 +72,7 @@ fn dialling_a_unix_socket_with_a_full_backlog_ends() {
     let error = ends(move || Client::connect_with(&address, by(Duration::from_millis(50))));
     match error {
         Err(Error::Unreachable { reason, .. }) => {
-            assert_eq!(reason, DialError::Io(ErrorKind::TimedOut));
+            assert_eq!(reason, DialError::Io(ErrorKind::TimedOut.into()));
         }
         other => panic!("{other:?}"),
     }
@@ -117,9 +117,9 @@ fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
         let reason = client.session().unwrap().fallback().cloned();
         (reason, client.get("key"))
     });
-    let kind = ErrorKind::TimedOut;
+    let error = ErrorKind::TimedOut.into();
     let path = full.path.clone();
-    assert_eq!(reason, Some(Fallback::Socket { path, kind }));
+    assert_eq!(reason, Some(Fallback::Socket { path, error }));
     assert_eq!(value.unwrap(), None);
 }
 

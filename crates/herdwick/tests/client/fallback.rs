@@ -1,7 +1,7 @@
 //! A session that goes by text says why.
 
 use std::{
-    io::{BufRead, BufReader, ErrorKind, Write},
+    io::{BufRead, BufReader, Error, Write},
     net::TcpStream,
     path::Path,
 };
@@ -108,9 +108,9 @@ fn a_lease_socket_out_of_reach() {
     let path = Path::new("/no/such/socket");
     offer.shm.as_mut().unwrap().socket = path.into();
     let reason = reason(&offered(&offer));
-    let kind = ErrorKind::NotFound;
+    let error = Error::from_raw_os_error(libc::ENOENT).into();
     let path = path.into();
-    assert_eq!(reason, Fallback::Socket { path, kind });
+    assert_eq!(reason, Fallback::Socket { path, error });
     assert!(reason.to_string().contains("/no/such/socket"), "{reason}");
 }
 

@@ -92,11 +92,17 @@ fn nobody_there_is_said_with_the_address() {
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
     let error = Client::connect(&address).unwrap_err();
-    let refused = DialError::Io(ErrorKind::ConnectionRefused);
-    assert!(matches!(&error, Error::Unreachable { reason, .. } if *reason == refused));
+    let Error::Unreachable { reason, .. } = &error else {
+        panic!("{error}")
+    };
+    let DialError::Io(reason) = reason else {
+        panic!("{reason}")
+    };
+    assert_eq!(reason.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(reason.raw_os_error(), Some(libc::ECONNREFUSED));
     assert_eq!(
         error.to_string(),
-        format!("cannot reach {address}: connection refused")
+        format!("cannot reach {address}: Connection refused (os error 111)")
     );
 }
 

@@ -449,7 +449,7 @@ impl Inner {
     }
 
     fn dial(&mut self, options: &Options) -> Result<Session, DialError> {
-        let refused = DialError::Io(ErrorKind::ConnectionRefused);
+        let refused = DialError::Io(ErrorKind::ConnectionRefused.into());
         let server = self.server.as_mut().ok_or(refused)?;
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
