@@ -15,7 +15,8 @@ pub enum Error {
     /// The data: `incr` or `decr` on a value that is no decimal number.
     #[error("the value is not a number")]
     NotNumeric,
-    /// The server: it answered, and said no. Nothing was done.
+    /// The server: it answered, and said no. Nothing was stored or counted; a `set` for which it has
+    /// no memory may have removed the old value, as memcached does.
     #[error("the server refuses: {0}")]
     Server(String),
     /// No connection to the server, or not again yet. Nothing was done.
@@ -23,13 +24,14 @@ pub enum Error {
     Unreachable {
         /// Where it should be.
         address: String,
-        /// What the operating system said, last time it was asked.
+        /// Why, when it was last tried.
         reason: DialError,
     },
     /// No answer in time. Nothing was changed.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection was lost, and again when tried again. Nothing was changed.
+    /// The connection was lost, and again when tried again; or the peer's answers make no sense.
+    /// Nothing was changed.
     #[error("the connection was lost: {0}")]
     Disconnected(Cause),
     /// A mutation was sent and no answer came: it may have been carried out, or not. It is taken
@@ -49,10 +51,10 @@ pub enum Usage {
     /// A key holds a space or a control character.
     #[error("a key holds no spaces or control characters, this one holds byte {0:#04x}")]
     KeyByte(u8),
-    /// The address is neither `host`, `host:port` nor a path.
+    /// The address is neither `host`, `host:port`, `[v6]:port` nor a path.
     #[error("an address is HOST:PORT or the path of a unix socket")]
     Address,
-    /// A `stats` argument with line ends or of more than 250 bytes.
+    /// A `stats` argument with control characters or of more than 250 bytes.
     #[error("a stats argument is one line of at most 250 bytes")]
     StatsArgument,
 }
@@ -63,7 +65,7 @@ pub enum Cause {
     /// The oldest request in flight got no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// The peer closed it.
+    /// The peer closed it, ended the lease, or does not answer over the fabric any more.
     #[error("the server closed the connection")]
     Closed,
     /// The operating system reported an error.

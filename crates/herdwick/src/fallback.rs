@@ -6,6 +6,12 @@ use herdwick_herd::hello::VERSION;
 use crate::{Fabric, OsError};
 
 /// Why a session goes by memcached's text, though a fabric is faster.
+///
+/// What may pass ([`Fallback::NoAnswer`], [`Fallback::Socket`], [`Fallback::Refused`],
+/// [`Fallback::Silent`], [`Fallback::Setup`]) does not bind a [`Client`](crate::Client) for ever: a
+/// call after 1 s looks for a better way, another 2 s later, and so on up to a minute apart. Such a
+/// look takes up to 200 ms of that call, and no more than half of its deadline. A
+/// [`Session`](crate::Session) goes one way for as long as it lasts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fallback {
     /// [`Options::fabric`](crate::Options::fabric) is not set.
@@ -17,7 +23,8 @@ pub enum Fallback {
     /// The server says hello in another version.
     #[error("the server says hello in version {0}, this client in {VERSION}")]
     Version(u8),
-    /// The server did not answer the hello, or not so that it made sense: a proxy, perhaps.
+    /// The server did not answer the hello within 250 ms, or not so that it made sense: it is slow, or
+    /// a proxy stands before it.
     #[error("the server or a proxy before it did not answer the hello")]
     NoAnswer,
     /// The server shares no memory with this host, and has no fabric that crosses to another.
@@ -41,7 +48,8 @@ pub enum Fallback {
     /// The server gives this client no lease.
     #[error(transparent)]
     Refused(#[from] LeaseRefusal),
-    /// The server granted a lease, and then nothing came back over the fabric.
+    /// The server granted a lease, and then nothing came back over the fabric: a first exchange with
+    /// each worker, repeated for up to 250 ms, found no answer.
     #[error(
         "the server grants {name}, but nothing comes back over it: is there a firewall, or a port \
          forward of TCP alone, in between?",

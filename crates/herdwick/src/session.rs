@@ -22,7 +22,11 @@ use crate::{
 /// fabric is read again by text, when all that is in flight on the fabric is answered, so that such
 /// a `Get` may find what was stored by a request behind it.
 ///
-/// `now` is any clock of the caller's that does not run backwards; the session reads none.
+/// `now` is any clock of the caller's that does not run backwards. The session itself reads the
+/// clock where it dials, and the wall clock once, at the first request: long times to live are sent as
+/// dates.
+///
+/// In a child that the process forks, the session is [`broken`](Session::broken): it is the parent's.
 ///
 /// ```
 /// # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
@@ -58,7 +62,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the best way to a server that both ends have. Blocks.
+    /// Opens the best way to a server that both ends have, and tries it. Blocks, for
+    /// [`Options::deadline`] at most.
     ///
     /// # Errors
     /// [`DialError`].
@@ -78,14 +83,19 @@ impl Session {
         }
     }
 
-    /// How long the answer to a request is waited for, from its submission on. By text an answer
-    /// cannot overtake another, so a request behind a more patient one waits as long.
+    /// How long the answer to a request is waited for, from its submission on: then the session ends.
+    /// By text an answer cannot overtake another, so a request behind a more patient one waits as
+    /// long.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
     /// Takes a request, or `None` when so many are in flight that it must be polled first, or when
     /// the session is broken.
+    ///
+    /// It sends nothing, and blocks in one case alone: over a fabric, a value too large for it goes by
+    /// text, and if the server has closed that connection, idle as it was, it is opened again; for no
+    /// longer than the request's deadline.
     pub fn submit(&mut self, now: Duration, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         if self.broken().is_some() {
             return None;
@@ -118,7 +128,8 @@ impl Session {
         }
     }
 
-    /// Takes what answers there are, without waiting.
+    /// Takes what answers there are, without waiting; but a value that the fabric kept back is asked
+    /// for by text, which may open that connection again, as in [`Session::submit`].
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         if self.process.is_here() {
             self.way.poll(now, sink);
@@ -128,7 +139,9 @@ impl Session {
     }
 
     /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
-    /// Returns at once when nothing is in flight, and sometimes early.
+    /// Returns at once when nothing is in flight, and sometimes early. Over a fabric it returns at once
+    /// until 200 µs have gone by without an answer, unless there is one CPU alone: to sleep would
+    /// take longer than the answer does.
     pub fn wait(&mut self, now: Duration) {
         if self.process.is_here()
             && let Some(due) = self.way.due()
@@ -160,7 +173,8 @@ impl Session {
         self.way.rank() < other.way.rank()
     }
 
-    /// The fabric under the session, where it has one: for callers that count nanoseconds.
+    /// The fabric under the session, where it has one and is not a parent process's: for callers that
+    /// count nanoseconds.
     pub fn direct(&mut self) -> Option<Direct<'_, impl Port + use<>>> {
         if !self.process.is_here() {
             return None;

@@ -9,6 +9,7 @@ mod mail;
 mod model;
 mod odd_replies;
 mod order;
+mod probe;
 mod rig;
 mod round_trip;
 mod schedules;

@@ -49,10 +49,12 @@ impl Client {
             .call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
     }
 
-    /// The items of `keys`, in their order, in one round trip.
+    /// The items of `keys`, in their order. As many are asked for at once as the session takes
+    /// ([`Options::window`](crate::Options::window) at each worker, or 4,096 by text): that many cost
+    /// one round trip.
     ///
     /// # Errors
-    /// As every call; all keys share its fate.
+    /// As every call; all keys share its fate, and its deadline.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
         let keys = keys
             .iter()

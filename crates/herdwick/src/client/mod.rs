@@ -15,17 +15,29 @@ use crate::{Address, DialError, Error, Options, Session};
 
 /// A client of one server. One call at a time, each waiting for its answer.
 ///
-/// A lost connection is dialled again by the next call. Reads are then repeated by themselves;
-/// a mutation that was sent and not answered ends as [`Error::UnknownOutcome`] and is never
-/// repeated. While the server is away, calls fail at once with [`Error::Unreachable`], and only
+/// A call that finds its connection lost, or loses it, dials again. Reads are then repeated by
+/// themselves; a mutation that was sent and not answered ends as [`Error::UnknownOutcome`] and is
+/// never repeated. While the server is away, calls fail at once with [`Error::Unreachable`], and only
 /// now and then does one of them dial.
+///
+/// # What it costs the program
+///
+/// - Every call blocks its thread. Over a fabric ([`Options::fabric`]) it looks for the answer for up
+///   to 200 µs before it sleeps, unless there is one CPU alone. From asynchronous code, call it on a
+///   thread that may block.
+/// - Over a fabric it holds a lease: memory at the server, of which there is a bounded amount; a
+///   thread here, `herdwick-lease`, that sends a byte every two seconds; and, beside the connection
+///   to the memcached port, some descriptors for each of the server's workers. Whoever needs many
+///   clients on one host may be better off with some by text.
+/// - A process that forks leaves the client to the parent. In the child its next call opens a
+///   session of its own.
 #[derive(Debug)]
 pub struct Client {
     caller: Caller<Network>,
 }
 
 impl Client {
-    /// Connects to `address`: `host:port`, or the path of a unix socket.
+    /// Connects to `address`: `host:port`, `host` for port 11211, or the path of a unix socket.
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Usage`] for an address that is none.
@@ -49,7 +61,8 @@ impl Client {
         self.caller.set_deadline(deadline);
     }
 
-    /// The session that the last call used, or the first dial opened; `None` when it was lost.
+    /// The session that the last call used, or the first dial opened; `None` when that call lost it,
+    /// or gave it up at its deadline.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.caller.session()

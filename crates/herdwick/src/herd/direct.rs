@@ -10,7 +10,8 @@ use super::lease::Lease;
 /// The fabric under a session, without the conveniences: requests in the store's own language,
 /// hashed by the caller, tens of nanoseconds each.
 ///
-/// Nothing else may be in flight on the session while it is used like this.
+/// Nothing else may be in flight on the session while it is used like this. It knows no deadlines:
+/// requests of a lease that has ended ([`Direct::is_live`]) are not answered.
 #[derive(Debug)]
 pub struct Direct<'a, P> {
     pub(super) side: &'a mut ClientSide,
