@@ -237,6 +237,12 @@ pub trait Port {
     fn drops(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+
+    /// What its connections met with and mended since it was opened, by name: repetitions,
+    /// timeouts. As [`Port::drops`], for statistics.
+    fn connection_counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// What [`Port::progress`] did.

@@ -72,7 +72,9 @@ pub enum SendOp<'a> {
         /// UD: where to. RC and UC: `None`.
         to: Option<AddressHandle>,
     },
-    /// Into the peer's memory; its CPU notices only if it looks, or if there is an immediate.
+    /// Into the peer's memory; its CPU notices only if it looks, or if there is an immediate. Of an
+    /// aligned 8-byte word that is written in part, a provider in software may read the whole and
+    /// write it back: what the peer's CPU stores in its rest meanwhile may be lost.
     Write {
         /// What it carries.
         payload: Payload<'a>,

@@ -51,6 +51,10 @@ pub struct RoceOptions {
     /// room for, or where that is not known 1024 bytes, 4096 on the loopback. Two ends use the
     /// smaller of theirs, so that neither sends what the other's path does not take.
     pub mtu: Option<Mtu>,
+    /// Whether packets are marked ECT(0), so that routers which heed ECN mark rather than drop them;
+    /// a connection then slows down when its peer tells of marks (CNP). Whoever can forge a CNP, with
+    /// the peer's address and a queue pair's number, slows it down as well.
+    pub ecn: bool,
     /// Whether every packet has to be under the key of its two ends. Both bind so, or neither.
     pub keyed: bool,
     /// Where to write every packet to, for tcpdump and Wireshark to read; further ports add their
@@ -69,6 +73,7 @@ impl RoceOptions {
             shards: 1,
             peer_host: None,
             mtu: None,
+            ecn: false,
             keyed: false,
             capture: None,
             origin: Duration::ZERO,
@@ -111,14 +116,15 @@ impl RoceDevice {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let shared = options.shards > 1;
-        let first = Socket::bind(options.address, shared)?;
+        let bind = |address| socket_of(&options, address, shared);
+        let first = bind(options.address)?;
         let local = first.local();
         if shared {
             first.steer(options.shards)?;
         }
         let mut sockets = vec![first];
         for _ in 1..options.shards {
-            sockets.push(Socket::bind(local, true)?);
+            sockets.push(bind(local)?);
         }
         let mail = Mail::between(options.shards);
         let berths = (0..).zip(sockets).zip(mail);
@@ -209,7 +215,7 @@ impl RoceDevice {
             0
         };
         while port.outbox.sockets().len() <= wanted {
-            let socket = Socket::bind(any_port(self.0.local), false)
+            let socket = socket_of(&self.0.options, any_port(self.0.local), false)
                 .map_err(system("binding a source port"))?;
             port.outbox.add_socket(socket);
         }
@@ -219,9 +225,18 @@ impl RoceDevice {
         let told = self.0.local.ip().is_unspecified().then_some(path.from);
         let to = socket::Destination::new(place.address, told);
         let route = route(from, place.address);
-        port.outbox.lay(Track::new(flow, wanted, route, to, true));
+        port.outbox.lay(Track::new(flow, wanted, route, to));
         Ok(())
     }
+}
+
+/// A socket for packets of a device with these options.
+fn socket_of(options: &RoceOptions, address: SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = Socket::bind(address, shared)?;
+    if options.ecn {
+        socket.mark_ecn_capable()?;
+    }
+    Ok(socket)
 }
 
 /// `host` as a socket at `local` reaches it: by the same link, if the address is of one link only.
@@ -270,7 +285,6 @@ fn peer_at(place: &Place) -> Peer {
     Peer {
         addr: place.address,
         lane: place.lane,
-        foreign: false,
     }
 }
 
@@ -313,6 +327,7 @@ impl Device for RoceDevice {
             limits: limits.clone(),
             mtu: Mtu::B4096,
             datagram: self.0.datagram,
+            ecn: self.0.options.ecn,
             ..Config::default()
         };
         Ok(RocePort {
@@ -395,6 +410,10 @@ impl Device for RoceDevice {
                 Transport::Rc | Transport::Uc => self.0.offer,
                 Transport::Ud => facts.mtu,
             },
+            reads: match facts.transport {
+                Transport::Rc => RD_ATOMIC_MAX,
+                Transport::Uc | Transport::Ud => 0,
+            },
             secret: self.0.options.keyed.then_some(facts.secret),
         };
         Ok(place.endpoint())
@@ -420,7 +439,7 @@ impl Device for RoceDevice {
             qpn: place.qpn,
             psn: place.psn,
             mtu,
-            rd_atomic: RD_ATOMIC_MAX,
+            rd_atomic: place.reads.min(RD_ATOMIC_MAX),
             refusals_are_fatal: false,
             key: self.key(&facts.secret, &place)?,
         };

@@ -29,7 +29,9 @@ struct Blob {
     port: U16,
     /// Most bytes of payload in a packet.
     mtu: U16,
-    reserved: U32,
+    /// READs and atomics that it serves at a time.
+    reads: u8,
+    reserved: [u8; 3],
 }
 
 pub(crate) const BLOB_BYTES: usize = 40;
@@ -52,6 +54,8 @@ pub(crate) struct Place {
     pub(crate) address: SocketAddr,
     /// The largest packet payload it takes.
     pub(crate) mtu: Mtu,
+    /// READs and atomics that it serves at a time, on RC.
+    pub(crate) reads: u8,
     /// What it brings to a key; `None`: its packets have none.
     pub(crate) secret: Option<Secret>,
 }
@@ -80,7 +84,8 @@ impl Place {
             mtu: u16::try_from(self.mtu.bytes())
                 .expect("4096 at most")
                 .into(),
-            reserved: U32::ZERO,
+            reads: self.reads,
+            reserved: [0; 3],
         };
         let secret = self.secret.as_ref().map_or(&[][..], |secret| &secret.0);
         Endpoint::new(&[blob.as_bytes(), secret].concat()).expect("56 bytes fit")
@@ -110,7 +115,7 @@ impl Place {
         let Some(mtu) = mtu.filter(|_| numbers && blob.port != 0) else {
             return Err(malformed);
         };
-        if blob.reserved != 0 {
+        if blob.reserved != [0; 3] {
             return Err(malformed);
         }
         let ip = match Ipv6Addr::from(blob.ip) {
@@ -128,6 +133,7 @@ impl Place {
             qkey: blob.qkey.get(),
             address: SocketAddr::new(ip, blob.port.get()),
             mtu,
+            reads: blob.reads,
             secret,
         })
     }
@@ -148,6 +154,7 @@ mod tests {
             qkey: 0x1111_1111,
             address: address.parse().expect("an address"),
             mtu: Mtu::B1024,
+            reads: 64,
             secret: None,
         }
     }
@@ -188,14 +195,17 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let good = place("10.0.0.1:4791").endpoint();
-        // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an MTU that is none.
-        let spoiled: [(usize, &[u8]); 6] = [
+        // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an MTU that is none, and bytes
+        // that have to be 0.
+        let spoiled: [(usize, &[u8]); 8] = [
             (0, &[9]),
             (1, &[3]),
             (4, &[0, 0, 0, 0]),
             (11, &[1]),
             (32, &[0, 0]),
             (34, &[1, 4]),
+            (37, &[1]),
+            (39, &[1]),
         ];
         for (at, bytes) in spoiled {
             let mut blob = good.as_bytes().to_vec();
@@ -233,6 +243,7 @@ mod tests {
             offset_of!(Blob, ip),
             offset_of!(Blob, port),
             offset_of!(Blob, mtu),
+            offset_of!(Blob, reads),
             offset_of!(Blob, reserved),
             BLOB_BYTES,
             keyed().endpoint().as_bytes().len(),

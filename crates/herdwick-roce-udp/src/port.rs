@@ -260,6 +260,8 @@ impl Port for RocePort {
             ("roce_strays_lost", self.mail.lost),
             ("roce_strays_forwarded", self.mail.forwarded),
             ("roce_send_refused", self.outbox.losses.refused),
+            ("roce_send_too_long", self.outbox.losses.too_long),
+            ("roce_receive_failed", self.inbox.failed),
             ("roce_capture_failed", self.outbox.notes_lost()),
             ("roce_socket_overflow", u64::from(self.inbox.overflowed)),
         ];
@@ -267,5 +269,9 @@ impl Port for RocePort {
             .into_iter()
             .chain(self.engine.counters().drops())
             .collect()
+    }
+
+    fn connection_counts(&self) -> Vec<(&'static str, u64)> {
+        self.engine.counters().of_connections().collect()
     }
 }

@@ -33,31 +33,68 @@ pub(crate) struct Track {
     route: Route,
     /// Which socket sends them.
     socket: usize,
-    /// Datagrams of one train, at most.
-    segments: usize,
+    /// Whether the kernel cuts trains on the way there.
+    cut: Cutting,
     flow: FlowId,
     /// Trains that take more.
     open: [Option<usize>; 2],
 }
 
 impl Track {
-    /// Along `route` to the peer that the kernel knows as `to`, from socket number `socket`; a peer
-    /// that is not known to take trains gets its packets one by one.
-    pub(crate) fn new(
-        flow: FlowId,
-        socket: usize,
-        route: Route,
-        to: Destination,
-        trains: bool,
-    ) -> Self {
+    /// Along `route` to the peer that the kernel knows as `to`, from socket number `socket`.
+    pub(crate) fn new(flow: FlowId, socket: usize, route: Route, to: Destination) -> Self {
         Self {
             to,
             route,
             socket,
-            segments: if trains { SEGMENTS_MAX } else { 1 },
+            cut: Cutting::Tried,
             flow,
             open: [None; 2],
         }
+    }
+}
+
+/// Whether the kernel cuts trains into datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cutting {
+    /// As far as is known.
+    Tried,
+    /// It did not; it is asked again after so many datagrams.
+    Refused(u32),
+    /// It cannot.
+    Absent,
+}
+
+/// Datagrams that leave alone after the kernel refused a train for what may pass, such as a path
+/// whose MTU it has just learnt.
+const ALONE: u32 = 1024;
+
+impl Cutting {
+    /// Datagrams of one train, at most.
+    fn segments(self) -> usize {
+        match self {
+            Self::Tried => SEGMENTS_MAX,
+            Self::Refused(_) | Self::Absent => 1,
+        }
+    }
+
+    /// What is known once the kernel has refused a train with `error`; `None`: it was not the
+    /// cutting that it refused.
+    fn refused(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error() {
+            Some(libc::EIO | libc::ENOPROTOOPT) => Some(Self::Absent),
+            Some(libc::EINVAL) => Some(Self::Refused(ALONE)),
+            _ => None,
+        }
+    }
+
+    /// A train was opened.
+    fn opened(&mut self) {
+        *self = match *self {
+            Self::Refused(left) if left > 1 => Self::Refused(left - 1),
+            Self::Refused(_) | Self::Tried => Self::Tried,
+            Self::Absent => Self::Absent,
+        };
     }
 }
 
@@ -98,8 +135,20 @@ impl Yard {
 /// What could not leave.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Losses {
-    /// Packets that the kernel refused: no route, a firewall, longer than the path allows.
+    /// Packets that the kernel refused: no route, a firewall.
     pub(crate) refused: u64,
+    /// Packets that are longer than the path takes by now.
+    pub(crate) too_long: u64,
+}
+
+impl Losses {
+    fn count(&mut self, error: &io::Error, packets: u64) {
+        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+            self.too_long += packets;
+        } else {
+            self.refused += packets;
+        }
+    }
 }
 
 /// The sending half of a port.
@@ -286,20 +335,16 @@ impl Outbox {
         self.sockets[socket].send(&trains)
     }
 
-    /// The kernel does not take the oldest train. Without segmentation here, its packets go one by
-    /// one, now and from now on; otherwise they are lost, as packets may be.
+    /// The kernel does not take the oldest train. Where it does not cut it, its packets go one by
+    /// one, and so do those behind; otherwise they are lost, as packets may be.
     fn refused(&mut self, socket: usize, error: &io::Error) {
         let index = self.queue[0];
         let train = &self.pool[index];
-        let unsegmented = matches!(
-            error.raw_os_error(),
-            Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT)
-        );
         let Some(track) = self.tracks[train.flow].as_mut() else {
             return self.release();
         };
-        if unsegmented && train.count > 1 {
-            track.segments = 1;
+        if let Some(cut) = Cutting::refused(error).filter(|_| train.count > 1) {
+            track.cut = cut;
             let bytes = self.yard.of_mut(index, train.len);
             for packet in bytes.chunks_mut(train.segment) {
                 self.sums.seal(packet, &track.route, 0);
@@ -308,11 +353,14 @@ impl Outbox {
                     segment: packet.len(),
                     bytes: packet,
                 };
-                let sent = self.sockets[socket].send(&[alone]);
-                self.losses.refused += u64::from(!matches!(sent, Sent::All(1)));
+                match self.sockets[socket].send(&[alone]) {
+                    Sent::All(_) => {}
+                    Sent::Full => self.losses.refused += 1,
+                    Sent::Refused(error) => self.losses.count(&error, 1),
+                }
             }
         } else {
-            self.losses.refused += train.count as u64;
+            self.losses.count(error, train.count as u64);
         }
         self.release();
     }
@@ -337,7 +385,7 @@ impl Outbox {
         let track = self.tracks.get(flow)?.as_ref()?;
         let open = track.open[slot]?;
         let train = &self.pool[open];
-        (train.segment == len && train.takes(len, track.segments)).then_some(open)
+        (train.segment == len && train.takes(len, track.cut.segments())).then_some(open)
     }
 
     /// The train that takes a packet which is not of the flow's first open one, or `None` when all
@@ -348,7 +396,7 @@ impl Outbox {
         let found = if ordered {
             first.filter(|train| {
                 let train = &self.pool[*train];
-                train.segment > len && train.takes(len, track.segments)
+                train.segment > len && train.takes(len, track.cut.segments())
             })
         } else {
             self.same_train(flow, 1, len)
@@ -370,7 +418,9 @@ impl Outbox {
             flow,
             ..Train::default()
         };
-        self.tracks[flow].as_mut()?.open[slot] = Some(index);
+        let track = self.tracks[flow].as_mut()?;
+        track.cut.opened();
+        track.open[slot] = Some(index);
         self.queue.push_back(index);
         Some(index)
     }
@@ -388,5 +438,35 @@ impl Wire for Outbox {
         known.len += len;
         known.count += 1;
         Some(&mut self.yard.of_mut(train, known.len)[known.len - len..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_refused_train_is_not_the_end_of_trains() {
+        let refused = |errno| Cutting::refused(&io::Error::from_raw_os_error(errno));
+        let mut cut = refused(libc::EINVAL).expect("the path may have become narrow");
+        for _ in 0..ALONE {
+            assert_eq!(cut.segments(), 1);
+            cut.opened();
+        }
+        assert_eq!(cut.segments(), SEGMENTS_MAX);
+        cut.opened();
+        assert_eq!(cut, Cutting::Tried);
+        let mut never = refused(libc::EIO).expect("the device does not cut");
+        (0..2 * ALONE).for_each(|_| never.opened());
+        assert_eq!(never.segments(), 1);
+        assert_eq!(refused(libc::ENETUNREACH), None);
+    }
+
+    #[test]
+    fn what_is_too_long_has_a_count_of_its_own() {
+        let mut losses = Losses::default();
+        losses.count(&io::Error::from_raw_os_error(libc::EMSGSIZE), 3);
+        losses.count(&io::Error::from_raw_os_error(libc::EPERM), 2);
+        assert_eq!((losses.too_long, losses.refused), (3, 2));
     }
 }

@@ -103,7 +103,6 @@ fn peer() -> Peer {
     Peer {
         addr: ADDR.parse().expect("an address"),
         lane: 0,
-        foreign: false,
     }
 }
 

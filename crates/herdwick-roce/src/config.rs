@@ -63,7 +63,7 @@ pub struct Retry {
 }
 
 /// READs and atomics of one peer that a queue pair serves at a time.
-pub const RD_ATOMIC_MAX: u8 = 16;
+pub const RD_ATOMIC_MAX: u8 = 64;
 
 /// The RNR retry count that means no limit.
 pub const RNR_FOR_EVER: u8 = 7;
@@ -108,6 +108,9 @@ pub struct Config {
     pub retry: Retry,
     /// Whether connections slow down when RC loses packets or a peer tells of congestion.
     pub pace: bool,
+    /// Whether what leaves is marked as of a transport that heeds ECN, which is the driver's to do.
+    /// If not, no router marks it, and who tells of congestion is not believed.
+    pub ecn: bool,
 }
 
 impl Default for Config {
@@ -123,6 +126,7 @@ impl Default for Config {
             migration: false,
             retry: Retry::default(),
             pace: true,
+            ecn: false,
         }
     }
 }
@@ -135,8 +139,6 @@ pub struct Peer {
     /// Which of the engines behind that address they are for. One train goes to one engine, so
     /// packets for several never share a flow.
     pub lane: u16,
-    /// Whether it is another implementation: no trains for it unless asked.
-    pub foreign: bool,
 }
 
 /// What a peer's queue pair says of itself, for a connection.
@@ -150,7 +152,8 @@ pub struct Peering {
     pub psn: Psn,
     /// The path's, the same on both sides.
     pub mtu: Mtu,
-    /// READs and atomics that it takes at a time; our end takes [`crate::RD_ATOMIC_MAX`].
+    /// READs and atomics that it takes at a time, none if 0; our end takes
+    /// [`crate::RD_ATOMIC_MAX`].
     pub rd_atomic: u8,
     /// Whether a refused request (bad rkey, bad length) fails our queue pair, as the specification
     /// says. Without, the requester is told all the same, and whoever forges one such packet does

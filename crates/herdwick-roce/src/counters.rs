@@ -56,13 +56,15 @@ pub enum Drop {
     Unkeyed,
     /// More READs at once than are served, or a repeated one too old to serve again.
     TooManyReads,
+    /// A notification of congestion, where nothing that left can have been marked.
+    Unasked,
     /// From a source that was refused too often in this pass: not looked into.
     TooManyRefused,
 }
 
 impl Drop {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Short,
         Self::Version,
         Self::Partition,
@@ -90,6 +92,7 @@ impl Drop {
         Self::Replay,
         Self::Unkeyed,
         Self::TooManyReads,
+        Self::Unasked,
         Self::TooManyRefused,
     ];
 
@@ -113,7 +116,8 @@ impl Drop {
             | Self::Misaligned
             | Self::Tag
             | Self::Replay
-            | Self::Unkeyed => true,
+            | Self::Unkeyed
+            | Self::Unasked => true,
             Self::UnknownQp
             | Self::NotReady
             | Self::Source
@@ -159,6 +163,7 @@ impl Drop {
             Self::Replay => "roce_replayed",
             Self::Unkeyed => "roce_unkeyed",
             Self::TooManyReads => "roce_too_many_reads",
+            Self::Unasked => "roce_unasked_congestion",
             Self::TooManyRefused => "roce_too_many_refused",
         }
     }
@@ -203,11 +208,9 @@ impl Counters {
         self.drops[reason as usize]
     }
 
-    /// Every counter under its word in `stats`, zeros included.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let done = [
-            ("roce_packets_in", self.packets_in),
-            ("roce_packets_out", self.packets_out),
+    /// What connections met with and mended, under its word in `stats`, zeros included.
+    pub fn of_connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let met = [
             ("roce_retransmitted", self.retransmitted),
             ("roce_timeouts", self.timeouts),
             ("roce_gaps_told", self.gaps_told),
@@ -216,7 +219,7 @@ impl Counters {
             ("roce_congestion", self.congestion),
             ("roce_no_room", self.no_room),
         ];
-        done.into_iter().chain(self.drops())
+        met.into_iter()
     }
 
     /// Every reason to drop a packet under its word in `stats`, with its count.

@@ -229,6 +229,10 @@ fn random_packets_of_a_lease_are_counted_and_hurt_nobody() {
             ] {
                 siege.until_stat(name, 10);
             }
+            // How its connections fare is told too.
+            for name in ["roce_timeouts", "roce_retransmitted", "roce_duplicates"] {
+                assert_eq!(siege.stat(name), 0, "UC repeats nothing");
+            }
         },
     );
     counts(&mut client);

@@ -125,6 +125,16 @@ impl Socket {
         system::steer(self.fd.as_fd(), sockets)
     }
 
+    /// Marks what it sends as of a transport that heeds congestion marks, ECT(0).
+    pub(crate) fn mark_ecn_capable(&self) -> io::Result<()> {
+        const ECT_0: u8 = 2;
+        sockopt::set_ip_tos(&self.fd, ECT_0)?;
+        if self.local.is_ipv6() {
+            sockopt::set_ipv6_tclass(&self.fd, ECT_0.into())?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
@@ -170,7 +180,8 @@ impl Socket {
         inbox.count = 0;
         match system::receive(self.fd.as_fd(), inbox) {
             Ok(count) => inbox.count = count,
-            Err(_) => inbox.count = 0,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => inbox.failed += 1,
         }
         inbox.count
     }
@@ -189,6 +200,8 @@ pub(crate) struct Inbox {
     count: usize,
     /// Datagrams lost before they reached the socket's buffer, as last told.
     pub(crate) overflowed: u32,
+    /// Receives that the kernel refused: no memory, or an error of an earlier packet.
+    pub(crate) failed: u64,
 }
 
 /// What the kernel says of one train.
@@ -215,6 +228,7 @@ impl Inbox {
             }; RECEIVES],
             count: 0,
             overflowed: 0,
+            failed: 0,
         }
     }
 

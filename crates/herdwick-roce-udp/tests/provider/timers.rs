@@ -35,6 +35,25 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
     assert_eq!(strangers(&far), 1, "it was sent once");
 }
 
+#[test]
+fn what_is_repeated_to_a_silent_peer_is_told_of() {
+    let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
+    Side::connect([&ours, &theirs], [&mut port, &mut far]);
+    let to = theirs.remote(&far);
+    let request = signaled(write(&[77], to));
+    port.post_send(ours.qp, &[request]).expect("room");
+    // Nobody makes passes there.
+    (0..4).for_each(|second| {
+        port.progress(Duration::from_secs(second));
+    });
+    let counts = port.connection_counts();
+    for (name, least) in [("roce_timeouts", 2), ("roce_retransmitted", 2)] {
+        let found = counts.iter().find(|(found, _)| *found == name);
+        let (_, count) = found.expect("a counter");
+        assert!(*count >= least, "{name}: {count}");
+    }
+}
+
 /// Packets that came for a queue pair that there is not.
 fn strangers(port: &RocePort) -> u64 {
     let drops = port.drops();

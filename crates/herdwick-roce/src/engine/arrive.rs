@@ -139,18 +139,16 @@ impl Engine {
             .shared
             .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;
         if bth.opcode() == CONGESTION {
+            if !self.shared.config.ecn {
+                return Err(Drop::Unasked);
+            }
             self.shared.counters.congestion += 1;
             qp.slow_down(&mut self.shared);
             return Ok(());
         }
-        if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
-            && qp.tell_of_congestion(&mut self.shared)
-        {
-            self.ready.add(qp);
-        }
         // HERD's requests and replies have arms of their own, in which the compiler knows what the
         // packet is.
-        match (qp.transport, bth.opcode()) {
+        let taken = match (qp.transport, bth.opcode()) {
             (Transport::Uc, REQUEST_OPCODE) => {
                 let packet = Packet::parse_as(REQUEST, packet)?;
                 qp.receive_unreliable(&mut self.shared, &packet, memory)
@@ -160,6 +158,20 @@ impl Engine {
                 qp.receive_datagram(&mut self.shared, arrival, &packet, memory)
             }
             _ => self.accept_any(id, arrival, packet, memory, wire),
+        };
+        if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED && taken.is_ok() {
+            self.tell_of_congestion(id);
+        }
+        taken
+    }
+
+    /// Has the sender of a packet that was taken told that it met congestion.
+    #[cold]
+    fn tell_of_congestion(&mut self, id: u32) {
+        if let Some(qp) = self.qps.get_mut(id)
+            && qp.tell_of_congestion(&mut self.shared)
+        {
+            self.ready.add(qp);
         }
     }
 

@@ -167,11 +167,11 @@ impl Qp {
                 self.carries(shared, payload)
             }
             SendOp::Read { into, .. } => {
-                self.only(self.transport == Transport::Rc)?;
+                self.only(self.may_ask())?;
                 self.carries(shared, Payload::Region(into))
             }
             SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. } => {
-                self.only(self.transport == Transport::Rc)?;
+                self.only(self.may_ask())?;
                 if into.len != WORD || !into.offset.is_multiple_of(WORD) {
                     return Err(PostError::Bounds);
                 }
@@ -289,6 +289,11 @@ impl Qp {
         } else {
             len.div_ceil(mtu) as u32
         }
+    }
+
+    /// Whether READs and atomics are possible: RC has them, if the peer takes any.
+    fn may_ask(&self) -> bool {
+        self.transport == Transport::Rc && self.link.is_some_and(|link| link.rd_atomic > 0)
     }
 
     /// Table 1 of HERD.

@@ -119,7 +119,6 @@ impl Party {
     fn peer(&self) -> Peer {
         Peer {
             addr: self.address,
-            foreign: false,
             lane: 0,
         }
     }

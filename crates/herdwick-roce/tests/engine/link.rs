@@ -254,7 +254,6 @@ impl World {
         Peer {
             addr: self.sides[side].addr,
             lane: 0,
-            foreign: false,
         }
     }
 

@@ -1,12 +1,19 @@
 //! Connections that slow down, and what becomes of them.
 
 use herdwick_fabric::{Access, Local, Payload, SendOp, Status, Transport};
-use herdwick_roce::Config;
+use herdwick_roce::{Config, Drop};
 
 use crate::{
     link::{A, B, World},
     unreliable::signaled,
 };
+
+fn ecn() -> Config {
+    Config {
+        ecn: true,
+        ..Config::default()
+    }
+}
 
 /// Passes of 5 us that a hundred WRITEs of 16 KiB take.
 fn passes(world: &mut World, transport: Transport, mark: impl Fn(&mut World, u64)) -> u64 {
@@ -35,7 +42,7 @@ fn passes(world: &mut World, transport: Transport, mark: impl Fn(&mut World, u64
 #[test]
 fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
     for transport in [Transport::Uc, Transport::Rc] {
-        let mut world = World::new(1, &Config::default());
+        let mut world = World::new(1, &ecn());
         let free = passes(&mut world, transport, |_, _| {});
         // Routers mark what passes for a while.
         let marked = passes(&mut world, transport, |world, id| {
@@ -53,10 +60,23 @@ fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
 }
 
 #[test]
+fn who_marks_nothing_believes_nobody_that_tells_of_congestion() {
+    let mut world = World::new(1, &Config::default());
+    let free = passes(&mut world, Transport::Uc, |_, _| {});
+    // Marked on the way all the same, and B tells so.
+    world.tos = 3;
+    let marked = passes(&mut world, Transport::Uc, |_, _| {});
+    assert_eq!(marked, free);
+    let counters = world.sides[A].engine.counters();
+    assert_eq!(counters.congestion, 0);
+    assert!(counters.dropped(Drop::Unasked) > 0);
+}
+
+#[test]
 fn who_does_not_pace_does_not_slow_down() {
     let config = Config {
         pace: false,
-        ..Config::default()
+        ..ecn()
     };
     let mut world = World::new(1, &config);
     let free = passes(&mut world, Transport::Uc, |_, _| {});
@@ -67,7 +87,7 @@ fn who_does_not_pace_does_not_slow_down() {
 
 #[test]
 fn what_is_held_back_has_a_time_to_go_on() {
-    let mut world = World::new(1, &Config::default());
+    let mut world = World::new(1, &ecn());
     passes(&mut world, Transport::Uc, |_, _| {});
     world.tos = 3;
     passes(&mut world, Transport::Uc, |_, _| {});

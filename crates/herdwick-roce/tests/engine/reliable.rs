@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use herdwick_fabric::{
-    Access, Completion, Local, Opcode, Payload, QpId, QpState, RegionId, Remote, Rkey, SendOp,
-    Status, Transport,
+    Access, Completion, Local, Opcode, Payload, PostError, QpId, QpState, RegionId, Remote, Rkey,
+    SendOp, Status, Transport,
 };
 use herdwick_roce::{Config, Drop, RD_ATOMIC_MAX, Retry};
 
@@ -662,6 +662,38 @@ fn no_more_reads_are_outstanding_than_the_peer_takes() {
     assert_eq!(world.sent[A], 1);
     for id in 0..4 {
         assert_eq!(world.next(A).wr_id, id);
+    }
+}
+
+#[test]
+fn a_peer_that_takes_no_reads_is_asked_for_none() {
+    let mut world = World::new(1, &Config::default());
+    let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
+    let mut peering = world.peering(B, qps[B]);
+    peering.rd_atomic = 0;
+    let connected = world.sides[A].engine.connect(qps[A], &peering);
+    connected.expect("a connection");
+    let region = world.sides[B].region(Access::ALL);
+    let from = world.sides[B].remote(region);
+    let into = Local {
+        region: world.sides[A].inbox,
+        offset: 0,
+        len: 8,
+    };
+    let side = &mut world.sides[A];
+    let asked = [
+        SendOp::Read { into, from },
+        SendOp::FetchAdd {
+            into,
+            at: from,
+            add: 1,
+        },
+    ];
+    for op in asked {
+        let posted =
+            side.engine
+                .post_send(qps[A], &[signaled(1, op)], &side.bank, &mut side.outbox);
+        assert_eq!(posted, Err(PostError::Transport(Transport::Rc)));
     }
 }
 

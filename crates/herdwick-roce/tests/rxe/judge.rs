@@ -208,7 +208,6 @@ impl Judge {
         assert_eq!(there.gid.to_canonical(), self.family.guest());
         let peer = Peer {
             addr: (self.family.guest(), ROCE).into(),
-            foreign: true,
             lane: 0,
         };
         let qpn = Qpn(there.qpn);

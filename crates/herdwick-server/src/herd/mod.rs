@@ -291,6 +291,7 @@ impl Losses {
 fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
     let mut counts: Vec<_> = server.side.counters().iter().collect();
     counts.extend(server.port.drops());
+    counts.extend(server.port.connection_counts());
     counts
 }
 

@@ -83,4 +83,8 @@ impl Port for AnyPort {
     fn drops(&self) -> Vec<(&'static str, u64)> {
         either!(self, port => port.drops())
     }
+
+    fn connection_counts(&self) -> Vec<(&'static str, u64)> {
+        either!(self, port => port.connection_counts())
+    }
 }

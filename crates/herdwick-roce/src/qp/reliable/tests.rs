@@ -88,7 +88,6 @@ fn peering(engine: &Engine, qp: QpId) -> Peering {
         peer: Peer {
             addr: ADDR,
             lane: 0,
-            foreign: false,
         },
         qpn: facts.qpn,
         psn: facts.psn,
