@@ -374,7 +374,8 @@ impl World {
         }
     }
 
-    fn drain(&mut self, from: usize) {
+    /// What `from` has sent takes off.
+    pub(crate) fn drain(&mut self, from: usize) {
         while let Some((flow, mut bytes)) = self.sides[from].outbox.packets.pop_front() {
             self.sent[from] += 1;
             let to = 1 - from;
