@@ -202,3 +202,47 @@ fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
     assert!(!runs && said.contains("in use by another server"), "{said}");
     user.kill();
 }
+
+/// Killed in the middle of large values that come in: what was acknowledged is there, whole; what
+/// was half sent is not, and what it would have replaced still is. Nothing counts as damaged.
+#[test]
+fn a_kill_in_the_middle_of_uploads_leaves_what_was_stored() {
+    const LEN: usize = 1_000_000;
+    let large = |n: u64| vec![b'a' + n as u8; LEN];
+    let set = |n: u64, byte: u64| {
+        let mut set = format!("set large-{n} 0 0 {LEN}\r\n").into_bytes();
+        set.extend(large(byte));
+        set.extend(b"\r\n");
+        set
+    };
+    let folder = Folder::new();
+    let first = server(&folder);
+    let mut streams = Vec::new();
+    for n in 0..4 {
+        let mut stream = TcpStream::connect(&first.address).unwrap();
+        stream.write_all(&set(n, n)).unwrap();
+        let mut line = String::new();
+        BufReader::with_capacity(1, &stream).read_line(&mut line).unwrap();
+        assert_eq!(line, "STORED\r\n");
+        stream.write_all(&set(n, 20)[..LEN / 2]).unwrap();
+        streams.push(stream);
+    }
+    let mut client = first.client();
+    // All of them are known to be on their way.
+    while first.stat(&mut client, "uploads") < 8 {}
+    for n in 0..1000 {
+        client.set(key(n), &value(n, 1)[..]).unwrap();
+    }
+    first.kill();
+    let second = server(&folder);
+    let mut client = second.client();
+    for n in 0..4 {
+        let found = client.get(format!("large-{n}")).unwrap();
+        assert!(found.is_some_and(|found| found[..] == large(n)[..]), "{n}");
+    }
+    for n in 0..1000 {
+        assert!(client.get(key(n)).unwrap().is_some(), "{n}");
+    }
+    assert_eq!(second.stat(&mut client, "curr_items"), 1004);
+    second.stop();
+}

@@ -129,7 +129,9 @@ impl Schedule {
                 client.expected.push(Expect::Exactly(answer));
             }
             2 => {
-                client.unsent.extend(format!("get nothing {key}-none\r\n").bytes());
+                client
+                    .unsent
+                    .extend(format!("get nothing {key}-none\r\n").bytes());
                 client.expected.push(Expect::Exactly(b"END\r\n".to_vec()));
             }
             _ => {
@@ -153,10 +155,18 @@ impl Schedule {
                 Expect::Stored(..) => b"STORED\r\n",
             };
             if client.heard.len() < answer.len() {
-                assert!(answer.starts_with(&client.heard), "{}", client.heard.escape_ascii());
+                assert!(
+                    answer.starts_with(&client.heard),
+                    "{}",
+                    client.heard.escape_ascii()
+                );
                 return;
             }
-            assert!(client.heard.starts_with(answer), "{}", client.heard.escape_ascii());
+            assert!(
+                client.heard.starts_with(answer),
+                "{}",
+                client.heard.escape_ascii()
+            );
             client.heard.drain(..answer.len());
             if let Expect::Stored(key, n, len) = client.expected.remove(0)
                 && let Some(known) = self.keys.get_mut(&key)
@@ -179,7 +189,11 @@ impl Schedule {
                 self.hear(client);
             }
             clients.retain(|client| !client.unsent.is_empty() || !client.expected.is_empty());
-            assert!(begun.elapsed() < 3 * PATIENCE, "{} are stuck", clients.len());
+            assert!(
+                begun.elapsed() < 3 * PATIENCE,
+                "{} are stuck",
+                clients.len()
+            );
         }
         assert_eq!(stat(&self.server, "evictions"), 0);
         assert_eq!(stat(&self.server, "closed_stalled"), 0);

@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::io::Write;
+
 use common::{
+    Peer, connect,
     crowd::{Talk, all_done, stored, value},
-    stat, with,
+    line, shown, stat, with,
 };
 use herdwick_server::{Config, Server};
 
@@ -227,4 +230,120 @@ fn large_values_in_packets_keep_their_order() {
             );
         }
     }
+}
+
+/// A flush in the middle of an upload does not touch it: it is stored when it is whole.
+#[test]
+fn an_upload_outlives_a_flush_and_evictions_in_its_middle() {
+    const LEN: usize = 1_000_000;
+    for workers in [1, 3] {
+        let server = server(64, workers);
+        let mut whole = Vec::new();
+        let mut half = Vec::new();
+        for n in 0..2 {
+            let mut set = format!("set key-{n} 0 0 {LEN}\r\n").into_bytes();
+            set.extend(value(n, LEN));
+            set.extend(b"\r\n");
+            let mut stream = connect(&server);
+            stream.write_all(&set[..LEN / 2]).unwrap();
+            half.push(stream);
+            whole.push(set);
+        }
+        // Announced, each of them, before anything else happens.
+        while stat(&server, "uploads") < 2 {}
+        assert_eq!(shown(&server.say(&[b"flush_all\r\n"])), "OK\\r\\n");
+        for n in 0..3 {
+            // The log laps.
+            uploads_of_fill(&server, n);
+        }
+        assert!(stat(&server, "evictions") > 0);
+        for (n, (stream, set)) in half.iter_mut().zip(&whole).enumerate() {
+            stream.write_all(&set[LEN / 2..]).unwrap();
+            assert_eq!(line(stream), "STORED\r\n");
+            assert!(stored(&server, &format!("key-{n}")) == Some(value(n, LEN)));
+        }
+    }
+}
+
+fn uploads_of_fill(server: &Server, round: usize) {
+    let fill = vec![b'f'; 200_000];
+    let mut script = Script::default();
+    for n in 0..400 {
+        let line = format!("set fill-{round}-{n} 0 0 {}", fill.len());
+        script.say(&line, &fill, b"STORED\r\n");
+    }
+    all_done(
+        vec![Talk::new(server, script.said, script.expected, 1 << 20)],
+        || {},
+    );
+}
+
+/// `-M`: what there is no room for is refused when it has come, and takes its old value along; what
+/// was stored stays, and room comes back with what is given up.
+#[test]
+fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
+    const LEN: usize = 1_000_000;
+    for workers in [1, 2] {
+        let server = with(Config {
+            memory_bytes: 64 << 20,
+            workers: Some(workers),
+            lossless: true,
+            ..Config::local()
+        });
+        let mut kept = Vec::new();
+        let mut refused = 0;
+        for n in 0..80 {
+            let mut set = format!("set key-{n} 0 0 {LEN}\r\n").into_bytes();
+            set.extend(value(n, LEN));
+            set.extend(b"\r\n");
+            // And some that never come to their end.
+            let mut stream = connect(&server);
+            stream
+                .write_all(format!("set half-{n} 0 0 {LEN}\r\n").as_bytes())
+                .unwrap();
+            stream.write_all(&set[..50_000]).unwrap();
+            let mut stream = connect(&server);
+            stream.write_all(&set).unwrap();
+            match &line(&stream)[..] {
+                "STORED\r\n" => kept.push(n),
+                "SERVER_ERROR out of memory storing object\r\n" => refused += 1,
+                other => panic!("{other}"),
+            }
+        }
+        assert!(refused > 10 && kept.len() > 25, "{refused}, {}", kept.len());
+        for &n in &kept {
+            assert!(
+                stored(&server, &format!("key-{n}")) == Some(value(n, LEN)),
+                "{n}"
+            );
+        }
+        assert_eq!(stat(&server, "evictions"), 0);
+        assert!(stat(&server, "store_no_memory") > 0);
+        assert_eq!(stored(&server, "half-1"), None);
+    }
+}
+
+/// `-I 128m`: one value of nearly as much goes in and comes out whole, in the middle of others.
+#[test]
+fn a_value_of_127_mib_goes_in_and_comes_out() {
+    const LEN: usize = 127 << 20;
+    let server = with(Config {
+        memory_bytes: 640 << 20,
+        item_bytes_max: 128 << 20,
+        workers: Some(1),
+        ..Config::local()
+    });
+    let large = value(5, LEN);
+    let mut script = Script::default();
+    script.say(&format!("set large 0 0 {LEN}"), &large, b"STORED\r\n");
+    script.say("get large", b"", &hit("large", &large));
+    script.say(&format!("add large 0 0 {LEN}"), &large, b"NOT_STORED\r\n");
+    let mut talks = vec![Talk::new(&server, script.said, script.expected, 4 << 20)];
+    for n in 0..10 {
+        let mut small = Script::default();
+        let line = format!("set small-{n} 0 0 100000");
+        small.say(&line, &large[..100_000], b"STORED\r\n");
+        talks.push(Talk::new(&server, small.said, small.expected, 1 << 20));
+    }
+    all_done(talks, || {});
 }

@@ -37,6 +37,8 @@ struct Uploads {
     all: [Option<Upload>; UPLOADS],
     finished: usize,
     refused: usize,
+    /// One that was given up: whatever is done to it changes nothing.
+    ghost: Option<Staged>,
 }
 
 fn acts(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Act>> {
@@ -72,6 +74,10 @@ impl Uploads {
             }
             Act::Begin(..) => {}
             Act::More(slot, count) => {
+                if let Some(ghost) = self.ghost {
+                    pair.store.append(ghost, b"late");
+                    pair.store.abort(ghost);
+                }
                 if let Some(upload) = &mut self.all[*slot] {
                     upload.more(pair, *count);
                 }
@@ -85,12 +91,11 @@ impl Uploads {
             Act::Abort(slot) => {
                 if let Some(upload) = self.all[*slot].take() {
                     pair.store.abort(upload.id);
-                    // As is what was taken for another since.
-                    pair.store.append(upload.id, b"late");
+                    self.ghost = Some(upload.id);
                 }
             }
             Act::Restart if pair.file.is_some() => {
-                self.all = Default::default();
+                *self = Self::default();
                 pair.restart()?;
             }
             Act::Restart => {}
