@@ -4,7 +4,8 @@ mod common;
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
     os::unix::fs::FileExt,
     path::PathBuf,
     process::{Command, Stdio},
@@ -222,7 +223,9 @@ fn a_kill_in_the_middle_of_uploads_leaves_what_was_stored() {
         let mut stream = TcpStream::connect(&first.address).unwrap();
         stream.write_all(&set(n, n)).unwrap();
         let mut line = String::new();
-        BufReader::with_capacity(1, &stream).read_line(&mut line).unwrap();
+        BufReader::with_capacity(1, &stream)
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "STORED\r\n");
         stream.write_all(&set(n, 20)[..LEN / 2]).unwrap();
         streams.push(stream);

@@ -36,6 +36,9 @@
 //! - While live items fill less than five eighths of the log, those at the old end are copied too:
 //!   churn alone never evicts. Above that the log is a cache.
 //!
+//! A large value can be written to the log as it comes ([`Store::stage`]): a reservation is an item
+//! that no entry leads to, carried along when the log laps, until a [`Put`] names it.
+//!
 //! A store that evicts nothing ([`Store::evict_nothing`]) copies all that is alive at the old end,
 //! and refuses what would leave too little to gain by it.
 //!

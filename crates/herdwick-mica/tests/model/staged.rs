@@ -173,7 +173,7 @@ const BRIMMING: Plan = Plan {
 };
 
 proptest! {
-    #![proptest_config(Config { cases: 48, ..Config::default() })]
+    #![proptest_config(Config { cases: 24, ..Config::default() })]
 
     #[test]
     fn staged_puts_end_as_those_that_come_at_once(
