@@ -176,7 +176,7 @@ fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), (Refused, 
             noreply,
         })
     };
-    let put = read().ok_or((format, whole_block(bytes)))?;
+    let put = read().ok_or_else(|| (format, whole_block(bytes)))?;
     Ok((put, bytes))
 }
 
