@@ -8,9 +8,10 @@ use crate::{Deadline, KEY_BYTES_MAX, Second};
 
 /// The first 32 bytes of an item in the log; key and value follow, then padding to 8 bytes.
 ///
-/// The checksum covers `version..` to the end of the value, seeded with what of the rest matters,
-/// so that it changes with everything that is not bookkeeping of reads. That of an item that no
-/// read may find any more is inverted: no one flipped bit brings it back.
+/// The checksum, which only items in a log that outlives the process have, covers `version..` to the
+/// end of the value, seeded with what of the rest matters, so that it changes with everything that is
+/// not bookkeeping of reads. That of an item that no read may find any more is inverted: no one
+/// flipped bit brings it back.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {

@@ -218,7 +218,7 @@ impl Log {
         }
     }
 
-    /// Writes an item and its checksum.
+    /// Writes an item, and its checksum where there are any.
     #[inline]
     pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];

@@ -15,7 +15,7 @@ use herdwick_mica::{HashKey, Store};
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, Porch, WAKE},
+    accept::{self, Acceptor, Porch, SocketFile, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     crossing::Crossing,
@@ -45,6 +45,7 @@ use crate::{
 pub struct Server {
     facts: Arc<Facts>,
     addresses: Vec<Address>,
+    socket_file: Option<SocketFile>,
     udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
     lasting: Option<(MemoryFile, Restart)>,
@@ -92,6 +93,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut server = Server {
         facts: Arc::clone(&facts),
         addresses: opened.addresses,
+        socket_file: opened.socket_file,
         udp_addresses: opened.udp_addresses,
         left_out,
         lasting: stores.lasting.take(),
@@ -425,11 +427,8 @@ impl Server {
             // If not, the next server takes it for one whose user was killed.
             let _ = file.end();
         }
-        for address in &self.addresses {
-            if let Address::Unix(path) = address {
-                // The next start replaces it anyway.
-                let _ = std::fs::remove_file(path);
-            }
+        if let Some(socket) = &self.socket_file {
+            socket.remove();
         }
         self.addresses.truncate(1);
         self.desk = None;

@@ -45,6 +45,32 @@ fn m43_one_connection_too_many_is_told_and_closed() {
     assert!(!said.contains("STAT rejected_connections 0\r"));
 }
 
+/// The next server may be there before the last one has drained.
+#[test]
+fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
+    let path = std::env::temp_dir().join(format!("herdwick-next-{}", std::process::id()));
+    let at = || {
+        with(Config {
+            listen: Listen::Unix {
+                path: path.clone(),
+                mode: 0o700,
+            },
+            ..Config::local()
+        })
+    };
+    let first = at();
+    std::fs::remove_file(&path).unwrap();
+    let second = at();
+    first.shutdown();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"mn\r\nquit\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "MN\r\n");
+    second.shutdown();
+    assert!(!path.exists());
+}
+
 /// As `ss -o` shows it: the kernel asks after a peer that says nothing, whatever `idle_timeout` is.
 #[test]
 fn an_idle_connection_has_a_keepalive_timer() {

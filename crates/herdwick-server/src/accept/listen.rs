@@ -3,9 +3,9 @@ use std::{
     net::SocketAddr,
     os::{
         fd::{AsRawFd, RawFd},
-        unix::fs::PermissionsExt,
+        unix::fs::{MetadataExt, PermissionsExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use mio::net::{TcpListener, UnixListener};
@@ -38,8 +38,38 @@ pub(crate) struct Opened {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) udp: Vec<UdpListener>,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) socket_file: Option<SocketFile>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) left_out: Vec<StartError>,
+}
+
+/// A unix socket's file, which may be replaced by that of a later server.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    file: (u64, u64),
+}
+
+impl SocketFile {
+    /// The file of a socket that was just made at `path`.
+    fn at(path: &Path) -> Option<Self> {
+        let file = identity(path)?;
+        let path = path.to_owned();
+        Some(Self { path, file })
+    }
+
+    /// Removes it, if it is still there.
+    pub(crate) fn remove(&self) {
+        if identity(&self.path) == Some(self.file) {
+            // If it stays, the next start replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// A listener, as `stats conns` shows it.
@@ -68,6 +98,7 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
             let listener =
                 open_unix(path, *mode).map_err(|error| refused(address.clone(), error))?;
             opened.listeners.push(Listener::Unix(listener));
+            opened.socket_file = SocketFile::at(path);
             opened.addresses.push(address);
         }
     }

@@ -17,7 +17,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{Listener, Opened, Source, open};
+pub(crate) use listen::{Listener, Opened, SocketFile, Source, open};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
