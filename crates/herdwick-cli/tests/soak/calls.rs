@@ -18,7 +18,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
         visit.stage.count("refused a lease", 1);
         return;
     };
-    let mut own = Own::new(visit, KEYS);
+    let mut own = Own::new(visit, kind, KEYS);
     let calls = visit.between(5, 300);
     for call in 0..calls {
         if !visit.stage.lasts() {

@@ -10,7 +10,7 @@ use crate::{
 /// Leases in a row.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(Kind::is_lease);
-    let mut own = Own::new(visit, 2);
+    let mut own = Own::new(visit, kind, 2);
     for _ in 0..visit.between(10, 60) {
         if !visit.stage.lasts() {
             break;

@@ -1,6 +1,7 @@
 //! What a client may find: values that name their key and version, and who may have written them.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +12,7 @@ use std::{
 use crate::{
     common::{is_whole, value},
     stage::{Stage, Visit},
-    ways::Way,
+    ways::{Kind, Way},
 };
 
 /// A server counts whole seconds, so an item may go so much early ...
@@ -21,6 +22,8 @@ const LATE: Duration = Duration::from_secs(4);
 /// Visits of a lane after which names come again. What a client left in flight is executed or
 /// dropped long before.
 const NAMES: u64 = 8;
+/// More than there are requests in flight.
+const BEFORE_MAX: usize = 1024;
 
 /// The bytes of a version. Below eight, they are no more than a sample of it.
 pub(crate) fn content(key: &str, version: u64, len: usize) -> Vec<u8> {
@@ -48,14 +51,17 @@ pub(crate) struct Own {
     prefix: String,
     version: u64,
     expected: Vec<Expected>,
+    /// What was expected lately, the oldest first.
+    before: Vec<VecDeque<Expected>>,
 }
 
 impl Own {
-    pub(crate) fn new(visit: &Visit<'_>, count: usize) -> Self {
+    pub(crate) fn new(visit: &Visit<'_>, kind: Kind, count: usize) -> Self {
         Self {
-            prefix: format!("own:{}:{}", visit.lane, visit.number % NAMES),
+            prefix: format!("own:{kind:?}:{}:{}", visit.lane, visit.number % NAMES),
             version: (visit.number + 1) << 24,
             expected: vec![Expected::Anything; count],
+            before: vec![VecDeque::new(); count],
         }
     }
 
@@ -65,6 +71,7 @@ impl Own {
         let base = self.prefix.split('/').next().unwrap_or_default();
         self.prefix = format!("{base}/{}", number % NAMES);
         self.expected.fill(Expected::Anything);
+        self.before.iter_mut().for_each(VecDeque::clear);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -83,11 +90,12 @@ impl Own {
     pub(crate) fn store(&mut self, index: usize, len: usize) -> Vec<u8> {
         self.version += 1;
         let version = self.version;
-        self.expected[index] = Expected::Stored {
+        let stored = Expected::Stored {
             version,
             len,
             expires: None,
         };
+        self.expect(index, stored);
         content(&self.key(index), version, len)
     }
 
@@ -108,7 +116,39 @@ impl Own {
     }
 
     pub(crate) fn delete(&mut self, index: usize) {
-        self.expected[index] = Expected::Nothing;
+        self.expect(index, Expected::Nothing);
+    }
+
+    fn expect(&mut self, index: usize, expected: Expected) {
+        self.expected[index] = expected;
+        let before = &mut self.before[index];
+        before.push_back(expected);
+        if before.len() > BEFORE_MAX {
+            before.pop_front();
+        }
+    }
+
+    /// Judges an answer that may be of any instant from when it was asked for until now.
+    pub(crate) fn check_late(&self, index: usize, (asked, found): (Expected, Option<&[u8]>)) {
+        let Expected::Stored { version, .. } = asked else {
+            panic!("only what was stored can be too large");
+        };
+        let key = self.key(index);
+        let is_asked =
+            |at: &&Expected| matches!(at, Expected::Stored { version: v, .. } if *v >= version);
+        let before = &self.before[index];
+        let first = before
+            .iter()
+            .position(|at| is_asked(&at))
+            .expect("it is remembered");
+        let fits = before.iter().skip(first).any(|at| match (at, found) {
+            (Expected::Stored { version, len, .. }, Some(found)) => {
+                *len == found.len() && content(&key, *version, *len) == found
+            }
+            (Expected::Nothing, None) => true,
+            _ => false,
+        });
+        assert!(fits, "{key}: neither version {version:#x} nor a later one");
     }
 
     /// Judges what was asked for after the first instant and came before the second.
@@ -132,7 +172,7 @@ impl Own {
         };
         let Some(found) = found else {
             if expires.is_none_or(|(may, _)| answered < may) {
-                stage.missed(&key, version);
+                stage.missed(&format!("{key} of {len} bytes"), version);
             }
             return;
         };

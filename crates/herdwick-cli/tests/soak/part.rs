@@ -1,6 +1,7 @@
 //! One server's soak: it is started, filled, visited, and judged.
 
 use std::{
+    collections::HashSet,
     fs,
     net::UdpSocket,
     process::{Command, Stdio},
@@ -50,7 +51,6 @@ const NEVER: &[&str] = &[
     "parcels_lost",
     "recvs_short",
     "replies_failed",
-    "replies_too_large",
     "wrong_partition",
     "bad_opcode",
     "bad_reserved",
@@ -158,6 +158,9 @@ impl Part {
         let fault = run.wait();
         println!("{self:?}: {:#?}", run.stage.tally());
         if let Some(fault) = fault {
+            let now = control.stats("");
+            let counters = now.map(|stats| nonzero(&stats));
+            println!("{evicted} evictions before; now {counters:?}");
             run.server.signal(Signal::KILL);
             panic!("seed {}, {:?}: {fault}", self.seed, self.listen);
         }
@@ -198,6 +201,7 @@ impl Part {
             None => (&*server.address, None),
         };
         let mut places = Places::at(main);
+        places.boards = memory_files(server.pid());
         places.transfers_max = self.transfers_max;
         places.tls = second.map(|address| (address.to_owned(), trusted.cert.der().clone()));
         let udp = format!("127.0.0.1:{port}").parse().unwrap();
@@ -379,6 +383,15 @@ fn work(
     }
 }
 
+/// Counters of what went wrong, as far as it did.
+fn nonzero(stats: &[(String, String)]) -> Vec<String> {
+    let counters = stats.iter().skip_while(|(name, _)| name != "evictions");
+    let counted = counters.filter(|(_, value)| value != "0");
+    counted
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect()
+}
+
 fn evictions(server: &Server, control: &mut Client) -> u64 {
     server.stat(control, "evictions") + server.stat(control, "index_evictions")
 }
@@ -403,6 +416,15 @@ fn fill(places: &Places, limit_mb: u64) {
 fn free_udp_port() -> String {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     socket.local_addr().unwrap().port().to_string()
+}
+
+/// The inodes of the memory files that a process has mapped.
+fn memory_files(pid: u32) -> HashSet<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let lines = maps.lines().filter(|line| line.contains("memfd:herdwick"));
+    lines
+        .map(|line| line.split_whitespace().nth(4).unwrap().parse().unwrap())
+        .collect()
 }
 
 /// The least `-m` with which a server with these flags starts: it says so.

@@ -23,7 +23,7 @@ enum Asked {
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(Kind::is_text);
     let mut lines = Lines::new(visit.stage.places.stream(kind));
-    let mut own = Own::new(visit, KEYS);
+    let mut own = Own::new(visit, kind, KEYS);
     let batches = visit.between(1, 40);
     for _ in 0..batches {
         if !visit.stage.lasts() {

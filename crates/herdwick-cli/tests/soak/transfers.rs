@@ -117,7 +117,7 @@ impl Transfer {
 /// Uploads, then reads what was uploaded, several at a time.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let count = visit.between(1, visit.stage.places.transfers_max) as usize;
-    let mut own = Own::new(visit, count);
+    let mut own = Own::new(visit, Kind::Classic, count);
     let mut stored = Vec::new();
     let span = Duration::from_millis(visit.between(50, 4000)).min(visit.stage.left() / 2);
     let mut uploads = Vec::new();

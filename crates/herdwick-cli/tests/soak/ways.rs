@@ -1,7 +1,7 @@
 //! Every way into a server, as one kind of client that makes one call at a time and panics where
 //! one fails.
 
-use std::net::SocketAddr;
+use std::{collections::HashSet, net::SocketAddr};
 
 use herdwick::{Client, Fabric, Fallback, Options, Put, Session};
 use rustls::pki_types::CertificateDer;
@@ -21,6 +21,8 @@ pub(crate) struct Places {
     pub(crate) main: String,
     pub(crate) tls: Option<(String, CertificateDer<'static>)>,
     pub(crate) udp: Option<SocketAddr>,
+    /// Inodes of the memory that all clients share: it stays.
+    pub(crate) boards: HashSet<u64>,
     /// Most transfers of a megabyte at a time, of one client.
     pub(crate) transfers_max: u64,
 }
@@ -105,6 +107,7 @@ impl Places {
             main: main.to_owned(),
             tls: None,
             udp: None,
+            boards: HashSet::new(),
             transfers_max: 1,
         }
     }

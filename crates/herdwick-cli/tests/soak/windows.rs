@@ -13,6 +13,8 @@ use crate::{
 
 /// More than two to a slot, so that requests on one key are in flight together.
 const KEYS: usize = 24;
+/// Longest value that a fabric answers with.
+const REPLY_BYTES_MAX: usize = 4096;
 /// The library keeps no more than this in flight over text, where nothing else bounds it.
 const IN_FLIGHT_MAX: usize = 512;
 
@@ -24,6 +26,7 @@ pub(crate) struct Full {
     /// Whether the session may end: it is part of a process that is stopped at times.
     may_end: bool,
     pub(crate) answered: u64,
+    kind: Kind,
 }
 
 struct Asked {
@@ -46,10 +49,11 @@ impl Full {
         let window = [1, 8, 32, 64, 128][visit.chance.below(5)];
         Some(Self {
             session: visit.stage.places.session(kind, window)?,
-            own: Own::new(visit, KEYS),
+            own: Own::new(visit, kind, KEYS),
             asked: HashMap::new(),
             may_end,
             answered: 0,
+            kind,
         })
     }
 
@@ -130,12 +134,19 @@ impl Full {
             asked,
             may_end,
             answered,
+            kind,
         } = self;
         session.poll(now, &mut |ticket, answer| {
             let asked = asked.remove(&ticket).expect("one answer to each");
             *answered += 1;
             let key = own.key(asked.index);
             match (asked.what, answer) {
+                (What::Get, Answer::Hit(hit)) if late(*kind, asked.expected) => {
+                    own.check_late(asked.index, (asked.expected, Some(hit.value)));
+                }
+                (What::Get, Answer::Miss) if late(*kind, asked.expected) && stage.strict => {
+                    own.check_late(asked.index, (asked.expected, None));
+                }
                 (What::Get, Answer::Hit(hit)) => {
                     let judged = (asked.expected, Some(hit.value));
                     own.check(stage, asked.index, judged, [asked.at, now]);
@@ -149,6 +160,13 @@ impl Full {
             }
         });
     }
+}
+
+/// Whether a read is answered by text, when the fabric has said that the value is too large for it.
+/// What the session has asked for since then comes first.
+fn late(kind: Kind, expected: Expected) -> bool {
+    let large = matches!(expected, Expected::Stored { len, .. } if len > REPLY_BYTES_MAX);
+    kind.is_lease() && large
 }
 
 /// Comes, keeps its window full now and then, and leaves.
