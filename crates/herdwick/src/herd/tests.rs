@@ -11,7 +11,7 @@ use herdwick_mica::{
 };
 
 use super::*;
-use crate::{Lost, Mode, Put, Ttl, stream::Stream};
+use crate::{Address, Lost, Mode, Options, Put, Ttl, stream::Stream};
 
 const HASH_KEY: HashKey = HashKey([7, 9]);
 const CLOCK: Clock = Clock {
@@ -125,13 +125,15 @@ impl Rig {
         text.set_nonblocking(true).unwrap();
         let taken = Taken {
             end: rig.finish().unwrap(),
-            lease: Lease::keep(LeaseSocket::Unix(lease)).unwrap(),
+            lease: Lease::keep(LeaseSocket::of(lease)).unwrap(),
             capacity: WINDOW as u32,
+            elapsed: Duration::ZERO,
         };
         let ends = [taken.end.port.party(), server.port.party()];
+        let door = Door::new(&Address::Tcp("127.0.0.1:0".to_owned()), &Options::default());
         let memcached = Memcached::new(Stream::Unix(text), 1 << 20);
         Self {
-            herd: Herd::new(taken, HASH_KEY, memcached),
+            herd: Herd::new(taken, HASH_KEY, memcached, door),
             network,
             server,
             map: Map::default(),
@@ -144,6 +146,7 @@ impl Rig {
     fn submit(&mut self, patience: Duration, op: &Op<'_>) -> Option<Ticket> {
         let when = When {
             unix: 1_700_000_000,
+            now: self.now,
             due: self.now + patience,
         };
         self.herd.submit(when, Key::new(b"key").unwrap(), op)
