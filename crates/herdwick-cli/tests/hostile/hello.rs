@@ -282,3 +282,24 @@ fn h09_h10_lease_frames_cut_at_any_byte_or_out_of_place_leave_nothing() {
     );
     before.again(&mut siege);
 }
+
+/// Hellos without end, each of which is told tokens, take nobody else's away.
+#[test]
+fn a_flood_of_hellos_keeps_nobody_from_a_lease() {
+    const HELLOS: usize = 5_000;
+    let mut siege = Siege::new();
+    let mut step = Step::hello(&siege.server.address);
+    let mut flood = TcpStream::connect(&siege.server.address).unwrap();
+    flood.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut replies = BufReader::new(flood.try_clone().unwrap()).lines();
+    for _ in 0..HELLOS / 100 {
+        flood
+            .write_all(hello_line().repeat(100).as_bytes())
+            .unwrap();
+        for _ in 0..100 {
+            assert!(replies.next().unwrap().unwrap().contains(" token="));
+        }
+    }
+    step.claim(8);
+    siege.survives();
+}

@@ -371,3 +371,6 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         all
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! A front over shared memory, asked by a desk that is a test.
+
+use std::sync::{Arc, mpsc};
+
+use herdwick_shm::{PdSize, ShmDevice};
+use mio::{Poll, Token, Waker};
+
+use super::*;
+
+/// Orders take as long as the operating system likes: a pass that took all of them would keep the
+/// clients that it serves waiting for as many as strangers have claimed.
+#[test]
+fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
+    const ORDERS: u64 = 5;
+    let poll = Poll::new().unwrap();
+    let (to_front, orders) = mpsc::channel();
+    let (answers, from_front) = mpsc::channel();
+    let config = HerdConfig {
+        worker: 0,
+        workers: 1,
+        leases_max: 8,
+        spin: Duration::ZERO,
+        reply_bytes_max: 4096,
+        end: WorkerEnd {
+            orders,
+            answers,
+            desk: Arc::new(Waker::new(poll.registry(), Token(0)).unwrap()),
+        },
+    };
+    let device = ShmDevice::host(PdSize::NONE);
+    let mut front = HerdFront::new("shm", device, config).unwrap();
+    let terms = Terms {
+        epoch: 1,
+        window: 8,
+        reply_bytes_max: 4096,
+        path: RequestPath::UcWrite,
+        host: None,
+    };
+    for id in 0..ORDERS {
+        to_front.send(Order::Grant(LeaseId(id), terms)).unwrap();
+    }
+    for id in 0..ORDERS {
+        assert!(!front.arm(), "there is work");
+        assert!(front.take_order());
+        let answered: Vec<_> = from_front.try_iter().collect();
+        assert!(
+            matches!(&answered[..], [(0, Answer::Granted(LeaseId(of), Some(_)))] if *of == id),
+            "{answered:?}"
+        );
+    }
+    assert!(front.arm() && !front.take_order());
+    for id in 0..ORDERS {
+        to_front.send(Order::Revoke(LeaseId(id))).unwrap();
+        assert!(front.take_order());
+    }
+    let counts = front.counts();
+    assert!(counts.contains(&("leases_not_taken_back", 0)), "{counts:?}");
+    assert!(front.held.is_empty());
+}
