@@ -35,6 +35,7 @@ struct Lease {
     ours: Option<QpId>,
     theirs: Option<(PdId, QpId)>,
     region: Option<(RegionId, Remote)>,
+    life: u64,
     /// What A writes from: the tag, over and over.
     source: RegionId,
     /// FETCH_ADDs posted since the region was made, and ended well.
@@ -49,8 +50,10 @@ struct Churn {
     next_id: u64,
     /// Requests under way, by queue pair.
     posted: BTreeSet<(QpId, u64)>,
-    /// Those of them that are FETCH_ADDs, and the region where they count.
-    adds: BTreeMap<u64, RegionId>,
+    /// Those of them that are FETCH_ADDs, and the life of the region where they count.
+    adds: BTreeMap<u64, u64>,
+    /// Regions made.
+    lives: u64,
 }
 
 impl Churn {
@@ -86,6 +89,7 @@ impl Churn {
             next_id: 0,
             posted: BTreeSet::new(),
             adds: BTreeMap::new(),
+            lives: 0,
         }
     }
 
@@ -132,6 +136,7 @@ impl Churn {
             ours: Some(qps[A]),
             theirs: Some((pd, qps[B])),
             region: None,
+            life: 0,
             source,
             adds: 0,
             added: 0,
@@ -157,6 +162,8 @@ impl Churn {
         assert!(side.bank.regions.insert(region, memory).is_none());
         lease.region = Some((region, side.remote(region)));
         (lease.adds, lease.added) = (0, 0);
+        self.lives += 1;
+        lease.life = self.lives;
     }
 
     /// The region goes, with WRITEs under way perhaps.
@@ -221,10 +228,8 @@ impl Churn {
         let len = 1 + self.world.random(4000) as usize;
         let op = match (lease.transport, kind) {
             (Transport::Rc, 0) => {
-                if let Some((region, _)) = lease.region {
-                    lease.adds += 1;
-                    self.adds.insert(self.next_id, region);
-                }
+                lease.adds += 1;
+                self.adds.insert(self.next_id, lease.life);
                 SendOp::FetchAdd {
                     into: into(40_000, 8),
                     at,
@@ -261,13 +266,11 @@ impl Churn {
         while let Some(done) = self.world.sides[A].done.pop_front() {
             let known = self.posted.remove(&(done.qp, done.wr_id));
             assert!(known, "{done:?} of no queue pair that is, or twice");
-            if let Some(region) = self.adds.remove(&done.wr_id)
+            if let Some(life) = self.adds.remove(&done.wr_id)
                 && done.status == Status::Success
             {
-                let there = |lease: &&mut Lease| lease.region.is_some_and(|(id, _)| id == region);
-                if let Some(lease) = self.leases.iter_mut().find(there) {
-                    lease.added += 1;
-                }
+                let lease = self.leases.iter_mut().find(|lease| lease.life == life);
+                lease.into_iter().for_each(|lease| lease.added += 1);
             }
         }
         assert!(self.world.sides[B].done.is_empty(), "B asks for nothing");
@@ -302,11 +305,12 @@ impl Churn {
             0 => self.lose_ours(&mut lease),
             1 => self.lose_theirs(&mut lease),
             2 => {
+                // Another lease takes its place in the table, and it that one's: the place that came
+                // free last is given out first.
+                let mut other = self.leases.pop();
+                other.iter_mut().for_each(|other| self.deregister(other));
                 self.deregister(&mut lease);
-                // Another lease takes its place in the table, and it that one's.
-                let other = self.leases.pop();
                 if let Some(mut other) = other {
-                    self.deregister(&mut other);
                     self.register(&mut other);
                     self.leases.push(other);
                 }
