@@ -10,7 +10,7 @@ use herdwick::{Answer, Fabric, Key, Op, Options, Session};
 const WINDOW: usize = 64;
 /// Answers that whoever stays gets between one that leaves and the next.
 const ANSWERS: usize = 500;
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 8;
 
 /// A session that always has as many requests in flight as it may.
 struct Busy {

@@ -2,6 +2,7 @@
 
 mod lane;
 mod order;
+mod post;
 mod probe;
 mod replies;
 mod timers;
