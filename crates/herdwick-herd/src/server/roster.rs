@@ -189,7 +189,7 @@ impl Ring {
     /// Takes out whom `next` gave last. One from the end comes in its place, and is next.
     fn take_last(&mut self) -> Option<u32> {
         let last = self.turn.checked_sub(1);
-        let last = last.or(self.places.len().checked_sub(1))?;
+        let last = last.or_else(|| self.places.len().checked_sub(1))?;
         let index = self.places.swap_remove(last);
         self.pass_to(last);
         Some(index)
