@@ -175,8 +175,8 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         ("-c 4000000000", "-c"),
         ("-c 0", "-c"),
         ("-t 1000", "-t"),
-        ("-m 1 -I 1m -t 1", "give at least -m 6,"),
-        ("-m 16 -t 4", "give at least -m 23,"),
+        ("-m 1 -I 1m -t 1", "give at least -m 7,"),
+        ("-m 16 -t 4", "give at least -m 26,"),
         ("-l 192.0.2.1", "`ip addr`"),
         ("-s /nowhere/socket", "(-s)"),
         ("--shm maybe", "auto or off"),
@@ -745,12 +745,11 @@ fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory
             "{why}"
         );
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_herdwick"));
-        let doctor = doctor.args(["doctor", "shm"]).env("TMPDIR", place).output();
+        let doctor = doctor.arg("doctor").env("TMPDIR", place).output();
         let found = String::from_utf8(doctor.unwrap().stdout).unwrap();
-        assert!(
-            found.contains(&format!("no lease socket can be made in {place}")),
-            "{found}"
-        );
+        let named = format!("no lease socket can be made in {place}");
+        // The superuser may write to /proc, but that takes nothing.
+        assert!(found.contains(&named) || place == "/proc", "{found}");
         kill_process(serve.pid(), Signal::TERM).unwrap();
         let mut rest = String::new();
         let complaints = serve.complaints.as_mut().unwrap();

@@ -440,7 +440,7 @@ pub enum StartError {
     },
     /// The system shares no memory.
     #[error(
-        "cannot share memory with clients: {0}; `herdwick doctor shm` says what is missing, or do \
+        "cannot share memory with clients: {0}; `herdwick doctor` says what is missing, or do \
          without shared memory (--shm off)"
     )]
     SharedMemory(io::Error),
