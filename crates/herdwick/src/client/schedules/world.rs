@@ -150,7 +150,7 @@ impl Store {
 
     /// As a server begins that keeps nothing.
     fn begin(&mut self) {
-        for (_, held) in &mut self.held {
+        for held in self.held.values_mut() {
             held.push(None);
         }
         self.items.clear();
