@@ -76,22 +76,37 @@ impl Engine {
         wire: &mut W,
     ) {
         self.shared.counters.packets_in += 1;
-        if let Err(reason) = self.accept(arrival, sum, memory, wire) {
-            self.shared.counters.drop(reason);
-            if reason.is_wrong() {
-                self.blame(arrival);
+        match self.accept(arrival, sum, memory, wire) {
+            Err(reason) => self.note_dropped(arrival, reason),
+            Ok(()) if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED => {
+                self.tell_of_congestion(arrival);
             }
+            Ok(()) => {}
         }
     }
 
-    /// Notes against the sender of a packet that it was wrong.
+    /// Counts a packet that was dropped, and holds it against its sender if it was wrong.
     #[cold]
-    fn blame(&mut self, arrival: &Arrival<'_>) {
+    fn note_dropped(&mut self, arrival: &Arrival<'_>, reason: Drop) {
+        self.shared.counters.drop(reason);
         let turn = self.shared.turn;
-        if let Ok((id, _, source)) = self.addressee(arrival)
+        if reason.is_wrong()
+            && let Ok((id, _, source)) = self.addressee(arrival)
             && let Some(qp) = self.qps.get_mut(id)
         {
             qp.blame.add(turn, source);
+        }
+    }
+
+    /// Has the sender of a packet that was taken told that it met congestion.
+    #[cold]
+    fn tell_of_congestion(&mut self, arrival: &Arrival<'_>) {
+        if let Ok((id, bth, _)) = self.addressee(arrival)
+            && bth.opcode() != CONGESTION
+            && let Some(qp) = self.qps.get_mut(id)
+            && qp.tell_of_congestion(&mut self.shared)
+        {
+            self.ready.add(qp);
         }
     }
 
@@ -148,7 +163,7 @@ impl Engine {
         }
         // HERD's requests and replies have arms of their own, in which the compiler knows what the
         // packet is.
-        let taken = match (qp.transport, bth.opcode()) {
+        match (qp.transport, bth.opcode()) {
             (Transport::Uc, REQUEST_OPCODE) => {
                 let packet = Packet::parse_as(REQUEST, packet)?;
                 qp.receive_unreliable(&mut self.shared, &packet, memory)
@@ -158,20 +173,6 @@ impl Engine {
                 qp.receive_datagram(&mut self.shared, arrival, &packet, memory)
             }
             _ => self.accept_any(id, arrival, packet, memory, wire),
-        };
-        if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED && taken.is_ok() {
-            self.tell_of_congestion(id);
-        }
-        taken
-    }
-
-    /// Has the sender of a packet that was taken told that it met congestion.
-    #[cold]
-    fn tell_of_congestion(&mut self, id: u32) {
-        if let Some(qp) = self.qps.get_mut(id)
-            && qp.tell_of_congestion(&mut self.shared)
-        {
-            self.ready.add(qp);
         }
     }
 
