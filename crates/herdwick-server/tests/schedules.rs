@@ -7,12 +7,11 @@ use std::{
     collections::HashMap,
     io::{ErrorKind, Read, Write},
     net::TcpStream,
-    time::Instant,
 };
 
 use common::{
     PATIENCE, connect,
-    crowd::{stored, value},
+    crowd::{Since, stored, value},
     stat, with,
 };
 use herdwick_server::{Config, Server};
@@ -181,7 +180,7 @@ impl Schedule {
     /// All say what they have begun to, and hear the answers; then all is there that must be, and
     /// nothing else.
     fn settle(mut self) {
-        let begun = Instant::now();
+        let begun = Since::now();
         let mut clients: Vec<Client> = self.clients.drain(..).flatten().collect();
         while !clients.is_empty() {
             for client in &mut clients {
@@ -233,10 +232,15 @@ impl Client {
     }
 }
 
+/// How many schedules: a few, or as many as `HERDWICK_SCHEDULES` says.
+#[expect(clippy::disallowed_methods, reason = "a test has no arguments")]
+fn seeds() -> u64 {
+    std::env::var("HERDWICK_SCHEDULES").map_or(6, |count| count.parse().unwrap())
+}
+
 #[test]
 fn clients_that_come_and_leave_at_any_byte_disturb_nobody() {
-    let seeds = std::env::var("HERDWICK_SCHEDULES").map_or(6, |count| count.parse().unwrap());
-    for seed in 1..=seeds {
+    for seed in 1..=seeds() {
         for (workers, clients) in [(1, 12), (3, 24)] {
             println!("seed {seed}, {workers} workers");
             let mut schedule = Schedule::new(seed * 0x9e37_79b9, workers, clients);

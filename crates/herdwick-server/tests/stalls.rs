@@ -5,12 +5,12 @@ mod common;
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::{
     PATIENCE, Peer, connect,
-    crowd::{Talk, all_done},
+    crowd::{Since, Talk, all_done},
     line, shown, stat, with,
 };
 use herdwick_server::{Config, Offers, Patience, Server};
@@ -123,7 +123,7 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
         })
         .collect();
     // What is still on its way is no stall yet.
-    let begun = Instant::now();
+    let begun = Since::now();
     while stat(&server, "closed_stalled") == 0 {
         assert!(begun.elapsed() < PATIENCE, "nobody is cut");
     }

@@ -177,6 +177,30 @@ fn all_protocols_are_spoken_in_tls() {
     assert_eq!(stat(&server, "ssl_handshake_errors"), 0);
 }
 
+/// Values that are read into their place, here and at another worker, behind TLS.
+#[test]
+fn large_values_come_in_over_tls() {
+    const LEN: usize = 500_000;
+    let ca = Authority::new();
+    let (_server, address) = both(ca.tls());
+    let (mut said, mut expected) = (Vec::new(), Vec::new());
+    for n in 0..8 {
+        let value = common::crowd::value(n, LEN);
+        said.extend(format!("set key-{n} 0 0 {LEN}\r\n").bytes());
+        said.extend(&value);
+        said.extend(format!("\r\nget key-{n}\r\n").bytes());
+        expected.extend(format!("STORED\r\nVALUE key-{n} 0 {LEN}\r\n").bytes());
+        expected.extend(&value);
+        expected.extend(b"\r\nEND\r\n");
+    }
+    let heard = ca.client(None).say(address, &said);
+    assert!(
+        heard == Some(expected),
+        "{:?}",
+        heard.map(|heard| heard.len())
+    );
+}
+
 #[test]
 fn both_versions_and_formats_of_keys_are_spoken() {
     let authority = Authority::new();

@@ -187,7 +187,7 @@ impl Budget {
             let stalls = connection.peer_is_late();
             connection.pulse.look(begins, stalls);
             if stalls && (at_once || connection.pulse.has_stalled()) {
-                stalled.push((connection.pulse.missed(), connection.held, place));
+                stalled.push((connection.pulse.missed(), connection.buffers(), place));
             }
         }
         stalled.sort_unstable_by_key(|&(missed, held, _)| Reverse((missed, held)));

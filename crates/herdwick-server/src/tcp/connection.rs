@@ -261,8 +261,13 @@ impl Connection {
         self.upload.is_some() || !self.input.data().is_empty()
     }
 
-    /// Bytes of memory for what has come and what is to go.
+    /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> usize {
+        self.buffers() + self.stream.memory()
+    }
+
+    /// Of those, the ones for what has come and what is to go: an idle TLS session has none.
+    pub(crate) fn buffers(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
         let gathered = self.gather.as_ref().map_or(0, Gather::memory);
         let line = if self.long_line {
@@ -271,7 +276,7 @@ impl Connection {
             0
         };
         let input = self.input.memory().max(line);
-        input + self.output.memory() + behind + gathered + self.stream.memory()
+        input + self.output.memory() + behind + gathered
     }
 
     /// Drops what is to be swallowed of the input; whether all of it is gone.

@@ -13,6 +13,20 @@ use super::connect;
 /// When nothing at all has moved for so long, it is not going to.
 const STUCK: Duration = Duration::from_secs(60);
 
+/// Time since something: for bounds that only a failure reaches.
+pub(crate) struct Since(Instant);
+
+impl Since {
+    #[expect(clippy::disallowed_methods, reason = "a guard against hanging")]
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// What one client says, and what it expects to hear.
 pub(crate) struct Talk {
     stream: TcpStream,
@@ -81,7 +95,7 @@ impl Talk {
 
 /// Gives each its turn until all have said and heard everything; `between` is done after each round.
 pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
-    let mut last = Instant::now();
+    let mut last = Since::now();
     while !talks.is_empty() {
         let mut moved = false;
         for talk in &mut talks {
@@ -92,7 +106,7 @@ pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
         }
         talks.retain(|talk| !talk.is_done());
         if moved {
-            last = Instant::now();
+            last = Since::now();
         } else {
             assert!(last.elapsed() < STUCK, "{} are stuck", talks.len());
             std::thread::yield_now();
