@@ -181,7 +181,7 @@ impl Lane {
         let bucket = self.keys.bucket(request.hash);
         let mut waits_for = 0;
         if self.keys.may_conflict(bucket, is_read) {
-            waits_for = self.conflicts(request.hash, is_read);
+            waits_for = self.conflicts(bucket, request.hash, is_read);
             if waits_for > 0 {
                 index = self.remote_slot();
             }

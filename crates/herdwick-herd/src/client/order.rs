@@ -13,19 +13,16 @@ use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};
 /// then the slots are looked through.
 const BUCKETS_PER_SLOT: usize = 8;
 
-/// How many requests without an end there are, by a part of their keys' hashes.
-pub(super) struct Keys(Box<[Count]>);
+/// How many requests without an end there are, by a part of their keys' hashes: reads in the lower
+/// half of a number, others in the upper.
+pub(super) struct Keys(Box<[u32]>);
 
-/// Of one bucket.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    reads: u16,
-    mutations: u16,
-}
+const READ: u32 = 1;
+const MUTATION: u32 = 1 << 16;
 
 impl Keys {
     pub(super) fn new(window: usize) -> Self {
-        Self(vec![Count::default(); window * BUCKETS_PER_SLOT].into())
+        Self(vec![0; window * BUCKETS_PER_SLOT].into())
     }
 
     #[inline]
@@ -36,38 +33,31 @@ impl Keys {
     /// Whether a request of this bucket may have to wait for another.
     #[inline]
     pub(super) fn may_conflict(&self, bucket: u16, is_read: bool) -> bool {
-        let count = self.0[usize::from(bucket)];
-        count.mutations > 0 || (!is_read && count.reads > 0)
+        let least = if is_read { MUTATION } else { READ };
+        self.0[usize::from(bucket)] >= least
     }
 
     #[inline]
     pub(super) fn add(&mut self, bucket: u16, is_read: bool) {
-        *self.count(bucket, is_read) += 1;
+        self.0[usize::from(bucket)] += if is_read { READ } else { MUTATION };
     }
 
     #[inline]
     pub(super) fn remove(&mut self, bucket: u16, is_read: bool) {
-        *self.count(bucket, is_read) -= 1;
-    }
-
-    #[inline]
-    fn count(&mut self, bucket: u16, is_read: bool) -> &mut u16 {
-        let count = &mut self.0[usize::from(bucket)];
-        if is_read {
-            &mut count.reads
-        } else {
-            &mut count.mutations
-        }
+        self.0[usize::from(bucket)] -= if is_read { READ } else { MUTATION };
     }
 }
 
 impl Lane {
     /// For how many requests one for the key of `hash` would have to wait.
     #[cold]
-    pub(super) fn conflicts(&self, hash: KeyHash, is_read: bool) -> u16 {
+    pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
         let slots = self.slots.iter().zip(&self.lines);
         let earlier = slots.filter(|(slot, line)| {
-            slot.state != State::Free && line.hash() == hash && !(is_read && slot.is_read)
+            slot.bucket == bucket
+                && slot.state != State::Free
+                && line.hash() == hash
+                && !(is_read && slot.is_read)
         });
         earlier.count() as u16
     }

@@ -33,7 +33,7 @@ impl Execute for Model {
             let ended = (touched && status == Status::Done)
                 .then(|| self.items.remove(request.key))
                 .flatten();
-            let stored = ended.as_ref().or(self.items.get(request.key));
+            let stored = ended.as_ref().or_else(|| self.items.get(request.key));
             let shown = stored.filter(|_| status == Status::Done || status == Status::Exists);
             sink.reply(
                 index,
