@@ -1,8 +1,6 @@
 mod caller;
 mod calls;
 mod redial;
-#[cfg(test)]
-mod schedules;
 
 use std::time::{Duration, Instant};
 
@@ -94,3 +92,6 @@ fn chance_and_time() -> (Instant, u64) {
     // Without a random source clients only lose the spread of their pauses.
     (now, getrandom::u64().unwrap_or(1))
 }
+
+#[cfg(test)]
+mod schedules;

@@ -8,11 +8,15 @@
 //! ([`Caller::get_many`]) spins past its deadline, when the poll that takes the last answers in
 //! flight finds the lease over.
 
+mod store;
 mod world;
 
 use std::{collections::HashMap, time::Duration};
 
-use self::world::{Chance, Effect, World};
+use self::{
+    store::Chance,
+    world::{Effect, World},
+};
 use super::{caller::Caller, calls::request, redial::Redial};
 use crate::{Address, Answer, Error, Key, Mode, Op, Options, Put, text::Command};
 
