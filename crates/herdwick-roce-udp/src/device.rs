@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{IpAddr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -22,7 +22,7 @@ use crate::{
     capture::Capture,
     endpoint::Place,
     memory::Regions,
-    path::{Path, any_port},
+    path::{Path, any_port, reached},
     port::{RocePort, route},
     socket::{self, Inbox, Socket},
     strays::Mail,
@@ -237,16 +237,6 @@ fn socket_of(options: &RoceOptions, address: SocketAddr, shared: bool) -> io::Re
         socket.mark_ecn_capable()?;
     }
     Ok(socket)
-}
-
-/// `host` as a socket at `local` reaches it: by the same link, if the address is of one link only.
-fn reached(local: SocketAddr, host: IpAddr, port: u16) -> SocketAddr {
-    match (local, host) {
-        (SocketAddr::V6(local), IpAddr::V6(host)) if host.is_unicast_link_local() => {
-            SocketAddrV6::new(host, port, 0, local.scope_id()).into()
-        }
-        _ => SocketAddr::new(host, port),
-    }
 }
 
 fn capabilities(mtu: Mtu) -> Capabilities {

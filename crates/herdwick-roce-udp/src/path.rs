@@ -1,6 +1,6 @@
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     os::fd::AsFd,
 };
 
@@ -47,6 +47,16 @@ impl Path {
 pub(crate) fn any_port(mut address: SocketAddr) -> SocketAddr {
     address.set_port(0);
     address
+}
+
+/// `host` as a socket at `local` reaches it: by the same link, if the address is of one link only.
+pub(crate) fn reached(local: SocketAddr, host: IpAddr, port: u16) -> SocketAddr {
+    match (local, host) {
+        (SocketAddr::V6(local), IpAddr::V6(host)) if host.is_unicast_link_local() => {
+            SocketAddrV6::new(host, port, 0, local.scope_id()).into()
+        }
+        _ => SocketAddr::new(host, port),
+    }
 }
 
 #[cfg(test)]
