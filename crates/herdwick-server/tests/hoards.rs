@@ -84,8 +84,14 @@ fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
             );
         }
         within("full");
-        let half = [b"set hoard 0 0 1000000\r\n", &vec![b'h'; 900_000][..]].concat();
-        let hoard: Vec<TcpStream> = (0..200).map(|_| connect(&server)).collect();
+        let half = vec![b'h'; 900_000];
+        let announced = |n| {
+            let mut stream = connect(&server);
+            let line = format!("set hoard-{n} 0 0 {LEN}\r\n");
+            stream.write_all(line.as_bytes()).unwrap();
+            stream
+        };
+        let hoard: Vec<TcpStream> = (0..200).map(announced).collect();
         let mut left = vec![&half[..]; hoard.len()];
         for round in 0..4 {
             for (stream, left) in hoard.iter().zip(&mut left) {
@@ -115,9 +121,14 @@ fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
         for mut reader in readers {
             reader.set_nonblocking(false).unwrap();
             let mut heard = Vec::new();
-            let _ = (&mut reader)
-                .take(expected.len() as u64)
-                .read_to_end(&mut heard);
+            let mut part = (&mut reader).take(expected.len() as u64);
+            if let Err(error) = part.read_to_end(&mut heard) {
+                let reset = error.kind() == ErrorKind::ConnectionReset;
+                let queued = stat(&server, "replies_queued");
+                let held = stat(&server, "read_buf_bytes");
+                let got = heard.len();
+                assert!(reset, "{error}: {got} heard, {queued} queued, {held} held");
+            }
             assert!(expected.starts_with(&heard));
         }
         within("in the end");
