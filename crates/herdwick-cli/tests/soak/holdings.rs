@@ -13,7 +13,7 @@ use crate::{
 /// What buffers may take beside `-m` while everybody is there.
 const PEAK_MB: u64 = 64;
 /// What may stay beside what was there before: freed, but kept by the allocator.
-const LEFT_KIB: u64 = 12 << 10;
+const LEFT_KIB: u64 = 24 << 10;
 /// Mappings that the allocator may keep: an arena a thread, and a guard behind it.
 const LEFT_MAPS: usize = 24;
 
@@ -21,6 +21,8 @@ const LEFT_MAPS: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     holdings: Holdings,
+    /// Before the first client, and before these.
+    first_kib: u64,
     resident_kib: u64,
     mappings: usize,
     limit_mb: u64,
@@ -30,6 +32,7 @@ impl Before {
     pub(crate) fn of(server: &Server, limit_mb: u64) -> Self {
         Self {
             holdings: server.holdings(),
+            first_kib: resident_kib(server.pid()),
             resident_kib: resident_kib(server.pid()),
             mappings: mappings(server.pid()),
             limit_mb,
@@ -38,16 +41,15 @@ impl Before {
 
     /// Looks at the server while the soak lasts: whether it lives, and how much it takes.
     pub(crate) fn watch(&self, stage: &Stage, server: &Server) {
-        let (mut peak, pid) = (0, server.pid());
+        let (mut peak, pid, limit_kib) = (0, server.pid(), self.peak_kib());
         let workers = threads(pid);
         while stage.lasts() {
             let now = resident_kib(pid);
             peak = now.max(peak);
-            let limit = self.resident_kib.max(self.limit_mb << 10) + (PEAK_MB << 10);
             assert!(now > 0, "the server is dead");
             assert_eq!(threads(pid), workers, "a thread of the server is dead");
             assert!(
-                now <= limit,
+                now <= limit_kib,
                 "the server takes {} MiB with -m {}, and {} MiB beside it are allowed",
                 now >> 10,
                 self.limit_mb,
@@ -58,8 +60,33 @@ impl Before {
         stage.count("peak MiB", peak >> 10);
     }
 
-    /// Waits until the server is as it was.
-    pub(crate) fn until_back(&self, stage: &Stage, server: &Server, client: &mut Client) {
+    /// The same, after buffers have been in use.
+    pub(crate) fn warm(&self, server: &Server) -> Self {
+        Self {
+            resident_kib: resident_kib(server.pid()),
+            mappings: mappings(server.pid()),
+            ..*self
+        }
+    }
+
+    /// What may be resident while clients are there.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.first_kib.max(self.limit_mb << 10) + (PEAK_MB << 10)
+    }
+
+    /// What may be resident when they have left.
+    pub(crate) fn left_kib(&self) -> u64 {
+        self.resident_kib + LEFT_KIB
+    }
+
+    /// Waits until the server is as it was, but for what may be resident.
+    pub(crate) fn until_left(
+        &self,
+        stage: &Stage,
+        server: &Server,
+        client: &mut Client,
+        allowed_kib: u64,
+    ) {
         let clock = Clock::start();
         let bound = LEASE_DEADLINE + PATIENCE;
         loop {
@@ -68,7 +95,7 @@ impl Before {
             let maps = mappings(server.pid());
             let shared = now.shared_kib <= self.holdings.shared_kib;
             let held = (now.fds, now.maps) == (self.holdings.fds, self.holdings.maps) && shared;
-            let fits = resident <= self.resident_kib + LEFT_KIB;
+            let fits = resident <= allowed_kib;
             let lean = maps <= self.mappings + LEFT_MAPS;
             if leases == 0 && held && fits && lean {
                 println!(
@@ -84,8 +111,9 @@ impl Before {
             }
             assert!(
                 clock.now() < bound,
-                "everybody has left, but {leases} leases, {resident} KiB, {maps} mappings and \
-                 {now:?} are held, for {self:?} before"
+                "{}everybody has left, but {leases} leases, {resident} KiB, {maps} mappings and \
+                 {now:?} are held, for {self:?} before",
+                largest(server.pid())
             );
             rest(Duration::from_millis(10));
         }
@@ -100,6 +128,29 @@ fn resident_kib(pid: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.map(|line| line.trim_end_matches("kB").trim().parse().unwrap());
     kib.unwrap_or(0)
+}
+
+/// The mappings that take most, for a failure.
+fn largest(pid: u32) -> String {
+    let text = fs::read_to_string(proc(pid).join("smaps")).unwrap();
+    let (mut head, mut sizes) = (String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(kib) = line.strip_prefix("Rss:") {
+            let kib: u64 = kib.trim_end_matches("kB").trim().parse().unwrap();
+            sizes.push((kib, head.clone()));
+        } else if line
+            .split(' ')
+            .next()
+            .is_some_and(|word| word.contains('-'))
+        {
+            line.clone_into(&mut head);
+        }
+    }
+    sizes.sort_unstable();
+    let lines = sizes.iter().rev().take(16);
+    lines
+        .map(|(kib, head)| format!("{kib} KiB resident: {head}\n"))
+        .collect()
 }
 
 fn mappings(pid: u32) -> usize {

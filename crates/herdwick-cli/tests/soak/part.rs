@@ -33,6 +33,9 @@ const WORKERS: usize = 2;
 /// whole index: the store takes its memory as it is used.
 const FILL_BYTES: usize = 60_000;
 const FILL_ITEMS: usize = 100_000;
+/// A part's share of its time before memory is measured.
+const WARM_UP: u32 = 6;
+const WARM_UP_MIN: Duration = Duration::from_secs(4);
 /// What a client may be about when the soak is over: a transfer, a process stopped for long.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -139,37 +142,62 @@ struct Run {
     ends: mpsc::Sender<String>,
     ended: mpsc::Receiver<String>,
     running: Vec<String>,
+    /// Evictions before it began.
+    evicted: u64,
 }
 
 impl Part {
     pub(crate) fn run(self) {
         let folder = Folder::new();
         let (server, places, limit_mb) = self.start(&folder);
+        let server = Arc::new(server);
         let mut control = Client::connect_with(&places.main, Kind::Plain.options(32)).unwrap();
         fill(&places, limit_mb);
-        control.flush_all().unwrap();
-        control.set(Counter::KEY, "0").unwrap();
-        let before = Before::of(&server, limit_mb);
-        let evicted = evictions(&server, &mut control);
-        let (kinds, strict) = (self.listen.kinds(), matches!(self.memory, Memory::Mb(_)));
-        let stage = Stage::new(places, kinds, self.seed, self.length, strict);
-        let mut run = Run::new(server, stage);
-        run.start(before, self.lanes);
-        let fault = run.wait();
-        println!("{self:?}: {:#?}", run.stage.tally());
-        if let Some(fault) = fault {
-            let now = control.stats("");
-            let counters = now.map(|stats| nonzero(&stats));
-            println!("{evicted} evictions before; now {counters:?}");
-            run.server.signal(Signal::KILL);
-            panic!("seed {}, {:?}: {fault}", self.seed, self.listen);
-        }
-        run.judge(before, &mut control, evicted);
+        let first = Before::of(&server, limit_mb);
+        // Buffers of the largest transfers stay with the allocator, so these come beforehand.
+        let warm_up = (self.length / WARM_UP).max(WARM_UP_MIN);
+        let run = self.visit(
+            &server,
+            &mut control,
+            &places,
+            (first, self.seed ^ 1, warm_up),
+        );
+        first.until_left(&run.stage, &server, &mut control, first.peak_kib());
+        drop(run);
+        let before = first.warm(&server);
+        let length = self.length.saturating_sub(warm_up);
+        let run = self.visit(&server, &mut control, &places, (before, self.seed, length));
+        run.judge(before, &mut control);
         self.covers(&run.stage);
-        let server = Arc::into_inner(run.server).expect("everybody has left");
-        drop(control);
+        drop((run, control));
+        let server = Arc::into_inner(server).expect("everybody has left");
         server.stop();
         assert!(folder.leases().is_empty());
+    }
+
+    /// Clients come and go for a while, on an empty server.
+    fn visit(
+        &self,
+        server: &Arc<Server>,
+        control: &mut Client,
+        places: &Places,
+        (before, seed, length): (Before, u64, Duration),
+    ) -> Run {
+        control.flush_all().unwrap();
+        control.set(Counter::KEY, "0").unwrap();
+        let (kinds, strict) = (self.listen.kinds(), matches!(self.memory, Memory::Mb(_)));
+        let evicted = evictions(server, control);
+        let stage = Stage::new(places.clone(), kinds, seed, length, strict);
+        let mut run = Run::new(Arc::clone(server), stage, evicted);
+        run.start(before, self.lanes);
+        let fault = run.wait();
+        println!("{self:?}, {length:.1?} of it: {:#?}", run.stage.tally());
+        if let Some(fault) = fault {
+            let now = control.stats("").map(|stats| nonzero(&stats));
+            server.signal(Signal::KILL);
+            panic!("seed {seed}, {:?}: {fault}; {now:?}", self.listen);
+        }
+        run
     }
 
     fn start(&self, folder: &Folder) -> (Server, Places, u64) {
@@ -248,15 +276,16 @@ impl Listen {
 }
 
 impl Run {
-    fn new(server: Server, stage: Stage) -> Self {
+    fn new(server: Arc<Server>, stage: Stage, evicted: u64) -> Self {
         let (ends, ended) = mpsc::channel();
         Self {
-            server: Arc::new(server),
+            server,
             stage: Arc::new(stage),
             waits: Arc::default(),
             ends,
             ended,
             running: Vec::new(),
+            evicted,
         }
     }
 
@@ -294,7 +323,12 @@ impl Run {
         }
         for lane in 0..lanes {
             self.spawn(format!("lane {lane}"), move |stage, _, _| {
-                work(stage, lane, |visit| visit.chance.below(LANE.len()), LANE);
+                // The largest transfers first: see `WARM_UP`.
+                let choose = |visit: &mut Visit<'_>| match visit.number {
+                    0 => LANE.len() - 1,
+                    _ => visit.chance.below(LANE.len()),
+                };
+                work(stage, lane, choose, LANE);
             });
         }
         for (place, (name, _)) in PROCESSES.iter().enumerate() {
@@ -319,10 +353,10 @@ impl Run {
     }
 
     /// The server answers by every way, and is as it was.
-    fn judge(&self, before: Before, control: &mut Client, evicted: u64) {
+    fn judge(&self, before: Before, control: &mut Client) {
         let (stage, server) = (&*self.stage, &*self.server);
         let missing = stage.missing().len() as u64;
-        let evicted = evictions(server, control) - evicted;
+        let evicted = evictions(server, control) - self.evicted;
         println!("{missing} values were missing, {evicted} were evicted");
         // Two clients may have expected two versions of the same one.
         assert!(missing <= 2 * evicted, "{:?}", stage.missing());
@@ -334,7 +368,7 @@ impl Run {
         for kind in &stage.kinds {
             calls::is_served(&stage.places, *kind);
         }
-        before.until_back(stage, server, control);
+        before.until_left(stage, server, control, before.left_kib());
         self.judge_counters(control);
         let blamed = self.waits.report();
         assert!(blamed.is_empty(), "a bystander waited: {blamed:#?}");
@@ -410,6 +444,9 @@ fn fill(places: &Places, limit_mb: u64) {
     };
     send(FILL_ITEMS, 8);
     send(((limit_mb as usize) << 20) / FILL_BYTES, FILL_BYTES);
+    // Its descriptor is gone when this is at its end.
+    lines.send(b"quit\r\n");
+    lines.end();
 }
 
 /// A UDP port that was free a moment ago: `-U 0` stands for none.

@@ -26,6 +26,12 @@ impl Lines {
             .to_owned()
     }
 
+    /// Waits until the server has hung up.
+    pub(crate) fn end(&mut self) {
+        let rest = self.0.read(&mut [0]).unwrap();
+        assert_eq!(rest, 0, "nothing is outstanding");
+    }
+
     /// A block of so many bytes, and the line end behind it.
     pub(crate) fn block(&mut self, len: usize) -> Vec<u8> {
         let mut block = vec![0; len + 2];

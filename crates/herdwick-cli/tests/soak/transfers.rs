@@ -116,7 +116,9 @@ impl Transfer {
 
 /// Uploads, then reads what was uploaded, several at a time.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
-    let count = visit.between(1, visit.stage.places.transfers_max) as usize;
+    let most = visit.stage.places.transfers_max;
+    let least = if visit.number == 0 { most } else { 1 };
+    let count = visit.between(least, most) as usize;
     let mut own = Own::new(visit, Kind::Classic, count);
     let mut stored = Vec::new();
     let span = Duration::from_millis(visit.between(50, 4000)).min(visit.stage.left() / 2);
