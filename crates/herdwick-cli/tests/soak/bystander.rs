@@ -146,7 +146,7 @@ pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
     let mut turn = 0;
     while stage.lasts() {
         let key = &keys[turn % KEYS];
-        if turn / KEYS % 50 == 0 {
+        if (turn / KEYS).is_multiple_of(50) {
             way.set(key, &stored(key, turn), 0);
         }
         let before = queues.waited();

