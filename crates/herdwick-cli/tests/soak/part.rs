@@ -238,24 +238,25 @@ impl Part {
         (server, places, limit_mb)
     }
 
-    /// Every kind of client has come, and leases were taken by the thousand if there was time.
+    /// Every kind of client has come, if there was time.
     fn covers(&self, stage: &Stage) {
         let leases = stage.counted("leases over");
         println!("{leases} leases one after the other");
-        // On a busy host a short part has few clients, and chance chooses their ways.
-        let kinds = self.listen.kinds();
-        for kind in kinds.iter().filter(|_| self.length >= COVERS_MIN) {
-            let calls = stage.counted(&format!("calls over {kind:?}"));
-            assert!(calls > 0, "no calls over {kind:?}");
+        // On a busy host a short part has few clients, and chance chooses what they do.
+        if self.length < COVERS_MIN {
+            return;
         }
-        for what in [
+        let kinds = self.listen.kinds().into_iter();
+        let calls = kinds.map(|kind| format!("calls over {kind:?}"));
+        let others = [
             "windows over",
             "leases over",
             "batches over",
             "uploads",
             "killed over",
-        ] {
-            assert!(stage.counted(what) > 0, "none: {what}");
+        ];
+        for what in calls.chain(others.map(str::to_owned)) {
+            assert!(stage.counted(&what) > 0, "none: {what}");
         }
     }
 }
@@ -328,7 +329,7 @@ impl Run {
             self.spawn(format!("lane {lane}"), move |stage, _, _| {
                 // The largest transfers first: see `WARM_UP`.
                 let choose = |visit: &mut Visit<'_>| match visit.number {
-                    0 => LANE.len() - 1,
+                    0 if lane.is_multiple_of(2) => LANE.len() - 1,
                     _ => visit.chance.below(LANE.len()),
                 };
                 work(stage, lane, choose, LANE);
