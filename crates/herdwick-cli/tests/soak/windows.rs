@@ -13,8 +13,8 @@ use crate::{
 
 /// More than two to a slot, so that requests on one key are in flight together.
 const KEYS: usize = 24;
-/// Longest value that a fabric answers with.
-const REPLY_BYTES_MAX: usize = 4096;
+/// Values above this may be too large for a fabric's answer.
+const REPLY_BYTES_MAX: usize = 4000;
 /// The library keeps no more than this in flight over text, where nothing else bounds it.
 const IN_FLIGHT_MAX: usize = 512;
 
