@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What buffers may take beside `-m` while everybody is there.
-const PEAK_MB: u64 = 64;
+const PEAK_MB: u64 = 96;
 /// What may stay beside what was there before: freed, but kept by the allocator.
 const LEFT_KIB: u64 = 24 << 10;
 /// Mappings that the allocator may keep: an arena a thread, and a guard behind it.

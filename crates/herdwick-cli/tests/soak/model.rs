@@ -74,7 +74,7 @@ impl Own {
     /// names are used from now on.
     pub(crate) fn rename(&mut self, number: u64) {
         let base = self.prefix.split('/').next().unwrap_or_default();
-        self.prefix = format!("{base}/{}", number % NAMES);
+        self.prefix = format!("{base}/{number}");
         self.expected.fill(Expected::Anything);
         self.before.iter_mut().for_each(VecDeque::clear);
     }
