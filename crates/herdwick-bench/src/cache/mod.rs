@@ -27,7 +27,7 @@ const TRIES: usize = 4;
 /// Less memory than memcached by up to this is near enough, in MiB.
 const NEAR_MB: f64 = 1.0;
 /// The smallest `-m` of this server's that is tried.
-const MEMORY_MIN_MB: u64 = 6;
+const MEMORY_MIN_MB: u64 = 7;
 const CONNECTIONS_MAX: usize = 64;
 /// Requests between two looks at whether somebody wants to know how far it is.
 const WATCH_EVERY: u64 = 1 << 14;

@@ -75,12 +75,19 @@ pub(crate) trait Rigged: Device + Sized {
     ) -> Result<PdId, RigError>;
 }
 
+/// Room for the lines and rings of the largest window there is; what is not used is not taken.
+const RINGS_BYTES: usize = 16 << 20;
+
 impl Rigged for ShmDevice {
     /// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
     const RETRY_AFTER: Duration = NEVER;
 
     fn host() -> std::io::Result<Self> {
-        Ok(Self::host(PdSize::default()))
+        Ok(Self::host(PdSize {
+            host_inbound: RINGS_BYTES,
+            guest_inbound: RINGS_BYTES,
+            ..PdSize::default()
+        }))
     }
 
     fn guest() -> std::io::Result<Self> {
