@@ -100,16 +100,22 @@ fn apply(port: &mut VerbsPort, event: Event) {
                 port.health = Health::PortDown;
             }
         }
+        // What has changed while the port was down is found when it is up again.
         Event::PortUp(number) if number == port.place.port.number.into() => {
             if port.health == Health::PortDown {
                 port.health = Health::Well;
+                find_again(port);
             }
         }
-        Event::Moved if port.health == Health::Well && !is_still_there(port) => {
-            port.faults.count(Fault::Moved);
-            port.health = Health::Moved;
-        }
+        Event::Moved if port.health == Health::Well => find_again(port),
         Event::PortDown(_) | Event::PortUp(_) | Event::Moved | Event::Other => {}
+    }
+}
+
+fn find_again(port: &mut VerbsPort) {
+    if !is_still_there(port) {
+        port.faults.count(Fault::Moved);
+        port.health = Health::Moved;
     }
 }
 

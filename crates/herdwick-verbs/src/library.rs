@@ -130,6 +130,16 @@ impl Library {
             reason,
         })?;
         let functions = Functions::find(&handle, &told)?;
+        if let Some(found) = handle.symbol("ibv_fork_init") {
+            // SAFETY: the symbol of that name has this type in the header; it is called before any
+            // device is opened. Before Linux 5.12 a process that forks would else lose the pages that
+            // its devices read and write; that it fails there leaves it so.
+            unsafe {
+                let fork_init =
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(found);
+                fork_init();
+            }
+        }
         Ok(Self { functions })
     }
 }

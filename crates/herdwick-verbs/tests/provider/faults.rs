@@ -181,6 +181,22 @@ fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
 }
 
 #[test]
+fn an_address_that_changes_while_the_port_is_down_is_found_when_it_is_up() {
+    let mut side = Side::new();
+    for event in [
+        sys::IBV_EVENT_PORT_ERR,
+        sys::IBV_EVENT_GID_CHANGE,
+        sys::IBV_EVENT_PORT_ACTIVE,
+    ] {
+        fake::event(event);
+    }
+    fake::fail("address", 0, 2);
+    side.hear();
+    assert_eq!(side.port.health(), Health::Moved);
+    assert_eq!(side.count("verbs_address_lost"), 1);
+}
+
+#[test]
 fn ends_on_two_hosts_are_not_at_one() {
     let (here, mut there) = (Side::new(), Side::new());
     fake::fail("address", 0, 2);
