@@ -278,8 +278,12 @@ impl Lane {
         self.pending.clear();
         self.held.clear();
         for index in 0..self.slots.len() {
-            if self.slots[index].state == State::InFlight {
+            let state = self.slots[index].state;
+            if state == State::InFlight {
                 self.lines[index].cancel();
+            }
+            // Of those given up before, the cancellation may not have left.
+            if matches!(state, State::InFlight | State::Abandoned | State::Lost) {
                 self.lines[index].retry();
                 self.slots[index].overflow_len = 0;
                 self.slots[index].attempts = 1;

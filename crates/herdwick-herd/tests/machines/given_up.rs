@@ -202,3 +202,31 @@ fn what_no_worker_has_seen_is_not_executed_after_closing() {
         assert_eq!(counters.canceled, WINDOW as u64, "{path}");
     }
 }
+
+/// More requests than a client has RECVs to spare for cancellations: some of those are not written
+/// when it closes.
+#[test]
+fn what_was_given_up_before_is_not_executed_after_closing_either() {
+    const WINDOW: usize = 32;
+    let mut rig = Rig::new(1, WINDOW, vec![Model::default()]);
+    rig.join(1);
+    let client = &mut rig.clients[0];
+    for token in 0..WINDOW as u64 {
+        let key = [b'a' + token as u8];
+        client
+            .side
+            .submit(&request(&key, add_one()), token)
+            .unwrap();
+    }
+    client.side.flush(&mut client.port, rig.now);
+    let mut given_up = 0;
+    while given_up < WINDOW {
+        rig.advance();
+        rig.poll_clients(&mut |_, _, _| given_up += 1);
+    }
+    let Client { side, port, .. } = &mut rig.clients[0];
+    side.close(port, rig.now, &mut |_, _| ());
+    (0..10).for_each(|_| rig.advance());
+    assert_eq!(rig.serve(), WINDOW);
+    assert_eq!(rig.workers[0].exec.executed, 0);
+}
