@@ -1,6 +1,8 @@
 //! A server's memcached port: opened at the start of a session, and again when its connection was
 //! closed while it was idle.
 
+use std::io::ErrorKind;
+
 use herdwick_mica::HashKey;
 
 use crate::{
@@ -50,6 +52,7 @@ impl Door {
     /// may be several, and a lease is at one of them.
     pub(crate) fn open_again(&self, hash_key: HashKey, due: Due) -> Result<Memcached, Cause> {
         let mut stream = self.open(due).map_err(|error| match error {
+            DialError::Io(error) if error.kind() == ErrorKind::TimedOut => Cause::Timeout,
             DialError::Io(error) => Cause::Io(error),
             DialError::LoginNeeded | DialError::LoginRefused | DialError::Name(_) => Cause::Closed,
         })?;

@@ -312,6 +312,7 @@ impl<P: Port> Herd<P> {
 
     /// Ends the session for `cause`, and every request with it.
     fn end(&mut self, now: Duration, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let inside = self.inside(now);
         let Self {
             side,
             port,
@@ -319,10 +320,10 @@ impl<P: Port> Herd<P> {
             ..
         } = self;
         // What the port never took has not been done; the machine knows which.
-        side.close(&mut **port, now, &mut |token, outcome| {
+        side.close(&mut **port, inside, &mut |token, outcome| {
             ended(pending, cause, token, &outcome, sink);
         });
-        self.port.flush(now);
+        self.port.flush(inside);
         self.end_texts(cause, sink);
     }
 
