@@ -44,7 +44,7 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// By what the [`crc32c`] of a message changes, if that of its beginning changes by `difference`, and
+/// By what the [`crc32c()`] of a message changes, if that of its beginning changes by `difference`, and
 /// `len` bytes follow. It costs as much for a long message as for a short one.
 #[must_use]
 pub fn crc32c_shift(difference: u32, len: usize) -> u32 {
