@@ -391,7 +391,7 @@ impl Server {
             arrivals,
             shared: Arc::clone(shared),
             facts: Arc::clone(crew.facts),
-            started_unix: crew.timer.started_unix(),
+            timer: crew.timer,
         };
         self.start("watch".into(), move || thread.run())?;
         Ok((teller, journals))

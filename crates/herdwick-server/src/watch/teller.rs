@@ -13,7 +13,7 @@ use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
 use super::{EVENTS, Event, Shared, words::Line};
-use crate::{facts::Facts, tcp::Stream};
+use crate::{facts::Facts, tcp::Stream, time::Timer};
 
 /// Most watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
@@ -38,7 +38,7 @@ pub(crate) struct Teller {
     pub(crate) arrivals: Receiver<Asking>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) facts: Arc<Facts>,
-    pub(crate) started_unix: u64,
+    pub(crate) timer: Timer,
 }
 
 struct Watcher {
@@ -70,7 +70,7 @@ fn next_tick(tick: Duration, haul: Haul) -> Duration {
 impl Teller {
     pub(crate) fn run(mut self) {
         let mut watchers: Vec<Watcher> = Vec::new();
-        let (mut told, mut tick) = (0, *TICK.end());
+        let (mut told, mut tick, mut last) = (0, *TICK.end(), self.timer.now());
         loop {
             let arrival = if watchers.is_empty() {
                 self.arrivals
@@ -80,13 +80,21 @@ impl Teller {
                 self.arrivals.recv_timeout(tick)
             };
             match arrival {
-                Ok(asking) => self.admit(asking, &mut watchers),
+                Ok(asking) => {
+                    if watchers.is_empty() {
+                        last = self.timer.now();
+                    }
+                    self.admit(asking, &mut watchers);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let haul = self.tell(&mut watchers, &mut told);
+            // A full journal leaves no time to sleep: what has passed is not the tick.
+            let now = self.timer.now();
+            let passed = now.saturating_sub(std::mem::replace(&mut last, now));
             watchers.retain_mut(|watcher| {
-                let stays = watcher.serve(&self.shared, tick);
+                let stays = watcher.serve(&self.shared, passed);
                 if !stays {
                     self.facts.limits.leave();
                 }
@@ -136,7 +144,7 @@ impl Teller {
                 *told += 1;
                 let line = Line {
                     event: &event,
-                    started_unix: self.started_unix,
+                    started_unix: self.timer.started_unix(),
                     number: *told,
                 };
                 let topic = event.what.topic();
