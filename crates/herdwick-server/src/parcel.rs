@@ -9,7 +9,7 @@ use crate::{
     prefixes::Prefixes,
     recycle,
     tally::{Snapshot, Tally},
-    tcp::{Answer, DEFERRED, Large, Speaker},
+    tcp::{Answer, Large, Mark, Speaker},
     time::Warp,
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct Parcel {
     bytes: Vec<u8>,
     /// The replies' text.
     replies: Vec<u8>,
-    /// Where each reply ends, or [`DEFERRED`].
+    /// The [`Mark`] of each reply.
     marks: Vec<u32>,
     /// Who waits for each reply; a barrier has one.
     pub(crate) tickets: Vec<Ticket>,
@@ -220,17 +220,17 @@ impl Parcel {
     }
 
     /// The replies in order: each with its ticket, and where in [`text`](Self::text) it is unless
-    /// it was deferred.
-    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Option<Range<usize>>)> {
+    /// it was deferred, perhaps for being large.
+    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Result<Range<usize>, bool>)> {
         let mut from = 0;
         let replies = self.tickets.iter().zip(&self.marks);
-        replies.map(move |(&ticket, &mark)| {
-            if mark == DEFERRED {
-                return (ticket, None);
+        replies.map(move |(&ticket, &mark)| match Mark::of(mark) {
+            Mark::Deferred { large } => (ticket, Err(large)),
+            Mark::End(end) => {
+                let range = from..end;
+                from = end;
+                (ticket, Ok(range))
             }
-            let range = from..mark as usize;
-            from = range.end;
-            (ticket, Some(range))
         })
     }
 
@@ -250,7 +250,7 @@ impl Parcel {
             return None;
         }
         let (first, sole) = {
-            let mut said = self.replies().filter(|(_, range)| range.is_some());
+            let mut said = self.replies().filter(|(_, range)| range.is_ok());
             let (first, _) = said.next()?;
             let sole = said.all(|(other, _)| other.connection == first.connection);
             (first, sole)

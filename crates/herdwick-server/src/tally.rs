@@ -54,7 +54,7 @@ tally! {
     udp_withheld, udp_unsent,
     /// Hang-ups: the rest of a command did not come in time.
     closed_half_sent,
-    /// Hang-ups: it stalled longest when connections held too much memory.
+    /// Hang-ups: it stalled longest, or had waited least, when connections held too much memory.
     closed_stalled,
     /// Hang-ups: no command for `idle_timeout`.
     idle_kicks,

@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     time::Duration,
 };
 
@@ -192,4 +192,314 @@ fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
     while stat(&server, "closed_stalled") == 0 {}
     let held = stat(&server, "read_buf_bytes");
     assert!(held <= 24 << 20, "{held} bytes held");
+}
+
+/// Uploads are not idle, however long they take, nor is who has not read what it asked for.
+#[test]
+fn idle_timeout_cuts_no_transfers() {
+    const LEN: usize = 1_000_000;
+    let server = debug(Patience {
+        idle: Some(Duration::from_secs(60)),
+        request: Duration::from_secs(3600),
+    });
+    let mut set = format!("set x 0 0 {LEN}\r\n").into_bytes();
+    set.extend(common::crowd::value(1, LEN));
+    set.extend(b"\r\n");
+    all_done(
+        vec![Talk::new(&server, set.clone(), b"STORED\r\n".to_vec(), LEN)],
+        || {},
+    );
+    let mut uploads = begun(&server, 2, "");
+    let mut readers = begun(&server, 2, "");
+    for stream in &mut uploads {
+        stream.write_all(&set[..LEN / 2]).unwrap();
+    }
+    for stream in &mut readers {
+        stream.write_all(&b"get x\r\n".repeat(16)).unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+    }
+    while stat(&server, "uploads") < 3 {}
+    // Two at each worker: that they are kicked shows that all have been looked at.
+    let idle = begun(&server, 4, "");
+    skip(&server, 61);
+    assert!(idle.iter().all(has_ended));
+    for stream in &mut uploads {
+        stream.write_all(&set[LEN / 2..]).unwrap();
+        assert_eq!(line(stream), "STORED\r\n");
+    }
+    let answer = format!("VALUE x 0 {LEN}\r\n").len() + LEN + b"\r\nEND\r\n".len();
+    for stream in &mut readers {
+        let mut heard = vec![0; 16 * answer - 5];
+        stream.read_exact(&mut heard).unwrap();
+        assert!(heard.ends_with(b"\r\nEND\r\n"));
+    }
+}
+
+/// The time that a large value may take begins with its command, not with the value.
+#[test]
+fn a_large_value_has_the_time_of_its_command() {
+    let server = debug(Patience::default());
+    let mut slow = begun(&server, 2, "set x 0 0 1000000");
+    skip(&server, 20);
+    for (stream, begun) in slow.iter_mut().zip(1..) {
+        stream
+            .write_all(&[b"\r\n", &[b'x'; 10_000][..]].concat())
+            .unwrap();
+        let since = Since::now();
+        while stat(&server, "uploads") < begun {
+            assert!(since.elapsed() < PATIENCE, "the value is not announced");
+        }
+    }
+    skip(&server, 11);
+    assert!(slow.iter().all(has_ended));
+    assert_eq!(stat(&server, "closed_half_sent"), 2);
+}
+
+/// A value of this length under `key`.
+fn store(server: &Server, key: &str, len: usize) {
+    let mut set = format!("set {key} 0 0 {len}\r\n").into_bytes();
+    set.extend(common::crowd::value(1, len));
+    set.extend(b"\r\n");
+    let stored = b"STORED\r\n".to_vec();
+    all_done(vec![Talk::new(server, set, stored, len)], || {});
+}
+
+/// Readers that ask for large values and do not read, until some have to wait.
+fn unread(server: &Server) -> Vec<TcpStream> {
+    store(server, "x", 1_000_000);
+    let asking = b"get x\r\n".repeat(20);
+    let mut readers = Vec::new();
+    while stat(server, "replies_queued") == 0 {
+        let mut stream = connect(server);
+        stream.write_all(&asking).unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        readers.push(stream);
+        assert!(readers.len() < 200);
+    }
+    readers
+}
+
+/// What those that wait hold is nothing that they wait for: with more of it than all may hold they
+/// go on, one after the other.
+#[test]
+fn those_that_wait_for_room_do_not_wait_for_one_another() {
+    const LEN: usize = 100_000;
+    let server = with(Config {
+        workers: Some(1),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    store(&server, "large", LEN);
+    let hoard = unread(&server);
+    let misses: String = (0..100).map(|n| format!("miss-{n:0200} ")).collect();
+    let ask = format!("get {misses}large\r\n").into_bytes();
+    let expected = [
+        format!("VALUE large 0 {LEN}\r\n").as_bytes(),
+        &common::crowd::value(1, LEN),
+        b"\r\nEND\r\n",
+    ]
+    .concat();
+    // In buffers of 32 KiB each: 19 MiB, where 16 are ample.
+    let talk = |_| Talk::new(&server, ask.clone(), expected.clone(), LEN);
+    all_done((0..600).map(talk).collect(), || {});
+    assert!(stat(&server, "closed_stalled") <= hoard.len() as u64);
+}
+
+/// What waits is bounded, too: the youngest give way, and others are served.
+#[test]
+fn those_that_wait_are_bounded() {
+    let server = with(Config {
+        workers: Some(1),
+        memory_bytes: 64 << 20,
+        connections_max: 2000,
+        ..Config::local()
+    });
+    let hoard = unread(&server);
+    let line = format!("get {}x", "m".repeat(200).replace("mm", "m ").repeat(100));
+    let waiting: Vec<TcpStream> = (0..1400)
+        .map(|_| {
+            let mut stream = connect(&server);
+            // It may have been given up already.
+            let _ = stream.write_all(format!("{line}\r\n").as_bytes());
+            stream
+        })
+        .collect();
+    let begun = Since::now();
+    while stat(&server, "closed_stalled") <= hoard.len() as u64
+        || stat(&server, "read_buf_bytes") > 33 << 20
+    {
+        assert!(begun.elapsed() < PATIENCE, "too few of them are cut");
+    }
+    assert_eq!(shown(&server.say(&[b"get a\r\n"])), "END\\r\\n");
+    drop(waiting);
+    let found = common::crowd::stored(&server, "x").map(|value| value.len());
+    assert_eq!(found, Some(1_000_000));
+}
+
+/// A `get` of many keys is over when it is answered: nothing is kept for it.
+#[test]
+fn who_has_asked_for_many_keys_is_not_held_against_it() {
+    let server = with(Config {
+        workers: Some(1),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    store(&server, "x", 100_000);
+    let ask = format!("get {}\r\n", "miss ".repeat(9000));
+    let mut idle: Vec<TcpStream> = (0..24).map(|_| connect(&server)).collect();
+    for stream in &mut idle {
+        stream.write_all(ask.as_bytes()).unwrap();
+        assert_eq!(line(stream), "END\r\n");
+    }
+    assert!(common::crowd::stored(&server, "x").is_some());
+    assert_eq!(stat(&server, "replies_queued"), 0);
+    for stream in &mut idle {
+        stream.write_all(b"get a\r\n").unwrap();
+        assert_eq!(line(stream), "END\r\n");
+    }
+    assert_eq!(stat(&server, "closed_stalled"), 0);
+}
+
+/// Keeps uploads moving, so many bytes of each every 10 ms.
+struct Steady {
+    streams: Vec<TcpStream>,
+    since: Since,
+    pieces: u128,
+    piece: usize,
+}
+
+impl Steady {
+    fn new(streams: Vec<TcpStream>, piece: usize) -> Self {
+        Self {
+            streams,
+            since: Since::now(),
+            pieces: 0,
+            piece,
+        }
+    }
+
+    fn go_on(&mut self) {
+        if self.pieces < self.since.elapsed().as_millis() / 10 {
+            self.pieces += 1;
+            for mut stream in &self.streams {
+                // On a box that is too busy for it they may have been given up.
+                let _ = stream.write_all(&vec![b'x'; self.piece]);
+            }
+        }
+    }
+}
+
+/// Who has gone, or will never send the rest, does not wait for room; who has sent all does.
+#[test]
+fn the_dead_do_not_wait() {
+    const LEN: usize = 1_000_000;
+    let server = with(Config {
+        workers: Some(1),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    let half = format!("set x 0 0 {LEN}\r\n{}", "x".repeat(20_000));
+    let mut holders = Vec::new();
+    while stat(&server, "uploads_queued") == 0 {
+        let mut stream = connect(&server);
+        stream.write_all(half.as_bytes()).unwrap();
+        holders.push(stream);
+        let begun = holders.len() as u64;
+        while stat(&server, "uploads") + stat(&server, "uploads_queued") < begun {}
+    }
+    let ended = holders.pop().unwrap();
+    ended.shutdown(Shutdown::Write).unwrap();
+    let mut broken = connect(&server);
+    broken
+        .write_all(format!("version\r\n{half}").as_bytes())
+        .unwrap();
+    let mut whole = connect(&server);
+    let set = format!("set whole 0 0 20000\r\n{}\r\n", "x".repeat(20_000));
+    whole.write_all(set.as_bytes()).unwrap();
+    whole.shutdown(Shutdown::Write).unwrap();
+    let (count, mut alive) = (holders.len() as u64, Steady::new(holders, 500));
+    while stat(&server, "uploads_queued") < 3 {
+        alive.go_on();
+    }
+    // Closed with a reply unread, it breaks off.
+    drop(broken);
+    let begun = Since::now();
+    // Those that hold, the one that is whole, and who asks.
+    while stat(&server, "curr_connections") > count + 2 {
+        alive.go_on();
+        assert!(begun.elapsed() < PATIENCE, "the dead still wait");
+    }
+    if stat(&server, "closed_stalled") == 0 {
+        assert_eq!(stat(&server, "uploads"), count, "nobody's turn has come");
+    }
+    drop(alive);
+    assert_eq!(line(&whole), "STORED\r\n");
+}
+
+/// What a worker has for itself is no use to those that wait at another: its uploads may rest.
+#[test]
+fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
+    let server = with(Config {
+        workers: Some(2),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    // They are dealt out in turn.
+    let mut streams: Vec<TcpStream> = (0..40).map(|_| connect(&server)).collect();
+    let mut resting = streams.pop().unwrap();
+    let here = streams.into_iter().step_by(2);
+    let half = format!("set x 0 0 900000\r\n{}", "x".repeat(20_000));
+    resting.write_all(half.as_bytes()).unwrap();
+    while stat(&server, "uploads") < 1 {}
+    let mut moving = Vec::new();
+    for mut stream in here {
+        if stat(&server, "uploads_queued") > 0 {
+            break;
+        }
+        stream.write_all(half.as_bytes()).unwrap();
+        moving.push(stream);
+        let begun = moving.len() as u64 + 1;
+        while stat(&server, "uploads") + stat(&server, "uploads_queued") < begun {}
+    }
+    assert_eq!(stat(&server, "uploads_queued"), 1);
+    let mut moving = Steady::new(moving, 2000);
+    while moving.since.elapsed() < Duration::from_secs(3) {
+        moving.go_on();
+        std::thread::yield_now();
+    }
+    resting.write_all("x".repeat(880_000).as_bytes()).unwrap();
+    resting.write_all(b"\r\n").unwrap();
+    assert_eq!(line(&resting), "STORED\r\n");
+}
+
+/// Small values have room whatever large ones wait for, though their replies are more than a parcel
+/// takes.
+#[test]
+fn small_requests_do_not_wait_for_room() {
+    let server = with(Config {
+        workers: Some(2),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    for n in 0..8 {
+        store(&server, &format!("small-{n}"), 3000);
+    }
+    let _hoard = unread(&server);
+    let queued = stat(&server, "replies_queued");
+    for n in 0..8 {
+        // At each worker some.
+        for mut stream in (0..4).map(|_| connect(&server)).collect::<Vec<_>>() {
+            let ask = format!("get{}\r\n", format!(" small-{n}").repeat(100));
+            stream.write_all(ask.as_bytes()).unwrap();
+            let answer = format!("VALUE small-{n} 0 3000\r\n").len() + 3002;
+            let mut heard = vec![0; 100 * answer + 5];
+            stream.read_exact(&mut heard).unwrap();
+            assert!(heard.ends_with(b"\r\nEND\r\n"));
+        }
+    }
+    // As long as none of the hoard is given up, only these can have come to the queue.
+    let now = stat(&server, "replies_queued");
+    if stat(&server, "closed_stalled") == 0 {
+        assert_eq!(now, queued);
+    }
 }

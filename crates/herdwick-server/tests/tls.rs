@@ -177,6 +177,52 @@ fn all_protocols_are_spoken_in_tls() {
     assert_eq!(stat(&server, "ssl_handshake_errors"), 0);
 }
 
+/// Idle sessions take memory that nobody can get back by waiting: large replies do not wait for it.
+#[test]
+fn idle_sessions_hold_up_no_large_replies() {
+    const WORKERS: usize = 16;
+    let ca = Authority::new();
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let plain = Interface {
+        addresses: vec![loopback],
+        plain: true,
+    };
+    // So that there is 1 MiB of buffers at each worker.
+    let server = with(Config {
+        workers: Some(WORKERS),
+        memory_bytes: 64 << 20,
+        item_bytes_max: 64 << 10,
+        connections_max: 8000,
+        listen: Listen::Tcp(vec![plain, loopback.into()]),
+        tls: Some(ca.tls()),
+        ..Config::local()
+    });
+    let Address::Tcp(address) = server.addresses()[1] else {
+        panic!("listens on TCP");
+    };
+    let set = format!("set x 0 0 20000\r\n{}\r\n", "x".repeat(20_000));
+    assert_eq!(server.say(&[set.as_bytes()]), b"STORED\r\n");
+    let client = ca.client(None);
+    // Connections are dealt out in turn, so all of these come to one worker.
+    let sessions: Vec<Session> = (0..140)
+        .map(|_| {
+            for _ in 1..WORKERS {
+                assert!(server.say(&[b"version\r\n"]).starts_with(b"VERSION"));
+            }
+            let mut session = client.connect(address);
+            session.write_all(b"version\r\n").unwrap();
+            session.read_exact(&mut [0; 8]).unwrap();
+            session
+        })
+        .collect();
+    for _ in 0..WORKERS {
+        assert!(server.say(&[b"get x\r\n"]).ends_with(b"\r\nEND\r\n"));
+    }
+    assert_eq!(stat(&server, "replies_queued"), 0);
+    assert!(stat(&server, "read_buf_bytes") > 1 << 20);
+    drop(sessions);
+}
+
 /// Values that are read into their place, here and at another worker, behind TLS.
 #[test]
 fn large_values_come_in_over_tls() {

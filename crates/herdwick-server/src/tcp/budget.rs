@@ -20,8 +20,8 @@ const AMPLE_PART: usize = 4;
 /// ... but not less, and not more. What remains of 64 MiB is for parcels, code and stacks.
 const AMPLE_MIN: usize = 16 << 20;
 const AMPLE_MAX: usize = 32 << 20;
-/// At this many times as much, which small buffers alone can come to, whoever has stalled longest is
-/// given up at once.
+/// At this many times as much, which small buffers and those that wait can come to, whoever has
+/// stalled longest is given up at once, and then the youngest of those that wait.
 const HARD: usize = 2;
 /// What a connection holds that is not worth giving it up for.
 const SMALL_BYTES: usize = 4 << 10;
@@ -31,8 +31,15 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// The memory of one worker's connections.
 pub(super) struct Budget {
     ample: usize,
-    /// Bytes held now.
+    /// Bytes of buffers held now.
     held: usize,
+    /// Of those, the ones of connections that wait. They hold nobody up: what there is room for is
+    /// reckoned without them, or else those that wait could wait for one another.
+    waiting: usize,
+    /// Connections that do not wait and hold more than is small.
+    holders: usize,
+    /// Bytes that no waiting and no reading of the peer's would give back.
+    besides: usize,
     item_bytes_max: usize,
     /// The connections that wait until there is room, in the order of their coming.
     queue: VecDeque<u32>,
@@ -43,6 +50,30 @@ pub(super) struct Budget {
     next_look: Duration,
     /// At the last look, somebody waited.
     short: bool,
+    /// What was left then.
+    left: usize,
+}
+
+/// What a connection holds, as last counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    buffers: usize,
+    besides: usize,
+    waits: bool,
+}
+
+impl Share {
+    fn of(connection: &Connection) -> Self {
+        Self {
+            buffers: connection.buffers(),
+            besides: connection.stream.memory(),
+            waits: connection.waits(),
+        }
+    }
+
+    fn is_holder(self) -> bool {
+        !self.waits && self.buffers > SMALL_BYTES
+    }
 }
 
 impl Budget {
@@ -52,32 +83,52 @@ impl Budget {
         Self {
             ample: (all / workers).max(2 * item_bytes_max),
             held: 0,
+            waiting: 0,
+            holders: 0,
+            besides: 0,
             item_bytes_max: item_bytes_max.max(GET_LINE_BYTES_MAX),
             queue: VecDeque::new(),
             granted: 0,
             second: 0,
             next_look: Duration::ZERO,
             short: false,
+            left: 0,
         }
     }
 
     /// Notes the end of a connection's turn at second `now`.
     pub(super) fn note(&mut self, connection: &mut Connection, now: u32) {
-        let half_sent = connection.is_half_sent();
-        connection.pulse.note(now, half_sent);
-        let memory = connection.memory();
-        self.held = self.held - connection.held + memory;
-        connection.held = memory;
+        let (half_sent, quiet) = (connection.is_half_sent(), connection.is_quiet());
+        connection.pulse.note(now, half_sent, quiet);
+        let share = Share::of(connection);
+        self.uncount(connection.share);
+        self.held += share.buffers;
+        self.besides += share.besides;
+        self.waiting += if share.waits { share.buffers } else { 0 };
+        self.holders += usize::from(share.is_holder());
+        connection.share = share;
     }
 
-    /// Bytes held now.
+    fn uncount(&mut self, share: Share) {
+        self.held -= share.buffers;
+        self.besides -= share.besides;
+        self.waiting -= if share.waits { share.buffers } else { 0 };
+        self.holders -= usize::from(share.is_holder());
+    }
+
+    /// Bytes of memory held now.
     pub(super) fn held(&self) -> usize {
-        self.held
+        self.held + self.besides
+    }
+
+    /// Bytes held by those that do not wait.
+    fn busy(&self) -> usize {
+        self.held - self.waiting
     }
 
     /// Forgets what the connection at `place` held, or waited for.
     pub(super) fn forget(&mut self, connection: &Connection, place: u32) {
-        self.held -= connection.held;
+        self.uncount(connection.share);
         match connection.room {
             Room::Waiting => self.queue.retain(|&waits| waits != place),
             Room::Granted => self.granted -= 1,
@@ -95,11 +146,11 @@ impl Budget {
 
     /// Whether a connection may hold a large value of each worker at a time.
     pub(super) fn is_plentiful(&self) -> bool {
-        self.held < self.ample / 2
+        self.busy() < self.ample / 2
     }
 
     fn has_room(&self) -> bool {
-        self.held + self.granted * self.item_bytes_max < self.ample
+        self.busy() + self.granted * self.item_bytes_max < self.ample
     }
 
     /// The connection at `place` goes on when there is room.
@@ -110,7 +161,9 @@ impl Budget {
 
     /// A connection that has waited, and waits no longer.
     pub(super) fn next(&mut self) -> Option<u32> {
-        if self.queue.is_empty() || !self.has_room() {
+        // Small buffers are nobody's to be cut for, and must not hold the queue up for good.
+        let alone = self.granted == 0 && self.holders == 0;
+        if self.queue.is_empty() || !alone && !self.has_room() {
             return None;
         }
         self.granted += 1;
@@ -135,7 +188,16 @@ impl Budget {
     /// Whether it is time to look.
     #[inline]
     pub(super) fn is_due(&self, now: Duration, second: u32) -> bool {
-        second != self.second || now >= self.next_look || self.held > HARD * self.ample
+        second != self.second || now >= self.next_look || self.has_burst()
+    }
+
+    fn is_over(&self) -> bool {
+        self.held > HARD * self.ample
+    }
+
+    /// Whether it is over what is hard, and more has come since somebody was looked for to cut.
+    fn has_burst(&self) -> bool {
+        self.is_over() && self.held > self.left
     }
 
     /// The places of those that are to be given up, counted by reason.
@@ -155,8 +217,12 @@ impl Budget {
             let live = connections.iter().zip(0u32..);
             given_up.extend(live.filter_map(|(c, place)| Some((place, late(c.as_ref()?)?))));
         }
-        if now >= self.next_look {
+        let timed = now >= self.next_look;
+        if timed {
             self.next_look = now + LOOK;
+            self.look_at_pulses(connections, desk);
+        }
+        if timed || self.has_burst() {
             self.shed(connections, desk, &mut given_up);
         }
         for (_, reason) in &given_up {
@@ -165,51 +231,76 @@ impl Budget {
         given_up
     }
 
-    /// Adds those that stall longest, until nobody has to wait for what they hold.
-    fn shed(
-        &mut self,
-        connections: &mut [Option<Connection>],
-        desk: &Desk,
-        given_up: &mut Vec<(u32, Closed)>,
-    ) {
-        let buffers = self.waits() || self.held > self.ample;
-        let short = buffers || desk.any_wanted();
+    /// Notes who moves and who does not while others wait.
+    fn look_at_pulses(&mut self, connections: &mut [Option<Connection>], desk: &Desk) {
+        let short = self.is_short() || desk.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
-        if !short {
-            return;
-        }
-        let at_once = self.held > HARD * self.ample;
-        let mut stalled = Vec::new();
-        for (connection, place) in connections.iter_mut().zip(0u32..) {
-            let Some(connection) = connection else {
-                continue;
-            };
-            let stalls = connection.peer_is_late();
-            connection.pulse.look(begins, stalls);
-            if stalls && (at_once || connection.pulse.has_stalled()) {
-                stalled.push((connection.pulse.missed(), connection.buffers(), place));
-            }
-        }
-        stalled.sort_unstable_by_key(|&(missed, held, _)| Reverse((missed, held)));
-        let mut held = self.held;
-        let mut wanted = desk.wanted();
-        for (_, bytes, place) in stalled {
-            let Some(connection) = &connections[place as usize] else {
-                continue;
-            };
-            let frees_lot = connection.lot().and_then(|owner| wanted.get_mut(owner));
-            let frees_lot = frees_lot.is_some_and(|wanted| {
-                let is_wanted = *wanted > 0;
-                *wanted = wanted.saturating_sub(1);
-                is_wanted
-            });
-            let frees_room = buffers && bytes > SMALL_BYTES && held >= self.ample;
-            if frees_lot || frees_room {
-                held -= bytes;
-                given_up.push((place, Closed::Stalled));
+        if short {
+            for connection in connections.iter_mut().flatten() {
+                let stalls = connection.peer_is_late();
+                connection.pulse.look(begins, stalls);
             }
         }
     }
+
+    /// Whether more is held than should be, or somebody waits for less to be.
+    fn is_short(&self) -> bool {
+        self.waits() || self.busy() > self.ample || self.is_over()
+    }
+
+    /// Adds those that stall longest, until nobody has to wait for what they hold; and if that is
+    /// not enough, those that have waited least.
+    fn shed(
+        &mut self,
+        connections: &[Option<Connection>],
+        desk: &Desk,
+        given_up: &mut Vec<(u32, Closed)>,
+    ) {
+        self.left = self.held;
+        let short = self.is_short();
+        if !short && !desk.any_wanted() {
+            return;
+        }
+        let most = HARD * self.ample;
+        let (mut held, mut busy) = (self.held, self.busy());
+        let mut wanted = desk.wanted();
+        for (place, connection) in stalled(connections, self.is_over()) {
+            let bytes = connection.buffers();
+            let frees_lot = connection
+                .lot()
+                .is_some_and(|(owner, lot)| wanted[owner].take(lot));
+            let is_short = busy >= self.ample || held > most;
+            let frees_room = short && bytes > SMALL_BYTES && is_short;
+            if frees_lot || frees_room {
+                held = held.saturating_sub(bytes);
+                busy = busy.saturating_sub(bytes);
+                given_up.push((place, Closed::Stalled));
+            }
+        }
+        let youngest = self.queue.iter().rev().copied().chain(desk.youngest());
+        for place in youngest {
+            if held <= most {
+                break;
+            }
+            if let Some(connection) = &connections[place as usize] {
+                held = held.saturating_sub(connection.buffers());
+                given_up.push((place, Closed::Stalled));
+            }
+        }
+        self.left = held;
+    }
+}
+
+/// Those whose peers are late, and have stalled unless it is to be `at_once`, the longest first.
+fn stalled(connections: &[Option<Connection>], at_once: bool) -> Vec<(u32, &Connection)> {
+    let all = (0u32..).zip(connections);
+    let late = |connection: &&Connection| {
+        connection.peer_is_late() && (at_once || connection.pulse.has_stalled())
+    };
+    let late = all.filter_map(|(place, c)| Some((place, c.as_ref().filter(late)?)));
+    let mut stalled: Vec<_> = late.collect();
+    stalled.sort_by_cached_key(|(_, c)| Reverse((c.pulse.missed(), c.buffers())));
+    stalled
 }
 
 /// Whether, and why, a connection has waited too long.
@@ -223,6 +314,5 @@ fn verdict(connection: &Connection, patience: Patience, now: u32) -> Option<Clos
         return Some(Closed::Stalled);
     }
     let idle = patience.idle?.as_secs();
-    let quiet = connection.gather.is_none() && !connection.waits();
-    (quiet && u64::from(pulse.idle(now)) > idle).then_some(Closed::Idle)
+    (connection.is_quiet() && u64::from(pulse.quiet(now)) > idle).then_some(Closed::Idle)
 }

@@ -4,8 +4,11 @@ use herdwick_herd::hello::{Claim, MAGIC};
 use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 
 use super::{
+    INPUT_BYTES_MAX,
+    budget::Share,
     buffer::{Input, Output, Pool},
     gather::{Gather, Replies},
+    lots::Lot,
     pulse::Pulse,
     run::{Cursor, Progress},
     stream::Stream,
@@ -57,8 +60,10 @@ pub(crate) struct Connection {
     pub(crate) claims: bool,
     /// Has shown a password, or needs none.
     pub(crate) admitted: bool,
+    /// The peer has closed both sides, or broken off: it hears nothing any more.
+    pub(crate) gone: bool,
     /// What it holds in memory, as last counted.
-    pub(crate) held: usize,
+    pub(crate) share: Share,
     /// How its conversation goes in time.
     pub(crate) pulse: Pulse,
 }
@@ -114,7 +119,8 @@ impl Connection {
             opening: true,
             claims: false,
             admitted: true,
-            held: 0,
+            gone: false,
+            share: Share::default(),
             pulse: Pulse::default(),
         }
     }
@@ -226,8 +232,30 @@ impl Connection {
                 .is_some_and(|upload| upload.is_queued())
     }
 
-    /// The partition where a large value of its is under way.
-    pub(crate) fn lot(&self) -> Option<usize> {
+    /// Whether nothing can come of its waiting: the peer has gone, or has ended what it sends before
+    /// the value is whole. One that has closed its side only still gets its answer.
+    pub(crate) fn waits_in_vain(&self) -> bool {
+        if !self.waits() {
+            return false;
+        }
+        let Some(upload) = &self.upload else {
+            return self.gone;
+        };
+        match self.stream.unread() {
+            Some(unread) if self.gone || self.half_closed => {
+                unread + self.input.data().len() < upload.remains()
+            }
+            _ => self.gone,
+        }
+    }
+
+    /// Whether nothing is asked for, on its way in, or on its way out.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.gather.is_none() && !self.waits() && self.upload.is_none() && self.output.is_empty()
+    }
+
+    /// The partition where a large value of its is under way, and the lot it has there.
+    pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
         self.upload.as_ref()?.lot()
     }
 
@@ -253,7 +281,12 @@ impl Connection {
         self.gather.is_none()
             && self.output.is_empty()
             && !self.waits()
-            && (self.swallow > 0 || self.is_amid() && !self.has_work())
+            && (self.swallow > 0 || self.is_amid() && !self.has_work() || self.lacks_value())
+    }
+
+    /// Whether a large value of its has not come to its end, whatever has come of it.
+    fn lacks_value(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| upload.lacks())
     }
 
     /// Whether it is in the middle of a command.
@@ -261,12 +294,7 @@ impl Connection {
         self.upload.is_some() || !self.input.data().is_empty()
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) fn memory(&self) -> usize {
-        self.buffers() + self.stream.memory()
-    }
-
-    /// Of those, the ones for what has come and what is to go: an idle TLS session has none.
+    /// Bytes of memory for what has come and what is to go: an idle TLS session has none.
     pub(crate) fn buffers(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
         let gathered = self.gather.as_ref().map_or(0, Gather::memory);
@@ -276,7 +304,13 @@ impl Connection {
             0
         };
         let input = self.input.memory().max(line);
-        input + self.output.memory() + behind + gathered
+        input + self.output.memory() + self.stream.owed() + behind + gathered
+    }
+
+    /// The end of a turn: keeps no more memory than what has come needs.
+    pub(crate) fn rest(&mut self, pool: &mut Pool) {
+        self.input.rest(pool);
+        self.long_line &= self.input.data().len() >= INPUT_BYTES_MAX;
     }
 
     /// Drops what is to be swallowed of the input; whether all of it is gone.
@@ -290,13 +324,18 @@ impl Connection {
 
     /// Moves on in the input, or stays at a command that was not seen to.
     pub(crate) fn advance(&mut self, progress: Progress) {
+        self.pulse.used(progress.cursor.at);
+        self.pass(progress);
+    }
+
+    /// Moves on to a large value; its command is not done before that has come.
+    pub(crate) fn pass(&mut self, progress: Progress) {
         if progress.need == 1 {
             // It does not wait in the middle of the line that was looked at last.
             self.decoder.look_again();
         }
         let (used, cursor) = progress.cursor.rebased();
         self.opening &= used == 0;
-        self.pulse.used(used);
         self.input.consume(used);
         self.cursor = cursor;
         self.need = progress.need;

@@ -132,7 +132,10 @@ pub(crate) struct Replies {
 
 #[derive(Clone)]
 enum Slot {
-    Deferred,
+    Deferred {
+        /// For being large.
+        large: bool,
+    },
     Said(Range<usize>),
 }
 
@@ -140,7 +143,8 @@ impl Replies {
     /// Expects the replies to the requests at `points`.
     pub(crate) fn expect(&mut self, points: &[Point], after: Progress) {
         self.slots.clear();
-        self.slots.resize(points.len(), Slot::Deferred);
+        self.slots
+            .resize(points.len(), Slot::Deferred { large: false });
         self.text.clear();
         self.points.clear();
         self.points.extend_from_slice(points);
@@ -170,6 +174,13 @@ impl Replies {
         }
     }
 
+    /// Request `slot` is to be read again; `large`: when there is room for a large value.
+    pub(crate) fn defer(&mut self, slot: usize, large: bool) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Slot::Deferred { large };
+        }
+    }
+
     /// Says the replies in order, up to the first deferred one, whose request has to be read
     /// again. Gives back how far the connection has come, of the `input` it stood at.
     pub(crate) fn say(&mut self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
@@ -181,7 +192,7 @@ impl Replies {
         for (at, (slot, point)) in self.slots.iter().zip(&self.points).enumerate() {
             match slot {
                 Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
-                Slot::Deferred => {
+                Slot::Deferred { .. } => {
                     let back = Progress::to(Cursor::back_to(*point, input));
                     self.hold(at);
                     return back;
@@ -217,6 +228,11 @@ impl Replies {
         self.text.capacity()
     }
 
+    /// Whether it takes room for a large value to go on.
+    pub(crate) fn wants_room(&self) -> bool {
+        matches!(self.slots.first(), Some(Slot::Deferred { large: true }))
+    }
+
     /// How many replies are expected.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
@@ -224,7 +240,7 @@ impl Replies {
 
     /// Whether the reply to request `slot` is not in.
     pub(crate) fn lacks(&self, slot: usize) -> bool {
-        matches!(self.slots.get(slot), Some(Slot::Deferred))
+        matches!(self.slots.get(slot), Some(Slot::Deferred { .. }))
     }
 
     /// The requests have been read again, at `points`.

@@ -55,6 +55,25 @@ pub(super) struct Desk {
     /// How many wait, and how many lots are out.
     waiting: usize,
     out: usize,
+    /// Of those out, the ones of each partition that all share.
+    shared_out: Vec<usize>,
+}
+
+/// How many lots of a partition would help those that wait for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    count: usize,
+    /// They wait at other workers: only what all share would go there.
+    elsewhere: bool,
+}
+
+impl Wanted {
+    /// Whether `lot` would help; then it is counted as given back.
+    pub(super) fn take(&mut self, lot: Lot) -> bool {
+        let helps = self.count > 0 && (lot == Lot::Shared || !self.elsewhere);
+        self.count -= usize::from(helps);
+        helps
+    }
 }
 
 impl Desk {
@@ -66,6 +85,7 @@ impl Desk {
             lots,
             waiting: 0,
             out: 0,
+            shared_out: vec![0; count],
         }
     }
 
@@ -93,6 +113,7 @@ impl Desk {
             let free = &self.lots.partitions[owner].free;
             let less = |free: usize| free.checked_sub(1).filter(|_| shared);
             free.fetch_update(Relaxed, Relaxed, less).ok()?;
+            self.shared_out[owner] += 1;
             Lot::Shared
         };
         self.out += 1;
@@ -104,6 +125,7 @@ impl Desk {
         match lot {
             Lot::Own => self.own[owner] += 1,
             Lot::Shared => {
+                self.shared_out[owner] -= 1;
                 self.lots.partitions[owner].free.fetch_add(1, Relaxed);
             }
         }
@@ -154,16 +176,31 @@ impl Desk {
 
     /// Whether somebody waits anywhere for what is out here.
     pub(super) fn any_wanted(&self) -> bool {
-        self.out > 0 && (0..self.queues.len()).any(|owner| self.is_wanted(owner))
+        let wanted = |owner: usize| {
+            !self.queues[owner].is_empty() || self.shared_out[owner] > 0 && self.is_wanted(owner)
+        };
+        self.out > 0 && (0..self.queues.len()).any(wanted)
     }
 
     /// How many lots of each partition would help: as many as wait here, or one for elsewhere.
-    pub(super) fn wanted(&self) -> Vec<usize> {
+    pub(super) fn wanted(&self) -> Vec<Wanted> {
         let wanted = |owner: usize| match self.queues[owner].len() {
-            0 => usize::from(self.is_wanted(owner)),
-            count => count,
+            0 => Wanted {
+                count: usize::from(self.is_wanted(owner)),
+                elsewhere: true,
+            },
+            count => Wanted {
+                count,
+                elsewhere: false,
+            },
         };
         (0..self.queues.len()).map(wanted).collect()
+    }
+
+    /// Those that wait, by partition, the last first.
+    pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
+        let queues = self.queues.iter();
+        queues.flat_map(|queue| queue.iter().rev().copied())
     }
 
     /// Whether somebody waits here.
@@ -202,6 +239,24 @@ mod tests {
         desks[0].give_back(1, taken.pop().unwrap());
         assert_eq!(desks[0].next(false), Some((7, Lot::Own)));
         assert!(!desks[1].is_wanted(1));
+    }
+
+    #[test]
+    fn what_a_worker_has_for_itself_helps_nobody_elsewhere() {
+        let lots = Lots::new(3, 2);
+        let mut desks = [Desk::new(Arc::clone(&lots)), Desk::new(lots)];
+        assert_eq!(desks[0].ask(1, 1), Some(Lot::Own));
+        assert_eq!(desks[1].ask(1, 1), Some(Lot::Own));
+        assert_eq!(desks[1].ask(1, 2), Some(Lot::Shared));
+        assert_eq!(desks[1].ask(1, 3), None);
+        assert!(!desks[0].any_wanted() && desks[1].any_wanted());
+        assert!(!desks[0].wanted()[1].take(Lot::Own));
+        assert!(desks[1].wanted()[1].take(Lot::Own));
+        desks[1].forget(1, 3);
+        assert_eq!(desks[0].ask(1, 2), None);
+        let mut wanted = desks[1].wanted()[1];
+        assert!(desks[1].any_wanted() && !wanted.take(Lot::Own));
+        assert!(wanted.take(Lot::Shared) && !wanted.take(Lot::Shared));
     }
 
     #[test]

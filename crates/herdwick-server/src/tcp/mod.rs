@@ -33,7 +33,7 @@ use mio::{Registry, event::Event};
 
 pub(crate) use gather::Topic;
 pub(crate) use lots::{Lot, Lots};
-pub(crate) use protocol::{Answer, DEFERRED, Large, Speaker, Voice};
+pub(crate) use protocol::{Answer, Large, Mark, Speaker, Voice};
 pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 
@@ -169,8 +169,9 @@ impl TcpFront {
             }
             return;
         }
-        if flow == Flow::Broken || connection.is_done() {
-            let reason = if flow == Flow::Broken {
+        let broken = flow == Flow::Broken || connection.waits_in_vain();
+        if broken || connection.is_done() {
+            let reason = if broken {
                 "error"
             } else {
                 let sent = connection.stream.conclude();
@@ -180,7 +181,7 @@ impl TcpFront {
             self.dismiss(place, reason, pass);
             return;
         }
-        connection.input.rest(&mut self.service.pool);
+        connection.rest(&mut self.service.pool);
         let budget = &mut self.service.budget;
         budget.note(connection, pass.clock.second.0);
         pass.tally.held_bytes = budget.held() as u64;
@@ -263,6 +264,7 @@ impl TcpFront {
             };
             self.dismiss(place, reason, pass);
         }
+        pass.tally.held_bytes = self.service.budget.held() as u64;
     }
 
     /// Lets those go on that have waited for room, here or in a log, and now have it.
@@ -316,11 +318,14 @@ impl TcpFront {
             .is_some_and(|(ticket, text)| self.adopt(ticket, text));
         for (ticket, reply) in parcel.replies() {
             self.arrive(ticket, |purpose| match (purpose, reply) {
-                (Purpose::Replies(replies), Some(range)) if adopted => {
+                (Purpose::Replies(replies), Ok(range)) if adopted => {
                     replies.place(ticket.slot as usize, range);
                 }
-                (Purpose::Replies(replies), Some(range)) => {
+                (Purpose::Replies(replies), Ok(range)) => {
                     replies.put(ticket.slot as usize, &parcel.text()[range]);
+                }
+                (Purpose::Replies(replies), Err(large)) => {
+                    replies.defer(ticket.slot as usize, large);
                 }
                 _ => {}
             });
@@ -387,6 +392,7 @@ impl Front for TcpFront {
         };
         connection.readable |= event.is_readable();
         connection.half_closed |= event.is_read_closed() || event.is_error();
+        connection.gone |= event.is_error() || event.is_read_closed() && event.is_write_closed();
         if !connection.queued {
             connection.queued = true;
             self.queue.push_back(local as u32);
@@ -406,7 +412,10 @@ impl Front for TcpFront {
             }
             self.deliver(&mut parcel);
             pass.crossing.recycle(peer, parcel);
-            self.queue.extend(self.starved.drain(..));
+            // Those that the parcel was for may want another: these have waited for it longer.
+            for place in self.starved.drain(..).rev() {
+                self.queue.push_front(place);
+            }
         }
         if self.is_short() {
             self.let_go_on(pass);

@@ -26,6 +26,10 @@ pub(crate) struct Pulse {
     last_move: u32,
     /// When a command was last taken.
     last_command: u32,
+    /// In the last turn nothing was asked for or under way; ...
+    quiet: bool,
+    /// ... and when it last was.
+    last_busy: u32,
     /// Bytes that have moved since the last look at those that keep others waiting.
     moved_bytes: u64,
     /// Looks in a row in which none had.
@@ -40,6 +44,7 @@ impl Pulse {
         Self {
             last_move: now,
             last_command: now,
+            last_busy: now,
             ..Self::default()
         }
     }
@@ -59,8 +64,11 @@ impl Pulse {
         self.took |= count > 0;
     }
 
-    /// The end of a turn at second `now`.
-    pub(crate) fn note(&mut self, now: u32, half_sent: bool) {
+    /// The end of a turn at second `now`; `quiet`: nothing is asked for or under way.
+    pub(crate) fn note(&mut self, now: u32, half_sent: bool, quiet: bool) {
+        if !(quiet && std::mem::replace(&mut self.quiet, quiet)) {
+            (self.quiet, self.last_busy) = (quiet, now);
+        }
         if std::mem::take(&mut self.moved) {
             self.last_move = now;
         }
@@ -80,6 +88,11 @@ impl Pulse {
     /// Seconds since a command was last taken.
     pub(crate) fn idle(&self, now: u32) -> u32 {
         now.saturating_sub(self.last_command)
+    }
+
+    /// Seconds since a command was last taken, or its answer had all been sent.
+    pub(super) fn quiet(&self, now: u32) -> u32 {
+        now.saturating_sub(self.last_command.max(self.last_busy))
     }
 
     /// A look while others wait, the first if this `begins`. `stalls`: it is the peer's turn.
@@ -123,20 +136,20 @@ mod tests {
     fn a_command_has_longer_the_more_of_it_comes() {
         let mut pulse = Pulse::new(10);
         pulse.came(5);
-        pulse.note(10, true);
+        pulse.note(10, true, false);
         assert!(!pulse.is_overdue(40, 30));
         assert!(pulse.is_overdue(41, 30));
         for second in 11..=41 {
             pulse.came(100);
-            pulse.note(second, true);
+            pulse.note(second, true, false);
         }
         assert!(pulse.is_overdue(41, 30), "a trickle earns nothing");
         pulse.came(640 << 10);
-        pulse.note(41, true);
+        pulse.note(41, true, false);
         assert!(!pulse.is_overdue(50, 30));
         assert!(pulse.is_overdue(51, 30));
         pulse.used(1 << 20);
-        pulse.note(51, false);
+        pulse.note(51, false, false);
         assert!(!pulse.is_overdue(1000, 30));
     }
 
@@ -178,10 +191,17 @@ mod tests {
         for second in 0..100 {
             pulse.came(10);
             pulse.used(10);
-            pulse.note(second, true);
+            pulse.note(second, true, false);
             assert!(!pulse.is_overdue(second, 1));
             assert_eq!(pulse.idle(second), 0);
         }
         assert_eq!(pulse.idle(105), 6);
+        pulse.note(120, false, true);
+        pulse.note(125, false, true);
+        assert_eq!(
+            (pulse.idle(130), pulse.quiet(130)),
+            (31, 10),
+            "it was busy until 120"
+        );
     }
 }

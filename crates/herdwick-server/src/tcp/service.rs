@@ -11,7 +11,7 @@ use super::{
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
     lots::{Desk, Lots},
-    protocol::{Answer, DEFERRED, Large, Speaker},
+    protocol::{Answer, Large, Mark, Speaker},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run, Stop},
     upload::{self, Left, Upload},
 };
@@ -172,7 +172,7 @@ impl Service {
             let (upload, used) = (Upload::new(announced, self), announced.used);
             self.run = Run::reuse(run);
             connection.upload = upload;
-            connection.advance(Progress::past(used));
+            connection.pass(Progress::past(used));
             return Round::Upload;
         }
         if run.requests.is_empty() {
@@ -297,9 +297,12 @@ impl Service {
         own.answers = recycle(answers);
         let mut from = 0;
         for (&slot, &mark) in own.slots.iter().zip(&self.marks) {
-            if mark != DEFERRED {
-                replies.put(slot, &own.text[from..mark as usize]);
-                from = mark as usize;
+            match Mark::of(mark) {
+                Mark::Deferred { large } => replies.defer(slot, large),
+                Mark::End(end) => {
+                    replies.put(slot, &own.text[from..end]);
+                    from = end;
+                }
             }
         }
         own.text.shrink_to(super::protocol::OUTPUT_BYTES);
@@ -334,7 +337,7 @@ impl Service {
             Purpose::Replies(mut replies) => {
                 let progress = replies.say(out, connection.input.data());
                 connection.advance(progress);
-                if replies.len() > 0 && !gather.large {
+                if replies.wants_room() && !gather.large {
                     connection.room = Room::Wanted;
                 }
                 if replies.holds() {
@@ -446,8 +449,9 @@ fn execute(
     pass.store.execute(pass.clock, &run.requests, &mut speaker);
     let short = speaker.refused_large;
     // Deferrals are the reads at the end.
+    let is_deferred = |&mark: &u32| Mark::of(mark).is_deferred();
     let deferred = match marks.last() {
-        Some(&DEFERRED) => marks.iter().position(|&mark| mark == DEFERRED),
+        Some(&last) if is_deferred(&last) => marks.iter().position(is_deferred),
         _ => None,
     };
     (deferred, short)

@@ -66,7 +66,25 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory that it takes outside the kernel.
+    /// Bytes that have come and that the kernel holds; `None`: that says little of what can be read.
+    pub(crate) fn unread(&self) -> Option<usize> {
+        let unread = match self {
+            Self::Tcp(stream) => rustix::io::ioctl_fionread(stream),
+            Self::Unix(stream) => rustix::io::ioctl_fionread(stream),
+            Self::Tls(_) | Self::Datagram(_) => return None,
+        };
+        usize::try_from(unread.ok()?).ok()
+    }
+
+    /// Bytes that wait to leave, beside what the caller has to write again.
+    pub(crate) fn owed(&self) -> usize {
+        match self {
+            Self::Tls(stream) => stream.owed(),
+            Self::Tcp(_) | Self::Unix(_) | Self::Datagram(_) => 0,
+        }
+    }
+
+    /// Bytes of memory that it takes outside the kernel as long as it lives.
     pub(crate) fn memory(&self) -> usize {
         match self {
             Self::Tcp(_) | Self::Unix(_) => 0,

@@ -106,7 +106,6 @@ fn after_upload(
 /// How much of the stream the connection may hold; `None`: it has to wait for room.
 fn input_limit(service: &mut Service, connection: &mut Connection) -> Option<usize> {
     if connection.input.data().len() < INPUT_BYTES_MAX {
-        connection.long_line = false;
         return Some(INPUT_BYTES_MAX);
     }
     if !connection.long_line {

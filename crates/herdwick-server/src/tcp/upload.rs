@@ -126,9 +126,19 @@ impl Upload {
         self.queued
     }
 
-    /// The partition where it has a lot.
-    pub(crate) fn lot(&self) -> Option<usize> {
-        self.lot.map(|_| self.owner)
+    /// Bytes of it that are not in their place yet, what ends it included.
+    pub(crate) fn remains(&self) -> usize {
+        self.lacking + self.ending().len()
+    }
+
+    /// Whether some of the value is not in its place yet.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacking > 0
+    }
+
+    /// The partition where it has a lot, and that.
+    pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
+        Some((self.owner, self.lot?))
     }
 
     /// It waits no longer.

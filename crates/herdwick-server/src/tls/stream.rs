@@ -78,9 +78,14 @@ impl TlsStream {
         self.has_more
     }
 
-    /// Bytes of memory besides the caller's buffers, about.
+    /// Bytes of memory besides the caller's buffers and what is [owed](Self::owed), about.
     pub(crate) fn memory(&self) -> usize {
-        SESSION_BYTES + self.owed
+        SESSION_BYTES
+    }
+
+    /// Bytes that are encrypted and have not left.
+    pub(crate) fn owed(&self) -> usize {
+        self.owed
     }
 
     /// Decrypts what has come; what the peer is told of an error leaves if it can.

@@ -20,8 +20,36 @@ use crate::tally::Tally;
 /// them holds is this much and one item.
 pub(crate) const OUTPUT_BYTES: usize = 64 << 10;
 
-/// The mark of a read whose reply found no room.
-pub(crate) const DEFERRED: u32 = u32::MAX;
+/// The mark of a read whose reply found no room behind others.
+const DEFERRED: u32 = u32::MAX;
+/// The mark of one whose value is large, so that its connection has to wait for room.
+const DEFERRED_LARGE: u32 = DEFERRED - 1;
+
+/// What a mark says of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// It ends here.
+    End(usize),
+    /// It is to be asked for again.
+    Deferred {
+        /// When there is room for a large value.
+        large: bool,
+    },
+}
+
+impl Mark {
+    pub(crate) fn of(mark: u32) -> Self {
+        match mark {
+            DEFERRED => Self::Deferred { large: false },
+            DEFERRED_LARGE => Self::Deferred { large: true },
+            end => Self::End(end as usize),
+        }
+    }
+
+    pub(crate) fn is_deferred(self) -> bool {
+        matches!(self, Self::Deferred { .. })
+    }
+}
 
 /// A request, and how its reply is to be said.
 pub(crate) struct Asked<'a> {
@@ -217,7 +245,7 @@ pub(crate) struct Speaker<'a> {
     pub(crate) requests: &'a [Request<'a>],
     pub(crate) answers: &'a [Answer<'a>],
     pub(crate) out: &'a mut Vec<u8>,
-    /// Where each reply ends in `out`, or [`DEFERRED`].
+    /// The [`Mark`] of each reply in `out`.
     pub(crate) marks: &'a mut Vec<u32>,
     /// Whether large values may be said.
     pub(crate) large: Large<'a>,
@@ -265,7 +293,7 @@ impl Sink for Speaker<'_> {
         if refused {
             self.refused_large = true;
             self.tally.reads_deferred += 1;
-            self.marks.push(DEFERRED);
+            self.marks.push(DEFERRED_LARGE);
         }
         !refused
     }
