@@ -50,8 +50,6 @@ pub(super) struct Budget {
     next_look: Duration,
     /// At the last look, somebody waited.
     short: bool,
-    /// What was left then.
-    left: usize,
 }
 
 /// What a connection holds, as last counted.
@@ -92,7 +90,6 @@ impl Budget {
             second: 0,
             next_look: Duration::ZERO,
             short: false,
-            left: 0,
         }
     }
 
@@ -188,16 +185,11 @@ impl Budget {
     /// Whether it is time to look.
     #[inline]
     pub(super) fn is_due(&self, now: Duration, second: u32) -> bool {
-        second != self.second || now >= self.next_look || self.has_burst()
+        second != self.second || now >= self.next_look
     }
 
     fn is_over(&self) -> bool {
         self.held > HARD * self.ample
-    }
-
-    /// Whether it is over what is hard, and more has come since somebody was looked for to cut.
-    fn has_burst(&self) -> bool {
-        self.is_over() && self.held > self.left
     }
 
     /// The places of those that are to be given up, counted by reason.
@@ -217,12 +209,9 @@ impl Budget {
             let live = connections.iter().zip(0u32..);
             given_up.extend(live.filter_map(|(c, place)| Some((place, late(c.as_ref()?)?))));
         }
-        let timed = now >= self.next_look;
-        if timed {
+        if now >= self.next_look {
             self.next_look = now + LOOK;
             self.look_at_pulses(connections, desk);
-        }
-        if timed || self.has_burst() {
             self.shed(connections, desk, &mut given_up);
         }
         for (_, reason) in &given_up {
@@ -256,7 +245,6 @@ impl Budget {
         desk: &Desk,
         given_up: &mut Vec<(u32, Closed)>,
     ) {
-        self.left = self.held;
         let short = self.is_short();
         if !short && !desk.any_wanted() {
             return;
@@ -277,17 +265,21 @@ impl Budget {
                 given_up.push((place, Closed::Stalled));
             }
         }
+        // What is over may also be replies that are being read: those that wait give way for what
+        // they hold themselves.
+        let mut waiting = self.waiting;
         let youngest = self.queue.iter().rev().copied().chain(desk.youngest());
         for place in youngest {
-            if held <= most {
+            if held <= most || waiting <= self.ample {
                 break;
             }
             if let Some(connection) = &connections[place as usize] {
-                held = held.saturating_sub(connection.buffers());
+                let bytes = connection.buffers();
+                held = held.saturating_sub(bytes);
+                waiting = waiting.saturating_sub(bytes);
                 given_up.push((place, Closed::Stalled));
             }
         }
-        self.left = held;
     }
 }
 
