@@ -310,7 +310,13 @@ impl ServerSide {
                 }
                 match port.post_send(outlet.qp, postlist) {
                     Ok(()) => outlet.posted(count, signaled, replies.filled()),
-                    Err(_) => self.counters.replies_refused += count as u64,
+                    Err(PostError::Full) => self.counters.replies_refused += count as u64,
+                    // One reply that cannot be sent costs its client alone.
+                    Err(_) => {
+                        let held = (replies.holds_cells(), replies.filled());
+                        let refused = outlet.post_each(port, postlist, held);
+                        self.counters.replies_refused += refused;
+                    }
                 }
             }
         }
@@ -322,17 +328,22 @@ impl ServerSide {
     /// Frees what was sent and counts what failed.
     fn take_completions<P: Port>(&mut self, port: &mut P) {
         let mut done = [Completion::BLANK; 4];
-        let found = port.poll(self.options.reply_cq, &mut done);
-        for done in done.iter().take(found) {
-            let mut outlets = self.outlets.iter_mut();
-            let Some(outlet) = outlets.find(|outlet| outlet.qp == done.qp) else {
-                continue;
-            };
-            outlet.completed(done.wr_id);
-            if done.status == Status::Success {
-                outlet.signals.arrived();
-            } else {
-                self.counters.replies_failed += 1;
+        loop {
+            let found = port.poll(self.options.reply_cq, &mut done);
+            for done in done.iter().take(found) {
+                let mut outlets = self.outlets.iter_mut();
+                let Some(outlet) = outlets.find(|outlet| outlet.qp == done.qp) else {
+                    continue;
+                };
+                outlet.completed(done.wr_id);
+                if done.status == Status::Success {
+                    outlet.signals.arrived();
+                } else {
+                    self.counters.replies_failed += 1;
+                }
+            }
+            if found < done.len() {
+                break;
             }
         }
         let replies = &mut self.batch.replies;

@@ -197,8 +197,15 @@ impl LeaseDevice for ShmDevice {
         Ok((ticket.blob, ticket.fds))
     }
 
-    fn is_at(&self, _: &ShmPort, _: &[&Endpoint], _: Option<IpAddr>) -> bool {
-        true
+    /// Of another client's domain, its replies would end with that client's lease.
+    fn is_at(
+        &self,
+        port: &ShmPort,
+        pd: PdId,
+        endpoints: &[&Endpoint],
+        _: Option<IpAddr>,
+    ) -> bool {
+        endpoints.iter().all(|end| self.is_in(port, pd, end))
     }
 }
 
@@ -213,7 +220,13 @@ impl LeaseDevice for RoceDevice {
     }
 
     /// Nobody has replies sent to somebody else.
-    fn is_at(&self, _: &RocePort, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
+    fn is_at(
+        &self,
+        _: &RocePort,
+        _: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool {
         endpoints.iter().all(|endpoint| {
             let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
             named.is_some() && named == host
@@ -237,7 +250,13 @@ impl LeaseDevice for VerbsDevice {
     }
 
     /// Reaching another address may take the kernel long, and a worker does not wait.
-    fn is_at(&self, port: &VerbsPort, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
+    fn is_at(
+        &self,
+        port: &VerbsPort,
+        _: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool {
         host.is_some_and(|host| Self::is_at(self, port, endpoints, host))
     }
 

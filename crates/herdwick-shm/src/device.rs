@@ -16,7 +16,7 @@ use crate::{
     control,
     drops::Drops,
     file::{self, Board, Writers},
-    layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, Side},
+    layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
     pd::{Files, Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
@@ -174,6 +174,15 @@ impl ShmDevice {
             what: "watching the bell",
             source,
         })
+    }
+
+    /// Whether `endpoint` says that it is of `pd`. A host's port reaches the guests of all its
+    /// domains: who lets strangers name endpoints asks here whether they name their own.
+    #[must_use]
+    pub fn is_in(&self, port: &ShmPort, pd: PdId, endpoint: &Endpoint) -> bool {
+        let token = port.pds.get(pd.0).map(|pd| pd.layout.token);
+        let named = QpAddress::decode(endpoint).map(|address| address.token);
+        token.is_some() && token == named
     }
 
     fn layout(&self, size: &PdSize) -> Result<PdLayout, ControlError> {

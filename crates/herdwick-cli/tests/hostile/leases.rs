@@ -11,13 +11,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use herdwick_herd::hello::{Accept, HEADER_BYTES, Header, Kind};
+use herdwick_herd::hello::{Accept, HEADER_BYTES, Header, Kind, WorkerAccept};
 
 use crate::{
     Siege, WINDOW,
     common::{Folder, Server, kills, settle},
     meanwhile,
-    raw::{Raw, Step},
+    raw::{ROOMY, Raw, Step},
 };
 
 #[test]
@@ -135,6 +135,26 @@ fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
         }
         siege.until_stat("lease_malformed", malformed + 10);
     });
+    siege.survives();
+}
+
+/// Such replies would end with the other lease, and the server would post to where nothing is.
+#[test]
+fn replies_to_another_lease_are_refused() {
+    let mut siege = Siege::new();
+    let other = Raw::take(&siege.server.address, 8);
+    let mut step = Step::hello(&siege.server.address);
+    let mine = step.lanes(8, ROOMY);
+    let malformed = siege.stat("lease_malformed");
+    let named = mine.iter().zip(&other.lanes).map(|(mine, other)| WorkerAccept {
+        replies: other.accept().replies,
+        ..mine.accept()
+    });
+    let workers = named.collect();
+    step.say(&Accept { workers }.to_frame());
+    assert_eq!(step.hear().0, Kind::Refusal);
+    siege.until_stat("lease_malformed", malformed + 1);
+    drop(other);
     siege.survives();
 }
 

@@ -173,7 +173,7 @@ impl Lane {
         self.fds[..3].iter().map(AsFd::as_fd)
     }
 
-    fn accept(&self) -> WorkerAccept {
+    pub(crate) fn accept(&self) -> WorkerAccept {
         let endpoint = |line: u8, transport: u8, shape: Shape, ring: u64| {
             let mut blob = *b"hs\x01\x01____\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
             blob[4..8].copy_from_slice(&[transport, line, shape.0, shape.1]);
@@ -388,16 +388,7 @@ impl Raw {
     /// One whose replies go into rings of another shape.
     pub(crate) fn shaped(address: &str, window: usize, shape: Shape) -> Self {
         let mut step = Step::hello(address);
-        let (terms, fds) = step.claim(window);
-        let mut fds = fds.into_iter();
-        let lanes: Vec<Lane> = terms
-            .workers
-            .iter()
-            .map(|grant| {
-                let fds = fds.by_ref().take(grant.fds.into()).collect();
-                Lane::new(grant, fds, &terms, shape)
-            })
-            .collect();
+        let lanes = step.lanes(window, shape);
         let workers = lanes.iter().map(Lane::accept).collect();
         step.say(&Accept { workers }.to_frame());
         assert_eq!(step.hear().0, Kind::Go, "{Go:?}");
@@ -520,6 +511,17 @@ impl Step {
         let (kind, body, fds) = self.hear();
         assert_eq!(kind, Kind::Grant);
         (Grant::parse(&body).unwrap(), fds)
+    }
+
+    /// Claims, and maps what is granted.
+    pub(crate) fn lanes(&mut self, window: usize, shape: Shape) -> Vec<Lane> {
+        let (terms, fds) = self.claim(window);
+        let mut fds = fds.into_iter();
+        let lane = |grant: &WorkerGrant| {
+            let fds = fds.by_ref().take(grant.fds.into()).collect();
+            Lane::new(grant, fds, &terms, shape)
+        };
+        terms.workers.iter().map(lane).collect()
     }
 
     /// The next frame, and what rides on it.

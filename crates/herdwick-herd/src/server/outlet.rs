@@ -1,4 +1,6 @@
-use herdwick_fabric::QpId;
+use std::slice;
+
+use herdwick_fabric::{Port, QpId, SendWr};
 
 use crate::signals::Signals;
 
@@ -29,6 +31,34 @@ impl Outlet {
         if signaled {
             self.asked = filled;
         }
+    }
+
+    /// Posts each reply of `postlist` by itself, as the port refused them together; how many of them
+    /// it still refuses. `held`: whether cells are in use, and how many had ever been filled.
+    #[cold]
+    pub(super) fn post_each<P: Port>(
+        &mut self,
+        port: &mut P,
+        postlist: &mut [SendWr<'_>],
+        held: (bool, u64),
+    ) -> u64 {
+        let (holds_cells, filled) = held;
+        let (before, last) = (self.asked, postlist.len() - 1);
+        if holds_cells {
+            // Even if the last one is refused: then a later completion frees the cells.
+            self.asked = filled;
+        }
+        let mut refused = 0;
+        for (n, reply) in postlist.iter_mut().enumerate() {
+            // Those after it may use cells of the same batch, so it tells of none of them.
+            reply.wr_id = if n == last { filled } else { before };
+            reply.signaled = self.signals.due(1) || (n == last && holds_cells);
+            match port.post_send(self.qp, slice::from_ref(reply)) {
+                Ok(()) => self.signals.posted(1, reply.signaled),
+                Err(_) => refused += 1,
+            }
+        }
+        refused
     }
 
     /// A completion came that was asked for when so many cells had been filled.

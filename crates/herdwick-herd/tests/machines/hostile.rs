@@ -10,7 +10,7 @@ use std::{
 };
 
 use herdwick_conformance::seeded::Faults;
-use herdwick_fabric::{Completion, Payload, Port, SendOp, SendWr};
+use herdwick_fabric::{Completion, Device, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
     Chunk, Destination, Outcome, ServerCounters,
     wire::{
@@ -589,6 +589,29 @@ fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
     let drops = port.drops();
     assert!(drops.iter().any(|(_, count)| *count > 400), "{drops:?}");
     siege.survives();
+}
+
+/// A postlist that the port refuses for one reply is posted one by one.
+#[test]
+fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
+    let mut siege = siege();
+    // A third lease, whose replies leave by the same queue pair as the honest client's.
+    let third = siege.rig.join(3);
+    let leases = |rig: &Rig<Model>, n: usize| rig.clients[n].leases[0].replies;
+    assert_eq!(leases(&siege.rig, HONEST), leases(&siege.rig, third));
+    let gone = siege.rig.clients[third].leases[0].address;
+    let worker = &mut siege.rig.workers[0];
+    worker.device.destroy_address(&mut worker.port, gone).unwrap();
+    let large = [7; 1000];
+    siege.honest(put(&large), ReplyStatus::Done, b"");
+    for round in 1..=200 {
+        let lost = request(b"honest key", get());
+        let side = &mut siege.rig.clients[third].side;
+        // Its window is full at some time: the retries go on.
+        let _ = side.submit(&lost, round);
+        siege.honest(get(), ReplyStatus::Done, &large);
+    }
+    assert!(siege.counters().replies_refused > 0);
 }
 
 /// Rewrites the attacker's slot while its request is being executed.

@@ -116,7 +116,7 @@ impl Held {
         let lease = self.leases.get_mut(&id).ok_or(ServeError::Terms)?;
         let epoch = Epoch::new(lease.terms.epoch).ok_or(ServeError::Terms)?;
         let ends = [&peer.requests, &peer.replies];
-        if !device.is_at(&server.port, &ends, lease.terms.host) {
+        if !device.is_at(&server.port, lease.pd, &ends, lease.terms.host) {
             return Err(ServeError::Elsewhere);
         }
         let reply_bytes_max = lease.terms.reply_bytes_max as usize;

@@ -43,8 +43,15 @@ pub(crate) trait LeaseDevice: Device {
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
 
-    /// Whether `endpoints` lie where their client came from: on `host`, or on this one.
-    fn is_at(&self, port: &Self::Port, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool;
+    /// Whether `endpoints` lie where their client came from: on `host`, or on this one, and there in
+    /// the client's own domain `pd` where the provider knows whose an endpoint is.
+    fn is_at(
+        &self,
+        port: &Self::Port,
+        pd: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool;
 
     /// Hears what has become of the device, if it can tell.
     fn look(&self, _: &mut Self::Port) {}
