@@ -602,16 +602,30 @@ fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
     let gone = siege.rig.clients[third].leases[0].address;
     let worker = &mut siege.rig.workers[0];
     worker.device.destroy_address(&mut worker.port, gone).unwrap();
+    // In one pass, so in one postlist: the one that cannot be posted, and the honest client's, which
+    // does not fit a completion.
     let large = [7; 1000];
     siege.honest(put(&large), ReplyStatus::Done, b"");
-    for round in 1..=200 {
-        let lost = request(b"honest key", get());
-        let side = &mut siege.rig.clients[third].side;
-        // Its window is full at some time: the retries go on.
-        let _ = side.submit(&lost, round);
-        siege.honest(get(), ReplyStatus::Done, &large);
+    for round in 1..=WINDOW as u64 {
+        for client in [third, HONEST] {
+            let client = &mut siege.rig.clients[client];
+            let read = request(b"honest key", get());
+            client.side.submit(&read, round).unwrap();
+            client.side.flush(&mut client.port, siege.rig.now);
+        }
+        siege.rig.advance();
+        assert_eq!(siege.rig.workers[0].pass(), 2);
+        assert_eq!(siege.counters().replies_refused, round);
+        siege.rig.advance();
+        let mut answered = 0;
+        let client = &mut siege.rig.clients[HONEST];
+        let mut sink = |_, outcome: Outcome<'_>| match outcome {
+            Outcome::Answered(answer) => answered += usize::from(answer.value == large),
+            _ => panic!("{outcome:?}"),
+        };
+        client.side.poll(&mut client.port, siege.rig.now, &mut sink);
+        assert_eq!(answered, 1, "{round}");
     }
-    assert!(siege.counters().replies_refused > 0);
 }
 
 /// Rewrites the attacker's slot while its request is being executed.
