@@ -16,7 +16,7 @@ pub use herdwick_verbs::{VerbsOptions, Wish};
 use crate::{
     config::{Config, StartError, Verbs},
     front::Front,
-    herd::{HerdConfig, HerdFront, LeaseDevice},
+    herd::{HerdConfig, HerdFront, LeaseDevice, Released},
     lease::{FabricId, Kind},
     memory::REPLY_BYTES_MAX,
     time::unix_time,
@@ -195,6 +195,10 @@ impl LeaseDevice for ShmDevice {
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
         let ticket = Self::ticket(self, port, pd)?;
         Ok((ticket.blob, ticket.fds))
+    }
+
+    fn release_pd(&self, port: &mut ShmPort, pd: PdId, done: Released) {
+        Self::release_pd(self, port, pd, done);
     }
 
     /// Of another client's domain, its replies would end with that client's lease.

@@ -10,9 +10,8 @@ use herdwick_mem::Span;
 
 use crate::{
     device::PD,
-    drops::Drop,
     layout::{QP_READY, QpAddress, REGIONS, Side},
-    pd::{Opened, Outbound, OutboundError, Pd, Shortage},
+    pd::{Files, Opened, Outbound, OutboundError, Pd, Shortage},
     port::ShmPort,
     qp::{Address, Cq, Peer, Qp, Region},
     ring::{Consumer, Control, Shape},
@@ -33,8 +32,8 @@ fn short(shortage: Shortage) -> ControlError {
     }
 }
 
-/// Unmakes a domain: what lives in it, what points to it, then its memory.
-pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
+/// Unmakes a domain: what lives in it, then what points to it; its memory, for a host to give back.
+pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, ControlError> {
     let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
     port.belfry.take_down(&gone.bell);
     let ids = |of: Vec<u32>| of.into_iter();
@@ -50,15 +49,13 @@ pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<(), ControlErro
     for id in ids(addresses.map(|(id, _)| id).collect()) {
         port.addresses.remove(id);
     }
-    if let Some(mut gone) = port.pds.remove(pd.0) {
-        if gone.end().is_err() {
-            port.drops.count(Drop::NotGivenBack);
-        }
-        for ring in gone.outbound.iter().flatten() {
-            port.outbounds.remove(*ring);
-        }
+    let Some(mut gone) = port.pds.remove(pd.0) else {
+        return Ok(None);
+    };
+    for ring in gone.outbound.iter().flatten() {
+        port.outbounds.remove(*ring);
     }
-    Ok(())
+    Ok(gone.end())
 }
 
 pub(crate) fn allocate_region(

@@ -1,7 +1,10 @@
 use std::{
     io,
     os::fd::AsFd,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use herdwick_fabric::{
@@ -14,7 +17,8 @@ use crate::{
     DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket,
     bell::{Belfry, Bell},
     control,
-    drops::Drops,
+    discard,
+    drops::{Drop, Drops},
     file::{self, Board, Writers},
     layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
@@ -176,6 +180,30 @@ impl ShmDevice {
         })
     }
 
+    /// Destroys `pd`, as [`Device::destroy_pd`] does, without waiting for its guest: a host's
+    /// memory is given back to the system by another thread, which calls `done` then, or when the
+    /// system keeps some of it. A guest that holds the lock of a file may put that off for ever.
+    pub fn release_pd(
+        &self,
+        port: &mut ShmPort,
+        pd: PdId,
+        done: Box<dyn FnOnce(Result<(), ControlError>) + Send>,
+    ) {
+        let files = match control::destroy_pd(port, pd) {
+            Ok(Some(files)) => files,
+            other => return done(other.map(|_| ())),
+        };
+        let kept = Arc::clone(&port.kept);
+        let done = move |discarded: io::Result<()>| {
+            kept.fetch_add(discarded.is_err().into(), Ordering::Relaxed);
+            done(discarded.map_err(|source| ControlError::System {
+                what: "giving memory back",
+                source,
+            }));
+        };
+        discard::elsewhere(files, Box::new(done));
+    }
+
     /// Whether `endpoint` says that it is of `pd`. A host's port reaches the guests of all its
     /// domains: who lets strangers name endpoints asks here whether they name their own.
     #[must_use]
@@ -295,6 +323,9 @@ impl Device for ShmDevice {
             });
         }
         let system = |what| move |source| OpenError::System { what, source };
+        if self.host.is_some() {
+            discard::start().map_err(system("starting the threads that give memory back"))?;
+        }
         let board = self.host.as_ref().map(|_| Board::new());
         let board = board.transpose().map_err(system("making a board"))?;
         // One for each address and each connection.
@@ -306,6 +337,7 @@ impl Device for ShmDevice {
             regions: Slab::new(limits.regions),
             addresses: Slab::new(limits.addresses),
             drops: Drops::new(),
+            kept: Arc::default(),
             arming: Arming::default(),
             board,
             belfry: Belfry::new().map_err(system("making an epoll descriptor"))?,
@@ -319,7 +351,11 @@ impl Device for ShmDevice {
     }
 
     fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
-        control::destroy_pd(port, pd)
+        let files = control::destroy_pd(port, pd)?;
+        if files.is_some_and(|files| files.discard().is_err()) {
+            port.drops.count(Drop::NotGivenBack);
+        }
+        Ok(())
     }
 
     fn allocate_region(

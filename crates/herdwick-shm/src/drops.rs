@@ -40,7 +40,10 @@ impl Drops {
         self.0[reason as usize].1 += 1;
     }
 
-    pub(crate) fn all(&self) -> &[(&'static str, u64)] {
-        &self.0
+    /// All of them; of [`Drop::NotGivenBack`] with the `kept` that were counted elsewhere.
+    pub(crate) fn all(&self, kept: u64) -> [(&'static str, u64); 7] {
+        let mut all = self.0;
+        all[Drop::NotGivenBack as usize].1 += kept;
+        all
     }
 }

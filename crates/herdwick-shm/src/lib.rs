@@ -18,6 +18,7 @@ mod bell;
 mod bytes;
 mod control;
 mod device;
+mod discard;
 mod drops;
 mod file;
 mod layout;

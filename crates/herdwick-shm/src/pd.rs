@@ -11,6 +11,7 @@ use herdwick_mem::{
 use crate::{
     area::Area,
     bell::{Bell, GuestEnds},
+    discard,
     layout::{
         DESK_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
         region_word, sender_word,
@@ -27,7 +28,7 @@ pub(crate) enum File {
 }
 
 /// Both files, mapped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) up: Arc<Mapping>,
     pub(crate) down: Arc<Mapping>,
@@ -191,32 +192,25 @@ impl Pd {
 }
 
 impl Pd {
-    /// Tells the peer that no queue pair is left; and the host gives the memory back to the
-    /// system, though the guest may still map it. Nothing is to be done with it afterwards.
-    ///
-    /// # Errors
-    /// The system's, if it keeps any of it.
-    pub(crate) fn end(&mut self) -> io::Result<()> {
+    /// Tells the peer that no queue pair is left; what the host is to give back to the system now,
+    /// though the guest may still map it. Nothing is to be done with it afterwards.
+    pub(crate) fn end(&mut self) -> Option<Files> {
         if std::mem::replace(&mut self.ended, true) {
-            return Ok(());
+            return None;
         }
         for line in 0..QPS {
             self.give_line(line);
         }
-        match self.side {
-            Side::Host => {
-                let (up, down) = (self.files.up.discard(), self.files.down.discard());
-                up.and(down)
-            }
-            Side::Guest => Ok(()),
-        }
+        (self.side == Side::Host).then(|| self.files.clone())
     }
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
         // Of a port that is closed with its domains, when nobody counts any more.
-        let _ = self.end();
+        if let Some(files) = self.end() {
+            discard::elsewhere(files, Box::new(drop));
+        }
     }
 }
 

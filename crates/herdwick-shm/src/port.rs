@@ -1,5 +1,9 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +33,8 @@ pub struct ShmPort {
     pub(crate) addresses: Slab<Address>,
     pub(crate) outbounds: Slab<Outbound>,
     pub(crate) drops: Drops,
+    /// Domains of which another thread could not give all memory back.
+    pub(crate) kept: Arc<AtomicU64>,
     pub(crate) arming: Arming,
     /// Where a host's guests see whether it sleeps.
     pub(crate) board: Option<Board>,
@@ -169,6 +175,6 @@ impl Port for ShmPort {
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.drops.all().to_vec()
+        self.drops.all(self.kept.load(Ordering::Relaxed)).to_vec()
     }
 }

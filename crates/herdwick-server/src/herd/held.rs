@@ -9,7 +9,7 @@ use herdwick_herd::{
     wire::{Epoch, Window},
 };
 
-use super::LeaseDevice;
+use super::{LeaseDevice, Released};
 use crate::lease::{LeaseId, Terms};
 
 /// The leases that one worker has memory for.
@@ -125,25 +125,24 @@ impl Held {
         Ok(())
     }
 
-    /// Takes a lease out of service and gives its memory back to the operating system.
-    ///
-    /// # Errors
-    /// The device's, which keeps what it did not take back. Nothing else is left of the lease.
+    /// Takes a lease out of service and has its memory given back to the operating system; `done`
+    /// hears of it, and of what the device keeps. Nothing else is left of the lease.
     pub(super) fn revoke<D: LeaseDevice>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
         id: LeaseId,
-    ) -> Result<(), ControlError> {
+        done: Released,
+    ) {
         // A grant that failed left nothing.
         let Some(lease) = self.leases.remove(&id) else {
-            return Ok(());
+            return done(Ok(()));
         };
         let dismissed = lease
             .admitted
             .map_or(Ok(()), |admitted| server.dismiss(device, admitted));
-        let destroyed = device.destroy_pd(&mut server.port, lease.pd);
-        dismissed.and(destroyed)
+        let done = Box::new(|released| done(dismissed.and(released)));
+        device.release_pd(&mut server.port, lease.pd, done);
     }
 }
 

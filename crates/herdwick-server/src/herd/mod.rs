@@ -7,6 +7,10 @@ use std::{
     io,
     net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -43,6 +47,12 @@ pub(crate) trait LeaseDevice: Device {
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
 
+    /// Destroys the domain `pd`, and calls `done` when its memory is the system's again. A client may
+    /// put that off: where it can, this does not wait.
+    fn release_pd(&self, port: &mut Self::Port, pd: PdId, done: Released) {
+        done(self.destroy_pd(port, pd));
+    }
+
     /// Whether `endpoints` lie where their client came from: on `host`, or on this one, and there in
     /// the client's own domain `pd` where the provider knows whose an endpoint is.
     fn is_at(
@@ -66,6 +76,10 @@ pub(crate) trait LeaseDevice: Device {
         false
     }
 }
+
+/// What is called, on whatever thread, when memory of a lease is given back; an error if the system
+/// or the device keeps some of it.
+pub(crate) type Released = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
 /// How a front is made.
 pub(crate) struct HerdConfig {
@@ -100,7 +114,9 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     sources: Option<(Registry, Tokens)>,
     losses: Losses,
     /// Leases of which the device would not take everything back.
-    unrevoked: u64,
+    unrevoked: Arc<AtomicU64>,
+    /// Leases whose memory is being given back.
+    releasing: Arc<AtomicU64>,
     config: HerdConfig,
 }
 
@@ -131,7 +147,8 @@ impl<D: LeaseDevice> HerdFront<D> {
             found: None,
             sources: None,
             losses: Losses::default(),
-            unrevoked: 0,
+            unrevoked: Arc::default(),
+            releasing: Arc::default(),
             config,
         }
     }
@@ -177,11 +194,8 @@ impl<D: LeaseDevice> HerdFront<D> {
             Order::Grant(id, terms) => Answer::Granted(id, self.grant(id, terms)),
             Order::Connect(id, peer) => Answer::Connected(id, self.connect(id, &peer)),
             Order::Revoke(id) => {
-                if let Some(server) = &mut self.server {
-                    let revoked = self.held.revoke(&self.device, server, id);
-                    self.unrevoked += u64::from(revoked.is_err());
-                }
-                Answer::Revoked(id)
+                self.revoke(id);
+                return true;
             }
         };
         self.tell(answer);
@@ -217,6 +231,26 @@ impl<D: LeaseDevice> HerdFront<D> {
         let server = self.server.as_mut().ok_or(Refusal::Memory)?;
         let connected = self.held.connect(&self.device, server, id, peer);
         connected.map_err(|error| error.refusal())
+    }
+
+    /// Takes a lease out of service at once. The desk hears of it when the memory is given back: until
+    /// then it counts against the lease's owner, who may be what puts it off.
+    fn revoke(&mut self, id: LeaseId) {
+        let (unrevoked, releasing) = (Arc::clone(&self.unrevoked), Arc::clone(&self.releasing));
+        let (answers, desk) = (self.config.end.answers.clone(), self.config.end.desk.clone());
+        let worker = self.config.worker;
+        releasing.fetch_add(1, Ordering::Relaxed);
+        let done: Released = Box::new(move |released| {
+            unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
+            releasing.fetch_sub(1, Ordering::Relaxed);
+            // As in `tell`.
+            let _ = answers.send((worker, Answer::Revoked(id)));
+            let _ = desk.wake();
+        });
+        match &mut self.server {
+            Some(server) => self.held.revoke(&self.device, server, id, done),
+            None => done(Ok(())),
+        }
     }
 
     /// Whether anything failed that leases must end for.
@@ -374,7 +408,9 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         let standing = self.server.as_ref().map(counts);
         let mut all = self.losses.with(standing.unwrap_or_default());
         all.push(("devices_lost", self.losses.count));
-        all.push(("leases_not_taken_back", self.unrevoked));
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        all.push(("leases_not_taken_back", now(&self.unrevoked)));
+        all.push(("leases_being_released", now(&self.releasing)));
         all
     }
 }

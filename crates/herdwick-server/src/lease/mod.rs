@@ -81,6 +81,6 @@ pub(crate) enum Answer {
     Connected(LeaseId, Result<(), Refusal>),
     /// Unasked: the device is lost under this lease.
     Lost(LeaseId),
-    /// To [`Order::Revoke`]: the memory is unmapped and its pages are free.
+    /// To [`Order::Revoke`]: the lease is out of service, and its pages are free.
     Revoked(LeaseId),
 }

@@ -1,8 +1,13 @@
 //! What a guest may try on the files themselves.
 
-use std::os::fd::OwnedFd;
+use std::{
+    os::fd::OwnedFd,
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::Duration,
+};
 
-use herdwick_fabric::{Access, Payload, Port, Transport};
+use herdwick_fabric::{Access, ControlError, Payload, Port, Transport};
 use herdwick_mem::{Access as Rights, Mapping, Words};
 use herdwick_shm::{AttachError, PdSize, PdTicket, ShmDevice};
 use rustix::{
@@ -14,6 +19,9 @@ use rustix::{
 
 use crate::party::{connect, guest, host, pair, write};
 use herdwick_fabric::{Device, PortLimits};
+
+/// A bound for failures, which nothing waits out.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ticket() -> (crate::party::Party, PdTicket) {
     let mut host = host(PdSize::default());
@@ -131,6 +139,37 @@ fn both_files_are_given_back_though_the_guest_holds_them() {
     assert_eq!([held(&files[0]), held(&files[1])], [0, 0]);
     assert_eq!(host.drops(), 0, "nothing was refused");
     drop(guest);
+}
+
+type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
+
+/// A guest that holds the lock of a file keeps whoever punches a hole into it waiting.
+#[test]
+fn no_thread_that_ends_a_domain_gives_its_memory_back() {
+    let mut host = host(PdSize::default());
+    let mut release = |done: Done| {
+        let ticket = host.domain();
+        let files: Vec<_> = ticket.fds.into_iter().take(2).collect();
+        assert!(files.iter().all(|file| held(file) > 0));
+        host.device.release_pd(&mut host.port, host.pd, done);
+        files
+    };
+    let (stuck, go_on) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    let here = thread::current().id();
+    // What comes behind one that takes for ever does not wait for it.
+    release(Box::new(move |_| go_on_after(&go_on)));
+    let files = release(Box::new(move |done| {
+        tell.send((thread::current().id(), done.is_ok())).unwrap();
+    }));
+    let (there, is_done) = told.recv_timeout(PATIENCE).unwrap();
+    assert!(is_done && there != here);
+    assert!(files.iter().all(|file| held(file) == 0));
+    stuck.send(()).unwrap();
+}
+
+fn go_on_after(told: &Receiver<()>) {
+    told.recv_timeout(PATIENCE).unwrap();
 }
 
 #[test]
