@@ -35,6 +35,8 @@ const PATHS: [RequestPath; 4] = [
 const KIND_BITS: u32 = 4;
 /// Bits of the number that tells tokens of one millisecond apart.
 const NUMBER_BITS: u32 = 24;
+/// Bits of the millisecond when it was told.
+const MILLIS_BITS: u32 = u64::BITS - KIND_BITS - NUMBER_BITS;
 
 /// Makes tokens and takes them.
 #[derive(Debug)]
@@ -66,19 +68,24 @@ impl Tokens {
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
         let kind = path.unwrap_or(0) as u64 | (kind.fabric.0 as u64 % 4) << 2;
-        // The milliseconds of two years fit.
-        let told = (now.as_millis() as u64) << (KIND_BITS + NUMBER_BITS);
+        // Of the milliseconds those of two years fit: they begin again then.
+        let told = millis(now) << (KIND_BITS + NUMBER_BITS);
         self.token(told | number << KIND_BITS | kind)
     }
 
     /// What `token` is for, if it was told here, lately, and was not used; it is from now on.
     pub(crate) fn redeem(&self, token: Token, now: Duration) -> Option<Kind> {
         let word = word(&token.0[..8]);
-        let told = Duration::from_millis(word >> (KIND_BITS + NUMBER_BITS));
-        let expires = told + HANDSHAKE_DEADLINE;
-        if self.token(word) != token || expires <= now {
+        let (told, good) = (
+            word >> (KIND_BITS + NUMBER_BITS),
+            millis(HANDSHAKE_DEADLINE),
+        );
+        // Who redeems may have looked at the clock before who told did.
+        let passed = (millis(now) + good).wrapping_sub(told) % (1 << MILLIS_BITS);
+        if self.token(word) != token || passed >= 2 * good {
             return None;
         }
+        let expires = Duration::from_millis(millis(now) + 2 * good - passed);
         let used = self.used.lock();
         let mut used = used.unwrap_or_else(std::sync::PoisonError::into_inner);
         used.forget(now);
@@ -118,6 +125,10 @@ impl Used {
     }
 }
 
+fn millis(of: Duration) -> u64 {
+    of.as_millis() as u64
+}
+
 fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
@@ -152,6 +163,31 @@ mod tests {
             let token = tokens.issue(kind, T0);
             let late = T0 + HANDSHAKE_DEADLINE;
             assert_eq!(tokens.redeem(token, late), None, "expired");
+        }
+    }
+
+    #[test]
+    fn a_token_is_good_however_long_the_server_runs() {
+        let tokens = tokens();
+        let kind = kinds().next().unwrap();
+        let wrap = Duration::from_millis(1 << MILLIS_BITS);
+        let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+        let late = HANDSHAKE_DEADLINE;
+        for now in [
+            days(912),
+            days(3650),
+            wrap - late / 2,
+            wrap,
+            2 * wrap - late / 2,
+        ] {
+            let token = tokens.issue(kind, now);
+            assert_eq!(tokens.redeem(token, now + late), None, "{now:?}");
+            let almost = now + late - Duration::from_millis(1);
+            assert_eq!(tokens.redeem(token, almost), Some(kind), "{now:?}");
+            assert_eq!(tokens.redeem(token, almost), None, "{now:?}");
+            let token = tokens.issue(kind, now);
+            let before = now - Duration::from_millis(1);
+            assert_eq!(tokens.redeem(token, before), Some(kind), "{now:?}");
         }
     }
 
