@@ -17,6 +17,8 @@ pub(super) enum Owner {
 impl Owner {
     pub(super) fn at(address: IpAddr) -> Self {
         Self::Host(match address.to_canonical() {
+            // Whoever is on this host has all of them.
+            own if own.is_loopback() => IpAddr::from([127, 0, 0, 1]),
             IpAddr::V6(address) => {
                 // The lower half is the host's to choose.
                 let [a, b, c, d, ..] = address.segments();
@@ -27,7 +29,8 @@ impl Owner {
     }
 }
 
-/// The last part of what there is, which nobody gets who has as much already.
+/// The last part of what there is: nobody gets more of it than half of what is left, less what he
+/// has already, so that who has many names cannot take all of it at once.
 pub(super) const KEPT: usize = 8;
 
 /// What all hold, and each.
@@ -94,7 +97,8 @@ impl Shares {
 fn left(max: usize, all: usize, mine: usize) -> usize {
     let kept = max / KEPT;
     let left = max.saturating_sub(all);
-    let of_the_last = kept.saturating_sub(mine).min(left);
+    let half = left.div_ceil(2).min(kept);
+    let of_the_last = half.saturating_sub(mine);
     left.saturating_sub(kept).max(of_the_last)
 }
 
@@ -113,12 +117,12 @@ mod tests {
         assert_eq!(shares.left(ALICE), Some(1));
         shares.take(ALICE, 1);
         assert_eq!(shares.left(ALICE), Some(0));
-        assert_eq!(shares.left(BOB), Some(1000));
-        shares.take(BOB, 600);
-        assert_eq!(shares.left(BOB), Some(400));
-        assert_eq!(shares.left(Owner::User(3)), Some(400));
+        assert_eq!(shares.left(BOB), Some(500));
+        shares.take(BOB, 400);
+        assert_eq!(shares.left(BOB), Some(0));
+        assert_eq!(shares.left(Owner::User(3)), Some(300));
         shares.give_back(ALICE, 6999);
-        assert_eq!(shares.left(ALICE), Some(6399));
+        assert_eq!(shares.left(ALICE), Some(6599));
         let mut few = Shares::new(2, 8000);
         few.take(ALICE, 1);
         assert!(few.left(ALICE).is_some(), "of so few none is kept");
@@ -133,6 +137,30 @@ mod tests {
         }
         assert_eq!(shares.left(ALICE), None);
         assert!(shares.left(BOB).is_some());
+    }
+
+    #[test]
+    fn many_names_do_not_take_the_last_share() {
+        let mut shares = Shares::new(512, 8 << 20);
+        let mut names = 0;
+        for name in 0..8 {
+            let owner = Owner::User(name);
+            while let Some(bytes @ 4096..) = shares.left(owner) {
+                shares.take(owner, bytes.min(16 << 10));
+                names = name + 1;
+            }
+        }
+        assert_eq!(names, 8, "each got something");
+        assert!(shares.left(Owner::User(99)).is_some_and(|left| left > 0));
+    }
+
+    #[test]
+    fn this_host_is_one_owner_by_whatever_address() {
+        let at = |address: &str| Owner::at(address.parse().unwrap());
+        assert_eq!(at("127.0.0.1"), at("127.9.8.7"));
+        assert_eq!(at("127.0.0.1"), at("::1"));
+        assert_eq!(at("127.0.0.1"), at("::ffff:127.0.0.2"));
+        assert_ne!(at("127.0.0.1"), at("128.0.0.1"));
     }
 
     #[test]
