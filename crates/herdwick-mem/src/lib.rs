@@ -5,8 +5,9 @@
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel agrees. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
-//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, and which
-//! process a value belongs to after a `fork` ([`ForkMark`]).
+//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, which
+//! process a value belongs to after a `fork` ([`ForkMark`]), and what a peer has not read of a
+//! socket ([`unread_bytes`]).
 //!
 //! This crate is one of the few that may say `unsafe`; each block states why it is sound.
 
@@ -18,6 +19,7 @@ mod prefetch;
 mod span;
 pub mod spsc;
 pub mod sync;
+mod unread;
 
 pub use arena::Arena;
 pub use checksum::{crc32, crc32_abreast, crc32c, crc32c_shift};
@@ -25,3 +27,4 @@ pub use fork::{ForkMark, OwnProcess};
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};
+pub use unread::unread_bytes;

@@ -202,13 +202,7 @@ impl LeaseDevice for ShmDevice {
     }
 
     /// Of another client's domain, its replies would end with that client's lease.
-    fn is_at(
-        &self,
-        port: &ShmPort,
-        pd: PdId,
-        endpoints: &[&Endpoint],
-        _: Option<IpAddr>,
-    ) -> bool {
+    fn is_at(&self, port: &ShmPort, pd: PdId, endpoints: &[&Endpoint], _: Option<IpAddr>) -> bool {
         endpoints.iter().all(|end| self.is_in(port, pd, end))
     }
 }
@@ -224,13 +218,7 @@ impl LeaseDevice for RoceDevice {
     }
 
     /// Nobody has replies sent to somebody else.
-    fn is_at(
-        &self,
-        _: &RocePort,
-        _: PdId,
-        endpoints: &[&Endpoint],
-        host: Option<IpAddr>,
-    ) -> bool {
+    fn is_at(&self, _: &RocePort, _: PdId, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
         endpoints.iter().all(|endpoint| {
             let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
             named.is_some() && named == host

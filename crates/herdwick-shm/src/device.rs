@@ -16,8 +16,7 @@ use herdwick_fabric::{
 use crate::{
     DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket,
     bell::{Belfry, Bell},
-    control,
-    discard,
+    control, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
     layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},

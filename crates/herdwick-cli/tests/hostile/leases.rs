@@ -146,10 +146,13 @@ fn replies_to_another_lease_are_refused() {
     let mut step = Step::hello(&siege.server.address);
     let mine = step.lanes(8, ROOMY);
     let malformed = siege.stat("lease_malformed");
-    let named = mine.iter().zip(&other.lanes).map(|(mine, other)| WorkerAccept {
-        replies: other.accept().replies,
-        ..mine.accept()
-    });
+    let named = mine
+        .iter()
+        .zip(&other.lanes)
+        .map(|(mine, other)| WorkerAccept {
+            replies: other.accept().replies,
+            ..mine.accept()
+        });
     let workers = named.collect();
     step.say(&Accept { workers }.to_frame());
     assert_eq!(step.hear().0, Kind::Refusal);

@@ -601,7 +601,10 @@ fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
     assert_eq!(leases(&siege.rig, HONEST), leases(&siege.rig, third));
     let gone = siege.rig.clients[third].leases[0].address;
     let worker = &mut siege.rig.workers[0];
-    worker.device.destroy_address(&mut worker.port, gone).unwrap();
+    worker
+        .device
+        .destroy_address(&mut worker.port, gone)
+        .unwrap();
     // In one pass, so in one postlist: the one that cannot be posted, and the honest client's, which
     // does not fit a completion.
     let large = [7; 1000];

@@ -237,7 +237,10 @@ impl<D: LeaseDevice> HerdFront<D> {
     /// then it counts against the lease's owner, who may be what puts it off.
     fn revoke(&mut self, id: LeaseId) {
         let (unrevoked, releasing) = (Arc::clone(&self.unrevoked), Arc::clone(&self.releasing));
-        let (answers, desk) = (self.config.end.answers.clone(), self.config.end.desk.clone());
+        let (answers, desk) = (
+            self.config.end.answers.clone(),
+            self.config.end.desk.clone(),
+        );
         let worker = self.config.worker;
         releasing.fetch_add(1, Ordering::Relaxed);
         let done: Released = Box::new(move |released| {

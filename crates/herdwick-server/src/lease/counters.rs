@@ -27,6 +27,8 @@ pub(crate) struct DeskCounters {
     pub(crate) heartbeat_timeouts: AtomicU64,
     /// Leases ended because what carried them failed: a queue pair, the port, the device.
     pub(crate) fabric_lost: AtomicU64,
+    /// Grants that could not be sent: the client was gone, or too many descriptors lie unread.
+    pub(crate) grants_unsent: AtomicU64,
     /// Sockets closed unheard because too many strangers waited.
     pub(crate) strangers_refused: AtomicU64,
 }
@@ -51,7 +53,7 @@ impl DeskCounters {
     }
 
     /// All of them, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 13] {
+    pub(crate) fn all(&self) -> [(&'static str, u64); 14] {
         [
             ("leases", &self.live),
             ("lease_bytes", &self.bytes),
@@ -65,6 +67,7 @@ impl DeskCounters {
             ("lease_handshake_timeouts", &self.handshake_timeouts),
             ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
             ("lease_fabric_lost", &self.fabric_lost),
+            ("lease_grants_unsent", &self.grants_unsent),
             ("lease_strangers_refused", &self.strangers_refused),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))

@@ -1,5 +1,6 @@
 mod claims;
 mod doors;
+mod unread;
 
 use std::{
     collections::HashMap,
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::time::Timer;
 use doors::Doors;
+use unread::Unread;
 
 const LISTENER: Key = Key(0);
 /// What workers wake the desk by.
@@ -90,6 +92,7 @@ pub(crate) struct Desk {
     epoch: u16,
     random: fn(&mut [u8]) -> io::Result<()>,
     shares: Shares,
+    unread: Unread,
 }
 
 impl Desk {
@@ -115,6 +118,7 @@ impl Desk {
             next: FIRST_CLIENT,
             epoch: 0,
             random: ways.random,
+            unread: Unread::default(),
         })
     }
 
@@ -128,7 +132,8 @@ impl Desk {
         let mut now = timer.now();
         while !stop.load(Ordering::Acquire) {
             let timeout = self.timeout(now);
-            let timeout = self.doors.timeout().into_iter().chain(timeout).min();
+            let others = [self.doors.timeout(), self.unread.timeout()];
+            let timeout = others.into_iter().flatten().chain(timeout).min();
             let due = timeout.map(|timeout| now + timeout);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return,
@@ -147,6 +152,7 @@ impl Desk {
             self.handle_arrivals(now);
             self.handle_answers(now);
             self.handle_timeouts(now);
+            self.unread.sweep();
         }
     }
 
@@ -251,10 +257,13 @@ impl Desk {
             return;
         };
         // No stream: the client is gone, and what was granted is on its way back.
-        let stream = client.stream.as_mut();
-        if stream.is_some_and(|stream| send_frame(stream, &frame, &fds)) {
+        let Some(stream) = client.stream.as_mut() else {
+            return;
+        };
+        if send_frame(stream, &frame, &fds) {
             client.shake.granted();
         } else {
+            count(&self.counters.grants_unsent);
             self.end(id);
         }
     }
@@ -352,6 +361,9 @@ impl Desk {
         };
         // Closing deregisters too; a failure here has nothing left to leak.
         let _ = stream.deregister(self.poll.registry());
+        if client.shake.is_granted() {
+            self.unread.keep(client.owner, stream);
+        }
         if client.live {
             self.counters.live.fetch_sub(1, Ordering::Relaxed);
         }

@@ -28,7 +28,8 @@ impl Desk {
             count(&self.counters.refused_token);
             return self.refuse(id, Refusal::Token);
         };
-        let Some((window, bytes)) = self.room(kind, owner, claim.window) else {
+        let room = (!self.unread.is_full(owner)).then(|| self.room(kind, owner, claim.window));
+        let Some((window, bytes)) = room.flatten() else {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Full);
         };

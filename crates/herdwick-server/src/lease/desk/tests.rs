@@ -19,7 +19,7 @@ use herdwick_herd::{
 use herdwick_mica::HashKey;
 use mio::Waker;
 
-use super::{doors::STRANGERS_MAX, *};
+use super::{doors::STRANGERS_MAX, unread::UNREAD_MAX, *};
 use crate::{
     lease::{Kind, LeaseSocket},
     tcp::Stream,
@@ -508,6 +508,32 @@ fn one_user_leaves_the_last_share_to_others() {
     drop(held);
     rig.until_held(0);
     drop(rig.live());
+}
+
+#[test]
+fn who_reads_no_grant_gets_no_more_of_them() {
+    let rig = Rig::new(2 * UNREAD_MAX);
+    let mut unread: Vec<_> = (0..UNREAD_MAX).map(|_| rig.dial()).collect();
+    for (n, stream) in (1..).zip(&mut unread) {
+        stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+        rig.until_held(n);
+        // The grant has come when there is something to peek at.
+        let peeked = rustix::net::recv(&*stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
+        assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
+    }
+    for stream in &unread {
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    rig.until_held(0);
+    let mut more = rig.dial();
+    more.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let (kind, body) = frame(&mut more);
+    let full = (hello::Kind::Refusal, Refusal::Full);
+    assert_eq!((kind, Refusal::parse(&body)), full);
+    // One reads, or goes.
+    assert!(ended(&mut unread[0]));
+    drop(rig.live());
+    assert_eq!(rig.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }
 
 #[test]
