@@ -115,8 +115,6 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     losses: Losses,
     /// Leases of which the device would not take everything back.
     unrevoked: Arc<AtomicU64>,
-    /// Leases whose memory is being given back.
-    releasing: Arc<AtomicU64>,
     config: HerdConfig,
 }
 
@@ -148,7 +146,6 @@ impl<D: LeaseDevice> HerdFront<D> {
             sources: None,
             losses: Losses::default(),
             unrevoked: Arc::default(),
-            releasing: Arc::default(),
             config,
         }
     }
@@ -236,16 +233,14 @@ impl<D: LeaseDevice> HerdFront<D> {
     /// Takes a lease out of service at once. The desk hears of it when the memory is given back: until
     /// then it counts against the lease's owner, who may be what puts it off.
     fn revoke(&mut self, id: LeaseId) {
-        let (unrevoked, releasing) = (Arc::clone(&self.unrevoked), Arc::clone(&self.releasing));
+        let unrevoked = Arc::clone(&self.unrevoked);
         let (answers, desk) = (
             self.config.end.answers.clone(),
             self.config.end.desk.clone(),
         );
         let worker = self.config.worker;
-        releasing.fetch_add(1, Ordering::Relaxed);
         let done: Released = Box::new(move |released| {
             unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
-            releasing.fetch_sub(1, Ordering::Relaxed);
             // As in `tell`.
             let _ = answers.send((worker, Answer::Revoked(id)));
             let _ = desk.wake();
@@ -411,9 +406,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         let standing = self.server.as_ref().map(counts);
         let mut all = self.losses.with(standing.unwrap_or_default());
         all.push(("devices_lost", self.losses.count));
-        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        all.push(("leases_not_taken_back", now(&self.unrevoked)));
-        all.push(("leases_being_released", now(&self.releasing)));
+        let unrevoked = self.unrevoked.load(Ordering::Relaxed);
+        all.push(("leases_not_taken_back", unrevoked));
         all
     }
 }

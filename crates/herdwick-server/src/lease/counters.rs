@@ -9,6 +9,8 @@ pub(crate) struct DeskCounters {
     pub(crate) live: AtomicU64,
     /// Bytes of memory that leases hold now.
     pub(crate) bytes: AtomicU64,
+    /// Leases that ended and whose memory is not the system's again.
+    pub(crate) releasing: AtomicU64,
     /// Leases that ever stood.
     pub(crate) granted: AtomicU64,
     /// Those of them whose requests are written, reliably or not, or sent.
@@ -53,10 +55,11 @@ impl DeskCounters {
     }
 
     /// All of them, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 14] {
+    pub(crate) fn all(&self) -> [(&'static str, u64); 15] {
         [
             ("leases", &self.live),
             ("lease_bytes", &self.bytes),
+            ("leases_being_released", &self.releasing),
             ("leases_granted", &self.granted),
             ("leases_uc_write", &self.uc_write),
             ("leases_rc_write", &self.rc_write),

@@ -314,6 +314,7 @@ impl Desk {
         if client.revoking == 0 {
             let (owner, bytes) = (client.owner, client.bytes);
             self.clients.remove(&id);
+            self.counters.releasing.fetch_sub(1, Ordering::Relaxed);
             self.shares.give_back(owner, bytes);
             self.show_bytes();
         }
@@ -372,6 +373,7 @@ impl Desk {
             return;
         }
         client.revoking = self.workers;
+        self.counters.releasing.fetch_add(1, Ordering::Relaxed);
         let fabric = client.fabric;
         self.order(fabric, |_| Order::Revoke(id));
     }

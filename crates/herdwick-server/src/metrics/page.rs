@@ -211,6 +211,11 @@ fn leases(facts: &Facts, page: &mut Page) {
                 Kind::Gauge,
                 "Bytes of memory that leases hold now.",
             ),
+            "leases_being_released" => (
+                "herdwick_leases_being_released",
+                Kind::Gauge,
+                "Leases that ended and whose memory is not the system's again.",
+            ),
             "leases_granted" => (
                 "herdwick_leases_granted_total",
                 Kind::Counter,

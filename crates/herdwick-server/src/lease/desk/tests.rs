@@ -248,6 +248,9 @@ fn a_lease_stands_until_its_socket_closes() {
     drop(stream);
     rig.until_held(0);
     assert_eq!(rig.counters.live.load(Ordering::Relaxed), 0);
+    while rig.counters.releasing.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
