@@ -29,8 +29,8 @@ impl Owner {
     }
 }
 
-/// The last part of what there is: nobody gets more of it than half of what is left, less what he
-/// has already, so that who has many names cannot take all of it at once.
+/// The last part of what there is: who has something gets no more of it than half of what is left,
+/// less what he has, so that who has many names cannot take all of it at once.
 pub(super) const KEPT: usize = 8;
 
 /// What all hold, and each.
@@ -97,8 +97,10 @@ impl Shares {
 fn left(max: usize, all: usize, mine: usize) -> usize {
     let kept = max / KEPT;
     let left = max.saturating_sub(all);
-    let half = left.div_ceil(2).min(kept);
-    let of_the_last = half.saturating_sub(mine);
+    let of_the_last = match mine {
+        0 => left.min(kept),
+        mine => left.div_ceil(2).min(kept).saturating_sub(mine),
+    };
     left.saturating_sub(kept).max(of_the_last)
 }
 
@@ -117,10 +119,10 @@ mod tests {
         assert_eq!(shares.left(ALICE), Some(1));
         shares.take(ALICE, 1);
         assert_eq!(shares.left(ALICE), Some(0));
-        assert_eq!(shares.left(BOB), Some(500));
+        assert_eq!(shares.left(BOB), Some(1000));
         shares.take(BOB, 400);
         assert_eq!(shares.left(BOB), Some(0));
-        assert_eq!(shares.left(Owner::User(3)), Some(300));
+        assert_eq!(shares.left(Owner::User(3)), Some(600));
         shares.give_back(ALICE, 6999);
         assert_eq!(shares.left(ALICE), Some(6599));
         let mut few = Shares::new(2, 8000);
