@@ -471,35 +471,3 @@ fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
     resting.write_all(b"\r\n").unwrap();
     assert_eq!(line(&resting), "STORED\r\n");
 }
-
-/// Small values have room whatever large ones wait for, though their replies are more than a parcel
-/// takes.
-#[test]
-fn small_requests_do_not_wait_for_room() {
-    let server = with(Config {
-        workers: Some(2),
-        memory_bytes: 64 << 20,
-        ..Config::local()
-    });
-    for n in 0..8 {
-        store(&server, &format!("small-{n}"), 3000);
-    }
-    let _hoard = unread(&server);
-    let queued = stat(&server, "replies_queued");
-    for n in 0..8 {
-        // At each worker some.
-        for mut stream in (0..4).map(|_| connect(&server)).collect::<Vec<_>>() {
-            let ask = format!("get{}\r\n", format!(" small-{n}").repeat(100));
-            stream.write_all(ask.as_bytes()).unwrap();
-            // As long as none of the hoard is given up, only this can have come to the queue.
-            for _ in 0..10 {
-                let now = stat(&server, "replies_queued");
-                assert!(now == queued || stat(&server, "closed_stalled") > 0);
-            }
-            let answer = format!("VALUE small-{n} 0 3000\r\n").len() + 3002;
-            let mut heard = vec![0; 100 * answer + 5];
-            stream.read_exact(&mut heard).unwrap();
-            assert!(heard.ends_with(b"\r\nEND\r\n"));
-        }
-    }
-}

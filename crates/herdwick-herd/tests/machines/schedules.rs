@@ -18,7 +18,7 @@
 //! - server, reuse of ids: `Roster::remove` does not look at the generation, so that an old id
 //!   detaches the client that has its place now
 //! - client, leaving: `Lane::close` (`client/lane.rs`) forgets what is held back
-//! - client, revocation: `Lane::settle` (`client/replies.rs`) gives the slot of a request that was
+//! - client, revocation: `Lane::cancel` (`client/timers.rs`) gives the slot of a request that was
 //!   given up to the next before its cancellation is answered
 //! - client, order: `Lane::conflicts` (`client/order.rs`) finds none
 
