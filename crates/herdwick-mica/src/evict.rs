@@ -22,7 +22,8 @@ const AHEAD_RATE: usize = 4;
 /// the young one, at the cost of one of its uses, of which two are counted. These copies take at
 /// most this many times the bytes that come in ...
 const CHANCE_RATE: isize = 4;
-/// ... of which so many may be saved up. So no request pays for more than this and one item.
+/// ... of which so many may be saved up. So no request pays for more than this and one item, and
+/// the reservations that lie together at the old end: those are always carried along.
 const CHANCES_MAX: isize = 4 << 10;
 
 /// Items at the old end whose buckets are fetched ahead together.
