@@ -51,6 +51,10 @@ impl ServerSide {
             (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN)
         };
         for _ in 0..self.roster.cold_due() {
+            if self.batch.is_full() {
+                // Those not looked at keep their turn.
+                break;
+            }
             let Some(index) = self.roster.next_cold() else {
                 break;
             };

@@ -6,7 +6,8 @@ use super::{
 
 /// Polls without a request after which a client turns cold.
 const HOT_POLLS: u32 = 1024;
-/// Cold clients looked at in a pass: 2,048 of them cost what 16 do, and wait 128 passes at most.
+/// Cold clients looked at in a pass, fewer if the batch is full before: 2,048 of them cost what 16 do.
+/// A client waits for one pass for every 16 before it, and for one more for every pass that was full.
 const COLD_PER_PASS: usize = 16;
 
 /// The clients of one worker, and which of them to poll.

@@ -244,7 +244,7 @@ impl<E: Execute> Worker<E> {
         let mut port = device.open_port(&PortLimits::default()).unwrap();
         let pd = device.create_pd(&mut port).unwrap();
         let [cq, request_cq] = [(); 2].map(|()| {
-            let depth = CqSpec { depth: 4096 };
+            let depth = CqSpec { depth: 8192 };
             device.create_cq(&mut port, &depth).unwrap()
         });
         let replies = [(); 2].map(|()| qp(&device, &mut port, pd, Transport::Ud, [cq; 2], 1));

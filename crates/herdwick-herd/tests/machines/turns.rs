@@ -91,6 +91,29 @@ fn whom_a_batch_cuts_short_is_made_up_for_it() {
     }
 }
 
+/// Clients that were silent are looked at 16 a pass, in turns; a batch is full after eight of them.
+#[test]
+fn whom_a_full_batch_left_out_is_looked_at_first_in_the_next() {
+    let mut rig = Rig::new(1, 32, vec![Model::default()]);
+    (0..32).for_each(|client| _ = rig.join(1 + client));
+    // The last takes the place of each that had requests, and so comes behind it.
+    let busy = [0, 31, 30, 29, 28, 27, 26, 25, 24];
+    for client in busy {
+        let client = &mut rig.clients[client];
+        for _ in 0..4 {
+            let slot = client.side.submit(&request(b"key", get()), 0);
+            slot.expect("a slot");
+        }
+        client.side.flush(&mut client.port, rig.now);
+    }
+    (0..DELIVERED).for_each(|_| rig.advance());
+    assert_eq!(rig.serve(), 32, "a whole batch");
+    assert_eq!(rig.serve(), 4, "of the ninth");
+    let mut answers = [0; 32];
+    hear(&mut rig, &mut answers);
+    assert!(busy.into_iter().all(|client| answers[client] == 4));
+}
+
 /// Three busy clients and one pass, so that the next does not begin with the first of them.
 fn in_the_middle_of_a_turn() -> Rig<Model> {
     let mut rig = rig(3, true);
