@@ -30,8 +30,8 @@ pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
 pub use path::{Announce, RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Bell, Chunk, ClientId, Mailbox, REPLY_BYTES_MIN, REPLY_QPS_MAX,
-    ServerOptions, ServerOptionsError, ServerSide,
+    AttachError, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_BYTES_MIN, REPLY_BYTES_MIN,
+    REPLY_QPS_MAX, ServerOptions, ServerOptionsError, ServerSide,
 };
 pub use setup::{
     Admitted, Berth, ClientEnd, ClientRig, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,

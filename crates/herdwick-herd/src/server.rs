@@ -23,8 +23,8 @@ use batch::Batch;
 use chunk::Attached;
 use mail::OpenMailbox;
 use outlet::Outlet;
-pub use replies::REPLY_BYTES_MIN;
 use replies::Replies;
+pub use replies::{RECV_BYTES_MIN, REPLY_BYTES_MIN};
 use roster::Roster;
 
 /// UD queue pairs that a worker's replies leave by, at most.
@@ -226,7 +226,8 @@ impl ServerSide {
         }
         client.reply_bytes_max = client
             .reply_bytes_max
-            .clamp(REPLY_BYTES_MIN, self.options.reply_bytes_max);
+            .max(RECV_BYTES_MIN)
+            .min(self.options.reply_bytes_max);
         let (mailbox, bell) = (client.mailbox.clone(), client.bell.clone());
         let id = self.roster.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;

@@ -95,7 +95,8 @@ pub struct Claim {
     pub token: Token,
     /// Slots a worker that the client would like.
     pub window: u32,
-    /// Largest reply payload it takes over the fabric.
+    /// Largest reply payload it takes over the fabric; the server takes less than
+    /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN) for so much.
     pub reply_bytes_max: u32,
 }
 

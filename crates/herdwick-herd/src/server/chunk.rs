@@ -27,7 +27,8 @@ pub struct Chunk {
     pub outlet: u8,
     /// The client's UD queue pair, as it is named there.
     pub address: AddressHandle,
-    /// Bytes of the RECVs that the client posts. The server's own limit may be lower.
+    /// Bytes of the RECVs that the client posts, at least
+    /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN). The server's own limit may be lower.
     pub reply_bytes_max: usize,
 }
 

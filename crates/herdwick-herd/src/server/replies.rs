@@ -15,6 +15,9 @@ use crate::{
 
 /// Every reply but a value fits these: REPLY_TOO_LARGE is the longest.
 pub const REPLY_BYTES_MIN: usize = REPLY_HEAD_BYTES + 8;
+/// Bytes that the RECVs of every client hold at least. A reply of up to so many bytes is sent without
+/// a look at the client's limit.
+pub const RECV_BYTES_MIN: usize = INLINE_RECEIVE;
 
 /// Words of a reply that travels inside a completion.
 const SMALL_WORDS: usize = INLINE_RECEIVE / 8;
@@ -66,7 +69,10 @@ impl Replies {
                 sent: 0,
             },
             lens: [0; BATCH],
-            small_max: options.inline_bytes_max.min(INLINE_RECEIVE),
+            small_max: options
+                .inline_bytes_max
+                .min(options.reply_bytes_max)
+                .min(INLINE_RECEIVE),
             offsets: [0; BATCH],
             pads: options.trains,
             usual: 0,

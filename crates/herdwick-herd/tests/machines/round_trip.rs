@@ -1,7 +1,7 @@
 //! Every operation makes its round trip, on one worker and on several, whatever its size.
 
 use crate::{model::Model, rig::Rig};
-use herdwick_herd::{Outcome, RequestPath, wire::ReplyStatus};
+use herdwick_herd::{Outcome, RECV_BYTES_MIN, RequestPath, wire::ReplyStatus};
 use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put};
 
 fn rig(path: RequestPath) -> Rig<Model> {
@@ -124,4 +124,22 @@ fn what_exceeds_the_receive_buffer_is_named_not_sent() {
     });
     assert_eq!(status, ReplyStatus::ReplyTooLarge);
     assert_eq!((version, flags, len), (Some(2), 5, 1400));
+}
+
+/// What `docs/wire.md` says of a claim for less than 56 bytes.
+#[test]
+fn a_reply_is_no_longer_than_the_least_recv_where_the_client_takes_no_more() {
+    assert_eq!(RECV_BYTES_MIN, 56);
+    let mut rig = Rig::new(1, 8, vec![Model::default()]);
+    rig.join(1);
+    let worker = &mut rig.workers[0];
+    let mut chunk = worker.side.detach(rig.clients[0].leases[0].id).unwrap();
+    chunk.reply_bytes_max = 0;
+    worker.side.attach(&mut worker.port, chunk).unwrap();
+    for (len, status) in [(40, ReplyStatus::Done), (41, ReplyStatus::ReplyTooLarge)] {
+        let value = vec![b'v'; len];
+        let stored = rig.call(0, b"key", put(Mode::Set, &value), seen);
+        assert_eq!(stored.0, ReplyStatus::Done);
+        assert_eq!(rig.call(0, b"key", get(), seen).0, status, "{len} bytes");
+    }
 }

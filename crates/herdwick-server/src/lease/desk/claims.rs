@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::atomic::Ordering, time::Duration};
 
 use herdwick_herd::{
+    RECV_BYTES_MIN,
     hello::{Claim, Refusal},
     wire::Window,
 };
@@ -41,7 +42,10 @@ impl Desk {
         let terms = Terms {
             epoch,
             window: window.slots() as u16,
-            reply_bytes_max: claim.reply_bytes_max.min(most.copied().unwrap_or(0)),
+            reply_bytes_max: claim
+                .reply_bytes_max
+                .max(RECV_BYTES_MIN as u32)
+                .min(most.copied().unwrap_or(0)),
             path: kind.path,
             host,
         };
