@@ -5,7 +5,7 @@ use std::{
 
 use herdwick_mica::HashKey;
 
-use crate::RequestPath;
+use crate::{RequestPath, wire};
 
 /// The version of everything in `docs/wire.md`.
 pub const VERSION: u8 = 0;
@@ -71,7 +71,8 @@ pub struct Hello {
 /// The server's line: `HERDWICK 0 workers=2 hash=siphash13:<32 hex> item-max=1048576 …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Workers, which is also partitions; a key's partition is
+    /// Workers, which is also partitions, at most 256; where there is a lease to be had, at most
+    /// [`WORKERS_MAX`](super::WORKERS_MAX). A key's partition is
     /// [`herdwick_mica::KeyHash::partition`] of this.
     pub workers: usize,
     /// The key of the locator hash.
@@ -233,7 +234,8 @@ impl Offer {
                 .ok_or(LineError::Field(name))
         };
         let workers = number("workers")?;
-        if !(1..=super::WORKERS_MAX).contains(&workers) {
+        // A lease is of fewer: its grant says so.
+        if !(1..=wire::WORKERS_MAX).contains(&workers) {
             return Err(LineError::Field("workers"));
         }
         Ok(Self {
@@ -372,6 +374,18 @@ mod tests {
                     verbs=08080808080808080808080808080808 verbs-path=rc-write \
                     roce=09090909090909090909090909090909 keys=siphash24\r\n";
         assert_eq!(offer().to_line(), line);
+    }
+
+    #[test]
+    fn a_server_may_have_more_workers_than_a_lease() {
+        let parse = |workers: &str| {
+            let line = offer().to_line().replace("workers=3", workers);
+            Offer::parse(line.trim_end().as_bytes()).map(|offer| offer.workers)
+        };
+        assert_eq!(parse("workers=256"), Ok(256));
+        for wrong in ["workers=0", "workers=257", "workers="] {
+            assert_eq!(parse(wrong), Err(LineError::Field("workers")));
+        }
     }
 
     #[test]

@@ -75,13 +75,18 @@ fn servers_that_know_no_hello() {
 
 #[test]
 fn a_server_without_leases() {
-    let server = spawn(Config {
-        leases: None,
-        ..Config::local()
-    });
-    let server = server.unwrap();
-    let session = dial(&server.address().to_string());
-    assert_eq!(reason(&session), Fallback::NotOffered);
+    // Thirty-three are more than a lease can be of.
+    for workers in [1, 33] {
+        let server = spawn(Config {
+            leases: None,
+            workers: Some(workers),
+            memory_bytes: 256 << 20,
+            ..Config::local()
+        });
+        let server = server.unwrap();
+        let session = dial(&server.address().to_string());
+        assert_eq!(reason(&session), Fallback::NotOffered);
+    }
 }
 
 #[test]
