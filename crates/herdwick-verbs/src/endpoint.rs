@@ -186,7 +186,47 @@ pub(crate) fn mtu_number(bytes: usize) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
+
+    #[test]
+    fn the_document_draws_the_same_bytes() {
+        let drawn = include_str!("../../../docs/rdma.md");
+        let (_, drawn) = drawn.split_once("## The endpoint").expect("a section");
+        // A row names its first byte, and the one behind its last unless that is the next.
+        let rows = drawn.lines().filter_map(|line| {
+            let cell = line.split('|').nth(1)?.trim();
+            let (from, to) = match cell.split_once("..") {
+                Some((from, to)) => (from.parse().ok()?, to.parse().ok()?),
+                None => (cell.parse().ok()?, cell.parse::<usize>().ok()? + 1),
+            };
+            Some((from, to))
+        });
+        let offsets = [
+            offset_of!(Blob, magic),
+            offset_of!(Blob, transport),
+            offset_of!(Blob, link),
+            offset_of!(Blob, mtu),
+            offset_of!(Blob, reserved),
+            offset_of!(Blob, qpn),
+            offset_of!(Blob, psn),
+            offset_of!(Blob, qkey),
+            offset_of!(Blob, lid),
+            offset_of!(Blob, reserved2),
+            offset_of!(Blob, gid),
+            offset_of!(Blob, traffic_class),
+            offset_of!(Blob, sl),
+            offset_of!(Blob, pkey),
+            offset_of!(Blob, serves),
+            offset_of!(Blob, asks),
+            offset_of!(Blob, reserved3),
+            offset_of!(Blob, crc),
+            size_of::<Blob>(),
+        ];
+        let fields = offsets.windows(2).map(|ends| (ends[0], ends[1]));
+        assert!(rows.eq(fields));
+    }
 
     #[test]
     fn mtus_have_numbers() {
