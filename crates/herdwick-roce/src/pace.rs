@@ -198,7 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_and_a_quarter_second_restores() {
+    fn half_a_rate_is_back_after_an_eighth_of_a_second() {
+        let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
+        let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
+        let whole = send(&mut pace, &mut now, spell, gap);
+        pace.slow_down(now);
+        send(&mut pace, &mut now, Duration::from_millis(100), gap);
+        assert!(send(&mut pace, &mut now, spell, gap) < whole);
+        send(&mut pace, &mut now, Duration::from_millis(10), gap);
+        assert_eq!(send(&mut pace, &mut now, spell, gap), whole);
+    }
+
+    #[test]
+    fn losses_halve_and_a_quarter_second_restores() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
         // 100 MB/s: a packet each 10 us.
         let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
