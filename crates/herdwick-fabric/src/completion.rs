@@ -91,7 +91,10 @@ impl InlineData {
         &self.words
     }
 
-    /// Copies the payload to the front of `out`, which must have room for it.
+    /// Copies the payload to the front of `out`.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`InlineData::len`].
     pub fn copy_to(&self, out: &mut [u8]) {
         for (to, word) in out[..self.len()].chunks_mut(8).zip(self.words) {
             to.copy_from_slice(&word.to_le_bytes()[..to.len()]);

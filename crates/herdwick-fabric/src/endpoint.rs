@@ -3,8 +3,8 @@ use core::fmt;
 /// Most bytes of an [`Endpoint`].
 pub const ENDPOINT_BYTES_MAX: usize = 96;
 
-/// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that a
-/// hello carries. Its provider wrote it and its provider reads it; no system looks inside, and a
+/// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that
+/// the two sides exchange. Its provider wrote it and its provider reads it; no system looks inside, and a
 /// provider trusts none of it, for it comes from a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {

@@ -27,8 +27,8 @@ id!(
     AddressHandle(u32)
 );
 id!(
-    /// The key that opens a region to a peer: 32 bits, drawn at random, never reused while its
-    /// port lives.
+    /// The key that opens a region to a peer: 32 bits. A provider in software draws them at random; an
+    /// RNIC chooses as it likes, and may use one again when its region is freed.
     Rkey(u32)
 );
 id!(

@@ -42,7 +42,9 @@ use {herdwick_mem::Span, std::os::fd::BorrowedFd};
 /// The control half of a provider: set-up and tear-down. May block, allocate, and fail richly.
 ///
 /// Objects belong to the port they were made on and are named by small ids, valid on that port
-/// only. Destroying an id twice, or one that other objects still use, is a [`ControlError`].
+/// only. An id that names nothing is [`ControlError::Unknown`] in every call, and so is one that was
+/// destroyed before. What lives in a domain goes with it; a completion queue stays as long as queue
+/// pairs use it ([`ControlError::InUse`]).
 #[cfg(feature = "std")]
 pub trait Device {
     /// The data half; one per thread.
@@ -59,7 +61,8 @@ pub trait Device {
     /// Makes a protection domain: regions, queue pairs and address handles meet only within one.
     ///
     /// # Errors
-    /// Limits, or the operating system's refusal.
+    /// Limits, or the operating system's refusal; [`ControlError::Unsupported`] of a device that only
+    /// joins the domains of others.
     fn create_pd(&self, port: &mut Self::Port) -> Result<PdId, ControlError>;
 
     /// Destroys a domain and everything left in it; its memory is no longer reachable by a peer.
@@ -177,7 +180,8 @@ pub trait Device {
     /// [`Status::Flushed`].
     ///
     /// # Errors
-    /// [`ControlError::Unknown`].
+    /// [`ControlError::Unknown`], or the driver's refusal; the queue pair sends nothing more then,
+    /// either.
     fn fail_qp(&self, port: &mut Self::Port, qp: QpId) -> Result<(), ControlError>;
 
     /// The state of a queue pair.

@@ -2,7 +2,7 @@
 pub const SLOTS_MAX: usize = 1 << 16;
 
 /// A bounded table whose ids carry a generation, so that an id used after its item is gone names
-/// nothing. Sized once; never grows.
+/// nothing, until 65,535 others have had its place. Sized once; never grows.
 #[derive(Debug)]
 pub struct Slab<T> {
     slots: Vec<Slot<T>>,

@@ -121,7 +121,8 @@ pub struct SendWr<'a> {
     pub op: SendOp<'a>,
     /// Whether success makes a completion; failure always does.
     pub signaled: bool,
-    /// Whether the receiver's solicited-only arming wakes for it.
+    /// Whether a receiver that is armed for solicited messages alone wakes for it. A [`crate::Port`] is
+    /// never armed so; a peer of another make may be.
     pub solicited: bool,
 }
 

@@ -121,7 +121,7 @@ pub struct ClientSide {
 /// A request was not taken; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Every slot at the key's worker is taken: poll first.
+    /// Every slot at the key's worker is taken, or as many lines wait to be posted as may: poll first.
     #[error("every slot at the key's worker is taken")]
     Full,
     /// It cannot travel on a line; another way in may carry it.

@@ -34,7 +34,8 @@ counters! {
         retries_remembered,
         /// Retries of reads, run again.
         retries_rerun,
-        /// Requests that their client gave up before they were seen: not executed.
+        /// CANCELs that had no answer to repeat: of requests that were not seen before, and are not
+        /// executed, of GETs, and those that a client tries the fabric with.
         canceled,
         /// Retries whose operation is not the one remembered: dropped.
         retries_changed,

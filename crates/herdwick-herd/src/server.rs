@@ -264,7 +264,8 @@ impl ServerSide {
     }
 
     /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their
-    /// replies as one postlist. Returns how many there were.
+    /// replies, in one postlist for each queue pair that they leave by, where they fit one. Returns how
+    /// many requests there were.
     pub fn pass<P: Port, E: Execute>(&mut self, port: &mut P, clock: Clock, exec: &mut E) -> usize {
         self.gather(port);
         let requests = self.batch.len();

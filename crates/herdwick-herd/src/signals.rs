@@ -4,8 +4,8 @@ const QUIET_MAX: usize = 64;
 /// Asks for a completion now and then: a send queue's slots are free again when a later completion
 /// is polled, and only then.
 ///
-/// With postlists of at most 32, at most 64 + 31 requests are posted without a signaled one among
-/// them: a send queue of [`SEND_DEPTH_MIN`] never fills up for want of a completion.
+/// With postlists of at most 32, at most 63 + 31 requests are posted before a signaled one: a send
+/// queue of [`SEND_DEPTH_MIN`] never fills up for want of a completion.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     quiet: usize,

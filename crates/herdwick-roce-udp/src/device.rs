@@ -109,7 +109,8 @@ impl RoceDevice {
     /// Binds the sockets of all its ports.
     ///
     /// # Errors
-    /// The address is taken or not ours, or there are too many shards.
+    /// The address is taken or not ours, there are no shards or too many, or the system refuses a
+    /// socket or the filter that steers.
     pub fn bind(options: RoceOptions) -> io::Result<Self> {
         if options.shards == 0 || options.shards > SHARDS_MAX {
             let message = format!("a port is shared by 1 to {SHARDS_MAX} sockets");

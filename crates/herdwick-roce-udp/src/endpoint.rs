@@ -13,7 +13,7 @@ const KEYED: u8 = 2;
 /// Numbers of queue pairs and packets have 24 bits.
 const BITS_24: u32 = 0x00ff_ffff;
 
-/// How a queue pair is reached, as it travels in a hello (`docs/roce.md`).
+/// How a queue pair is reached, as a grant or an acceptance carries it (`docs/roce.md`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Blob {
@@ -24,7 +24,7 @@ struct Blob {
     qpn: U32,
     psn: U32,
     qkey: U32,
-    /// As IPv6, or mapped into it; all zero: the address at which the hello was made.
+    /// As IPv6, or mapped into it; all zero: the address at which the reader reached its writer.
     ip: [u8; 16],
     port: U16,
     /// Most bytes of payload in a packet.

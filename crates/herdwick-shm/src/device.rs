@@ -137,7 +137,8 @@ impl ShmDevice {
     /// The ticket to `pd`. There is one: a domain has one guest.
     ///
     /// # Errors
-    /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before.
+    /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before;
+    /// [`ControlError::Unsupported`] on a guest; the system's refusal of a descriptor.
     pub fn ticket(&self, port: &mut ShmPort, pd: PdId) -> Result<PdTicket, ControlError> {
         let ShmPort { pds, board, .. } = port;
         let pd = pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;

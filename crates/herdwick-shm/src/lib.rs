@@ -39,7 +39,8 @@ pub use ticket::{AttachError, PdTicket};
 
 /// Most bytes of one datagram.
 pub const DATAGRAM_BYTES_MAX: usize = 4096;
-/// Most bytes of one RC or UC message: what the ring of a connected queue pair holds besides.
+/// Most bytes of one RC or UC message. The ring of a connected queue pair that takes RECVs has room
+/// for one such, at least.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of an inline payload.
 pub const INLINE_BYTES_MAX: usize = 4096;

@@ -18,7 +18,7 @@ pub enum Fabric {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long a call may take, dialling included; [`Duration::MAX`]: for ever. Looking a host name
-    /// up is the one thing that the operating system will not cut short. Each fabric that is tried has
+    /// up, and opening an RDMA device, are not cut short. Each fabric that is tried has
     /// half of the time that is left, so that one which carries nothing leaves some to the next way.
     pub deadline: Duration,
     /// Values above this many bytes are not taken from a server: the connection ends instead.

@@ -63,7 +63,7 @@ pub struct Session {
 
 impl Session {
     /// Opens the best way to a server that both ends have, and tries it. Blocks, for
-    /// [`Options::deadline`] at most.
+    /// [`Options::deadline`] at most, but for what is named there.
     ///
     /// # Errors
     /// [`DialError`].

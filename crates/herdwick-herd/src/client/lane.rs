@@ -84,7 +84,7 @@ pub(super) enum State {
     Queued,
     /// Its line was written at least once.
     InFlight,
-    /// Given up; a harmless read under the same sequence asks for the slot back.
+    /// Given up; a cancellation under the same sequence asks for the slot back.
     Abandoned,
     /// Given up for good.
     Lost,

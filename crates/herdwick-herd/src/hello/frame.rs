@@ -206,6 +206,9 @@ impl Grant {
     /// The frame: {epoch u16, window u16, reply_bytes_max u32, workers u8}, then for each worker
     /// {fds u8, lines rkey u32 + addr u64, overflow rkey u32 + addr u64, announce u8, then three
     /// blobs, each a u16 length and its bytes: ticket, requests endpoint, replies endpoint}.
+    ///
+    /// # Panics
+    /// For more than [`WORKERS_MAX`] workers, or a ticket of more than [`TICKET_BYTES_MAX`] bytes.
     #[must_use]
     pub fn to_frame(&self) -> Vec<u8> {
         let mut out = Writer::new(2);
@@ -254,6 +257,9 @@ impl Grant {
 
 impl Accept {
     /// The frame: {workers u8}, then for each two blobs: requests and replies endpoint.
+    ///
+    /// # Panics
+    /// For more than [`WORKERS_MAX`] workers.
     #[must_use]
     pub fn to_frame(&self) -> Vec<u8> {
         let mut out = Writer::new(3);

@@ -16,7 +16,7 @@ pub const HELLO_BYTES_MAX: usize = 1024;
 /// How packets are keyed, where they are (`docs/roce.md`).
 const KEYS: &str = "siphash24";
 
-/// A secret that opens one lease, once: 128 bits from the OS's random source.
+/// A secret that opens one lease, once: 128 bits that its server alone can make.
 #[derive(Clone, Copy)]
 pub struct Token(pub [u8; 16]);
 

@@ -33,5 +33,5 @@ pub const BEATS_MAX: usize = 4096;
 pub const LEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// A lease handshake that takes longer than this is cut off.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Most workers that a grant can name: the reply's immediate has 8 bits for them.
+/// Most workers that a grant can name, so that it fits one frame, and their descriptors one message.
 pub const WORKERS_MAX: usize = 32;
