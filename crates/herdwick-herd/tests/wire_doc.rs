@@ -190,6 +190,23 @@ fn lease_frames_have_the_header_and_the_kinds_that_are_drawn() {
 }
 
 #[test]
+fn the_reasons_of_a_refusal_have_their_codes() {
+    let named = [
+        (Refusal::Token, "token"),
+        (Refusal::Full, "full"),
+        (Refusal::Malformed, "malformed"),
+        (Refusal::Memory, "no memory"),
+    ];
+    let codes = named.map(|(refusal, name)| match refusal.to_frame()[HEADER_BYTES..] {
+        [code] => format!("{code} {name}"),
+        ref body => panic!("{body:?}"),
+    });
+    let text = WIRE_MD.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = format!("one byte of reason ({})", codes.join(", "));
+    assert!(text.contains(&said), "docs/wire.md should say: {said}");
+}
+
+#[test]
 fn claims_and_grants_are_drawn_as_they_are() {
     let claim = Claim {
         token: Token([0; 16]),

@@ -198,6 +198,13 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_told_of_congestion_every_50_microseconds_at_most() {
+        let mut pace = Pace::new();
+        let told = (0..200).filter(|at| pace.tells(Duration::from_micros(*at)));
+        assert!(told.eq([0, 50, 100, 150]));
+    }
+
+    #[test]
     fn half_a_rate_is_back_after_an_eighth_of_a_second() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
         let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));

@@ -278,3 +278,28 @@ fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
         item_bytes_max: config.item_bytes_max,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What README.md says of `-m`.
+    #[test]
+    fn leases_have_a_sixteenth_within_bounds() {
+        let config = Config::default();
+        let cases = [
+            (10, 2),
+            (20, 4),
+            (64, 12),
+            (192, 12),
+            (1 << 10, 64),
+            (4 << 10, 256),
+            (64 << 10, 256),
+        ];
+        for (memory, share) in cases {
+            let bounds = LeaseBounds::within(&config, memory << 20);
+            assert_eq!(bounds.bytes_max, share << 20, "-m {memory}");
+            assert_eq!(bounds.clients_max, 512);
+        }
+    }
+}

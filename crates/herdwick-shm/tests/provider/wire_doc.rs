@@ -385,6 +385,15 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     let (control, _) = guest.message(guest.ring() + 8192, 1, 0);
     let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
     assert_eq!(said, [1, 1, 9, MESSAGE_BYTES_MAX as u64]);
+    // One that starts within a line is no region.
+    table.put(&mut entry, "serial", 2);
+    table.put(&mut entry, "place", start + 8);
+    guest
+        .up
+        .write_bytes(drawn("desk").at("regions") + 9 * table.bytes, &entry);
+    let within = [write(Payload::Words(&[9]), remote)];
+    host.port.post_send(qp, &within).unwrap();
+    assert_eq!(host.drops(), 1);
 }
 
 #[test]
