@@ -7,10 +7,12 @@
 //! or changes comes out as if its requests had come one by one.
 //!
 //! # Memory
-//! A ninth of [`StoreConfig::memory_bytes`] is index, the rest is log; there is nothing else. An
-//! item takes 32 bytes of header, its key and its value, rounded up to 8. With 16-byte keys and
-//! 32-byte values the index is four fifths full when the log is; items of less than 64 bytes run
-//! out of slots before they run out of log, larger ones leave slots unused.
+//! A ninth of [`StoreConfig::memory_bytes`] is index, the rest is log, with a word of it for each 8
+//! KiB that says where an item begins. Beside that there is only what of reserved values has to wait
+//! outside the log while it laps, for as long as a request takes. An item takes 32 bytes of header,
+//! its key and its value, rounded up to 8. With 16-byte keys and 32-byte values the index is four
+//! fifths full when the log is; items of less than 64 bytes run out of slots before they run out of
+//! log, larger ones leave slots unused.
 //!
 //! # Index
 //! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other

@@ -43,8 +43,8 @@ impl Store {
 
     /// A store whose log lies in `file` from `offset` on, a multiple of 4096, and stays there. If
     /// it is to `keep` what a store of the same configuration has left there, however that ended,
-    /// all of it can be read again that is whole: never what had been deleted, replaced, flushed,
-    /// or had expired. `None` of that if where it stands cannot be told.
+    /// all of it can be read again that is whole, but for what begins behind damage in the same 8 KiB:
+    /// never what had been deleted, replaced, flushed, or had expired. `None` of that if where it stands cannot be told.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -3,7 +3,8 @@ use crate::{Clock, Deadline, KeyHash, Second, Staged};
 /// One operation on one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The key's hash under the server's key. Mutations re-check it; a GET with a wrong one misses.
+    /// The key's hash under the server's key. What stores checks it ([`Status::BadKey`]); a [`Get`] that
+    /// makes nothing does not, and with a wrong one misses.
     pub hash: KeyHash,
     /// The key, 1 to 250 bytes.
     pub key: &'a [u8],
