@@ -106,6 +106,32 @@ fn a_server_with_as_many_leases_as_it_takes() {
     assert_eq!(reason(&dial(&address)), refused);
 }
 
+/// What README.md says that 12 MiB are for.
+#[test]
+fn three_workers_have_leases_for_nine_clients_and_two_smaller_ones() {
+    let server = spawn(Config {
+        workers: Some(3),
+        ..Config::local()
+    });
+    let server = server.unwrap();
+    let address = server.address().to_string();
+    let mut windows = Vec::new();
+    let mut held = Vec::new();
+    let last = loop {
+        let mut session = dial(&address);
+        let Some(window) = session.direct().map(|direct| direct.window()) else {
+            break session;
+        };
+        windows.push(window);
+        held.push(session);
+    };
+    assert_eq!(reason(&last), Fallback::Refused(LeaseRefusal::Full));
+    let full = Options::default().window;
+    assert_eq!(windows[..9], [full; 9]);
+    assert_eq!(windows.len(), 11, "{windows:?}");
+    assert!(windows[9..].iter().all(|window| *window < full));
+}
+
 #[test]
 fn a_lease_socket_out_of_reach() {
     let server = spawn(Config::local()).unwrap();
