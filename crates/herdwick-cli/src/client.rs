@@ -21,7 +21,8 @@ pub(crate) struct Server {
     /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
-    /// Say on standard error which way was taken and, if it was not shared memory, why.
+    /// Say on standard error which way was taken, and why a better one that the server offers was
+    /// not.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -218,7 +219,7 @@ fn show(
 
 /// Which way was taken, and why not a better one.
 fn way(session: &Session) -> String {
-    let reason = session.fallback().map(|reason| format!(" ({reason})"));
+    let reason = session.missed().map(|reason| format!(" ({reason})"));
     format!("over {}{}", session.way(), reason.unwrap_or_default())
 }
 

@@ -92,15 +92,41 @@ fn our_own_server_takes_and_gives_values() {
                 `herdwick serve --shm off`, or said at its start why it cannot share memory (`herdwick \
                 doctor` says it again); and it has neither an RDMA device nor `--roce`)";
     for (shm, way) in [("auto", "over shm"), ("off", none)] {
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
-        serve.args(["serve", "-p", "0", "--shm", shm, "--verbs", "off"]);
-        let mut server = Killed(serve.stdout(Stdio::piped()).spawn().unwrap());
-        let mut ready = String::new();
-        let stdout = server.0.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut ready).unwrap();
-        let address = ready.split_whitespace().nth(4).unwrap();
-        values_go_in_and_come_out(address, way);
+        let (_server, address) = serve(&["--shm", shm]);
+        values_go_in_and_come_out(&address, way);
     }
+}
+
+/// A server of ours, and where it listens.
+fn serve(args: &[&str]) -> (Killed, String) {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    serve
+        .args(["serve", "-p", "0", "--verbs", "off"])
+        .args(args);
+    let mut server = Killed(serve.stdout(Stdio::piped()).spawn().unwrap());
+    let mut ready = String::new();
+    let stdout = server.0.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let address = ready.split_whitespace().nth(4).unwrap().to_owned();
+    (server, address)
+}
+
+#[test]
+fn a_fabric_that_failed_is_named_though_another_is_taken() {
+    let folder = std::env::temp_dir().join(format!("herdwick-cli-way-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (_server, address) = serve(&[
+        "--shm-dir",
+        &folder.display().to_string(),
+        "--roce",
+        "127.0.0.1:0",
+    ]);
+    let lease = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
+    std::fs::remove_dir_all(lease.path()).unwrap();
+    let (_, _, told) = herdwick(&["get", "key", "-v", "--server", &address], b"");
+    std::fs::remove_dir(&folder).unwrap();
+    let way = "herdwick: over roce (the server's lease socket, ";
+    assert!(told.contains(way), "{told}");
 }
 
 fn values_go_in_and_come_out(address: &str, way: &str) {

@@ -156,6 +156,13 @@ impl Session {
         self.way.name()
     }
 
+    /// Why it does not go by a better way that the server offers, if there is one; by text, why it goes
+    /// by text.
+    #[must_use]
+    pub fn missed(&self) -> Option<&Fallback> {
+        self.missed.as_ref()
+    }
+
     /// Why it goes by text, if it does.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {

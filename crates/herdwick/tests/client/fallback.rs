@@ -161,6 +161,10 @@ fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
     let way = |client: &Client| client.session().map_or("none", Session::way);
     let (first, mut second) = (dial(), dial());
     assert_eq!((way(&first), way(&second)), ("roce", "tcp"));
+    // It is told which way is missing, and that it does not go by text.
+    let session = first.session().unwrap();
+    assert!(matches!(session.missed(), Some(Fallback::Socket { .. })));
+    assert_eq!(session.fallback(), None);
     drop(first);
     while way(&second) != "roce" {
         second.get("key").unwrap();
