@@ -22,7 +22,8 @@ counters! {
     /// What one worker's server side has seen. Whatever is not a plain request is counted under
     /// its reason.
     ServerCounters {
-        /// Requests taken from lines: executed, refused or answered from memory.
+        /// Requests taken from lines: executed, refused or answered from memory. Cancellations are
+        /// none.
         requests,
         /// Datagrams among which they came, where clients send and do not write.
         datagrams,

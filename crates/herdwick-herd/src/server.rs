@@ -265,20 +265,20 @@ impl ServerSide {
 
     /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their
     /// replies, in one postlist for each queue pair that they leave by, where they fit one. Returns how
-    /// many requests there were.
+    /// many requests there were, cancellations among them.
     pub fn pass<P: Port, E: Execute>(&mut self, port: &mut P, clock: Clock, exec: &mut E) -> usize {
+        let before = self.counters.requests;
         self.gather(port);
-        let requests = self.batch.len();
-        if requests == 0 {
+        let taken = self.batch.len();
+        if taken == 0 {
             return 0;
         }
-        self.counters.requests += requests as u64;
-        self.counters.batches += 1;
+        self.counters.batches += u64::from(self.counters.requests > before);
         self.batch
             .execute(clock, exec, &mut self.roster, &mut self.counters);
         self.send(port);
         self.batch.clear();
-        requests
+        taken
     }
 
     /// Whether any slot of any client holds something that no pass has looked at. Costs a line a

@@ -239,6 +239,8 @@ impl Desk<'_> {
     /// Makes a job of the line that was staged.
     #[inline]
     fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
+        // Who tries whether the fabric carries anything asks for nothing.
+        self.counters.requests += u64::from(!control.is(OpCode::Cancel));
         self.batch.push(Job {
             client: index,
             outlet: client.chunk.outlet,
