@@ -138,6 +138,13 @@ impl Session {
         }
     }
 
+    /// Sees to it that it has ended if its server is gone. Nothing may be in flight.
+    pub(crate) fn look(&mut self, now: Duration) {
+        if self.process.is_here() {
+            self.way.look(now);
+        }
+    }
+
     /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
     /// Returns at once when nothing is in flight, and sometimes early. Over a fabric it returns at once
     /// until 200 µs have gone by without an answer, unless there is one CPU alone: to sleep would

@@ -118,6 +118,14 @@ impl Way {
         }
     }
 
+    /// Sees to it that a session whose server is gone has ended. Nothing may be in flight.
+    pub(crate) fn look(&mut self, now: Duration) {
+        match self {
+            Self::Memcached(way) => way.poll(now, &mut |_, _| {}),
+            Self::Herd(_, way) => way.look(now),
+        }
+    }
+
     pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
         match self {
             Self::Memcached(way) => way.wait(limit),

@@ -152,7 +152,7 @@ impl<S: Surroundings> Caller<S> {
         // A server that has gone since the last call has closed its end, and no mutation should end
         // as unknown for that: one look is cheap beside a round trip.
         if let Some(session) = &mut kept {
-            session.poll(now, &mut |_, _| {});
+            session.look(now);
         }
         let options = Options {
             deadline: due.saturating_sub(now),

@@ -302,6 +302,24 @@ fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
     }
 }
 
+/// Nothing is sent to a server that was gone before the call, though the thread that keeps the lease
+/// has not run since.
+#[test]
+fn a_server_that_is_gone_before_a_call_leaves_nothing_unknown() {
+    let (world, mut caller) = calm();
+    for gone in [false, true] {
+        if gone {
+            world.kill_unseen();
+        }
+        world.rest();
+        world.begin(DEADLINE);
+        let put = Op::Store(Mode::Set, Put::new(b"1:"));
+        let set = caller.call(request(b"key-0", put).unwrap(), |_| Some(Ok(())));
+        let unreachable = matches!(set, Err(Error::Unreachable { .. }));
+        assert_eq!((set.is_ok(), unreachable), (!gone, gone), "{set:?}");
+    }
+}
+
 #[test]
 fn a_call_for_many_keys_has_one_deadline() {
     let names: Vec<_> = (0..1000).map(|n| format!("key-{n}")).collect();

@@ -187,8 +187,16 @@ impl Lease {
         })
     }
 
+    /// Whether the thread has seen the server hang up.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server has hung up: a system call, for the thread may not have run since.
+    pub(super) fn is_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::IN | PollFlags::RDHUP)];
+        // Where this is refused the thread will tell.
+        self.is_over() || matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 }
 

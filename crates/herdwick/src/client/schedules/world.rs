@@ -172,6 +172,17 @@ impl World {
         self.0.borrow_mut().revoke_after = Some(looks);
     }
 
+    /// Kills the server; the threads of its clients do not come to see it.
+    pub(super) fn kill_unseen(&self) {
+        let inner = &mut *self.0.borrow_mut();
+        let server = inner.server.take().expect("it is there");
+        for mut lease in server.links.into_iter().filter_map(|link| link.lease) {
+            lease.hang_up(inner.now, &mut inner.chance);
+            lease.seen_at = None;
+            inner.orphans.push(lease);
+        }
+    }
+
     /// A call begins.
     pub(super) fn begin(&self, deadline: Duration) {
         let inner = &mut *self.0.borrow_mut();
