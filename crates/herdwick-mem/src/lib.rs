@@ -6,14 +6,15 @@
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
 //! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, which
-//! process a value belongs to after a `fork` ([`ForkMark`]), and what a peer has not read of a
-//! socket ([`unread_bytes`]).
+//! process a value belongs to after a `fork` ([`ForkMark`]), what a peer has not read of a socket
+//! ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
 //!
 //! This crate is one of the few that may say `unsafe`; each block states why it is sound.
 
 mod arena;
 mod checksum;
 mod fork;
+mod interrupt;
 mod mapping;
 mod prefetch;
 mod span;
@@ -24,6 +25,7 @@ mod unread;
 pub use arena::Arena;
 pub use checksum::{crc32, crc32_abreast, crc32c, crc32c_shift};
 pub use fork::{ForkMark, OwnProcess};
+pub use interrupt::Interruptible;
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};

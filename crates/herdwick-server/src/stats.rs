@@ -48,6 +48,7 @@ fn process(facts: &Facts, clock: Clock, out: &mut Stats<'_>) {
 /// CPU time of this process in memcached's `%ld.%06ld`, from the 14th and 15th field of its stat
 /// file (proc(5)).
 fn cpu_time() -> (String, String) {
+    // Without /proc it is shown as 0: a number is what readers expect.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let mut fields = fields.split_whitespace().skip(11);
@@ -206,7 +207,7 @@ fn store(sum: &Snapshot, out: &mut Stats<'_>) {
 
 /// What memcached has no name for: every drop and refusal, by reason.
 fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
-    let tally = &sum.tally;
+    let (tally, unix) = (&sum.tally, unix::counts());
     for (name, count) in [
         ("index_evictions", sum.store.index_evictions),
         ("items_kept", sum.store.kept),
@@ -218,7 +219,10 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("closed_errors", tally.closed_errors),
         ("closed_half_sent", tally.closed_half_sent),
         ("closed_stalled", tally.closed_stalled),
-        ("unix_descriptors_refused", unix::closed_elsewhere()),
+        ("unix_descriptors_refused", unix.descriptors_refused),
+        ("unix_users_refused", unix.users_refused),
+        ("unix_sockets_closing", unix.sockets_closing),
+        ("unix_closers_stuck", unix.closers_stuck),
         ("udp_malformed", facts.udp.malformed.load(Relaxed)),
         ("udp_crowded", facts.udp.crowded.load(Relaxed)),
         ("udp_withheld", tally.udp_withheld),

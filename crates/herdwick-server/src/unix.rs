@@ -4,20 +4,19 @@
 //! takes such bytes, or closes the socket that holds them, also drops the descriptors, and to drop
 //! the last one of a TCP socket that lingers, or of a file of FUSE, takes as long as its owner
 //! likes. So bytes are looked at before they are taken. Where descriptors ride on them the
-//! connection is at its end, and its socket is closed by a thread that has nothing else to do.
+//! connection is at its end, and its socket is closed by a thread that has nothing else to do
+//! ([`closers`]).
+
+mod closers;
 
 use std::{
     io::{self, ErrorKind, IoSliceMut, Read, Write},
     net::Shutdown,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::SocketAddr,
     },
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc::{self, Sender},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use mio::{
@@ -27,8 +26,6 @@ use mio::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
-/// Most sockets that wait to be closed before no more are accepted: each is a descriptor.
-const CLOSING_MAX: usize = 1024;
 /// Most looks at what is left in a socket that is to be closed, each of [`LOOK_BYTES`]: more than a
 /// socket holds under Linux's defaults.
 const LOOKS_MAX: usize = 128;
@@ -39,18 +36,26 @@ const LOOK_BYTES: usize = 4096;
 pub(crate) struct UnixSocket {
     /// Until it is dropped.
     stream: Option<UnixStream>,
+    /// Whose the peer is: who connected.
+    user: u32,
 }
 
 /// Accepts one.
 ///
 /// # Errors
-/// What `accept` says; `QuotaExceeded` while too many wait to be closed.
+/// What `accept` returns; `QuotaExceeded` while too many wait to be closed, `ConnectionAborted`
+/// for that of a user of whom too many do: others may be behind it.
 pub(crate) fn accept(listener: &UnixListener) -> io::Result<UnixSocket> {
-    if WAITING.load(Ordering::Relaxed) >= CLOSING_MAX {
+    if closers::held() >= closers::HELD_MAX {
         return Err(ErrorKind::QuotaExceeded.into());
     }
     let (stream, _) = listener.accept()?;
-    Ok(UnixSocket::new(stream))
+    let socket = UnixSocket::new(stream);
+    if closers::is_full(socket.user) {
+        REFUSED.fetch_add(1, Ordering::Relaxed);
+        return Err(ErrorKind::ConnectionAborted.into());
+    }
+    Ok(socket)
 }
 
 impl UnixSocket {
@@ -58,9 +63,17 @@ impl UnixSocket {
         // Else a byte that was sent out of band is passed over, unseen by any look, and what rides
         // on it dropped. Refused by kernels that have no such bytes for unix sockets.
         let _ = sockopt::set_socket_oobinline(&stream, true);
+        let peer = sockopt::socket_peercred(&stream);
         Self {
             stream: Some(stream),
+            // Who is not told apart shares with all others who are not.
+            user: peer.map_or(u32::MAX, |peer| peer.uid.as_raw()),
         }
+    }
+
+    /// The user that connected.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
     }
 
     fn stream(&self) -> io::Result<&UnixStream> {
@@ -162,55 +175,44 @@ impl Drop for UnixSocket {
             Err(error) => Some(error.kind() == ErrorKind::WouldBlock),
         });
         if let (false, Some(stream)) = (empty.unwrap_or(false), self.stream.take()) {
-            close_elsewhere(stream);
+            close_elsewhere(self.user, stream);
         }
     }
 }
 
-/// The way to the thread that closes, once there is one.
-static CLOSER: Mutex<Option<Sender<UnixStream>>> = Mutex::new(None);
-/// Sockets that wait to be closed.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// Sockets that were closed elsewhere, ever.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
+/// Connections refused because so many of the same user wait to be closed, ever.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many connections of this process ended with descriptors, or too much else, in them.
-pub(crate) fn closed_elsewhere() -> u64 {
-    CLOSED.load(Ordering::Relaxed)
+/// What this process has counted, and holds.
+pub(crate) struct Counts {
+    /// Sockets that were closed elsewhere.
+    pub(crate) descriptors_refused: u64,
+    /// Connections refused because so many of the same user wait to be closed.
+    pub(crate) users_refused: u64,
+    /// Sockets that wait to be closed, or are being closed, now.
+    pub(crate) sockets_closing: u64,
+    /// Threads that have been at one of them for long.
+    pub(crate) closers_stuck: u64,
+}
+
+pub(crate) fn counts() -> Counts {
+    Counts {
+        descriptors_refused: CLOSED.load(Ordering::Relaxed),
+        users_refused: REFUSED.load(Ordering::Relaxed),
+        sockets_closing: closers::held() as u64,
+        closers_stuck: closers::stuck() as u64,
+    }
 }
 
 /// Has `stream` closed by a thread for which nobody waits. Its peer finds it closed at once.
 #[cold]
-fn close_elsewhere(stream: UnixStream) {
+fn close_elsewhere(user: u32, stream: UnixStream) {
     // Refused only if the peer is gone.
     let _ = stream.shutdown(Shutdown::Both);
     CLOSED.fetch_add(1, Ordering::Relaxed);
-    WAITING.fetch_add(1, Ordering::Relaxed);
-    let mut closer = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
-    if closer.is_none() {
-        *closer = start_closer().ok();
-    }
-    // Without a thread it stays open for good, and counted: a worker must not wait for it.
-    let unsent = match closer.as_ref() {
-        Some(closer) => closer.send(stream).map_err(|error| error.0).err(),
-        None => Some(stream),
-    };
-    if let Some(stream) = unsent {
-        let _ = stream.into_raw_fd();
-    }
-}
-
-fn start_closer() -> io::Result<Sender<UnixStream>> {
-    // Bounded by the sockets that there can be.
-    let (sender, sockets) = mpsc::channel::<UnixStream>();
-    let thread = std::thread::Builder::new().name("closer".into());
-    thread.spawn(move || {
-        for socket in sockets {
-            drop(socket);
-            WAITING.fetch_sub(1, Ordering::Relaxed);
-        }
-    })?;
-    Ok(sender)
+    closers::close(user, stream);
 }
 
 #[cfg(test)]
@@ -287,6 +289,7 @@ mod tests {
     /// Nobody but the closer's thread waits for a socket that lingers, however it is put there.
     #[test]
     fn a_socket_with_descriptors_in_it_is_closed_elsewhere() {
+        let mut kept = Vec::new();
         for flags in [SendFlags::empty(), SendFlags::OOB] {
             let (mut ours, theirs) = pair();
             let (near, far) = lingering();
@@ -295,13 +298,13 @@ mod tests {
             // The last descriptor of it lies in our socket now.
             let refused = ours.read(&mut [0; 64]).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{flags:?}");
-            let closed = closed_elsewhere();
+            let closed = CLOSED.load(Ordering::Relaxed);
             drop(ours);
-            assert!(closed_elsewhere() > closed);
-            assert!(WAITING.load(Ordering::Relaxed) > 0, "it still lingers");
-            drop(far);
+            assert!(CLOSED.load(Ordering::Relaxed) > closed);
+            kept.push(far);
         }
-        while WAITING.load(Ordering::Relaxed) > 0 {
+        // Its owner does not let go of it, and yet it is closed.
+        while closers::held() > 0 {
             std::thread::yield_now();
         }
     }

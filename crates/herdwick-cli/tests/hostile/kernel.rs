@@ -8,6 +8,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
+    thread,
     time::Duration,
 };
 
@@ -15,12 +16,13 @@ use rustix::{
     fs::fstat,
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt},
-    process::Signal,
+    process::{Signal, Uid},
+    thread::set_thread_res_uid,
 };
 
 use crate::{
     Siege,
-    common::{Clock, Folder, PATIENCE, Server, settle},
+    common::{self, Clock, Folder, PATIENCE, Server, settle},
     raw::{Raw, Step},
 };
 
@@ -102,6 +104,80 @@ fn descriptors_sent_along_make_nobody_wait() {
     // Once their owners let go, nothing is left of them.
     drop(far);
     settle(&siege.server, &mut siege.steady.client, leases, baseline);
+}
+
+/// Does `what` as another user. Only root can.
+fn as_nobody<R: Send>(what: impl FnOnce() -> R + Send) -> R {
+    let nobody = Uid::from_raw(65_534);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // Of this thread alone.
+            set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            what()
+        });
+        other.join().unwrap()
+    })
+}
+
+/// Sockets that hold a descriptor each that takes [`LINGER`] to close, all there before the server
+/// looks, and come from another user. What it returns keeps it so.
+fn burdens_of_nobody(server: &Server, count: usize) -> Vec<TcpListener> {
+    let burden = |_| {
+        let (near, far) = lingering();
+        let line = UnixStream::connect(&server.address).unwrap();
+        assert_eq!(send_along(&line, &near), Ok(1));
+        far
+    };
+    server.freeze();
+    let far = as_nobody(|| (0..count).map(burden).collect());
+    server.signal(Signal::CONT);
+    far
+}
+
+/// A user who sends more than may wait to be closed is refused as long as it does; others are not,
+/// and all of it is closed in the end, though its owner never lets go.
+#[test]
+fn what_one_user_sends_along_keeps_out_no_other_and_is_closed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may connect as another user");
+        return;
+    }
+    let folder = Folder::new();
+    let path = common::socket(&folder);
+    let flags = ["-m", "64", "-a", "0777", "-s", path.to_str().unwrap()];
+    let server = Server::run(&folder, 1, &flags);
+    let mut bystander = server.client();
+    let (leases, baseline) = (server.stat(&mut bystander, "leases"), server.holdings());
+    let version = || {
+        let mut line = UnixStream::connect(&path).unwrap();
+        line.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Refused, it may be closed before it is written to, or read.
+        let asked = line.write_all(b"version\r\n");
+        asked.is_ok() && matches!(line.read(&mut [0; 64]), Ok(1..))
+    };
+    let (clock, mut far) = (Clock::start(), Vec::new());
+    while server.stat(&mut bystander, "unix_users_refused") == 0 {
+        clock.hurry("a user to be refused");
+        far = burdens_of_nobody(&server, 400);
+        while server.stat(&mut bystander, "unix_sockets_closing") < 300 {
+            clock.hurry("sockets that wait");
+        }
+        let served = as_nobody(version);
+        let refused = server.stat(&mut bystander, "unix_users_refused") > 0;
+        assert!(served != refused, "{served}");
+        assert!(version(), "another user's");
+        assert_eq!(server.session(8).way(), "shm");
+    }
+    let clock = Clock::start();
+    while server.stat(&mut bystander, "unix_sockets_closing") > 0 {
+        clock.hurry("sockets to be closed");
+        bystander.set("key", "value").unwrap();
+        assert!(bystander.get("key").unwrap().is_some());
+    }
+    assert_eq!(server.stat(&mut bystander, "unix_closers_stuck"), 0);
+    settle(&server, &mut bystander, leases, baseline);
+    assert!(as_nobody(version), "it is served again");
+    drop(far);
 }
 
 /// Bytes of a file that are in memory, whoever maps it.

@@ -14,6 +14,7 @@ use crate::{
     facts::{Facts, Stats, VERSION},
     stats,
     tally::Snapshot,
+    unix,
 };
 
 /// What all workers have counted, as Prometheus reads it.
@@ -35,6 +36,7 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
     workers(parts, &mut page);
     drops(facts, &sum, &mut page);
     leases(facts, &mut page);
+    closers(&mut page);
     if facts.settings.metrics_hot_keys {
         hot_keys(facts, &sum, &mut page);
     }
@@ -135,7 +137,7 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
 
 /// Everything refused or dropped, by way in and reason.
 fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
-    let (tally, store) = (&sum.tally, &sum.store);
+    let (tally, store, unix) = (&sum.tally, &sum.store, unix::counts());
     let labels = |way: &str, reason: &str| {
         let way = ("fabric", way.to_owned());
         vec![way, ("reason", reason.to_owned())]
@@ -159,6 +161,11 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
         ("unsent", tally.udp_unsent),
     ]
     .map(|(reason, count)| (labels("udp", reason), count as f64));
+    let of_unix = [
+        ("descriptors_refused", unix.descriptors_refused),
+        ("users_refused", unix.users_refused),
+    ]
+    .map(|(reason, count)| (labels("unix", reason), count as f64));
     let of_fabrics = sum
         .ways
         .iter()
@@ -168,7 +175,11 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
         "herdwick_drops_total",
         Kind::Counter,
         "What was refused, dropped, or done again, by the way it came in and the reason.",
-        of_tcp.into_iter().chain(of_udp).chain(of_fabrics),
+        of_tcp
+            .into_iter()
+            .chain(of_udp)
+            .chain(of_unix)
+            .chain(of_fabrics),
     );
     for (name, count, help) in [
         (
@@ -240,6 +251,25 @@ fn leases(facts: &Facts, page: &mut Page) {
     let name = "herdwick_lease_failures_total";
     let help = "Claims refused and leases ended by force, by reason.";
     page.add(name, Kind::Counter, help, ended);
+}
+
+/// What peers put into unix sockets and the threads that close it.
+fn closers(page: &mut Page) {
+    let unix = unix::counts();
+    for (name, count, help) in [
+        (
+            "herdwick_unix_sockets_closing",
+            unix.sockets_closing,
+            "Unix sockets with descriptors in them that wait to be closed, or are being closed.",
+        ),
+        (
+            "herdwick_unix_closers_stuck",
+            unix.closers_stuck,
+            "Threads that have been closing the same unix socket for more than 100 ms.",
+        ),
+    ] {
+        page.add(name, Kind::Gauge, help, [(vec![], count as f64)]);
+    }
 }
 
 /// Families in the order they were added.

@@ -7,7 +7,6 @@
 use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 
 use mio::Token as Key;
-use rustix::net::sockopt::socket_peercred;
 
 use super::{
     super::{Arrival, LeaseId, Seat, client::Client, counters::count, shares::Owner},
@@ -61,7 +60,12 @@ impl Desk {
                         self.handle_client(id, now);
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // This one alone is refused or gone.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
                 Err(error) => {
                     self.doors.knocking = error.kind() != ErrorKind::WouldBlock;
                     self.doors.resting = true;
@@ -100,7 +104,12 @@ impl Desk {
         now: Duration,
     ) -> Option<LeaseId> {
         let id = LeaseId(self.next as u64);
-        stream.register(self.poll.registry(), Key(self.next)).ok()?;
+        // Whom the system has no memory to watch for is let go.
+        let watched = stream.register(self.poll.registry(), Key(self.next));
+        if watched.is_err() {
+            count(&self.counters.refused_full);
+            return None;
+        }
         let owner = owner(&stream);
         let client = Client::new(stream, seat, owner, now);
         self.clients.insert(id, client);
@@ -139,11 +148,7 @@ impl Desk {
 /// Whose a connection is.
 fn owner(stream: &Stream) -> Owner {
     match stream {
-        Stream::Unix(socket) => {
-            let peer = socket_peercred(socket);
-            // Who is not told apart shares with all others who are not.
-            Owner::User(peer.map_or(u32::MAX, |peer| peer.uid.as_raw()))
-        }
+        Stream::Unix(socket) => Owner::User(socket.user()),
         _ => match stream.origin() {
             (_, Some(from)) => Owner::at(from.ip()),
             (_, None) => Owner::User(u32::MAX),
