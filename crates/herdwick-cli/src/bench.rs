@@ -205,6 +205,7 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
     let mut watch = |progress: &Progress| {
         if live {
             eprint!("\r\x1b[K{progress}");
+            // As little of a loss as the line itself.
             let _ = stderr().flush();
         }
     };

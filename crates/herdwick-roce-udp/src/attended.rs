@@ -12,7 +12,7 @@ use std::{
 use herdwick_fabric::Port;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    io::{read, write},
+    io::{Errno, read, write},
 };
 
 use crate::RocePort;
@@ -99,6 +99,7 @@ impl Shared {
         let start = Instant::now();
         while !self.over.load(Ordering::Acquire) {
             // What rings from here on is seen by the pass, or ends the rest behind it.
+            // Nothing to read is the usual case.
             let _ = read(&self.bell, &mut [0; 8]);
             let now = start.elapsed();
             let progress = self.locked(|port| port.progress(now));
@@ -115,7 +116,12 @@ impl Shared {
             PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
         ];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // An interrupted rest makes one more pass.
-        let _ = poll(&mut fds, limit.as_ref());
+        // An interrupted rest makes one more pass. What else is refused would be each time, and the
+        // thread would spin.
+        if let Err(errno) = poll(&mut fds, limit.as_ref())
+            && errno != Errno::INTR
+        {
+            panic!("waiting for packets (poll): {errno}");
+        }
     }
 }

@@ -25,6 +25,7 @@ mod partition;
 mod patience;
 mod pin;
 mod prefixes;
+mod readiness;
 mod server;
 mod stats;
 mod stopping;

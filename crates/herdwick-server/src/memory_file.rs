@@ -51,6 +51,9 @@ const _: () = assert!(CRC_AT == 56 && size_of::<Header>() as u64 == STATE_AT);
 /// A server ended as it should, and everything is written.
 const ENDED: u64 = 0x6465_646e_6520_2e2e;
 
+/// A server uses the file, in a run of the kernel that nobody can tell from others.
+const UNKNOWN: u64 = 0;
+
 /// The parts of a file: one for each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -244,7 +247,7 @@ impl MemoryFile {
             reserved: 0.into(),
         };
         header.crc.set(crc32c(0, &header.as_bytes()[..CRC_AT]));
-        self.note(boot())?;
+        self.note(boot().unwrap_or(UNKNOWN))?;
         if self.left.is_none_or(|left| left.epoch_unix != epoch_unix) {
             self.file.write_all_at(header.as_bytes(), 0)?;
         }
@@ -322,7 +325,7 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Col
         return Err(Cold::Damaged);
     }
     let state = rest.first_chunk().map(|word| u64::from_le_bytes(*word));
-    if state != Some(ENDED) && state != Some(boot()) {
+    if !is_whole(state, boot()) {
         return Err(Cold::HostWentDown);
     }
     Ok(Left {
@@ -338,10 +341,17 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// A number for this run of the kernel.
-fn boot() -> u64 {
-    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    HashKey([1, 2]).hash(&id).0 | 1
+/// Whether all that was stored is there after a server that left `state`, in a kernel's run that has
+/// the number `boot`.
+fn is_whole(state: Option<u64>, boot: Option<u64>) -> bool {
+    state == Some(ENDED) || (boot.is_some() && state == boot)
+}
+
+/// A number for this run of the kernel; none if it cannot be asked which one it is. Then a server
+/// that was killed may have been so with its host, and the start is cold.
+fn boot() -> Option<u64> {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(HashKey([1, 2]).hash(&id).0 | 1)
 }
 
 #[cfg(test)]
@@ -432,13 +442,24 @@ mod tests {
     }
 
     #[test]
+    fn only_an_end_or_the_same_run_of_the_kernel_leaves_all_that_was_stored() {
+        assert!(is_whole(Some(ENDED), None) && is_whole(Some(ENDED), Some(7)));
+        assert!(is_whole(Some(7), Some(7)) && !is_whole(Some(7), Some(9)));
+        // Neither of two servers could tell the kernel's run.
+        assert!(!is_whole(Some(UNKNOWN), None) && !is_whole(None, None));
+    }
+
+    #[test]
     fn whatever_does_not_fit_begins_cold_and_the_next_time_does_not() {
         let place = Place::new("cold");
         let state = |state: u64| {
             move |file: &File| file.write_all_at(&state.to_le_bytes(), STATE_AT).unwrap()
         };
         assert_eq!(place.after(|_| {}), None);
-        assert_eq!(place.after(state(boot() ^ 2)), Some(Cold::HostWentDown));
+        assert_eq!(
+            place.after(state(boot().unwrap() ^ 2)),
+            Some(Cold::HostWentDown)
+        );
         assert_eq!(place.after(state(ENDED)), None);
         let damaged = Some(Cold::Damaged);
         assert_eq!(

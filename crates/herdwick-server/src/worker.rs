@@ -10,6 +10,7 @@ use crate::{
     parking::Bell,
     partition::Partition,
     patience::Patience,
+    readiness,
     stopping::Stopping,
     tally::{Snapshot, Tally, WayCount},
     time::Timer,
@@ -194,10 +195,7 @@ impl Worker {
 
     /// Takes readiness from the kernel.
     fn look(&mut self, patience: Duration) {
-        if self.poll.poll(&mut self.events, Some(patience)).is_err() {
-            // Interrupted by a signal: the next pass looks again.
-            return;
-        }
+        readiness::wait(&mut self.poll, &mut self.events, Some(patience));
         for event in &self.events {
             let (front, local) = Tokens::split(event.token());
             if let Some(front) = self.fronts.get_mut(front) {

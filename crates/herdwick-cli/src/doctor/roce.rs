@@ -29,6 +29,7 @@ pub(super) fn checks() -> Checks {
 
 /// Whether a packet filter may keep RoCEv2 out, in software or from an RNIC.
 pub(super) fn packet_filter() -> Check {
+    // Not there without the module; of other filters the next one knows.
     let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
     firewall(&tables, is_loaded("nf_tables"))
 }

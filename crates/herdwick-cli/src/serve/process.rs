@@ -119,7 +119,10 @@ pub(super) fn become_user(name: &str) -> Result<(), ProcessError> {
     if !getuid().is_root() {
         return Ok(());
     }
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let passwd = fs::read_to_string("/etc/passwd").map_err(|source| ProcessError::Refused {
+        what: "read /etc/passwd",
+        source,
+    })?;
     let (uid, gid) = find_user(&passwd, name).ok_or_else(|| ProcessError::NoUser {
         name: name.to_owned(),
     })?;

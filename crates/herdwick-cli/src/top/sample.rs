@@ -63,6 +63,7 @@ impl Sample {
         client.version()?;
         let at = clock();
         let general = client.stats("")?.into_iter().collect();
+        // A memcached has neither.
         let workers = client.stats("workers").unwrap_or_default();
         let hot = client.stats("hotkeys").unwrap_or_default();
         Ok(Self {

@@ -21,8 +21,8 @@ pub(crate) use listen::{Listener, Opened, SocketFile, Source, open};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
-    facts::Facts, parking::Bell, stopping::Stopping, tcp::Stream, time::Timer, udp::UdpListener,
-    unix,
+    facts::Facts, parking::Bell, readiness, stopping::Stopping, tcp::Stream, time::Timer,
+    udp::UdpListener, unix,
 };
 
 /// How long accepting rests when the process has no descriptors left, or no connections.
@@ -81,7 +81,7 @@ impl Acceptor {
         let mut patience = None;
         while !self.stopping.is_set() {
             // After an interruption, as after an event, all listeners are looked at.
-            let _ = self.poll.poll(&mut events, patience);
+            readiness::wait(&mut self.poll, &mut events, patience);
             let now = self.timer.now();
             self.deal_greeted();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));

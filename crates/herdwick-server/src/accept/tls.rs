@@ -13,6 +13,7 @@ use super::{EVENTS, WAKE};
 use crate::{
     config::StartError,
     facts::Facts,
+    readiness,
     server::refused,
     stopping::Stopping,
     time::Timer,
@@ -101,7 +102,7 @@ impl Greeter {
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping.is_set() {
             // After an interruption, as after an event, all that has come is looked at.
-            let _ = self.poll.poll(&mut events, self.handshakes.tick());
+            readiness::wait(&mut self.poll, &mut events, self.handshakes.tick());
             for event in &events {
                 let registry = self.poll.registry();
                 let progress = self.handshakes.go_on(event.token(), certificates, registry);

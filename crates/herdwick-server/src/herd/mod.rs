@@ -217,6 +217,7 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
         self.settle_loss();
         if self.server.is_none() {
+            // Without the device there is no grant, and the claim is refused.
             self.open().ok()?;
         }
         let server = self.server.as_mut().filter(|_| !self.losses.ending)?;

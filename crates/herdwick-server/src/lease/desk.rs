@@ -28,7 +28,7 @@ use super::{
     shares::Shares,
     socket::send_frame,
 };
-use crate::time::Timer;
+use crate::{readiness, time::Timer};
 use doors::Doors;
 use unread::Unread;
 
@@ -135,10 +135,7 @@ impl Desk {
             let others = [self.doors.timeout(), self.unread.timeout()];
             let timeout = others.into_iter().flatten().chain(timeout).min();
             let due = timeout.map(|timeout| now + timeout);
-            match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() != ErrorKind::Interrupted => return,
-                _ => {}
-            }
+            readiness::wait(&mut self.poll, &mut events, timeout);
             now = timer.now();
             self.excuse(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {

@@ -99,6 +99,7 @@ impl LeaseSocket {
 
 impl Drop for LeaseSocket {
     fn drop(&mut self) {
+        // What stays is swept by the next server that starts there.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(&self.directory);
     }

@@ -23,6 +23,7 @@ use crate::{
     parcel::{Order, Ticket},
     parking::Bell,
     partition::NOBODY,
+    readiness,
     stopping::Stopping,
     tally::Snapshot,
     time::Timer,
@@ -142,7 +143,7 @@ impl Reporter {
             self.visitors.iter().any(Option::is_some).then_some(TICK)
         };
         // After an interruption, as after an event, all are looked at.
-        let _ = self.poll.poll(events, patience);
+        readiness::wait(&mut self.poll, events, patience);
         self.bell.flag().lower();
     }
 

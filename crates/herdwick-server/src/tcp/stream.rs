@@ -47,6 +47,7 @@ impl Stream {
 
     /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
     pub(crate) fn origin(&self) -> (RawFd, Option<SocketAddr>) {
+        // A peer that is gone already has no address.
         let from = match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Tls(stream) => stream.socket().peer_addr().ok(),

@@ -93,6 +93,7 @@ impl TlsStream {
         let Err(error) = self.session.process_new_packets() else {
             return Ok(());
         };
+        // What was wrong, if it can be said at once: the connection ends either way.
         let _ = self.session.write_tls(&mut self.socket);
         Err(io::Error::new(ErrorKind::InvalidData, error))
     }
