@@ -21,6 +21,8 @@ pub(super) struct Client {
     pub(super) fabric: FabricId,
     /// What it counts against the bound on all leases.
     pub(super) bytes: usize,
+    /// A grant was sent, and nothing has shown yet that it was read.
+    pub(super) may_be_unread: bool,
     /// Whether every worker polls for it.
     pub(super) live: bool,
     /// Workers that have yet to connect it.
@@ -46,6 +48,7 @@ impl Client {
             shake: Handshake::new(now),
             terms: None,
             bytes: 0,
+            may_be_unread: false,
             live: false,
             connecting: 0,
             revoking: 0,

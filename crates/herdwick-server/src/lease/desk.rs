@@ -259,6 +259,7 @@ impl Desk {
         };
         if send_frame(stream, &frame, &fds) {
             client.shake.granted();
+            client.may_be_unread = true;
         } else {
             count(&self.counters.grants_unsent);
             self.end(id);
@@ -359,7 +360,8 @@ impl Desk {
         };
         // Closing deregisters too; a failure here has nothing left to leak.
         let _ = stream.deregister(self.poll.registry());
-        if client.shake.is_granted() {
+        // Whatever it has said since: an answer takes no reading.
+        if client.may_be_unread {
             self.unread.keep(client.owner, stream);
         }
         if client.live {

@@ -120,11 +120,6 @@ impl Handshake {
         self.state = State::Accept;
     }
 
-    /// Whether the grant went out and nothing says that it was read.
-    pub(crate) fn is_granted(&self) -> bool {
-        self.state == State::Accept
-    }
-
     /// Everything is connected: the lease stands.
     pub(crate) fn connected(&mut self, now: Duration) {
         self.state = State::Live;

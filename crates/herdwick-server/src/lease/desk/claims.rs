@@ -11,6 +11,7 @@ use herdwick_herd::{
 use super::{
     super::{Kind, LeaseId, Order, Terms, counters::count, shares::Owner},
     Desk,
+    unread::{UNREAD_HELD_MAX, is_unread},
 };
 use crate::tcp::Stream;
 
@@ -29,7 +30,8 @@ impl Desk {
             count(&self.counters.refused_token);
             return self.refuse(id, Refusal::Token);
         };
-        let room = (!self.unread.is_full(owner)).then(|| self.room(kind, owner, claim.window));
+        let reads = !self.unread.is_full(owner) && self.leaves_unread(owner) < UNREAD_HELD_MAX;
+        let room = reads.then(|| self.room(kind, owner, claim.window));
         let Some((window, bytes)) = room.flatten() else {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Full);
@@ -56,6 +58,18 @@ impl Desk {
         self.shares.take(owner, bytes);
         self.show_bytes();
         self.order(kind.fabric, |_| Order::Grant(id, terms));
+    }
+
+    /// How many of the leases of `owner` have a grant that it has not read. What was read once is not
+    /// asked after again.
+    fn leaves_unread(&mut self, owner: Owner) -> usize {
+        let clients = self.clients.values_mut();
+        let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);
+        let unread = granted.filter_map(|client| {
+            client.may_be_unread = is_unread(client.stream.as_ref()?);
+            client.may_be_unread.then_some(())
+        });
+        unread.count()
     }
 
     /// An epoch that nobody can tell beforehand, and not the last one; `None` if the system has no

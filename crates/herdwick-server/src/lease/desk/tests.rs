@@ -19,7 +19,11 @@ use herdwick_herd::{
 use herdwick_mica::HashKey;
 use mio::Waker;
 
-use super::{doors::STRANGERS_MAX, unread::UNREAD_MAX, *};
+use super::{
+    doors::STRANGERS_MAX,
+    unread::{UNREAD_HELD_MAX, UNREAD_MAX},
+    *,
+};
 use crate::{
     lease::{Kind, LeaseSocket},
     tcp::Stream,
@@ -529,17 +533,48 @@ fn who_reads_no_grant_gets_no_more_of_them() {
         let peeked = rustix::net::recv(&*stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
         assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
     }
-    for stream in &unread {
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    for (n, stream) in unread.iter_mut().enumerate() {
+        // However it ends: an answer to what was not read is none that is taken.
+        match n % 2 {
+            0 => stream.shutdown(std::net::Shutdown::Write).unwrap(),
+            _ => stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap(),
+        }
     }
     rig.until_held(0);
-    let mut more = rig.dial();
-    more.write_all(&claim(rig.token()).to_frame()).unwrap();
-    let (kind, body) = frame(&mut more);
-    let full = (hello::Kind::Refusal, Refusal::Full);
-    assert_eq!((kind, Refusal::parse(&body)), full);
+    assert!(is_full(&rig));
     // One reads, or goes.
     assert!(ended(&mut unread[0]));
+    drop(rig.live());
+    assert_eq!(rig.counters.grants_unsent.load(Ordering::Relaxed), 0);
+}
+
+/// A claim is refused because there is too much of its owner already.
+fn is_full(rig: &Rig) -> bool {
+    let mut stream = rig.dial();
+    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let (kind, body) = frame(&mut stream);
+    kind == hello::Kind::Refusal && Refusal::parse(&body) == Refusal::Full
+}
+
+#[test]
+fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
+    let rig = Rig::new(4 * UNREAD_HELD_MAX);
+    let mut unread = Vec::new();
+    for n in 1..=UNREAD_HELD_MAX {
+        let mut stream = rig.dial();
+        stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+        rig.until_held(n);
+        let peeked = rustix::net::recv(&stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
+        assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
+        // Some take up what they did not read.
+        if n % 2 == 0 {
+            stream.write_all(&accept(WORKERS).to_frame()).unwrap();
+        }
+        unread.push(stream);
+    }
+    assert!(is_full(&rig));
+    // One reads, and there is room for one that does as well.
+    assert_eq!(frame(&mut unread[0]).0, hello::Kind::Grant);
     drop(rig.live());
     assert_eq!(rig.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }

@@ -15,6 +15,10 @@ use crate::tcp::Stream;
 /// Ended leases of one owner that may have their grants unread before it is granted no more.
 pub(super) const UNREAD_MAX: usize = 4;
 
+/// Leases of one owner, not ended yet, that may have their grants unread: some are for a moment,
+/// where many clients start at once.
+pub(super) const UNREAD_HELD_MAX: usize = 64;
+
 /// Sockets of leases that ended with their grants unread.
 #[derive(Default)]
 pub(super) struct Unread {
@@ -52,7 +56,7 @@ impl Unread {
 }
 
 /// Whether the peer has yet to read what was sent. Of what cannot be asked, nothing is known.
-fn is_unread(stream: &Stream) -> bool {
+pub(super) fn is_unread(stream: &Stream) -> bool {
     match stream {
         Stream::Unix(socket) => herdwick_mem::unread_bytes(socket).is_ok_and(|bytes| bytes > 0),
         _ => false,
