@@ -25,6 +25,9 @@ use crate::{
 const LOOKS: usize = 8;
 /// Packets after which a pass looks no more.
 const ENOUGH: u64 = 256;
+/// How long connections have their share of each pass and no more, after the kernel dropped packets
+/// for want of room.
+const RATIONED: Duration = Duration::from_millis(20);
 
 /// One thread's end of the fabric: an engine, its memory, and sockets.
 pub struct RocePort {
@@ -36,6 +39,8 @@ pub struct RocePort {
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it listens on all.
     pub(crate) local: SocketAddr,
+    /// What the kernel had dropped when packets were rationed last, and until when they are.
+    pub(crate) rationed: (u32, Duration),
     /// Trains that came cut short.
     pub(crate) truncated: u64,
 }
@@ -43,6 +48,7 @@ pub struct RocePort {
 impl RocePort {
     /// Takes what has come, as far as a pass goes; whether there was anything.
     fn receive_some(&mut self) -> bool {
+        self.ration();
         let before = self.looked_into();
         for look in 0..LOOKS {
             match self.receive() {
@@ -57,11 +63,23 @@ impl RocePort {
         true
     }
 
+    /// Where the kernel drops packets, which it does unseen, what is dropped instead is what is more
+    /// than a connection's share: to take that out of the socket costs little, and leaves room.
+    fn ration(&mut self) {
+        let (seen, until) = &mut self.rationed;
+        if *seen != self.inbox.overflowed {
+            *seen = self.inbox.overflowed;
+            *until = self.outbox.now.saturating_add(RATIONED);
+        }
+        self.engine.ration(self.outbox.now < *until);
+    }
+
     /// Packets that took work; those of a flood that are dropped unseen end no pass before the
     /// packets behind them are looked at.
     fn looked_into(&self) -> u64 {
         let counters = self.engine.counters();
-        counters.packets_in - counters.dropped(Drop::TooManyRefused)
+        let unseen = counters.dropped(Drop::TooManyRefused) + counters.dropped(Drop::OverShare);
+        counters.packets_in - unseen
     }
 
     /// What a packet wakes.

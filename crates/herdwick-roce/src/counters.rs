@@ -60,11 +60,14 @@ pub enum Drop {
     Unasked,
     /// From a source that was refused too often in this pass: not looked into.
     TooManyRefused,
+    /// For a connection that had its share of this pass, while more came than could be taken: not
+    /// looked into.
+    OverShare,
 }
 
 impl Drop {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Short,
         Self::Version,
         Self::Partition,
@@ -94,6 +97,7 @@ impl Drop {
         Self::TooManyReads,
         Self::Unasked,
         Self::TooManyRefused,
+        Self::OverShare,
     ];
 
     /// Whether a sender that keeps to the rules has next to none: the rest is what a network loses,
@@ -128,7 +132,8 @@ impl Drop {
             | Self::Gone
             | Self::Answer
             | Self::TooManyReads
-            | Self::TooManyRefused => false,
+            | Self::TooManyRefused
+            | Self::OverShare => false,
         }
     }
 
@@ -165,6 +170,7 @@ impl Drop {
             Self::TooManyReads => "roce_too_many_reads",
             Self::Unasked => "roce_unasked_congestion",
             Self::TooManyRefused => "roce_too_many_refused",
+            Self::OverShare => "roce_over_share",
         }
     }
 }

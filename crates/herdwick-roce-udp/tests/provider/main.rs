@@ -3,6 +3,7 @@
 mod attended;
 mod capture;
 mod conformance;
+mod floods;
 mod paths;
 mod shards;
 mod timers;

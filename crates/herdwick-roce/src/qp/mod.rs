@@ -7,6 +7,7 @@ mod fragment;
 mod inbound;
 mod post;
 mod reliable;
+mod share;
 mod unreliable;
 
 use alloc::collections::VecDeque;
@@ -34,6 +35,7 @@ pub(crate) use fragment::class;
 pub(crate) use inbound::Inbound;
 pub(crate) use post::Sends;
 pub(crate) use reliable::{Requester, Responder};
+pub(crate) use share::Share;
 
 /// One queue pair.
 pub(crate) struct Qp {
@@ -60,6 +62,8 @@ pub(crate) struct Qp {
     pub(crate) responder: Responder,
     /// What arrived for it in this pass and was wrong.
     pub(crate) blame: Blame,
+    /// What arrived for it in this pass at all.
+    pub(crate) share: Share,
     /// Whether its peer is to be told that packets of its met congestion.
     pub(crate) congested: bool,
     /// Whether it stands in the engine's list of those with something to transmit.
@@ -158,6 +162,7 @@ impl Qp {
             requester: Requester::new(names.psn, &config.retry),
             responder: Responder::new(spec.transport == Transport::Rc),
             blame: Blame::NONE,
+            share: Share::NONE,
             congested: false,
             listed: false,
         }
