@@ -1,4 +1,6 @@
-/// What a provider can and cannot do, as data a caller can ask for.
+//! What a provider supports: transports, limits and ordering guarantees, as plain data.
+
+/// Features and limits of a provider, as data that a caller can query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The provider's name, as `--fabric` takes it.
@@ -13,50 +15,52 @@ pub struct Capabilities {
     pub read: bool,
     /// RC FETCH_ADD and COMPARE_SWAP.
     pub atomics: Atomics,
-    /// A WRITE's last aligned 8 bytes become visible last (crate docs, "Publication").
+    /// The last aligned 8 bytes of a WRITE become visible last (crate docs, "Publication").
     pub ordered_write: bool,
-    /// An armed port also wakes at an inbound WRITE, not only at a completion.
+    /// An inbound WRITE wakes an armed port, as a completion does.
     pub wakes_on_write: bool,
-    /// UC and UD deliver everything to a receiver that keeps up: drops mean a full receiver.
+    /// UC and UD lose nothing on the way to a receiver that keeps up: every drop means that the
+    /// receiver was full.
     pub lossless: bool,
-    /// An RC SEND completes when a RECV has taken it; without, when it is out of the sender's
-    /// hands, and a short buffer or a missing RECV is the receiver's affair alone.
+    /// An RC SEND completes when a RECV has taken it. If false, it completes when it has left the
+    /// sender, and a short buffer or a missing RECV is an error at the receiver alone.
     pub acknowledged_sends: bool,
-    /// Most payload bytes of an inline work request.
+    /// Maximum payload bytes of an inline work request.
     pub inline_bytes_max: usize,
-    /// Received payloads up to this many bytes travel in the completion; 0: never.
+    /// Received payloads of up to this many bytes are carried in the completion; 0: never.
     pub inline_receive_bytes: usize,
-    /// Bytes that a received datagram's buffer holds in front of the payload (the verbs' GRH: 40,
-    /// else 0); [`crate::Completion::byte_len`] and inline receives are without them.
+    /// Bytes in front of the payload in the buffer of a received datagram (the GRH of the verbs:
+    /// 40, else 0). [`crate::Completion::byte_len`] and inline receives do not include them.
     pub datagram_header_bytes: usize,
-    /// Most payload bytes of one UD SEND.
+    /// Maximum payload bytes of one UD SEND.
     pub datagram_bytes_max: usize,
-    /// Most bytes of one RC or UC message.
+    /// Maximum bytes of one RC or UC message.
     pub message_bytes_max: usize,
-    /// Messages of one length to one peer travel together, and cost much less than others.
+    /// The provider sends messages of equal length to one peer as a GSO batch, which costs much
+    /// less than sending them singly.
     pub trains: bool,
-    /// Queue pairs that one thread does well to spread its sends over: those that an RNIC works on
-    /// at once.
+    /// Number of queue pairs over which one thread should spread its sends: as many as an RNIC
+    /// processes in parallel.
     pub senders: usize,
-    /// Most work requests in one post.
+    /// Maximum work requests in one post.
     pub postlist_max: usize,
-    /// A region's rkey can be bound to one queue pair ([`crate::Scope::Qp`]) before that is
-    /// connected; without, the protection domain is the narrowest scope.
+    /// The rkey of a region can be bound to one queue pair ([`crate::Scope::Qp`]) before the queue
+    /// pair is connected. If false, the protection domain is the narrowest scope.
     pub scoped_regions: bool,
-    /// What is dropped at a port is counted there ([`crate::Port::drops`]); an RNIC drops in
-    /// hardware and says nothing.
+    /// The port counts its drops ([`crate::Port::drops`]). An RNIC drops in hardware and does not
+    /// report it.
     pub counted_drops: bool,
-    /// Regions may be given addresses other than zero-based ones.
+    /// Regions may have addresses that do not start at zero.
     pub virtual_addresses: bool,
 }
 
 /// How RC atomics behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
-    /// There are none.
+    /// Not supported.
     None,
-    /// Atomic against other atomics of the same port's device only.
+    /// Atomic with respect to other atomics of the same device only.
     Device,
-    /// Atomic against the CPU's own instructions too.
+    /// Atomic with respect to the CPU's own atomic instructions too.
     Coherent,
 }

@@ -1,9 +1,11 @@
+//! Completion queue entries: what completed, with which status, and the payload of a small receive.
+
 use core::fmt;
 
 use crate::{QpId, Qpn};
 
-/// Most bytes of payload that travel inside a completion: with the rest of a HERD reply cell they
-/// make one cache line.
+/// Maximum payload bytes carried inside a completion. With the rest of a HERD reply cell they make
+/// one cache line of 64 bytes.
 pub const INLINE_RECEIVE: usize = 56;
 
 /// One entry of a completion queue.
@@ -11,9 +13,10 @@ pub const INLINE_RECEIVE: usize = 56;
 pub struct Completion {
     /// The `wr_id` of the work request that completed.
     pub wr_id: u64,
-    /// How it ended; anything but [`Status::Success`] leaves the fields below `qp` unspecified.
+    /// Status of the work request. Unless it is [`Status::Success`], the fields below `qp` are
+    /// unspecified.
     pub status: Status,
-    /// Which verb it was.
+    /// The verb that completed.
     pub opcode: Opcode,
     /// The queue pair, of this port.
     pub qp: QpId,
@@ -23,12 +26,13 @@ pub struct Completion {
     pub imm: Option<u32>,
     /// The sender of a datagram; `None` on RC and UC.
     pub source: Option<Source>,
-    /// The payload of a small receive; the posted buffer was not touched. `None`: it lies there.
+    /// The payload of a small receive, in which case the posted buffer is untouched. `None`: the
+    /// payload is in the posted buffer.
     pub inline: Option<InlineData>,
 }
 
 impl Completion {
-    /// What an array to poll into holds before the first poll; no provider completes like this.
+    /// Placeholder to fill an array with before the first poll; no provider completes with it.
     pub const BLANK: Self = Self {
         wr_id: 0,
         status: Status::Flushed,
@@ -41,7 +45,7 @@ impl Completion {
     };
 }
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The sending queue pair, as the sender's endpoint names it.
@@ -56,7 +60,7 @@ pub struct InlineData {
 }
 
 impl InlineData {
-    /// The first `len` bytes of `words`, little-endian.
+    /// Wraps the first `len` bytes of `words`, little-endian.
     ///
     /// # Panics
     /// When `len` exceeds [`INLINE_RECEIVE`].
@@ -72,19 +76,19 @@ impl InlineData {
         Self { words, len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len.into()
     }
 
-    /// Whether the message had no payload.
+    /// Returns whether the message had no payload.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The payload as little-endian words; bytes past [`InlineData::len`] are unspecified.
+    /// Returns the payload as little-endian words; bytes past [`InlineData::len`] are unspecified.
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[u64; INLINE_RECEIVE / 8] {
@@ -110,18 +114,18 @@ impl fmt::Debug for InlineData {
     }
 }
 
-/// Which verb completed.
+/// The verb that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// A SEND of ours.
+    /// A SEND posted here.
     Send,
-    /// A WRITE of ours.
+    /// A WRITE posted here.
     Write,
-    /// A READ of ours: the data is in the local region.
+    /// A READ posted here: the data is in the local region.
     Read,
-    /// A FETCH_ADD of ours: the old value is in the local region.
+    /// A FETCH_ADD posted here: the old value is in the local region.
     FetchAdd,
-    /// A COMPARE_SWAP of ours: the old value is in the local region.
+    /// A COMPARE_SWAP posted here: the old value is in the local region.
     CompareSwap,
     /// A message arrived.
     Recv,
@@ -129,23 +133,23 @@ pub enum Opcode {
     RecvWithImm,
 }
 
-/// How a work request ended: data, not an `Err`.
+/// How a work request ended. It is data: a failed work request is no `Err`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was done.
+    /// Success.
     Success,
-    /// A local range or right was wrong (IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR).
+    /// A local range or access right was wrong (IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR).
     LocalError,
     /// The message was longer than the posted buffer.
     LengthError,
-    /// The peer refused: rkey, range or right (IBV_WC_REM_ACCESS_ERR).
+    /// The peer refused the rkey, the range or the access right (IBV_WC_REM_ACCESS_ERR).
     RemoteAccess,
-    /// The peer could not make sense of the request (IBV_WC_REM_INV_REQ_ERR).
+    /// The peer found the request invalid (IBV_WC_REM_INV_REQ_ERR).
     RemoteInvalid,
-    /// The peer posted no RECV for too long (IBV_WC_RNR_RETRY_EXC_ERR).
+    /// The peer had no RECV posted until the RNR retries ran out (IBV_WC_RNR_RETRY_EXC_ERR).
     ReceiverNotReady,
-    /// The peer does not answer (IBV_WC_RETRY_EXC_ERR).
+    /// The peer did not answer until the retries ran out (IBV_WC_RETRY_EXC_ERR).
     RetryExceeded,
-    /// The queue pair went to the error state first (IBV_WC_WR_FLUSH_ERR).
+    /// The queue pair entered the error state first (IBV_WC_WR_FLUSH_ERR).
     Flushed,
 }

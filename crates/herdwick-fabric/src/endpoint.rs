@@ -1,6 +1,8 @@
+//! The address of a queue pair as an opaque blob that a hello carries between two providers.
+
 use core::fmt;
 
-/// Most bytes of an [`Endpoint`].
+/// Maximum bytes of an [`Endpoint`].
 pub const ENDPOINT_BYTES_MAX: usize = 96;
 
 /// What the other side needs to know of a queue pair to reach it: an opaque, bounded blob that
@@ -12,7 +14,7 @@ pub struct Endpoint {
     len: u8,
 }
 
-/// More than [`ENDPOINT_BYTES_MAX`] bytes.
+/// The blob exceeds [`ENDPOINT_BYTES_MAX`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an endpoint has at most {ENDPOINT_BYTES_MAX} bytes")]
 pub struct EndpointTooLong;
@@ -21,7 +23,7 @@ impl Endpoint {
     /// Wraps `blob`.
     ///
     /// # Errors
-    /// [`EndpointTooLong`].
+    /// [`EndpointTooLong`] when `blob` exceeds [`ENDPOINT_BYTES_MAX`] bytes.
     pub fn new(blob: &[u8]) -> Result<Self, EndpointTooLong> {
         let mut bytes = [0; ENDPOINT_BYTES_MAX];
         bytes
@@ -34,7 +36,7 @@ impl Endpoint {
         })
     }
 
-    /// The blob.
+    /// Returns the blob.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]

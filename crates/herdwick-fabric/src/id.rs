@@ -1,3 +1,5 @@
+//! Newtypes for the ids of a port's objects and for the numbers that appear in packets.
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -7,7 +9,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A queue pair of one port. Not the number that peers see; that is [`Qpn`].
+    /// A queue pair of one port. Peers know it by its [`Qpn`] instead.
     QpId(u32)
 );
 id!(
@@ -23,7 +25,7 @@ id!(
     RegionId(u32)
 );
 id!(
-    /// An address handle of one port: a destination for UD SENDs.
+    /// An address handle of one port: a destination of UD SENDs.
     AddressHandle(u32)
 );
 id!(

@@ -1,15 +1,16 @@
-//! The verbs, as vocabulary and traits: what every provider speaks and every system is written to.
+//! The verbs, as vocabulary and traits: every provider implements them, every system is written
+//! against them.
 //!
-//! Words and rules are those of the InfiniBand verbs, as summarised in section 2.2 and Table 1 of
-//! the HERD paper: RC carries SEND, WRITE, READ and atomics; UC carries SEND and WRITE; UD carries
-//! SEND. What a provider lacks stands in its [`Capabilities`], as data.
+//! The terms and rules are those of the InfiniBand verbs, as summarised in section 2.2 and Table 1
+//! of the HERD paper: RC carries SEND, WRITE, READ and atomics; UC carries SEND and WRITE; UD
+//! carries SEND. [`Capabilities`] lists, as data, what a provider lacks.
 //!
-//! Control ([`Device`]) may block, allocate and fail richly. Data ([`Port`]) never blocks,
-//! allocates, locks or reads a clock.
+//! The control half ([`Device`]) may block and allocate, and returns detailed errors. The data half
+//! ([`Port`]) never blocks, allocates, locks or reads a clock.
 //!
-//! **Publication.** A WRITE makes its last aligned 8 bytes visible last. Whoever loads that word
-//! with `herdwick_mem`'s `Words::load_acquire` and finds the new value, finds the rest of the WRITE
-//! too. A provider that cannot promise it says so ([`Capabilities::ordered_write`]).
+//! **Publication.** A WRITE makes its last aligned 8 bytes visible last. A thread that loads that
+//! word with `herdwick_mem`'s `Words::load_acquire` and finds the new value finds the rest of the
+//! WRITE too. A provider that cannot promise this clears [`Capabilities::ordered_write`].
 //!
 //! Without the feature `std` this crate is the vocabulary alone, for `no_std` engines.
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -39,7 +40,8 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use {herdwick_mem::Span, std::os::fd::BorrowedFd};
 
-/// The control half of a provider: set-up and tear-down. May block, allocate, and fail richly.
+/// The control half of a provider: set-up and tear-down. May block and allocate; returns detailed
+/// errors.
 ///
 /// Objects belong to the port they were made on and are named by small ids, valid on that port
 /// only. An id that names nothing is [`ControlError::Unknown`] in every call, and so is one that was
@@ -49,32 +51,33 @@ use {herdwick_mem::Span, std::os::fd::BorrowedFd};
 pub trait Device {
     /// The data half; one per thread.
     type Port: Port + Send;
-    /// What this provider can and cannot do.
+    /// Returns what this provider supports.
     fn capabilities(&self) -> &Capabilities;
 
     /// Opens a port for one thread.
     ///
     /// # Errors
-    /// Limits beyond the device's, or the operating system's refusal.
+    /// A limit beyond the device's, or an error of the operating system.
     fn open_port(&self, limits: &PortLimits) -> Result<Self::Port, OpenError>;
 
-    /// Makes a protection domain: regions, queue pairs and address handles meet only within one.
+    /// Makes a protection domain. Regions, queue pairs and address handles work together only
+    /// within one domain.
     ///
     /// # Errors
     /// Limits, or the operating system's refusal; [`ControlError::Unsupported`] of a device that only
     /// joins the domains of others.
     fn create_pd(&self, port: &mut Self::Port) -> Result<PdId, ControlError>;
 
-    /// Destroys a domain and everything left in it; its memory is no longer reachable by a peer.
+    /// Destroys a domain and every object left in it. No peer can reach its memory afterwards.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
     fn destroy_pd(&self, port: &mut Self::Port, pd: PdId) -> Result<(), ControlError>;
 
-    /// Allocates and registers zeroed memory that the provider can reach.
+    /// Allocates and registers zeroed memory that the provider can access.
     ///
     /// # Errors
-    /// Limits, rights the provider lacks, or no memory.
+    /// A limit is reached, the provider lacks one of the rights, or memory is short.
     fn allocate_region(
         &self,
         port: &mut Self::Port,
@@ -82,13 +85,14 @@ pub trait Device {
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError>;
 
-    /// Deregisters a region. From the return on, its rkey opens nothing.
+    /// Deregisters a region. Its rkey is invalid once the call returns.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
     fn free_region(&self, port: &mut Self::Port, region: RegionId) -> Result<(), ControlError>;
 
-    /// Where a peer finds `region`: what it puts into [`Remote`] to reach its first byte.
+    /// Returns the remote address of `region`: the [`Remote`] that a peer uses to reach its first
+    /// byte.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -97,7 +101,7 @@ pub trait Device {
     /// Makes a completion queue of `spec.depth` entries.
     ///
     /// # Errors
-    /// Limits.
+    /// A limit is reached.
     fn create_cq(&self, port: &mut Self::Port, spec: &CqSpec) -> Result<CqId, ControlError>;
 
     /// Destroys a completion queue that no queue pair uses.
@@ -110,40 +114,40 @@ pub trait Device {
     /// A UD queue pair is ready at once ([`QpState::ReadyToSend`]).
     ///
     /// # Errors
-    /// Limits, or a transport the provider lacks.
+    /// A limit is reached, or the provider lacks the transport.
     fn create_qp(&self, port: &mut Self::Port, spec: &QpSpec) -> Result<QpId, ControlError>;
 
-    /// Destroys a queue pair; its outstanding work is forgotten without completions.
+    /// Destroys a queue pair; its outstanding work is dropped without completions.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
     fn destroy_qp(&self, port: &mut Self::Port, qp: QpId) -> Result<(), ControlError>;
 
-    /// What the peer needs to connect to, or address, `qp`.
+    /// Returns what a peer needs to connect to `qp` or to address it.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
     fn endpoint(&self, port: &Self::Port, qp: QpId) -> Result<Endpoint, ControlError>;
 
-    /// Whom a datagram names that the UD queue pair at `peer` sent: what
-    /// [`Completion::source`] then holds.
+    /// Returns the source of datagrams that the UD queue pair at `peer` sends, as
+    /// [`Completion::source`] holds it.
     ///
     /// # Errors
-    /// An endpoint that makes no sense, or of another transport.
+    /// A malformed endpoint, or one of another transport.
     fn source(&self, peer: &Endpoint) -> Result<Source, ConnectError>;
 
-    /// Connects an RC or UC queue pair with the peer's: [`QpState::ReadyToSend`] at return. Both
+    /// Connects an RC or UC queue pair to the peer's and moves it to [`QpState::ReadyToSend`]. Both
     /// sides connect; traffic may start when both have.
     ///
     /// # Errors
-    /// A wrong state or transport, or an endpoint that makes no sense.
+    /// A wrong state or transport, or a malformed endpoint.
     fn connect(&self, port: &mut Self::Port, qp: QpId, peer: &Endpoint)
     -> Result<(), ConnectError>;
 
-    /// Makes an address handle: where UD SENDs of `qp` go when they go to `peer`.
+    /// Makes an address handle, the destination of UD SENDs from `qp` to `peer`.
     ///
     /// # Errors
-    /// A wrong transport, limits, or an endpoint that makes no sense.
+    /// A wrong transport, a limit, or a malformed endpoint.
     fn create_address(
         &self,
         port: &mut Self::Port,
@@ -151,8 +155,9 @@ pub trait Device {
         peer: &Endpoint,
     ) -> Result<AddressHandle, ConnectError>;
 
-    /// Lets datagrams of `peer` in to `qp`, on a provider that takes them from known peers alone; the
-    /// handle to forget it by. `None`: it takes them from anybody. An address handle does as much.
+    /// Admits datagrams from `peer` to `qp`, on a provider that takes them from known peers only,
+    /// and returns the handle by which [`Device::destroy_address`] revokes it. `None`: the provider
+    /// takes datagrams from any peer. An address handle admits its peer too.
     ///
     /// # Errors
     /// Those of [`Device::create_address`].
@@ -166,7 +171,7 @@ pub trait Device {
         Ok(None)
     }
 
-    /// Forgets an address handle.
+    /// Destroys an address handle.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -176,95 +181,94 @@ pub trait Device {
         address: AddressHandle,
     ) -> Result<(), ControlError>;
 
-    /// Moves a queue pair to [`QpState::Error`]; outstanding work completes as
-    /// [`Status::Flushed`].
+    /// Moves a queue pair to [`QpState::Error`]; outstanding work completes as [`Status::Flushed`].
     ///
     /// # Errors
     /// [`ControlError::Unknown`], or the driver's refusal; the queue pair sends nothing more then,
     /// either.
     fn fail_qp(&self, port: &mut Self::Port, qp: QpId) -> Result<(), ControlError>;
 
-    /// The state of a queue pair.
+    /// Returns the state of a queue pair.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
     fn qp_state(&self, port: &Self::Port, qp: QpId) -> Result<QpState, ControlError>;
 }
 
-/// The data half of a provider: owned by one thread, never blocks, allocates, locks or reads a
+/// The data half of a provider: owned by one thread; never blocks, allocates, locks or reads a
 /// clock.
 #[cfg(feature = "std")]
 pub trait Port {
     /// Posts `batch` to the send queue of `qp`, in order, with one doorbell.
     ///
     /// # Errors
-    /// Nothing was posted: [`PostError`] says whose fault it is. Whatever goes wrong after
-    /// posting arrives as a [`Completion`], errors even when unsignaled.
+    /// [`PostError`] names the cause; nothing of the batch was posted. A failure after posting
+    /// arrives as a [`Completion`], even of an unsignaled work request.
     fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError>;
 
     /// Posts receive buffers to `qp`.
     ///
     /// # Errors
-    /// Nothing was posted.
+    /// [`PostError`], as above; nothing of the batch was posted.
     fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError>;
 
-    /// Takes completions from `cq` into the front of `out`; returns how many.
+    /// Moves completions from `cq` to the front of `out`; returns how many.
     fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize;
 
-    /// Lets a provider without hardware of its own do its work: move packets, run timers.
+    /// Drives a provider that has no hardware: moves packets, runs timers.
     fn progress(&mut self, now: Duration) -> Progress;
 
-    /// Has what was posted leave now, and no more, where [`Port::progress`] would do it. The timers
-    /// of what leaves run from `now`.
+    /// Sends now what was posted, and does nothing else. Providers that send when posting, or in
+    /// [`Port::progress`] alone, do nothing. The timers of what is sent start at `now`.
     fn flush(&mut self, now: Duration) {
         let _ = now;
     }
 
-    /// Asks to be woken: [`Port::wait_fd`] becomes readable at the next completion on `cq`, and,
-    /// where [`Capabilities::wakes_on_write`] says so, at the next inbound WRITE to any region of
-    /// this port. The caller looks once more for work after arming, then sleeps. One arming, one
-    /// wake.
+    /// Arms a wakeup: [`Port::wait_fd`] becomes readable at the next completion on `cq` and, with
+    /// [`Capabilities::wakes_on_write`], at the next inbound WRITE to any region of this port.
+    /// After arming, the caller polls once more, then sleeps: work that arrived before the arming
+    /// causes no wakeup. One arming yields one wakeup.
     fn arm(&mut self, cq: CqId) -> Armed;
 
-    /// Takes back an arming and drains the wake descriptor, after sleeping or instead of it.
+    /// Cancels an arming and drains the wakeup descriptor, after sleeping or instead of it.
     fn disarm(&mut self, cq: CqId);
 
-    /// The descriptor to sleep on; `None` where the provider can only be polled.
+    /// Returns the descriptor to sleep on; `None` where the provider can only be polled.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The memory of a region of this port, or `None` for an id that names none. Cheap to clone;
-    /// hold the clone rather than asking again in a loop.
+    /// Returns the memory of a region of this port, or `None` for an id that names no region.
+    /// Clones are cheap; keep one rather than call this in a loop.
     fn region(&self, region: RegionId) -> Option<&Span>;
 
-    /// What was dropped at this port since it was opened, by reason: `(reason, count)`. For
-    /// statistics, not for the poll loop: it allocates.
+    /// Returns the drops at this port since it was opened, as `(reason, count)`. For statistics,
+    /// not for the poll loop: it allocates.
     fn drops(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// What its connections met with and mended since it was opened, by name: repetitions,
-    /// timeouts. As [`Port::drops`], for statistics.
+    /// Returns counters of the repairs on this port's connections since it was opened, such as
+    /// retransmissions and timeouts, as `(name, count)`. For statistics, as [`Port::drops`].
     fn connection_counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 }
 
-/// What [`Port::progress`] did.
+/// The result of [`Port::progress`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether anything moved; a poll loop that sees `false` everywhere may rest.
+    /// Whether the call moved anything. A poll loop that gets `false` from every port may sleep.
     pub moved: bool,
-    /// When to call again at the latest, even if nothing arrives.
+    /// The latest time for the next call, even if nothing arrives.
     pub deadline: Option<Duration>,
 }
 
-/// The answer to [`Port::arm`].
+/// The result of [`Port::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Armed: look once more, then sleep on [`Port::wait_fd`].
+    /// Armed: poll once more, then sleep on [`Port::wait_fd`].
     Yes,
-    /// Completions wait already; poll instead.
+    /// Completions are queued already; poll instead of sleeping.
     Pending,
-    /// The provider cannot wake; keep polling.
+    /// The provider has no wakeup; keep polling.
     Never,
 }

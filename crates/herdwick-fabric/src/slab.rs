@@ -1,4 +1,6 @@
-/// Items in a [`Slab`] at most: what the low half of an id can name.
+//! A fixed-size table of objects whose ids carry a generation, so that a stale id names nothing.
+
+/// Maximum items in a [`Slab`]: the low 16 bits of an id are the slot number.
 pub const SLOTS_MAX: usize = 1 << 16;
 
 /// A bounded table whose ids carry a generation, so that an id used after its item is gone names
@@ -11,13 +13,13 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Generation above, slot number below.
+    /// Generation in the high 16 bits, slot number in the low 16.
     id: u32,
     item: Option<T>,
 }
 
 impl<T> Slab<T> {
-    /// Room for `limit` items, at most [`SLOTS_MAX`].
+    /// Makes a table for `limit` items, at most [`SLOTS_MAX`].
     #[must_use]
     pub fn new(limit: usize) -> Self {
         let limit = u32::try_from(limit.min(SLOTS_MAX)).unwrap_or(0);
@@ -31,28 +33,28 @@ impl<T> Slab<T> {
         }
     }
 
-    /// How many items it holds at most.
+    /// Returns the maximum number of items.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether another item fits.
+    /// Returns whether another item fits.
     #[must_use]
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// The id that the next [`Slab::insert`] will give.
+    /// Returns the id that the next [`Slab::insert`] will return; `None` when the table is full.
     #[must_use]
     pub fn next_id(&self) -> Option<u32> {
         self.free.last().map(|n| self.slots[*n as usize].id)
     }
 
-    /// Stores `item` and names it.
+    /// Stores `item` and returns its id.
     ///
     /// # Errors
-    /// The item, when there is no room.
+    /// Returns the item when there is no room.
     pub fn insert(&mut self, item: T) -> Result<u32, T> {
         let Some(n) = self.free.pop() else {
             return Err(item);
@@ -62,7 +64,7 @@ impl<T> Slab<T> {
         Ok(slot.id)
     }
 
-    /// Takes an item out; its id names nothing from now on.
+    /// Removes and returns an item; its id is invalid from now on.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let slot = self.slots.get_mut((id & 0xffff) as usize)?;
         if slot.id != id {
@@ -70,13 +72,13 @@ impl<T> Slab<T> {
         }
         let item = slot.item.take()?;
         self.free.push(id & 0xffff);
-        // The next generation; never 0, so that no id is 0.
+        // The next generation. It is never 0, so that no id is 0.
         let generation = (id >> 16) % 0xffff + 1;
         slot.id = generation << 16 | id & 0xffff;
         Some(item)
     }
 
-    /// The item called `id`.
+    /// Returns the item with `id`.
     #[inline]
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&T> {
@@ -88,7 +90,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The item called `id`.
+    /// Returns the item with `id`, for changing.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
@@ -100,7 +102,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The items and their ids.
+    /// Iterates over the items with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let item = |slot: &'_ Slot<T>| slot.item.is_some();
         self.slots
@@ -109,7 +111,7 @@ impl<T> Slab<T> {
             .filter_map(|slot| Some((slot.id, slot.item.as_ref()?)))
     }
 
-    /// The items and their ids.
+    /// Iterates over the items with their ids, for changing.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()

@@ -1,6 +1,8 @@
+//! What a caller specifies when it opens a port or makes a domain, region, queue or queue pair.
+
 use crate::{CqId, PdId, QpId};
 
-/// What one port will hold at most; sized at opening, never grown.
+/// How many objects of each kind one port can hold; allocated when it is opened, never grown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLimits {
     /// Protection domains.
@@ -27,7 +29,7 @@ impl Default for PortLimits {
     }
 }
 
-/// The three transports of Table 1.
+/// The three transports of Table 1 of the HERD paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -56,7 +58,7 @@ impl Access {
         remote_write: false,
         remote_atomic: false,
     };
-    /// WRITE alone: what HERD grants on its request memory.
+    /// WRITE alone: the right that HERD grants on its request memory.
     pub const WRITE: Self = Self {
         remote_write: true,
         ..Self::LOCAL
@@ -66,7 +68,7 @@ impl Access {
         remote_read: true,
         ..Self::LOCAL
     };
-    /// Everything.
+    /// All remote rights.
     pub const ALL: Self = Self {
         remote_read: true,
         remote_write: true,
@@ -74,54 +76,55 @@ impl Access {
     };
 }
 
-/// Through which queue pairs a region's rkey works.
+/// The queue pairs through which the rkey of a region is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Any of its protection domain.
+    /// All of its protection domain.
     Pd,
-    /// This one alone (a type-2 memory window's rule).
+    /// This one alone (as with a type-2 memory window).
     Qp(QpId),
 }
 
-/// A region to be allocated.
+/// A region to allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
-    /// Length in bytes; rounded up to whole words.
+    /// Length in bytes; rounded up to whole 8-byte words.
     pub len: usize,
     /// Remote rights.
     pub access: Access,
-    /// Where its rkey works.
+    /// The queue pairs that accept its rkey.
     pub scope: Scope,
 }
 
-/// A completion queue to be made.
+/// A completion queue to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqSpec {
-    /// Entries it holds. The sum of the queue depths that feed it must fit.
+    /// Number of entries. Must be at least the sum of the depths of the queues that complete into
+    /// it.
     pub depth: usize,
 }
 
-/// A queue pair to be made.
+/// A queue pair to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpSpec {
     /// Its protection domain.
     pub pd: PdId,
     /// Its transport.
     pub transport: Transport,
-    /// Where its sends complete.
+    /// The completion queue of its sends.
     pub send_cq: CqId,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub recv_cq: CqId,
-    /// Outstanding sends.
+    /// Maximum outstanding sends.
     pub send_depth: usize,
-    /// Outstanding RECVs; 0 for one that only sends, or is only written to.
+    /// Maximum outstanding RECVs; 0 for a queue pair that only sends, or receives WRITEs alone.
     pub recv_depth: usize,
 }
 
-/// The states of a queue pair that callers can tell apart.
+/// The states of a queue pair that callers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
-    /// Made, not connected: takes RECVs.
+    /// Made, not connected: accepts RECVs.
     Init,
     /// Sends and receives.
     ReadyToSend,

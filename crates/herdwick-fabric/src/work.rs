@@ -1,27 +1,30 @@
+//! Work requests: the verbs with their payloads and addresses, as a caller posts them.
+
 use crate::{AddressHandle, RegionId, Rkey};
 
-/// A run of bytes in a region of the posting port.
+/// A byte range in a region of the posting port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
     /// The region.
     pub region: RegionId,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// Where in the peer's memory a one-sided verb works.
+/// The address in the peer's memory that a one-sided verb accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The key that opens the region.
+    /// The key of the region.
     pub rkey: Rkey,
-    /// The address, as the peer's [`crate::Device::remote`] counts it.
+    /// The address within the region, as returned by the peer's [`crate::Device::remote`], or an
+    /// offset from it.
     pub addr: u64,
 }
 
 impl Remote {
-    /// The place `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[must_use]
     pub fn offset(self, bytes: u64) -> Self {
         Self {
@@ -31,19 +34,19 @@ impl Remote {
     }
 }
 
-/// What a SEND or WRITE carries.
+/// The payload of a SEND or WRITE.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Copied at posting; the buffer is the caller's again at return.
+    /// Copied while posting; the caller may reuse the buffer at return.
     Inline(&'a [u8]),
-    /// Whole words, little-endian, copied at posting: the fast path of request and reply lines.
+    /// Whole little-endian words, copied while posting: the fast path of request and reply lines.
     Words(&'a [u64]),
-    /// Fetched from a region until the completion; the bytes must stay until then.
+    /// Read from a region; the bytes must not change until the completion.
     Region(Local),
 }
 
 impl Payload<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -53,7 +56,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether it carries nothing.
+    /// Returns whether the payload is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -63,51 +66,52 @@ impl Payload<'_> {
 /// The verb of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendOp<'a> {
-    /// Into a RECV of the peer.
+    /// Sends a message into a RECV of the peer.
     Send {
-        /// What it carries.
+        /// The payload.
         payload: Payload<'a>,
-        /// 32 bits that arrive in the completion.
+        /// 32 bits that appear in the receiver's completion.
         imm: Option<u32>,
-        /// UD: where to. RC and UC: `None`.
+        /// UD: the destination. RC and UC: `None`.
         to: Option<AddressHandle>,
     },
-    /// Into the peer's memory; its CPU notices only if it looks, or if there is an immediate. Of an
-    /// aligned 8-byte word that is written in part, a provider in software may read the whole and
-    /// write it back: what the peer's CPU stores in its rest meanwhile may be lost.
+    /// Writes into the peer's memory. The peer's CPU notices it only by polling the memory, unless
+    /// the WRITE carries an immediate. A provider in software may write part of an aligned 8-byte
+    /// word by reading the word and writing it back: a store of the peer's CPU to the rest of the
+    /// word meanwhile may be lost.
     Write {
-        /// What it carries.
+        /// The payload.
         payload: Payload<'a>,
-        /// Where to.
+        /// The destination.
         to: Remote,
-        /// With it, the WRITE consumes a RECV and completes there.
+        /// If set, the WRITE consumes a RECV and completes there.
         imm: Option<u32>,
     },
-    /// Out of the peer's memory. RC only.
+    /// Reads from the peer's memory. RC only.
     Read {
-        /// Where the bytes go.
+        /// The local destination.
         into: Local,
-        /// Where they come from.
+        /// The remote source.
         from: Remote,
     },
     /// Adds to an aligned 8-byte word of the peer. RC only.
     FetchAdd {
-        /// Where the old value goes: 8 aligned bytes.
+        /// Receives the old value: 8 aligned bytes.
         into: Local,
         /// The word.
         at: Remote,
-        /// What to add.
+        /// The addend.
         add: u64,
     },
-    /// Swaps an aligned 8-byte word of the peer if it holds `expected`. RC only.
+    /// Replaces an aligned 8-byte word of the peer if it holds `expected`. RC only.
     CompareSwap {
-        /// Where the old value goes: 8 aligned bytes.
+        /// Receives the old value: 8 aligned bytes.
         into: Local,
         /// The word.
         at: Remote,
-        /// What it must hold.
+        /// The value to compare with.
         expected: u64,
-        /// What it gets.
+        /// The value to store.
         new: u64,
     },
 }
@@ -115,11 +119,11 @@ pub enum SendOp<'a> {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// The verb.
     pub op: SendOp<'a>,
-    /// Whether success makes a completion; failure always does.
+    /// Whether success makes a completion; a failure always does.
     pub signaled: bool,
     /// Whether a receiver that is armed for solicited messages alone wakes for it. A [`crate::Port`] is
     /// never armed so; a peer of another make may be.
@@ -129,8 +133,8 @@ pub struct SendWr<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Where a message too large to travel in the completion goes.
+    /// The buffer for a message that is too large for the completion.
     pub into: Local,
 }
