@@ -1,3 +1,5 @@
+//! Large fixed arrays in mappings of their own, anonymous or backed by a file.
+
 use std::{
     fmt,
     fs::File,
@@ -10,10 +12,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::Mapping;
 
-/// A fixed slice of zeroed `T` in memory of its own, on huge pages where the kernel agrees.
+/// A fixed slice of zeroed `T` in a mapping of its own, on huge pages where the kernel allows.
 ///
-/// Pages are taken as they are first touched. One owner, plain `&[T]` and `&mut [T]`: no peer ever
-/// sees this memory. It may be a file's, to outlive the process.
+/// The kernel allocates each page at its first touch. One owner, plain `&[T]` and `&mut [T]`: no
+/// peer has access to this memory. A file may back it, so that it outlives the process.
 pub struct Arena<T> {
     mapping: Mapping,
     len: usize,
@@ -21,10 +23,10 @@ pub struct Arena<T> {
 }
 
 impl<T: FromZeros + IntoBytes> Arena<T> {
-    /// `len` zeroed items.
+    /// Allocates `len` zeroed items.
     ///
     /// # Errors
-    /// What `mmap` says; `OutOfMemory` also when `len` items overflow the address space.
+    /// The error of `mmap`; `OutOfMemory` also when `len` items overflow the address space.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         let bytes = len
@@ -41,10 +43,11 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
 }
 
 impl<T: FromBytes + IntoBytes> Arena<T> {
-    /// `len` items in a file from `offset` on, as they stand there; see [`Mapping::file`].
+    /// Maps `len` items in a file from byte `offset` on, with the contents of the file; see
+    /// [`Mapping::file`].
     ///
     /// # Errors
-    /// What [`Mapping::file`] says.
+    /// The errors of [`Mapping::file`] and [`Mapping::populate`].
     pub fn in_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         let bytes = len
@@ -52,7 +55,7 @@ impl<T: FromBytes + IntoBytes> Arena<T> {
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::file(file, offset, bytes)?;
         mapping.advise_huge();
-        // One fault a page would take longer than all that is done with them.
+        // Populated at once: one page fault per page would take longer than all work on the pages.
         mapping.populate(0..bytes)?;
         Ok(Self {
             mapping,
@@ -67,8 +70,8 @@ impl<T> Deref for Arena<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping is page-aligned (align_of::<T>() <= 4096), holds len * size_of::<T>()
-        // bytes, was zeroed (a valid T, by FromZeros) or holds a file's bytes (by FromBytes), and is
-        // reachable only through this owner: a file's other users are kept out by its lock.
+        // bytes, was zeroed (a valid T, by FromZeros) or holds a file's bytes (by FromBytes), and
+        // is accessible only through this owner: a lock on the file excludes its other users.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.len) }
     }
 }

@@ -1,11 +1,15 @@
+//! CRC-32C and CRC-32 with low set-up cost for short inputs; longer inputs are left to the `crc32c`
+//! and `crc32fast` crates.
+
 use std::array;
 
-/// Up to here one stream of the CPU's instruction is as good as the three that the `crc32c` crate
-/// interleaves, and does without the crate's set-up, which costs more than the sum over an item
-/// of 48 bytes.
+/// Up to this many bytes, one stream of the CPU's CRC instruction is as fast as the three that the
+/// `crc32c` crate interleaves, and avoids the crate's set-up, which costs more than the checksum of
+/// an item of 48 bytes.
 const SHORT: usize = 512;
 
-/// CRC-32C (Castagnoli) of `bytes`, going on from `crc`, the checksum of what stands before them.
+/// Returns the CRC-32C (Castagnoli) of `bytes`, continued from `crc`, the checksum of the bytes
+/// before them (0 at the start).
 #[inline]
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
@@ -17,10 +21,10 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// CRC-32C's polynomial, reflected.
+/// The CRC-32C polynomial, bit-reflected.
 const CASTAGNOLI: u32 = 0x82f6_3b78;
 
-/// x^(2^n) modulo the polynomial, reflected.
+/// x^(2^n) modulo the polynomial, bit-reflected.
 const POWERS: [u32; u32::BITS as usize] = {
     let mut powers = [1 << 30; u32::BITS as usize];
     let mut n = 1;
@@ -31,7 +35,7 @@ const POWERS: [u32; u32::BITS as usize] = {
     powers
 };
 
-/// The product of two polynomials modulo CRC-32C's, all of them reflected.
+/// Returns the product of two polynomials modulo that of CRC-32C, all bit-reflected.
 const fn times(a: u32, mut b: u32) -> u32 {
     let (mut product, mut bit) = (0, 1 << 31);
     while bit > 0 {
@@ -44,12 +48,13 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// By what the [`crc32c()`] of a message changes, if that of its beginning changes by `difference`, and
-/// `len` bytes follow. It costs as much for a long message as for a short one.
+/// Returns the change (XOR) of the [`crc32c()`] of a message when that of its prefix changes by
+/// `difference`, and `len` bytes follow the prefix. The cost is logarithmic in `len`, which must be
+/// below 2^29.
 #[must_use]
 pub fn crc32c_shift(difference: u32, len: usize) -> u32 {
-    // Behind n bytes a remainder is multiplied by x^(8n): by x^(2^(i+3)) for each bit i of n. The
-    // powers repeat after 32: x^(2^32) is x, modulo a polynomial of that degree.
+    // Appending n bytes multiplies the remainder by x^(8n), that is by x^(2^(i+3)) for each bit i
+    // set in n. The table ends at x^(2^31), so i is at most 28.
     let bits = (0..usize::BITS as usize).filter(|bit| len >> bit & 1 > 0);
     bits.fold(difference, |difference, bit| {
         times(POWERS[(bit + 3) % POWERS.len()], difference)
@@ -64,18 +69,19 @@ fn short(crc: u32, bytes: &[u8]) -> u32 {
     let crc = words.iter().fold(u64::from(!crc), |crc, word| {
         _mm_crc32_u64(crc, u64::from_le_bytes(*word))
     });
-    // The instruction leaves the upper half 0.
+    // The instruction leaves the upper half 0, so the cast loses nothing.
     !rest
         .iter()
         .fold(crc as u32, |crc, byte| _mm_crc32_u8(crc, *byte))
 }
 
-/// From here on the `crc32fast` crate, which folds four blocks at once, is faster.
+/// From this many bytes on, the `crc32fast` crate, which folds four blocks at once, is faster.
 const BRIEF: usize = 512;
-/// What carry-less multiplication folds at a time.
+/// Bytes that one step of carry-less multiplication folds.
 const BLOCK: usize = 16;
 
-/// CRC-32 (IEEE) of `bytes`, going on from `crc`, the checksum of what stands before them.
+/// Returns the CRC-32 (IEEE) of `bytes`, continued from `crc`, the checksum of the bytes before
+/// them (0 at the start).
 #[inline]
 #[must_use]
 pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
@@ -83,8 +89,8 @@ pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     crc
 }
 
-/// As [`crc32`], of several messages at once. Where they are of one length the CPU works on each
-/// while it waits for what it has begun on the others.
+/// Computes [`crc32`] of several messages at once. With messages of equal length the CPU overlaps
+/// their computations, so that the latency of one hides behind the others.
 #[inline]
 #[must_use]
 pub fn crc32_abreast<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
@@ -103,7 +109,8 @@ pub fn crc32_abreast<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u
     })
 }
 
-/// Whether messages are of one length, and one that folds.
+/// Returns whether all messages have one length, and one that `folded` supports: a multiple of 4
+/// from [`BLOCK`] up to [`BRIEF`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn fold_alike(messages: &[&[u8]]) -> bool {
@@ -114,9 +121,10 @@ fn fold_alike(messages: &[&[u8]]) -> bool {
     })
 }
 
-/// Powers of x modulo CRC-32's polynomial and what divides by it, reflected, from "Fast CRC
-/// Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Gopal and others, Intel,
-/// 2009): x^(128+32) and x^(128-32), x^64, the polynomial and its inverse.
+/// Powers of x modulo the CRC-32 polynomial, the polynomial, and the quotient for the Barrett
+/// reduction, all bit-reflected, from "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+/// Instruction" (Gopal and others, Intel, 2009): x^(128+32) and x^(128-32), x^64, P and
+/// floor(x^64/P).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod constants {
     pub(super) const K3: i64 = 0x1_7519_97d0;
@@ -126,8 +134,9 @@ mod constants {
     pub(super) const INVERSE: i64 = 0x1_f701_1641;
 }
 
-/// All of `messages` must [`fold_alike`]. As many whole words of four bytes as stand before the last
-/// whole blocks come first: zeros in front of a message do not change its remainder.
+/// Computes CRC-32 by folding. All of `messages` must satisfy [`fold_alike`]. The first step takes
+/// the `len % 16` bytes in front of the last whole blocks and shifts zeros in before them: zeros in
+/// front of a message do not change its remainder.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "pclmulqdq,avx")]
 fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
@@ -166,7 +175,7 @@ fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     })
 }
 
-/// What is left of 96 bits.
+/// Reduces 96 bits to the remainder (Barrett reduction).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "pclmulqdq,avx")]
 fn reduced(sum: std::arch::x86_64::__m128i) -> u32 {
@@ -220,7 +229,7 @@ mod tests {
 
         #[test]
         fn folded_and_tabled_agree(crc in any::<u32>(), bytes in vec(any::<u8>(), 0..2 * BRIEF), cut in any::<prop::sample::Index>()) {
-            // Multiples of four are those that fold.
+            // Multiples of four take the folding path.
             for bytes in [&bytes[..], &bytes[..bytes.len() / 4 * 4]] {
                 let mut table = crc32fast::Hasher::new_with_initial(crc);
                 table.update(bytes);
@@ -233,7 +242,7 @@ mod tests {
         #[test]
         fn messages_abreast_are_summed_as_alone(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
             let mut messages: [&[u8]; 4] = array::from_fn(|i| &bytes[i * 300..][..len]);
-            // In half of the cases one is of another length.
+            // In half of the cases one message has another length.
             if let Some(message) = messages.get_mut(odd) {
                 *message = &message[..len / 2];
             }

@@ -1,5 +1,5 @@
-//! Which process something belongs to: a child that `fork` made has a copy of everything, also of
-//! what stands for queues and sockets that it shares with its parent.
+//! Detection of `fork`: which process made a value. A child has a copy of everything, including
+//! handles of queues and sockets that it shares with its parent.
 
 use std::{
     io,
@@ -13,21 +13,21 @@ use rustix::process::{Pid, getpid};
 
 use crate::{Access, Mapping};
 
-/// Remembers the process that made it. To ask costs one load: the mark lies on a page that the
-/// kernel wipes in every child (`MADV_WIPEONFORK`, Linux 4.14). Where it does not do that, each
-/// question is a system call, `getpid`.
+/// Remembers the process that made it. A check costs one load: the mark is on a page that the
+/// kernel zeroes in every child (`MADV_WIPEONFORK`, Linux 4.14). Where the kernel does not support
+/// that, each check is a system call, `getpid`.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkMark(Kind);
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// What stood in the page.
+    /// The word in that page, and its value in the process that made the mark.
     Page(&'static AtomicU64, u64),
     Pid(Pid),
 }
 
 impl ForkMark {
-    /// A mark of this process.
+    /// Makes a mark of this process.
     #[must_use]
     pub fn here() -> Self {
         match page() {
@@ -40,7 +40,7 @@ impl ForkMark {
         Self(Kind::Pid(getpid()))
     }
 
-    /// Whether this is still that process, not a child of it.
+    /// Returns whether the caller is still the process that made the mark, not a child of it.
     #[inline]
     #[must_use]
     pub fn is_here(&self) -> bool {
@@ -51,15 +51,16 @@ impl ForkMark {
     }
 }
 
-/// The number of this process in `word`, which is 0 as long as it has none.
+/// Returns the number of this process, held in `word`; assigns one when `word` is 0.
 fn number(word: &AtomicU64) -> u64 {
-    /// The last one given. A child goes on from its parent's count, so that no number of hers is one
-    /// that an ancestor had before.
+    /// The last number assigned. A child continues from its parent's count, so its numbers differ
+    /// from those of all its ancestors.
     static LAST: AtomicU64 = AtomicU64::new(0);
     let found = word.load(Ordering::Relaxed);
     if found != 0 {
         return found;
     }
+    // Relaxed throughout: the number is an identity and publishes no other memory.
     let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     match word.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => next,
@@ -67,8 +68,8 @@ fn number(word: &AtomicU64) -> u64 {
     }
 }
 
-/// The first word of the page, made at the first call. No lock: a child that was forked while
-/// another thread held it would wait for ever.
+/// Returns the first word of the page, which the first call maps. It takes no lock: a child forked
+/// while another thread holds the lock would wait for ever.
 fn page() -> io::Result<&'static AtomicU64> {
     static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
     let mut word = PAGE.load(Ordering::Acquire);
@@ -81,7 +82,7 @@ fn page() -> io::Result<&'static AtomicU64> {
             match PAGE.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => {
-                    // It stays for as long as the process.
+                    // The page stays mapped for the lifetime of the process.
                     std::mem::forget(mapping);
                     made
                 }
@@ -89,13 +90,13 @@ fn page() -> io::Result<&'static AtomicU64> {
             };
     }
     // SAFETY: `word` is the start of a private mapping of at least a page, readable, writable, page
-    // aligned and never unmapped, for the Mapping was forgotten. It is only ever used as this
-    // atomic. The kernel's wiping happens in a child, before it runs.
+    // aligned and never unmapped, because the Mapping was forgotten. It is only ever used as this
+    // atomic. The kernel zeroes it in a child before the child runs.
     Ok(unsafe { &*word })
 }
 
-/// A value that is dropped only by the process that made it. In a child that was forked it is left
-/// alone, for to drop it would say farewell to peers that the parent goes on talking to.
+/// A value that is dropped only by the process that made it. A forked child does not drop it: the
+/// destructor would close connections that the parent still uses.
 #[derive(Debug)]
 pub struct OwnProcess<T> {
     process: ForkMark,
@@ -103,7 +104,7 @@ pub struct OwnProcess<T> {
 }
 
 impl<T> OwnProcess<T> {
-    /// `value`, of this process.
+    /// Wraps `value`, which belongs to this process.
     pub fn new(value: T) -> Self {
         Self {
             process: ForkMark::here(),
@@ -111,7 +112,7 @@ impl<T> OwnProcess<T> {
         }
     }
 
-    /// Whether this is still the process that made it.
+    /// Returns whether the caller is still the process that made it.
     #[inline]
     #[must_use]
     pub fn is_here(&self) -> bool {
@@ -138,7 +139,7 @@ impl<T> DerefMut for OwnProcess<T> {
 impl<T> Drop for OwnProcess<T> {
     fn drop(&mut self) {
         if self.process.is_here() {
-            // SAFETY: here alone is it dropped, once, and nobody uses it behind this.
+            // SAFETY: the only place that drops it, once, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
@@ -150,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `child` in a forked process; whether it said yes.
+    /// Runs `child` in a forked process; returns what `child` returned.
     fn forked(child: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child allocates nothing, takes no lock, and ends by _exit.
         match unsafe { libc::fork() } {
@@ -161,7 +162,7 @@ mod tests {
             }
             pid => {
                 let mut status = 0;
-                // SAFETY: `status` is a place for an int.
+                // SAFETY: `status` is valid for the write of an int.
                 assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
                 status == 0
             }
@@ -196,7 +197,7 @@ mod tests {
             drop(ours);
             Rc::strong_count(&shared) == 2
         }));
-        // The closure took it along: this process has dropped it behind the fork.
+        // The closure took `ours` along: this process has dropped it after the fork.
         assert_eq!(Rc::strong_count(&shared), 1);
         drop(OwnProcess::new(Rc::clone(&shared)));
         assert_eq!(Rc::strong_count(&shared), 1);

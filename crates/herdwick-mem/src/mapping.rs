@@ -1,3 +1,5 @@
+//! Memory mappings, anonymous, of sealed memfds and of regular files, unmapped on drop.
+
 use std::{
     hint::black_box,
     io,
@@ -16,15 +18,15 @@ use rustix::{
 /// What this process may do with a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only; a store is refused by an assertion, and by the MMU behind it.
+    /// Loads only; a store fails an assertion, and would fault in the MMU without it.
     Read,
     /// Loads and stores.
     ReadWrite,
 }
 
-/// Size of a page on the machines we know.
+/// Page size on the supported machines.
 const PAGE: usize = 4096;
-/// Size of a huge page on the machines we know; mappings meant for them are aligned to it.
+/// Huge-page size on the supported machines; mappings at least as large are aligned to it.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A run of mapped pages, unmapped on drop.
@@ -43,11 +45,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed private memory of at least `len` bytes, aligned to a huge page when it is as large
-    /// as one.
+    /// Maps zeroed private memory of at least `len` bytes, aligned to a huge page when it is as
+    /// large as one.
     ///
     /// # Errors
-    /// What `mmap` says, `ENOMEM` above all.
+    /// The error of `mmap`, above all `ENOMEM`.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let len = round_up(len.max(1), 4096);
         let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
@@ -72,13 +74,14 @@ impl Mapping {
         })
     }
 
-    /// The first `len` bytes of a memfd, shared with whoever else holds it.
+    /// Maps the first `len` bytes of a memfd, shared with its other holders.
     ///
-    /// The file must carry `F_SEAL_SHRINK` and be long enough, so that no other holder can take
-    /// the pages away under a reader (which would be SIGBUS).
+    /// The file must carry `F_SEAL_SHRINK` and be long enough, so that no other holder can truncate
+    /// it under a reader (which would be SIGBUS).
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is unsealed, too short, or not a memfd; else what `mmap` says.
+    /// `InvalidInput` for a file that is unsealed, too short, or not a memfd; else the error of
+    /// `mmap`.
     pub fn shared(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
         let fd = fd.as_fd();
@@ -106,14 +109,15 @@ impl Mapping {
         })
     }
 
-    /// `len` bytes of a regular file from `offset` on, a multiple of 4096: what is stored there is
-    /// in the file, whatever becomes of this process.
+    /// Maps `len` bytes of a regular file from `offset` on, a multiple of 4096. Stores reach the
+    /// file even if this process is killed.
     ///
-    /// The file must have its blocks (`fallocate`), stay as long as it is, and be nobody else's: a
-    /// lock on it says so to others of this program, its mode to everybody else.
+    /// The blocks of the file must be allocated (`fallocate`), its length must not change, and no
+    /// other process may use it: a lock on it excludes other processes of this program, its mode
+    /// all other users.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is too short; else what `mmap` says.
+    /// `InvalidInput` for a file that is too short; else the error of `mmap`.
     pub fn file(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let fd = fd.as_fd();
         let size = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
@@ -144,38 +148,38 @@ impl Mapping {
         })
     }
 
-    /// Asks for transparent huge pages. Advice only: whether they came stands in
-    /// `/proc/self/smaps` (`AnonHugePages`), not in any return value.
+    /// Requests transparent huge pages. Advice only: `/proc/self/smaps` (`AnonHugePages`) shows
+    /// whether the kernel follows it; no return value does.
     pub fn advise_huge(&self) {
-        // SAFETY: the range is ours, and MADV_HUGEPAGE changes no contents.
+        // SAFETY: the range is this mapping's, and MADV_HUGEPAGE changes no contents.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
-    /// Has the kernel give zeros in their place to every child that `fork` makes from now on.
+    /// Makes the kernel zero this memory in every child forked from now on.
     ///
     /// # Errors
-    /// What `madvise` says: `EINVAL` for shared memory, and on a kernel that cannot.
+    /// The error of `madvise`: `EINVAL` for shared memory, or on a kernel without this feature.
     pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
-        // SAFETY: the range is ours, and nothing changes in this process.
+        // SAFETY: the range is this mapping's, and nothing changes in this process.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxWipeOnFork) }?;
         Ok(())
     }
 
-    /// Takes the pages of `bytes` now, so that a shortage is an error here and not a signal later.
-    /// Linux before 5.14 cannot be asked: there the pages are touched, one by one, and a shortage
-    /// is a signal after all.
+    /// Populates the pages of `bytes` now, so that a shortage of memory is an error here and not a
+    /// signal later. Linux before 5.14 lacks the call: there the pages are touched one by one, and
+    /// a shortage is a signal after all.
     ///
     /// # Errors
-    /// `InvalidInput` for a range outside the mapping; else what `madvise` says.
+    /// `InvalidInput` for a range outside the mapping; else the error of `madvise`.
     pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
         self.populate_by(bytes, |from, len, advice| {
-            // SAFETY: `populate_by` asks for pages of this mapping alone, and populating changes
-            // no contents.
+            // SAFETY: `populate_by` passes pages of this mapping only, and populating changes no
+            // contents.
             unsafe { madvise(from.as_ptr().cast(), len, advice) }
         })
     }
 
-    /// [`Mapping::populate`], with the system call as an argument.
+    /// Implements [`Mapping::populate`], with the system call as an argument.
     fn populate_by(
         &self,
         bytes: Range<usize>,
@@ -192,42 +196,42 @@ impl Mapping {
         // SAFETY: `start` lies within the mapping by the check above, or is its end.
         let from = unsafe { self.base.add(start) };
         match advise(from, bytes.end - start, advice) {
-            // The range and the mapping are sound, so it is the advice that is not known.
+            // The range and the mapping are valid, so the kernel does not know the advice.
             Err(Errno::INVAL) => self.touch(start..bytes.end),
             answer => answer?,
         }
         Ok(())
     }
 
-    /// Has each page of `bytes` faulted in, without changing a bit of it.
+    /// Faults in each page of `bytes` without changing its contents.
     fn touch(&self, bytes: Range<usize>) {
         for at in bytes.step_by(PAGE) {
-            // SAFETY: within the mapping, aligned because it starts at a page, and touched as every
-            // word of shared memory is: atomically. The reference does not leave this line.
+            // SAFETY: within the mapping, aligned because it starts at a page, and accessed
+            // atomically, as is every word of shared memory. The reference does not leave this
+            // line.
             let word = unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() };
             let _ = match self.access {
                 Access::Read => black_box(word.load(Ordering::Relaxed)),
-                // A zero that the compiler does not know of: it would leave the store out.
+                // A zero that the optimizer cannot see; it would remove the store otherwise.
                 Access::ReadWrite => word.fetch_or(black_box(0), Ordering::Relaxed),
             };
         }
     }
 
-    /// Gives every page of a shared mapping back to the system, whoever else maps it: all of it
-    /// reads as zeros from now on.
+    /// Returns every page of a shared mapping to the system, also for all other processes that map
+    /// it: the whole mapping reads as zeros from now on.
     ///
-    /// # Errors
-    /// What `madvise` says: `EINVAL` for private memory, which this never touches, `EPERM` for a
+    /// The error of `madvise`: `EINVAL` for private memory, which this never touches, `EPERM` for a
     /// file that is sealed against writing.
     pub fn discard(&self) -> io::Result<()> {
         let base = self.base.as_ptr().cast();
-        // SAFETY: the range is ours. MADV_REMOVE works on shared mappings alone, whose contents
-        // any holder of the file may change at any instant anyway.
+        // SAFETY: the range is this mapping's. MADV_REMOVE works on shared mappings only, whose
+        // contents any holder of the file may change at any instant anyway.
         let remove = || unsafe { madvise(base, self.len, Advice::LinuxRemove) };
         match remove() {
-            // Locked pages, as after `mlockall`, stay until they are unlocked.
+            // Locked pages, as after `mlockall`, cannot be removed until they are unlocked.
             Err(Errno::INVAL) => {
-                // SAFETY: the range is ours, and unlocking changes no contents.
+                // SAFETY: the range is this mapping's, and unlocking changes no contents.
                 unsafe { munlock(base, self.len) }?;
                 remove()?;
             }
@@ -236,7 +240,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -248,7 +252,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// What this process may do with it.
+    /// Returns what this process may do with it.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
@@ -262,8 +266,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (base, len) = self.reserved;
-        // SAFETY: `reserved` is what mmap gave us, and whoever could still reach into it holds
-        // this Mapping alive (Span by Arc, Arena by value).
+        // SAFETY: `reserved` is what mmap returned, and every object that accesses it keeps this
+        // Mapping alive (Span by Arc, Arena by value).
         let result = unsafe { munmap(base.as_ptr().cast(), len) };
         debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
     }
@@ -288,7 +292,7 @@ mod tests {
         Mapping::shared(&fd, len, Access::ReadWrite).unwrap()
     }
 
-    /// KiB of `mapping` that this process has in memory.
+    /// Returns the KiB of `mapping` that are resident.
     fn resident(mapping: &Mapping) -> usize {
         let maps = fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", mapping.base.as_ptr().addr());

@@ -1,6 +1,6 @@
-//! Prefetch under safe names: a hint has no effect that a program can observe but speed.
+//! Prefetch hints under safe names: a hint has no effect other than on speed.
 
-/// Brings the cache line of `slice[index]` near for reading. Out of bounds: does nothing.
+/// Prefetches the cache line of `slice[index]` for reading. Out of bounds: does nothing.
 #[inline]
 pub fn prefetch_read<T>(slice: &[T], index: usize) {
     if let Some(item) = slice.get(index) {
@@ -8,7 +8,7 @@ pub fn prefetch_read<T>(slice: &[T], index: usize) {
     }
 }
 
-/// Brings the cache line of `slice[index]` near for writing. Out of bounds: does nothing.
+/// Prefetches the cache line of `slice[index]` for writing. Out of bounds: does nothing.
 #[inline]
 pub fn prefetch_write<T>(slice: &[T], index: usize) {
     if let Some(item) = slice.get(index) {

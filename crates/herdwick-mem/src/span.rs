@@ -1,38 +1,41 @@
+//! Memory that a peer may write at any instant, accessed only as whole atomic words and copies of
+//! them.
+
 use std::{fmt, io, ops::Range, ptr::NonNull, sync::Arc};
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::{Access, Mapping};
 
-/// Bytes in a word: the only unit in which shared memory is touched.
+/// Bytes in a word, the only unit of access to shared memory.
 pub const WORD: usize = 8;
 /// Bytes in a cache line.
 pub const LINE: usize = 64;
-/// Attempts to change a part of a word that somebody else keeps changing.
+/// Attempts to change part of a word while another thread or process keeps changing it.
 const MERGES_MAX: usize = 64;
 
 /// Words that another thread or process may change at any instant.
 ///
-/// The ring and parking protocols are written against this trait, so that the code that runs on a
-/// [`Span`] is the code that loom explores.
+/// The ring and parking protocols are generic over this trait, so that loom explores the same code
+/// that runs on a [`Span`].
 pub trait Words {
-    /// How many there are.
+    /// Returns the number of words.
     fn count(&self) -> usize;
-    /// Loads word `index`; orders nothing.
+    /// Loads word `index` (relaxed).
     fn load(&self, index: usize) -> u64;
-    /// Loads word `index`; what its releasing store followed is visible after.
+    /// Loads word `index` (acquire): what preceded the releasing store is visible afterwards.
     fn load_acquire(&self, index: usize) -> u64;
-    /// Stores word `index`; orders nothing.
+    /// Stores word `index` (relaxed).
     fn store(&self, index: usize, value: u64);
-    /// Stores word `index` after everything before it.
+    /// Stores word `index` (release): after all earlier stores.
     fn store_release(&self, index: usize, value: u64);
 
-    /// Copies `N` words out, starting at word `first`; orders nothing.
+    /// Copies `N` words out, starting at word `first` (relaxed).
     #[inline]
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {
         std::array::from_fn(|i| self.load(first + i))
     }
-    /// Stores `words` from word `first` on; orders nothing.
+    /// Stores `words` from word `first` on (relaxed).
     #[inline]
     fn copy_in(&self, first: usize, words: &[u64]) {
         for (i, word) in words.iter().enumerate() {
@@ -40,7 +43,7 @@ pub trait Words {
         }
     }
     /// Stores `words`, less than a line, from word `first` on, and after them (release) `last` as
-    /// the eighth.
+    /// the eighth word of the line.
     #[inline]
     fn publish_line(&self, first: usize, words: &[u64], last: u64) {
         debug_assert!(words.len() < LINE / WORD);
@@ -62,11 +65,10 @@ impl fmt::Display for OutOfSpan {
 impl std::error::Error for OutOfSpan {}
 
 /// A run of aligned 8-byte words that a peer may write at any instant.
-///
-/// Clones name the same memory; the last one unmaps it. Nothing here hands out a reference into
-/// it: copy out, then validate the copy. Words read separately may belong to different writes.
-/// Methods panic on a word or byte range out of bounds; a range that a peer chose goes through
-/// [`Span::slice`] first, which answers instead.
+/// Clones share the same memory; the last one unmaps it. No method returns a reference into it:
+/// copy out, then validate the copy. Words read separately may belong to different writes. Methods
+/// panic on a word or byte range out of bounds; check a range that a peer chose with
+/// [`Span::slice`] first, which returns an error instead.
 #[derive(Clone)]
 pub struct Span {
     base: NonNull<AtomicU64>,
@@ -76,14 +78,14 @@ pub struct Span {
 }
 
 // SAFETY: every access through a Span is an atomic operation on a word of a mapping that the Arc
-// keeps alive, so spans may be used from any thread; where it is mapped for reading alone, a relaxed
-// load, for all others assert that it is not.
+// keeps alive, so spans may be used from any thread. If it is mapped read-only, only relaxed loads
+// are possible: all other operations assert that it is writable.
 unsafe impl Send for Span {}
-// SAFETY: as for Send; `&Span` allows nothing that another thread's `&Span` could not meet safely.
+// SAFETY: as for Send; no operation on `&Span` conflicts with one on another thread's `&Span`.
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The whole of `mapping`.
+    /// Covers the whole of `mapping`.
     #[must_use]
     pub fn new(mapping: Arc<Mapping>) -> Self {
         let words = mapping.len() / WORD;
@@ -95,15 +97,15 @@ impl Span {
         }
     }
 
-    /// Zeroed memory of this process alone, `len` bytes rounded up to whole pages.
+    /// Allocates zeroed private memory of `len` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         Ok(Self::new(Arc::new(Mapping::anonymous(len)?)))
     }
 
-    /// The words of `bytes`, a byte range within this span.
+    /// Returns the words of `bytes`, a byte range within this span.
     ///
     /// # Errors
     /// [`OutOfSpan`] when the range leaves the span or is not word-aligned at both ends.
@@ -124,26 +126,26 @@ impl Span {
         })
     }
 
-    /// Length in bytes, a multiple of [`WORD`].
+    /// Returns the length in bytes, a multiple of [`WORD`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.words * WORD
     }
 
-    /// Whether it has no words.
+    /// Returns whether the span is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words == 0
     }
 
-    /// What this process may do with it.
+    /// Returns what this process may do with it.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Where it starts, for a device that reads and writes memory by itself. Whatever is done
-    /// through the pointer needs its own reason why it is sound; nothing here forms a reference.
+    /// Returns the start address, for a device that accesses the memory by DMA. Each access through
+    /// the pointer needs its own argument for soundness; this call forms no reference.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u64 {
         self.base.as_ptr().cast()
@@ -161,8 +163,8 @@ impl Span {
             "word {index} of a span of {}",
             self.words
         );
-        // SAFETY: in bounds by the assertion, aligned because the mapping is page-aligned and we
-        // step by words, alive by the Arc. The reference does not leave this module.
+        // SAFETY: in bounds by the assertion, aligned because the mapping is page-aligned and
+        // indexed by words, alive by the Arc. The reference does not leave this module.
         unsafe { self.base.add(index).as_ref() }
     }
 
@@ -185,7 +187,7 @@ impl Span {
         );
     }
 
-    /// Copies `N` words out, starting at word `first`.
+    /// Copies `N` words out, starting at word `first` (relaxed).
     #[inline]
     #[must_use]
     pub fn read_words<const N: usize>(&self, first: usize) -> [u64; N] {
@@ -193,7 +195,7 @@ impl Span {
         std::array::from_fn(|i| run[i].load(Ordering::Relaxed))
     }
 
-    /// Stores `words` from word `first` on, the last of them after all others (release).
+    /// Stores `words` from word `first` on, the last one after all others (release).
     #[inline]
     pub fn write_words(&self, first: usize, words: &[u64]) {
         self.writable();
@@ -207,7 +209,7 @@ impl Span {
         run[rest.len()].store(*last, Ordering::Release);
     }
 
-    /// Copies bytes out from byte `offset`, by words.
+    /// Copies bytes out from byte `offset` on, by words.
     #[inline]
     pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
         let (head, rest) = out.split_at_mut(to_word(offset).min(out.len()));
@@ -223,7 +225,7 @@ impl Span {
         self.read_part(offset + words.len() * WORD, tail);
     }
 
-    /// [`Span::read_bytes`] within one word.
+    /// Copies bytes out of one word, for [`Span::read_bytes`].
     #[inline]
     fn read_part(&self, offset: usize, out: &mut [u8]) {
         if !out.is_empty() {
@@ -233,8 +235,9 @@ impl Span {
         }
     }
 
-    /// Stores bytes from byte `offset` on, by words; the word that holds the last byte goes last
-    /// (release). The bytes beside the range stay as they are, even while somebody changes them.
+    /// Stores bytes from byte `offset` on, by words, the word with the last byte last (release). A
+    /// compare-and-swap leaves the bytes beside the range as they are, even while another thread
+    /// changes them, unless that thread wins `MERGES_MAX` (64) races in a row.
     #[inline]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         self.writable();
@@ -252,7 +255,7 @@ impl Span {
         self.write_part(offset + words.len() * WORD, tail);
     }
 
-    /// [`Span::write_bytes`] within one word.
+    /// Stores bytes within one word, for [`Span::write_bytes`].
     #[inline]
     fn write_part(&self, offset: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
@@ -260,7 +263,7 @@ impl Span {
         }
     }
 
-    /// Changes some bytes of a word and no others.
+    /// Changes some bytes of a word and keeps the others.
     fn merge(&self, offset: usize, bytes: &[u8]) {
         let skip = offset % WORD;
         let word = self.word(offset / WORD);
@@ -281,17 +284,18 @@ impl Span {
                 Err(now) => held = now,
             }
         }
-        // Whoever changes a word so often would keep this side from ever going on.
+        // A peer that changes the word so often must not block this thread for ever. This store may
+        // undo its last change of the other bytes.
         word.store(merged(held), Ordering::Release);
     }
 
-    /// Adds to word `index`, returning what it held. Coherent with the CPU's own atomics.
+    /// Adds to word `index` and returns the old value. Coherent with the CPU's own atomics.
     pub fn fetch_add(&self, index: usize, add: u64) -> u64 {
         self.writable();
         self.word(index).fetch_add(add, Ordering::AcqRel)
     }
 
-    /// Stores `new` in word `index` if it holds `expected`; returns what it held.
+    /// Stores `new` in word `index` if it holds `expected`; returns the old value.
     pub fn compare_swap(&self, index: usize, expected: u64, new: u64) -> u64 {
         self.writable();
         let word = self.word(index);
@@ -300,7 +304,7 @@ impl Span {
         }
     }
 
-    /// Asks the CPU to bring the line of word `index` near. Out of bounds: does nothing.
+    /// Prefetches the cache line of word `index`. Out of bounds: does nothing.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         if index < self.words {
@@ -309,7 +313,7 @@ impl Span {
     }
 }
 
-/// Bytes from `offset` to the next word.
+/// Returns the bytes from `offset` to the next word boundary.
 #[inline]
 const fn to_word(offset: usize) -> usize {
     offset.wrapping_neg() % WORD
@@ -325,8 +329,8 @@ impl Words for Span {
     }
     #[inline]
     fn load_acquire(&self, index: usize) -> u64 {
-        // Not an acquire load: of memory that is mapped for reading alone, relaxed loads are the only
-        // ones that the language allows (std::sync::atomic, "Atomic accesses to read-only memory").
+        // Not an acquire load: for memory mapped read-only the language allows relaxed loads only
+        // (std::sync::atomic, "Atomic accesses to read-only memory").
         let word = self.word(index).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         word
@@ -400,7 +404,7 @@ mod tests {
         std::thread::scope(|scope| {
             let low =
                 scope.spawn(|| (1..=counts).for_each(|n| span.write_bytes(0, &n.to_le_bytes())));
-            // Another writer of the word's other half must find there what it stored last.
+            // A concurrent writer of the other half must not undo what this thread stored last.
             for n in 1..=counts {
                 span.write_bytes(4, &n.to_le_bytes());
                 let mut back = [0; 4];

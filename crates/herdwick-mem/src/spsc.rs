@@ -1,4 +1,4 @@
-//! Bounded queues with one producer and one consumer, both threads of this process.
+//! Bounded queues with one producer and one consumer, both threads of one process.
 
 use crate::sync::{Arc, AtomicUsize, CachePadded, Ordering};
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: usize,
-    /// The consumer's head when last looked at: saves a shared line a push.
+    /// The consumer's head as last loaded: saves an access to the shared line in most pushes.
     head_seen: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct Consumer<T> {
     tail_seen: usize,
 }
 
-/// A queue of at most `capacity` items, rounded up to a power of two.
+/// Makes a queue of at most `capacity` items, rounded up to a power of two.
 #[must_use]
 pub fn channel<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.max(1).next_power_of_two();
@@ -84,7 +84,7 @@ impl<T> Producer<T> {
     /// Appends `item`.
     ///
     /// # Errors
-    /// A full queue gives the item back.
+    /// Returns the item when the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if !self.has_room() {
             return Err(item);
@@ -101,7 +101,7 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Whether a push would succeed now.
+    /// Returns whether a push would succeed now.
     pub fn has_room(&mut self) -> bool {
         let capacity = self.shared.cells.len();
         if self.tail.wrapping_sub(self.head_seen) < capacity {
@@ -114,15 +114,15 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// Takes the oldest item.
+    /// Removes and returns the oldest item.
     pub fn pop(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
         }
         let cells = &self.shared.cells;
         let item = cells[self.head & (cells.len() - 1)].with(|cell| {
-            // SAFETY: `is_empty` saw (acquire) the producer's release of this position, so the
-            // cell is initialised; advancing `head` below gives it up, so it is read once.
+            // SAFETY: `is_empty` saw (acquire) the producer's release of this position, so the cell
+            // is initialised; advancing `head` below returns the cell, so it is read once.
             unsafe { (*cell).assume_init_read() }
         });
         self.head = self.head.wrapping_add(1);
@@ -131,7 +131,7 @@ impl<T> Consumer<T> {
         Some(item)
     }
 
-    /// Whether a pop would find nothing now.
+    /// Returns whether a pop would find nothing now.
     pub fn is_empty(&mut self) -> bool {
         if self.head != self.tail_seen {
             return false;
@@ -150,7 +150,8 @@ impl<T> Drop for Shared<T> {
         );
         while head != tail {
             self.cells[head & (self.cells.len() - 1)].with_mut(|cell| {
-                // SAFETY: both ends are gone, and cells in [head, tail) hold items nobody popped.
+                // SAFETY: both ends are dropped, and the cells in [head, tail) hold items that were
+                // not popped.
                 unsafe { (*cell).assume_init_drop() };
             });
             head = head.wrapping_add(1);

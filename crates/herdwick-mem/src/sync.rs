@@ -1,4 +1,4 @@
-//! The one door to atomics and threads, so that a `--cfg loom` build swaps them for loom's.
+//! The only import of atomics and threads, so that a `--cfg loom` build replaces them by loom's.
 
 #[cfg(loom)]
 pub use loom::{
@@ -21,8 +21,8 @@ pub use std::{
     thread,
 };
 
-/// A value alone on its pair of cache lines: adjacent-line prefetch makes 128 the unit that
-/// two cores fight over.
+/// A value alone on its pair of cache lines: adjacent-line prefetch makes 128 bytes the unit of
+/// false sharing.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct CachePadded<T>(pub T);

@@ -1,18 +1,19 @@
+//! The number of bytes that the peer of a unix socket has not yet read.
+
 use std::{ffi::c_int, io, os::fd::AsFd};
 
 use rustix::ioctl::{Getter, ioctl};
 
-/// `SIOCOUTQ`, as `TIOCOUTQ` of `asm-generic`.
+/// `SIOCOUTQ`, equal to `TIOCOUTQ` of `asm-generic`.
 const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
 
-/// Bytes, or more, that were sent by a unix socket and that nobody has read: 0 once all of them were,
-/// or the peer is closed.
+/// Returns at least the number of bytes sent by a unix socket that its peer has not read: 0 once
+/// all are read, or the peer is closed.
 ///
-/// # Errors
-/// What `ioctl` says of a descriptor that is no socket.
+/// The error of `ioctl` for a descriptor that is no socket.
 pub fn unread_bytes(socket: impl AsFd) -> io::Result<usize> {
-    // SAFETY: SIOCOUTQ stores one int through its argument and does nothing else, and of other
-    // descriptors than sockets this number asks the same or is refused.
+    // SAFETY: SIOCOUTQ stores one int through its argument and does nothing else; on other
+    // descriptors than sockets this number has the same meaning (TIOCOUTQ) or is refused.
     let bytes: c_int = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) }?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
