@@ -5,8 +5,9 @@
 //! valgrind --tool=callgrind target/release/examples/fast_path write 100000
 //! ```
 //!
-//! `write` posts 64-byte UC WRITEs and takes them on the other side, `send` does so with UD SENDs
-//! of as many bytes; `post-write` and `post-send` only post; `keyed-write` does it with a key.
+//! `write` posts 64-byte UC WRITEs and receives them on the other side, `send` does the same with
+//! UD SENDs of 64 bytes; `post-write` and `post-send` only post; `keyed-write` authenticates the
+//! packets.
 #![forbid(unsafe_code)]
 
 use std::{env::args, net::SocketAddr, time::Duration};
@@ -20,7 +21,7 @@ use herdwick_roce::{
     Secret, Wire, icrc::IpId,
 };
 
-/// Packets of one train; as many are posted and taken at a time.
+/// Packets of one batch; as many are posted and received at a time.
 const TRAIN: usize = 64;
 
 struct Line([u8; 4096]);

@@ -1,19 +1,21 @@
+//! A completion queue that cannot overflow, and the queue slots that its entries free.
+
 use alloc::collections::VecDeque;
 
 use herdwick_fabric::{Completion, QpId};
 
-/// A completion queue; never fuller than its depth, since the depths of the queues that feed it
-/// were summed at their creation.
+/// A completion queue. It never exceeds its depth, because the depths of the queues that complete
+/// into it were checked against it when they were made.
 pub(crate) struct Cq {
     pub(crate) depth: usize,
-    /// Queue depths that feed it, summed.
+    /// The sum of the depths of the queues that complete into it.
     pub(crate) promised: usize,
-    /// Queue pairs that use it, each counted once a queue.
+    /// References from queue pairs: one for each send or receive queue.
     pub(crate) users: usize,
     entries: VecDeque<Entry>,
 }
 
-/// A completion, and what polling it gives back.
+/// A completion, and the queue slots that polling it frees.
 pub(crate) struct Entry {
     pub(crate) completion: Completion,
     pub(crate) slots: Slots,
@@ -22,9 +24,9 @@ pub(crate) struct Entry {
 /// Queue slots that a completion frees.
 #[derive(Clone, Copy)]
 pub(crate) enum Slots {
-    /// Of the send queue: its own, and those of unsignaled requests before it.
+    /// Slots of the send queue: its own, and those of the unsignaled requests before it.
     Send(usize),
-    /// One of the receive queue.
+    /// One slot of the receive queue.
     Receive,
 }
 
@@ -56,7 +58,7 @@ impl Cq {
         self.entries.pop_front()
     }
 
-    /// Forgets the completions of a queue pair that goes.
+    /// Removes the completions of a queue pair that is destroyed.
     pub(crate) fn forget(&mut self, qp: QpId) {
         self.entries.retain(|entry| entry.completion.qp != qp);
     }

@@ -1,26 +1,28 @@
+//! Parameters of an engine and of its connections: path MTU, retries, limits, peers.
+
 use core::{net::SocketAddr, time::Duration};
 
 use herdwick_fabric::{PortLimits, Psn, Qpn, Transport};
 
 use crate::Secret;
 
-/// Most payload bytes of one packet on a path.
+/// The path MTU: maximum payload bytes of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mtu {
     /// 256 bytes.
     B256,
     /// 512 bytes.
     B512,
-    /// 1024 bytes: what an Ethernet of 1500 carries.
+    /// 1024 bytes: the largest that fits an Ethernet MTU of 1500.
     B1024,
     /// 2048 bytes.
     B2048,
-    /// 4096 bytes: what jumbo frames and the loopback carry.
+    /// 4096 bytes: fits jumbo frames and the loopback.
     B4096,
 }
 
 impl Mtu {
-    /// All of them, the smallest first.
+    /// All values, in ascending order.
     pub const ALL: [Self; 5] = [
         Self::B256,
         Self::B512,
@@ -29,15 +31,15 @@ impl Mtu {
         Self::B4096,
     ];
 
-    /// In bytes.
+    /// Returns the value in bytes.
     #[inline]
     #[must_use]
     pub const fn bytes(self) -> usize {
         256 << self as u32
     }
 
-    /// The largest whose packets fit an IP packet of `link` bytes, with the longest headers a
-    /// RoCE packet can have; at least [`Mtu::B256`].
+    /// Returns the largest value whose packets fit an IP packet of `link` bytes with the longest
+    /// headers of a RoCE packet; at least [`Mtu::B256`].
     #[must_use]
     pub fn fitting(link: usize) -> Self {
         /// IPv6 40, UDP 8, BTH 12, RETH 16, immediate 4, a keyed trailer 16, ICRC 4.
@@ -47,18 +49,19 @@ impl Mtu {
     }
 }
 
-/// When RC gives up.
+/// Timeouts and retries of RC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How long to wait for an answer at first; it doubles with each retry without progress.
+    /// The first timeout for an answer; it doubles with each retry without progress.
     pub ack_timeout: Duration,
-    /// What the doubling ends at.
+    /// The upper bound of the doubling.
     pub ack_timeout_max: Duration,
-    /// Retries without progress.
+    /// Retries without progress before the queue pair fails.
     pub count: u8,
-    /// Retries while the peer has no RECV; [`RNR_FOR_EVER`] is no limit.
+    /// Retries while the peer has no RECV; [`RNR_FOR_EVER`] means no limit.
     pub rnr_count: u8,
-    /// The RNR timer code that we ask our peers to wait for: 14 is 1.28 ms.
+    /// The RNR timer code that peers are sent in RNR NAKs, encoding how long they wait: 14 is 1.28
+    /// ms.
     pub rnr_timer: u8,
 }
 
@@ -69,8 +72,9 @@ pub const RD_ATOMIC_MAX: u8 = 64;
 pub const RNR_FOR_EVER: u8 = 7;
 
 impl Default for Retry {
-    /// Gives up on a silent peer after 1 + 2 + 4 .. 256 ms, some half a second: an operating system
-    /// may keep a process waiting for a while. On one without a RECV after 6 times 10 ms.
+    /// A silent peer times out after 1 + 2 + 4 .. 256 ms, about half a second, because an operating
+    /// system may suspend a process for a while. A peer without a RECV fails after 6 retries of 10
+    /// ms.
     fn default() -> Self {
         Self {
             ack_timeout: Duration::from_millis(1),
@@ -82,34 +86,34 @@ impl Default for Retry {
     }
 }
 
-/// What an engine is made with.
+/// The parameters of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which of the [`Config::shards`] engines of one address this is: the low byte of its queue
-    /// pair numbers is this modulo their count, so that a socket filter can steer by them.
+    /// Index of this engine among the [`Config::shards`] engines of one address. The low byte of
+    /// its queue pair numbers, modulo their count, is this index, so that a socket filter can steer
+    /// by it.
     pub shard: u32,
-    /// How many engines share the address: 1 to 256.
+    /// Number of engines that share the address: 1 to 256.
     pub shards: u32,
-    /// What it holds at most.
+    /// Maximum number of objects.
     pub limits: PortLimits,
-    /// The largest packet payload offered to peers; connections agree on one that their path has.
+    /// The largest packet payload offered to peers; connections agree on one that fits their path.
     pub mtu: Mtu,
-    /// The largest datagram payload: what every path to a peer has room for.
+    /// The largest datagram payload; it must fit the path to every peer.
     pub datagram: Mtu,
-    /// Most payload bytes of an inline work request; each slot of a send queue keeps room for
-    /// as many.
+    /// Maximum payload bytes of an inline work request; each slot of a send queue reserves as much.
     pub inline_bytes_max: usize,
-    /// Whether arriving packets are checked against their ICRC.
+    /// Whether the ICRC of arriving packets is checked.
     pub check_icrc: bool,
-    /// The MigReq bit of packets sent: hardware sets it, `rdma_rxe` does not, and none has been
-    /// seen to mind.
+    /// The MigReq bit of sent packets: hardware sets it, `rdma_rxe` does not; no receiver is known
+    /// to check it.
     pub migration: bool,
-    /// When RC gives up.
+    /// Timeouts and retries of RC.
     pub retry: Retry,
-    /// Whether connections slow down when RC loses packets or a peer tells of congestion.
+    /// Whether connections slow down when RC loses packets or a peer reports congestion.
     pub pace: bool,
-    /// Whether what leaves is marked as of a transport that heeds ECN, which is the driver's to do.
-    /// If not, no router marks it, and who tells of congestion is not believed.
+    /// Whether the driver marks sent packets as ECN-capable. If not, no router can have marked
+    /// them, so congestion notifications are ignored as forged.
     pub ecn: bool,
 }
 
@@ -131,66 +135,65 @@ impl Default for Config {
     }
 }
 
-/// The other end of a flow; what differs in any field is another flow.
+/// The other end of a flow. Peers that differ in any field have different flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {
-    /// Where its packets go.
+    /// The destination address of its packets.
     pub addr: SocketAddr,
-    /// Which of the engines behind that address they are for. One train goes to one engine, so
-    /// packets for several never share a flow.
+    /// Index of the engine behind that address. A GSO batch goes to one engine, so packets for
+    /// several engines never share a flow.
     pub lane: u16,
 }
 
-/// What a peer's queue pair says of itself, for a connection.
+/// A peer's queue pair as its endpoint describes it, for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peering {
-    /// Where it is.
+    /// Its address.
     pub peer: Peer,
     /// Its number.
     pub qpn: Qpn,
-    /// Its first packet's sequence number.
+    /// The sequence number of its first packet.
     pub psn: Psn,
-    /// The path's, the same on both sides.
+    /// The path MTU, the same on both sides.
     pub mtu: Mtu,
-    /// READs and atomics that it takes at a time, none if 0; our end takes
+    /// READs and atomics that it serves at a time, 0 for none; this end serves
     /// [`crate::RD_ATOMIC_MAX`].
     pub rd_atomic: u8,
-    /// Whether a refused request (bad rkey, bad length) fails our queue pair, as the specification
-    /// says. Without, the requester is told all the same, and whoever forges one such packet does
-    /// not end the connection.
+    /// Whether a refused request (bad rkey, bad length) fails the local queue pair, as the
+    /// specification demands. If not, the requester still gets the NAK, and an attacker who forges
+    /// one such packet does not end the connection.
     pub refusals_are_fatal: bool,
-    /// The key that both ends have ([`crate::agree`]); `None`: packets as the specification has
-    /// them.
+    /// The key of both ends ([`crate::agree`]); `None`: packets without a trailer, as specified.
     pub key: Option<Secret>,
 }
 
-/// What a peer's UD queue pair says of itself, for an address handle.
+/// A peer's UD queue pair as its endpoint describes it, for an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Where it is.
+    /// Its address.
     pub peer: Peer,
     /// Its number.
     pub qpn: Qpn,
-    /// The key its datagrams must carry.
+    /// The Q_Key that datagrams to it must carry.
     pub qkey: u32,
-    /// The key that both ends have ([`crate::agree`]). A queue pair with one keyed destination
-    /// takes datagrams from its keyed destinations alone.
+    /// The key of both ends ([`crate::agree`]). A queue pair with one keyed destination accepts
+    /// datagrams from its keyed destinations only.
     pub key: Option<Secret>,
 }
 
-/// What a queue pair of ours tells its peer.
+/// A local queue pair as its endpoint describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its transport.
     pub transport: Transport,
     /// Its number.
     pub qpn: Qpn,
-    /// Its first packet's sequence number.
+    /// The sequence number of its first packet.
     pub psn: Psn,
-    /// UD: the key its datagrams must carry.
+    /// UD: the Q_Key that datagrams to it must carry.
     pub qkey: u32,
-    /// The largest packet payload this engine takes.
+    /// The largest packet payload that this engine accepts.
     pub mtu: Mtu,
-    /// What it brings to a key; to be told to its peer alone.
+    /// Its contribution to a key; reveal it to its peer only.
     pub secret: Secret,
 }

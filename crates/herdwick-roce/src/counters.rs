@@ -1,16 +1,18 @@
-/// Why a packet was dropped.
+//! Counters of an engine: packets, retransmissions, and drops by reason.
+
+/// The reason why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Drop {
-    /// Fewer bytes than its headers take.
+    /// Fewer bytes than its headers need.
     Short,
     /// A transport version other than 0.
     Version,
     /// Another partition.
     Partition,
-    /// An opcode that nothing here speaks.
+    /// An unsupported opcode.
     Opcode,
-    /// A pad that does not round up to four.
+    /// A pad that does not round the length up to four bytes.
     Pad,
     /// The ICRC is wrong.
     Icrc,
@@ -20,7 +22,7 @@ pub enum Drop {
     NotReady,
     /// An opcode of another transport than the queue pair's.
     Transport,
-    /// Not from the address that the queue pair is connected to.
+    /// A source other than the peer that the queue pair is connected to.
     Source,
     /// A datagram with the wrong Q_Key.
     Qkey,
@@ -28,15 +30,15 @@ pub enum Drop {
     NoRecv,
     /// A message longer than the buffer of its RECV.
     ShortBuffer,
-    /// Not the packet that was expected.
+    /// Not the expected sequence number.
     Sequence,
-    /// A message that a new one cut short.
+    /// A message cut short by the start of another.
     Partial,
-    /// A length or opcode order that makes no sense.
+    /// A wrong length or order of opcodes.
     Length,
-    /// A key that opens nothing.
+    /// An unknown rkey.
     Rkey,
-    /// A key of another queue pair.
+    /// An rkey of another queue pair.
     Scope,
     /// A right that was not granted.
     Right,
@@ -44,21 +46,21 @@ pub enum Drop {
     Range,
     /// An atomic on a word that is not aligned.
     Misaligned,
-    /// A region that was deregistered meanwhile.
+    /// A region that was deregistered in the meantime.
     Gone,
-    /// An answer to nothing that is outstanding.
+    /// A response that matches no outstanding request.
     Answer,
     /// The tag of a keyed packet is wrong.
     Tag,
-    /// A keyed packet that came before.
+    /// A keyed packet whose counter was used before or is too old.
     Replay,
-    /// From nobody whose key is known, where one is needed.
+    /// No known key, where one is required.
     Unkeyed,
     /// More READs at once than are served, or a repeated one too old to serve again.
     TooManyReads,
-    /// A notification of congestion, where nothing that left can have been marked.
+    /// A congestion notification although no sent packet was markable.
     Unasked,
-    /// From a source that was refused too often in this pass: not looked into.
+    /// From a source with too many refused packets in this pass; dropped unseen.
     TooManyRefused,
     /// For a connection that had its share of this pass, while more came than could be taken: not
     /// looked into.
@@ -100,8 +102,8 @@ impl Drop {
         Self::OverShare,
     ];
 
-    /// Whether a sender that keeps to the rules has next to none: the rest is what a network loses,
-    /// repeats and reorders, or not its doing.
+    /// Returns whether a correct sender causes almost none of these drops. The other reasons are
+    /// losses, repetitions and reordering in the network, or not the sender's fault.
     pub(crate) const fn is_wrong(self) -> bool {
         match self {
             Self::Short
@@ -137,7 +139,7 @@ impl Drop {
         }
     }
 
-    /// Its word in `stats`.
+    /// Returns its name in `stats`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -183,22 +185,22 @@ const _: () = {
     }
 };
 
-/// What an engine has done since it was made.
+/// Counters of an engine since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets that arrived, good or bad.
     pub packets_in: u64,
-    /// Packets given to the wire.
+    /// Packets passed to the wire.
     pub packets_out: u64,
-    /// Packets given to the wire again.
+    /// Packets passed to the wire again.
     pub retransmitted: u64,
     /// ACK timeouts.
     pub timeouts: u64,
-    /// NAKs of a gap that arrived, and gaps seen in answers.
+    /// Sequence NAKs that arrived, and gaps found in responses.
     pub gaps_told: u64,
     /// RNR NAKs that arrived.
     pub not_ready_told: u64,
-    /// Requests that arrived again, and were answered without being done again.
+    /// Requests that arrived again, and were answered without being executed again.
     pub duplicates: u64,
     /// Congestion notifications that arrived.
     pub congestion: u64,
@@ -208,13 +210,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Packets dropped for this reason.
+    /// Returns the packets dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: Drop) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// What connections met with and mended, under its word in `stats`, zeros included.
+    /// Returns the counters of repairs on connections with their names in `stats`, zeros included.
     pub fn of_connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let met = [
             ("roce_retransmitted", self.retransmitted),
@@ -228,7 +230,7 @@ impl Counters {
         met.into_iter()
     }
 
-    /// Every reason to drop a packet under its word in `stats`, with its count.
+    /// Returns the counter of every drop reason with its name in `stats`.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Drop::ALL.iter().map(|reason| reason.name());
         names.zip(self.drops)

@@ -1,18 +1,21 @@
+//! Random numbers of an engine, drawn from one seed: queue pair and sequence numbers, secrets,
+//! rkeys.
+
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
 use crate::Secret;
 
-/// Numbers that nobody without the seed foretells, whichever others he has seen: SipHash of a
-/// counter.
+/// A generator whose numbers cannot be predicted without the seed, even from earlier ones: SipHash
+/// of a counter.
 pub(crate) struct Draw {
     seed: [u8; 16],
     drawn: u64,
     rkeys: u32,
 }
 
-/// Domains of the hash, so that no two uses see the same numbers.
+/// Domain separation of the hash: numbers of different uses are independent.
 const NUMBERS: u64 = 0;
 const RKEYS: u64 = 1;
 
@@ -25,13 +28,13 @@ impl Draw {
         }
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     pub(crate) fn bits(&mut self) -> u32 {
         self.drawn += 1;
         self.hash(NUMBERS, self.drawn)
     }
 
-    /// 128 random bits.
+    /// Returns 128 random bits.
     pub(crate) fn secret(&mut self) -> Secret {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(4) {
@@ -40,8 +43,8 @@ impl Draw {
         Secret(secret)
     }
 
-    /// 32 random bits that were not drawn here before, until all have been: a counter through a
-    /// Feistel network of four rounds, which is a permutation.
+    /// Returns 32 random bits that do not repeat before all 2^32 values were drawn: a counter
+    /// through a Feistel network of four rounds, which is a permutation.
     pub(crate) fn rkey(&mut self) -> u32 {
         self.rkeys = self.rkeys.wrapping_add(1);
         let (mut left, mut right) = (self.rkeys >> 16, self.rkeys & 0xffff);

@@ -1,8 +1,10 @@
+//! Flows: one for each peer, shared by its connections and address handles.
+
 use alloc::collections::BTreeMap;
 
 use crate::{FlowId, Peer, pace::Pace, slab::Slab};
 
-/// Destinations, one for each peer.
+/// The flows of an engine, by id and by peer.
 pub(crate) struct Flows {
     slab: Slab<Flow>,
     by_peer: BTreeMap<Peer, u32>,
@@ -10,7 +12,7 @@ pub(crate) struct Flows {
 
 struct Flow {
     peer: Peer,
-    /// Connections and address handles that lead there.
+    /// Connections and address handles that use it.
     users: usize,
     pace: Pace,
 }
@@ -32,7 +34,8 @@ impl Flows {
         self.slab.get_mut(flow.0).map(|flow| &mut flow.pace)
     }
 
-    /// The flow to `peer`, with one more user.
+    /// Returns the flow to `peer`, made if there is none, with one more user; `None` when the table
+    /// is full.
     pub(crate) fn join(&mut self, peer: Peer) -> Option<FlowId> {
         if let Some(id) = self.by_peer.get(&peer) {
             self.slab.get_mut(*id)?.users += 1;
@@ -47,7 +50,7 @@ impl Flows {
         Some(FlowId(id))
     }
 
-    /// Takes one user away; the last takes the flow along.
+    /// Removes one user; the last one removes the flow.
     pub(crate) fn leave(&mut self, id: FlowId) {
         let Some(flow) = self.slab.get_mut(id.0) else {
             return;

@@ -1,9 +1,9 @@
 //! The invariant CRC that ends every RoCE packet.
 //!
-//! CRC-32 (IEEE, reflected) over eight bytes of ones, the IP and UDP headers and the packet, where
-//! ones replace what routers may change: TOS and TTL, both checksums, and the byte of the BTH that
-//! holds the congestion bits. It covers the IPv4 identification, which a UDP socket neither sets
-//! nor shows; CRC being linear, [`check`] can solve for it, and sixteen of the 32 bits still check.
+//! CRC-32 (IEEE, reflected) over eight bytes of ones, the IP and UDP headers and the packet, with
+//! ones in place of all that routers may change: TOS and TTL, both checksums, and the BTH byte with
+//! the congestion bits. It covers the IPv4 identification, which a UDP socket neither sets nor
+//! shows. CRC is linear, so [`check`] can solve for it; sixteen of the 32 bits remain as a check.
 
 use core::{
     array,
@@ -12,26 +12,26 @@ use core::{
 
 use crate::packet::{BTH_BYTES, ICRC_BYTES};
 
-/// The IP and UDP facts that the ICRC covers, beside lengths.
+/// The fields of the IP and UDP headers that the ICRC covers, other than lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Source address and port. Both addresses are of one family; an IPv4 address mapped into
-    /// IPv6 counts as IPv4.
+    /// Source address and port. Both addresses have the same family; an IPv4-mapped IPv6 address
+    /// counts as IPv4.
     pub source: SocketAddr,
     /// Destination address and port.
     pub destination: SocketAddr,
-    /// The IPv4 header's don't-fragment bit; IPv6 has none.
+    /// The don't-fragment bit of the IPv4 header; not used with IPv6.
     pub dont_fragment: bool,
 }
 
-/// What a receiver knows of a packet's IPv4 identification.
+/// A receiver's knowledge of the IPv4 identification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpId {
-    /// The IP header was seen. IPv6 packets have none, and any will do.
+    /// Known from the IP header. IPv6 has no identification; any value will do.
     Known(u16),
-    /// Try this first: within a train that one peer's stack cut, it counts from 0.
+    /// A value to try first: in a batch that the sender's kernel segmented, it counts from 0.
     Hint(u16),
-    /// Nothing.
+    /// Unknown.
     Unknown,
 }
 
@@ -50,15 +50,15 @@ fn ends_with(packet: &[u8], icrc: u32) -> bool {
     packet.last_chunk() == Some(&icrc.to_le_bytes())
 }
 
-/// Writes the last four bytes.
+/// Writes `icrc` into the last four bytes.
 #[inline]
 fn put(packet: &mut [u8], icrc: u32) {
     let end = packet.len() - ICRC_BYTES;
     packet[end..].copy_from_slice(&icrc.to_le_bytes());
 }
 
-/// Whether the ICRC of `packet`, which starts at the BTH, is right: the IPv4 identification it
-/// is right for, or `None`.
+/// Checks the ICRC of `packet`, which starts at the BTH. Returns the IPv4 identification with which
+/// it is correct, or `None`.
 #[inline]
 #[must_use]
 pub fn check(packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
@@ -87,12 +87,12 @@ const UDP: usize = 8;
 const UDP_PROTOCOL: u8 = 17;
 const MASKED_4: usize = IPV4 + UDP + BTH_BYTES;
 const MASKED_6: usize = IPV6 + UDP + BTH_BYTES;
-/// CRC-32 of eight bytes of ones, the stand-in for the header of another link layer.
+/// CRC-32 of eight bytes of ones, which stand for the LRH of InfiniBand.
 const PREFIX: u32 = 0x2144_df1c;
-/// CRC-32's polynomial, reflected.
+/// The CRC-32 polynomial, bit-reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// IP header, UDP header and BTH with ones in place of what may change on the way.
+/// IP header, UDP header and BTH with ones in place of the fields that routers may change.
 struct Masked {
     bytes: [u8; MASKED_6],
     len: usize,
@@ -123,6 +123,7 @@ impl Masked {
                 IPV4
             }
             _ => {
+                // Version 6; the traffic class and the flow label are masked, as is the hop limit.
                 bytes[0] = 0x6f;
                 bytes[4..6].copy_from_slice(&udp_len.to_be_bytes());
                 bytes[6] = UDP_PROTOCOL;
@@ -136,6 +137,7 @@ impl Masked {
         udp[2..4].copy_from_slice(&route.destination.port().to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
         bth[..BTH_BYTES].copy_from_slice(&packet[..BTH_BYTES]);
+        // FECN, BECN and the reserved bits next to them.
         bth[4] = 0xff;
         Self {
             bytes,
@@ -154,24 +156,24 @@ impl Masked {
 
 const _: () = assert!(MASKED_4 == 40 && MASKED_6 == 60);
 
-/// Packets of a train whose sums are computed together.
+/// Packets of a batch whose ICRCs are computed together, so that the CPU overlaps them.
 pub(crate) const ABREAST: usize = 4;
 
-/// Packets of one route and one length, one after the other: what their sums have in common is
-/// computed once, and each costs one run over its own bytes.
+/// ICRC state for consecutive packets of one route and length: the CRC of their common headers is
+/// computed once, and each packet costs one run over its own bytes.
 #[derive(Clone, Debug)]
 pub struct Run {
     route: Route,
     len: usize,
     v4: bool,
-    /// The sum of the headers before the packet, for identification 0.
+    /// The CRC of the headers before the BTH, for identification 0.
     before: u32,
-    /// What ones in place of a zero byte of congestion bits do to the sum.
+    /// The change of the CRC when ones replace a congestion byte of zero.
     ones: u32,
 }
 
 impl Run {
-    /// No packet yet.
+    /// Makes a state without a route.
     #[must_use]
     pub const fn new() -> Self {
         const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -188,7 +190,7 @@ impl Run {
         }
     }
 
-    /// As [`seal`].
+    /// Seals a packet as [`seal`] does.
     ///
     /// # Panics
     /// When `packet` is shorter than BTH and ICRC.
@@ -198,7 +200,7 @@ impl Run {
         put(packet, self.crc(packet, ip_id));
     }
 
-    /// Seals a train: packets of `segment` bytes, the last perhaps shorter, end to end. Their
+    /// Seals a batch: packets of `segment` bytes, the last perhaps shorter, back to back. Their
     /// identifications count from 0.
     ///
     /// # Panics
@@ -221,8 +223,9 @@ impl Run {
         }
     }
 
-    /// The sums of [`ABREAST`] packets of `segment` bytes, end to end, whose identifications count
-    /// from `first`; `None` if they are fewer, or have not all in common that packets of a train do.
+    /// Returns the ICRCs of [`ABREAST`] packets of `segment` bytes, back to back, with
+    /// identifications that count from `first`. `None` if there are fewer packets, if one has
+    /// congestion bits set, or if an identification is beyond the table.
     #[inline]
     pub(crate) fn abreast(
         &mut self,
@@ -247,7 +250,7 @@ impl Run {
         Some(summed(before, bodies).map(|sum| sum ^ self.ones))
     }
 
-    /// The packets from now on come along `route`.
+    /// Sets the route of the packets from now on.
     #[inline]
     pub fn follow(&mut self, route: &Route) {
         if self.route != *route {
@@ -256,8 +259,8 @@ impl Run {
         }
     }
 
-    /// As [`check`], of a packet along the route that was last followed or sealed for; a new run
-    /// follows none, and nothing checks.
+    /// Checks a packet as [`check`] does, on the route last followed or sealed for. A new state has
+    /// no route, and no packet is correct.
     #[inline]
     #[must_use]
     pub fn check(&mut self, packet: &[u8], ip_id: IpId) -> Option<u16> {
@@ -270,14 +273,14 @@ impl Run {
         check(packet, &self.route, ip_id)
     }
 
-    /// Whether [`Run::check`] finds the packet right, where `sum` is its sum under what `ip_id` says.
+    /// Returns whether [`Run::check`] would accept the packet, given its ICRC `sum` for the
+    /// identification in `ip_id`.
     #[inline]
     pub(crate) fn confirms(&self, packet: &[u8], sum: u32, ip_id: IpId) -> bool {
         ends_with(packet, sum) || check(packet, &self.route, ip_id).is_some()
     }
 
-    /// The sum of a packet; what it has in common with the last one is computed if that was longer or
-    /// shorter.
+    /// Returns the ICRC of a packet. Recomputes the common part if the length changed.
     #[inline]
     fn crc(&mut self, packet: &[u8], ip_id: u16) -> u32 {
         if self.len != packet.len() {
@@ -295,7 +298,7 @@ impl Run {
         sum ^ self.ones
     }
 
-    /// Computes what packets of this length have in common.
+    /// Computes the common part for packets of this length.
     #[cold]
     fn turn(&mut self, packet: &[u8]) {
         let masked = Masked::new(packet, &self.route, 0);
@@ -314,7 +317,7 @@ impl Default for Run {
     }
 }
 
-/// CRC-32 of packets' bytes, going on from `crcs`.
+/// Returns the CRC-32 of packets, continued from `crcs`.
 #[cfg(feature = "std")]
 #[inline]
 fn summed<const N: usize>(crcs: [u32; N], packets: [&[u8]; N]) -> [u32; N] {
@@ -331,10 +334,11 @@ fn summed<const N: usize>(crcs: [u32; N], packets: [&[u8]; N]) -> [u32; N] {
     })
 }
 
-/// Offset in the BTH of the byte that routers may change.
+/// Offset in the BTH of the byte that routers may change (FECN and BECN).
 const CONGESTION_BITS: usize = 4;
 
-/// What an identification does to the sum of the headers: of the first datagrams of a train.
+/// The change of the header CRC caused by each identification from 0 up to 127, enough for the
+/// largest GSO batch.
 const IDS: [u32; 128] = {
     let mut ids = [0; 128];
     let mut id = 0;
@@ -345,7 +349,7 @@ const IDS: [u32; 128] = {
     ids
 };
 
-/// What becomes of a register that is fed so many bytes of zeros.
+/// Returns a CRC register after `bytes` bytes of zeros.
 const fn fed(mut register: u32, bytes: usize) -> u32 {
     let mut bit = 0;
     while bit < FORTH.len() {
@@ -357,7 +361,7 @@ const fn fed(mut register: u32, bytes: usize) -> u32 {
     register
 }
 
-/// x^8, x^16, x^32 ...: what takes a register over 1, 2, 4 ... bytes of zeros.
+/// x^8, x^16, x^32 ...: the factors that advance a register over 1, 2, 4 ... bytes of zeros.
 const FORTH: [u32; 17] = squares(1 << (31 - 8));
 
 fn v6(address: IpAddr) -> [u8; 16] {
@@ -367,13 +371,15 @@ fn v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// From the identification's first byte to the end of the UDP header.
+/// Bytes from the identification to the end of the UDP header.
 const BEFORE: usize = IPV4 - 4 + UDP;
 
-/// The change of the IPv4 identification that changes the CRC by `difference`, if there is one.
+/// Returns the change (XOR) of the IPv4 identification that changes the CRC by `difference`, if
+/// there is one.
 ///
-/// Feeding zeros to a CRC register multiplies it by a power of x; so take the difference back to
-/// where the identification's two bytes were added, and see whether it is two bytes long.
+/// Feeding zeros to a CRC register multiplies it by a power of x. So the difference is divided by
+/// that power, back to the position of the identification; if what remains fits in its two bytes,
+/// it is the change.
 fn solve(difference: u32, packet_len: usize) -> Option<u16> {
     let back = BEFORE + packet_len - ICRC_BYTES;
     let mut register = difference;
@@ -386,7 +392,7 @@ fn solve(difference: u32, packet_len: usize) -> Option<u16> {
     Some(bytes.swap_bytes())
 }
 
-/// x^-8, x^-16, x^-32 ...: what takes a register back over 1, 2, 4 ... bytes of zeros.
+/// x^-8, x^-16, x^-32 ...: the factors that take a register back over 1, 2, 4 ... bytes of zeros.
 const BACK: [u32; 17] = {
     let mut byte = 1 << 31;
     let mut bit = 0;
@@ -401,7 +407,7 @@ const BACK: [u32; 17] = {
     squares(byte)
 };
 
-/// A polynomial, its square, the square of that, and so on.
+/// Returns a polynomial, its square, the square of that, and so on.
 const fn squares(first: u32) -> [u32; 17] {
     let mut powers = [first; 17];
     let mut i = 1;
@@ -412,7 +418,8 @@ const fn squares(first: u32) -> [u32; 17] {
     powers
 }
 
-/// The product of two polynomials modulo CRC-32's, the coefficient of x^0 in the highest bit.
+/// Returns the product of two polynomials modulo that of CRC-32, the coefficient of x^0 in the
+/// highest bit.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;

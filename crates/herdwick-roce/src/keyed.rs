@@ -1,9 +1,9 @@
-//! Packets that only who knows the key can make.
+//! Authentication of packets with a key that both ends share.
 //!
-//! RoCE trusts whoever names the right numbers. Two ends that share a 128-bit key add a trailer
-//! between pad and ICRC, which routers and captures see as payload: a counter that grows by one
-//! with each packet of a direction, and SipHash-2-4 over sender, packet and counter. A packet
-//! whose tag is wrong, or whose counter came before, is dropped.
+//! RoCE accepts any packet with the right numbers. Two ends that share a 128-bit key add a trailer
+//! between pad and ICRC, which routers and captures take for payload: a counter that grows by one
+//! with each packet of a direction, and SipHash-2-4 over sender, packet and counter. A packet with
+//! a wrong tag, or a counter that was used before or is too old, is dropped.
 
 use core::{fmt, hash::Hasher};
 
@@ -15,7 +15,7 @@ use crate::{
     packet::{BTH_BYTES, ICRC_BYTES},
 };
 
-/// What stands between pad and ICRC.
+/// The bytes between pad and ICRC.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Trailer {
@@ -27,7 +27,7 @@ struct Trailer {
 pub const TRAILER_BYTES: usize = 16;
 const _: () = assert!(size_of::<Trailer>() == TRAILER_BYTES);
 
-/// What a queue pair brings to a key, or the key itself. It does not show when it is printed.
+/// A queue pair's contribution to a key, or the key itself. `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -37,8 +37,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The key of two queue pairs, from a random secret of each; both ends find the same. It is as
-/// secret as the way on which the secrets were told.
+/// Returns the key of two queue pairs, made of a random secret of each; both ends compute the same.
+/// It is as secret as the channel over which the secrets were exchanged.
 #[must_use]
 pub fn agree(one: &Secret, other: &Secret) -> Secret {
     let (low, high) = (one.0.min(other.0), one.0.max(other.0));
@@ -68,7 +68,8 @@ impl Keyed {
         }
     }
 
-    /// Fills in the trailer of `room`, which is complete but for it and the ICRC behind it.
+    /// Fills in the trailer of `room`, which is complete except for the trailer and the ICRC after
+    /// it.
     pub(crate) fn seal(&mut self, sender: u32, room: &mut [u8]) {
         self.sent += 1;
         let end = room.len() - ICRC_BYTES - TRAILER_BYTES;
@@ -80,7 +81,10 @@ impl Keyed {
         rest[..TRAILER_BYTES].copy_from_slice(trailer.as_bytes());
     }
 
-    /// Takes the trailer off `bytes`, which end before the ICRC, if it is right and new.
+    /// Checks and removes the trailer of `bytes`, which end before the ICRC.
+    ///
+    /// # Errors
+    /// [`Drop::Short`], [`Drop::Tag`] or [`Drop::Replay`].
     pub(crate) fn open<'p>(&mut self, sender: u32, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
         let (packet, trailer) = Trailer::read_from_suffix(bytes)
             .ok()
@@ -90,17 +94,20 @@ impl Keyed {
         if trailer.tag.get() != self.tag(sender, packet, counter) {
             return Err(Drop::Tag);
         }
+        // Only an authentic counter moves the window.
         self.window
             .accept(counter)
             .then_some(packet)
             .ok_or(Drop::Replay)
     }
 
-    /// Over the sender's number, the packet without what routers change, and the counter.
+    /// Returns the hash of the sender's number, the packet without the bits that routers change,
+    /// and the counter.
     fn tag(&self, sender: u32, packet: &[u8], counter: u64) -> u64 {
         let mut head = [0; 4 + BTH_BYTES];
         head[..4].copy_from_slice(&sender.to_be_bytes());
         head[4..].copy_from_slice(&packet[..BTH_BYTES]);
+        // Byte 4 of the BTH holds FECN and BECN, which routers set. The ICRC masks it the same way.
         head[8] = 0xff;
         let mut hasher = SipHasher24::new_with_key(&self.key.0);
         hasher.write(&head);
@@ -110,10 +117,10 @@ impl Keyed {
     }
 }
 
-/// Counters of which it is remembered whether they came.
+/// Number of counters for which the window records whether they were used.
 const WINDOW: u64 = 1024;
 
-/// The counters that came, of the last [`WINDOW`].
+/// The used counters among the last [`WINDOW`].
 #[derive(Default)]
 struct Window {
     highest: u64,
@@ -121,7 +128,7 @@ struct Window {
 }
 
 impl Window {
-    /// Whether a counter is new and not too old to tell.
+    /// Returns whether a counter is new and within the window, and marks it used.
     fn accept(&mut self, counter: u64) -> bool {
         if counter > self.highest {
             let steps = (counter - self.highest).min(WINDOW);
@@ -133,6 +140,7 @@ impl Window {
             return false;
         }
         self.set(counter, true);
+        // Senders count from 1.
         counter > 0
     }
 

@@ -1,13 +1,13 @@
 //! A software RNIC that speaks RoCEv2, without sockets, clocks or threads.
 //!
-//! [`Engine`] stands between the verbs of `herdwick-fabric` and packets: queue pairs, regions,
-//! completion queues, timers. Its driver gives it what arrives and the time ([`Arrival`]), room
-//! for what leaves ([`Wire`]), and the registered memory ([`Memory`]). [`packet`] is the wire
-//! format from the BTH to the pad, [`icrc`] the checksum behind it, which covers the IP and UDP
-//! headers too and so is the driver's to seal.
+//! [`Engine`] implements the verbs of `herdwick-fabric` on packets: queue pairs, regions,
+//! completion queues, timers. Its driver passes in arriving packets with the time ([`Arrival`]),
+//! buffers for packets to send ([`Wire`]), and the registered memory ([`Memory`]). [`packet`] is
+//! the wire format from the BTH to the pad. [`icrc`] is the checksum that follows it; it covers the
+//! IP and UDP headers too, so the driver computes it.
 //!
-//! Rules are those of the InfiniBand architecture, chapter 9, as `rdma_rxe` and hardware keep
-//! them; where a comment cites "IBTA", it is that.
+//! The rules are those of the InfiniBand architecture, chapter 9, as `rdma_rxe` and hardware
+//! implement them. Comments cite it as "IBTA".
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,45 +1,48 @@
+//! Rate control of a flow after losses and congestion notifications (CNPs).
+
 use core::time::Duration;
 
-/// How fast a flow may send, once a loss or its peer has said that it was too fast.
+/// The send rate of a flow after a loss or a congestion notification.
 ///
-/// The rate starts at what was measured, halves, and grows back in equal steps; where it meets
-/// what it was, the flow is free again. Credit does not pile up while nothing is sent, so that
-/// what waited does not leave in one rush.
+/// The rate starts at half the measured one, halves again with each loss, and grows in equal steps;
+/// when it reaches the former rate, pacing ends. Unused credit is bounded, so that a flow that was
+/// idle does not send a burst.
 pub(crate) struct Pace {
-    /// While it is slowed down.
+    /// Set while the flow is slowed down.
     slowed: Option<Slowed>,
-    /// When it was slowed down last.
+    /// The time of the last reduction.
     cut: Option<Duration>,
-    /// When its peer was last told to slow down.
+    /// The time of the last CNP to the peer.
     told: Option<Duration>,
-    /// The bytes that left since the measurement began, and the rate of the one before.
+    /// Start of the current measurement, bytes sent since, and the rate of the previous one in
+    /// bytes per second.
     since: Duration,
     sent: u64,
     measured: u64,
 }
 
 struct Slowed {
-    /// Bytes a second, now and before.
+    /// Current rate and the rate before the first reduction, in bytes per second.
     rate: u64,
     peak: u64,
-    /// Bytes that may leave, and when they were last added to.
+    /// Bytes that may be sent, the time they were last refilled, and the time the rate last grew.
     credit: u64,
     credited: Duration,
     grown: Duration,
 }
 
-/// How long a rate is measured, and how often it grows.
+/// Duration of a rate measurement, and the interval between growth steps.
 const TICK: Duration = Duration::from_millis(1);
-/// Ticks in which a rate would grow from nothing to what it was: a quarter of a second.
+/// Ticks in which a rate would grow from zero to the former one: about a quarter of a second.
 const GROWTH_TICKS: u64 = 256;
-/// Losses within this time are one: what was under way when it was slowed down.
+/// Losses within this time count as one: they are of packets sent before the reduction.
 const CUT_EVERY: Duration = Duration::from_millis(10);
-/// No flow is made slower than this, in bytes a second, or than this part of what it was.
+/// Minimum rate: this many bytes per second, or this fraction of the former rate, if more.
 const FLOOR: u64 = 1_000_000;
 const FLOOR_PART: u64 = 16;
-/// What may leave at once however slow the rate: a packet of the largest MTU and its headers.
+/// Minimum burst at any rate: a packet of the largest MTU with its headers.
 const BURST_MIN: u64 = 8192;
-/// How often a peer is told to slow down at most.
+/// Minimum interval between CNPs to a peer.
 const TELL_EVERY: Duration = Duration::from_micros(50);
 
 impl Pace {
@@ -54,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Whether `bytes` may leave at `now`, or when they may.
+    /// Returns whether `bytes` may be sent at `now`, or else when they may.
     #[inline]
     pub(crate) fn admit(&mut self, now: Duration, bytes: usize) -> Result<(), Duration> {
         if self.slowed.is_none() {
@@ -80,7 +83,7 @@ impl Pace {
         }
     }
 
-    /// Counts `bytes` that left.
+    /// Counts `bytes` that were sent.
     #[inline]
     pub(crate) fn spend(&mut self, now: Duration, bytes: usize) {
         let elapsed = now.saturating_sub(self.since);
@@ -95,7 +98,7 @@ impl Pace {
         }
     }
 
-    /// Halves the rate, once for all that was lost together.
+    /// Halves the rate, once for all packets that were lost together.
     pub(crate) fn slow_down(&mut self, now: Duration) {
         if self.cut.is_some_and(|cut| now < cut + CUT_EVERY) {
             return;
@@ -109,6 +112,7 @@ impl Pace {
             return;
         }
         let peak = self.measured.max(rate(self.sent, TICK));
+        // A flow whose half rate is below the minimum is not paced.
         if peak / 2 > FLOOR {
             self.slowed = Some(Slowed {
                 rate: peak / 2,
@@ -120,7 +124,7 @@ impl Pace {
         }
     }
 
-    /// Whether to tell the peer that packets of its met congestion, or whether it was just told.
+    /// Returns whether to send the peer a CNP now; `false` if the last one was sent just before.
     pub(crate) fn tells(&mut self, now: Duration) -> bool {
         let due = self.told.is_none_or(|told| now >= told + TELL_EVERY);
         if due {
@@ -144,7 +148,7 @@ impl Slowed {
     fn refill(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.credited).min(TICK);
         let gained = bytes(self.rate, elapsed);
-        // Times too short for a byte are not lost but added up.
+        // Intervals too short to earn one byte accumulate instead of being lost.
         if gained > 0 {
             self.credited = now;
             let most = bytes(self.rate, TICK).max(BURST_MIN);
@@ -178,7 +182,7 @@ mod tests {
 
     const PACKET: usize = 1000;
 
-    /// Sends as fast as it is let for `spell`; bytes that left.
+    /// Sends as fast as admitted for `spell`; returns the bytes sent.
     fn send(pace: &mut Pace, now: &mut Duration, spell: Duration, gap: Duration) -> u64 {
         let (end, mut sent) = (*now + spell, 0);
         while *now < end {
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn losses_halve_and_a_quarter_second_restores() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
-        // 100 MB/s: a packet each 10 us.
+        // 100 MB/s: a packet every 10 us.
         let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
         assert_eq!(send(&mut pace, &mut now, spell, gap), 2_000_000);
         pace.slow_down(now);

@@ -1,15 +1,17 @@
+//! Registered regions by id and by rkey, and the check of every remote access.
+
 use herdwick_fabric::{Access, PdId, QpId, RegionId, Remote, Rkey, Scope};
 
 use crate::{Drop, slab::Slab, table::Table};
 
-/// What the engine knows of a registered region; its memory is the driver's.
+/// A registered region; its memory belongs to the driver.
 pub(crate) struct Region {
     pub(crate) pd: PdId,
     pub(crate) len: usize,
     pub(crate) access: Access,
     pub(crate) scope: Scope,
     pub(crate) rkey: u32,
-    /// What peers call its first byte.
+    /// The remote address of its first byte.
     pub(crate) base: u64,
 }
 
@@ -18,14 +20,14 @@ pub(crate) struct Regions {
     by_rkey: Table,
 }
 
-/// Who asks for remote memory.
+/// The queue pair that accesses remote memory for a peer, and its domain.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) pd: PdId,
     pub(crate) qp: QpId,
 }
 
-/// A right that a peer needs.
+/// An access right.
 #[derive(Clone, Copy)]
 pub(crate) enum Right {
     Read,
@@ -66,7 +68,7 @@ impl Regions {
         Some(region)
     }
 
-    /// Removes all of a protection domain.
+    /// Removes all regions of a protection domain.
     pub(crate) fn remove_pd(&mut self, pd: PdId) {
         for id in self.slab.ids(|region| region.pd == pd) {
             self.remove(RegionId(id));
@@ -86,7 +88,7 @@ impl Regions {
         })
     }
 
-    /// Whether a local range lies within a region of the domain.
+    /// Returns whether a local range lies within a region of the domain.
     #[inline]
     pub(crate) fn holds(&self, pd: PdId, local: herdwick_fabric::Local) -> bool {
         let end = local.offset.checked_add(local.len);
@@ -94,8 +96,8 @@ impl Regions {
             .is_some_and(|region| region.pd == pd && end.is_some_and(|end| end <= region.len))
     }
 
-    /// Checks key, domain, scope, right and range, in this order: the region, and the offset of
-    /// the first byte.
+    /// Checks rkey, domain, scope, right and range, in this order; returns the region and the
+    /// offset of the first byte.
     #[inline]
     pub(crate) fn open(
         &self,
@@ -105,6 +107,8 @@ impl Regions {
         right: Right,
     ) -> Result<(RegionId, usize), Drop> {
         let id = self.by_rkey.get(remote.rkey.0).ok_or(Drop::Rkey)?;
+        // A region of another domain is reported as an unknown rkey, so a peer learns nothing of
+        // it.
         let region = self.slab.get(id).filter(|region| region.pd == asker.pd);
         let region = region.ok_or(Drop::Rkey)?;
         if region.scope != Scope::Pd && region.scope != Scope::Qp(asker.qp) {

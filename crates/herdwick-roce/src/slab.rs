@@ -1,17 +1,19 @@
+//! A growing, bounded table of objects with generation-counted ids.
+
 use alloc::vec::Vec;
 
-/// Bits of an id that say where; the rest count how often that place was used, so that an id is
-/// not given out again before its place was used 4,096 times.
+/// Bits of an id that are the index. The others count how often the index was used, so that an id
+/// does not recur before its index was used 4,096 times.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
-/// Where an id points.
+/// Returns the table index of an id.
 #[inline]
 pub(crate) const fn index(id: u32) -> usize {
     (id & INDEX_MASK) as usize
 }
 
-/// A bounded table whose ids go stale when their object goes.
+/// A bounded table whose ids become invalid when their object is removed.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -24,7 +26,7 @@ struct Slot<T> {
 }
 
 impl<T> Slab<T> {
-    /// Room for `limit` objects, at most 2^20.
+    /// Makes a table for `limit` objects, at most 2^20.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -33,12 +35,12 @@ impl<T> Slab<T> {
         }
     }
 
-    /// How many it holds at most.
+    /// Returns the maximum number of objects.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Keeps `value`; `None` when it is full.
+    /// Stores `value` and returns its id; `None` when the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(place) = self.free.pop() {
             let slot = &mut self.slots[place as usize];
@@ -56,12 +58,12 @@ impl<T> Slab<T> {
         Some(id)
     }
 
-    /// Whether it is full.
+    /// Returns whether the table is full.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() == self.limit
     }
 
-    /// Takes the object out; its id names nothing from now on.
+    /// Removes and returns the object; its id is invalid from now on.
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
         let slot = self.slots.get_mut(index(id))?;
         if slot.id != id {
@@ -93,12 +95,12 @@ impl<T> Slab<T> {
         }
     }
 
-    /// What is at a place now, whatever its id.
+    /// Returns the object at an index, whatever its id.
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
         self.slots.get_mut(place)?.value.as_mut()
     }
 
-    /// The ids of all that `which` picks.
+    /// Returns the ids of all objects for which `which` returns true.
     pub(crate) fn ids(&self, which: impl Fn(&T) -> bool) -> Vec<u32> {
         let picked = |slot: &&Slot<T>| slot.value.as_ref().is_some_and(&which);
         let slots = self.slots.iter().filter(picked);

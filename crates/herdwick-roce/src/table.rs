@@ -1,14 +1,16 @@
+//! A fixed-size hash table from queue pair numbers or rkeys to ids.
+
 use alloc::{boxed::Box, vec};
 
-/// A bounded map from numbers that were drawn at random to ids: open addressing, linear probing,
-/// half full at most.
+/// A bounded map from random numbers to ids: open addressing with linear probing, at most half
+/// full, so that probing ends.
 pub(crate) struct Table {
     slots: Box<[Option<(u32, u32)>]>,
     mask: usize,
 }
 
 impl Table {
-    /// Room for `limit` numbers.
+    /// Makes a table for `limit` numbers.
     pub(crate) fn new(limit: usize) -> Self {
         let len = (2 * limit.max(1)).next_power_of_two();
         Self {
@@ -29,7 +31,7 @@ impl Table {
         None
     }
 
-    /// Adds a number that is not in it; the caller keeps to the limit.
+    /// Adds a number that is not in the table; the caller keeps the limit.
     pub(crate) fn insert(&mut self, key: u32, id: u32) {
         let mut place = self.home(key);
         while self.slots[place].is_some() {
@@ -38,7 +40,7 @@ impl Table {
         self.slots[place] = Some((key, id));
     }
 
-    /// Takes a number out, and moves up those behind it that it kept from their place.
+    /// Removes a number, and moves back entries after it that it had displaced (no tombstones).
     pub(crate) fn remove(&mut self, key: u32) {
         let mut hole = self.home(key);
         while let Some((found, _)) = self.slots[hole] {
@@ -54,6 +56,7 @@ impl Table {
             let Some((moved, _)) = self.slots[place] else {
                 return;
             };
+            // An entry may fill the hole only if its home is not between the hole and its place.
             let from_home = place.wrapping_sub(self.home(moved)) & self.mask;
             let from_hole = place.wrapping_sub(hole) & self.mask;
             if from_home >= from_hole {
@@ -63,7 +66,7 @@ impl Table {
         }
     }
 
-    /// Numbers of one shard are alike in their low bits; multiplying spreads them.
+    /// The numbers of one shard are equal in their low bits; a multiplication spreads them.
     #[inline]
     fn home(&self, key: u32) -> usize {
         (key.wrapping_mul(0x9e37_79b1) >> 8) as usize & self.mask
@@ -82,7 +85,7 @@ mod tests {
         let mut state = 1u32;
         for round in 0..20_000 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Few numbers with few homes, so that runs form and are torn apart.
+            // Few numbers with few homes, so that clusters form and are split.
             let key = ((state >> 16) % 96) << 20;
             if model.remove(&key).is_some() {
                 table.remove(key);

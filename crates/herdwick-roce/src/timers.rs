@@ -1,18 +1,20 @@
+//! The timers of all queue pairs: an indexed binary heap.
+
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 
-/// One deadline for each queue pair, the earliest at hand: a binary heap that knows where each
-/// queue pair stands, and so neither grows nor allocates.
+/// One deadline for each queue pair, ordered by a binary heap that knows the position of each queue
+/// pair and so neither grows nor allocates.
 pub(crate) struct Timers {
     heap: Vec<(Duration, u32)>,
-    /// Where in the heap each index stands.
+    /// The position in the heap of each index.
     places: Vec<u32>,
 }
 
 const ABSENT: u32 = u32::MAX;
 
 impl Timers {
-    /// For indices below `limit`.
+    /// Makes timers for indices below `limit`.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             heap: Vec::with_capacity(limit),
@@ -20,13 +22,13 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn first(&self) -> Option<Duration> {
         self.heap.first().map(|(when, _)| *when)
     }
 
-    /// Sees to it that `index` is due at `when` or before. A deadline that moves on is the common
-    /// case and costs nothing: who is due too early asks again.
+    /// Makes `index` due at `when` or earlier. Postponing a deadline is the common case and costs
+    /// nothing: a queue pair that is due too early sets its timer again.
     pub(crate) fn set(&mut self, index: usize, when: Duration) {
         let place = self.places[index];
         if place == ABSENT {
@@ -44,7 +46,7 @@ impl Timers {
         }
     }
 
-    /// Takes out one that is due.
+    /// Removes and returns an index that is due at `now`.
     pub(crate) fn due(&mut self, now: Duration) -> Option<usize> {
         let (when, index) = *self.heap.first()?;
         if when > now {
@@ -58,6 +60,7 @@ impl Timers {
         let (_, index) = self.heap.swap_remove(place);
         self.places[index as usize] = ABSENT;
         if place < self.heap.len() {
+            // The entry moved here from the end may be too early or too late for its new place.
             self.up(place);
             self.down(self.places[self.heap[place].1 as usize] as usize);
         }

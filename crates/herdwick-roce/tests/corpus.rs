@@ -1,4 +1,4 @@
-//! The fuzz target's corpus, replayed.
+//! Replays the corpus of the fuzz target `packets`.
 
 #[path = "../../../fuzz/packets.rs"]
 mod packets;
@@ -14,7 +14,7 @@ fn roce() {
         println!("{}", path.display());
         let input = fs::read(&path).expect("its bytes");
         packets::check(&input);
-        // Whatever holds of it holds of every beginning of it.
+        // Each prefix of an input has to pass as well.
         for end in 0..input.len().min(200) {
             packets::check(&input[..end]);
         }

@@ -1,5 +1,5 @@
-//! Frames captured from `rdma_rxe` of Linux 6.1: each is read, written again from what was read,
-//! and is the same to the last bit.
+//! Frames captured from `rdma_rxe` of Linux 6.1: each is parsed and encoded again, and all its bits
+//! are the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -32,7 +32,8 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Takes the IPv4 and UDP headers off: route, identification, and the packet from its BTH on.
+/// Removes the IPv4 and UDP headers; returns the route, the identification, and the packet from its
+/// BTH on.
 fn unwrap_ip(frame: &[u8]) -> (Route, u16, &[u8]) {
     let (ip, rest) = frame.split_at(20);
     let (udp, packet) = rest.split_at(8);
@@ -49,7 +50,7 @@ fn unwrap_ip(frame: &[u8]) -> (Route, u16, &[u8]) {
     (route, u16::from_be_bytes([ip[4], ip[5]]), packet)
 }
 
-/// Writes a packet anew from what was read of it.
+/// Encodes a packet from its parsed form.
 fn rewrite(read: &Packet<'_>, len: usize) -> Vec<u8> {
     let mut out = vec![0xee; len];
     let bth = Bth::new(
@@ -182,7 +183,7 @@ fn one_changed_bit_is_noticed_unless_routers_may_change_it() {
     }
 }
 
-/// One over IPv4 and one over IPv6.
+/// One route over IPv4 and one over IPv6.
 fn routes() -> [Route; 2] {
     let v4 = Route {
         source: "10.0.0.1:49152".parse().expect("is an address"),
@@ -200,7 +201,7 @@ fn routes() -> [Route; 2] {
 #[test]
 fn every_length_is_solved_and_ipv6_has_nothing_to_solve() {
     let [v4, v6] = routes();
-    // It has no such bit.
+    // IPv6 has no such bit.
     let v6 = Route {
         dont_fragment: false,
         ..v6
@@ -268,7 +269,7 @@ fn a_run_sums_as_each_of_its_packets_alone() {
 fn a_train_is_sealed_as_its_packets_are() {
     let routes = routes();
     let mut run = Run::new();
-    // Beyond 128 packets identifications have no place in a table; the last one is shorter.
+    // Identifications above 127 are not in the table; the last packet of each batch is shorter.
     for (len, count, congested) in [
         (96, 1, 9),
         (76, 9, 5),

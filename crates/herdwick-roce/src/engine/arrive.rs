@@ -1,4 +1,4 @@
-//! What arrives: from a packet to the queue pair that it is for.
+//! Arriving packets: finds the queue pair, checks source, ICRC and trailer, and dispatches.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -16,15 +16,15 @@ use crate::{
     qp::{Qp, class},
 };
 
-/// The bits of the type of service by which a router says that it is about to drop packets.
+/// The ECN bits of the type of service: a router on the path is congested (CE).
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// The bits of an opcode that name the transport, and RC's.
+/// The bits of an opcode that select the transport, and their value for RC.
 const TRANSPORT_BITS: u8 = 0xe0;
 const RC_OPCODES: u8 = 0;
 
 impl Engine {
-    /// Takes a packet that arrived at `now`. What is wrong with it ends in [`Engine::counters`].
+    /// Processes a packet that arrived at `now`. Drops are counted in [`Engine::counters`].
     pub fn handle_packet<M: Memory, W: Wire>(
         &mut self,
         now: Duration,
@@ -37,8 +37,8 @@ impl Engine {
         self.take(arrival, None, memory, wire);
     }
 
-    /// Takes packets that arrived as one, as a peer's stack had cut them: of `segment` bytes, end to
-    /// end, the last perhaps shorter. Their identifications are taken to count from 0.
+    /// Processes packets that arrived as a GRO batch: of `segment` bytes each, back to back, the
+    /// last perhaps shorter. Their IPv4 identifications are assumed to count from 0.
     pub fn handle_train<M: Memory, W: Wire>(
         &mut self,
         now: Duration,
@@ -52,7 +52,7 @@ impl Engine {
         let (mut arrival, mut id, segment) = (*train, 0_u16, segment.max(1));
         for group in train.bytes.chunks(segment.saturating_mul(ABREAST)) {
             arrival.bytes = group;
-            // What is nobody's is not worth a sum.
+            // A packet that will be dropped is not worth a checksum.
             let sums = match self.addressee(&arrival) {
                 Ok(_) if self.shared.config.check_icrc => self.sums.abreast(group, segment, id),
                 _ => None,
@@ -65,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Takes a packet along the route that its sums follow; `sum` is its own, where that was
-    /// computed with the identification that it hints at.
+    /// Processes a packet on the route that `sums` follows. `sum` is its ICRC, if that was computed
+    /// with the identification that the packet hints at.
     #[inline]
     fn take<M: Memory, W: Wire>(
         &mut self,
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Counts a packet that was dropped, and holds it against its sender if it was wrong.
+    /// Counts a dropped packet, and charges it to its sender if the packet was wrong.
     #[cold]
     fn note_dropped(&mut self, arrival: &Arrival<'_>, reason: Drop) {
         self.shared.counters.drop(reason);
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Has the sender of a packet that was taken told that it met congestion.
+    /// Schedules a CNP to the sender of an accepted packet that was marked CE.
     #[cold]
     fn tell_of_congestion(&mut self, arrival: &Arrival<'_>) {
         if let Ok((id, bth, _)) = self.addressee(arrival)
@@ -110,8 +110,8 @@ impl Engine {
         }
     }
 
-    /// The queue pair that a packet is for, if that may get packets from where it came; with its
-    /// header, and where that was.
+    /// Returns the queue pair that a packet is addressed to, if it accepts packets from the source;
+    /// with the packet's BTH and source address.
     #[inline]
     fn addressee(&self, arrival: &Arrival<'_>) -> Result<(u32, Bth, IpAddr), Drop> {
         if arrival.bytes.len() < BTH_BYTES + ICRC_BYTES {
@@ -172,8 +172,8 @@ impl Engine {
             qp.slow_down(&mut self.shared);
             return Ok(());
         }
-        // HERD's requests and replies have arms of their own, in which the compiler knows what the
-        // packet is.
+        // HERD's requests and replies have arms of their own, in which the compiler knows the
+        // opcode.
         match (qp.transport, bth.opcode()) {
             (Transport::Uc, REQUEST_OPCODE) => {
                 let packet = Packet::parse_as(REQUEST, packet)?;
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Takes what its queue pair may take.
+    /// Processes any packet that its queue pair supports.
     fn accept_any<M: Memory, W: Wire>(
         &mut self,
         id: u32,
@@ -198,7 +198,8 @@ impl Engine {
     ) -> Result<(), Drop> {
         let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
         let packet = match Packet::parse(packet) {
-            // IBTA 9.7.4.1.2: of its own transport it is refused, and its sender told.
+            // IBTA 9.7.4.1.2: an unsupported opcode of the queue pair's own transport is answered
+            // with a NAK.
             Err(Malformed::Opcode) if qp.transport == Transport::Rc => {
                 let (bth, _) = Bth::read_from_prefix(packet).map_err(|_| Drop::Short)?;
                 if bth.opcode() & TRANSPORT_BITS != RC_OPCODES {
@@ -227,7 +228,7 @@ impl Engine {
     }
 }
 
-/// What carries a request of HERD's: a whole WRITE over UC.
+/// The packet of a HERD request: a UC WRITE of one packet.
 const REQUEST: PacketOp = PacketOp {
     class: Class::Uc,
     operation: Operation::Write {
@@ -236,7 +237,7 @@ const REQUEST: PacketOp = PacketOp {
     },
 };
 const REQUEST_OPCODE: u8 = REQUEST.encode();
-/// What carries a reply: a datagram with an immediate.
+/// The packet of a HERD reply: a datagram with an immediate.
 const REPLY: PacketOp = PacketOp {
     class: Class::Ud,
     operation: Operation::Send {
@@ -247,7 +248,7 @@ const REPLY: PacketOp = PacketOp {
 const REPLY_OPCODE: u8 = REPLY.encode();
 
 impl Shared {
-    /// The packet without its trailer, if its peering is keyed and the trailer is right.
+    /// Checks and removes the trailer of a packet whose peering is keyed; returns others unchanged.
     #[inline]
     fn open<'p>(&mut self, qp: &Qp, source: IpAddr, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
         let (keyed, sender) = match qp.link {
@@ -266,7 +267,7 @@ impl Shared {
     }
 }
 
-/// What its ICRC covers of the headers before it.
+/// Returns the fields of the IP and UDP headers that the ICRC covers.
 #[inline]
 fn route(arrival: &Arrival<'_>) -> Route {
     Route {

@@ -1,4 +1,4 @@
-//! The control verbs: objects from birth to death.
+//! The control verbs: making, connecting and destroying objects.
 
 use herdwick_fabric::{
     AddressHandle, ConnectError, ControlError, CqId, CqSpec, PdId, Psn, QpId, QpSpec, QpState, Qpn,
@@ -20,7 +20,7 @@ impl Engine {
     /// Makes a protection domain.
     ///
     /// # Errors
-    /// Limits.
+    /// A limit is reached.
     pub fn create_pd(&mut self) -> Result<PdId, ControlError> {
         let limit = self.pds.limit();
         let id = self.pds.insert(());
@@ -45,10 +45,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers memory of the driver's that peers shall call `base` and on; zero-based is usual.
+    /// Registers memory of the driver whose remote addresses start at `base`; zero is usual.
     ///
     /// # Errors
-    /// Limits, or an unknown domain or queue pair.
+    /// A limit is reached, or the domain or queue pair is unknown.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -78,7 +78,7 @@ impl Engine {
         self.shared.regions.insert(region).ok_or(limit)
     }
 
-    /// Deregisters a region: from now on its rkey opens nothing, and the engine does not name it
+    /// Deregisters a region: its rkey is invalid from now on, and the engine does not pass its id
     /// to [`crate::Memory`] again.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Engine {
         gone.map(drop).ok_or(ControlError::Unknown("region"))
     }
 
-    /// Where a peer finds a region.
+    /// Returns the rkey and remote address of a region.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -100,7 +100,7 @@ impl Engine {
     /// Makes a completion queue.
     ///
     /// # Errors
-    /// Limits.
+    /// A limit is reached.
     pub fn create_cq(&mut self, spec: &CqSpec) -> Result<CqId, ControlError> {
         let limit = over("completion queues", self.shared.cqs.limit());
         if self.shared.cqs.is_full() {
@@ -127,10 +127,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a queue pair with a number that nobody foretells.
+    /// Makes a queue pair with an unpredictable number.
     ///
     /// # Errors
-    /// Limits.
+    /// A limit is reached, or the domain or a completion queue is unknown.
     pub fn create_qp(&mut self, spec: &QpSpec) -> Result<QpId, ControlError> {
         self.know_pd(spec.pd)?;
         let limit = over("queue pairs", self.qps.limit());
@@ -153,7 +153,7 @@ impl Engine {
         Ok(QpId(id))
     }
 
-    /// Destroys a queue pair; its outstanding work is forgotten without completions.
+    /// Destroys a queue pair; its outstanding work is dropped without completions.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -176,7 +176,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a queue pair's peer needs to know of it.
+    /// Returns what the peer of a queue pair needs to know of it.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -192,8 +192,7 @@ impl Engine {
         })
     }
 
-    /// Gives a UD queue pair another key than the one drawn for it: some peers' programs have
-    /// theirs built in.
+    /// Replaces the random Q_Key of a UD queue pair: some peers' programs use a fixed one.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -203,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The state of a queue pair.
+    /// Returns the state of a queue pair.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -211,10 +210,10 @@ impl Engine {
         Ok(self.known(qp)?.state)
     }
 
-    /// Connects an RC or UC queue pair with the peer's: the flow that its packets take.
+    /// Connects an RC or UC queue pair to the peer's; returns the flow of its packets.
     ///
     /// # Errors
-    /// A wrong state or transport, or limits.
+    /// A wrong state or transport, or a limit is reached.
     pub fn connect(&mut self, qp: QpId, peering: &Peering) -> Result<FlowId, ConnectError> {
         let known = self.qps.get_mut(qp.0);
         let qp = known.ok_or(ControlError::Unknown("queue pair"))?;
@@ -243,10 +242,10 @@ impl Engine {
         Ok(flow)
     }
 
-    /// Makes an address handle for datagrams of `qp`, and names the flow that they take.
+    /// Makes an address handle for datagrams of `qp`; returns it with the flow of its packets.
     ///
     /// # Errors
-    /// A wrong transport, or limits.
+    /// A wrong transport, a limit, or a keyed address that exists already.
     pub fn create_address(
         &mut self,
         qp: QpId,
@@ -283,7 +282,7 @@ impl Engine {
         Ok((AddressHandle(id.ok_or(limit)?), flow))
     }
 
-    /// Forgets an address handle.
+    /// Destroys an address handle.
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
@@ -308,7 +307,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The other end of a flow; `None` when nothing leads there any more.
+    /// Returns the other end of a flow; `None` when nothing uses the flow any more.
     #[must_use]
     pub fn peer(&self, flow: FlowId) -> Option<&Peer> {
         self.shared.flows.peer(flow)
@@ -332,7 +331,8 @@ impl Engine {
         known.ok_or(ControlError::Unknown("queue pair"))
     }
 
-    /// Sets the queues' depths aside in the completion queues they feed.
+    /// Reserves the depths of both queues in their completion queues, so that these cannot
+    /// overflow.
     fn promise(&mut self, spec: &QpSpec) -> Result<(), ControlError> {
         let feeds = [
             (spec.send_cq, spec.send_depth),
@@ -361,7 +361,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A free number of this engine's shard; 0 and 1 are the subnet's own, the last is multicast.
+    /// Returns an unused number that steers to this shard. 0 and 1 are reserved for subnet
+    /// management, the last one for multicast.
     fn fresh_qpn(&mut self) -> u32 {
         let (shard, shards) = (self.shared.config.shard, self.shared.config.shards);
         loop {
@@ -373,7 +374,7 @@ impl Engine {
         }
     }
 
-    /// A Q_Key that is not of the privileged half.
+    /// Returns a random Q_Key without the high bit, which marks privileged keys.
     fn fresh_qkey(&mut self) -> u32 {
         const PRIVILEGED: u32 = 0x8000_0000;
         self.draw.bits() & !PRIVILEGED

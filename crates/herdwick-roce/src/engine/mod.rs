@@ -1,4 +1,4 @@
-//! The engine: what it holds, and what goes through it.
+//! The engine: its objects, and the calls of its driver.
 
 mod arrive;
 mod control;
@@ -25,15 +25,15 @@ use crate::{
     timers::Timers,
 };
 
-/// A software RNIC's port: everything between the verbs and the packets, for one thread.
+/// A port of a software RNIC: everything between the verbs and the packets, for one thread.
 ///
-/// It knows no socket, no clock and no source of randomness. Its methods are of four kinds:
-/// getters; mutators, which are the control verbs and the posting ones; `handle_*`, which take
-/// what came from outside, a packet or time; and `poll_*`, which give what goes outside.
+/// It uses no socket, no clock and no source of randomness. Its methods are of four kinds: getters;
+/// mutators, which are the control verbs and the posting ones; `handle_*`, which take input, a
+/// packet or the time; and `poll_*`, which return output.
 ///
-/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for what arrived,
-/// [`Engine::handle_timeout`], then [`Engine::poll_transmit`]; it sleeps no longer than
-/// [`Engine::poll_timeout`] says. Nothing here allocates but the mutators that create objects.
+/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for each arrival,
+/// [`Engine::handle_timeout`], then [`Engine::poll_transmit`]. The driver sleeps until
+/// [`Engine::poll_timeout`] at the latest. Only the mutators that make objects allocate.
 pub struct Engine {
     pub(crate) shared: Shared,
     qps: Slab<Qp>,
@@ -41,11 +41,11 @@ pub struct Engine {
     pds: Slab<()>,
     draw: Draw,
     ready: Ready,
-    /// Of the packets that arrive.
+    /// ICRC state of arriving packets.
     sums: Run,
 }
 
-/// What every queue pair of an engine may need.
+/// The state that all queue pairs of an engine share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) regions: Regions,
@@ -54,19 +54,20 @@ pub(crate) struct Shared {
     pub(crate) flows: Flows,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
-    /// Keyed peerings: of connections, and of address handles.
+    /// Keyed peerings of connections and of address handles.
     pub(crate) keyed: Slab<Keyed>,
-    /// The keyed peerings of datagrams, by receiving queue pair and sender.
+    /// The keyed peerings of datagrams, by receiving queue pair, source address and sender's
+    /// number.
     pub(crate) by_source: BTreeMap<(QpId, IpAddr, u32), u32>,
     /// Whether the wire had no room in the last round of transmission.
     pub(crate) short: bool,
-    /// When the first of those that pacing held back in it may go on.
+    /// The earliest time at which a flow that pacing held back in that round may send again.
     pub(crate) pause: Option<Duration>,
-    /// Packets of answers to READs that may still leave in this pass, and whether some wait for the
-    /// next.
+    /// Packets of READ responses that may still be sent in this pass, and whether more wait for the
+    /// next pass.
     pub(crate) read_answers: u32,
     pub(crate) rationed: bool,
-    /// Counts passes: what was wrong in one is forgotten in the next.
+    /// The number of the pass. Blame for wrong packets does not outlast a pass.
     pub(crate) turn: u64,
     /// Whether each connection has its share of a pass and no more; and to how many something came in
     /// this pass, and in the last one before it in which anything came.
@@ -76,19 +77,19 @@ pub(crate) struct Shared {
     pub(crate) now: Duration,
 }
 
-/// Packets of answers to READs that leave in one pass of all queue pairs: a request of 32 bytes asks
-/// for megabytes, and the others' packets are not to wait until those are copied.
+/// Maximum packets of READ responses sent in one pass, over all queue pairs. A request of 32 bytes
+/// reads up to 8 MiB; without this bound it would delay the packets of other queue pairs.
 const READ_ANSWERS: u32 = 256;
 
-/// What kind of packet asks for room.
+/// The kind of a packet that needs a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of no connection. One queue pair's datagrams go to many peers, none of which may hold up
-    /// the others; so they are not paced.
+    /// A datagram. One queue pair's datagrams go to many peers, and a slow peer must not block the
+    /// others; so they are not paced.
     Datagram,
-    /// An acknowledgement, which is not paced either.
+    /// An acknowledgement or a CNP; not paced either.
     Answer,
-    /// Of a connection's data.
+    /// Data of a connection; paced.
     Data,
 }
 
@@ -115,7 +116,7 @@ impl Shared {
         left.is_some()
     }
 
-    /// Room in the wire, unless the flow is to slow down.
+    /// Returns a buffer from the wire, unless the wire is full or pacing holds the flow back.
     #[inline(always)]
     pub(crate) fn room<'w, W: Wire>(
         &mut self,
@@ -167,20 +168,21 @@ impl Shared {
     }
 }
 
-/// What an address handle stands for.
+/// The target of an address handle.
 pub(crate) struct Address {
     pub(crate) pd: PdId,
     pub(crate) target: Target,
-    /// Of a keyed one: whose datagrams it opens.
+    /// If keyed: the key in `by_source` of the datagrams from that target.
     pub(crate) source: Option<(QpId, IpAddr, u32)>,
 }
 
 impl Engine {
-    /// An engine without objects. Whoever does not know `seed` foretells none of its queue pair
-    /// numbers, sequence numbers and keys; it comes from the operating system's random source.
+    /// Makes an engine without objects. Its queue pair numbers, sequence numbers and keys are
+    /// unpredictable to anyone who does not know `seed`, so `seed` must come from the operating
+    /// system's random source.
     ///
     /// # Panics
-    /// When `config` names a shard that there is not, or more than 256.
+    /// When `config.shard` is not below `config.shards`, or there are more than 256 shards.
     #[must_use]
     pub fn new(config: Config, seed: [u8; 16]) -> Self {
         assert!(config.shard < config.shards && config.shards <= 256);
@@ -214,23 +216,23 @@ impl Engine {
         }
     }
 
-    /// What it was made with.
+    /// Returns its configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// What it has done.
+    /// Returns its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Posts `batch` to the send queue of `qp`, in order. UC and UD requests of one packet go
-    /// straight into the wire where there is room.
+    /// Posts `batch` to the send queue of `qp`, in order. UC and UD requests of one packet are
+    /// written to the wire at once if it has room.
     ///
     /// # Errors
-    /// Nothing was posted: [`PostError`] says whose fault it is.
+    /// [`PostError`] names the cause; nothing was posted.
     pub fn post_send<M: Memory, W: Wire>(
         &mut self,
         qp: QpId,
@@ -263,7 +265,7 @@ impl Engine {
     /// Posts RECVs to `qp`.
     ///
     /// # Errors
-    /// Nothing was posted.
+    /// [`PostError`]; nothing was posted.
     pub fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp.0).ok_or(PostError::UnknownQp)?;
         if qp.state == QpState::Error {
@@ -272,7 +274,7 @@ impl Engine {
         qp.post_recv(&self.shared, batch)
     }
 
-    /// Takes completions from `cq` into the front of `out`; returns how many.
+    /// Moves completions from `cq` to the front of `out`; returns how many.
     pub fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
         let Some(cq) = self.shared.cqs.get_mut(cq.0) else {
             return 0;
@@ -291,14 +293,14 @@ impl Engine {
         count
     }
 
-    /// Whether completions wait in `cq`.
+    /// Returns whether `cq` has completions.
     #[must_use]
     pub fn has_completions(&self, cq: CqId) -> bool {
         let cq = self.shared.cqs.get(cq.0);
         cq.is_some_and(|cq| !cq.is_empty())
     }
 
-    /// Takes the time: whatever was to happen until `now` happens.
+    /// Advances the time to `now` and runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.shared.now = self.shared.now.max(now);
         while let Some(place) = self.shared.timers.due(self.shared.now) {
@@ -344,8 +346,8 @@ impl Engine {
         self.shared.short
     }
 
-    /// When to make the next pass at the latest: at once where something waits to be transmitted
-    /// that no pacing holds back, otherwise when the next timer runs out.
+    /// Returns the latest time for the next pass: now if a queue pair can transmit without waiting
+    /// for its pace, else the time of the earliest timer or pacing deadline.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let timer = self.shared.timers.first();
@@ -362,7 +364,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Whether nothing that waits to be transmitted may go on before the pause ends.
+    /// Returns whether every queue pair that has packets to transmit waits for its pace.
     fn waits_for_pace_alone(&self) -> bool {
         !self.shared.short && !self.shared.rationed && !self.ready.is_fresh()
     }

@@ -1,10 +1,12 @@
+//! The list of queue pairs that have packets to transmit.
+
 use alloc::collections::VecDeque;
 
 use herdwick_fabric::QpId;
 
 use crate::qp::Qp;
 
-/// Queue pairs with something to transmit, each once.
+/// Queue pairs that have packets to transmit, each listed once, served round robin.
 pub(super) struct Ready {
     queue: VecDeque<QpId>,
     /// Whether one was added since the last round.
@@ -23,12 +25,12 @@ impl Ready {
         self.queue.is_empty()
     }
 
-    /// Whether one waits that the last round did not look at.
+    /// Returns whether a queue pair was added since the last round began.
     pub(super) fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Adds a queue pair whose turn comes in the next round.
+    /// Adds a queue pair, to be served in the next round.
     pub(super) fn add(&mut self, qp: &mut Qp) {
         if !qp.listed {
             qp.listed = true;
@@ -37,7 +39,7 @@ impl Ready {
         }
     }
 
-    /// Begins a round over as many as there are.
+    /// Begins a round; returns the number of queue pairs in it.
     pub(super) fn begin(&mut self) -> usize {
         self.fresh = false;
         self.queue.len()
@@ -47,7 +49,7 @@ impl Ready {
         self.queue.pop_front()
     }
 
-    /// Puts back one that this round could not finish.
+    /// Requeues a queue pair that this round could not finish.
     pub(super) fn put_back(&mut self, qp: &mut Qp) {
         qp.listed = true;
         self.queue.push_back(qp.id);

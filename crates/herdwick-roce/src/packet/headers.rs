@@ -1,16 +1,18 @@
+//! The transport headers of a packet as they are on the wire, big-endian (IBTA chapter 9).
+
 use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U16, U32, U64, Unaligned};
 
 use super::Psn24;
 
-/// Twenty-four bits: what a queue pair number or a PSN leaves of a 32-bit field.
+/// The 24 bits of a queue pair number or a PSN in a 32-bit field.
 pub(crate) const LOW_24: u32 = 0x00ff_ffff;
 
-/// The base transport header, first in every packet (fabric rules: IBTA 9.2).
+/// The base transport header, first in every packet (IBTA 9.2).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Bth {
     opcode: u8,
-    /// SE 1, MigReq 1, PadCnt 2, TVer 4.
+    /// Solicited event 1, MigReq 1, PadCnt 2, TVer 4.
     flags: u8,
     pkey: U16<BigEndian>,
     /// FECN 1, BECN 1, reserved 6, DestQP 24; the first byte is masked out of the ICRC.
@@ -19,13 +21,13 @@ pub struct Bth {
     psn: U32<BigEndian>,
 }
 
-/// Bytes of a [`Bth`].
+/// Length of a [`Bth`] in bytes.
 pub const BTH_BYTES: usize = 12;
-/// Bytes of the ICRC that ends every packet.
+/// Length in bytes of the ICRC that ends every packet.
 pub const ICRC_BYTES: usize = 4;
-/// The only partition key that RoCE uses: the default one, full member.
+/// The only partition key that RoCE uses: the default partition, full member.
 pub const PKEY: u16 = 0xffff;
-/// The membership bit of a partition key; two keys match by the other fifteen.
+/// The membership bit of a partition key; two keys match if the other fifteen bits do.
 const PKEY_MEMBER: u16 = 0x8000;
 
 const SOLICITED: u8 = 0x80;
@@ -34,21 +36,21 @@ const VERSION: u8 = 0x0f;
 const BECN: u32 = 0x4000_0000;
 const ACK_REQUEST: u32 = 0x8000_0000;
 
-/// What a [`Bth`] says beside opcode, destination and PSN.
+/// The fields of a [`Bth`] other than opcode, destination and PSN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BthFlags {
-    /// The receiver's solicited-only arming wakes for this message.
+    /// The message wakes a receiver that armed for solicited events only.
     pub solicited: bool,
     /// Migration state; hardware sends it set, `rdma_rxe` clear.
     pub migration: bool,
     /// Bytes that pad the payload to a multiple of four: 0 to 3.
     pub pad: u8,
-    /// The responder is to acknowledge.
+    /// The responder has to acknowledge.
     pub ack_request: bool,
 }
 
 impl Bth {
-    /// A header towards queue pair `dest`.
+    /// Makes a header addressed to queue pair `dest`.
     #[inline]
     #[must_use]
     pub fn new(opcode: u8, dest: u32, psn: Psn24, flags: BthFlags) -> Self {
@@ -69,7 +71,7 @@ impl Bth {
         }
     }
 
-    /// The header of a packet that tells queue pair `dest` to slow down.
+    /// Makes the header of a congestion notification (CNP) to queue pair `dest`.
     #[must_use]
     pub fn congestion(dest: u32) -> Self {
         let flags = BthFlags::default();
@@ -80,28 +82,28 @@ impl Bth {
         }
     }
 
-    /// The opcode byte: transport in the upper three bits, operation below.
+    /// Returns the opcode byte: transport in the upper three bits, operation below.
     #[inline]
     #[must_use]
     pub fn opcode(&self) -> u8 {
         self.opcode
     }
 
-    /// The destination queue pair.
+    /// Returns the destination queue pair.
     #[inline]
     #[must_use]
     pub fn dest(&self) -> u32 {
         self.dest.get() & LOW_24
     }
 
-    /// The packet sequence number.
+    /// Returns the packet sequence number.
     #[inline]
     #[must_use]
     pub fn psn(&self) -> Psn24 {
         Psn24::new(self.psn.get())
     }
 
-    /// Solicited event, migration, pad count, acknowledgement request.
+    /// Returns solicited event, migration, pad count and acknowledgement request.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> BthFlags {
@@ -113,14 +115,14 @@ impl Bth {
         }
     }
 
-    /// Whether the header's version is the only one there is.
+    /// Returns whether the transport version is 0, the only one defined.
     #[inline]
     #[must_use]
     pub fn version_is_known(&self) -> bool {
         self.flags & VERSION == 0
     }
 
-    /// Whether its partition key matches ours.
+    /// Returns whether the partition key matches the local one.
     #[inline]
     #[must_use]
     pub fn partition_matches(&self) -> bool {
@@ -128,13 +130,13 @@ impl Bth {
     }
 }
 
-/// RDMA extended transport header: where a WRITE or READ works.
+/// RDMA extended transport header: the remote range of a WRITE or READ.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reth {
     /// Address in the peer's region.
     pub addr: U64<BigEndian>,
-    /// The key that opens it.
+    /// The key of the region.
     pub rkey: U32<BigEndian>,
     /// Bytes of the whole message.
     pub len: U32<BigEndian>,
@@ -164,11 +166,11 @@ pub struct Deth {
 pub struct AtomicEth {
     /// Address of the word in the peer's region.
     pub addr: U64<BigEndian>,
-    /// The key that opens it.
+    /// The key of the region.
     pub rkey: U32<BigEndian>,
-    /// What to swap in, or to add.
+    /// The value to store, or to add.
     pub swap_or_add: U64<BigEndian>,
-    /// What the word must hold to be swapped; FETCH_ADD leaves it 0.
+    /// The value to compare with; FETCH_ADD leaves it 0.
     pub compare: U64<BigEndian>,
 }
 
@@ -184,7 +186,7 @@ pub struct AtomicAckEth {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Immediate {
-    /// Opaque to the fabric.
+    /// Not interpreted by the fabric.
     pub value: U32<BigEndian>,
 }
 

@@ -1,4 +1,4 @@
-//! Packets as bytes: from the BTH to the ICRC.
+//! Packets as bytes, from the BTH to the ICRC: opcodes, headers, parsing and writing.
 
 mod headers;
 mod opcode;

@@ -1,3 +1,5 @@
+//! BTH opcodes: transport, operation, and the position of a packet in its message.
+
 /// The transport of a packet: the upper three bits of its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -10,7 +12,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The bits it puts into an opcode.
+    /// Returns the transport bits of an opcode.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u8 {
@@ -22,12 +24,12 @@ impl Class {
     }
 }
 
-/// Which packets of its message a packet is. Of the two bits, the lower says that the message starts
-/// with it, and the upper that it ends.
+/// The position of a packet in its message. Bit 0 is set if the message starts with the packet, bit
+/// 1 if it ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Place {
-    /// Neither the first nor the last.
+    /// Neither first nor last.
     Middle = 0b00,
     /// The first of several.
     First = 0b01,
@@ -38,7 +40,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place of packet `index` of `count`.
+    /// Returns the position of packet `index` of `count`.
     #[inline]
     #[must_use]
     pub const fn of(index: u32, count: u32) -> Self {
@@ -50,14 +52,14 @@ impl Place {
         }
     }
 
-    /// Whether a message starts here.
+    /// Returns whether the packet starts a message.
     #[inline]
     #[must_use]
     pub const fn starts(self) -> bool {
         self as u8 & Self::First as u8 != 0
     }
 
-    /// Whether a message ends here.
+    /// Returns whether the packet ends a message.
     #[inline]
     #[must_use]
     pub const fn ends(self) -> bool {
@@ -65,30 +67,30 @@ impl Place {
     }
 }
 
-/// What a packet asks or answers.
+/// The operation that a packet requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A part of a SEND; `imm` on its last packet only.
+    /// A packet of a SEND; `imm` on the last packet only.
     Send {
-        /// Which part.
+        /// Its position.
         place: Place,
         /// Whether an immediate follows.
         imm: bool,
     },
-    /// A part of a WRITE; `imm` on its last packet only.
+    /// A packet of a WRITE; `imm` on the last packet only.
     Write {
-        /// Which part.
+        /// Its position.
         place: Place,
         /// Whether an immediate follows.
         imm: bool,
     },
-    /// A READ.
+    /// A READ request.
     ReadRequest,
-    /// A part of the answer to a READ.
+    /// A packet of a READ response.
     ReadResponse(Place),
     /// An ACK or NAK.
     Acknowledge,
-    /// The answer to an atomic.
+    /// The response to an atomic.
     AtomicAcknowledge,
     /// COMPARE_SWAP.
     CompareSwap,
@@ -96,23 +98,24 @@ pub enum Operation {
     FetchAdd,
 }
 
-/// The congestion notification packet: an opcode of no transport.
+/// The opcode of a congestion notification packet (CNP); it belongs to none of the three
+/// transports.
 pub const CONGESTION: u8 = 0x81;
-/// Bytes behind its BTH, all reserved.
+/// Length of the reserved field after its BTH, in bytes.
 pub const CONGESTION_BYTES: usize = 16;
 
-/// An opcode that queue pairs of ours speak.
+/// A supported opcode, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketOp {
     /// Its transport.
     pub class: Class,
-    /// What it does.
+    /// Its operation.
     pub operation: Operation,
 }
 
 impl PacketOp {
-    /// The meaning of an opcode byte; `None` for what no queue pair of ours speaks (reserved
-    /// ones, RD, XRC, SEND with invalidate, FLUSH, ATOMIC WRITE).
+    /// Decodes an opcode byte; `None` for one that is not supported (reserved codes, RD, XRC, SEND
+    /// with invalidate, FLUSH, ATOMIC WRITE).
     #[inline]
     #[must_use]
     pub const fn decode(byte: u8) -> Option<Self> {
@@ -136,7 +139,7 @@ impl PacketOp {
         }
     }
 
-    /// The opcode byte.
+    /// Returns the opcode byte.
     #[inline]
     #[must_use]
     pub const fn encode(self) -> u8 {
@@ -144,7 +147,7 @@ impl PacketOp {
     }
 }
 
-/// What each opcode byte means.
+/// The decoded opcodes, by byte.
 static KNOWN: [Option<PacketOp>; 256] = {
     let mut known = [None; 256];
     let mut byte = 0;
@@ -216,7 +219,8 @@ impl Operation {
         }
     }
 
-    /// Table 1 of HERD, in packets.
+    /// Returns whether the transport carries the operation (HERD paper, Table 1; a UD message is
+    /// one packet).
     const fn exists_on(self, class: Class) -> bool {
         match class {
             Class::Rc => true,

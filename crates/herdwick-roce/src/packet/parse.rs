@@ -1,3 +1,5 @@
+//! Parsing of arriving packets: bytes in, headers and payload out, all lengths checked.
+
 use zerocopy::FromBytes;
 
 use super::{
@@ -5,38 +7,38 @@ use super::{
     Place, Reth, headers::LOW_24,
 };
 
-/// A packet from its BTH to its pad, checked for everything that it says about itself.
+/// A packet from its BTH to its pad, whose version, partition, opcode, length and pad are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// The base transport header.
     pub bth: Bth,
-    /// What its opcode means.
+    /// Its decoded opcode.
     pub op: PacketOp,
-    /// What it carries, without pad.
+    /// The payload without the pad.
     pub payload: &'a [u8],
     extensions: &'a [u8],
 }
 
-/// Why bytes are no packet.
+/// The reason why bytes are no valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Fewer bytes than its opcode's headers and pad take.
+    /// Fewer bytes than the headers of its opcode and the pad need.
     Short,
     /// A transport version other than 0.
     Version,
-    /// A partition key that is not the default one's.
+    /// A partition other than the default one.
     Partition,
-    /// An opcode that no queue pair of ours speaks.
+    /// An unsupported opcode.
     Opcode,
     /// A pad that does not round the payload up to four bytes.
     Pad,
 }
 
 impl<'a> Packet<'a> {
-    /// Reads `bytes`, which end before the ICRC.
+    /// Parses `bytes`, which end before the ICRC.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// [`Malformed`] names the first check that failed.
     #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (bth, rest) = base(bytes)?;
@@ -45,7 +47,7 @@ impl<'a> Packet<'a> {
         Self::behind(bth, op, usize::from(extensions), rest)
     }
 
-    /// As [`Packet::parse`], where the opcode was looked at and means `op`.
+    /// As [`Packet::parse`], where the caller has decoded the opcode as `op`.
     #[inline(always)]
     pub(crate) fn parse_as(op: PacketOp, bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (bth, rest) = base(bytes)?;
@@ -74,7 +76,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Where a WRITE's first packet or a READ works.
+    /// Returns the remote range of a READ, or of a WRITE's first packet.
     #[inline]
     #[must_use]
     pub fn reth(&self) -> Option<Reth> {
@@ -85,7 +87,7 @@ impl<'a> Packet<'a> {
         has.then(|| self.extension(0)).flatten()
     }
 
-    /// What an answer says.
+    /// Returns the AETH of a response.
     #[inline]
     #[must_use]
     pub fn aeth(&self) -> Option<Aeth> {
@@ -99,7 +101,7 @@ impl<'a> Packet<'a> {
         has.then(|| self.extension(0)).flatten()
     }
 
-    /// Key and sender of a datagram.
+    /// Returns the DETH of a datagram: Q_Key and sender.
     #[inline]
     #[must_use]
     pub fn deth(&self) -> Option<Deth> {
@@ -107,7 +109,7 @@ impl<'a> Packet<'a> {
         has.then(|| self.extension(0)).flatten()
     }
 
-    /// Where and how an atomic works.
+    /// Returns the operands of an atomic.
     #[inline]
     #[must_use]
     pub fn atomic(&self) -> Option<AtomicEth> {
@@ -118,7 +120,7 @@ impl<'a> Packet<'a> {
         has.then(|| self.extension(0)).flatten()
     }
 
-    /// The word's value before an atomic.
+    /// Returns the word's value before an atomic.
     #[inline]
     #[must_use]
     pub fn original(&self) -> Option<u64> {
@@ -127,7 +129,7 @@ impl<'a> Packet<'a> {
         found.map(|header| header.original.get())
     }
 
-    /// The immediate, if the opcode has one.
+    /// Returns the immediate, if the opcode has one.
     #[inline]
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
@@ -144,7 +146,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The header that every packet begins with, and what stands behind it.
+/// Splits off and checks the BTH, which begins every packet.
 #[inline(always)]
 fn base(bytes: &[u8]) -> Result<(Bth, &[u8]), Malformed> {
     let (bth, rest) = Bth::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
@@ -172,7 +174,7 @@ static EXTENSIONS: [u8; 256] = {
 };
 
 impl Deth {
-    /// The sender that a datagram names, before anything else of it is looked at.
+    /// Returns the sender of a datagram before anything else of it is checked.
     pub(crate) fn peek(bytes: &[u8]) -> Option<u32> {
         let (deth, _) = Self::read_from_prefix(bytes.get(BTH_BYTES..)?).ok()?;
         Some(deth.source.get() & LOW_24)
@@ -180,7 +182,7 @@ impl Deth {
 }
 
 impl PacketOp {
-    /// Bytes between the BTH and the payload.
+    /// Returns the number of bytes between the BTH and the payload.
     #[inline]
     #[must_use]
     pub const fn extension_bytes(self) -> usize {
@@ -206,7 +208,7 @@ impl PacketOp {
         own + imm
     }
 
-    /// Bytes before the payload.
+    /// Returns the number of bytes before the payload.
     #[inline]
     #[must_use]
     pub const fn head_bytes(self) -> usize {

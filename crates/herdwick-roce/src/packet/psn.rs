@@ -1,3 +1,5 @@
+//! Packet sequence numbers: 24-bit serial number arithmetic.
+
 use super::headers::LOW_24;
 
 /// A packet sequence number: 24 bits that wrap, ordered by signed distance.
@@ -5,31 +7,32 @@ use super::headers::LOW_24;
 pub struct Psn24(u32);
 
 impl Psn24 {
-    /// The low 24 bits of `value`.
+    /// Returns the low 24 bits of `value` as a PSN.
     #[inline]
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & LOW_24)
     }
 
-    /// As a number below 2^24.
+    /// Returns a number below 2^24.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `count` packets on.
+    /// Returns the number `count` packets further on.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// How far `self` is ahead of `other`; negative when it is behind.
+    /// Returns how far `self` is ahead of `other`; negative when it is behind.
     #[inline]
     #[must_use]
     pub const fn ahead_of(self, other: Self) -> i32 {
+        // Shifting up and back extends the sign bit of 24 bits to 32.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 }

@@ -1,42 +1,45 @@
+//! The AETH: acknowledgements, negative acknowledgements and their delays.
+
 use core::time::Duration;
 
 use super::headers::{Aeth, LOW_24};
 
-/// What an AETH says.
+/// The decoded syndrome of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Everything up to this PSN is done. The credit code (0x1f: none given) is accepted and
-    /// ignored: a requester that runs beyond its credits meets [`Syndrome::NotReady`] at worst.
+    /// All requests up to this PSN are done. The credit code (0x1f: no credits reported) is
+    /// accepted and ignored: a requester that exceeds its credits gets [`Syndrome::NotReady`] at
+    /// worst.
     Ack(u8),
-    /// There is no RECV: come back after [`rnr_delay`] of this code.
+    /// No RECV is posted: retry after [`rnr_delay`] of this code.
     NotReady(u8),
-    /// Refused.
+    /// The request is refused.
     Nak(Nak),
-    /// A code that means nothing.
+    /// A reserved code.
     Reserved(u8),
 }
 
-/// Why a request was refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
-    /// A packet is missing; the AETH's packet carries the PSN that is expected.
+    /// A packet is missing; the BTH of the NAK carries the expected PSN.
     Sequence,
-    /// Length, opcode order or alignment.
+    /// A wrong length, order of opcodes, or alignment.
     Invalid,
-    /// Rkey, range or right.
+    /// A wrong rkey, range or right.
     Access,
     /// The responder failed.
     Operational,
 }
 
-/// The credit code that gives no credits.
+/// The credit code that reports no credits.
 const NO_CREDITS: u8 = 0x1f;
 
 impl Syndrome {
     /// An ACK without credits, as `rdma_rxe` sends it.
     pub const ACK: Self = Self::Ack(NO_CREDITS);
 
-    /// The meaning of a syndrome byte.
+    /// Decodes a syndrome byte.
     #[must_use]
     pub const fn decode(byte: u8) -> Self {
         match (byte >> 5, byte & 0x1f) {
@@ -50,7 +53,7 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome byte.
+    /// Returns the syndrome byte.
     #[must_use]
     pub const fn encode(self) -> u8 {
         match self {
@@ -66,29 +69,29 @@ impl Syndrome {
 }
 
 impl Aeth {
-    /// A header with `syndrome`, after `msn` messages were completed.
+    /// Makes a header with `syndrome`, after `msn` completed messages.
     #[must_use]
     pub fn new(syndrome: Syndrome, msn: u32) -> Self {
         let word = u32::from(syndrome.encode()) << 24 | msn & LOW_24;
         Self { word: word.into() }
     }
 
-    /// What it says.
+    /// Returns the decoded syndrome.
     #[must_use]
     pub fn syndrome(&self) -> Syndrome {
         let [byte, ..] = self.word.get().to_be_bytes();
         Syndrome::decode(byte)
     }
 
-    /// Request messages completed so far, modulo 2^24.
+    /// Returns the number of request messages completed so far, modulo 2^24.
     #[must_use]
     pub fn msn(&self) -> u32 {
         self.word.get() & LOW_24
     }
 }
 
-/// How long to wait after an RNR NAK with timer `code` (IBTA table 45), of which the low five
-/// bits count.
+/// Returns the wait after an RNR NAK with timer `code` (IBTA table 45); only the low five bits are
+/// used.
 #[must_use]
 pub const fn rnr_delay(code: u8) -> Duration {
     /// In units of 10 us.

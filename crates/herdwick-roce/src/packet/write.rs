@@ -1,9 +1,10 @@
+//! Writing of packets: headers in wire order, then payload and pad.
+
 use zerocopy::{Immutable, IntoBytes};
 
 use super::{BTH_BYTES, Bth};
 
-/// The headers of a packet to be, written in the order of the wire into room that was made for
-/// exactly this packet.
+/// Writes the headers of a packet in wire order into a buffer of exactly the packet's length.
 pub struct Head<'a> {
     rest: &'a mut [u8],
 }
@@ -21,7 +22,7 @@ impl<'a> Head<'a> {
         Self { rest }
     }
 
-    /// Adds an extended header.
+    /// Appends an extended header.
     ///
     /// # Panics
     /// When the room has no space for it.
@@ -32,8 +33,8 @@ impl<'a> Head<'a> {
         Self { rest }
     }
 
-    /// The room for `len` bytes of payload; the pad behind it is zeroed. What follows (a trailer,
-    /// the ICRC) is left as it is.
+    /// Returns the buffer for `len` bytes of payload and zeroes the pad after it. What follows (a
+    /// trailer, the ICRC) is left unchanged.
     ///
     /// # Panics
     /// When the room has no space for it.
@@ -49,7 +50,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Bytes that round `len` up to a multiple of four.
+/// Returns the number of bytes that round `len` up to a multiple of four.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "at most 3")]
 #[must_use]

@@ -1,12 +1,14 @@
-//! Who sends a queue pair wrong packets, and how many of them a pass looks into.
+//! The bound on wrong packets that one source can have processed in a pass.
 
 use core::net::{IpAddr, Ipv4Addr};
 
-/// Wrong packets from one source to one queue pair that a pass looks into. To look into one costs as
-/// much as to serve a right one, so whoever sends nothing else would have the pass to himself.
+/// Maximum wrong packets that a pass processes from one source for one queue pair. A wrong packet
+/// costs as much to process as a correct one, so a flood of them would otherwise take up the whole
+/// pass.
 const WRONG_MAX: u32 = 32;
 
-/// Wrong packets of one pass from one source: the last, where there are several.
+/// The count of wrong packets from one source in one pass; with several sources, only the latest is
+/// counted.
 pub(crate) struct Blame {
     /// The pass.
     pub(crate) turn: u64,
@@ -15,14 +17,14 @@ pub(crate) struct Blame {
 }
 
 impl Blame {
-    /// Of a pass that there is not.
+    /// No pass; the engine counts passes from 1.
     pub(crate) const NONE: Self = Self {
         turn: 0,
         source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         count: 0,
     };
 
-    /// Whether no more of `source` is looked into.
+    /// Returns whether packets from `source` are dropped unseen for the rest of the pass.
     pub(crate) fn is_full(&self, source: IpAddr) -> bool {
         self.count >= WRONG_MAX && self.source == source
     }

@@ -1,4 +1,4 @@
-//! Slowing down, and telling others to.
+//! Congestion control of a queue pair: reactions to CNPs, and sending them.
 
 use super::Qp;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Qp {
-    /// Halves the rate of its flow, if it is a connection's.
+    /// Halves the rate of the flow, if this is a connection.
     pub(crate) fn slow_down(&self, shared: &mut Shared) {
         let now = shared.now;
         if let Some(pace) = self
@@ -19,7 +19,7 @@ impl Qp {
         }
     }
 
-    /// Notes that a packet of its peer met congestion; whether the peer is to be told now.
+    /// Records that a packet of its peer was marked CE; returns whether a CNP is to be sent now.
     #[cold]
     pub(crate) fn tell_of_congestion(&mut self, shared: &mut Shared) -> bool {
         let now = shared.now;
@@ -32,7 +32,7 @@ impl Qp {
         self.congested
     }
 
-    /// Tells the peer; `false`: there is no room.
+    /// Sends the peer a CNP; returns `false` if the wire has no room.
     pub(super) fn emit_congestion<W: Wire>(&mut self, shared: &mut Shared, wire: &mut W) -> bool {
         let Some(link) = self.link else {
             return true;

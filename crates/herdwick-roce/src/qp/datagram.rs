@@ -1,4 +1,4 @@
-//! UD: a message is a packet, and lies behind the header that it came with.
+//! UD: each message is one packet, stored behind a header like the GRH.
 
 use core::net::IpAddr;
 
@@ -12,11 +12,11 @@ use crate::{
     packet::{LOW_24, Packet},
 };
 
-/// Bytes in front of a datagram in its buffer: the GRH, or what stands for it.
+/// Bytes in front of a datagram in its buffer: the GRH, or a substitute.
 pub const DATAGRAM_HEADER_BYTES: usize = 40;
 
 impl Qp {
-    /// Takes a datagram.
+    /// Stores or inlines a datagram and completes a RECV.
     #[inline(always)]
     pub(crate) fn receive_datagram<M: Memory>(
         &mut self,
@@ -61,8 +61,8 @@ impl Qp {
     }
 }
 
-/// The header that verbs put in front of a datagram: an IPv6 header, or zeros and an IPv4 header
-/// behind them. What a UDP socket does not show (hop limit, flow label, checksum) is 0.
+/// Returns the header that verbs put in front of a datagram: an IPv6 header, or 20 zeros and an
+/// IPv4 header. Fields that a UDP socket does not show (hop limit, flow label, checksum) are 0.
 fn global_header(arrival: &Arrival<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
     const UDP_PROTOCOL: u8 = 17;
     let mut header = [0; DATAGRAM_HEADER_BYTES];

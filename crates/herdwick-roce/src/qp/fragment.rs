@@ -1,3 +1,5 @@
+//! Encoding of one packet of a SEND or WRITE.
+
 use herdwick_fabric::{Payload, Remote, Transport};
 
 use super::Target;
@@ -10,15 +12,16 @@ use crate::{
     },
 };
 
-/// One packet of a SEND or WRITE.
+/// One packet of a SEND or WRITE, to be encoded.
 pub(super) struct Fragment<'a> {
     pub(super) class: Class,
     pub(super) target: Target,
-    /// UD: the queue pair that sends it.
+    /// The number of the sending queue pair; in the DETH of a datagram and the tag of a keyed
+    /// packet.
     pub(super) source: u32,
     pub(super) psn: Psn24,
     pub(super) place: Place,
-    /// A WRITE's first packet says where, and how long all of it is.
+    /// Of a WRITE: the whole message, whose address and length the first packet carries.
     pub(super) write: Option<Whole>,
     pub(super) imm: Option<u32>,
     pub(super) solicited: bool,
@@ -27,7 +30,7 @@ pub(super) struct Fragment<'a> {
     pub(super) payload: Payload<'a>,
 }
 
-/// The whole WRITE that a packet is a part of.
+/// The WRITE that a packet belongs to.
 #[derive(Clone, Copy)]
 pub(super) struct Whole {
     pub(super) to: Remote,
@@ -35,7 +38,7 @@ pub(super) struct Whole {
 }
 
 impl Fragment<'_> {
-    /// Writes it into the wire; `false`: there is no room.
+    /// Writes the packet to the wire; returns `false` if the wire has no room.
     #[inline(always)]
     pub(super) fn emit<M: Memory, W: Wire>(
         &self,
@@ -97,7 +100,7 @@ impl Fragment<'_> {
     }
 }
 
-/// Where a WRITE or READ of `len` bytes works.
+/// Returns the RETH of a WRITE or READ of `len` bytes.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -128,7 +131,7 @@ pub(super) fn put_words(out: &mut [u8], words: &[u64]) {
     }
 }
 
-/// The class of packets that a transport speaks.
+/// Returns the opcode class of a transport.
 pub(crate) const fn class(transport: Transport) -> Class {
     match transport {
         Transport::Rc => Class::Rc,

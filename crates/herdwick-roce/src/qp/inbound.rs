@@ -1,4 +1,4 @@
-//! Messages that arrive over a connection, packet by packet.
+//! Reassembly of RC and UC messages: packets in, WRITE or SEND completions out.
 
 use herdwick_fabric::{INLINE_RECEIVE, InlineData, Opcode, RegionId, Remote, Rkey, Status};
 
@@ -10,19 +10,19 @@ use crate::{
     regions::Right,
 };
 
-/// The message that is coming in.
+/// The message being received.
 pub(crate) struct Inbound {
-    /// The PSN of the packet that comes next.
+    /// The expected PSN of the next packet.
     pub(crate) expected: Psn24,
     message: Message,
 }
 
 enum Message {
-    /// The next packet starts one.
+    /// Between messages: the next packet has to start one.
     Idle,
-    /// A SEND, of which so many bytes lie in the buffer of the first RECV.
+    /// A SEND, with `taken` bytes stored in the buffer of the first RECV.
     Send { taken: usize },
-    /// A WRITE, of which so many bytes are to come.
+    /// A WRITE, with `rest` of `total` bytes still to arrive.
     Write {
         region: RegionId,
         offset: usize,
@@ -31,19 +31,19 @@ enum Message {
     },
 }
 
-/// Why a packet that was expected is not executed.
+/// The reason why a packet with the expected PSN is not executed.
 pub(crate) enum Refusal {
-    /// There is no RECV for it.
+    /// No RECV is posted.
     NoRecv,
     /// The message is longer than the buffer of its RECV.
     TooLong,
-    /// More answers wait than are kept; the requester has to come again.
+    /// Too many responses are queued; the requester has to retry.
     Busy,
-    /// The buffer of its RECV is no more, and the RECV has ended.
+    /// The region of the RECV's buffer was deregistered; the RECV has completed with an error.
     Local,
-    /// Length or order.
+    /// A wrong length or order of packets.
     Invalid(Drop),
-    /// Rkey, range or right.
+    /// A wrong rkey, range or right.
     Access(Drop),
 }
 
@@ -57,19 +57,19 @@ impl Default for Inbound {
 }
 
 impl Inbound {
-    /// Whether no message is half there.
+    /// Returns whether no message is partly received.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.message, Message::Idle)
     }
 
-    /// Forgets a half message; its RECV is the next one's.
+    /// Drops a partly received message; its RECV takes the next one.
     pub(crate) fn abandon(&mut self) {
         self.message = Message::Idle;
     }
 }
 
 impl Packet<'_> {
-    /// Whether a message starts with it.
+    /// Returns whether the packet starts a message.
     pub(crate) fn starts(&self) -> bool {
         match self.op.operation {
             Operation::Send { place, .. } | Operation::Write { place, .. } => place.starts(),
@@ -77,7 +77,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether a message ends with it.
+    /// Returns whether the packet ends a message.
     pub(crate) fn ends(&self) -> bool {
         match self.op.operation {
             Operation::Send { place, .. } | Operation::Write { place, .. } => place.ends(),
@@ -87,7 +87,7 @@ impl Packet<'_> {
 }
 
 impl Qp {
-    /// Executes a packet of a SEND or WRITE that comes in its turn.
+    /// Executes a packet of a SEND or WRITE that has the expected PSN.
     #[inline(always)]
     pub(super) fn execute<M: Memory>(
         &mut self,
@@ -162,7 +162,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends the first RECV badly.
+    /// Completes the first RECV with an error.
     pub(super) fn end_recv(&mut self, shared: &mut Shared, status: Status) {
         if let Some(recv) = self.recvs.ring.pop_front() {
             self.finish_recv(&mut shared.cqs, &recv, Received::failed(status));
@@ -204,7 +204,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Where a WRITE's packet goes, how much of the message is still to come, and all of it.
+    /// Returns the destination of a WRITE's packet (region and offset), the bytes still to arrive,
+    /// and the length of the message.
     #[inline(always)]
     fn continue_write(
         &self,
@@ -227,7 +228,7 @@ impl Qp {
         let reth = reth.ok_or(Refusal::Invalid(Drop::Length))?;
         let total = reth.len.get() as usize;
         if total == 0 {
-            // A WRITE of nothing names no memory (IBTA C9-88).
+            // A WRITE of length zero accesses no memory, so its rkey is not checked (IBTA C9-88).
             return Ok((RegionId(0), 0, 0, 0));
         }
         let at = Remote {
@@ -255,7 +256,7 @@ impl Qp {
     }
 }
 
-/// A payload of at most [`INLINE_RECEIVE`] bytes, by value.
+/// Returns a payload of at most [`INLINE_RECEIVE`] bytes by value.
 #[inline]
 pub(super) fn inline_data(payload: &[u8]) -> InlineData {
     let mut bytes = [0; INLINE_RECEIVE];

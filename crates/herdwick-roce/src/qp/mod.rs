@@ -1,4 +1,4 @@
-//! A queue pair, split by what happens to it: posting and transmission, arrival, failure.
+//! Queue pairs, split by task: posting and transmission, reception, congestion, failure.
 
 mod blame;
 mod congestion;
@@ -44,11 +44,11 @@ pub(crate) struct Qp {
     pub(crate) pd: PdId,
     pub(crate) transport: Transport,
     pub(crate) state: QpState,
-    /// UD: what datagrams to it must carry.
+    /// UD: the Q_Key that datagrams to it must carry.
     pub(crate) qkey: u32,
-    /// What it brings to a key.
+    /// Its contribution to a key.
     pub(crate) secret: Secret,
-    /// UD: whether it takes datagrams from keyed peers alone.
+    /// UD: whether it accepts datagrams from keyed peers only.
     pub(crate) keyed: bool,
     /// The PSN of its first packet.
     pub(crate) first_psn: Psn24,
@@ -57,40 +57,40 @@ pub(crate) struct Qp {
     pub(crate) sends: Sends,
     pub(crate) recvs: Recvs,
     pub(crate) inbound: Inbound,
-    /// RC: what was asked, and what is to be answered.
+    /// RC: outstanding requests, and responses to send.
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
-    /// What arrived for it in this pass and was wrong.
+    /// The wrong packets that arrived for it in this pass.
     pub(crate) blame: Blame,
     /// What arrived for it in this pass at all.
     pub(crate) share: Share,
     /// Whether its peer is to be told that packets of its met congestion.
     pub(crate) congested: bool,
-    /// Whether it stands in the engine's list of those with something to transmit.
+    /// Whether it is in the engine's list of queue pairs with packets to transmit.
     pub(crate) listed: bool,
 }
 
-/// What connecting fixed.
+/// The parameters of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) target: Target,
-    /// The only address that packets are taken from.
+    /// The only source address that packets are accepted from.
     pub(crate) ip: IpAddr,
     pub(crate) mtu: usize,
-    /// RC: READs and atomics that the peer takes at a time.
+    /// RC: READs and atomics that the peer serves at a time.
     pub(crate) rd_atomic: usize,
     /// RC: whether a refused request fails the queue pair.
     pub(crate) refusals_are_fatal: bool,
 }
 
-/// Where packets of a work request go.
+/// The destination of the packets of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) flow: FlowId,
     pub(crate) qpn: u32,
-    /// UD: the key they carry.
+    /// UD: the Q_Key that they carry.
     pub(crate) qkey: u32,
-    /// Which of the engine's keyed peerings makes their trailers.
+    /// The engine's keyed peering that makes their trailers.
     pub(crate) keyed: Option<u32>,
 }
 
@@ -98,12 +98,12 @@ pub(crate) struct Target {
 pub(crate) struct Recvs {
     pub(crate) cq: CqId,
     pub(crate) depth: usize,
-    /// Slots in use, until the completion that frees them is polled.
+    /// Slots in use; the completion that frees one has to be polled first.
     pub(crate) held: usize,
     pub(crate) ring: VecDeque<RecvWr>,
 }
 
-/// How a RECV ends.
+/// The result of a RECV.
 pub(crate) struct Received {
     pub(crate) status: Status,
     pub(crate) opcode: Opcode,
@@ -126,7 +126,7 @@ impl Received {
     }
 }
 
-/// The names a new queue pair was given.
+/// The random numbers assigned to a new queue pair.
 pub(crate) struct Names {
     pub(crate) qpn: u32,
     pub(crate) psn: Psn24,
@@ -168,7 +168,7 @@ impl Qp {
         }
     }
 
-    /// As whom it asks for remote memory.
+    /// Returns the identity with which it accesses remote memory on behalf of its peer.
     pub(crate) fn asker(&self) -> Asker {
         Asker {
             pd: self.pd,
@@ -176,7 +176,7 @@ impl Qp {
         }
     }
 
-    /// Ends one work request of the send queue: a completion if it is signaled or failed.
+    /// Ends one work request of the send queue, with a completion if it is signaled or failed.
     #[inline]
     pub(crate) fn finish_send(&mut self, cqs: &mut Slab<Cq>, ended: &Ended) {
         if ended.status == Status::Success && !ended.signaled {
@@ -196,7 +196,7 @@ impl Qp {
         }
     }
 
-    /// Ends one RECV.
+    /// Completes one RECV.
     #[inline]
     pub(crate) fn finish_recv(&self, cqs: &mut Slab<Cq>, recv: &RecvWr, received: Received) {
         let completion = Completion {
@@ -214,7 +214,7 @@ impl Qp {
         }
     }
 
-    /// Gives the wire what it has room for; whether nothing is left.
+    /// Writes packets to the wire as far as it has room; returns whether none are left.
     pub(crate) fn transmit<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -230,7 +230,7 @@ impl Qp {
         }
     }
 
-    /// What polling a completion gives back.
+    /// Frees the queue slots of a polled completion.
     #[inline]
     pub(crate) fn give_back(&mut self, slots: Slots) {
         match slots {
@@ -239,8 +239,8 @@ impl Qp {
         }
     }
 
-    /// Moves to the error state: the oldest send ends with `status`, the rest and every RECV are
-    /// flushed.
+    /// Moves to the error state: the oldest send completes with `status`; the other sends and all
+    /// RECVs are flushed.
     pub(crate) fn fail(&mut self, shared: &mut Shared, status: Status) {
         self.state = QpState::Error;
         self.inbound.abandon();
@@ -257,7 +257,7 @@ impl Qp {
     }
 }
 
-/// How a work request of the send queue ended.
+/// The result of a work request of the send queue.
 pub(crate) struct Ended {
     pub(crate) wr_id: u64,
     pub(crate) opcode: Opcode,

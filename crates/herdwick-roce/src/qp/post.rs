@@ -1,3 +1,5 @@
+//! The send queue: checks and posts work requests, and keeps them until they complete.
+
 use alloc::{boxed::Box, collections::VecDeque, vec};
 
 use herdwick_fabric::{
@@ -15,34 +17,35 @@ use crate::{
     packet::{Class, Psn24},
 };
 
-/// Most bytes of one RC or UC message; its packets number far less than half the PSN space.
+/// Maximum bytes of one RC or UC message. Its packets number far less than half the PSN space, so
+/// that PSN comparisons are unambiguous.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 const _: () = assert!(MESSAGE_BYTES_MAX / 256 < 1 << 22);
 
-/// Bytes of an atomic's word.
+/// Bytes of the word of an atomic.
 pub(super) const WORD: usize = 8;
 
 /// The send queue.
 pub(crate) struct Sends {
     pub(crate) cq: CqId,
     pub(crate) depth: usize,
-    /// Slots in use, until the completion that frees them is polled.
+    /// Slots in use; the completion that frees one has to be polled first.
     pub(crate) held: usize,
     /// Slots of finished unsignaled requests, which the next completion frees.
     pub(crate) quiet: usize,
-    /// What is not finished: on UC and UD only what the wire had no room for.
+    /// Unfinished requests. On UC and UD only those that the wire had no room for.
     pub(crate) ring: VecDeque<Entry>,
-    /// The PSN of the next packet to be posted.
+    /// The PSN of the next packet to post.
     pub(crate) assign: Psn24,
-    /// The PSN of the next packet to be transmitted.
+    /// The PSN of the next packet to transmit.
     pub(crate) next: Psn24,
-    /// Inline payloads of what stands in `ring`, a slot each.
+    /// Inline payloads of the requests in `ring`, one slot each.
     slots: Box<[u8]>,
     slot_bytes: usize,
     posted: usize,
 }
 
-/// A send work request under way.
+/// An unfinished send work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) wr_id: u64,
@@ -53,12 +56,12 @@ pub(crate) struct Entry {
     pub(crate) target: Target,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
-    /// The PSN of its first packet, and how many it has.
+    /// The PSN of its first packet, and its number of packets.
     pub(crate) psn: Psn24,
     pub(crate) packets: u32,
 }
 
-/// Payload or place of the answer, verb, immediate, and a datagram's destination.
+/// Payload or destination of the response, verb, immediate, and a datagram's destination.
 pub(super) type Parts<'a> = (Payload<'a>, Verb, Option<u32>, Option<AddressHandle>);
 
 #[derive(Clone, Copy)]
@@ -70,12 +73,12 @@ pub(crate) enum Verb {
     CompareSwap { at: Remote, expected: u64, new: u64 },
 }
 
-/// Where a payload waits, or an answer goes.
+/// The location of a payload, or the destination of a response.
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
-    /// In this slot of the send queue.
+    /// A slot of the send queue.
     Slot(usize),
-    /// In a region.
+    /// A region.
     Region(Local),
 }
 
@@ -108,7 +111,8 @@ impl Sends {
         }
     }
 
-    /// Keeps an inline payload until its packets have left (RC: until they are acknowledged).
+    /// Copies an inline payload to a slot until its packets are sent (RC: until they are
+    /// acknowledged).
     fn keep(&mut self, payload: Payload<'_>) -> Body {
         let slot = self.posted % self.depth;
         self.posted = self.posted.wrapping_add(1);
@@ -121,7 +125,7 @@ impl Sends {
         Body::Slot(slot)
     }
 
-    /// A run of an entry's payload.
+    /// Returns a byte range of an entry's payload.
     pub(super) fn payload(&self, entry: &Entry, offset: usize, len: usize) -> Payload<'_> {
         match entry.body {
             Body::Slot(slot) => {
@@ -147,14 +151,14 @@ impl Entry {
         }
     }
 
-    /// Whether it ends with an answer of its own rather than an ACK.
+    /// Returns whether it completes with a response of its own rather than an ACK.
     pub(super) fn is_answered(&self) -> bool {
         !matches!(self.verb, Verb::Send | Verb::Write(_))
     }
 }
 
 impl Qp {
-    /// Checks a work request as far as its own side can tell.
+    /// Checks a work request for all errors that the local side can detect.
     #[inline]
     pub(crate) fn check(&self, shared: &Shared, wr: &SendWr<'_>) -> Result<(), PostError> {
         match wr.op {
@@ -180,8 +184,8 @@ impl Qp {
         }
     }
 
-    /// Posts a work request that was checked: into the wire at once where that is possible,
-    /// otherwise behind what waits already.
+    /// Posts a work request that was checked: writes it to the wire at once if possible, otherwise
+    /// queues it.
     #[inline]
     pub(crate) fn post<M: Memory, W: Wire>(
         &mut self,
@@ -214,8 +218,9 @@ impl Qp {
         self.sends.ring.push_back(entry);
     }
 
-    /// Sends a UC or UD request of one packet into the wire at once; `false`: there is no room, or it
-    /// is none. What HERD sends has arms of its own, in which the compiler knows what the packet is.
+    /// Writes a UC or UD request of one packet to the wire at once; returns `false` if there is no
+    /// room, or it is not such a request. HERD's requests and replies have arms of their own, in
+    /// which the compiler knows the opcode.
     #[inline(always)]
     fn post_alone<M: Memory, W: Wire>(
         &mut self,
@@ -268,7 +273,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Most payload bytes of one packet.
+    /// Returns the maximum payload bytes of one packet.
     #[inline]
     pub(super) fn mtu(&self, shared: &Shared) -> usize {
         match self.link {
@@ -291,12 +296,12 @@ impl Qp {
         }
     }
 
-    /// Whether READs and atomics are possible: RC has them, if the peer takes any.
+    /// Returns whether READs and atomics are possible: on RC only, and if the peer serves any.
     fn may_ask(&self) -> bool {
         self.transport == Transport::Rc && self.link.is_some_and(|link| link.rd_atomic > 0)
     }
 
-    /// Table 1 of HERD.
+    /// Refuses a verb that the transport does not carry (HERD paper, Table 1).
     fn only(&self, allowed: bool) -> Result<(), PostError> {
         let refused = PostError::Transport(self.transport);
         allowed.then_some(()).ok_or(refused)
@@ -336,7 +341,7 @@ impl Qp {
     }
 }
 
-/// What a work request asks for.
+/// Splits a work request into payload, verb, immediate and destination.
 #[inline]
 fn parts(op: SendOp<'_>) -> Parts<'_> {
     match op {

@@ -1,4 +1,5 @@
-//! UC and UD: what leaves is done, what comes wrong is dropped.
+//! UC and UD: a packet is done once it is sent; wrong or missing packets are dropped with their
+//! message.
 
 use herdwick_fabric::{Payload, SendWr, Status};
 
@@ -15,7 +16,8 @@ use crate::{
 };
 
 impl Qp {
-    /// Sends a work request past the empty queue, if it has one packet and there is room.
+    /// Sends a work request directly, without queueing it. Returns `false` if it needs more than
+    /// one packet or the wire has no room.
     #[inline(always)]
     pub(super) fn send_now<M: Memory, W: Wire>(
         &mut self,
@@ -62,7 +64,7 @@ impl Qp {
         true
     }
 
-    /// Sends what waits, in order; whether all of it found room.
+    /// Sends queued requests in order; returns whether all of them found room.
     pub(super) fn transmit_unreliable<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -92,7 +94,7 @@ impl Qp {
         true
     }
 
-    /// Takes a packet of a connection without acknowledgements.
+    /// Processes a packet of a UC queue pair.
     #[inline(always)]
     pub(crate) fn receive_unreliable<M: Memory>(
         &mut self,
@@ -123,12 +125,12 @@ impl Qp {
         })
     }
 
-    /// Which of its packets comes next.
+    /// Returns the index of the entry's next packet to send.
     pub(super) fn index_of_next(&self, entry: &Entry) -> u32 {
         self.sends.next.ahead_of(entry.psn).cast_unsigned()
     }
 
-    /// Whether the region that an entry's payload lies in was deregistered since.
+    /// Returns whether the region of an entry's payload was deregistered after posting.
     pub(super) fn gone(&self, shared: &Shared, entry: &Entry) -> bool {
         match entry.body {
             Body::Slot(_) => false,
@@ -136,14 +138,14 @@ impl Qp {
         }
     }
 
-    /// Where in the message packet `index` starts, and how long it is.
+    /// Returns the offset in the message at which packet `index` starts, and its length.
     pub(super) fn run(&self, shared: &Shared, entry: &Entry, index: u32) -> (usize, usize) {
         let mtu = self.mtu(shared);
         let offset = index as usize * mtu;
         (offset, (entry.len - offset).min(mtu))
     }
 
-    /// Packet `index` of a SEND or WRITE.
+    /// Returns packet `index` of a SEND or WRITE.
     #[inline]
     pub(super) fn fragment<'a>(
         &self,

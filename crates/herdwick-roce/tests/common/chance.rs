@@ -1,4 +1,4 @@
-//! Numbers that are the same in every run, and how many of them.
+//! Pseudo-random numbers that are the same in every run, and counts that the environment can raise.
 
 /// xorshift64*.
 #[derive(Clone, Debug)]
@@ -20,13 +20,13 @@ impl Chance {
         (self.next() >> 16) as usize % limit
     }
 
-    /// Whether something of one in `n` happens.
+    /// Returns true with probability 1/n.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
 
-/// How many: `usual`, or what the variable `HERDWICK_<name>` says.
+/// Returns `usual`, or the value of the variable `HERDWICK_<name>`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one knob: millions take minutes"

@@ -1,4 +1,4 @@
-//! What the engine's tests stand it on: memory and a network in plain vectors.
+//! The fixture of the engine's tests: memory and a network in plain vectors.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,25 +16,25 @@ use std::{collections::VecDeque, ops::Range};
 use herdwick_fabric::RegionId;
 use herdwick_roce::{FlowId, Memory, Wire};
 
-/// Registered memory, a vector a region.
+/// Registered memory, one vector for each region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memories {
     regions: Vec<(RegionId, Vec<u8>)>,
 }
 
 impl Memories {
-    /// Zeros for a region that the engine has registered.
+    /// Adds zeroed memory for a region that the engine has registered.
     pub fn add(&mut self, region: RegionId, len: usize) {
         self.regions.push((region, vec![0; len]));
     }
 
-    /// A region's bytes.
+    /// Returns the bytes of a region.
     pub fn of(&self, region: RegionId) -> &[u8] {
         let found = self.regions.iter().find(|(id, _)| *id == region);
         &found.expect("a region that was added").1
     }
 
-    /// A region's bytes, to be changed.
+    /// Returns the bytes of a region, for changing.
     pub fn of_mut(&mut self, region: RegionId) -> &mut [u8] {
         let found = self.regions.iter_mut().find(|(id, _)| *id == region);
         &mut found.expect("a region that was added").1
@@ -72,7 +72,7 @@ impl Memory for Memories {
     }
 }
 
-/// Packets that the engine gave away, oldest first.
+/// Packets that the engine sent, oldest first.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub packets: VecDeque<(FlowId, Vec<u8>)>,

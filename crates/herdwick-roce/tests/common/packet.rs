@@ -1,5 +1,5 @@
-//! Packets built by hand from the specification, right or wrong: nothing here comes from the
-//! engine, so that both can be compared.
+//! Packets built by hand from the specification, valid or not. No code of the engine is used, so
+//! that the two can be compared.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,7 +28,7 @@ pub mod op {
     pub const ATOMIC_ACK: u8 = 0x12;
     pub const COMPARE_SWAP: u8 = 0x13;
     pub const FETCH_ADD: u8 = 0x14;
-    /// Congestion notification: an opcode of its own.
+    /// Congestion notification: an opcode outside the transports.
     pub const CNP: u8 = 0x81;
 }
 
@@ -36,7 +36,8 @@ pub mod op {
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub opcode: u8,
-    /// Solicited event, MigReq, pad count and version, as on the wire; `None`: as the payload is.
+    /// Solicited event, MigReq, pad count and version, as on the wire; `None`: computed from the
+    /// payload.
     pub second: Option<u8>,
     pub pkey: u16,
     /// FECN, BECN and reserved bits.
@@ -63,7 +64,7 @@ impl Packet {
         }
     }
 
-    /// With an RDMA header.
+    /// Adds a RETH.
     pub fn reth(mut self, addr: u64, rkey: u32, len: u32) -> Self {
         self.headers.extend(addr.to_be_bytes());
         self.headers.extend(rkey.to_be_bytes());
@@ -71,14 +72,14 @@ impl Packet {
         self
     }
 
-    /// With a datagram header.
+    /// Adds a DETH.
     pub fn deth(mut self, qkey: u32, source: u32) -> Self {
         self.headers.extend(qkey.to_be_bytes());
         self.headers.extend(source.to_be_bytes());
         self
     }
 
-    /// With an atomic header.
+    /// Adds an AtomicETH.
     pub fn atomic(mut self, addr: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Self {
         self.headers.extend(addr.to_be_bytes());
         self.headers.extend(rkey.to_be_bytes());
@@ -87,7 +88,7 @@ impl Packet {
         self
     }
 
-    /// With an acknowledgement header.
+    /// Adds an AETH.
     pub fn aeth(mut self, syndrome: u8, msn: u32) -> Self {
         self.headers
             .extend((u32::from(syndrome) << 24 | msn).to_be_bytes());
@@ -104,7 +105,7 @@ impl Packet {
         self
     }
 
-    /// Its bytes, padded, without the ICRC.
+    /// Returns the bytes, padded, without the ICRC.
     pub fn bytes(&self) -> Vec<u8> {
         let pad = self.payload.len().wrapping_neg() % 4;
         let pads = u8::try_from(pad).expect("at most 3");
@@ -118,18 +119,18 @@ impl Packet {
         bytes
     }
 
-    /// Its bytes with the ICRC that belongs on this way.
+    /// Returns the bytes with the correct ICRC for this route.
     pub fn sealed(&self, way: &Way) -> Vec<u8> {
         way.seal(&self.bytes())
     }
 }
 
-/// Between which sockets a packet travels, and what else of the IP header the ICRC covers.
+/// The addresses of a packet, and the other IP header fields that the ICRC covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     pub from: SocketAddr,
     pub to: SocketAddr,
-    /// IPv4's identification; "do not fragment" is set.
+    /// The IPv4 identification; "don't fragment" is set.
     pub ip_id: u16,
 }
 
@@ -138,13 +139,13 @@ impl Way {
         Self { from, to, ip_id: 0 }
     }
 
-    /// `bytes`, BTH to last pad byte, with their ICRC.
+    /// Returns `bytes`, from the BTH to the last pad byte, followed by their ICRC.
     pub fn seal(&self, bytes: &[u8]) -> Vec<u8> {
         let icrc = self.icrc(bytes);
         [bytes, &icrc.to_le_bytes()].concat()
     }
 
-    /// The ICRC of `bytes`, BTH to last pad byte.
+    /// Returns the ICRC of `bytes`, from the BTH to the last pad byte.
     pub fn icrc(&self, bytes: &[u8]) -> u32 {
         let udp = u16::try_from(8 + bytes.len() + ICRC).unwrap_or(u16::MAX);
         let mut covered = vec![0xff; 8];
@@ -179,7 +180,7 @@ impl Way {
     }
 }
 
-/// IEEE 802.3's CRC-32, by nibbles.
+/// IEEE 802.3 CRC-32, by nibbles.
 fn crc32(bytes: &[u8]) -> u32 {
     const NIBBLES: [u32; 16] = {
         let mut table = [0; 16];

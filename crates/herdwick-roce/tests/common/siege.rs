@@ -1,4 +1,5 @@
-//! An honest pair under attack.
+//! A connected pair of engines, the victim and its friend, while an attacker sends packets to the
+//! victim.
 
 use std::net::SocketAddr;
 
@@ -11,17 +12,18 @@ use super::{
     stage::{FRIEND, Stage, VICTIM},
 };
 
-/// What the regions that nobody may write hold.
+/// The contents of the regions that no packet may write.
 const KEPT: u8 = 0x5a;
 
-/// An honest pair, and regions of the victim's that must keep their bytes.
+/// The pair, and regions of the victim.
 pub struct Siege {
     pub stage: Stage,
-    /// With one right each.
+    /// Regions with one right each.
     pub write: RegionId,
     pub read: RegionId,
     pub local: RegionId,
-    /// With every right, for a queue pair that nobody has, and in another protection domain.
+    /// Regions with every right: one for a queue pair that is not connected, one in another
+    /// protection domain.
     pub scoped: RegionId,
     pub elsewhere: RegionId,
 }
@@ -48,7 +50,7 @@ impl Siege {
         siege
     }
 
-    /// Regions that no packet may write to.
+    /// Returns the regions that no packet may write to.
     pub fn kept(&self) -> [RegionId; 4] {
         [self.read, self.local, self.scoped, self.elsewhere]
     }
@@ -61,13 +63,13 @@ impl Siege {
         self.stage.victim.qpn(qp)
     }
 
-    /// Address and key of a region of the victim's.
+    /// Returns the address and rkey of a region of the victim.
     pub fn key(&self, region: RegionId) -> (u64, u32) {
         let remote = self.stage.victim.remote(region);
         (remote.addr, remote.rkey.0)
     }
 
-    /// Hands in a packet: nobody is answered, no byte changes, and one drop is counted.
+    /// Delivers a packet: no answer is sent, no byte changes, and one drop is counted.
     pub fn dropped(&mut self, from: SocketAddr, packet: &Packet) {
         self.dropped_bytes(from, &packet.sealed(&Way::new(from, VICTIM)));
     }
@@ -79,7 +81,7 @@ impl Siege {
         assert_eq!(dropped, 1, "{bytes:02x?}");
     }
 
-    /// As [`Siege::dropped`], for this reason.
+    /// Delivers a packet as [`Siege::dropped`] does; the drop is counted for this reason.
     pub fn dropped_for(&mut self, from: SocketAddr, packet: &Packet, why: Drop) {
         let before = self.stage.victim.engine.counters().dropped(why);
         self.dropped(from, packet);
@@ -87,7 +89,7 @@ impl Siege {
         assert_eq!(after - before, 1, "{why:?}: {packet:?}");
     }
 
-    /// Hands in a packet: nobody is answered, and no byte changes.
+    /// Delivers a packet: no answer is sent, and no byte changes.
     pub fn ignored(&mut self, from: SocketAddr, packet: &Packet) {
         self.ignored_bytes(from, &packet.sealed(&Way::new(from, VICTIM)));
     }
@@ -99,7 +101,8 @@ impl Siege {
         assert!(memory == self.stage.victim.memory, "{bytes:02x?}");
     }
 
-    /// Hands in a packet as from the friend: no byte changes, and whoever is told so is he.
+    /// Delivers a packet from the friend's address: no byte changes, and a NAK is sent to the
+    /// friend only.
     pub fn refused(&mut self, packet: &Packet) {
         let memory = self.memory();
         let before = self.stage.victim.dropped();
@@ -111,14 +114,14 @@ impl Siege {
         assert_eq!(self.stage.victim.dropped() - before, 1, "{packet:?}");
     }
 
-    /// The honest pair works on, and what nobody may write has its bytes.
+    /// Checks that the pair still works, and that the protected regions are unchanged.
     pub fn survives(&mut self) {
         self.stage.honest();
         self.stage.honest();
         assert!(self.keeps());
     }
 
-    /// Takes what the victim received, and gives each RECV back.
+    /// Polls the victim's completions, and posts each RECV again.
     pub fn drain(&mut self) {
         for done in self.stage.victim.poll() {
             if matches!(done.opcode, Opcode::Recv | Opcode::RecvWithImm) {
@@ -127,7 +130,7 @@ impl Siege {
         }
     }
 
-    /// What nobody may write has its bytes.
+    /// Returns whether the protected regions are unchanged.
     pub fn keeps(&self) -> bool {
         let whole = |region| {
             let bytes = self.stage.victim.memory.of(region);

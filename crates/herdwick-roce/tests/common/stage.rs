@@ -1,4 +1,4 @@
-//! Two engines face to face, an honest pair, and a place for a third that lies.
+//! Two connected engines, and addresses for a third party that forges packets.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -16,17 +16,17 @@ use herdwick_roce::{
 
 use super::{Memories, Outbox};
 
-/// RoCEv2's UDP port.
+/// The UDP port of RoCEv2.
 pub const ROCE: u16 = 4791;
-/// Where the honest pair is, and where nobody is that it knows.
+/// The addresses of the pair, and one that neither of them knows.
 pub const VICTIM: SocketAddr = address(1);
 pub const FRIEND: SocketAddr = address(2);
 pub const STRANGER: SocketAddr = address(3);
-/// Path MTU of every connection.
+/// Path MTU of all connections.
 pub const MTU: usize = 1024;
 /// Bytes of each region.
 pub const REGION: usize = 8192;
-/// RECVs posted to a queue pair of the victim.
+/// RECVs posted to each queue pair of the victim.
 const RECVS: usize = 64;
 /// Bytes of a RECV.
 const BUFFER: usize = 2048;
@@ -43,7 +43,7 @@ pub struct Party {
     pub address: SocketAddr,
     pub pd: PdId,
     pub cq: CqId,
-    /// Every right, for the whole protection domain.
+    /// A region with every right, for the whole protection domain.
     pub open: RegionId,
     pub rc: QpId,
     pub uc: QpId,
@@ -82,18 +82,18 @@ impl Party {
         }
     }
 
-    /// Another region.
+    /// Registers another region.
     pub fn region(&mut self, pd: PdId, access: Access, scope: Scope) -> RegionId {
         region(&mut self.engine, &mut self.memory, pd, access, scope)
     }
 
-    /// Another queue pair, not connected.
+    /// Makes another queue pair, not connected.
     pub fn queue_pair(&mut self, transport: Transport) -> QpId {
         let spec = queue_pair(self.pd, self.cq, transport);
         self.engine.create_qp(&spec).unwrap()
     }
 
-    /// Where peers find a region.
+    /// Returns the remote address of a region.
     pub fn remote(&self, region: RegionId) -> Remote {
         self.engine.remote(region).unwrap()
     }
@@ -151,7 +151,7 @@ impl Party {
         room[..count].to_vec()
     }
 
-    /// Packets dropped, for whatever reason.
+    /// Returns the number of dropped packets, for all reasons.
     pub fn dropped(&self) -> u64 {
         self.engine.counters().drops().map(|(_, count)| count).sum()
     }
@@ -182,21 +182,21 @@ fn region(
     region
 }
 
-/// An honest pair, connected in every way there is.
+/// Two engines, connected over RC and UC, with an address handle for UD.
 pub struct Stage {
     pub victim: Party,
     pub friend: Party,
     pub to_victim: AddressHandle,
     pub now: Duration,
-    /// Type of service of what the victim is handed.
+    /// Type of service of packets that the victim receives.
     pub tos: u8,
-    /// What the friend sent to the victim, sealed, oldest first; kept when asked.
+    /// What the friend sent to the victim, sealed, oldest first; recorded if `Some`.
     pub recorded: Option<Vec<Vec<u8>>>,
-    /// The next packet sequence number that the victim expects of the friend, on RC and on UC.
+    /// The next PSN that the victim expects from the friend, on RC and on UC.
     pub next_rc: u32,
     pub next_uc: u32,
     rounds: u64,
-    /// Datagrams given to the victim.
+    /// Datagrams delivered to the victim.
     handed: u64,
 }
 
@@ -238,8 +238,7 @@ impl Stage {
         }
     }
 
-    /// Hands the victim a datagram's payload as it arrives; where its answers go, and what they
-    /// are.
+    /// Delivers a datagram's payload to the victim; returns its answers with their destinations.
     pub fn hand(&mut self, from: SocketAddr, bytes: &[u8]) -> Vec<(SocketAddr, Vec<u8>)> {
         let arrival = Arrival {
             from,
@@ -251,7 +250,7 @@ impl Stage {
         let victim = &mut self.victim;
         let (memory, wire) = (&mut victim.memory, &mut victim.wire);
         self.handed += 1;
-        // Every other one comes as a train of one.
+        // Every other datagram is delivered as a GRO batch of one.
         if self.handed.is_multiple_of(2) && !bytes.is_empty() {
             let segment = bytes.len();
             victim
@@ -268,7 +267,7 @@ impl Stage {
         sealed(victim)
     }
 
-    /// Moves packets between the two until none is left and nothing is about to happen.
+    /// Moves packets between the two until none are left and no timer is pending.
     pub fn settle(&mut self) {
         for _ in 0..1000 {
             if self.exchange() {
@@ -286,7 +285,7 @@ impl Stage {
         panic!("it does not come to rest");
     }
 
-    /// One way each; whether anything moved.
+    /// Moves packets once in each direction; returns whether there were any.
     fn exchange(&mut self) -> bool {
         let friend = &mut self.friend;
         friend
@@ -324,7 +323,7 @@ impl Stage {
         let next = (word(8) + 1) & 0xff_ffff;
         let qpn = word(4) & 0xff_ffff;
         if qpn == self.victim.qpn(self.victim.rc) {
-            // An acknowledgement takes no number.
+            // A response takes no PSN of its own.
             let answers = (0x0d..=0x12).contains(&bytes[0]);
             self.next_rc = if answers { self.next_rc } else { next };
         } else if qpn == self.victim.qpn(self.victim.uc) {
@@ -335,8 +334,7 @@ impl Stage {
         }
     }
 
-    /// A round of honest work over every queue pair and with every verb: all of it succeeds, and
-    /// each byte is where it belongs.
+    /// Executes every verb on every queue pair: all succeed, and each byte is where it belongs.
     pub fn honest(&mut self) {
         self.rounds += 1;
         let open = self.victim.remote(self.victim.open);
@@ -385,7 +383,7 @@ impl Stage {
         assert!(read[4000..4008] == word.to_le_bytes() && read[5000..5064] == long[..64]);
     }
 
-    /// The victim received `line` on each of its queue pairs.
+    /// Checks that the victim received `line` on each of its queue pairs.
     fn received(&mut self, line: &[u8]) {
         let mut got = Vec::new();
         for done in self.victim.poll() {
@@ -402,7 +400,7 @@ impl Stage {
     }
 }
 
-/// What an engine has to send, with its ICRC.
+/// Returns the packets that an engine sends, with their ICRCs.
 fn sealed(party: &mut Party) -> Vec<(SocketAddr, Vec<u8>)> {
     let packets = std::mem::take(&mut party.wire.packets);
     let seal = |(flow, mut bytes): (_, Vec<u8>)| {
@@ -418,7 +416,7 @@ fn sealed(party: &mut Party) -> Vec<(SocketAddr, Vec<u8>)> {
     packets.into_iter().map(seal).collect()
 }
 
-/// Bytes of one round.
+/// Returns the bytes of one round.
 fn pattern(round: u64, len: usize) -> Vec<u8> {
     let byte = |i: usize| (round as u8).wrapping_mul(31).wrapping_add(i as u8);
     (0..len).map(byte).collect()

@@ -1,10 +1,11 @@
-//! Leases that come and go: queue pairs, domains and regions are made, used, destroyed with work
-//! under way, and made again in their places, over a bad link.
+//! Leases that come and go: queue pairs, domains and regions are made, used, destroyed while work
+//! is outstanding, and made again in the same slots, over a bad link.
 //!
-//! Each lease has a domain, a connected queue pair and a region on B for that queue pair alone, which
-//! A fills with the lease's own tag. A region that is registered no more has no memory, so whoever
-//! names it panics. Planted and found: ids without generations (`Slab::remove` leaves the id as it
-//! is), by which the rest of a long WRITE lands in the region that took the place of its own.
+//! Each lease has a domain, a connected queue pair and a region on B for that queue pair alone,
+//! which A fills with the lease's own tag. A region that is not registered has no memory, so an
+//! engine that names one panics. A planted bug was found: ids without generations (`Slab::remove`
+//! leaves the id as it is), with which the rest of a long WRITE lands in the region that reused the
+//! slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +20,26 @@ use crate::{
     unreliable::signaled,
 };
 
-/// Most leases at a time, and queue pairs that either side may have.
+/// Maximum simultaneous leases, and queue pairs of each side.
 const LEASES: usize = 6;
 const STEPS: usize = 6000;
 const REGION: usize = 8192;
-/// Bytes of the region that counts; the rest holds the tag.
+/// Bytes at the start of the region that FETCH_ADDs count in; the rest holds the tag.
 const WORD: usize = 8;
-/// Bytes that A has to write from: sixteen packets.
+/// Bytes of A's source region: sixteen packets.
 const SOURCE: usize = 4096;
 
 struct Lease {
     tag: u8,
     transport: Transport,
-    /// A's queue pair, and B's with its domain, while they are.
+    /// A's queue pair, and B's with its domain, while they exist.
     ours: Option<QpId>,
     theirs: Option<(PdId, QpId)>,
     region: Option<(RegionId, Remote)>,
     life: u64,
-    /// What A writes from: the tag, over and over.
+    /// The region that A writes from: the tag, repeated.
     source: RegionId,
-    /// FETCH_ADDs posted since the region was made, and ended well.
+    /// FETCH_ADDs posted since the region was made, and those that succeeded.
     adds: u64,
     added: u64,
 }
@@ -48,11 +49,11 @@ struct Churn {
     leases: Vec<Lease>,
     joined: u64,
     next_id: u64,
-    /// Requests under way, by queue pair.
+    /// Outstanding requests, by queue pair.
     posted: BTreeSet<(QpId, u64)>,
-    /// Those of them that are FETCH_ADDs, and the life of the region where they count.
+    /// Outstanding FETCH_ADDs, and the life of the region that they count in.
     adds: BTreeMap<u64, u64>,
-    /// Regions made.
+    /// Number of regions made.
     lives: u64,
 }
 
@@ -79,7 +80,7 @@ impl Churn {
             reorder: 50,
             corrupt: 10,
         };
-        // Long messages take many passes.
+        // Little room, so that long messages take many passes.
         world.sides[A].outbox.room = 6;
         world.sides[B].outbox.room = 6;
         Self {
@@ -145,7 +146,7 @@ impl Churn {
         self.leases.push(lease);
     }
 
-    /// A region for the lease's queue pair, in place of what it had.
+    /// Registers a region for the lease's queue pair, in place of its old one.
     fn register(&mut self, lease: &mut Lease) {
         let Some((pd, qp)) = lease.theirs else {
             return;
@@ -166,7 +167,7 @@ impl Churn {
         lease.life = self.lives;
     }
 
-    /// The region goes, with WRITEs under way perhaps.
+    /// Deregisters the region, perhaps with WRITEs outstanding.
     fn deregister(&mut self, lease: &mut Lease) {
         if let Some((region, _)) = lease.region.take() {
             let side = &mut self.world.sides[B];
@@ -175,7 +176,7 @@ impl Churn {
         }
     }
 
-    /// The client dies.
+    /// Destroys the client's side.
     fn lose_ours(&mut self, lease: &mut Lease) {
         if let Some(qp) = lease.ours.take() {
             self.world.drain(A);
@@ -188,7 +189,7 @@ impl Churn {
         }
     }
 
-    /// The server takes the lease back: a domain goes with all that is in it.
+    /// Destroys the server's side: the domain and all objects in it.
     fn lose_theirs(&mut self, lease: &mut Lease) {
         if let Some((pd, _)) = lease.theirs.take() {
             self.world.drain(B);
@@ -202,7 +203,7 @@ impl Churn {
     }
 
     fn post(&mut self, lease: &mut Lease) {
-        // Where the region is gone, the client does not know yet.
+        // The client does not know yet that the region is gone.
         let at = lease.region.map_or_else(
             || Remote {
                 rkey: Rkey(7),
@@ -276,7 +277,8 @@ impl Churn {
         assert!(self.world.sides[B].done.is_empty(), "B asks for nothing");
     }
 
-    /// No byte of a lease is another's, and each FETCH_ADD that ended well was done once.
+    /// Checks that no byte of a lease belongs to another, and that each successful FETCH_ADD was
+    /// executed once.
     fn check(&self) {
         for lease in &self.leases {
             let Some((region, _)) = lease.region else {
@@ -305,8 +307,8 @@ impl Churn {
             0 => self.lose_ours(&mut lease),
             1 => self.lose_theirs(&mut lease),
             2 => {
-                // Another lease takes its place in the table, and it that one's: the place that came
-                // free last is given out first.
+                // Two leases swap their regions' slots in the table: the slot freed last is reused
+                // first.
                 let mut other = self.leases.pop();
                 other.iter_mut().for_each(|other| self.deregister(other));
                 self.deregister(&mut lease);
@@ -341,7 +343,7 @@ fn schedule(seed: u64) {
         let engine = &churn.world.sides[side].engine;
         assert_eq!(engine.poll_timeout(), None, "nothing waits");
     }
-    // Everything is back: as many leases as ever there can be.
+    // All resources are free again: the maximum number of leases can be made.
     (0..LEASES).for_each(|_| churn.join());
 }
 

@@ -1,4 +1,4 @@
-//! A peer that sends wrong packets as fast as it can, beside one that does not.
+//! Floods of wrong packets from one peer, beside another that sends correct ones.
 
 use herdwick_fabric::{Access, Payload, QpId, RegionId, Remote, Rkey, SendOp, Transport};
 use herdwick_roce::{Config, Drop};
@@ -8,7 +8,7 @@ use crate::{
     unreliable::signaled,
 };
 
-/// Wrong packets of a source that a pass looks into.
+/// Wrong packets of one source that a pass processes.
 const LOOKED_INTO: u64 = 32;
 const FLOOD: u64 = 1000;
 
@@ -51,7 +51,7 @@ impl Besieged {
         sent.remove(0)
     }
 
-    /// `count` packets with a wrong key arrive, and no pass ends between them.
+    /// Delivers `count` packets with a wrong rkey within one pass.
     fn flood(&mut self, count: u64) {
         let wrong = Remote {
             rkey: Rkey(!self.at.rkey.0),
@@ -80,7 +80,7 @@ impl Besieged {
         self.world.sides[B].engine.counters().dropped(reason)
     }
 
-    /// The next pass.
+    /// Starts the next pass.
     fn pass(&mut self) {
         let side = &mut self.world.sides[B];
         side.engine
@@ -146,7 +146,7 @@ fn who_is_wrong_less_often_is_always_looked_into() {
     let mut besieged = Besieged::new(Transport::Uc);
     for _ in 0..100 {
         besieged.flood(LOOKED_INTO - 1);
-        // The same source, once right.
+        // A correct packet from the same source.
         let packet = besieged.packet(besieged.hostile, 7, besieged.at);
         besieged.world.forge(B, &packet);
         let memory = &besieged.world.sides[B].bank.regions[&besieged.region];

@@ -1,4 +1,4 @@
-//! Peerings with a key.
+//! Keyed connections and datagrams: authentication and replay protection.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -17,7 +17,7 @@ fn world() -> World {
     world
 }
 
-/// Keeps a copy of each packet that A sends.
+/// Records a copy of each packet that A sends.
 fn tap(world: &mut World) -> Rc<RefCell<Vec<Vec<u8>>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let tap = Rc::clone(&seen);
@@ -30,7 +30,7 @@ fn tap(world: &mut World) -> Rc<RefCell<Vec<Vec<u8>>>> {
     seen
 }
 
-/// A WRITE of `value` over a keyed UC connection, seen on the wire.
+/// Posts a WRITE of `value` over a keyed UC connection; returns the packet as sent.
 fn written(world: &mut World, value: u64) -> ([QpId; 2], RegionId, Vec<u8>) {
     let seen = tap(world);
     let qps = world.connected(Transport::Uc);
@@ -90,7 +90,7 @@ fn u17_a_replayed_write_is_refused() {
     );
 }
 
-/// Without a key a UC queue pair takes the first packet of a message whatever its number.
+/// Without a key, a UC queue pair accepts the first packet of a message whatever its PSN.
 #[test]
 fn u09_a_write_out_of_sequence_is_not_taken_from_a_forger() {
     let mut world = world();
@@ -100,7 +100,7 @@ fn u09_a_write_out_of_sequence_is_not_taken_from_a_forger() {
         let mut forged = packet.clone();
         forged[11] = forged[11].wrapping_add(ahead);
         world.forge(B, &forged);
-        // A pass looks into few that are wrong.
+        // A pass processes only a few wrong packets of one source.
         world.step();
     }
     assert_eq!(dropped(&world, Drop::Tag), 100);
@@ -154,7 +154,7 @@ fn datagrams_come_from_keyed_peers_alone() {
     let packet = seen.borrow_mut().remove(0);
     world.forge(B, &packet);
     assert_eq!(dropped(&world, Drop::Replay), 1);
-    // Another queue pair of the same sender has no key with this one.
+    // Another queue pair of the same sender shares no key with this one.
     let mut stranger = packet.clone();
     stranger[19] ^= 1;
     world.forge(B, &stranger);

@@ -1,3 +1,5 @@
+//! Two engines and a simulated link between them, in virtual time, with chosen faults.
+
 use std::{
     collections::{BTreeMap, VecDeque},
     net::SocketAddr,
@@ -16,7 +18,7 @@ use herdwick_roce::{
 
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
-/// Bytes of each region that a side has.
+/// Bytes of each region of a side.
 pub(crate) const REGION: usize = 1 << 16;
 pub(crate) const DEPTH: usize = 64;
 
@@ -24,7 +26,7 @@ pub(crate) const DEPTH: usize = 64;
 #[derive(Default)]
 pub(crate) struct Bank {
     pub(crate) regions: BTreeMap<RegionId, Vec<u8>>,
-    /// Where was written, and how much, in order.
+    /// Region, offset and length of each write, in order.
     pub(crate) log: Vec<(RegionId, usize, usize)>,
 }
 
@@ -63,7 +65,7 @@ impl Memory for Bank {
     }
 }
 
-/// What an engine sent and the link has not taken yet.
+/// Packets that an engine sent and the link has not taken yet.
 pub(crate) struct Outbox {
     packets: VecDeque<(FlowId, Vec<u8>)>,
     pub(crate) room: usize,
@@ -88,7 +90,7 @@ pub(crate) struct Side {
     pub(crate) addr: SocketAddr,
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
-    /// Where its RECVs, READs and atomics put things.
+    /// The destination of its RECVs, READs and atomics.
     pub(crate) inbox: RegionId,
     pub(crate) done: VecDeque<Completion>,
 }
@@ -176,7 +178,7 @@ impl Side {
     }
 }
 
-/// Chances in a thousand.
+/// Probabilities in parts per thousand.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) drop: u64,
@@ -192,24 +194,25 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// Two sides and what flies between them.
+/// Two sides and the packets in flight between them.
 pub(crate) struct World {
     pub(crate) sides: [Side; 2],
     pub(crate) now: Duration,
     pub(crate) faults: Faults,
-    /// Sees each packet that is sent, and may take it away or change it.
+    /// Sees each packet that is sent, and may drop or change it.
     pub(crate) filter: Option<Filter>,
     pub(crate) sent: [u64; 2],
-    /// Whether new peerings have a key.
+    /// Whether new peerings are keyed.
     pub(crate) keyed: bool,
-    /// Type of service that packets arrive with.
+    /// Type of service of arriving packets.
     pub(crate) tos: u8,
     /// Path MTU of new peerings.
     pub(crate) mtu: Mtu,
-    /// Bytes that the receive buffer of a side holds between two passes; more is lost.
+    /// Bytes that the receive buffer of a side holds between two passes; packets beyond it are
+    /// lost.
     pub(crate) buffer: usize,
     buffered: [usize; 2],
-    /// Packets that found it full.
+    /// Packets lost because the buffer was full.
     pub(crate) overflowed: u64,
     flying: BTreeMap<(Duration, u64), Flying>,
     launched: u64,
@@ -262,7 +265,7 @@ impl World {
             .then(|| agree(&Secret([1; 16]), &Secret([2; 16])))
     }
 
-    /// What `side` connects to in order to reach `qp` of the other.
+    /// Returns the peering with which the other side connects to `qp` of side `other`.
     pub(crate) fn peering(&self, other: usize, qp: QpId) -> Peering {
         let facts = self.sides[other].engine.facts(qp).expect("known");
         Peering {
@@ -276,7 +279,7 @@ impl World {
         }
     }
 
-    /// A queue pair on each side, connected.
+    /// Makes a queue pair on each side and connects them.
     pub(crate) fn connected(&mut self, transport: Transport) -> [QpId; 2] {
         let qps = [A, B].map(|side| self.sides[side].qp(transport));
         for side in [A, B] {
@@ -287,13 +290,13 @@ impl World {
         qps
     }
 
-    /// A datagram queue pair on each side, and how A addresses B's.
+    /// Makes a UD queue pair on each side, and an address handle on A for B's.
     pub(crate) fn datagrams(&mut self) -> ([QpId; 2], AddressHandle) {
         let qps = [A, B].map(|side| self.sides[side].qp(Transport::Ud));
         (qps, self.address(A, qps[A], B, qps[B]))
     }
 
-    /// How `qp` of `side` addresses `other_qp` of the other.
+    /// Makes an address handle of `side`'s `qp` for `other_qp` of the other side.
     pub(crate) fn address(
         &mut self,
         side: usize,
@@ -312,7 +315,7 @@ impl World {
         address.expect("an address").0
     }
 
-    /// One pass of both drivers.
+    /// Makes one pass of both drivers.
     pub(crate) fn step(&mut self) {
         self.now += STEP;
         self.buffered = [0; 2];
@@ -336,7 +339,7 @@ impl World {
         }
     }
 
-    /// The packets that `side` has sent and nobody has taken, instead of their flight.
+    /// Removes and returns the packets that `side` has sent, instead of delivering them.
     pub(crate) fn caught(&mut self, side: usize) -> Vec<Vec<u8>> {
         let caught = self.sides[side].outbox.packets.drain(..);
         caught.map(|(_, bytes)| bytes).collect()
@@ -348,7 +351,7 @@ impl World {
         }
     }
 
-    /// Passes until `side` has a completion.
+    /// Makes passes until `side` has a completion.
     pub(crate) fn next(&mut self, side: usize) -> Completion {
         for _ in 0..200_000 {
             if let Some(done) = self.sides[side].done.pop_front() {
@@ -359,7 +362,7 @@ impl World {
         panic!("no completion");
     }
 
-    /// Hands a packet to an engine as if `side`'s peer had sent it, with a right ICRC.
+    /// Delivers a packet to an engine as if its peer had sent it, with a correct ICRC.
     pub(crate) fn forge(&mut self, side: usize, packet: &[u8]) {
         let mut sealed = packet.to_vec();
         icrc::seal(&mut sealed, &self.route(side), 0);
@@ -374,7 +377,7 @@ impl World {
         }
     }
 
-    /// What `from` has sent takes off.
+    /// Puts the packets that `from` has sent into flight.
     pub(crate) fn drain(&mut self, from: usize) {
         while let Some((flow, mut bytes)) = self.sides[from].outbox.packets.pop_front() {
             self.sent[from] += 1;

@@ -1,4 +1,4 @@
-//! Two engines face to face, in virtual time, over a link that is as good or bad as a test wants.
+//! Two engines in virtual time, over a link that is as good or bad as a test demands.
 
 mod churn;
 mod floods;

@@ -1,4 +1,4 @@
-//! Connections that slow down, and what becomes of them.
+//! Connections slow down after congestion notifications, and recover.
 
 use herdwick_fabric::{Access, Local, Payload, SendOp, Status, Transport};
 use herdwick_roce::{Config, Drop};
@@ -15,7 +15,7 @@ fn ecn() -> Config {
     }
 }
 
-/// Passes of 5 us that a hundred WRITEs of 16 KiB take.
+/// Returns how many passes of 5 us a hundred WRITEs of 16 KiB take.
 fn passes(world: &mut World, transport: Transport, mark: impl Fn(&mut World, u64)) -> u64 {
     let qps = world.connected(transport);
     let region = world.sides[B].region(Access::WRITE);
@@ -44,7 +44,7 @@ fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
     for transport in [Transport::Uc, Transport::Rc] {
         let mut world = World::new(1, &ecn());
         let free = passes(&mut world, transport, |_, _| {});
-        // Routers mark what passes for a while.
+        // Packets are marked CE for a while.
         let marked = passes(&mut world, transport, |world, id| {
             world.tos = if (10..50).contains(&id) { 3 } else { 0 };
         });
@@ -63,7 +63,7 @@ fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
 fn who_marks_nothing_believes_nobody_that_tells_of_congestion() {
     let mut world = World::new(1, &Config::default());
     let free = passes(&mut world, Transport::Uc, |_, _| {});
-    // Marked on the way all the same, and B tells so.
+    // The packets are marked all the same, and B sends CNPs.
     world.tos = 3;
     let marked = passes(&mut world, Transport::Uc, |_, _| {});
     assert_eq!(marked, free);

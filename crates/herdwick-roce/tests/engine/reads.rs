@@ -1,4 +1,5 @@
-//! READs longer than what the receive buffer of who asks holds, or than one pass of who answers.
+//! READs longer than the requester's receive buffer, or longer than one pass of the responder
+//! sends.
 
 use herdwick_fabric::{Access, Local, SendOp, Status, Transport};
 use herdwick_roce::{Config, Mtu};
@@ -8,7 +9,7 @@ use crate::{
     unreliable::{pattern, signaled},
 };
 
-/// What a socket gets under Linux's default `net.core.rmem_max`.
+/// Socket buffer under Linux's default `net.core.rmem_max`.
 const DEFAULT_BUFFER: usize = 212_992;
 const LEN: usize = 8 << 20;
 const PACKETS: u64 = (LEN / 4096) as u64;

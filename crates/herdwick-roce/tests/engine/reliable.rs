@@ -1,4 +1,4 @@
-//! RC over links good and bad.
+//! RC over good and bad links: every verb, losses, duplicates, refusals, timeouts.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl Pair {
         done
     }
 
-    /// A place on A for payloads and answers.
+    /// A range on A for payloads and results.
     fn local(&self, offset: usize, len: usize) -> Local {
         Local {
             region: self.world.sides[A].inbox,
@@ -154,7 +154,7 @@ fn one_acknowledgement_serves_a_train() {
     assert_eq!((pair.world.sent[A], pair.world.sent[B]), (32, 1));
 }
 
-/// What A asks of B in a storm, and what B's memory and A's answers must be in the end.
+/// Random requests from A to B; B's memory and A's results are checked at the end.
 fn storm(seed: u64, faults: Faults, messages: u64) {
     let mut pair = pair(seed, &Config::default());
     pair.world.faults = faults;
@@ -173,7 +173,7 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
     let (mut posted, mut ended, mut received, mut sent) = (0, 0, 0, Vec::new());
     let counter = pair.at.offset(0);
     let mut adds = 0;
-    // Where each FETCH_ADD's answer goes, and which it must be.
+    // The destination and the expected value of each FETCH_ADD's result.
     let mut originals = BTreeMap::new();
     (0..64).for_each(|id| pair.world.sides[B].recv(pair.qps[B], id));
     while ended < messages {
@@ -458,9 +458,9 @@ fn a_silent_peer_is_given_up_after_the_retries_that_were_asked_for() {
     assert_eq!(pair.world.next(A).status, Status::RetryExceeded);
     assert_eq!(pair.world.next(A).status, Status::Flushed);
     let counters = pair.world.sides[A].engine.counters();
-    // It is the oldest packet alone that comes again.
+    // Only the oldest packet is retransmitted.
     assert_eq!((counters.timeouts, counters.retransmitted), (9, 8));
-    // 1, 2, 4 .. 256 ms.
+    // 1 + 2 + 4 .. 256 ms.
     let waited = pair.world.now.as_millis();
     assert!((511..=512).contains(&waited), "{waited} ms");
 }
@@ -472,7 +472,7 @@ fn a_late_peer_is_asked_and_not_sent_everything_again() {
     for id in 0..40 {
         pair.post(id, write(Payload::Words(&[id]), pair.at.offset(8 * id)));
     }
-    // Four milliseconds: it is asked after one and after three.
+    // Four milliseconds: the timer expires after one and after three.
     pair.world.run(800);
     assert_eq!(pair.world.sent[A], 42);
     pair.world.sides[B].outbox.room = usize::MAX;
@@ -487,7 +487,7 @@ fn a_late_peer_is_asked_and_not_sent_everything_again() {
 fn after_a_silence_what_was_lost_is_sent_again_and_no_more() {
     let mut pair = pair(1, &Config::default());
     let mut count = 0;
-    // The last 16 of 40, and nothing to tell of the gap.
+    // The last 16 of 40 are lost, and no packet follows that would reveal the gap.
     pair.world.filter = Some(Box::new(move |from, _| {
         count += u64::from(from == A);
         from == B || !(25..=40).contains(&count)
@@ -519,7 +519,7 @@ fn a_read_whose_middle_is_lost_is_asked_again_from_there() {
         from: pair.at,
     });
     assert_eq!(pair.memory(A, into.region)[..2000], bytes);
-    // Eight packets; the third is lost, and six come again from there.
+    // Eight packets; the third is lost, and six are sent again from there.
     assert_eq!((pair.world.sent[A], pair.world.sent[B]), (2, 14));
     assert_eq!(pair.world.sides[B].engine.counters().duplicates, 1);
 }
@@ -548,7 +548,7 @@ fn an_atomic_whose_answer_is_lost_is_answered_again_and_not_done_again() {
 fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
     let mut pair = pair(1, &Config::default());
     let mut first = true;
-    // The answer to the READ is lost, the ACK of the WRITE behind it is not.
+    // The response to the READ is lost; the ACK of the WRITE after it is not.
     pair.world.filter = Some(Box::new(move |from, _| {
         from == A || !std::mem::take(&mut first)
     }));
@@ -618,7 +618,7 @@ fn a_lost_request_is_told_of_by_one_nak() {
 #[test]
 fn answers_come_from_the_peer_alone_and_to_what_is_outstanding() {
     let mut pair = pair(1, &Config::default());
-    // Every ACK comes for a packet that was never sent.
+    // Every ACK is for a packet that was never sent.
     pair.world.filter = Some(Box::new(|from, packet| {
         if from == B {
             packet[10] ^= 0x40;
@@ -697,7 +697,7 @@ fn a_peer_that_takes_no_reads_is_asked_for_none() {
     }
 }
 
-/// A packet from A's queue pair to B's with this opcode, and `headers` behind the BTH.
+/// Builds a packet from A's queue pair to B's with this opcode, and `headers` after the BTH.
 fn by_hand(pair: &Pair, opcode: u8, ahead: u32, headers: &[u8]) -> Vec<u8> {
     let facts = |side: usize| pair.world.sides[side].engine.facts(pair.qps[side]);
     let psn = (facts(A).expect("known").psn.0 + ahead) & 0xff_ffff;
@@ -709,13 +709,13 @@ fn by_hand(pair: &Pair, opcode: u8, ahead: u32, headers: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// RETH: all of the region's first eight bytes.
+/// Returns a RETH for the region's first eight bytes.
 fn word_at(at: Remote) -> Vec<u8> {
     let (addr, rkey) = (at.addr.to_be_bytes(), at.rkey.0.to_be_bytes());
     [&addr[..], &rkey, &8_u32.to_be_bytes()].concat()
 }
 
-/// What B says next: opcode and syndrome of each packet.
+/// Returns opcode and syndrome of each packet that B sends next.
 fn answers(pair: &mut Pair) -> Vec<(u8, u8)> {
     let side = &mut pair.world.sides[B];
     side.engine
@@ -733,7 +733,7 @@ const NAK_INVALID: u8 = 0x61;
 
 #[test]
 fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
-    // SEND with invalidate, a reserved one, FLUSH, ATOMIC WRITE.
+    // SEND with invalidate, a reserved code, FLUSH, ATOMIC WRITE.
     for opcode in [0x17, 0x1a, 0x1c, 0x1d] {
         let mut pair = pair(1, &Config::default());
         let late = by_hand(&pair, opcode, 3, &[0; 28]);
@@ -749,7 +749,7 @@ fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
         let counters = pair.world.sides[B].engine.counters();
         assert_eq!(counters.dropped(Drop::Opcode), 2);
     }
-    // UC's is another transport's.
+    // An opcode of UC is not answered on RC.
     let mut pair = pair(1, &Config::default());
     let foreign = by_hand(&pair, 0x37, 0, &[0; 28]);
     pair.world.forge(B, &foreign);
@@ -759,14 +759,14 @@ fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
 #[test]
 fn one_read_more_than_are_served_at_a_time_is_refused() {
     let mut pair = pair(1, &Config::default());
-    // Nothing leaves, so every answer waits.
+    // No packet can be sent, so every response stays queued.
     pair.world.sides[B].outbox.room = 0;
     let deep = u32::from(RD_ATOMIC_MAX);
     let asked = |pair: &Pair, ahead| by_hand(pair, 0x0c, ahead, &word_at(pair.at));
     for ahead in 0..deep {
         let read = asked(&pair, ahead);
         pair.world.forge(B, &read);
-        // The same again takes no room of the next.
+        // A duplicate takes up no room that the next request needs.
         pair.world.forge(B, &read);
     }
     let refused = asked(&pair, deep);
@@ -783,7 +783,7 @@ fn one_read_more_than_are_served_at_a_time_is_refused() {
 fn a_request_that_comes_again_takes_no_nak_away() {
     let mut pair = pair(1, &Config::default());
     pair.perform(write(Payload::Words(&[1]), pair.at));
-    // Behind a gap; then the first once more, in the same pass.
+    // A packet after a gap; then the first one again, in the same pass.
     let wide = [word_at(pair.at), vec![0; 8]].concat();
     let (late, again) = (
         by_hand(&pair, 0x0a, 2, &wide),
@@ -792,7 +792,7 @@ fn a_request_that_comes_again_takes_no_nak_away() {
     pair.world.forge(B, &late);
     pair.world.forge(B, &again);
     assert_eq!(answers(&mut pair), [(ACKNOWLEDGE, NAK_SEQUENCE)]);
-    // Where what was missing comes first, there is nothing to tell of.
+    // If the missing packet arrives first, there is no gap to report.
     let missing = by_hand(&pair, 0x0a, 1, &wide);
     pair.world.forge(B, &missing);
     pair.world.forge(B, &by_hand(&pair, 0x0a, 3, &wide));

@@ -1,5 +1,4 @@
-//! Packets that come as one train, and the same packets one by one: to an engine there is no
-//! difference.
+//! Packets that arrive as one GRO batch have the same effects as the same packets one by one.
 
 use std::net::SocketAddr;
 
@@ -14,10 +13,10 @@ use crate::{
     unreliable::{pattern, signaled},
 };
 
-/// Two worlds alike: one whose B gets packets, and one whose B gets trains of them.
+/// Two equal worlds: B receives single packets in one, batches in the other.
 struct Twins([World; 2]);
 
-/// All that an engine shows of what it was given.
+/// All observable effects of packets on an engine.
 #[derive(Debug, PartialEq)]
 struct Seen {
     counters: String,
@@ -53,15 +52,15 @@ impl Twins {
         Self([0, 1].map(|_| World::new(1, config)))
     }
 
-    /// What both do; its results are the same.
+    /// Does the same in both worlds and checks that the results are equal.
     fn both<T: PartialEq + std::fmt::Debug>(&mut self, what: impl Fn(&mut World) -> T) -> T {
         let [one, other] = self.0.each_mut().map(what);
         assert_eq!(one, other);
         one
     }
 
-    /// Gives B `packets` that came from `from`, of which `spoil` may spoil some once they are sealed;
-    /// equally long ones but for the last.
+    /// Delivers `packets` from `from` to B; `spoil` may change each after it is sealed. All but the
+    /// last have equal lengths.
     fn give(&mut self, from: SocketAddr, packets: &[Vec<u8>], spoil: impl Fn(usize, &mut Vec<u8>)) {
         let to = self.0[0].sides[B].addr;
         let route = Route {
@@ -96,13 +95,13 @@ impl Twins {
             .handle_train(now, &arrival, packets[0].len(), bank, outbox);
     }
 
-    /// Asserts that both B have seen the same, and returns it.
+    /// Checks that both sides B saw the same, and returns it.
     fn seen(&mut self) -> Seen {
         self.both(see)
     }
 }
 
-/// As many WRITEs of 64 bytes, one shorter one behind them, as packets.
+/// Returns the packets of `count` WRITEs of 64 bytes and a shorter one.
 fn writes(world: &mut World, transport: Transport, count: usize) -> Vec<Vec<u8>> {
     let qps = world.connected(transport);
     let region = world.sides[B].region(Access::WRITE);
@@ -124,7 +123,7 @@ fn writes(world: &mut World, transport: Transport, count: usize) -> Vec<Vec<u8>>
 
 #[test]
 fn a_train_of_writes_is_its_packets() {
-    // Beyond 128 of them identifications have no place in a table.
+    // Identifications above 127 are not in the table.
     for count in [1, 5, 63, 140] {
         let mut twins = Twins::new();
         let packets = twins.both(|world| writes(world, Transport::Uc, count));
@@ -139,7 +138,7 @@ fn a_train_of_writes_is_its_packets() {
 fn what_is_wrong_in_a_train_spoils_nothing_beside_it() {
     let mut twins = Twins::new();
     let mut packets = twins.both(|world| writes(world, Transport::Uc, 20));
-    // Of another queue pair, with congestion bits, and of a version that there is not.
+    // Another queue pair, congestion bits, and an undefined version.
     packets[3][7] ^= 0x55;
     packets[4][4] = 0x40;
     packets[5][1] |= 0x0f;
@@ -175,7 +174,7 @@ fn a_train_over_a_reliable_connection_is_answered_alike() {
     let mut twins = Twins::new();
     let packets = twins.both(|world| writes(world, Transport::Rc, 20));
     let from = twins.0[0].sides[A].addr;
-    // One is missing, and those behind it come again.
+    // One packet is missing, and those after it are sent again.
     twins.give(from, &[&packets[..9], &packets[10..]].concat(), |_, _| {});
     twins.both(|world| world.run(2));
     twins.give(from, &packets[9..], |_, _| {});

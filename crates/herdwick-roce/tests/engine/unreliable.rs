@@ -1,4 +1,4 @@
-//! UC and UD.
+//! UC and UD: messages, completions, drops, and queues that are full.
 
 use herdwick_fabric::{
     Access, Local, Opcode, Payload, PostError, QpId, RegionId, SendOp, SendWr, Status, Transport,
@@ -24,7 +24,7 @@ fn dropped(world: &World, side: usize, reason: Drop) -> u64 {
     world.sides[side].engine.counters().dropped(reason)
 }
 
-/// Puts `bytes` where A's region payloads lie.
+/// Copies `bytes` to the region from which A sends payloads.
 fn outgoing(world: &mut World, bytes: &[u8]) -> Local {
     let region = world.sides[A].inbox;
     let memory = world.sides[A].bank.regions.get_mut(&region);
@@ -264,7 +264,7 @@ fn after_a_gap_uc_takes_the_next_message_whatever_its_psn() {
     let to = world.sides[B].remote(region);
     let long = pattern(1000, 3);
     let payload = Payload::Region(outgoing(&mut world, &long));
-    // The second packet of four is lost: the third and fourth are not taken.
+    // The second packet of four is lost: the third and fourth are dropped.
     let mut count = 0;
     world.filter = Some(Box::new(move |_, _| {
         count += 1;

@@ -1,4 +1,4 @@
-//! Packets that want an answer, a second time or for somebody else.
+//! Packets that request an answer: sent again, or from a forged source.
 
 use crate::{
     Siege, VICTIM, Way,
@@ -48,7 +48,7 @@ fn u18_nobody_else_is_answered() {
     let rc = siege.qpn(siege.stage.victim.rc);
     let of = |operation, psn| Packet::new(op::RC | operation, rc, psn).ack();
     let next = siege.stage.next_rc;
-    // What was asked already, what comes next, what comes later.
+    // A PSN already used, the next one, and one ahead.
     for psn in [next.wrapping_sub(1), next, next.wrapping_add(100)] {
         let packets = [
             of(op::READ_REQUEST, psn).reth(addr, rkey, 1024),
@@ -60,7 +60,7 @@ fn u18_nobody_else_is_answered() {
             siege.dropped(STRANGER, &packet);
         }
     }
-    // A datagram is never answered, whoever sent it.
+    // A datagram is never answered, whatever its source.
     let facts = siege
         .stage
         .victim
@@ -126,7 +126,7 @@ fn u20_floods_of_what_is_not_asked_for_are_ignored() {
     siege.survives();
 }
 
-/// No ICRC covers the marks of congestion: who sets them is told of it once, if he is the peer.
+/// The ICRC does not cover the congestion marks: they cause one CNP, and only to the peer.
 #[test]
 fn u20_marks_of_congestion_are_answered_once() {
     const CONGESTION_EXPERIENCED: u8 = 3;

@@ -1,4 +1,4 @@
-//! Packets that are no packets.
+//! Malformed packets.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A WRITE of 64 bytes over the unreliable connection, good but for what a test does to it.
+/// A 64-byte WRITE over UC, valid unless a test changes it.
 fn write(siege: &Siege) -> Packet {
     let (addr, rkey) = siege.key(siege.write);
     let qpn = siege.qpn(siege.stage.victim.uc);
@@ -32,7 +32,7 @@ fn u01_fewer_bytes_than_a_header_are_dropped() {
     siege.survives();
 }
 
-/// Bytes of the headers behind the first, of every opcode that there is (IBTA, table 38).
+/// Returns the bytes of the headers after the BTH, for every defined opcode (IBTA, table 38).
 fn headers(opcode: u8) -> usize {
     let (datagram, operation) = (opcode >> 5 == 3, opcode & 0x1f);
     let own = match operation {
@@ -101,7 +101,7 @@ fn u04_every_flipped_bit_that_the_icrc_covers_is_noticed() {
     siege.survives();
 }
 
-/// Congestion and reserved bits: a WRITE goes where it would go without them.
+/// FECN, BECN and reserved bits: a WRITE has the same effect as without them.
 #[test]
 fn u04_what_the_icrc_does_not_cover_changes_nothing() {
     let mut siege = Siege::new();
@@ -163,7 +163,7 @@ fn u14_packets_of_a_wrong_size_are_dropped() {
 
 #[test]
 fn u21_other_families_and_the_longest_datagrams_are_dropped() {
-    /// What an IPv4 datagram holds beside its own headers.
+    /// Maximum payload of an IPv4 UDP datagram.
     const LONGEST: usize = 65_507;
     let mut siege = Siege::new();
     let mut packet = write(&siege);
@@ -182,7 +182,7 @@ fn u21_other_families_and_the_longest_datagrams_are_dropped() {
     );
     siege.dropped_bytes(STRANGER, &vec![0xff; LONGEST]);
 
-    // The connection is with an IPv4 address.
+    // The connection is to an IPv4 address.
     let (from, to): (SocketAddr, SocketAddr) =
         ("[::5]:4791".parse().unwrap(), "[::1]:4791".parse().unwrap());
     let bytes = write(&siege).sealed(&Way::new(from, to));

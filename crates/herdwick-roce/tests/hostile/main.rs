@@ -1,6 +1,6 @@
-//! What strangers may send to a RoCE port, against an engine whose honest peer must not notice: no
-//! answer to whoever should have none, no byte changed outside what a key opens, every drop
-//! counted, and a round of honest work afterwards.
+//! Attacks on a RoCE port by forged packets. The connected peers must not notice: no answer goes to
+//! any other address, no byte changes outside what a valid key permits, every drop is counted, and
+//! the pair still works afterwards.
 //!
 //! | row | what arrives | test |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! | U20 | notifications, acknowledgements, management, multicast | `answers::u20_floods_of_what_is_not_asked_for_are_ignored` and `answers::u20_marks_of_congestion_are_answered_once` |
 //! | U21 | another IP, and the longest datagram | `form::u21_other_families_and_the_longest_datagrams_are_dropped` |
 //!
-//! [`mutants`] changes live traffic at random.
+//! [`mutants`] changes recorded traffic at random.
 
 mod answers;
 #[path = "../common/mod.rs"]
@@ -40,7 +40,7 @@ use std::{fs, path::Path};
 
 use common::{packet::Way, siege::Siege, stage::VICTIM};
 
-/// Each row of the table names tests that there are.
+/// Checks that each test named in the table exists.
 #[test]
 fn every_row_has_its_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");

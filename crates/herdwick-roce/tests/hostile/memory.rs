@@ -1,4 +1,4 @@
-//! Keys, addresses and lengths that open nothing.
+//! Wrong keys, addresses and lengths.
 
 use herdwick_fabric::{Access, Scope};
 use herdwick_roce::Drop;
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A one-packet WRITE over the unreliable connection.
+/// Returns a WRITE of one packet over UC.
 fn write(siege: &Siege, addr: u64, rkey: u32, len: u32, payload: &[u8]) -> Packet {
     let qpn = siege.qpn(siege.stage.victim.uc);
     Packet::new(op::UC | op::WRITE_ONLY, qpn, siege.stage.next_uc)
@@ -20,7 +20,7 @@ fn write(siege: &Siege, addr: u64, rkey: u32, len: u32, payload: &[u8]) -> Packe
         .payload(payload)
 }
 
-/// Everything that a key could be for, over the reliable connection and in sequence.
+/// Returns one request of each kind that uses an rkey, over RC and with the expected PSN.
 fn requests(siege: &Siege, addr: u64, rkey: u32, len: u32) -> [Packet; 4] {
     let qpn = siege.qpn(siege.stage.victim.rc);
     let of = |operation| Packet::new(op::RC | operation, qpn, siege.stage.next_rc).ack();
@@ -85,7 +85,7 @@ fn u10_a_revoked_key_opens_nothing() {
     siege.stage.victim.engine.deregister(region).unwrap();
     let packet = write(&siege, addr, rkey, 64, &[7; 64]);
     siege.dropped_for(FRIEND, &packet, Drop::Rkey);
-    // Nor does it when its place is taken.
+    // The revoked key stays invalid when its slot is reused.
     siege.stage.victim.region(pd, Access::ALL, Scope::Pd);
     siege.dropped_for(FRIEND, &packet, Drop::Rkey);
     for packet in requests(&siege, addr, rkey, 64) {
@@ -114,7 +114,7 @@ fn u11_addresses_and_lengths_beyond_a_region_touch_nothing() {
     for addr in addresses {
         let packet = write(&siege, addr, rkey, 64, &[7; 64]);
         siege.dropped_for(FRIEND, &packet, Drop::Range);
-        // An atomic's eight bytes would fit where 64 do not.
+        // The eight bytes of an atomic would fit where 64 do not.
         for packet in &requests(&siege, addr, rkey, 64)[..2] {
             siege.refused(packet);
         }
@@ -150,8 +150,8 @@ fn u12_lengths_that_lie_are_dropped() {
         packet.second = Some(pad << 4);
         siege.dropped(FRIEND, &packet);
     }
-    // A message of two packets, of which the last is too long or too short: what was written stays
-    // within what the first had named.
+    // A message of two packets whose last is too long or too short: what was written stays within
+    // the range named by the first.
     let uc = siege.qpn(siege.stage.victim.uc);
     for last in [4, 496, 504, MTU] {
         let psn = siege.stage.next_uc;

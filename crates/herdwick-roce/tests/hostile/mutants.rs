@@ -1,4 +1,4 @@
-//! Live traffic, changed at random, most of it with the ICRC that belongs to it.
+//! Random changes of recorded traffic, most of them with a correct ICRC.
 
 use std::net::SocketAddr;
 
@@ -12,11 +12,11 @@ use crate::{
     },
 };
 
-/// Mutants: so many here, a million by `HERDWICK_MUTANTS=1000000`.
+/// Number of mutants; `HERDWICK_MUTANTS=1000000` tries a million.
 const MUTANTS: usize = 40_000;
-/// Mutants that one pair meets.
+/// Mutants delivered to one pair.
 const EACH: usize = 500;
-/// One round of honest work after so many from a stranger.
+/// Mutants from a stranger after which the pair executes one round of work.
 const ROUND: usize = 50;
 
 /// Changes recorded packets.
@@ -26,7 +26,7 @@ struct Mutator {
     qpns: Vec<u32>,
     rkeys: Vec<u32>,
     next: [u32; 2],
-    /// How many have their own ICRC, and a queue pair and a key that are alive.
+    /// Mutants with a correct ICRC, and those of them with a valid queue pair and rkey.
     sealed: usize,
     live: usize,
 }
@@ -75,7 +75,7 @@ impl Mutator {
         bytes
     }
 
-    /// One change: most keep the packet one that might be taken.
+    /// Makes one change; most leave a packet that may be accepted.
     fn change(&mut self, bytes: &mut Vec<u8>) {
         let chance = &mut self.chance;
         let one = |chance: &mut Chance, of: &[u32]| of[chance.below(of.len())];
@@ -106,11 +106,11 @@ impl Mutator {
                 bytes[at] ^= 1 << chance.below(8);
             }
         }
-        // A packet that has nothing left is of no use to the changes that follow.
+        // The next changes need at least one byte.
         bytes.resize(bytes.len().max(1), 0);
     }
 
-    /// Whether the queue pair is there, and the key, where the packet has one.
+    /// Returns whether the queue pair exists, and the rkey, if the packet has one.
     fn is_live(&self, bytes: &[u8]) -> bool {
         let word = |at: usize| {
             bytes
@@ -122,14 +122,14 @@ impl Mutator {
     }
 }
 
-/// Overwrites as much of `what` as `bytes` has place for.
+/// Overwrites `bytes` with as much of `what` as fits.
 fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     for (to, from) in bytes.iter_mut().skip(at).zip(what) {
         *to = *from;
     }
 }
 
-/// Hands in a mutant. Nobody but the friend is answered; what has no ICRC of its own does nothing.
+/// Delivers a mutant. Only the friend may be answered; one with a wrong ICRC has no effect.
 fn hand(siege: &mut Siege, from: SocketAddr, bytes: &[u8]) {
     let whole = bytes.len() >= 12 + ICRC && {
         let (packet, icrc) = bytes.split_at(bytes.len() - ICRC);
@@ -170,14 +170,14 @@ fn attack(from: SocketAddr, rounds: bool) {
     assert!(sealed * 2 >= count && live * 4 >= count);
 }
 
-/// Nothing that a stranger changes and sends makes a difference to the pair.
+/// Mutants from an unknown address have no effect on the pair.
 #[test]
 fn mutants_from_elsewhere_are_not_noticed() {
     attack(STRANGER, true);
 }
 
-/// Whoever can send from the friend's address can spoil what the two do, but writes nothing that
-/// the friend's keys do not open.
+/// An attacker who forges the friend's address can disturb the connection, but writes only what the
+/// friend's keys permit.
 #[test]
 fn mutants_from_the_peer_stay_within_its_rights() {
     attack(FRIEND, false);

@@ -1,4 +1,4 @@
-//! Packets for queue pairs that do not want them.
+//! Packets for queue pairs that do not accept them.
 
 use herdwick_fabric::Transport;
 use herdwick_roce::Drop;
@@ -11,12 +11,12 @@ use crate::{
     },
 };
 
-/// Beginnings of messages that never end.
+/// Number of messages that begin and never end.
 const UNFINISHED: usize = 100_000;
-/// So far ahead that no honest packet is meant.
+/// A PSN distance beyond all packets in flight.
 const AHEAD: u32 = 5000;
 
-/// One packet of every opcode, with headers enough for each.
+/// Returns one packet of every opcode, with enough headers for each.
 fn every_opcode(qpn: u32, psn: u32) -> impl Iterator<Item = Packet> {
     (0..=255).map(move |opcode| {
         let mut packet = Packet::new(opcode, qpn, psn).ack();
@@ -84,8 +84,9 @@ fn u08_a_wrong_qkey_opens_nothing() {
     siege.survives();
 }
 
-/// The specification has it so: after a loss, whatever begins a message is taken. Who can forge
-/// the peer's address and knows queue pair and key can write; keyed peers refuse it.
+/// As the specification demands, the first packet of a message is accepted after a loss. An
+/// attacker who forges the peer's address and knows the queue pair and the rkey can write; keyed
+/// peers refuse it.
 #[test]
 fn u09_an_unreliable_write_out_of_sequence_is_taken_from_its_peer_alone() {
     let mut siege = Siege::new();
@@ -116,7 +117,7 @@ fn u13_messages_without_beginning_or_end_are_dropped() {
     ] {
         siege.dropped(FRIEND, &of(operation, psn));
     }
-    // Beginnings without ends: each takes the place of the one before, and none is executed.
+    // Messages that begin and never end: each replaces the one before, and none is executed.
     let way = crate::Way::new(FRIEND, crate::VICTIM);
     let send = of(op::SEND_FIRST, psn).sealed(&way);
     let mut write = Packet::new(op::UC | op::WRITE_FIRST, qpn, psn);
@@ -126,7 +127,7 @@ fn u13_messages_without_beginning_or_end_are_dropped() {
         assert!(siege.stage.hand(FRIEND, &send).is_empty());
         assert!(siege.stage.hand(FRIEND, &write).is_empty());
     }
-    // A SEND's middle does not continue a WRITE.
+    // The middle of a SEND does not continue a WRITE.
     siege.dropped(FRIEND, &of(op::SEND_MIDDLE, psn + 1));
     siege.dropped(FRIEND, &of(op::WRITE_LAST, psn + 2));
     assert!(siege.stage.victim.poll().is_empty());

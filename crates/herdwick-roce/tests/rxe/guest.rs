@@ -1,5 +1,4 @@
-//! The guest: Debian's kernel under QEMU, with rdma_rxe on our wire and a shell for us. What it is
-//! made of, `tests/rxe/guest.sh` builds.
+//! The guest: Debian's kernel under QEMU, with rdma_rxe and a shell, built by `tests/rxe/guest.sh`.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -13,19 +12,19 @@ use std::{
 
 use crate::link::{GUEST_MAC, Link, OUR_MAC};
 
-/// The longest Ethernet payload on the wire: a path MTU of 4096, and headers.
+/// Ethernet MTU of the wire: room for a path MTU of 4096 with headers.
 const WIRE_MTU: usize = 4200;
-/// How long a guest may take to start where CPUs are busy.
+/// Timeout for the boot of the guest on a busy host.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// What happens at our end of the wire and of the connections.
+/// Events at the host's end of the wire and of the connections.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A frame came.
+    /// A frame arrived.
     Frame(Vec<u8>),
-    /// The guest's shell says something.
+    /// A line of output of the guest's shell.
     Shell(String),
-    /// A program in the guest says something to who leads it.
+    /// Output of a program in the guest on its control connection.
     Program(Vec<u8>),
 }
 
@@ -36,12 +35,12 @@ pub(crate) struct Guest {
     tell: Sender<Event>,
     shell: TcpStream,
     begin: Instant,
-    /// QEMU, as long as this is.
+    /// QEMU, which ends when this is dropped.
     _qemu: Child,
 }
 
 impl Guest {
-    /// Starts one and waits for its shell.
+    /// Starts a guest and waits for its shell.
     pub(crate) fn boot() -> Self {
         let begin = clock();
         let dir = directory();
@@ -70,18 +69,18 @@ impl Guest {
         }
     }
 
-    /// Time since it was started.
+    /// Returns the time since the guest was started.
     pub(crate) fn now(&self) -> Duration {
         clock() - self.begin
     }
 
-    /// Has the shell run a command; its output arrives as events, the last of them [`status`].
+    /// Runs a command in the shell; its output arrives as events, the last one its [`status`].
     pub(crate) fn start(&mut self, command: &str) {
         let line = format!("{command} 2>&1; echo \"status $?\"\n");
         self.shell.write_all(line.as_bytes()).expect("a shell");
     }
 
-    /// What a program in the guest writes to `stream` arrives as events.
+    /// Turns what a program in the guest writes to `stream` into events.
     pub(crate) fn listen(&self, stream: &TcpStream) {
         let stream = stream.try_clone().expect("a second handle");
         let tell = self.tell.clone();
@@ -89,12 +88,12 @@ impl Guest {
     }
 }
 
-/// The exit status that a line of the shell reports, if it is such a line.
+/// Returns the exit status that a line of the shell reports, if it reports one.
 pub(crate) fn status(line: &str) -> Option<i32> {
     line.strip_prefix("status ")?.parse().ok()
 }
 
-/// Where `tests/rxe/guest.sh` puts the guest.
+/// Returns the directory that `tests/rxe/guest.sh` builds the guest in.
 fn directory() -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/rxe");
     assert!(
@@ -105,7 +104,7 @@ fn directory() -> PathBuf {
     dir
 }
 
-/// A port that was free a moment ago: QEMU wants to be told one.
+/// Returns a port that was free a moment ago: QEMU needs a fixed one.
 fn free_port() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.local_addr().expect("it is bound")
@@ -122,7 +121,7 @@ fn qemu(dir: &Path, ours: SocketAddr, theirs: SocketAddr, judge: SocketAddr) -> 
         "virtio-net-pci,netdev=wire,mac={},host_mtu={WIRE_MTU}",
         mac(GUEST_MAC)
     );
-    // It ends when its standard input does, which is when we do, however that comes about.
+    // QEMU ends when its standard input is closed, that is when the test ends for whatever reason.
     Command::new("sh")
         .args(["-c", "qemu-system-x86_64 \"$@\" & cat; kill $!", "guest"])
         .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "384"])
@@ -142,7 +141,7 @@ fn qemu(dir: &Path, ours: SocketAddr, theirs: SocketAddr, judge: SocketAddr) -> 
         .expect("a shell")
 }
 
-/// Waits for the guest to dial us.
+/// Waits for the guest's shell to connect.
 fn await_shell(judge: &TcpListener, begin: Instant, dir: &Path) -> TcpStream {
     judge.set_nonblocking(true).expect("a listener's option");
     loop {

@@ -1,4 +1,4 @@
-//! Our RNIC at the end of the wire: the engine, with memory and a network in plain vectors.
+//! The RNIC under test: the engine, with memory in plain vectors, connected to the guest's wire.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
@@ -23,20 +23,20 @@ use crate::{
     link::{Datagram, GUEST, GUEST_V6, Loss, OURS, OURS_V6, ROCE},
 };
 
-/// Bytes of our memory.
+/// Bytes of its memory.
 pub(crate) const MEMORY: usize = 1 << 20;
-/// What the guest calls its first byte.
+/// The remote address of its first byte.
 const BASE: u64 = 0x7f00_1234_5000;
-/// The key of all datagram queue pairs, as Debian's programs have it.
+/// The Q_Key of all UD queue pairs, as Debian's programs have it built in.
 pub(crate) const QKEY: u32 = 0x1111_1111;
-/// Longest life of an RNIC; a guest is slow on a busy machine.
+/// Timeout for the whole life of an RNIC; the guest is slow on a busy host.
 const PATIENCE: Duration = Duration::from_secs(100);
-/// Our source port: receivers do not look at it.
+/// Source port of sent packets; receivers do not check it.
 const SOURCE_PORT: u16 = 0xc123;
-/// Longest sleep of a turn.
+/// Maximum wait for an event in one turn.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Which IP the packets travel in.
+/// The IP version of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -44,7 +44,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// Which of the guest's addresses it is; the first is link-local.
+    /// Returns the index of the guest's GID; GID 0 is link-local.
     pub(crate) fn gid_index(self) -> usize {
         match self {
             Self::V4 => 1,
@@ -67,7 +67,7 @@ impl Family {
     }
 }
 
-/// What a queue pair's peer has to know.
+/// What a queue pair has to know of its peer.
 #[derive(Clone, Debug)]
 pub(crate) struct There {
     pub(crate) qpn: u32,
@@ -89,7 +89,7 @@ impl Default for There {
     }
 }
 
-/// A completion of ours.
+/// A completion of the RNIC under test.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) is_receive: bool,
@@ -100,14 +100,14 @@ pub(crate) struct Done {
     inline: Option<InlineData>,
 }
 
-/// What one turn heard from the guest.
+/// The guest's output in one turn.
 #[derive(Default)]
 pub(crate) struct Turn {
     pub(crate) shell: Option<String>,
     pub(crate) program: Option<Vec<u8>>,
 }
 
-/// An engine that knows how slow the guest is.
+/// Makes an engine with timeouts that suit the emulated guest.
 fn engine() -> Engine {
     let config = Config {
         mtu: Mtu::B4096,
@@ -128,13 +128,13 @@ fn mtu(bytes: usize) -> Mtu {
     found.expect("a path MTU")
 }
 
-/// The one guest of all tests.
+/// The guest that all tests share.
 static GUEST_MACHINE: OnceLock<Mutex<Guest>> = OnceLock::new();
 
-/// A queue pair of ours.
+/// A queue pair of the RNIC under test.
 pub(crate) type Place = QpId;
 
-/// The engine, and the guest that it speaks with.
+/// The RNIC under test, and the guest that it is connected to.
 pub(crate) struct Judge {
     pub(crate) guest: MutexGuard<'static, Guest>,
     pub(crate) family: Family,
@@ -144,17 +144,17 @@ pub(crate) struct Judge {
     pd: PdId,
     cq: CqId,
     region: RegionId,
-    /// Where our datagrams go.
+    /// The destination of its datagrams.
     address: Option<AddressHandle>,
     loss: Loss,
-    /// Of the last packet that we sent.
+    /// The identification of the last packet sent.
     ip_id: u16,
     arrivals: u64,
     begin: Duration,
 }
 
 impl Judge {
-    /// A new RNIC on the wire, which loses so many packets of a thousand.
+    /// Connects a new RNIC to the wire, which loses packets as `loss` specifies.
     pub(crate) fn new(family: Family, loss: Loss) -> Self {
         let guest = GUEST_MACHINE.get_or_init(|| Mutex::new(Guest::boot()));
         let guest = guest.lock().expect("no earlier test failed");
@@ -203,7 +203,7 @@ impl Judge {
         qp
     }
 
-    /// Makes a queue pair of ours the guest's counterpart.
+    /// Connects a queue pair to the guest's.
     pub(crate) fn connect(&mut self, qp: Place, there: &There, path_mtu: usize) {
         assert_eq!(there.gid.to_canonical(), self.family.guest());
         let peer = Peer {
@@ -236,7 +236,7 @@ impl Judge {
             .expect("it can be connected");
     }
 
-    /// What the guest has to know to reach a queue pair and all our memory.
+    /// Returns what the guest has to know to reach a queue pair and all memory here.
     pub(crate) fn here(&self, qp: Place) -> There {
         let facts = self.engine.facts(qp).expect("it is there");
         let remote = self.engine.remote(self.region).expect("it is there");
@@ -260,7 +260,7 @@ impl Judge {
         self.memory.of_mut(self.region)[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The bytes of a message whose buffer begins at `at`.
+    /// Returns the bytes of a message whose buffer begins at `at`.
     pub(crate) fn received(&self, done: &Done, at: usize, len: usize) -> Vec<u8> {
         match done.inline {
             Some(inline) => {
@@ -273,7 +273,7 @@ impl Judge {
         }
     }
 
-    /// Has the guest's shell run a program that dials us, by the port that it is told.
+    /// Runs a program in the guest's shell that connects back to the port it is given.
     pub(crate) fn start(&mut self, command: impl FnOnce(u16) -> String) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a listener's option");
@@ -292,7 +292,7 @@ impl Judge {
         }
     }
 
-    /// Packets lost on the way.
+    /// Returns the number of packets lost on the wire.
     pub(crate) fn lost(&self) -> usize {
         self.loss.lost
     }
@@ -307,14 +307,14 @@ impl Judge {
         }
     }
 
-    /// Waits until something is so.
+    /// Makes turns until the condition holds.
     pub(crate) fn until(&mut self, holds: impl Fn(&Self) -> bool) {
         while !holds(self) {
             self.turn();
         }
     }
 
-    /// Lets things happen for a while, in which nothing should complete.
+    /// Makes turns for a while, in which no request should complete.
     pub(crate) fn idle(&mut self) {
         let begin = self.guest.now();
         while self.guest.now() - begin < 5 * NAP {
@@ -323,7 +323,7 @@ impl Judge {
         }
     }
 
-    /// The shell's command ends, and well.
+    /// Waits for the shell's command to succeed.
     pub(crate) fn shell_ends(&mut self) {
         loop {
             if let Some(line) = self.turn().shell {
@@ -359,7 +359,7 @@ impl Drop for Judge {
     }
 }
 
-/// Posting.
+/// Posting of work requests.
 impl Judge {
     fn local(&self, offset: usize, len: usize) -> Local {
         Local {
@@ -394,7 +394,7 @@ impl Judge {
         self.post_send_imm(qp, at, len, 0);
     }
 
-    /// Without an immediate if it is 0.
+    /// Posts a SEND, without an immediate if `imm` is 0.
     pub(crate) fn post_send_imm(&mut self, qp: Place, at: usize, len: usize, imm: u32) {
         let payload = Payload::Region(self.local(at, len));
         let to = self.address;
@@ -457,7 +457,7 @@ impl Judge {
     }
 }
 
-/// An address in the guest's memory, and the key.
+/// An address in the guest's memory, and its rkey.
 pub(crate) type At = (u64, u32);
 
 fn remote((addr, rkey): At) -> Remote {
@@ -469,7 +469,7 @@ fn remote((addr, rkey): At) -> Remote {
 
 /// Moving packets.
 impl Judge {
-    /// Waits a moment for something to happen at our end, and lets the engine act on it.
+    /// Waits for one event, and lets the engine process it.
     pub(crate) fn turn(&mut self) -> Turn {
         let mut turn = Turn::default();
         let now = self.guest.now();
@@ -504,7 +504,8 @@ impl Judge {
             return;
         }
         self.arrivals += 1;
-        // A socket does not show the identification: half of the time, the engine has to find it.
+        // A socket does not show the identification: for half of the packets the engine has to
+        // solve for it.
         let ip_id = match self.arrivals % 2 {
             0 => IpId::Known(datagram.ip_id),
             _ => IpId::Unknown,

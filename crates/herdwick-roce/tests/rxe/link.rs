@@ -1,5 +1,5 @@
-//! The wire between the guest and us: every datagram of a UDP socket is one Ethernet frame. It
-//! loses what a seed says, and keeps what passed in a file that Wireshark reads.
+//! The wire between guest and host: each datagram of a UDP socket is one Ethernet frame. It loses
+//! packets by a seed, and records the traffic in a file that Wireshark reads.
 
 use std::{
     fs::File,
@@ -9,36 +9,36 @@ use std::{
     time::Duration,
 };
 
-/// Our address on the wire, and the guest's.
+/// MAC and IP addresses of the RNIC under test and of the guest.
 pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub(crate) const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub(crate) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub(crate) const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2);
-/// RoCEv2's UDP port.
+/// The UDP port of RoCEv2.
 pub(crate) const ROCE: u16 = 4791;
 
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-/// Wireshark's number for Ethernet.
+/// The pcap link type of Ethernet.
 const LINKTYPE_ETHERNET: u32 = 1;
 
-/// A UDP datagram, without what carried it.
+/// A UDP datagram without its headers.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    /// The IPv4 identification; IPv6 has none.
+    /// The IPv4 identification; 0 over IPv6.
     pub(crate) ip_id: u16,
     pub(crate) tos: u8,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Datagram {
-    /// The frame that carries it from us.
+    /// Returns the frame that carries it to the guest.
     pub(crate) fn to_frame(&self) -> Vec<u8> {
         let mut frame = [GUEST_MAC, OUR_MAC].concat();
         let udp = u16::try_from(UDP + self.bytes.len()).expect("a packet's length");
@@ -76,7 +76,7 @@ impl Datagram {
         frame
     }
 
-    /// The datagram in a frame, if there is one.
+    /// Returns the UDP datagram in a frame, if there is one.
     pub(crate) fn from_frame(frame: &[u8]) -> Option<Self> {
         let ip = frame.get(ETHERNET..)?;
         let kind = u16::from_be_bytes([frame[12], frame[13]]);
@@ -108,7 +108,7 @@ impl Datagram {
     }
 }
 
-/// The Internet's checksum, of whole 16-bit words.
+/// Returns the Internet checksum of whole 16-bit words.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2);
     let sum: u32 = words
@@ -118,11 +118,11 @@ fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from((folded & 0xffff) + (folded >> 16)).expect("it was folded")
 }
 
-/// Loses some of what passes.
+/// Selects packets to lose.
 pub(crate) struct Loss {
     per_mille: u32,
     state: u64,
-    /// How many were lost.
+    /// Number of packets lost.
     pub(crate) lost: usize,
 }
 
@@ -147,7 +147,7 @@ impl Loss {
     }
 }
 
-/// Our end of the wire.
+/// The host's end of the wire.
 pub(crate) struct Link {
     socket: UdpSocket,
     guest: SocketAddr,
@@ -163,7 +163,7 @@ impl Link {
         }
     }
 
-    /// Keeps what passes from now on, for Wireshark.
+    /// Records the traffic from now on, for Wireshark.
     pub(crate) fn record(&mut self, path: &Path) {
         let mut file = BufWriter::new(File::create(path).expect("a writable target"));
         let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, LINKTYPE_ETHERNET];
@@ -175,18 +175,18 @@ impl Link {
 
     pub(crate) fn send(&mut self, now: Duration, frame: &[u8]) {
         self.keep(now, frame);
-        // What the guest's end does not take is lost, as on any wire.
+        // Ignored: a frame that the guest's end does not accept is lost, as on any wire.
         let _ = self.socket.send_to(frame, self.guest);
     }
 
-    /// Brings the record up to now.
+    /// Flushes the record.
     pub(crate) fn flush(&mut self) {
         if let Some(file) = &mut self.record {
             file.flush().expect("it is written");
         }
     }
 
-    /// Writes down a frame that passed.
+    /// Records a frame.
     pub(crate) fn keep(&mut self, now: Duration, frame: &[u8]) {
         let Some(file) = &mut self.record else {
             return;

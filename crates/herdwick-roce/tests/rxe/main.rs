@@ -1,5 +1,6 @@
-//! Linux's own software RNIC as the judge of ours: Debian's stock kernel in QEMU, with our engine
-//! as its only neighbour on the Ethernet. `tests/rxe/run.sh` builds the guest and runs these.
+//! Interoperability with Linux's software RNIC, rdma_rxe: Debian's stock kernel in QEMU, with the
+//! engine as its only neighbour on the Ethernet. `tests/rxe/run.sh` builds the guest and runs
+//! these.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -18,7 +19,7 @@ use perftest::Run;
 use pingpong::Rally;
 use verbs::Pair;
 
-/// Lengths around everything that is a boundary to a path MTU of 1,024.
+/// Lengths around all boundaries at a path MTU of 1,024.
 const LENGTHS: &[usize] = &[0, 1, 3, 4, 56, 57, 64, 1023, 1024, 1025, 2048, 5000, 65_537];
 fn judge() -> Judge {
     Judge::new(Family::V4, Loss::new(0, 0))

@@ -1,9 +1,9 @@
-//! Debian's perftest on the guest's side, as the client of our memory: it WRITEs, READs, adds, and
-//! SENDs, and finds nothing missing.
+//! Debian's perftest in the guest, as the client of the memory here: it WRITEs, READs, adds and
+//! SENDs, and checks that all arrives.
 //!
-//! Its exchange goes in lockstep: the client says something and reads as much. What it says of its
-//! queue pair is answered by what there is to say of ours; of all else (versions, cache lines, path
-//! MTU, results) it hears its own echo, and so finds both sides alike.
+//! It exchanges parameters in lockstep: the client sends a string and reads one of the same length.
+//! The string with its queue pair is answered with the queue pair here; all others (versions, cache
+//! lines, path MTU, results) are echoed, so that the client finds both sides equal.
 
 use std::{
     io::Write,
@@ -19,9 +19,9 @@ use crate::{
 
 /// "LID:reads:QPN:PSN:rkey:address:GID:SRQN:" and a NUL.
 const KEYS: usize = 108;
-/// Outstanding READs and atomics that either side takes.
+/// Outstanding READs and atomics that either side serves.
 const READS: usize = 16;
-/// SENDs that may wait for us.
+/// Depth of the receive queue.
 const DEPTH: usize = 128;
 
 /// One run of one of the programs.
@@ -33,7 +33,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Runs it to its end. Returns how many messages we received.
+    /// Runs the program to its end. Returns how many messages were received here.
     pub(crate) fn run(&self, judge: &mut Judge) -> usize {
         let Self {
             program,
@@ -76,7 +76,7 @@ impl Run {
             }
             let turn = judge.turn();
             if let Some(line) = turn.shell {
-                // Its figures are the guest's, which is emulated: what counts is that it ends.
+                // The figures are those of an emulated guest; only the exit status counts.
                 println!("    {line}");
                 if let Some(exit) = status(&line) {
                     break exit;

@@ -1,4 +1,4 @@
-//! Debian's `ibv_*_pingpong` on the guest's side: SENDs of any length, back and forth.
+//! Debian's `ibv_*_pingpong` in the guest: SENDs of any length, back and forth.
 
 use std::{
     io::{Read, Write},
@@ -12,14 +12,14 @@ use crate::{
     judge::{Judge, Place, QKEY, There},
 };
 
-/// What the programs fill their messages with.
+/// The byte with which the programs fill their messages.
 const FILLING: u8 = 0x7b;
 /// "LID:QPN:PSN:GID" and a NUL.
 const ADDRESS: usize = 52;
-/// Messages that may wait for us.
+/// Depth of the receive queue.
 const DEPTH: usize = 16;
 
-/// One run: `rounds` messages of `size` bytes each way, the guest's first.
+/// One run: `rounds` messages of `size` bytes in each direction, the guest's first.
 pub(crate) struct Rally {
     pub(crate) transport: Transport,
     pub(crate) size: usize,
@@ -44,7 +44,7 @@ impl Rally {
         self.answer(judge, qp);
     }
 
-    /// Tells the program where we are, and learns where it is.
+    /// Exchanges addresses with the program.
     fn exchange(&self, judge: &mut Judge, qp: Place, mut stream: TcpStream) {
         let mut text = [0; ADDRESS];
         stream.read_exact(&mut text).expect("its address");
@@ -60,12 +60,12 @@ impl Rally {
         stream.read_exact(&mut [0; 5]).expect("\"done\"");
     }
 
-    /// Bytes of our memory that one message may take.
+    /// Returns the bytes of memory that one message may take.
     fn slot(&self) -> usize {
         (self.size + 40).next_multiple_of(64)
     }
 
-    /// Answers every message with one as long, until the program has had its rounds.
+    /// Answers every message with one of the same length, until the program ends.
     fn answer(&self, judge: &mut Judge, qp: Place) {
         let (mut received, mut sent) = (0, 0);
         let filling = vec![FILLING; self.size];

@@ -1,4 +1,4 @@
-//! The reliable connection, in both directions, with and without packets lost on the way.
+//! RC in both directions, with and without packets lost on the way.
 
 use herdwick_fabric::Transport;
 
@@ -10,7 +10,7 @@ use crate::{
     verbs::Pair,
 };
 
-/// As many packets of a thousand as get lost where any do.
+/// Packets lost of a thousand, in the tests with losses.
 const LOST: u32 = 40;
 
 #[test]
@@ -40,7 +40,7 @@ fn perftest_over_rc() {
     assert_eq!(received, 100);
 }
 
-/// Everything that an RC queue pair does, in both directions.
+/// Executes every verb of an RC queue pair, in both directions.
 fn rc(judge: &mut Judge, mtu: usize, lengths: &[usize]) {
     let mut pair = Pair::new(judge, Transport::Rc, mtu);
     for len in lengths {

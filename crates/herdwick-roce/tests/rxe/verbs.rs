@@ -1,5 +1,5 @@
-//! `tests/rxe/verbs.c` on the guest's side: every verb in both directions, of every length that
-//! matters, and every byte compared at the end where it arrived.
+//! `tests/rxe/verbs.c` in the guest: every verb in both directions, at all lengths that matter,
+//! with every byte compared at its destination.
 
 use std::{
     io::Write,
@@ -10,18 +10,19 @@ use herdwick_fabric::{Status, Transport};
 
 use crate::judge::{Done, Judge, Place, QKEY, There};
 
-/// Where bytes are sent from, and where they arrive, in either memory; a word for atomics.
+/// Offsets, in either memory, of data to send, of received data, and of a word for atomics and its
+/// old value.
 const FROM: usize = 0;
 const INTO: usize = 0x40000;
 const WORD: usize = 0x80000;
 const OLD: usize = 0x80040;
-/// Work requests that may be posted.
+/// Depth of the queues.
 const DEPTH: usize = 64;
-/// Numbers of libibverbs.
+/// Status codes of libibverbs.
 const SUCCESS: u32 = 0;
 const REMOTE_ACCESS: u32 = 10;
 
-/// A queue pair in the guest that does what it is told, and ours that is connected to it.
+/// A queue pair in the guest that executes commands, connected to one here.
 pub(crate) struct Pair<'a> {
     judge: &'a mut Judge,
     stream: TcpStream,
@@ -32,7 +33,7 @@ pub(crate) struct Pair<'a> {
     seed: u64,
 }
 
-/// What the guest's queue pair completed.
+/// A completion of the guest's queue pair.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Completed {
     status: u32,
@@ -72,13 +73,13 @@ impl<'a> Pair<'a> {
         pair
     }
 
-    /// Whether the program ended well; what it printed is shown.
+    /// Ends the program and checks its exit status; shows its output.
     pub(crate) fn end(self) {
         self.stream.shutdown(Shutdown::Both).expect("it is there");
         self.judge.shell_ends();
     }
 
-    /// The next line that the program says. Our end of the wire works meanwhile.
+    /// Returns the next line that the program prints. The RNIC here keeps working meanwhile.
     fn hear(&mut self) -> String {
         loop {
             if let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
@@ -102,7 +103,7 @@ impl<'a> Pair<'a> {
         assert_eq!(self.ask(order), "done", "{order}");
     }
 
-    /// Waits for a completion of the guest's.
+    /// Waits for a completion in the guest.
     fn guest_completes(&mut self) -> Completed {
         let line = self.ask("poll");
         let numbers: Vec<u32> = line
@@ -117,14 +118,14 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The guest's next completion is a success.
+    /// Waits for a successful completion in the guest.
     fn guest_done(&mut self) -> Completed {
         let done = self.guest_completes();
         assert_eq!(done.status, SUCCESS, "{done:?}");
         done
     }
 
-    /// Waits for a completion of ours.
+    /// Waits for a completion here.
     fn complete(&mut self) -> Done {
         self.judge.wait()
     }
@@ -135,19 +136,19 @@ impl<'a> Pair<'a> {
         done
     }
 
-    /// Fresh bytes, and the number that makes them.
+    /// Returns fresh bytes, and the seed that makes them.
     fn fresh(&mut self, len: usize) -> (u64, Vec<u8>) {
         self.seed += 1;
         (self.seed, filling(self.seed, len))
     }
 
-    /// The guest's memory holds `bytes` at `at`.
+    /// Checks that the guest's memory holds `bytes` at `at`.
     fn guest_has(&mut self, at: usize, bytes: &[u8]) {
         let sum = self.ask(&format!("sum {at:x} {:x}", bytes.len()));
         assert_eq!(sum, format!("{:x}", fnv(bytes)), "{} bytes", bytes.len());
     }
 
-    /// Bytes of ours at `at` hold `bytes`, whether they travelled in the completion or not.
+    /// Checks that the memory here holds `bytes` at `at`, or that the completion carried them.
     fn we_have(&mut self, done: Option<&Done>, at: usize, bytes: &[u8]) {
         let found = match done {
             Some(done) => self.judge.received(done, at, bytes.len()),
@@ -156,7 +157,7 @@ impl<'a> Pair<'a> {
         assert!(found == bytes, "{} bytes differ", bytes.len());
     }
 
-    /// The guest SENDs; we receive the bytes, the immediate, and for datagrams the sender.
+    /// The guest SENDs; checks the bytes, the immediate, and for datagrams the sender.
     pub(crate) fn guest_sends(&mut self, len: usize, imm: u32) {
         let (seed, bytes) = self.fresh(len);
         self.judge
@@ -173,10 +174,10 @@ impl<'a> Pair<'a> {
         self.guest_done();
     }
 
-    /// We SEND; the guest receives.
+    /// This side SENDs; the guest receives.
     pub(crate) fn we_send(&mut self, len: usize, imm: u32) {
         let (_, bytes) = self.fresh(len);
-        // Before a datagram go 40 bytes that tell of its way.
+        // A datagram is preceded by 40 bytes, the GRH.
         let header = if self.transport == Transport::Ud {
             40
         } else {
@@ -194,7 +195,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The guest WRITEs into our memory, with an immediate unless that is 0.
+    /// The guest WRITEs into the memory here, with an immediate unless `imm` is 0.
     pub(crate) fn guest_writes(&mut self, len: usize, imm: u32) {
         let (seed, bytes) = self.fresh(len);
         let ours = self.judge.here(self.qp);
@@ -216,13 +217,13 @@ impl<'a> Pair<'a> {
         }
         self.guest_done();
         if self.transport != Transport::Rc && imm == 0 {
-            // Nobody says when it has arrived.
+            // No completion reports the arrival, so the memory is polled.
             self.judge.until(|judge| judge.bytes(INTO, len) == bytes);
         }
         self.we_have(None, INTO, &bytes);
     }
 
-    /// We WRITE into the guest's memory.
+    /// This side WRITEs into the guest's memory.
     pub(crate) fn we_write(&mut self, len: usize, imm: u32) {
         let (_, bytes) = self.fresh(len);
         if imm != 0 {
@@ -243,7 +244,7 @@ impl<'a> Pair<'a> {
         self.guest_has(INTO, &bytes);
     }
 
-    /// The guest READs from our memory.
+    /// The guest READs from the memory here.
     pub(crate) fn guest_reads(&mut self, len: usize) {
         let (_, bytes) = self.fresh(len);
         let ours = self.judge.here(self.qp);
@@ -257,7 +258,7 @@ impl<'a> Pair<'a> {
         self.guest_has(INTO, &bytes);
     }
 
-    /// We READ from the guest's memory.
+    /// This side READs from the guest's memory.
     pub(crate) fn we_read(&mut self, len: usize) {
         let (seed, bytes) = self.fresh(len);
         self.tell(&format!("fill {seed:x} {FROM:x} {len:x}"));
@@ -268,7 +269,7 @@ impl<'a> Pair<'a> {
         self.we_have(None, INTO, &bytes);
     }
 
-    /// Atomics on a word of ours, by the guest: the word and the old values are right.
+    /// The guest executes atomics on a word here; checks the word and the old values.
     pub(crate) fn guest_counts(&mut self) {
         let ours = self.judge.here(self.qp);
         let (word, rkey) = (ours.addr + WORD as u64, ours.rkey);
@@ -299,9 +300,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Atomics on a word of the guest's, by us.
+    /// This side executes atomics on a word of the guest.
     pub(crate) fn we_count(&mut self) {
-        // The guest's word begins as whatever fills it.
+        // The guest's word starts with the bytes of a fill.
         let (seed, bytes) = self.fresh(8);
         let first = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         self.tell(&format!("fill {seed:x} {WORD:x} 8"));
@@ -319,7 +320,8 @@ impl<'a> Pair<'a> {
         self.guest_has(WORD, &99_u64.to_le_bytes());
     }
 
-    /// Many requests at once in both directions, so that replies and requests mix on the way.
+    /// Posts many requests at once in both directions, so that replies and requests mix on the
+    /// wire.
     pub(crate) fn crowd(&mut self, len: usize) {
         const EACH: usize = 8;
         let (seed, bytes) = self.fresh(len);
@@ -372,8 +374,8 @@ impl<'a> Pair<'a> {
         self.guest_has(INTO, &bytes);
     }
 
-    /// A key that opens nothing is refused at both ends, and the requester is told so. Nothing
-    /// works on either queue pair afterwards.
+    /// A wrong rkey is refused at both ends, and the requester gets a NAK. Neither queue pair works
+    /// afterwards.
     pub(crate) fn wrong_keys_are_refused(mut self) {
         let ours = self.judge.here(self.qp);
         self.tell(&format!(
@@ -385,7 +387,7 @@ impl<'a> Pair<'a> {
         self.end();
     }
 
-    /// The same, the other way round.
+    /// The same in the other direction.
     pub(crate) fn our_wrong_key_is_refused(mut self) {
         let at = (self.there.addr, self.there.rkey ^ 0x1_0000);
         self.judge.post_write(self.qp, FROM, 64, at, 0);
@@ -407,7 +409,7 @@ fn parse(line: &str) -> There {
     }
 }
 
-/// What both ends fill memory with: the upper byte of a linear congruence.
+/// The bytes with which both ends fill memory: the upper byte of a linear congruential generator.
 fn filling(seed: u64, len: usize) -> Vec<u8> {
     let mut state = u32::try_from(seed).expect("a small seed");
     let mut next = || {

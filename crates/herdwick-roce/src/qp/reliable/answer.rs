@@ -1,4 +1,4 @@
-//! What the peer's responder says to our requests.
+//! RC responses: ACKs, NAKs, READ data and atomic results in, completions or retransmissions out.
 
 use herdwick_fabric::Status;
 
@@ -113,15 +113,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether an answer is to something that left and was not answered; one that is not comes
-    /// from a repeated packet, or from somebody else.
+    /// Checks that a response is to a packet that was sent and not yet acknowledged. Others are
+    /// duplicates, or forged.
     fn outstanding(&self, psn: Psn24) -> Result<(), Drop> {
         let requester = &self.requester;
         let waited = psn.ahead_of(requester.oldest) >= 0 && requester.furthest.ahead_of(psn) > 0;
         waited.then_some(()).ok_or(Drop::Answer)
     }
 
-    /// Ends what an answer for `psn` says was done before it; whether `psn` is the oldest then.
+    /// Completes the requests that a response for `psn` acknowledges implicitly. Returns whether
+    /// `psn` is the oldest outstanding packet then; if not, starts recovery.
     fn reaches(&mut self, shared: &mut Shared, psn: Psn24) -> bool {
         let settled = self.settle(shared, psn);
         if !settled {
@@ -130,8 +131,8 @@ impl Qp {
         settled
     }
 
-    /// Ends every SEND and WRITE before `upto`, in order; `false`: a READ or atomic among them has
-    /// no answer, which is an implied NAK.
+    /// Completes all SENDs and WRITEs before `upto`, in order. Returns `false` at a READ or atomic
+    /// among them: its response is lost, which is an implied NAK.
     fn settle(&mut self, shared: &mut Shared, upto: Psn24) -> bool {
         let before = self.requester.oldest;
         let mut complete = true;
@@ -157,7 +158,7 @@ impl Qp {
         complete
     }
 
-    /// Ends the oldest work request well.
+    /// Completes the oldest work request with success.
     fn retire(&mut self, shared: &mut Shared) {
         let Some(entry) = self.sends.ring.pop_front() else {
             return;
@@ -169,7 +170,7 @@ impl Qp {
     }
 }
 
-/// How the refused work request ends.
+/// Returns the status of a refused work request.
 fn status(nak: Nak) -> Status {
     match nak {
         Nak::Access => Status::RemoteAccess,

@@ -1,8 +1,8 @@
-//! RC: what is lost comes again, and nothing is done twice.
+//! RC: lost packets are sent again, and no request is executed twice.
 //!
-//! A requester and a responder, which meet only in their queue pair. [`request`] sends requests
-//! and runs the timer, [`answer`] takes what the other responder says; [`serve`] takes requests,
-//! [`respond`] sends what is said to them.
+//! A requester and a responder, which share only their queue pair. [`request`] sends requests and
+//! runs the timer, [`answer`] processes the responses to them; [`serve`] executes the peer's
+//! requests, [`respond`] sends the responses.
 
 mod answer;
 mod request;
@@ -21,7 +21,7 @@ pub(crate) use request::Requester;
 pub(crate) use respond::Responder;
 
 impl Qp {
-    /// Takes a packet of a connection with acknowledgements.
+    /// Processes a packet of an RC queue pair.
     pub(crate) fn receive_reliable<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -39,7 +39,7 @@ impl Qp {
         }
     }
 
-    /// Sends answers first, then requests; whether nothing is left for lack of room.
+    /// Sends responses first, then requests; returns whether all of them found room.
     pub(super) fn transmit_reliable<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -49,7 +49,7 @@ impl Qp {
         self.respond(shared, memory, wire) && self.request(shared, memory, wire)
     }
 
-    /// Whether the driver's next round of transmission is to look at it.
+    /// Returns whether the queue pair needs the next round of transmission.
     pub(crate) fn has_work(&self) -> bool {
         self.requester.is_unarmed() || self.has_answers() || self.next_request().is_some()
     }

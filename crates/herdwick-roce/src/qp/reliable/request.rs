@@ -1,4 +1,4 @@
-//! Requests on their way out, and what happens when nothing comes back.
+//! RC requests: window, retransmission and timeouts.
 
 use core::time::Duration;
 
@@ -18,51 +18,50 @@ use crate::{
     slab,
 };
 
-/// Most packets of one queue pair that wait for acknowledgement: what a loss may cost to repeat.
+/// Maximum unacknowledged packets of one queue pair: the most that a loss causes to be sent again.
 const WINDOW: i32 = 256;
-/// At least every so many packets one asks for an acknowledgement, a quarter of the window.
+/// At least every 64th packet requests an acknowledgement: a quarter of the window.
 const ASK_EVERY: u32 = 64;
 const _: () = assert!(ASK_EVERY as i32 * 2 < WINDOW);
-/// A READ is asked for in pieces of so many packets, counted from its first.
+/// A READ is requested in pieces of this many packets, counted from its first packet.
 const READ_PACKETS: u32 = 16;
-/// Packets of answers that may be under way at first, and one piece at least. Like a congestion
-/// window, it grows by a packet a piece up to [`WINDOW`] and halves where answers are lost, since only
-/// the requester knows what its receive buffer holds.
+/// Initial window for response packets in flight; the minimum is one piece. Like a congestion
+/// window, it grows by a packet for each piece up to [`WINDOW`], and halves when responses are
+/// lost: only the requester can tell what its receive buffer holds.
 const READ_WINDOW_FIRST: i32 = 32;
 const READ_WINDOW_MIN: i32 = READ_PACKETS as i32;
 
-/// The requesting half. Its work requests are the send queue's ring, from the oldest that is not
-/// acknowledged; `sends.next` is the next packet to leave and goes back when one is lost.
+/// The requester. Its work requests are the entries of the send queue's ring, from the oldest
+/// unacknowledged one. `sends.next` is the next packet to send; it moves back when one is lost.
 pub(crate) struct Requester {
-    /// The oldest packet that is not acknowledged.
+    /// The oldest unacknowledged packet.
     pub(super) oldest: Psn24,
-    /// One past the furthest packet that ever left.
+    /// One past the furthest packet ever sent.
     pub(super) furthest: Psn24,
-    /// The entry of the ring that `sends.next` belongs to.
+    /// Index in the ring of the entry that `sends.next` belongs to.
     pub(super) cursor: usize,
-    /// Pieces of READs, and atomics, that left since `sends.next` last went back, and wait for their
-    /// answers.
+    /// Pieces of READs, and atomics, sent since `sends.next` last moved back and not yet answered.
     reading: usize,
-    /// Packets of answers that may be under way.
+    /// Maximum response packets in flight.
     read_window: i32,
-    /// Packets that left since one asked for an acknowledgement.
+    /// Packets sent since the last one that requested an acknowledgement.
     unasked: u32,
     retries: u8,
     not_ready_retries: u8,
     timer: Timer,
-    /// Waiting for the peer to post a RECV.
+    /// Waiting, after an RNR NAK, for the peer to post a RECV.
     resting: bool,
-    /// Gone back already for a gap that further answers may tell of again.
+    /// `sends.next` has moved back for a gap that further responses may report again.
     recovering: bool,
-    /// Nothing was heard for long: until something is, only the oldest packet leaves again.
+    /// After a timeout: only the oldest packet is sent until a response arrives.
     probing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Timer {
-    /// Nothing is outstanding.
+    /// No packet is outstanding.
     Off,
-    /// Something left at a time that the engine did not know; the next round tells.
+    /// A packet was sent while posting, when the time was unknown; the next round sets the timer.
     Unarmed,
     At(Duration),
 }
@@ -95,7 +94,8 @@ impl Requester {
 }
 
 impl Entry {
-    /// Packets that the request for packet `index` asks for: a SEND's or WRITE's is that packet.
+    /// Returns how many packets the request for packet `index` covers: the rest of its piece for a
+    /// READ, else one.
     fn asked_at_once(&self, index: u32) -> u32 {
         match self.verb {
             Verb::Read(_) => self.packets.min(piece_end(index)) - index,
@@ -103,19 +103,20 @@ impl Entry {
         }
     }
 
-    /// Whether packet `index` of an answer ends the answer to one request.
+    /// Returns whether packet `index` of a response is the last one of its piece.
     pub(super) fn ends_answer(&self, index: u32) -> bool {
         index + 1 == self.packets.min(piece_end(index))
     }
 }
 
-/// One past the last packet of the piece that packet `index` of a READ belongs to.
+/// Returns one past the last packet of the piece that packet `index` of a READ belongs to.
 const fn piece_end(index: u32) -> u32 {
     (index / READ_PACKETS + 1) * READ_PACKETS
 }
 
 impl Qp {
-    /// Sends requests as far as window and wire let it; whether none is left for lack of room.
+    /// Sends requests as far as the window and the wire permit; returns `false` if the wire has no
+    /// room.
     pub(super) fn request<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -124,7 +125,7 @@ impl Qp {
     ) -> bool {
         while let Some(entry) = self.next_request() {
             if self.gone(shared, &entry) {
-                // Those before it still end as they end; then it is the oldest.
+                // The entries before it complete first; it fails once it is the oldest.
                 if self.requester.cursor == 0 {
                     self.fail(shared, Status::LocalError);
                 }
@@ -139,12 +140,13 @@ impl Qp {
         true
     }
 
-    /// The work request whose packet may leave next.
+    /// Returns the work request whose packet may be sent next.
     pub(super) fn next_request(&self) -> Option<Entry> {
         let requester = &self.requester;
         let entry = self.sends.ring.get(requester.cursor)?;
         let link = self.link?;
         let under_way = self.sends.next.ahead_of(requester.oldest);
+        // The oldest packet may be sent whatever the windows are.
         let open = if under_way <= 0 {
             true
         } else if requester.probing {
@@ -176,7 +178,7 @@ impl Qp {
         fragment.emit(shared, memory, wire)
     }
 
-    /// A READ, from packet `index` of its answer on, or an atomic.
+    /// Sends a READ, from packet `index` of its response on, or an atomic.
     fn emit_question<W: Wire>(
         &self,
         shared: &mut Shared,
@@ -246,7 +248,7 @@ impl Qp {
         }
     }
 
-    /// Starts a timer that waited for the time to be known.
+    /// Starts the timer of packets that were sent while the time was unknown.
     pub(crate) fn arm(&mut self, shared: &mut Shared) {
         if self.requester.is_unarmed() {
             self.start_timer(shared);
@@ -266,9 +268,10 @@ impl Qp {
         shared.timers.set(slab::index(self.id.0), when);
     }
 
-    /// Takes an alarm, which may be one that was put off since.
+    /// Handles an expired timer, which may have been postponed since it was set.
     pub(crate) fn alarm(&mut self, shared: &mut Shared) {
         match self.requester.timer {
+            // The heap keeps the earlier deadline when a timer is postponed.
             Timer::At(when) if when > shared.now => self.set_timer(shared, when),
             Timer::At(_) if self.requester.resting => {
                 self.requester.resting = false;
@@ -279,8 +282,9 @@ impl Qp {
         }
     }
 
-    /// Silence is no loss yet: the peer may be late. Its answer to the oldest packet, which it may
-    /// have already, says what it has; until then nothing else leaves, and that is slow enough.
+    /// Handles a timeout. Silence is no proof of a loss, because the peer may be late. The response
+    /// to the oldest packet, which the peer may have already, shows what arrived. Until then no
+    /// other packet is sent, so the rate needs no further reduction.
     fn time_out(&mut self, shared: &mut Shared) {
         shared.counters.timeouts += 1;
         if self.requester.retries == 0 {
@@ -294,7 +298,7 @@ impl Qp {
         self.requester.timer = Timer::Off;
     }
 
-    /// Something new was heard: patience is restored.
+    /// Restores the retry counters and restarts the timer after progress.
     pub(super) fn heard(&mut self, shared: &mut Shared) {
         let retry = &shared.config.retry;
         self.requester.retries = retry.count;
@@ -312,8 +316,8 @@ impl Qp {
         }
     }
 
-    /// The answer to one request has come whole, up to `oldest`. It counts in `reading` if it was
-    /// asked for since the last going back.
+    /// Counts a complete response to one request, up to `oldest`. It reduces `reading` only if it
+    /// was requested since `sends.next` last moved back.
     pub(super) fn answered(&mut self) {
         let requester = &mut self.requester;
         if self.sends.next.ahead_of(requester.oldest) >= 0 {
@@ -322,8 +326,8 @@ impl Qp {
         requester.read_window = (requester.read_window + 1).min(WINDOW);
     }
 
-    /// A packet or an answer is missing: starts again at the oldest, once until something new is
-    /// heard, however many answers tell of it.
+    /// Handles a missing packet or response: moves back to the oldest. It does so once until
+    /// progress is made, however many responses report the gap.
     pub(super) fn recover(&mut self, shared: &mut Shared) {
         shared.counters.gaps_told += 1;
         if !self.requester.recovering && !self.requester.resting {
@@ -343,7 +347,7 @@ impl Qp {
         self.requester.probing = false;
     }
 
-    /// The peer has no RECV for the oldest packet: comes back after a while.
+    /// Handles an RNR NAK of the oldest packet: waits, then sends it again.
     pub(super) fn rest(&mut self, shared: &mut Shared, timer: u8) {
         shared.counters.not_ready_told += 1;
         if self.requester.resting {
@@ -361,7 +365,7 @@ impl Qp {
         self.set_timer(shared, shared.now.saturating_add(rnr_delay(timer)));
     }
 
-    /// Ends all waiting, as the queue pair fails.
+    /// Stops the timer when the queue pair fails.
     pub(in crate::qp) fn stop_requesting(&mut self, shared: &mut Shared) {
         self.requester.timer = Timer::Off;
         shared.timers.clear(slab::index(self.id.0));

@@ -1,4 +1,4 @@
-//! Answers on their way out, and what is kept to give them again.
+//! RC responses to send, and those kept to answer duplicate requests.
 
 use alloc::collections::VecDeque;
 
@@ -14,24 +14,24 @@ use crate::{
     },
 };
 
-/// Answers to READs and atomics that are kept for repetition.
+/// Responses to READs and atomics kept for repetition.
 const KEPT_MAX: usize = RD_ATOMIC_MAX as usize;
-/// Answers that wait: those kept, an ACK between any two, and an ACK or NAK behind them.
+/// Maximum queued responses: the kept ones, an ACK between any two, and an ACK or NAK at the end.
 const WAITING_MAX: usize = 2 * KEPT_MAX + 2;
 
-/// The responding half. Which packet is expected next stands in the queue pair's `inbound`.
+/// The responder. The next expected PSN is in the queue pair's `inbound`.
 pub(crate) struct Responder {
     /// Messages completed (the MSN, modulo 2^24 on the wire).
     pub(super) completed: u32,
-    /// A gap or refusal was told of; nothing more is said until the expected packet comes.
+    /// A gap or refusal was reported; no other NAK is sent until the expected packet arrives.
     pub(super) quiet: bool,
     kept: VecDeque<Kept>,
-    /// Requests for READs and atomics whose answers wait; what is given again is not among them.
+    /// Queued responses to READs and atomics, without repeated ones.
     deep: usize,
     waiting: VecDeque<Response>,
 }
 
-/// What may be asked again.
+/// A request that may be repeated.
 #[derive(Clone, Copy)]
 pub(super) enum Kept {
     Read {
@@ -53,7 +53,7 @@ impl Kept {
     }
 }
 
-/// What is to be said, in the order of the wire.
+/// A response to send, queued in PSN order.
 #[derive(Clone, Copy)]
 pub(super) enum Response {
     Acknowledge {
@@ -67,7 +67,7 @@ pub(super) enum Response {
         original: u64,
         again: bool,
     },
-    /// The rest of an answer to a READ.
+    /// The unsent part of a READ response.
     Read {
         again: bool,
         psn: Psn24,
@@ -81,7 +81,7 @@ pub(super) enum Response {
 }
 
 impl Responder {
-    /// With room for answers if the queue pair is one that `answers`.
+    /// Makes a responder, with memory for responses if the queue pair `answers` requests at all.
     pub(crate) fn new(answers: bool) -> Self {
         let room = |most| if answers { most } else { 0 };
         Self {
@@ -93,12 +93,12 @@ impl Responder {
         }
     }
 
-    /// Whether an answer and an ACK behind it can wait.
+    /// Returns whether a response and an ACK after it can be queued.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.len() + 2 <= WAITING_MAX
     }
 
-    /// Whether one more READ or atomic would be more than a peer is told to have outstanding.
+    /// Returns whether the peer has as many READs and atomics outstanding as it may.
     pub(super) fn is_deep(&self) -> bool {
         self.deep >= KEPT_MAX
     }
@@ -109,14 +109,14 @@ impl Responder {
         self.waiting.push_back(response);
     }
 
-    /// The oldest has been said.
+    /// Removes the oldest response, which was sent.
     fn pop(&mut self) {
         if let Some(said) = self.waiting.pop_front() {
             self.deep -= usize::from(said.is_first());
         }
     }
 
-    /// Keeps an answer in place of the oldest.
+    /// Keeps a response for repetition; drops the oldest kept one if full.
     pub(super) fn keep(&mut self, kept: Kept) {
         if self.kept.len() == KEPT_MAX {
             self.kept.pop_front();
@@ -124,7 +124,7 @@ impl Responder {
         self.kept.push_back(kept);
     }
 
-    /// Forgets what lies so far behind `now` that its number would be taken for one ahead.
+    /// Drops kept responses so far behind `now` that their PSN would compare as ahead of it.
     pub(super) fn forget_old(&mut self, now: Psn24) {
         while self
             .kept
@@ -140,7 +140,7 @@ impl Responder {
         self.kept.len()
     }
 
-    /// What an atomic found when it was done.
+    /// Returns the original value of an atomic that was executed.
     pub(super) fn kept_original(&self, again: Psn24) -> Option<u64> {
         self.kept.iter().rev().find_map(|kept| match kept {
             Kept::Atomic { psn, original } if *psn == again => Some(*original),
@@ -148,7 +148,7 @@ impl Responder {
         })
     }
 
-    /// Whether a READ that comes again asks for a part of what it asked for.
+    /// Returns whether a duplicate READ requests a part of what it requested at first.
     pub(super) fn kept_read(&self, again: Psn24, asked: &Reth) -> bool {
         self.kept.iter().any(|kept| match kept {
             Kept::Read { psn, packets, reth } => {
@@ -160,7 +160,7 @@ impl Responder {
         })
     }
 
-    /// Whether the answer for this PSN waits to leave anyhow.
+    /// Returns whether a response for this PSN is queued already.
     pub(super) fn is_answering(&self, asked: Psn24) -> bool {
         self.waiting.iter().any(|waiting| match waiting {
             Response::Atomic { psn, .. } => *psn == asked,
@@ -181,14 +181,14 @@ impl Reth {
 }
 
 impl Qp {
-    /// Whether anything waits to be said.
+    /// Returns whether responses are queued.
     pub(super) fn has_answers(&self) -> bool {
         !self.responder.waiting.is_empty()
     }
 
-    /// Says something about requests, in place of what was to be said last if that was of the same
-    /// kind: one ACK serves a whole train. A NAK says all that an ACK of earlier packets would, and
-    /// is not said again, so it stays until the packet that it names has come.
+    /// Queues an ACK or NAK. It replaces the last queued response if that is an ACK or NAK too: one
+    /// ACK serves a whole batch. A NAK implies the ACK of all earlier packets and is not repeated,
+    /// so an ACK of an earlier packet does not replace it.
     pub(super) fn acknowledge(&mut self, psn: Psn24, syndrome: Syndrome) {
         let completed = self.responder.completed;
         let said = Response::Acknowledge {
@@ -206,7 +206,8 @@ impl Qp {
         }
     }
 
-    /// Sends what waits, in order; whether all of it found room, and its share of this pass.
+    /// Sends queued responses in order. Returns `false` if the wire is full, or the pass has sent
+    /// as many READ responses as it may.
     pub(super) fn respond<M: Memory, W: Wire>(
         &mut self,
         shared: &mut Shared,
@@ -277,7 +278,7 @@ impl Qp {
 }
 
 impl Response {
-    /// Whether it answers a READ or atomic for the first time.
+    /// Returns whether it answers a READ or atomic for the first time.
     fn is_first(&self) -> bool {
         matches!(
             self,
@@ -285,7 +286,7 @@ impl Response {
         )
     }
 
-    /// Whether it is a NAK of a packet behind `psn`.
+    /// Returns whether it is a NAK of a packet after `psn`.
     fn refuses_after(&self, psn: Psn24) -> bool {
         match self {
             Self::Acknowledge {
@@ -297,7 +298,7 @@ impl Response {
         }
     }
 
-    /// Its next packet: opcode, PSN, payload bytes.
+    /// Returns the opcode, PSN and payload length of its next packet.
     fn packet(&self, mtu: usize) -> (Operation, Psn24, usize) {
         match *self {
             Self::Acknowledge { psn, .. } => (Operation::Acknowledge, psn, 0),
@@ -337,7 +338,7 @@ impl Response {
         }
     }
 
-    /// What is left of it after its next packet.
+    /// Returns what remains of it after its next packet.
     fn rest(self, mtu: usize) -> Option<Self> {
         match self {
             Self::Read {

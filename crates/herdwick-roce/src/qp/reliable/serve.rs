@@ -1,4 +1,4 @@
-//! Requests that arrive, each done once.
+//! RC requests that arrive: each is executed once and answered as often as it arrives.
 
 use herdwick_fabric::{RegionId, Remote, Rkey, Status};
 
@@ -13,7 +13,7 @@ use crate::{
     regions::Right,
 };
 
-/// Most packets of an answer to a READ, a quarter of the PSN space.
+/// Maximum packets of a READ response, a quarter of the PSN space.
 const READ_PACKETS_MAX: usize = 1 << 22;
 
 impl Qp {
@@ -45,14 +45,14 @@ impl Qp {
             Ok(packets) => self.accept(packet, packets),
             Err(refusal) => return Err(self.refuse(shared, refusal)),
         }
-        // A READ is answered before a later WRITE changes what it reads, if there is room.
+        // A READ is answered before a later WRITE changes the data, if the wire has room.
         if !packet.op.operation.is_message() {
             self.respond(shared, memory, wire);
         }
         Ok(())
     }
 
-    /// Goes on to the next packet, and acknowledges this one if it asks.
+    /// Advances the expected PSN, and queues an ACK if the packet requests one.
     fn accept(&mut self, packet: &Packet<'_>, packets: u32) {
         let psn = packet.bth.psn();
         self.inbound.expected = psn.plus(packets);
@@ -69,7 +69,7 @@ impl Qp {
         }
     }
 
-    /// Says once which packet is missing.
+    /// Queues a NAK for a missing packet, once for each gap.
     fn tell_of_gap(&mut self) {
         if !self.responder.quiet {
             self.responder.quiet = true;
@@ -92,8 +92,8 @@ impl Qp {
         Ok(packets)
     }
 
-    /// A peer that asks for more at once than it was told is refused; where answers that were given
-    /// before take the room, it has to come again.
+    /// Checks that a response can be queued. A peer that exceeds its outstanding READs and atomics
+    /// is refused; if repeated responses take up the room, it has to retry.
     fn has_room_for_answer(&self) -> Result<(), Refusal> {
         if self.responder.is_deep() {
             return Err(Refusal::Invalid(Drop::TooManyReads));
@@ -102,7 +102,7 @@ impl Qp {
         room.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Refuses a request that nothing here serves, in its turn.
+    /// Refuses an unsupported request, if it has the expected PSN.
     pub(crate) fn refuse_opcode(&mut self, shared: &mut Shared, psn: Psn24) -> Drop {
         match psn.ahead_of(self.inbound.expected) {
             0 => self.refuse(shared, Refusal::Invalid(Drop::Opcode)),
@@ -115,7 +115,7 @@ impl Qp {
         }
     }
 
-    /// How many packets the answer takes.
+    /// Returns the number of packets of the response.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "compared with READ_PACKETS_MAX"
@@ -131,7 +131,7 @@ impl Qp {
     fn open_read(&self, shared: &Shared, reth: &Reth) -> Result<(RegionId, usize), Drop> {
         let len = reth.len.get() as usize;
         if len == 0 {
-            // A READ of nothing names no memory (IBTA C9-88).
+            // A READ of length zero accesses no memory, so its rkey is not checked (IBTA C9-88).
             return Ok((RegionId(0), 0));
         }
         let (asker, at) = (self.asker(), remote(reth));
@@ -200,9 +200,11 @@ impl Qp {
         });
     }
 
-    /// Says why a request is not done, and takes the consequences.
+    /// Queues the NAK for a request that is not executed, and fails the queue pair if the reason
+    /// demands it.
     fn refuse(&mut self, shared: &mut Shared, refusal: Refusal) -> Drop {
         let (syndrome, reason) = match refusal {
+            // No NAK: the requester times out and sends the request again.
             Refusal::Busy => return Drop::TooManyReads,
             Refusal::NoRecv => {
                 let timer = shared.config.retry.rnr_timer;
@@ -232,7 +234,7 @@ impl Qp {
         reason
     }
 
-    /// Answers a request that was done before, without doing it again.
+    /// Answers a duplicate request without executing it again.
     fn repeat(&mut self, shared: &Shared, packet: &Packet<'_>) -> Result<(), Drop> {
         let psn = packet.bth.psn();
         match packet.op.operation {
@@ -246,6 +248,7 @@ impl Qp {
                 Ok(())
             }
             _ => {
+                // The ACK of the last executed packet covers the duplicate too.
                 let last = self.inbound.expected.plus(u32::MAX);
                 self.acknowledge(last, Syndrome::ACK);
                 Ok(())
@@ -253,7 +256,7 @@ impl Qp {
         }
     }
 
-    /// A READ may be repeated whole or from any packet of its answer on.
+    /// Answers a duplicate READ, which may start at any packet of the original response.
     fn repeat_read(
         &mut self,
         shared: &Shared,
@@ -274,7 +277,7 @@ impl Qp {
 }
 
 impl Operation {
-    /// Whether it is a SEND or WRITE, which an ACK answers.
+    /// Returns whether it is a SEND or WRITE, which is answered with an ACK.
     fn is_message(self) -> bool {
         matches!(self, Self::Send { .. } | Self::Write { .. })
     }

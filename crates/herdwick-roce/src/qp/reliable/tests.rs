@@ -1,4 +1,4 @@
-//! What only a queue pair that starts where a test wants can show.
+//! Tests that have to choose the first PSN of a queue pair: wrapping of sequence numbers.
 
 use core::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -45,8 +45,8 @@ impl Wire for Out {
     }
 }
 
-/// An engine, a queue pair of it that starts five packets before the PSNs wrap, and the
-/// remote of a word.
+/// Returns an engine, a queue pair of it that starts five packets before the PSNs wrap, and the
+/// address of a word.
 fn end() -> (Engine, QpId, herdwick_fabric::Remote) {
     let config = Config {
         check_icrc: false,
@@ -81,7 +81,7 @@ fn end() -> (Engine, QpId, herdwick_fabric::Remote) {
     (engine, id, at)
 }
 
-/// The other end of a connection with `engine`'s queue pair.
+/// Returns the peering for a connection to `engine`'s queue pair.
 fn peering(engine: &Engine, qp: QpId) -> Peering {
     let facts = engine.facts(qp).expect("known");
     Peering {
@@ -98,7 +98,7 @@ fn peering(engine: &Engine, qp: QpId) -> Peering {
     }
 }
 
-/// Hands what one engine sent to the other.
+/// Delivers the packets that one engine sent to the other; returns its answers.
 fn carry(packets: &mut Out, to: &mut Engine, memory: &mut Word) -> Out {
     let mut answers = Out::default();
     for bytes in packets.0.drain(..) {
@@ -147,8 +147,8 @@ fn sequence_numbers_wrap() {
     assert!(wrapped);
 }
 
-/// Numbers come round: an atomic that is repeated gets its own answer, not that of one which had its
-/// number 2^24 packets ago.
+/// PSNs recur: a repeated atomic gets its own result, not that of an atomic with the same PSN 2^24
+/// packets earlier.
 #[test]
 fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
     let ((a, qa, _), (mut b, qb, to)) = (end(), end());
@@ -164,7 +164,7 @@ fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
         packet.extend((0x8000_0000 | psn & 0x00ff_ffff).to_be_bytes());
         packet.extend(to.addr.to_be_bytes());
         packet.extend(to.rkey.0.to_be_bytes());
-        // FETCH_ADD: 1, and nothing to compare with. WRITE: no bytes.
+        // FETCH_ADD: add 1, compare field 0. WRITE: length 0.
         let rest: &[u8] = if opcode == FETCH_ADD {
             &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
         } else {
@@ -180,7 +180,7 @@ fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
         })
     };
     assert_eq!(ask(FETCH_ADD, first, &mut b), Some(0));
-    // As if WRITEs had come in between, a quarter of the numbers at a time.
+    // As if WRITEs had arrived in between, a quarter of the PSN space at a time.
     for quarter in 1..4 {
         let psn = first.wrapping_add(quarter << 22);
         b.qp_mut(qb).expect("known").inbound.expected = Psn24::new(psn);
