@@ -1,3 +1,5 @@
+//! A port driven by a thread of its own, for programs that lend memory but run no poll loop.
+
 use std::{
     fmt, io,
     os::fd::{AsFd, OwnedFd},
@@ -17,11 +19,11 @@ use rustix::{
 
 use crate::RocePort;
 
-/// A port whose passes a thread makes: peers WRITE, READ and do atomics in its memory whether or not
-/// its owner polls.
+/// A port whose passes a thread makes: peers WRITE, READ and do atomics in its memory whether or
+/// not its owner polls.
 ///
-/// The thread sleeps until packets come or a timer ends. It costs a lock and a wake-up for each use
-/// of the port, so a poll loop is better off with the port itself.
+/// The thread sleeps until packets arrive or a timer expires. Each use of the port costs a lock and
+/// a wakeup, so a poll loop should use the port itself.
 pub struct Attended {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -29,13 +31,13 @@ pub struct Attended {
 
 struct Shared {
     port: Mutex<RocePort>,
-    /// Rung when the port was used, and when the thread is to end.
+    /// An eventfd, written when the port was used and when the thread has to end.
     bell: OwnedFd,
     over: AtomicBool,
 }
 
 impl Attended {
-    /// Gives `port` to a thread. It reads a clock of its own from now on.
+    /// Moves `port` into a thread, which reads the clock itself from now on.
     ///
     /// # Errors
     /// The operating system lacks descriptors or threads.
@@ -55,10 +57,10 @@ impl Attended {
         })
     }
 
-    /// Uses the port: creates, posts, polls. Passes are the thread's to make.
+    /// Calls `work` with the port: to create, post, poll. Only the thread makes passes.
     pub fn with<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
         let result = self.shared.locked(work);
-        // What was posted is to be sent, and its timers to be kept.
+        // The thread must send what was posted and set its timers.
         self.shared.ring();
         result
     }
@@ -66,6 +68,7 @@ impl Attended {
 
 impl Drop for Attended {
     fn drop(&mut self) {
+        // Pairs with the acquire load in `attend`.
         self.shared.over.store(true, Ordering::Release);
         self.shared.ring();
         if let Some(thread) = self.thread.take() {
@@ -82,12 +85,12 @@ impl fmt::Debug for Attended {
 
 impl Shared {
     fn locked<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
-        // A panic of the owner's own leaves the port as its calls left it: whole.
+        // No call of the port leaves it half changed, so it is usable after a panic in `work`.
         work(&mut self.port.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn ring(&self) {
-        // Any number rings; a counter that is full has rung.
+        // The write fails only when the counter is at its maximum; the descriptor is readable then.
         let _ = write(&self.bell, &1_u64.to_le_bytes());
     }
 
@@ -109,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a packet comes, the bell rings, or so much time is over.
+    /// Sleeps until a packet arrives, the eventfd is written, or `limit` has passed.
     fn rest(&self, socket: &OwnedFd, limit: Option<Duration>) {
         let mut fds = [
             PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),

@@ -1,4 +1,5 @@
-//! Plain datagrams in trains over the same sockets: what the fabric is measured against.
+//! Plain UDP datagrams in GSO batches over the same sockets: the baseline for benchmarks of the
+//! fabric.
 
 use std::{io, net::SocketAddr};
 
@@ -8,7 +9,7 @@ use crate::socket::{Destination, Inbox, Outgoing, RECEIVES, SEGMENTS_MAX, Sent, 
 
 const _: () = assert!(RECEIVES <= crate::socket::SENDS);
 
-/// An end that sends and receives datagrams, and nothing around them.
+/// A socket that sends and receives datagrams without a protocol on top.
 #[derive(Debug)]
 pub struct BareEnd {
     socket: Socket,
@@ -16,13 +17,13 @@ pub struct BareEnd {
 }
 
 impl BareEnd {
-    /// Most datagrams of one [`BareEnd::send`].
+    /// Maximum datagrams of one [`BareEnd::send`].
     pub const TRAIN: usize = SEGMENTS_MAX;
 
     /// Binds to `address`.
     ///
     /// # Errors
-    /// The operating system's refusal.
+    /// An error of the operating system.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Ok(Self {
             socket: Socket::bind(address, false)?,
@@ -30,17 +31,17 @@ impl BareEnd {
         })
     }
 
-    /// Where it is bound.
+    /// Returns the address that it is bound to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.socket.local()
     }
 
-    /// Sends `bytes` to `to` as datagrams of `segment` bytes, at most [`BareEnd::TRAIN`]; `false`
-    /// when the socket has no room now.
+    /// Sends `bytes` to `to` as datagrams of `segment` bytes, at most [`BareEnd::TRAIN`]; returns
+    /// `false` when the socket has no room now.
     ///
     /// # Errors
-    /// The operating system's refusal.
+    /// An error of the operating system.
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<bool> {
         let to = &Destination::new(to, None);
         let train = Outgoing { to, bytes, segment };
@@ -51,8 +52,8 @@ impl BareEnd {
         }
     }
 
-    /// Shows `sink` what has come: the sender, the bytes of a train, and of each of its datagrams.
-    /// Returns how many datagrams came.
+    /// Receives once. Calls `sink` for each train with its sender, its bytes, and the length of its
+    /// datagrams. Returns how many datagrams arrived.
     pub fn receive(&mut self, mut sink: impl FnMut(SocketAddr, &[u8], usize)) -> usize {
         let mut datagrams = 0;
         for index in 0..self.socket.receive(&mut self.inbox) {
@@ -64,11 +65,12 @@ impl BareEnd {
         datagrams
     }
 
-    /// Answers each datagram that has come with one of `segment` bytes out of `bytes`, in trains
-    /// like those that came. What the socket has no room for is lost. Returns how many came.
+    /// Answers each datagram received with one of `segment` bytes out of `bytes`, in trains of as
+    /// many datagrams. Replies that the socket has no room for are lost. Returns how many datagrams
+    /// arrived.
     ///
     /// # Panics
-    /// When `bytes` are not a whole train.
+    /// When `bytes` is shorter than the replies to one train.
     pub fn echo(&mut self, bytes: &[u8], segment: usize) -> usize {
         let mut trains = ArrayVec::<(Destination, usize), RECEIVES>::new();
         let came = self.receive(|from, train, length| {

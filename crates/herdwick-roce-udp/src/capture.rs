@@ -1,7 +1,7 @@
-//! Packets into a file that tcpdump, tshark and Wireshark read (pcap 2.4, raw IP).
+//! Writes packets to a file that tcpdump, tshark and Wireshark read (pcap 2.4, raw IP).
 //!
-//! A UDP socket shows no IP header, so the one written here is made up of what is known: addresses,
-//! ports, lengths, and the identification that the ICRC was right for.
+//! A UDP socket does not show IP headers, so those in the file are made of what is known:
+//! addresses, ports, lengths, and the identification with which the ICRC was correct.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,32 +14,34 @@ use std::{
 
 use herdwick_roce::icrc::Route;
 
-/// Links whose frames begin with an IP header.
+/// The pcap link type of frames that begin with an IP header.
 const LINKTYPE_RAW: u32 = 101;
-/// Longer packets there are none.
+/// Snapshot length; an IP packet cannot be longer.
 const SNAP: u32 = 65_535;
 const UDP: u8 = 17;
-/// Keys and values stand in it in clear.
+/// File mode: the file contains keys and values in clear text.
 const OWNER_ONLY: u32 = 0o600;
 
-/// A capture file that is being written.
+/// An open capture file.
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: BufWriter<File>,
-    /// The time of day when the port's clock stood at zero.
+    /// The time of day, since 1970, when the port's clock is zero.
     origin: Duration,
-    /// Packets since it was last known that the file holds them all.
+    /// Packets added since the last successful flush.
     pending: u64,
-    /// Packets that the file may lack. After a write that failed, nothing is written.
+    /// Packets that the file may lack. After a failed write, nothing more is written.
     lost: u64,
 }
 
 impl Capture {
-    /// Starts `path` anew. `origin` is the time of day, since 1970, at which `now` is zero.
+    /// Truncates or makes `path`. `origin` is the time of day, since 1970, at which `now` is zero.
     pub(crate) fn create(path: &Path, origin: Duration) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
         let mut file = BufWriter::new(options.mode(OWNER_ONLY).open(path)?);
+        // The pcap header: magic number (microsecond timestamps), version 2.4, time zone, accuracy,
+        // snapshot length, link type.
         for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {
             file.write_all(&word.to_le_bytes())?;
         }
@@ -51,7 +53,7 @@ impl Capture {
         })
     }
 
-    /// Adds a packet that starts at the BTH.
+    /// Adds a packet, given from the BTH on.
     pub(crate) fn packet(&mut self, now: Duration, route: &Route, id: u16, packet: &[u8]) {
         if self.lost > 0 {
             self.lost += 1;
@@ -66,7 +68,7 @@ impl Capture {
         }
     }
 
-    /// Has the file hold what was added.
+    /// Flushes buffered packets to the file.
     pub(crate) fn flush(&mut self) {
         if self.lost == 0 && self.file.flush().is_err() {
             self.lost = self.pending.max(1);
@@ -74,7 +76,7 @@ impl Capture {
         self.pending = 0;
     }
 
-    /// Packets that the file may lack, for the file system would not take them.
+    /// Returns the number of packets that the file may lack because a write failed.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -132,7 +134,7 @@ fn udp(frame: &mut Vec<u8>, route: &Route, packet: &[u8]) {
     frame.extend(len.to_be_bytes());
     frame.extend([0, 0]);
     frame.extend(packet);
-    // IPv4 allows none; over IPv6 there must be one.
+    // The UDP checksum is optional over IPv4 and mandatory over IPv6.
     if frame[0] >> 4 == 6 {
         let pseudo = u32::from(len) + u32::from(UDP);
         let sum = checksum(pseudo, &frame[8..]);
@@ -140,7 +142,7 @@ fn udp(frame: &mut Vec<u8>, route: &Route, packet: &[u8]) {
     }
 }
 
-/// The Internet checksum of `bytes` and what was summed `before` (RFC 1071).
+/// Returns the Internet checksum (RFC 1071) of `bytes`, continued from the sum `before`.
 fn checksum(before: u32, bytes: &[u8]) -> u16 {
     let pairs = bytes.chunks(2).map(|pair| {
         let low = pair.get(1).copied().unwrap_or(0);

@@ -1,3 +1,5 @@
+//! The control half of the provider `roce`: sockets, memory and routes for the engine's objects.
+
 use std::{
     collections::VecDeque,
     io,
@@ -29,43 +31,43 @@ use crate::{
     trains::{Outbox, Track},
 };
 
-/// RoCEv2's UDP port.
+/// The UDP port of RoCEv2.
 pub const UDP_PORT: u16 = 4791;
-/// Most sockets that one address is shared by: the filter that steers reads one byte.
+/// Maximum sockets that share one address: the filter that steers packets reads one byte.
 pub const SHARDS_MAX: usize = 256;
-/// Source ports of a client, at most: one for each lane of its server.
+/// Maximum source ports of a client: one for each socket of its server.
 const SOURCES_MAX: usize = 32;
-/// What peers call the first byte of a region.
+/// The remote address of the first byte of a region.
 const ZERO_BASED: u64 = 0;
 
-/// How a device is bound.
+/// Options of a device.
 #[derive(Clone, Debug)]
 pub struct RoceOptions {
-    /// Where it listens; port 0 takes any, an unspecified address all.
+    /// The address to bind; port 0 takes any free port, an unspecified address all of the host's.
     pub address: SocketAddr,
-    /// Ports that will be opened on it, at most [`SHARDS_MAX`].
+    /// Number of ports that will be opened, at most [`SHARDS_MAX`].
     pub shards: usize,
-    /// What an endpoint means that leaves its address open: whom the hello was made with.
+    /// The host with which hellos are exchanged: the address of an endpoint that leaves it open.
     pub peer_host: Option<IpAddr>,
-    /// Most payload that a connection's packets may have; `None`: what the path to `peer_host` has
-    /// room for, or where that is not known 1024 bytes, 4096 on the loopback. Two ends use the
-    /// smaller of theirs, so that neither sends what the other's path does not take.
+    /// Maximum payload of a packet of a connection. `None`: what the path to `peer_host` has room
+    /// for, or, if that is unknown, 1024 bytes, 4096 on the loopback. The two ends use the smaller
+    /// of their values, so that neither sends packets too long for the other's path.
     pub mtu: Option<Mtu>,
-    /// Whether packets are marked ECT(0), so that routers which heed ECN mark rather than drop them;
-    /// a connection then slows down when its peer tells of marks (CNP). Whoever can forge a CNP, with
-    /// the peer's address and a queue pair's number, slows it down as well.
+    /// Whether packets are marked ECT(0), so that routers with ECN mark them instead of dropping
+    /// them. A connection then slows down when its peer reports marks (CNP). An attacker who knows
+    /// the peer's address and a queue pair number can forge CNPs and slow it down as well.
     pub ecn: bool,
-    /// Whether every packet has to be under the key of its two ends. Both bind so, or neither.
+    /// Whether every packet is authenticated with the key of its two ends. Both ends must agree.
     pub keyed: bool,
-    /// Where to write every packet to, for tcpdump and Wireshark to read; further ports add their
-    /// number to the name.
+    /// The file to write every packet to, in a format that tcpdump and Wireshark read. Further
+    /// ports append their number to the name.
     pub capture: Option<PathBuf>,
-    /// The time of day when `now` is zero, for the capture.
+    /// The time of day, since 1970, at which `now` is zero, for the capture.
     pub origin: Duration,
 }
 
 impl RoceOptions {
-    /// One port on `address`.
+    /// Returns options for one port on `address`.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         Self {
@@ -90,14 +92,14 @@ struct Shared {
     options: RoceOptions,
     capabilities: Capabilities,
     local: SocketAddr,
-    /// Most payload of a datagram, and of a connection's packet as peers are told.
+    /// Maximum payload of a datagram, and of a connection's packet as endpoints encode it.
     datagram: Mtu,
     offer: Mtu,
-    /// What ports that are not open will have.
+    /// Resources of the ports that are not open yet.
     berths: Mutex<VecDeque<Berth>>,
 }
 
-/// What a port is made of.
+/// The resources of a port.
 #[derive(Debug)]
 struct Berth {
     shard: u16,
@@ -106,7 +108,7 @@ struct Berth {
 }
 
 impl RoceDevice {
-    /// Binds the sockets of all its ports.
+    /// Binds the sockets of all ports of the device.
     ///
     /// # Errors
     /// The address is taken or not ours, there are no shards or too many, or the system refuses a
@@ -140,7 +142,7 @@ impl RoceDevice {
             Mtu::B1024
         };
         let offer = options.mtu.unwrap_or_else(|| {
-            // Where there is no path yet, `connect` will say so.
+            // A missing path is an error only when `connect` needs it.
             let path = options
                 .peer_host
                 .map(|host| Path::find(local, reached(local, host, UDP_PORT)));
@@ -156,19 +158,19 @@ impl RoceDevice {
         })))
     }
 
-    /// Where it listens.
+    /// Returns the address that the device is bound to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.0.local
     }
 
-    /// The host that an endpoint of this fabric names; `None` where it leaves that open, or makes
-    /// no sense.
+    /// Returns the host in an endpoint; `None` where the endpoint leaves it open or is malformed.
     #[must_use]
     pub fn endpoint_host(endpoint: &Endpoint) -> Option<IpAddr> {
         Some(Place::read(endpoint, None).ok()?.address.ip())
     }
 
+    /// Decodes an endpoint. Its address gets the scope of the local one where it is link-local.
     fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
         let mut place = Place::read(endpoint, self.0.options.peer_host)?;
         let (host, port) = (place.address.ip(), place.address.port());
@@ -176,7 +178,7 @@ impl RoceDevice {
         Ok(place)
     }
 
-    /// The key of a queue pair that brings `own` secret, with its peer.
+    /// Returns the key shared with a peer, from both secrets. Both ends must be keyed, or neither.
     fn key(&self, own: &Secret, peer: &Place) -> Result<Option<Secret>, ConnectError> {
         match (self.0.options.keyed, &peer.secret) {
             (true, Some(other)) => Ok(Some(agree(own, other))),
@@ -202,7 +204,7 @@ impl RoceDevice {
         Ok(path.map_err(system("finding a way to the peer"))?)
     }
 
-    /// The flow to a peer, which packets may take as soon as its track lies.
+    /// Registers the route of a flow to a peer. Packets of the flow can be sent from then on.
     fn lay(
         &self,
         port: &mut RocePort,
@@ -210,6 +212,8 @@ impl RoceDevice {
         place: &Place,
         path: &Path,
     ) -> Result<(), ConnectError> {
+        // A receiving network card merges datagrams of one source port: one port for each socket of
+        // a server. With several shards, everything is sent from the main socket.
         let wanted = if self.0.options.shards == 1 {
             usize::from(place.lane) % SOURCES_MAX
         } else {
@@ -222,7 +226,7 @@ impl RoceDevice {
         }
         let source = port.outbox.sockets()[wanted].local().port();
         let from = SocketAddr::new(path.from, source);
-        // Routing knows the source of a socket that is bound to one address.
+        // A socket bound to one address sends from it without being told.
         let told = self.0.local.ip().is_unspecified().then_some(path.from);
         let to = socket::Destination::new(place.address, told);
         let route = route(from, place.address);
@@ -231,7 +235,7 @@ impl RoceDevice {
     }
 }
 
-/// A socket for packets of a device with these options.
+/// Binds a socket for packets of a device with these options.
 fn socket_of(options: &RoceOptions, address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::bind(address, shared)?;
     if options.ecn {
@@ -247,7 +251,7 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         uc: true,
         ud: true,
         read: true,
-        // Done by the CPU's own instructions.
+        // The engine performs atomics with the CPU's own instructions.
         atomics: Atomics::Coherent,
         ordered_write: true,
         wakes_on_write: true,
@@ -267,7 +271,7 @@ fn capabilities(mtu: Mtu) -> Capabilities {
     }
 }
 
-/// Both ends are to use packets that do not pass.
+/// The path has less room than the packets that both ends agreed on.
 const NARROW: ConnectError = ConnectError::Endpoint(
     "the path to it has no room for the packets that it expects; raise the MTU on the way",
 );
@@ -279,7 +283,7 @@ fn peer_at(place: &Place) -> Peer {
     }
 }
 
-/// An endpoint of another transport leads nowhere.
+/// Checks that the endpoint has the same transport.
 fn of(transport: Transport, place: &Place) -> Result<(), ConnectError> {
     if place.transport == transport {
         Ok(())
@@ -422,7 +426,7 @@ impl Device for RoceDevice {
         let facts = port.engine.facts(qp)?;
         of(facts.transport, &place)?;
         let (path, mtu) = (self.path(&place)?, self.0.offer.min(place.mtu));
-        // The peer counts on both offers, and on nothing else.
+        // The peer relies on both offers only, so this end cannot choose smaller packets.
         if path.mtu < mtu {
             return Err(NARROW);
         }

@@ -1,3 +1,6 @@
+//! The endpoint of provider `roce`, encoded and decoded: address, socket, queue pair, first PSN,
+//! MTU. Everything that a peer sent is checked.
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use herdwick_fabric::{ConnectError, Endpoint, Psn, Qpn, Transport};
@@ -7,10 +10,10 @@ use zerocopy::{
     little_endian::{U16, U32},
 };
 
-/// The layout's number, and that of the one with a secret behind it.
+/// Version of the layout, and of the same followed by a secret.
 const PLAIN: u8 = 1;
 const KEYED: u8 = 2;
-/// Numbers of queue pairs and packets have 24 bits.
+/// Queue pair and packet sequence numbers have 24 bits.
 const BITS_24: u32 = 0x00ff_ffff;
 
 /// How a queue pair is reached, as a grant or an acceptance carries it (`docs/roce.md`).
@@ -27,9 +30,9 @@ struct Blob {
     /// As IPv6, or mapped into it; all zero: the address at which the reader reached its writer.
     ip: [u8; 16],
     port: U16,
-    /// Most bytes of payload in a packet.
+    /// Maximum bytes of payload in a packet.
     mtu: U16,
-    /// READs and atomics that it serves at a time.
+    /// READs and atomics that the queue pair serves at a time.
     reads: u8,
     reserved: [u8; 3],
 }
@@ -37,26 +40,26 @@ struct Blob {
 pub(crate) const BLOB_BYTES: usize = 40;
 const _: () = assert!(size_of::<Blob>() == BLOB_BYTES);
 
-/// What a keyed queue pair brings to the key stands behind the blob.
+/// The secret of a keyed queue pair follows the blob.
 const SECRET_BYTES: usize = 16;
 
-/// A queue pair's whereabouts.
+/// The decoded endpoint of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) transport: Transport,
-    /// Which of the sockets at its address it listens to.
+    /// Index of its socket among those at its address.
     pub(crate) lane: u16,
     pub(crate) qpn: Qpn,
-    /// Of the first packet that it will send.
+    /// The number of the first packet that it will send.
     pub(crate) psn: Psn,
     pub(crate) qkey: u32,
-    /// The address; unspecified where it listens on all, and the reader knows one of them.
+    /// The address; unspecified where it is bound to all, and the reader knows one of them.
     pub(crate) address: SocketAddr,
-    /// The largest packet payload it takes.
+    /// The largest packet payload that it accepts.
     pub(crate) mtu: Mtu,
     /// READs and atomics that it serves at a time, on RC.
     pub(crate) reads: u8,
-    /// What it brings to a key; `None`: its packets have none.
+    /// Its contribution to the key; `None`: its packets are not keyed.
     pub(crate) secret: Option<Secret>,
 }
 
@@ -91,7 +94,7 @@ impl Place {
         Endpoint::new(&[blob.as_bytes(), secret].concat()).expect("56 bytes fit")
     }
 
-    /// Reads what a peer sent; an address left open is `host`.
+    /// Decodes and checks what a peer sent; `host` replaces an address left open.
     pub(crate) fn read(endpoint: &Endpoint, host: Option<IpAddr>) -> Result<Self, ConnectError> {
         let malformed = ConnectError::Endpoint("it is malformed");
         let Ok((blob, secret)) = Blob::read_from_prefix(endpoint.as_bytes()) else {
@@ -195,8 +198,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let good = place("10.0.0.1:4791").endpoint();
-        // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an MTU that is none, and bytes
-        // that have to be 0.
+        // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an invalid MTU, and reserved
+        // bytes that are not 0.
         let spoiled: [(usize, &[u8]); 8] = [
             (0, &[9]),
             (1, &[3]),

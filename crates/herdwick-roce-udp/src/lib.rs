@@ -1,8 +1,8 @@
 //! The software RNIC on UDP sockets: the engine of `herdwick-roce` as a provider of the fabric.
 //!
-//! [`RoceDevice`] binds one UDP port for all its ports, each of which has a socket of its own and
-//! runs its engine in the caller's poll loop, or in a thread ([`Attended`]). Packets leave and arrive in trains: see
-//! `docs/roce.md`.
+//! [`RoceDevice`] binds one UDP port for all its ports. Each has a socket of its own and runs its
+//! engine in the caller's poll loop, or in a thread ([`Attended`]). Packets are sent in GSO batches
+//! and received in GRO batches, here called trains: see `docs/roce.md`.
 
 mod attended;
 pub mod bare;

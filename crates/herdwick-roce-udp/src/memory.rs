@@ -1,9 +1,11 @@
+//! The memory of a port's regions, by region index, as the engine accesses it.
+
 use herdwick_fabric::RegionId;
 use herdwick_mem::{Span, WORD};
 use herdwick_roce::{Memory, region_index};
 
-/// The registered memory of a port, by the index of the region; the whole id stands beside it, for
-/// a place is used again.
+/// The registered memory of a port, by region index, with the full id beside it: indexes are
+/// reused, ids are not.
 #[derive(Debug, Default)]
 pub(crate) struct Regions(Vec<Option<(RegionId, Span)>>);
 
@@ -22,7 +24,7 @@ impl Regions {
         self.0[index] = Some((region, span));
     }
 
-    /// Forgets every region that `stays` does not name.
+    /// Removes every region for which `stays` returns false.
     pub(crate) fn retain(&mut self, stays: impl Fn(RegionId) -> bool) {
         for slot in &mut self.0 {
             if slot.as_ref().is_some_and(|(id, _)| !stays(*id)) {
@@ -31,15 +33,15 @@ impl Regions {
         }
     }
 
-    /// Places in the table.
+    /// Returns the length of the table.
     #[cfg(test)]
     pub(crate) fn places(&self) -> usize {
         self.0.len()
     }
 }
 
-/// The engine names regions that it registered, and ranges inside them; what it does not know any
-/// more has no span, and is neither read nor written.
+/// The engine names regions that it registered, and ranges inside them. A region that was removed
+/// meanwhile has no span: writes are dropped, reads return zeros.
 impl Memory for Regions {
     #[inline]
     fn write(&mut self, region: RegionId, offset: usize, bytes: &[u8]) {

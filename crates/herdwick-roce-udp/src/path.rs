@@ -1,3 +1,5 @@
+//! Route lookup: the source address and the MTU that the kernel would use to reach a peer.
+
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
@@ -9,18 +11,18 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, getsockname, ipproto
 
 use crate::socket;
 
-/// The way from here to a peer, as routing has it now.
+/// The path from here to a peer, as routed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// The address that packets leave from.
+    /// The source address of packets.
     pub(crate) from: IpAddr,
-    /// Most payload in a packet.
+    /// Maximum payload of a packet.
     pub(crate) mtu: Mtu,
 }
 
 impl Path {
-    /// Asks routing for the way to `to`, from `local` unless that is unspecified: a socket on every
-    /// IPv6 address is on every IPv4 address too.
+    /// Looks up the route to `to`, from `local` unless that is unspecified: a socket bound to every
+    /// IPv6 address also receives on every IPv4 address.
     pub(crate) fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let (family, any) = match to {
             SocketAddr::V4(_) => (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
@@ -33,6 +35,7 @@ impl Path {
         };
         let probe = socket(family, SocketType::DGRAM, Some(ipproto::UDP))?;
         bind(&probe, &from)?;
+        // Connecting a UDP socket sends nothing; it only looks up the route.
         connect(&probe, &to)?;
         let from = SocketAddr::try_from(getsockname(&probe)?)?.ip();
         let link = socket::path_mtu(probe.as_fd(), to.is_ipv6())?;
@@ -43,13 +46,15 @@ impl Path {
     }
 }
 
-/// `address` with any free port, its scope kept: a link-local address means nothing without.
+/// Returns `address` with port 0 (any free port), its scope kept: a link-local address is ambiguous
+/// without it.
 pub(crate) fn any_port(mut address: SocketAddr) -> SocketAddr {
     address.set_port(0);
     address
 }
 
-/// `host` as a socket at `local` reaches it: by the same link, if the address is of one link only.
+/// Returns `host` as a socket at `local` reaches it: over the same link, if the address is
+/// link-local.
 pub(crate) fn reached(local: SocketAddr, host: IpAddr, port: u16) -> SocketAddr {
     match (local, host) {
         (SocketAddr::V6(local), IpAddr::V6(host)) if host.is_unicast_link_local() => {

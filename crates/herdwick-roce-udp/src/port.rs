@@ -1,3 +1,6 @@
+//! The data half of the provider `roce`: one thread's engine, memory and sockets. Each pass sends
+//! what was posted, receives what arrived, and runs timers.
+
 use std::{
     fmt,
     net::SocketAddr,
@@ -21,15 +24,15 @@ use crate::{
     trains::Outbox,
 };
 
-/// Looks at the socket in a pass or before a sleep, while each finds as much as one can take.
+/// Maximum receives in a pass, or before a sleep; each after the first follows a full one.
 const LOOKS: usize = 8;
-/// Packets after which a pass looks no more.
+/// Processed packets after which a pass stops receiving.
 const ENOUGH: u64 = 256;
 /// How long connections have their share of each pass and no more, after the kernel dropped packets
 /// for want of room.
 const RATIONED: Duration = Duration::from_millis(20);
 
-/// One thread's end of the fabric: an engine, its memory, and sockets.
+/// One thread's end of the fabric: an engine, its memory, and its sockets.
 pub struct RocePort {
     pub(crate) engine: Engine,
     pub(crate) regions: Regions,
@@ -37,7 +40,7 @@ pub struct RocePort {
     pub(crate) inbox: Inbox,
     pub(crate) mail: Mail,
     pub(crate) shard: u16,
-    /// The address of the main socket; unspecified where it listens on all.
+    /// The address of the main socket; unspecified where it is bound to all addresses.
     pub(crate) local: SocketAddr,
     /// What the kernel had dropped when packets were rationed last, and until when they are.
     pub(crate) rationed: (u32, Duration),
@@ -46,7 +49,8 @@ pub struct RocePort {
 }
 
 impl RocePort {
-    /// Takes what has come, as far as a pass goes; whether there was anything.
+    /// Receives until the socket is empty or the bounds of a pass are reached; returns whether
+    /// anything arrived.
     fn receive_some(&mut self) -> bool {
         self.ration();
         let before = self.looked_into();
@@ -82,12 +86,12 @@ impl RocePort {
         counters.packets_in - unseen
     }
 
-    /// What a packet wakes.
+    /// Returns the descriptor that becomes readable when a packet arrives.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.outbox.main().as_fd()
     }
 
-    /// Takes what has come, from the socket and from the other ports of its address.
+    /// Receives once from the socket, and from the other ports of its address.
     fn receive(&mut self) -> Received {
         let count = self.outbox.main().receive(&mut self.inbox);
         for index in 0..count {
@@ -164,14 +168,14 @@ impl RocePort {
         })
     }
 
-    /// Forgets the memory and tracks of what the engine has forgotten.
+    /// Removes the memory and routes of objects that the engine no longer has.
     pub(crate) fn sweep(&mut self) {
         let engine = &self.engine;
         self.regions.retain(|region| engine.remote(region).is_ok());
         self.outbox.retain(|flow| engine.peer(flow).is_some());
     }
 
-    /// Lets the engine send what it has, and hands everything to the kernel.
+    /// Lets the engine send what is queued, and passes all batches to the kernel.
     fn transmit(&mut self) {
         let (memory, wire) = (&self.regions, &mut self.outbox);
         self.engine.poll_transmit(wire.now, memory, wire);
@@ -188,16 +192,17 @@ impl fmt::Debug for RocePort {
     }
 }
 
-/// What one look at the socket found.
+/// The result of one receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
     Nothing,
     All,
-    /// There may be more.
+    /// The batch was full; more packets may be queued.
     AsMuchAsFits,
 }
 
-/// What the ICRC of a packet from `source` to `destination` covers.
+/// Returns the fields of the IP and UDP headers that the ICRC of a packet from `source` to
+/// `destination` covers.
 pub(crate) fn route(source: SocketAddr, destination: SocketAddr) -> Route {
     Route {
         source,
@@ -220,7 +225,7 @@ impl Port for RocePort {
         self.engine.poll(cq, out)
     }
 
-    /// Sends what was posted first, for somebody waits for it; then takes what has come.
+    /// Sends what was posted first, because a peer waits for it; then receives.
     fn progress(&mut self, now: Duration) -> Progress {
         self.outbox.now = now;
         self.transmit();
@@ -253,8 +258,8 @@ impl Port for RocePort {
         Armed::Pending
     }
 
-    /// A packet wakes for as long as it waits in the socket: to take the wake back is to take the
-    /// packets.
+    /// The wakeup descriptor is the socket, readable as long as packets are queued: clearing a
+    /// wakeup means receiving them.
     fn disarm(&mut self, _cq: CqId) {
         for _ in 0..LOOKS {
             if self.receive() == Received::Nothing {

@@ -1,33 +1,35 @@
+//! Probes what UDP on this host supports: GSO and GRO, and the size of the receive buffer.
+
 use std::{io, net::Ipv4Addr, time::Duration};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::socket::{Destination, Inbox, Outgoing, Sent, Socket};
 
-/// What this host's UDP is like.
+/// What UDP on this host supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// How trains fare over the loopback.
+    /// How trains pass over the loopback.
     pub trains: Trains,
-    /// Bytes of receive buffer granted; the kernel counts its own overhead in.
+    /// Bytes of receive buffer granted, including the kernel's own overhead.
     pub receive_buffer: usize,
 }
 
-/// How a train fares.
+/// How a train passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trains {
     /// Sent in one call, received in one.
     Whole,
-    /// Sent in one call, received one by one: no UDP_GRO (Linux 5.0).
+    /// Sent in one call, received datagram by datagram: no UDP_GRO (Linux 5.0).
     Split,
-    /// Sent one by one: no UDP_SEGMENT (Linux 4.18).
+    /// Sent datagram by datagram: no UDP_SEGMENT (Linux 4.18).
     None,
 }
 
-/// Tries trains over the loopback.
+/// Sends a train over the loopback and reports how it arrives.
 ///
 /// # Errors
-/// UDP sockets cannot be had, or do not bring what is sent.
+/// UDP sockets cannot be made, or do not deliver what is sent.
 pub fn probe() -> io::Result<Probe> {
     const DATAGRAMS: usize = 8;
     const BYTES: usize = 64;
@@ -74,7 +76,7 @@ fn receive(socket: &Socket, bytes: usize) -> io::Result<Trains> {
 mod tests {
     use super::*;
 
-    /// The kernel's release decides independently what must be possible.
+    /// The kernel's release is independent evidence of what must be supported.
     #[test]
     fn a_kernel_since_5_0_has_whole_trains() {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");

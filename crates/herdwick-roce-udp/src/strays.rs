@@ -1,20 +1,20 @@
-//! Packets that came to the wrong socket of a shared port, on their way to the right one.
+//! Forwards misrouted packets between the ports (shards) that share one UDP port.
 //!
-//! The filter looks at the first datagram of a train, so a train that a network card merged from
-//! packets for several workers comes whole to one of them.
+//! The socket filter reads the first datagram of a GRO batch only, so a batch that a network card
+//! merged from packets for several workers arrives at one of them.
 
 use std::net::SocketAddr;
 
 use herdwick_mem::spsc;
 
-/// Packets under way between two ports, at most; the next is dropped.
+/// Maximum packets in flight between two ports; the next is dropped.
 const UNDER_WAY: usize = 32;
-/// Bytes of a packet, at most: the largest payload, and what stands around it.
+/// Maximum bytes of a packet: the largest payload, and room for headers and trailers.
 const PACKET: usize = 4096 + 128;
-/// Offset of the low byte of the destination queue pair in a packet.
+/// Offset of the low byte of the destination queue pair number in a packet.
 const LOW_BYTE_OF_DEST_QP: usize = 7;
 
-/// A packet with what is known of its way here.
+/// A misrouted packet with its addresses, IP identification and traffic class.
 #[derive(Debug)]
 pub(crate) struct Stray {
     pub(crate) from: SocketAddr,
@@ -31,21 +31,21 @@ impl Stray {
     }
 }
 
-/// The way to one other port, and back.
+/// The queues to and from one other port. Buffers circulate, so nothing is allocated.
 struct Lane {
     there: spsc::Producer<Stray>,
-    /// What this port sent there, empty.
+    /// Empty buffers that return from there.
     back: spsc::Consumer<Stray>,
-    /// What the other port sent here.
+    /// Packets that the other port sent here.
     here: spsc::Consumer<Stray>,
-    /// Those, emptied.
+    /// Their buffers, emptied, on the way back.
     home: spsc::Producer<Stray>,
 }
 
-/// One port's ways to the others of its address.
+/// One port's channels to the others of its address.
 pub(crate) struct Mail {
     shard: usize,
-    /// By shard; `None` is this one.
+    /// By shard; `None` for this port's own.
     lanes: Vec<Option<Lane>>,
     pub(crate) forwarded: u64,
     pub(crate) lost: u64,
@@ -60,16 +60,16 @@ impl std::fmt::Debug for Mail {
     }
 }
 
-/// What a packet is, as far as its first bytes tell.
+/// The port that a packet belongs to, as far as its first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belongs {
     Here,
-    /// To this other shard.
+    /// Another shard.
     There(usize),
 }
 
 impl Mail {
-    /// The mail of `shards` ports, which all reach each other.
+    /// Makes the mail of `shards` ports, each connected to all others.
     pub(crate) fn between(shards: usize) -> Vec<Self> {
         let mail = |shard| Self {
             shard,
@@ -88,14 +88,15 @@ impl Mail {
         all
     }
 
-    /// Whether all of a train's packets, `segment` bytes each, are its port's own.
+    /// Returns whether all packets of a train, `segment` bytes each, belong to this port.
     #[inline]
     pub(crate) fn all_belong_here(&self, train: &[u8], segment: usize) -> bool {
         let mut packets = train.chunks(segment);
         self.lanes.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
     }
 
-    /// Whose `packet` is.
+    /// Returns the port that `packet` belongs to. One too short to carry the number stays here,
+    /// where the engine drops and counts it.
     #[inline]
     pub(crate) fn belongs(&self, packet: &[u8]) -> Belongs {
         let shards = self.lanes.len();
@@ -108,7 +109,7 @@ impl Mail {
         }
     }
 
-    /// Sends a packet on; `false` when it is lost.
+    /// Forwards a packet; returns `false` when it is dropped.
     pub(crate) fn forward(
         &mut self,
         shard: usize,
@@ -123,14 +124,14 @@ impl Mail {
         sent
     }
 
-    /// Shows `sink` what others sent here.
+    /// Passes the packets that other ports sent here to `sink`; returns how many.
     pub(crate) fn arrived(&mut self, mut sink: impl FnMut(&Stray)) -> usize {
         let mut count = 0;
         for lane in self.lanes.iter_mut().flatten() {
             while let Some(stray) = lane.here.pop() {
                 count += 1;
                 sink(&stray);
-                // The way home has room for every one there is.
+                // The return queue has room for every buffer there is, so this cannot fail.
                 let _ = lane.home.push(stray);
             }
         }
@@ -164,7 +165,7 @@ impl Lane {
     }
 }
 
-/// Both ends of the way between two ports, each with its empty packets.
+/// Makes both ends of the channel between two ports, each with its empty buffers.
 fn lanes() -> (Lane, Lane) {
     let (there, here) = spsc::channel(UNDER_WAY);
     let (other_there, other_here) = spsc::channel(UNDER_WAY);
@@ -185,7 +186,7 @@ fn lanes() -> (Lane, Lane) {
     (one, other)
 }
 
-/// A queue full of empty packets.
+/// Makes a queue full of empty buffers.
 fn stock() -> (spsc::Producer<Stray>, spsc::Consumer<Stray>) {
     let (mut home, back) = spsc::channel(UNDER_WAY);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));

@@ -1,10 +1,10 @@
-//! Packets on their way out, gathered into trains: a train's datagrams are equally long and go to
-//! one flow; only its last may be shorter.
+//! Packets to send, gathered into GSO batches ("trains"): the datagrams of a train have equal
+//! lengths and go to one flow; only the last may be shorter.
 //!
-//! Trains leave in the order in which they were opened. What must keep its order within a flow
-//! goes only to the flow's first open train, which is younger than every other train that an
-//! ordered packet of the flow lies in. Datagrams may go to the second too, so that replies of two
-//! lengths make two trains rather than many.
+//! Trains are sent in the order in which they were opened. Packets that must keep their order
+//! within a flow are added only to the flow's first open train, which is younger than every other
+//! train that holds an ordered packet of the flow. Datagrams may also be added to the second, so
+//! that replies of two lengths make two trains rather than many.
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -19,29 +19,30 @@ use crate::{
     socket::{Destination, Outgoing, SEGMENTS_MAX, SENDS, Sent, Socket},
 };
 
-/// Bytes of a train, at most. Sixty-four packets that carry a line take six thousand.
+/// Maximum bytes of a train. Sixty-four packets that carry a 64-byte line are 6 KiB.
 const TRAIN_BYTES: usize = 16 << 10;
-/// Trains that are open or wait for the socket. A worker's batch of replies may go to as many
-/// clients, each in two lengths.
+/// Maximum trains that are open or wait for the socket. The replies of a worker's batch may go to
+/// as many clients, each in two lengths.
 const TRAINS: usize = 96;
 
-/// How packets of a flow leave.
+/// The route of a flow's packets, and its open trains.
 #[derive(Debug)]
 pub(crate) struct Track {
     to: Destination,
-    /// What the ICRC covers of the IP and UDP headers.
+    /// The fields of the IP and UDP headers that the ICRC covers.
     route: Route,
-    /// Which socket sends them.
+    /// Index of the socket that sends them.
     socket: usize,
-    /// Whether the kernel cuts trains on the way there.
+    /// Whether the kernel segments trains on this route.
     cut: Cutting,
     flow: FlowId,
-    /// Trains that take more.
+    /// Trains that accept more packets.
     open: [Option<usize>; 2],
 }
 
 impl Track {
-    /// Along `route` to the peer that the kernel knows as `to`, from socket number `socket`.
+    /// Makes the track of `flow`: along `route` to `to`, the peer's address for the kernel, from
+    /// socket number `socket`.
     pub(crate) fn new(flow: FlowId, socket: usize, route: Route, to: Destination) -> Self {
         Self {
             to,
@@ -54,23 +55,23 @@ impl Track {
     }
 }
 
-/// Whether the kernel cuts trains into datagrams.
+/// Whether the kernel segments trains into datagrams (GSO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cutting {
-    /// As far as is known.
+    /// It does, or has not been tried.
     Tried,
-    /// It did not; it is asked again after so many datagrams.
+    /// It refused; it is tried again after so many datagrams.
     Refused(u32),
-    /// It cannot.
+    /// The device cannot.
     Absent,
 }
 
-/// Datagrams that leave alone after the kernel refused a train for what may pass, such as a path
-/// whose MTU it has just learnt.
+/// Datagrams sent singly after the kernel refused a train for a reason that may pass, such as a
+/// path MTU that it has just learnt.
 const ALONE: u32 = 1024;
 
 impl Cutting {
-    /// Datagrams of one train, at most.
+    /// Returns the maximum datagrams of one train.
     fn segments(self) -> usize {
         match self {
             Self::Tried => SEGMENTS_MAX,
@@ -78,8 +79,8 @@ impl Cutting {
         }
     }
 
-    /// What is known once the kernel has refused a train with `error`; `None`: it was not the
-    /// cutting that it refused.
+    /// Returns the new state after the kernel refused a train with `error`; `None` if the error
+    /// does not concern segmentation.
     fn refused(error: &io::Error) -> Option<Self> {
         match error.raw_os_error() {
             Some(libc::EIO | libc::ENOPROTOOPT) => Some(Self::Absent),
@@ -88,7 +89,7 @@ impl Cutting {
         }
     }
 
-    /// A train was opened.
+    /// Counts a train that was opened.
     fn opened(&mut self) {
         *self = match *self {
             Self::Refused(left) if left > 1 => Self::Refused(left - 1),
@@ -113,8 +114,8 @@ impl Train {
     }
 }
 
-/// The bytes of every train, [`TRAIN_BYTES`] each, in one piece: so the kernel gives memory only
-/// to as many as are ever open at once, which in a client are few.
+/// The bytes of all trains, [`TRAIN_BYTES`] each, in one allocation: the kernel backs only as many
+/// with memory as are ever open at once, which in a client are few.
 #[derive(Debug)]
 struct Yard(Box<[u8]>);
 
@@ -132,12 +133,12 @@ impl Yard {
     }
 }
 
-/// What could not leave.
+/// Counters of packets that could not be sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Losses {
-    /// Packets that the kernel refused: no route, a firewall.
+    /// Packets that the kernel refused: no route, a firewall, a full socket.
     pub(crate) refused: u64,
-    /// Packets that are longer than the path takes by now.
+    /// Packets that exceed the current MTU of the path.
     pub(crate) too_long: u64,
 }
 
@@ -155,24 +156,24 @@ impl Losses {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     sockets: Vec<Socket>,
-    /// By flow.
+    /// By flow index.
     tracks: Vec<Option<Track>>,
     pool: [Train; TRAINS],
     yard: Yard,
-    /// The last to come free is the first to be used, for its bytes are in the cache.
+    /// A stack: the train freed last is reused first, because its bytes are in the cache.
     free: ArrayVec<usize, TRAINS>,
-    /// Trains with something in them, oldest first.
+    /// Non-empty trains, oldest first.
     queue: VecDeque<usize>,
     pub(crate) losses: Losses,
-    /// Of the packets that leave.
+    /// ICRC state of the packets that are sent.
     sums: Run,
     capture: Option<Capture>,
-    /// The time of the last pass; a wake is taken back without being told it.
+    /// The time of the last pass; `disarm` has no time of its own.
     pub(crate) now: Duration,
 }
 
 impl Outbox {
-    /// Sends from `socket`, and from others that [`Outbox::add_socket`] brings.
+    /// Sends from `socket`, and from others that [`Outbox::add_socket`] adds.
     pub(crate) fn new(socket: Socket, capture: Option<Capture>) -> Self {
         Self {
             sockets: vec![socket],
@@ -188,12 +189,12 @@ impl Outbox {
         }
     }
 
-    /// The socket that also receives.
+    /// Returns the socket that also receives.
     pub(crate) fn main(&self) -> &Socket {
         &self.sockets[0]
     }
 
-    /// How many sockets there are to send from.
+    /// Returns the sockets to send from.
     pub(crate) fn sockets(&self) -> &[Socket] {
         &self.sockets
     }
@@ -202,7 +203,7 @@ impl Outbox {
         self.sockets.push(socket);
     }
 
-    /// Lays the track of a flow, unless it lies.
+    /// Adds the track of a flow, unless it has one.
     pub(crate) fn lay(&mut self, track: Track) {
         let index = track.flow.index();
         if self.tracks.len() <= index {
@@ -211,7 +212,8 @@ impl Outbox {
         self.tracks[index].get_or_insert(track);
     }
 
-    /// Forgets the tracks of flows that `stays` does not name, once what waits on them has left.
+    /// Removes the tracks of flows for which `stays` returns false, after sending what waits on
+    /// them.
     pub(crate) fn retain(&mut self, stays: impl Fn(FlowId) -> bool) {
         self.flush();
         for index in 0..self.tracks.len() {
@@ -222,7 +224,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets a track, and what could not leave on it.
+    /// Removes a track, and the packets on it that could not be sent.
     fn lift(&mut self, flow: usize) {
         let (pool, free) = (&mut self.pool, &mut self.free);
         self.queue.retain(|train| {
@@ -235,7 +237,7 @@ impl Outbox {
         self.tracks[flow] = None;
     }
 
-    /// Hands all trains to the kernel; `false` when it takes no more for now.
+    /// Passes all trains to the kernel; returns `false` when the socket accepts no more for now.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some(first) = self.queue.front() {
             let socket = self.socket_of(*first);
@@ -252,7 +254,7 @@ impl Outbox {
         true
     }
 
-    /// Has the capture, if there is one, show a packet.
+    /// Writes a packet to the capture, if there is one.
     #[inline]
     pub(crate) fn note(&mut self, route: &Route, id: u16, packet: &[u8]) {
         if let Some(capture) = &mut self.capture {
@@ -260,7 +262,7 @@ impl Outbox {
         }
     }
 
-    /// Has it show packets that came as one.
+    /// Writes packets that arrived as one batch to the capture.
     #[inline]
     pub(crate) fn note_train(&mut self, route: &Route, segment: usize, train: &[u8]) {
         if self.capture.is_some() {
@@ -270,7 +272,7 @@ impl Outbox {
         }
     }
 
-    /// Has it show the oldest trains.
+    /// Writes the oldest trains to the capture.
     fn note_sent(&mut self, trains: usize) {
         let Some(capture) = &mut self.capture else {
             return;
@@ -287,14 +289,14 @@ impl Outbox {
         capture.flush();
     }
 
-    /// Has the capture's file hold what was shown.
+    /// Flushes the capture to its file.
     pub(crate) fn keep_notes(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
         }
     }
 
-    /// Packets that the capture's file may lack.
+    /// Returns the number of packets that may be missing from the capture's file.
     pub(crate) fn notes_lost(&self) -> u64 {
         self.capture.as_ref().map_or(0, Capture::lost)
     }
@@ -304,7 +306,8 @@ impl Outbox {
         track.map_or(0, |track| track.socket)
     }
 
-    /// Seals the oldest trains that leave by `socket`; returns how many.
+    /// Computes the ICRCs of the oldest trains that one call can send from `socket`; returns how
+    /// many.
     fn seal_run(&mut self, socket: usize) -> usize {
         let same = |train: &&usize| self.socket_of(**train) == socket;
         let run = self.queue.iter().take(SENDS).take_while(same).count();
@@ -335,8 +338,9 @@ impl Outbox {
         self.sockets[socket].send(&trains)
     }
 
-    /// The kernel does not take the oldest train. Where it does not cut it, its packets go one by
-    /// one, and so do those behind; otherwise they are lost, as packets may be.
+    /// Handles the kernel's refusal of the oldest train. If it does not segment, the train's
+    /// packets are sent singly, and so are those behind it. After any other error they are dropped
+    /// and counted, as a network may drop packets.
     fn refused(&mut self, socket: usize, error: &io::Error) {
         let index = self.queue[0];
         let train = &self.pool[index];
@@ -347,6 +351,7 @@ impl Outbox {
             track.cut = cut;
             let bytes = self.yard.of_mut(index, train.len);
             for packet in bytes.chunks_mut(train.segment) {
+                // A datagram sent by itself has identification 0, not its number in the train.
                 self.sums.seal(packet, &track.route, 0);
                 let alone = Outgoing {
                     to: &track.to,
@@ -365,7 +370,7 @@ impl Outbox {
         self.release();
     }
 
-    /// The oldest train is free again.
+    /// Frees the oldest train.
     fn release(&mut self) {
         let Some(index) = self.queue.pop_front() else {
             return;
@@ -379,7 +384,8 @@ impl Outbox {
         self.free.push(index);
     }
 
-    /// One of the flow's open trains, if it is of packets of this length and takes one more.
+    /// Returns the flow's open train in `slot` if its packets have this length and it accepts one
+    /// more.
     #[inline]
     fn same_train(&self, flow: usize, slot: usize, len: usize) -> Option<usize> {
         let track = self.tracks.get(flow)?.as_ref()?;
@@ -388,8 +394,8 @@ impl Outbox {
         (train.segment == len && train.takes(len, track.cut.segments())).then_some(open)
     }
 
-    /// The train that takes a packet which is not of the flow's first open one, or `None` when all
-    /// are full of what has not left.
+    /// Returns a train for a packet that does not fit the flow's first open train by length, or
+    /// `None` when all trains are full and none can be sent.
     fn train_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
         let track = self.tracks.get(flow)?.as_ref()?;
         let first = track.open[0];

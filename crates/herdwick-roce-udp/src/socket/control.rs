@@ -1,5 +1,5 @@
-//! Control messages, written and read as bytes: what a train's segment size and addresses travel
-//! in, beside the data (cmsg(3)).
+//! Control messages (cmsg(3)), encoded and decoded as bytes: they carry the segment size and the
+//! addresses of a train beside its data.
 //!
 //! ```text
 //! len usize | level i32 | type i32 | data | padding to 8
@@ -10,13 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const HEADER: usize = 16;
 const _: () = assert!(size_of::<libc::cmsghdr>() == HEADER);
 
-/// Most bytes of what one send says: a segment size and a source address.
+/// Maximum bytes sent with one message: a segment size and a source address.
 const SAY_BYTES: usize = 24 + 40;
-/// Most bytes of what one receive is told: a segment size, an address, a traffic class and a count
-/// of drops; with room for a neighbour's habit of telling more.
+/// Maximum bytes received with one message: a segment size, an address, a traffic class and a drop
+/// counter, with room for messages that other options may add.
 pub(crate) const TOLD_BYTES: usize = 192;
 
-/// What goes with a send.
+/// The control messages of a send.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct Say {
@@ -34,16 +34,17 @@ impl Say {
         &self.bytes[..self.len]
     }
 
-    /// Cut into datagrams of so many bytes (udp(7), UDP_SEGMENT).
+    /// Sets the length of the datagrams to cut the data into (udp(7), UDP_SEGMENT).
     pub(crate) fn segment(&mut self, bytes: u16) {
         self.put(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
     }
 
-    /// From this address rather than the one that routing would pick (ip(7), IP_PKTINFO).
+    /// Sets the source address, instead of the one that routing would choose (ip(7), IP_PKTINFO).
     pub(crate) fn source(&mut self, source: IpAddr) {
         match source {
             IpAddr::V4(ip) => {
                 let mut info = [0; 12];
+                // `ipi_spec_dst` of `struct in_pktinfo`, between `ipi_ifindex` and `ipi_addr`.
                 info[4..8].copy_from_slice(&ip.octets());
                 self.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
@@ -66,7 +67,7 @@ impl Say {
     }
 }
 
-/// A `size_t` of the kernel's.
+/// Encodes a `size_t` in host byte order.
 fn native(value: u64) -> [u8; 8] {
     if cfg!(target_endian = "little") {
         value.to_le_bytes()
@@ -75,21 +76,21 @@ fn native(value: u64) -> [u8; 8] {
     }
 }
 
-/// What came with a receive.
+/// The control messages of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Bytes of each datagram of a train but the last; `None`: one datagram.
+    /// Bytes of each datagram of a train except the last; `None`: one datagram.
     pub(crate) segment: Option<usize>,
-    /// The address it was sent to.
+    /// The destination address of the datagram.
     pub(crate) to: Option<IpAddr>,
-    /// Type of service or traffic class.
+    /// Type of service (IPv4) or traffic class (IPv6).
     pub(crate) class: u8,
-    /// Datagrams that found the socket's buffer full since it was made.
+    /// Datagrams dropped since the socket was made because its buffer was full (SO_RXQ_OVFL).
     pub(crate) overflowed: Option<u32>,
 }
 
 impl Told {
-    /// Reads what the kernel wrote; stops at what makes no sense.
+    /// Decodes what the kernel wrote; stops at the first malformed message.
     pub(crate) fn read(mut bytes: &[u8]) -> Self {
         let mut told = Self::default();
         while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
@@ -123,6 +124,7 @@ impl Told {
                 self.class = first.map_or(0, |class| class.to_le_bytes()[0]);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
+                // `ipi_addr`, the destination address in the IP header.
                 self.to = Some(Ipv4Addr::from(four(data, 8)).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
@@ -146,7 +148,7 @@ mod tests {
     fn what_is_said_can_be_read() {
         let mut say = Say::NOTHING;
         say.source("2001:db8::1".parse().expect("an address"));
-        // A receive is told an `int` where a send says a `u16`.
+        // The kernel reports an `int` (UDP_GRO) where a send passes a `u16` (UDP_SEGMENT).
         say.put(libc::SOL_UDP, libc::UDP_GRO, &96i32.to_ne_bytes());
         let told = Told::read(say.as_bytes());
         assert_eq!(told.segment, Some(96));

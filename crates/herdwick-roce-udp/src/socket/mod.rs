@@ -1,8 +1,9 @@
-//! A UDP socket whose sends and receives are trains: many equal datagrams to one peer in one call.
+//! A UDP socket whose sends and receives are GSO and GRO batches ("trains"): many datagrams of
+//! equal length to one peer in one call.
 //!
-//! Its options are those under which a receiver can know the IP header that the ICRC covers
-//! (`docs/roce.md`): never connected and always "don't fragment", so that the kernel writes the
-//! identification 0, and counts up from it within a train.
+//! Its options make the IP header fields that the ICRC covers known to a receiver (`docs/roce.md`):
+//! never connected and always "don't fragment", so that the kernel sets the identification to 0,
+//! and counts up from it within a train.
 
 mod control;
 mod name;
@@ -21,23 +22,24 @@ use rustix::net::{
 use control::{Say, TOLD_BYTES, Told};
 pub(crate) use name::Name;
 
-/// Most datagrams of a train (Linux's UDP_MAX_SEGMENTS before 6.10).
+/// Maximum datagrams of a train (Linux's UDP_MAX_SEGMENTS before 6.10).
 pub(crate) const SEGMENTS_MAX: usize = 64;
-/// Most bytes of a datagram that a UDP socket can receive, and so of a received train.
+/// Maximum bytes of a datagram that a UDP socket can receive, and so of a received train.
 const DATAGRAM: usize = 65_536;
-/// Most trains sent by one call.
+/// Maximum trains sent by one call.
 pub(crate) const SENDS: usize = 16;
-/// Most trains received by one call: what one look may cost.
+/// Maximum trains received by one call, which bounds the cost of one receive.
 pub(crate) const RECEIVES: usize = 8;
-/// Bytes of socket buffer asked for each way; the kernel grants what `net.core.rmem_max` allows.
+/// Bytes of socket buffer requested in each direction; the kernel grants up to `net.core.rmem_max`
+/// and `wmem_max`.
 const BUFFER: usize = 4 << 20;
 
-/// The MTU of the route that a connected socket takes.
+/// Returns the MTU of the route that a connected socket takes.
 pub(crate) fn path_mtu(connected: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
     system::path_mtu(connected, v6)
 }
 
-/// Shorter than any packet.
+/// A wakeup datagram: shorter than any packet, so the engine drops it.
 const KNOCK: [u8; 8] = [0; 8];
 
 /// A bound UDP socket.
@@ -47,7 +49,7 @@ pub(crate) struct Socket {
     local: SocketAddr,
 }
 
-/// Where a train goes, and from where, as the kernel is told.
+/// The destination and source address of a train, encoded for the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     name: Name,
@@ -55,7 +57,8 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// To `to`; from `from` where routing alone may not choose.
+    /// Makes the destination `to`, with source address `from` where routing alone may not choose
+    /// it.
     pub(crate) fn new(to: SocketAddr, from: Option<IpAddr>) -> Self {
         let mut say = Say::NOTHING;
         if let Some(from) = from {
@@ -66,41 +69,41 @@ impl Destination {
     }
 }
 
-/// A train to be sent.
+/// A train to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) to: &'a Destination,
-    /// Datagrams of `segment` bytes, end to end; the last may be shorter.
+    /// Datagrams of `segment` bytes, back to back; the last may be shorter.
     pub(crate) bytes: &'a [u8],
     pub(crate) segment: usize,
 }
 
-/// A train that came.
+/// A received train.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) from: SocketAddr,
-    /// The address it was sent to, where the socket listens on several.
+    /// The destination address, where the socket is bound to several.
     pub(crate) to: Option<IpAddr>,
-    /// Datagrams of `segment` bytes, end to end; the last may be shorter.
+    /// Datagrams of `segment` bytes, back to back; the last may be shorter.
     pub(crate) bytes: &'a [u8],
     pub(crate) segment: usize,
     /// Type of service or traffic class.
     pub(crate) class: u8,
 }
 
-/// How a call that sends went.
+/// The result of a send.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// So many trains are the kernel's.
+    /// The kernel accepted this many trains.
     All(usize),
-    /// The socket's buffer is full: try again when something has left.
+    /// The socket's buffer is full: try again after it has drained.
     Full,
-    /// The first train cannot be sent.
+    /// The kernel refused the first train.
     Refused(io::Error),
 }
 
 impl Socket {
-    /// Binds to `address`; with `shared`, others of this process may bind to it too.
+    /// Binds to `address`; with `shared` (SO_REUSEPORT), further sockets can bind to it.
     pub(crate) fn bind(address: SocketAddr, shared: bool) -> io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -119,13 +122,13 @@ impl Socket {
         Ok(Self { fd, local })
     }
 
-    /// Has the kernel give each datagram to the socket of its port's group whose index is the low
-    /// byte of the destination queue pair modulo `sockets` (bytes 5 to 7 of the BTH).
+    /// Makes the kernel deliver each datagram to the socket of the port's group whose index is the
+    /// low byte of the destination queue pair number (bytes 5 to 7 of the BTH) modulo `sockets`.
     pub(crate) fn steer(&self, sockets: usize) -> io::Result<()> {
         system::steer(self.fd.as_fd(), sockets)
     }
 
-    /// Marks what it sends as of a transport that heeds congestion marks, ECT(0).
+    /// Marks sent packets ECT(0): the transport reacts to congestion marks.
     pub(crate) fn mark_ecn_capable(&self) -> io::Result<()> {
         const ECT_0: u8 = 2;
         sockopt::set_ip_tos(&self.fd, ECT_0)?;
@@ -139,7 +142,7 @@ impl Socket {
         self.local
     }
 
-    /// Bytes of receive buffer that the kernel granted; it counts its own overhead in.
+    /// Returns the bytes of receive buffer that the kernel granted, including its own overhead.
     pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
         Ok(sockopt::socket_recv_buffer_size(&self.fd)?)
     }
@@ -153,8 +156,8 @@ impl Socket {
         }
     }
 
-    /// Wakes the socket of `address`'s group that has number `shard`: a datagram that is nothing
-    /// else, for the filter steers it there.
+    /// Wakes the socket with number `shard` in the group of `address`: sends it an empty datagram
+    /// whose queue pair byte makes the filter steer it there.
     pub(crate) fn knock(&self, address: SocketAddr, shard: usize) {
         let mut knock = KNOCK;
         knock[7] = u8::try_from(shard).expect("256 sockets at most");
@@ -169,13 +172,14 @@ impl Socket {
             bytes: &knock,
             segment: knock.len(),
         };
-        // A full buffer will wake it as well.
+        // Errors are ignored: a socket whose buffer is full is readable anyway.
         let _ = system::send(self.fd.as_fd(), &[train]);
     }
 
-    /// Takes what has come into `inbox`, at most [`RECEIVES`] trains; returns how many.
+    /// Receives into `inbox`, at most [`RECEIVES`] trains; returns how many.
     ///
-    /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: nothing came.
+    /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: it is counted, and
+    /// nothing is received.
     pub(crate) fn receive(&self, inbox: &mut Inbox) -> usize {
         inbox.count = 0;
         match system::receive(self.fd.as_fd(), inbox) {
@@ -193,18 +197,18 @@ impl AsFd for Socket {
     }
 }
 
-/// Where trains are received.
+/// Buffers to receive trains into.
 pub(crate) struct Inbox {
     buffers: Box<[u8]>,
     arrivals: [Arrival; RECEIVES],
     count: usize,
-    /// Datagrams lost before they reached the socket's buffer, as last told.
+    /// Datagrams dropped because the socket's buffer was full, as last reported.
     pub(crate) overflowed: u32,
-    /// Receives that the kernel refused: no memory, or an error of an earlier packet.
+    /// Receives that failed: no memory, or the error of an earlier packet.
     pub(crate) failed: u64,
 }
 
-/// What the kernel says of one train.
+/// The kernel's description of one received train.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 struct Arrival {
@@ -232,7 +236,8 @@ impl Inbox {
         }
     }
 
-    /// Train `index` of the last receive; `None` for one that was cut short, or came from nowhere.
+    /// Returns train `index` of the last receive; `None` for one that is truncated, or whose source
+    /// address is invalid.
     pub(crate) fn train(&mut self, index: usize) -> Option<Incoming<'_>> {
         let arrival = &self.arrivals[..self.count].get(index)?;
         let told = Told::read(arrival.told.get(..arrival.told_len)?);
@@ -274,7 +279,7 @@ mod tests {
         Socket::bind(any, shared).expect("a socket")
     }
 
-    /// Waits until something is there, then takes it.
+    /// Waits until the socket is readable, then receives.
     fn receive(socket: &Socket, inbox: &mut Inbox) -> usize {
         let limit = Timespec::try_from(Duration::from_secs(10)).expect("short");
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!(receive(&both, &mut inbox), 1);
         assert_eq!(inbox.train(0).expect("whole").class, 3);
 
-        // Who sees IP headers needs to be root.
+        // Only root can open a raw socket to see IP headers; the rest is skipped otherwise.
         let raw = socket_with(
             AddressFamily::INET,
             SocketType::RAW,
@@ -355,7 +360,7 @@ mod tests {
         for round in 0..3 {
             send(&both, &other, b"hello", 5);
             let mut packet = [0; 128];
-            // IP header 20 bytes, identification at 4; then the UDP ports.
+            // IP header of 20 bytes with the identification at offset 4; then the UDP ports.
             loop {
                 let (len, _) = recv(&raw, &mut packet, RecvFlags::empty())
                     .expect("packets of others come by too");

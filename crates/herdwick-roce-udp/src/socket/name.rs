@@ -1,6 +1,8 @@
+//! Socket addresses encoded as `sockaddr_in` and `sockaddr_in6`.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Bytes of the longer of the two names, `sockaddr_in6`.
+/// Bytes of the longer encoding, `sockaddr_in6`.
 const NAME_BYTES: usize = 28;
 /// Bytes of `sockaddr_in`.
 const NAME_BYTES_V4: usize = 16;
@@ -8,7 +10,7 @@ const NAME_BYTES_V4: usize = 16;
 const _: () = assert!(size_of::<libc::sockaddr_in6>() == NAME_BYTES);
 const _: () = assert!(size_of::<libc::sockaddr_in>() == NAME_BYTES_V4);
 
-/// A socket address as the kernel spells it.
+/// A socket address as the kernel encodes it.
 ///
 /// ```text
 /// sockaddr_in    family u16 | port u16 BE | address 4 | zero 8
@@ -22,7 +24,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// One for the kernel to fill in.
+    /// An empty address for the kernel to fill in.
     pub(crate) const BLANK: Self = Self {
         bytes: [0; NAME_BYTES],
         len: NAME_BYTES as u32,
@@ -36,7 +38,7 @@ impl Name {
         &mut self.bytes
     }
 
-    /// What the kernel wrote; `None` for a family that no UDP socket has.
+    /// Decodes the address that the kernel wrote; `None` for another family than IPv4 and IPv6.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let at = |from: usize| self.bytes[from..].first_chunk::<4>();
         let family = i32::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]));

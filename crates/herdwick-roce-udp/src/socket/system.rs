@@ -1,5 +1,5 @@
-//! The system calls that need `unsafe`: each takes borrowed, sized memory, and is done with it at
-//! return.
+//! The system calls that need `unsafe`: each takes borrowed, sized memory and keeps no pointer to
+//! it after return.
 
 use std::{
     io,
@@ -11,11 +11,11 @@ use std::{
 
 use super::{Arrival, DATAGRAM, Inbox, Outgoing, RECEIVES, SENDS, Say, TOLD_BYTES};
 
-/// Sets what every socket of ours has.
+/// Sets the options that every socket of this crate has.
 pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
     const ON: libc::c_int = 1;
     let any = address.ip().is_unspecified();
-    // IPv4 packets of an IPv6 socket go by the IPv4 options.
+    // IPv4 packets of an IPv6 socket obey the IPv4 options, so both are set.
     set(
         fd,
         libc::IPPROTO_IP,
@@ -34,7 +34,7 @@ pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()
         set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &ON)?;
     }
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
-    // A kernel older than 5.0 has no trains to receive: each datagram comes alone.
+    // Ignored: a kernel older than 5.0 has no UDP_GRO and delivers each datagram singly.
     let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON);
     Ok(())
 }
@@ -49,6 +49,7 @@ pub(super) fn steer(fd: BorrowedFd<'_>, sockets: usize) -> io::Result<()> {
         k,
     };
     let count = u32::try_from(sockets).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // Load the byte, take it modulo the number of sockets, return that as the socket's index.
     let mut program = [
         statement(
             libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
@@ -71,8 +72,8 @@ pub(super) fn steer(fd: BorrowedFd<'_>, sockets: usize) -> io::Result<()> {
 
 fn set<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
-    // SAFETY: `value` is `len` readable bytes that outlive the call. An option that holds a
-    // pointer is a `sock_fprog` whose program its only caller keeps alive.
+    // SAFETY: `value` is `len` readable bytes that outlive the call. The only option that holds a
+    // pointer is a `sock_fprog`, and its only caller keeps the program alive.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -89,7 +90,7 @@ fn set<T>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()
     }
 }
 
-/// The MTU of the route of a connected socket.
+/// Returns the MTU of the route of a connected socket.
 pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
     let (level, name) = if v6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU)
@@ -98,7 +99,7 @@ pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
     };
     let mut value: libc::c_int = 0;
     let mut len = libc::socklen_t::try_from(size_of_val(&value)).expect("4");
-    // SAFETY: `value` has `len` writable bytes, and any bytes are an int.
+    // SAFETY: `value` has `len` writable bytes, and any bytes are a valid int.
     let done = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -114,7 +115,7 @@ pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
     usize::try_from(value).map_err(io::Error::other)
 }
 
-/// sendmmsg(2) of at most [`SENDS`] trains.
+/// Calls sendmmsg(2) with at most [`SENDS`] trains; returns how many were sent.
 pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<usize> {
     let trains = &trains[..trains.len().min(SENDS)];
     let mut says = [const { MaybeUninit::<Say>::uninit() }; SENDS];
@@ -131,7 +132,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<us
             iov_len: train.bytes.len(),
         });
         let (name, say) = (train.to.name.as_bytes(), say.as_bytes());
-        // SAFETY: a msghdr of zeros is one that names nothing.
+        // SAFETY: an all-zero msghdr is valid and has no pointers.
         let mut header: libc::msghdr = unsafe { zeroed() };
         header.msg_name = name.as_ptr().cast_mut().cast();
         header.msg_namelen = u32::try_from(name.len()).expect("28 at most");
@@ -147,9 +148,9 @@ pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<us
         });
     }
     let count = u32::try_from(trains.len()).expect("a few");
-    // SAFETY: the first `count` messages were written above and name memory that is borrowed or
-    // on this frame for the length of the call; the kernel only reads through them, but for
-    // `msg_len`, which is ours.
+    // SAFETY: the first `count` messages were written above and point to memory that is borrowed or
+    // on this frame for the duration of the call; the kernel only reads through them, except for
+    // `msg_len`, which is in this frame's array.
     let sent = unsafe {
         libc::sendmmsg(
             fd.as_raw_fd(),
@@ -161,7 +162,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<us
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// recvmmsg(2) of at most [`RECEIVES`] trains.
+/// Calls recvmmsg(2) for at most [`RECEIVES`] trains; returns how many arrived.
 pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize> {
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVES];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; RECEIVES];
@@ -173,7 +174,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize
             iov_len: buffer.len(),
         });
         let name = arrival.from.as_mut_bytes();
-        // SAFETY: a msghdr of zeros is one that names nothing.
+        // SAFETY: an all-zero msghdr is valid and has no pointers.
         let mut header: libc::msghdr = unsafe { zeroed() };
         header.msg_name = name.as_mut_ptr().cast();
         header.msg_namelen = u32::try_from(name.len()).expect("28");
@@ -186,8 +187,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize
             msg_len: 0,
         });
     }
-    // SAFETY: all RECEIVES messages were written above; each names a buffer, a name and a control
-    // area of its own that this call alone borrows, with their true lengths.
+    // SAFETY: all RECEIVES messages were written above; each points to a buffer, a name and a
+    // control area of its own, borrowed by this call only, with their true lengths.
     let count = unsafe {
         libc::recvmmsg(
             fd.as_raw_fd(),
@@ -199,7 +200,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize
     };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     for (message, arrival) in messages.iter().zip(&mut inbox.arrivals).take(count) {
-        // SAFETY: written above, every one.
+        // SAFETY: all messages were written above.
         let message = unsafe { message.assume_init_ref() };
         take(arrival, message);
     }

@@ -1,4 +1,4 @@
-//! One-sided service by a thread, while the port's owner does not poll.
+//! One-sided verbs served by a thread while the port's owner does not poll.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use herdwick_fabric::{
 use herdwick_mem::{Span, Words};
 use herdwick_roce_udp::{Attended, RoceDevice, RoceOptions, RocePort};
 
-/// Looks at a port before what has not come does not come.
+/// Polls of a port before the test fails.
 const PATIENCE: usize = 10_000_000;
 const COUNTS: u64 = 2000;
-/// As many as the CPU does meanwhile.
+/// Increments that the CPU does at the same time.
 const BESIDE: u64 = 2_000_000;
 
-/// A device, and what one queue pair of it needs.
+/// A device, and the objects that one queue pair of it needs.
 pub(crate) struct Side {
     pub(crate) device: RoceDevice,
     cq: CqId,
@@ -59,7 +59,7 @@ impl Side {
         (side, port)
     }
 
-    /// Connects the queue pairs of both.
+    /// Connects the queue pairs of both sides.
     pub(crate) fn connect(sides: [&Self; 2], ports: [&mut RocePort; 2]) {
         let [ours, theirs] = sides;
         let [port, far] = ports;
@@ -71,20 +71,20 @@ impl Side {
         connected.expect("a connection");
     }
 
-    /// The memory of `port`, for the other.
+    /// Returns the address of this side's memory on `port` for the peer.
     pub(crate) fn remote(&self, port: &RocePort) -> Remote {
         self.device.remote(port, self.region).expect("memory")
     }
 }
 
-/// A port that is polled, connected with one that is attended.
+/// A polled port, connected to an attended one.
 struct Stage {
     ours: Side,
     port: RocePort,
     now: Duration,
     theirs: Side,
     far: Attended,
-    /// Each side's memory, and where it is for the other.
+    /// The memory of each side, and its address for the other.
     memory: [(Span, Remote); 2],
 }
 
@@ -106,14 +106,14 @@ impl Stage {
         }
     }
 
-    /// A pass of the port that is polled.
+    /// Makes a pass of the polled port.
     fn pass(&mut self) {
         self.now += Duration::from_micros(1);
         self.port.progress(self.now);
         std::thread::yield_now();
     }
 
-    /// Posts `op` there and makes passes until it is complete.
+    /// Posts `op` on the polled port and makes passes until it completes.
     fn perform(&mut self, op: SendOp<'_>) {
         let request = signaled(op);
         self.port.post_send(self.ours.qp, &[request]).expect("room");

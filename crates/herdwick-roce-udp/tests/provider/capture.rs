@@ -1,4 +1,4 @@
-//! The file that a port writes its packets to.
+//! The capture file of a port: contents, mode, and behaviour on a full disk.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -7,7 +7,7 @@ use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 
 use crate::shards::write_across;
 
-/// The file's header, a record's, IPv4's and UDP's, and a WRITE of a word.
+/// The file header, a record header, IPv4 and UDP headers, and a WRITE of one word.
 const FILE_BYTES: u64 = 24 + 16 + 28 + 12 + 16 + 8 + 4;
 
 fn open(capture: Option<PathBuf>) -> (RoceDevice, RocePort) {
@@ -21,7 +21,7 @@ fn open(capture: Option<PathBuf>) -> (RoceDevice, RocePort) {
     (device, port)
 }
 
-/// One packet is written to a port that says nothing.
+/// Writes one packet to a port that sends nothing itself.
 fn listen(capture: PathBuf) -> RocePort {
     let ((here, mut port), (there, mut far)) = (open(None), open(Some(capture)));
     write_across((&here, &mut port), (&there, &mut far), 7);

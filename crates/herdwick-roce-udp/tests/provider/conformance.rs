@@ -1,8 +1,10 @@
+//! The conformance suite over loopback sockets: IPv4, IPv6, and keyed packets.
+
 use herdwick_conformance::{Fixture, LocalParty, Party};
 use herdwick_fabric::{Capabilities, Device, PortLimits};
 use herdwick_roce_udp::{RoceDevice, RoceOptions};
 
-/// Two devices of this process, each on a loopback port of its own, with keyed packets or without.
+/// Two devices of this process, each on a loopback port of its own; the flag selects keyed packets.
 struct Loopback(&'static str, bool);
 
 impl Fixture for Loopback {
@@ -16,7 +18,7 @@ impl Fixture for Loopback {
             let device = device.expect("a port");
             let mut port = device.open_port(&LIMITS).expect("a port");
             let pd = device.create_pd(&mut port).expect("a domain");
-            // Socket buffers of megabytes do not fill while both sides are looked at in turn.
+            // Socket buffers of megabytes do not overflow while both sides are polled in turn.
             let claims = Capabilities {
                 lossless: true,
                 ..device.capabilities().clone()
@@ -25,8 +27,8 @@ impl Fixture for Loopback {
         })
     }
 
-    /// A pass is a few system calls: fewer than usual take as long as it takes to give a silent
-    /// peer up.
+    /// A pass is a few system calls, so fewer passes than usual cover the time in which a silent
+    /// peer times out.
     fn patience(&self) -> usize {
         2_000_000
     }

@@ -1,4 +1,5 @@
-//! What every provider shows, over loopback sockets.
+//! Tests of the provider over loopback sockets: conformance, threads, captures, paths, shards,
+//! timers.
 
 mod attended;
 mod capture;

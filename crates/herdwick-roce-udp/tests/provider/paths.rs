@@ -1,4 +1,4 @@
-//! Paths of different widths, and addresses of different kinds.
+//! Paths with different MTUs, and addresses of different families and scopes.
 
 use std::{
     fs::File,
@@ -17,12 +17,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{attended::signaled, shards::write_across};
 
-/// Looks at both ports before what has not come does not come.
+/// Polls of both ports before the test fails.
 const PATIENCE: usize = 1_000_000;
-/// More than a packet of an Ethernet of 1,500, less than one of 9,000.
+/// More than a packet on an Ethernet with MTU 1,500 holds, less than with 9,000.
 const LEN: usize = 3000;
 
-/// A device and its objects; in a network namespace, if it has one.
+/// A device and its objects, in a network namespace if it has one.
 struct Side {
     namespace: Option<String>,
     device: RoceDevice,
@@ -105,7 +105,7 @@ impl Side {
     }
 }
 
-/// Runs `work` in a network namespace that `ip netns` made, or here.
+/// Runs `work` in a network namespace made by `ip netns`, or in the current one.
 fn inside<T: Send>(namespace: Option<&str>, work: impl FnOnce() -> T + Send) -> T {
     let Some(namespace) = namespace else {
         return work();
@@ -122,8 +122,8 @@ fn inside<T: Send>(namespace: Option<&str>, work: impl FnOnce() -> T + Send) -> 
     there.expect("no panic there")
 }
 
-/// WRITEs over UC and RC and a READ, of more than the narrower path's packet, from the first side to
-/// the other's memory.
+/// Sends WRITEs over UC and RC and a READ, longer than a packet of the narrower path, from the
+/// first side to the other's memory.
 fn cross(sides: &mut [Side; 2], salt: u8) {
     for transport in [Transport::Uc, Transport::Rc] {
         let [ours, theirs] = sides;
@@ -156,14 +156,15 @@ fn cross(sides: &mut [Side; 2], salt: u8) {
     }
 }
 
-/// How a request of the first side ends.
+/// Posts a request at the first side and returns its status.
 fn perform(sides: &mut [Side; 2], qp: QpId, op: SendOp<'_>) -> Status {
     let posted = sides[0].port.post_send(qp, &[signaled(op)]);
     posted.expect("room");
     let mut done = [Completion::BLANK; 1];
     for look in 0..PATIENCE {
         for side in &mut *sides {
-            // A look takes a microsecond or more: retries do not run out sooner than they would.
+            // A pass takes a microsecond or more, so retries do not run out sooner than in real
+            // time.
             side.port.progress(Duration::from_micros(look as u64));
         }
         let cq = sides[0].cq;
@@ -211,7 +212,7 @@ fn namespaces_with_different_mtus_carry_long_messages_both_ways() {
     }
 }
 
-/// Addresses of one link only, on interfaces whose numbers differ.
+/// Link-local addresses, on interfaces with different indexes.
 #[test]
 #[ignore = "needs two network namespaces: tests/roce/mtu.sh"]
 fn namespaces_reach_each_other_by_link_local_addresses() {
@@ -223,7 +224,7 @@ fn namespaces_reach_each_other_by_link_local_addresses() {
     }));
 }
 
-/// What `tests/roce/mtu.sh` says of each side.
+/// Returns what `tests/roce/mtu.sh` passes for each side.
 #[expect(clippy::disallowed_methods, reason = "tests/roce/mtu.sh says where")]
 fn told(name: &str) -> Vec<String> {
     let told = std::env::var(name).expect("run by tests/roce/mtu.sh");

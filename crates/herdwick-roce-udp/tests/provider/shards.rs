@@ -1,4 +1,4 @@
-//! A port that several sockets share.
+//! Ports (shards) that share one UDP port.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use herdwick_fabric::{
 use herdwick_mem::Words;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 
-/// Looks at a port before what has not come does not come.
+/// Polls of a port before the test fails.
 const PATIENCE: usize = 1_000_000;
 
 fn device(shards: usize) -> RoceDevice {
@@ -40,7 +40,7 @@ fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
     }
 }
 
-/// WRITEs `value` from one port to the other; what arrived.
+/// WRITEs `value` from one port to the other; returns what arrived.
 pub(crate) fn write_across(
     (client, port): (&RoceDevice, &mut RocePort),
     (server, theirs): (&RoceDevice, &mut RocePort),

@@ -1,4 +1,4 @@
-//! What a port sends between two passes.
+//! Timers and retransmissions when passes are rare.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use herdwick_roce_udp::RocePort;
 
 use crate::attended::{Side, signaled, write};
 
-/// Looks at a port before what has not come does not come.
+/// Polls of a port before the test fails.
 const PATIENCE: usize = 1_000_000;
 
 #[test]
@@ -15,7 +15,7 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
     let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
     Side::connect([&ours, &theirs], [&mut port, &mut far]);
     let to = theirs.remote(&far);
-    // Nobody answers there, and each packet is counted.
+    // The queue pair is gone, so no packet is answered, and each is counted.
     let gone = theirs.device.destroy_qp(&mut far, theirs.qp);
     gone.expect("a queue pair");
     port.progress(Duration::ZERO);
@@ -42,7 +42,7 @@ fn what_is_repeated_to_a_silent_peer_is_told_of() {
     let to = theirs.remote(&far);
     let request = signaled(write(&[77], to));
     port.post_send(ours.qp, &[request]).expect("room");
-    // Nobody makes passes there.
+    // No passes are made at the far side.
     (0..4).for_each(|second| {
         port.progress(Duration::from_secs(second));
     });
@@ -54,7 +54,7 @@ fn what_is_repeated_to_a_silent_peer_is_told_of() {
     }
 }
 
-/// Packets that came for a queue pair that there is not.
+/// Returns the packets that arrived for an unknown queue pair.
 fn strangers(port: &RocePort) -> u64 {
     let drops = port.drops();
     let unknown = drops.iter().find(|(name, _)| *name == "roce_unknown_qpn");
