@@ -1,4 +1,4 @@
-//! Completions, from the verbs' shape to the fabric's.
+//! Polling of completion queues: translates completions from the verbs' form to the fabric's.
 
 use herdwick_fabric::{Completion, Opcode, QpState, Qpn, Slab, Source, Status, Transport};
 
@@ -9,20 +9,20 @@ use crate::{
     sys,
 };
 
-/// Completions taken from the device at once.
+/// Maximum completions polled from the device in one call.
 pub(crate) const TAKE: usize = 32;
 
-/// Room for what a device gives.
+/// Buffer for completions from the device.
 pub(crate) type Scratch = Box<[sys::Wc; TAKE]>;
 
-/// What became of a queue when it was looked at.
+/// The result of polling a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Found(usize),
     Failed,
 }
 
-/// Takes from `cq` into the front of `out`: what was put aside before, then what is new.
+/// Moves completions from `cq` to the front of `out`: first those in the stash, then new ones.
 #[inline]
 pub(crate) fn poll(
     cq: &mut Cq,
@@ -50,14 +50,14 @@ pub(crate) fn poll(
         let mut known = None;
         for wc in &scratch[..taken.min(room)] {
             let token = Token::decode(wc.wr_id);
-            // Runs of one queue pair are common.
+            // Consecutive completions often have the same queue pair.
             if known
                 .as_ref()
                 .is_none_or(|qp: &&mut Qp| qp.id.0 != token.qp)
             {
                 known = qps.get_mut(token.qp);
             }
-            // Written where it is to lie: it is two cache lines long.
+            // Translated in place, because a completion is two cache lines long.
             if let Some(qp) = known.as_deref_mut() {
                 count += usize::from(translate(wc, token, qp, faults, &mut out[count]));
             }
@@ -69,7 +69,8 @@ pub(crate) fn poll(
     Look::Found(count)
 }
 
-/// Puts aside at most `most` of what waits; whether anything is put aside now.
+/// Moves at most `most` completions from the device to the stash; returns whether the stash has
+/// any.
 pub(crate) fn put_aside(
     cq: &mut Cq,
     qps: &mut Slab<Qp>,
@@ -99,7 +100,7 @@ pub(crate) fn put_aside(
     !cq.stash.is_empty()
 }
 
-/// `false`: of a RECV or a send that nobody posted.
+/// Translates a completion; returns `false` if it matches no posted work request.
 #[inline]
 fn translate(
     wc: &sys::Wc,
@@ -151,7 +152,8 @@ fn failed(wc: &sys::Wc, recv: bool, qp: &mut Qp, faults: &mut Faults, completion
     if completion.status != Status::Flushed {
         faults.count(Fault::Completion);
     }
-    // A connected queue pair is in error after any failure; a datagram's, when it flushes.
+    // A connected queue pair enters the error state at any failure; a UD queue pair is known to
+    // have entered it when it flushes.
     let fails = qp.transport != Transport::Ud || completion.status == Status::Flushed;
     if fails && qp.state != QpState::Error {
         qp.state = QpState::Error;
@@ -161,7 +163,8 @@ fn failed(wc: &sys::Wc, recv: bool, qp: &mut Qp, faults: &mut Faults, completion
 
 fn status(number: i32, recv: bool) -> Status {
     match number {
-        // A receiver says so when a message is longer than its buffer; rdma_rxe in the other words.
+        // The receiver of a message longer than its buffer reports LOC_LEN_ERR, with rdma_rxe
+        // REM_INV_REQ_ERR.
         sys::IBV_WC_LOC_LEN_ERR | sys::IBV_WC_REM_INV_REQ_ERR if recv => Status::LengthError,
         sys::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
         sys::IBV_WC_REM_INV_REQ_ERR | sys::IBV_WC_REM_OP_ERR => Status::RemoteInvalid,

@@ -1,4 +1,4 @@
-//! Set-up and tear-down.
+//! The control verbs: making, connecting and destroying objects.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -18,18 +18,18 @@ use crate::{
     sys,
 };
 
-/// Memory from here on is asked for in huge pages.
+/// Regions at least this large request huge pages.
 const HUGE: usize = 2 << 20;
 
 /// Local ACK timeout: 4.096 us << 14 = 67 ms.
 const TIMEOUT: u8 = 14;
-/// Sent again so often before a connection is given up: half a second. With rdma_rxe, 7 would be
-/// for ever.
+/// Retransmissions before a connection fails: about half a second. With rdma_rxe, 7 would mean no
+/// limit.
 const RETRIES: u8 = 6;
-/// Asked again so often for a RECV; 7 would be for ever.
+/// Retries after RNR NAKs; 7 would mean no limit.
 const RNR_RETRIES: u8 = 6;
-/// Code 26: 81.92 ms between them, so half a second as well. A worker that does not get its CPU
-/// posts no RECVs meanwhile, and should not lose its clients by it.
+/// RNR timer code 26: 81.92 ms between retries, so about half a second as well. A worker that is
+/// not scheduled posts no RECVs meanwhile, and should not lose its clients.
 const RNR_TIMER: u8 = 26;
 const HOP_LIMIT: u8 = 64;
 
@@ -96,7 +96,7 @@ fn memory(len: usize) -> io::Result<Span> {
 
 fn access(access: Access) -> i32 {
     let right = |granted, flag| if granted { flag } else { 0 };
-    // Remote rights to change need the local one.
+    // Remote write and atomic rights require the local write right.
     sys::IBV_ACCESS_LOCAL_WRITE
         | right(access.remote_read, sys::IBV_ACCESS_REMOTE_READ)
         | right(access.remote_write, sys::IBV_ACCESS_REMOTE_WRITE)
@@ -125,7 +125,7 @@ pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, Con
         .map_err(|_| limit("completion queues", port.cqs.capacity()))
 }
 
-/// What `spec` takes of each completion queue.
+/// Returns the entries that the two queues of a queue pair need of each completion queue.
 fn claims(qp: (CqId, usize), recv: (CqId, usize)) -> [(CqId, usize); 2] {
     if qp.0 == recv.0 {
         [(qp.0, qp.1 + recv.1), (recv.0, 0)]
@@ -185,6 +185,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
         what: "drawing a random number",
         source: io::Error::other(error),
     })?;
+    // 24 bits of PSN; 31 bits of Q_Key, because the high bit marks privileged ones.
     #[expect(clippy::cast_possible_truncation, reason = "random bits")]
     let (psn, qkey) = (random as u32 & 0xff_ffff, (random >> 32) as u32 >> 1);
     let mut qp = Qp {
@@ -204,7 +205,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
     Ok(qp)
 }
 
-/// RESET to INIT, and on to ready where nobody is to be connected with.
+/// Moves a queue pair from RESET to INIT; a UD queue pair, which needs no peer, on to RTS.
 fn initialise(qp: &mut Qp, place: &Place) -> io::Result<()> {
     let mut init = sys::QpAttr {
         qp_state: sys::IBV_QPS_INIT,
@@ -214,7 +215,7 @@ fn initialise(qp: &mut Qp, place: &Place) -> io::Result<()> {
     };
     let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT;
     if qp.transport != Transport::Ud {
-        // What a region grants is granted; only RC knows READs and atomics.
+        // The region's rights decide; UC has no READs and atomics.
         init.qp_access_flags = match qp.transport {
             Transport::Rc => access(Access::ALL).cast_unsigned(),
             _ => access(Access::WRITE).cast_unsigned(),
@@ -258,7 +259,8 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
         let Some(cq) = cqs.get_mut(cq.0) else {
             continue;
         };
-        // Some drivers leave its completions behind: they would take the room of others'.
+        // Some drivers leave completions of the queue pair in the queue, where they would take up
+        // entries promised to others.
         let most = cq.depth - cq.stash.len().min(cq.depth);
         put_aside(cq, qps, faults, scratch, most);
         cq.stash.retain(|completion| completion.qp != id);
@@ -290,7 +292,7 @@ pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlEr
     Ok(peer.encode())
 }
 
-/// The peer at `endpoint`, if a queue pair of `transport` may speak to it from here.
+/// Decodes `endpoint` and checks that a queue pair of `transport` on this port can reach it.
 fn peer(port: &VerbsPort, transport: Transport, endpoint: &Endpoint) -> Result<Peer, ConnectError> {
     let peer = Peer::decode(endpoint)?;
     if peer.transport != transport {
@@ -309,7 +311,7 @@ fn peer(port: &VerbsPort, transport: Transport, endpoint: &Endpoint) -> Result<P
     Ok(peer)
 }
 
-/// Whether members of one partition are full ones, one of them at least.
+/// Returns whether two P_Keys have the same partition and at least one is a full member.
 fn meet(one: u16, other: u16) -> bool {
     const FULL: u16 = 0x8000;
     (one ^ other) & !FULL == 0 && (one | other) & FULL != 0
@@ -326,7 +328,7 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
         grh: sys::GlobalRoute {
             dgid: sys::Gid { raw: peer.gid },
             flow_label: flow_label(qpn, peer.qpn.0),
-            // Only addresses that fit are chosen.
+            // Only GIDs whose index fits are selected.
             sgid_index: u8::try_from(place.gid.index).unwrap_or(0),
             hop_limit: HOP_LIMIT,
             traffic_class: facts.wish.traffic_class.unwrap_or(theirs.traffic_class),
@@ -339,8 +341,8 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
     }
 }
 
-/// Twenty bits that tell flows apart, so that switches spread them over equal paths. On RoCEv2 the
-/// UDP source port comes of it.
+/// Returns a 20-bit flow label, different for each pair of queue pairs, so that switches spread
+/// flows over equal-cost paths. On RoCEv2 the UDP source port is derived from it.
 fn flow_label(from: u32, to: u32) -> u32 {
     let mixed = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 44) as u32

@@ -1,3 +1,5 @@
+//! The control half of the provider `verbs`: selects and opens a device, and opens ports on it.
+
 use std::{
     ffi::OsString,
     io,
@@ -24,41 +26,43 @@ use crate::{
     wish::Wish,
 };
 
-/// Addresses of a device that are looked at.
+/// Maximum GIDs of a device that are read.
 const GIDS_MAX: usize = 1024;
-/// Partitions of a port that are looked at.
+/// Maximum P_Keys of a port that are read.
 const PKEYS_MAX: u16 = 128;
-/// Most bytes of a message, whatever the device says: what is left of a length in 32 bits.
+/// Maximum bytes of a message, whatever the device reports, so that lengths fit 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// How to open a device.
+/// Options of a device.
 #[derive(Clone, Debug)]
 pub struct VerbsOptions {
-    /// Which libibverbs; `None`: the system's.
+    /// The name of libibverbs; `None`: the system's.
     pub library: Option<OsString>,
-    /// Which device, port and address.
+    /// The requested device, port and address.
     pub wish: Wish,
-    /// On Ethernet, the address that it must have: the one by which the kernel reaches the peer.
+    /// On Ethernet, the address that the device must have: the one from which the kernel reaches
+    /// the peer.
     pub own_address: Option<IpAddr>,
-    /// Inline bytes to ask for.
+    /// Inline bytes to request.
     pub inline_bytes: usize,
-    /// What of registered memory is sent inline.
+    /// Which payloads in registered memory are sent inline.
     pub inlining: Inlining,
-    /// Whether service level and traffic class, where the wish leaves them out, are the peer's: a
-    /// client's, so that one end alone is told. Else they are 0.
+    /// Whether service level and traffic class, if not requested, are those of the peer. For
+    /// clients, so that only the server has to be configured. If false, they are 0.
     pub follow_class: bool,
 }
 
-/// How much of registered memory a work request carries itself, so that the device need not fetch
-/// it. HERD's paper (4.3) found up to 144 bytes or 192 worth it, as PCIe goes.
+/// Up to which length payloads in registered memory are copied into the work request, so that the
+/// device need not fetch them. The HERD paper (4.3) found up to 144 or 192 bytes worthwhile,
+/// depending on PCIe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inlining {
-    /// Nothing.
+    /// None.
     #[default]
     Never,
-    /// Runs of so many bytes and less, as far as the device carries them.
+    /// Payloads of up to this many bytes, if the device supports it.
     UpTo(usize),
-    /// As much as goes faster so, by trying when the device is opened.
+    /// Payloads of sizes that are faster inline, measured when the device is opened.
     Measured,
 }
 
@@ -81,26 +85,26 @@ pub enum VerbsError {
     /// libibverbs is missing or too old.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// No device, port or address is as wished.
+    /// No device, port or address meets the request.
     #[error(transparent)]
     Place(#[from] NoPlace),
-    /// It refuses what it says it can.
+    /// The device refuses a call that it claims to support.
     #[error(transparent)]
     Trial(#[from] TrialError),
-    /// The list of devices, or the device, answered with an error.
+    /// The list of devices, or the device, returned an error.
     #[error("{what}: {source}; see `ibv_devinfo`, and the rights on /dev/infiniband")]
     System {
-        /// What was tried.
+        /// The call that failed.
         what: String,
-        /// The answer.
+        /// Its error.
         source: io::Error,
     },
 }
 
-/// What all ports of a device know.
+/// The data that all ports of a device share.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Where the device's queue pairs lived when it was opened; a port has its own place.
+    /// The place when the device was opened; each port has its own.
     pub(crate) place: Place,
     pub(crate) wish: Wish,
     pub(crate) own_address: Option<IpAddr>,
@@ -109,7 +113,7 @@ pub(crate) struct Facts {
     pub(crate) bounds: Bounds,
 }
 
-/// An RNIC: one port of a device, under one of its addresses. Clones name the same.
+/// An RNIC: one port of a device, with one of its addresses. Clones share the same device.
 #[derive(Clone, Debug)]
 pub struct VerbsDevice {
     library: Arc<Library>,
@@ -117,7 +121,7 @@ pub struct VerbsDevice {
 }
 
 impl VerbsDevice {
-    /// Loads libibverbs, chooses, and tries what the device can do.
+    /// Loads libibverbs, selects a device, and probes it.
     ///
     /// # Errors
     /// [`VerbsError`].
@@ -161,21 +165,21 @@ impl VerbsDevice {
         Ok(Self { library, facts })
     }
 
-    /// Most bytes of registered memory that a work request carries itself.
+    /// Returns up to how many bytes payloads in registered memory are sent inline.
     #[must_use]
     pub fn copied_bytes_max(&self) -> usize {
         self.facts.bounds.copied
     }
 
-    /// The device, port and address that were chosen, to be told to whoever runs this.
+    /// Returns the device, port and address that were selected, for the operator.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.facts.place
     }
 
-    /// Whether queue pairs of a peer, by their `endpoints`, lie on `host`, where addresses are those
-    /// of hosts: on Ethernet. Within this host, which `host` says by a loopback address, they may lie
-    /// where `port` does. InfiniBand's are held to lie at one place together.
+    /// Returns whether the queue pairs at `endpoints` are on `host`. This is decided by address on
+    /// Ethernet. If `host` is a loopback address, the queue pairs may also have the address of
+    /// `port`. On InfiniBand only all being at one address is checked.
     #[must_use]
     pub fn is_at(&self, port: &VerbsPort, endpoints: &[&Endpoint], host: IpAddr) -> bool {
         let peers: Result<Vec<_>, _> = endpoints.iter().map(|end| Peer::decode(end)).collect();
@@ -190,8 +194,8 @@ impl VerbsDevice {
         peers.iter().all(on_host) && peers.windows(2).all(together)
     }
 
-    /// Where queue pairs live from now on: what was chosen at first, unless the device's addresses
-    /// or partitions are others now.
+    /// Returns the place for a new port: the one selected at first, unless the device's addresses
+    /// or partitions have changed.
     fn place_now(&self, context: &Context) -> Result<Place, OpenError> {
         let Facts {
             place,
@@ -238,10 +242,10 @@ impl VerbsDevice {
     }
 }
 
-/// Every device there is, as it was found.
+/// Returns all devices as found.
 ///
 /// # Errors
-/// [`VerbsError::System`]: the list cannot be had.
+/// [`VerbsError::System`] if they cannot be listed.
 pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceFacts>, VerbsError> {
     let devices = raw::devices(library).map_err(|source| VerbsError::System {
         what: "listing RDMA devices".to_owned(),
@@ -264,7 +268,7 @@ fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortFacts>> {
     ports(&*Context::open(library, name)?)
 }
 
-/// The ports of a device as they are now.
+/// Returns the current state of a device's ports.
 pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortFacts>> {
     let gids = context.gids(GIDS_MAX)?;
     let count = context.query_device()?.phys_port_cnt;

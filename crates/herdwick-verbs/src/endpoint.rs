@@ -1,4 +1,4 @@
-//! What the other side is told of a queue pair (docs/rdma.md draws it).
+//! The endpoint of provider `verbs`, encoded and decoded (layout: docs/rdma.md).
 
 use herdwick_fabric::{ConnectError, Endpoint, Psn, Qpn, Transport};
 use herdwick_mem::crc32c;
@@ -12,14 +12,14 @@ use crate::{place::Link, sys};
 /// "HWV" and the version of the layout.
 const MAGIC: [u8; 4] = *b"HWV\x01";
 
-/// The blob: 52 bytes, little-endian.
+/// The encoded endpoint: 52 bytes, little-endian.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Blob {
     magic: [u8; 4],
     transport: u8,
     link: u8,
-    /// As the verbs count it: 1 is 256 bytes, 5 is 4096.
+    /// The verbs' MTU code: 1 is 256 bytes, 5 is 4096.
     mtu: u8,
     reserved: u8,
     qpn: U32,
@@ -34,14 +34,14 @@ struct Blob {
     serves: u8,
     asks: u8,
     reserved3: U16,
-    /// CRC-32C of everything before it: damage is told apart before it is acted upon.
+    /// CRC-32C of everything before it, checked before anything is used.
     crc: U32,
 }
 
 const _: () = assert!(size_of::<Blob>() == 52);
 const CRC_AT: usize = std::mem::offset_of!(Blob, crc);
 
-/// A queue pair as its peer sees it.
+/// A decoded endpoint: the peer's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) transport: Transport,
@@ -52,15 +52,15 @@ pub(crate) struct Peer {
     pub(crate) qkey: u32,
     pub(crate) lid: u16,
     pub(crate) gid: [u8; 16],
-    /// What it marks its packets with.
+    /// The marks of the packets that it sends.
     pub(crate) class: Class,
-    /// The partition, by its P_Key.
+    /// The P_Key of its partition.
     pub(crate) pkey: u16,
-    /// READs and atomics that it serves at once, and those that it asks for at once.
+    /// READs and atomics that it serves, and that it requests, at a time.
     pub(crate) fetches: Fetches,
 }
 
-/// What packets are marked with, for switches to tell them by.
+/// The marks of packets that select their queues in switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Class {
     /// RoCEv2: DSCP and ECN of the IP header.
@@ -69,17 +69,17 @@ pub(crate) struct Class {
     pub(crate) sl: u8,
 }
 
-/// READs and atomics of a queue pair under way at once.
+/// Outstanding READs and atomics of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fetches {
-    /// From the peer: responder resources.
+    /// Requested by the peer (responder resources).
     pub(crate) serves: u8,
-    /// To the peer: initiator depth.
+    /// Requested of the peer (initiator depth).
     pub(crate) asks: u8,
 }
 
 impl Fetches {
-    /// What two ends agree upon: neither asks for more than the other serves.
+    /// Returns the agreed limits: neither end requests more than the other serves.
     pub(crate) fn agreed(self, peer: Self) -> Self {
         Self {
             serves: self.serves.min(peer.asks),
@@ -158,7 +158,7 @@ impl Peer {
     }
 }
 
-/// The verbs' number for a transport.
+/// Returns the verbs' number of a transport.
 pub(crate) fn kind(transport: Transport) -> i32 {
     match transport {
         Transport::Rc => sys::IBV_QPT_RC,
@@ -172,12 +172,12 @@ fn transport(number: i32) -> Option<Transport> {
     all.into_iter().find(|transport| kind(*transport) == number)
 }
 
-/// Bytes of payload in a packet, by the verbs' number for it.
+/// Returns the payload bytes for a verbs MTU code.
 pub(crate) fn mtu_bytes(number: i32) -> usize {
     128 << number.clamp(1, 5)
 }
 
-/// The verbs' number for so many bytes.
+/// Returns the largest verbs MTU code of at most `bytes` bytes.
 pub(crate) fn mtu_number(bytes: usize) -> u8 {
     let fits = |number: &i32| mtu_bytes(*number) <= bytes;
     let number = (1..=5).rev().find(fits).unwrap_or(1);

@@ -1,4 +1,4 @@
-//! What a device tells unasked, and what becomes of a port then.
+//! Asynchronous events of a device, and their effect on the state of a port.
 
 use herdwick_fabric::QpState;
 
@@ -9,26 +9,26 @@ use crate::{
     raw::Event,
 };
 
-/// What went wrong, as it is counted.
+/// The kinds of faults that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A work request failed, flushed ones aside.
+    /// A work request failed with another status than flushed.
     Completion,
-    /// A completion queue failed: it overran, or its memory is gone.
+    /// A completion queue failed: it overran, or its memory is lost.
     Cq,
     /// A queue pair failed.
     Qp,
-    /// The driver refused what was correct.
+    /// The driver refused a valid post.
     Post,
     /// The port went down.
     PortDown,
     /// The device is lost.
     Device,
-    /// The port's address or partition is another one.
+    /// The port's address or partition changed.
     Moved,
 }
 
-/// How often each occurred at one port; names fit a statistics line.
+/// Counters of the faults of one port; the names fit a statistics line.
 #[derive(Debug)]
 pub(crate) struct Faults([(&'static str, u64); 7]);
 
@@ -50,7 +50,8 @@ impl Faults {
         self.0[fault as usize].1 += 1;
     }
 
-    /// Faults that a queue pair did not survive, or more of them.
+    /// Returns the number of faults that ended queue pairs, or an upper bound: one failure may
+    /// count twice.
     pub(crate) fn of_queue_pairs(&self) -> u64 {
         let faults = [Fault::Completion, Fault::Qp, Fault::Post];
         faults.iter().map(|fault| self.0[*fault as usize].1).sum()
@@ -61,7 +62,7 @@ impl Faults {
     }
 }
 
-/// Takes what the device has to tell.
+/// Processes all queued events; returns whether there were any.
 pub(crate) fn take(port: &mut VerbsPort) -> bool {
     let mut any = false;
     while let Some(event) = port.context.next_event() {
@@ -100,7 +101,7 @@ fn apply(port: &mut VerbsPort, event: Event) {
                 port.health = Health::PortDown;
             }
         }
-        // What has changed while the port was down is found when it is up again.
+        // Changes made while the port was down are detected when it is up again.
         Event::PortUp(number) if number == port.place.port.number.into() => {
             if port.health == Health::PortDown {
                 port.health = Health::Well;
@@ -119,8 +120,8 @@ fn find_again(port: &mut VerbsPort) {
     }
 }
 
-/// Whether peers still find the port's queue pairs where they were told. A device that does not say
-/// is taken to have moved: opening it again tells.
+/// Returns whether peers still reach the port's queue pairs at their endpoints. If the device
+/// cannot be queried, the port counts as moved: opening it again will show.
 fn is_still_there(port: &VerbsPort) -> bool {
     let Ok(ports) = device::ports(&port.context) else {
         return false;
@@ -142,7 +143,8 @@ fn is_still_there(port: &VerbsPort) -> bool {
     })
 }
 
-/// Nothing completes there any more, so nothing that would is posted.
+/// Fails all queue pairs of a completion queue: no completion can arrive, so no work must be
+/// posted.
 #[cold]
 pub(crate) fn fail_queue(port: &mut VerbsPort, cq: u32) {
     let mut fresh = false;

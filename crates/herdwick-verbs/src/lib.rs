@@ -1,15 +1,14 @@
-//! The fabric over RNICs: libibverbs, loaded when the program runs.
+//! The provider for RNICs: libibverbs, loaded at run time.
 //!
-//! A host without libibverbs runs the same binary, and is told what is missing. Building needs
-//! neither headers nor a C compiler: [`sys`] is the part of `<infiniband/verbs.h>` that is used,
-//! written by hand and compared with the header by a test. The data path jumps through the tables
-//! of the device's own driver, as the inline functions of that header do.
+//! A host without libibverbs runs the same binary, and gets an error that names what to install.
+//! Building needs neither headers nor a C compiler: [`sys`] is the used part of
+//! `<infiniband/verbs.h>`, written by hand and compared with the header by a test. The data path
+//! calls the function tables of the device's driver, as the inline functions of that header do.
 //!
-//! **A port is a context of its own.** Ports share nothing but the library, so a port's thread
-//! meets no other's locks, and a failed one takes no other along.
+//! **A port is a device context of its own.** Ports share nothing but the library, so a port's
+//! thread contends for no locks of another, and a failed port affects no other.
 //!
-//! Regions are addressed from 0: a key and an offset, which tell a peer nothing of where memory
-//! lies.
+//! Regions are addressed from 0: peers get a key and offsets, which reveal no virtual address.
 #![deny(unsafe_code)]
 
 mod complete;
@@ -37,7 +36,7 @@ pub use wish::{Wish, WishError};
 
 /// Bytes in front of a received datagram's payload: the GRH.
 pub const DATAGRAM_HEADER_BYTES: usize = 40;
-/// Most work requests in one post.
+/// Maximum work requests in one post.
 pub const POSTLIST_MAX: usize = 256;
-/// Inline bytes asked for; a device may give less.
+/// Inline bytes requested of a device, which may grant less.
 pub const INLINE_BYTES_WANTED: usize = 256;

@@ -1,4 +1,4 @@
-//! libibverbs, found when the program runs: a host without it runs the same binary.
+//! Loading of libibverbs with dlopen: a host without the library runs the same binary.
 #![expect(
     unsafe_code,
     reason = "calls the dynamic loader, and types what it finds"
@@ -12,35 +12,35 @@ use std::{
 
 use crate::sys;
 
-/// What the dynamic loader is asked for, in this order.
+/// The names passed to the dynamic loader, in this order.
 pub const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 
 /// libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// The dynamic loader does not find it.
+    /// The dynamic loader does not find the library.
     #[error(
         "{name} cannot be loaded ({reason}); install rdma-core: `apt-get install libibverbs1 ibverbs-providers`, or `dnf install libibverbs`"
     )]
     Missing {
-        /// What was asked for.
+        /// The name passed to the loader.
         name: String,
-        /// The loader's words.
+        /// The loader's error message.
         reason: String,
     },
-    /// It is there, and too old.
+    /// The library lacks a function that is needed.
     #[error("{name} has no `{symbol}`; rdma-core 33 or later is needed")]
     TooOld {
-        /// Which library.
+        /// The name of the library.
         name: String,
-        /// What it lacks.
+        /// The missing symbol.
         symbol: &'static str,
     },
 }
 
 macro_rules! functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions of libibverbs that this crate calls; those on the data path are in the
+        /// The functions of libibverbs that this crate calls; those of the data path are in the
         /// tables of [`sys::ContextOps`].
         #[derive(Debug)]
         pub(crate) struct Functions {
@@ -57,8 +57,8 @@ macro_rules! functions {
                     $($name: {
                         let symbol = stringify!($name);
                         let found = handle.symbol(symbol).ok_or_else(|| too_old(symbol))?;
-                        // SAFETY: the symbol of that name has this type in the header, which a
-                        // function pointer's size and ABI agree with.
+                        // SAFETY: the symbol of that name has this type in the header, and a
+                        // function pointer has the same size and ABI.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
                     ibv_query_qp_data_in_order: handle.symbol("ibv_query_qp_data_in_order").map(|found| {
@@ -99,7 +99,8 @@ functions! {
     fn ibv_ack_async_event(*mut sys::AsyncEvent);
 }
 
-/// libibverbs, loaded. It stays loaded: providers start threads and keep pointers of their own.
+/// The loaded library. It is never unloaded: its drivers start threads and keep pointers of their
+/// own.
 #[derive(Debug)]
 pub struct Library {
     pub(crate) functions: Functions,
@@ -109,7 +110,7 @@ impl Library {
     /// Loads libibverbs by its usual names.
     ///
     /// # Errors
-    /// [`LibraryError`].
+    /// [`LibraryError`], for the first name if both are missing.
     pub fn load() -> Result<Self, LibraryError> {
         let [first, second] = LIBRARY_NAMES;
         let missing = |error: &LibraryError| matches!(error, LibraryError::Missing { .. });
@@ -119,7 +120,7 @@ impl Library {
         }
     }
 
-    /// Loads the library called `name`, a path or what the dynamic loader searches for.
+    /// Loads the library `name`, a path or a name that the dynamic loader searches for.
     ///
     /// # Errors
     /// [`LibraryError`].
@@ -132,8 +133,8 @@ impl Library {
         let functions = Functions::find(&handle, &told)?;
         if let Some(found) = handle.symbol("ibv_fork_init") {
             // SAFETY: the symbol of that name has this type in the header; it is called before any
-            // device is opened. Before Linux 5.12 a process that forks would else lose the pages that
-            // its devices read and write; that it fails there leaves it so.
+            // device is opened. Without it, a process that forks before Linux 5.12 loses the pages
+            // that its devices access; a failure is ignored and leaves it so.
             unsafe {
                 let fork_init =
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(found);
@@ -144,13 +145,13 @@ impl Library {
     }
 }
 
-/// What `dlopen` gives; never closed.
+/// A handle returned by `dlopen`; never closed.
 struct Handle(*mut c_void);
 
 impl Handle {
     fn open(name: &OsStr) -> Result<Self, String> {
         let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_owned())?;
-        // SAFETY: a C string; running the library's initialisers is what was asked for.
+        // SAFETY: a C string; running the library's initialisers is the purpose of the call.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(reason());
@@ -166,9 +167,9 @@ impl Handle {
     }
 }
 
-/// Why the last `dlopen` of this thread failed.
+/// Returns the error message of this thread's last `dlopen`.
 fn reason() -> String {
-    // SAFETY: dlerror gives null or a C string that lives until this thread's next dl call.
+    // SAFETY: dlerror returns null or a C string that lives until this thread's next dl call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "no reason given".to_owned();
@@ -177,13 +178,14 @@ fn reason() -> String {
 }
 
 fn text_at(text: *const c_char) -> String {
-    // SAFETY: the callers pass C strings that are alive.
+    // SAFETY: the callers pass live C strings.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()
 }
 
-/// What a verb that returns 0 or an error said; some return the error, older ones -1 and errno.
+/// Converts the return value of a verb to a result. Some verbs return the error number, older ones
+/// -1 with errno set.
 pub(crate) fn answer(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),

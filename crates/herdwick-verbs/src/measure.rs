@@ -1,4 +1,5 @@
-//! Up to which size it is faster to give a device the bytes than to tell it where they lie.
+//! Measures up to which size inline datagrams are faster than datagrams fetched from registered
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +11,20 @@ use herdwick_fabric::{
 
 use crate::{VerbsDevice, port::VerbsPort};
 
-/// Sizes tried, the paper's two among them.
+/// Tested sizes in bytes, including the two of the HERD paper (144, 192).
 const SIZES: [usize; 8] = [64, 96, 128, 144, 192, 256, 512, 1024];
-/// Datagrams on their way at once.
+/// Datagrams in flight.
 const BATCH: usize = 32;
-/// How often each way is tried; the fastest counts.
+/// Trials of each method; the fastest counts.
 const TRIES: usize = 15;
-/// Looks for a completion after which none is expected any more.
+/// Polls without a completion after which the trial ends.
 const PATIENCE: usize = 10_000_000;
 
-/// The largest of [`SIZES`], `most` at most, up to which datagrams are posted and sent faster
-/// inline. Nobody receives them. 0 where that is never so, or they are not sent.
+/// Returns the largest of [`SIZES`], at most `most`, up to which datagrams are posted and sent at
+/// least as fast inline. They are sent to a queue pair without RECVs. 0 if that is true of no size,
+/// or the datagrams cannot be sent.
 ///
-/// # Errors
-/// What the device refused that it takes.
+/// The device refuses a call that it supports.
 pub(crate) fn worth_copying(device: &VerbsDevice, most: usize) -> Result<usize, TrialError> {
     let mut rig = Rig::new(device)?;
     let worth = |size: &usize| {
@@ -34,21 +35,21 @@ pub(crate) fn worth_copying(device: &VerbsDevice, most: usize) -> Result<usize, 
     Ok(sizes.map_while(worth).last().unwrap_or(0))
 }
 
-/// A device refused what a trial needs.
+/// A device refused a call that the trial needs.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// A port.
+    /// Opening a port.
     #[error("opening a port: {0}")]
     Open(#[from] OpenError),
-    /// An object.
+    /// Making an object.
     #[error("setting up a port: {0}")]
     Control(#[from] ControlError),
-    /// An address of its own.
+    /// Addressing its own queue pair.
     #[error("connecting: {0}")]
     Connect(#[from] ConnectError),
 }
 
-/// A UD queue pair that speaks to itself.
+/// A UD queue pair that sends to itself.
 struct Rig {
     port: VerbsPort,
     cq: CqId,
@@ -91,7 +92,8 @@ impl Rig {
         })
     }
 
-    /// The shortest times of a batch of `size` bytes each, inline and fetched, tried by turns.
+    /// Returns the shortest times of a batch of `size` bytes each, inline and fetched, tried in
+    /// turns.
     fn fastest(&mut self, size: usize) -> Option<[Duration; 2]> {
         let mut fastest = [Duration::MAX; 2];
         for _ in 0..TRIES {
@@ -102,7 +104,7 @@ impl Rig {
         Some(fastest)
     }
 
-    /// How long a batch takes, from its post to the completion of its last.
+    /// Returns the time of a batch, from its post to the completion of its last datagram.
     #[expect(
         clippy::disallowed_methods,
         reason = "what is measured is this clock's time, before anything runs"

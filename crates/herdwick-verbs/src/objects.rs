@@ -1,4 +1,4 @@
-//! What a port owns, by id.
+//! The objects of a port: queues, regions and addresses, and the outstanding work requests.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,10 +10,10 @@ use crate::{raw, sys};
 pub(crate) struct Cq {
     pub(crate) raw: Arc<raw::Cq>,
     pub(crate) depth: usize,
-    /// Entries that queue pairs may need at worst.
+    /// Maximum entries that its queue pairs can need.
     pub(crate) claimed: usize,
     pub(crate) armed: bool,
-    /// Taken from the device and not yet by the caller; `depth` at most.
+    /// Completions polled from the device but not yet by the caller; at most `depth`.
     pub(crate) stash: VecDeque<Completion>,
 }
 
@@ -44,23 +44,25 @@ pub(crate) struct Qp {
     pub(crate) recvs: Outstanding,
 }
 
-/// The `wr_id`s of work requests that are not known to be done, in the order of posting. The device
-/// is given a [`Token`] in their place: so a completion says which came before it.
+/// The `wr_id`s of outstanding work requests, in the order of posting. The device gets a [`Token`]
+/// in place of each, so that a completion shows which requests precede it.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     ring: Box<[u64]>,
     depth: u32,
-    /// Positions ever taken, and ever given back; both wrap.
+    /// Number of positions ever taken, and ever freed; both wrap.
     taken: u32,
     freed: u32,
 }
 
-/// Positions are numbered modulo this in a token.
+/// A token holds a position modulo this.
 const POSITIONS: u32 = 1 << POSITION_BITS;
 const POSITION_BITS: u32 = 24;
 
 impl Outstanding {
     pub(crate) fn new(depth: usize) -> Self {
+        // At most half of the positions, so that `complete` can tell outstanding ones from freed
+        // ones.
         let depth = depth.min(POSITIONS as usize / 2);
         Self {
             ring: vec![0; depth.max(1).next_power_of_two()].into(),
@@ -79,7 +81,7 @@ impl Outstanding {
         (self.depth - self.taken.wrapping_sub(self.freed)) as usize
     }
 
-    /// Where a batch for `qp` is noted. There must be room for it.
+    /// Starts a batch for `qp`. The caller has checked that there is room.
     #[inline]
     pub(crate) fn batch(&mut self, qp: QpId) -> Batch<'_> {
         Batch {
@@ -89,13 +91,14 @@ impl Outstanding {
         }
     }
 
-    /// The first `count` of the batch were posted.
+    /// Marks the first `count` requests of the batch as posted.
     #[inline]
     pub(crate) fn took(&mut self, count: u32) {
         self.taken = self.taken.wrapping_add(count);
     }
 
-    /// What stood at `position`, which is free now with all before it; `None` when nothing did.
+    /// Returns the `wr_id` at `position` and frees it with all before it; `None` when it is not
+    /// outstanding.
     #[inline]
     pub(crate) fn complete(&mut self, position: u32) -> Option<u64> {
         let before = position.wrapping_sub(self.freed) % POSITIONS;
@@ -108,7 +111,7 @@ impl Outstanding {
     }
 }
 
-/// A batch that is being made.
+/// A batch that is being filled.
 pub(crate) struct Batch<'a> {
     ring: &'a mut [u64],
     next: u32,
@@ -116,7 +119,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Notes the next one; its token.
+    /// Records the next request; returns its token.
     #[inline]
     pub(crate) fn put(&mut self, wr_id: u64, opcode: Opcode) -> u64 {
         let (at, mask) = (self.next, self.ring.len() - 1);
@@ -126,7 +129,7 @@ impl Batch<'_> {
     }
 }
 
-/// What comes back in a completion: the queue pair's id, which verb it was, and its position.
+/// The decoded `wr_id` of a completion: the queue pair's id, the verb, and the request's position.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub(crate) qp: u32,
@@ -134,7 +137,7 @@ pub(crate) struct Token {
     pub(crate) position: u32,
 }
 
-/// By number; the last is none's.
+/// The verbs by number, padded to a power of two.
 const OPCODES: [Opcode; 8] = [
     Opcode::Send,
     Opcode::Write,
@@ -165,7 +168,7 @@ impl Token {
     }
 }
 
-/// The device's words for a run of bytes, if it lies in a region of `pd`.
+/// Returns the scatter/gather element of a byte range, if it lies in a region of `pd`.
 #[inline]
 pub(crate) fn local(regions: &Slab<Region>, pd: u32, at: Local) -> Option<sys::Sge> {
     let region = regions.get(at.region.0)?;

@@ -1,4 +1,4 @@
-//! Which device, which of its ports, and which of the port's addresses.
+//! Selection of a device, one of its ports, one of the port's addresses (GIDs), and a partition.
 
 use std::{
     fmt,
@@ -7,78 +7,79 @@ use std::{
 
 use crate::wish::Wish;
 
-/// The P_Key of everybody's partition, as a full member.
+/// The P_Key of the default partition, full member.
 const PKEY_DEFAULT: u16 = 0xffff;
-/// What of a P_Key names the partition; the rest says whether as a full member.
+/// The bits of a P_Key that identify the partition; the remaining bit marks full members.
 const PARTITION: u16 = 0x7fff;
 
-/// A device as it was found.
+/// A device as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// As `ibv_devices` lists it.
+    /// Its name, as `ibv_devices` lists it.
     pub name: String,
-    /// Whether it is iWARP, which this provider does not speak.
+    /// Whether it is iWARP, which this provider does not support.
     pub iwarp: bool,
     /// Its ports; empty when it could not be opened.
     pub ports: Vec<PortFacts>,
-    /// Why it could not be opened.
+    /// The error from opening it, if that failed.
     pub refusal: Option<String>,
 }
 
-/// A port as it was found.
+/// A port as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortFacts {
-    /// From 1 on.
+    /// Its number, from 1 on.
     pub number: u8,
-    /// Whether it carries traffic.
+    /// Whether the link is active.
     pub active: bool,
-    /// What it is plugged into.
+    /// The type of its link layer.
     pub link: Link,
     /// The path MTU, in bytes of payload.
     pub mtu: usize,
-    /// InfiniBand's local address.
+    /// The InfiniBand local identifier.
     pub lid: u16,
-    /// Most bytes of a message.
+    /// Maximum bytes of a message.
     pub message_bytes_max: usize,
     /// Its addresses.
     pub gids: Vec<Gid>,
-    /// Its partitions, by P_Key; 0 where the table has a gap.
+    /// Its P_Key table; 0 in unused entries.
     pub pkeys: Vec<u16>,
 }
 
-/// What a port is plugged into.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// InfiniBand: lossless by itself.
+    /// InfiniBand, whose flow control makes it lossless.
     InfiniBand,
     /// Ethernet: RoCE.
     Ethernet,
 }
 
-/// An address of a port.
+/// A GID of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub index: u32,
-    /// The address; an IPv4 one is mapped.
+    /// The address; an IPv4 address is mapped.
     pub address: Ipv6Addr,
-    /// What it is an address of.
+    /// Its type.
     pub kind: GidKind,
 }
 
-/// What a GID is an address of.
+/// The type of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.
     InfiniBand,
-    /// RoCE of the first version: one Ethernet segment.
+    /// RoCEv1, which works within one Ethernet segment.
     RoceV1,
-    /// RoCE over UDP.
+    /// RoCEv2, over UDP.
     RoceV2,
 }
 
 impl Gid {
-    /// How much it is to be preferred: RoCEv2 before v1, IPv4 before IPv6 before link-local.
+    /// Returns the preference: RoCEv2 before InfiniBand before RoCEv1, then IPv4 before IPv6 before
+    /// link-local.
     fn rank(&self) -> u32 {
         let kind = match self.kind {
             GidKind::RoceV2 => 8,
@@ -108,29 +109,29 @@ impl fmt::Display for Gid {
     }
 }
 
-/// Where a device's queue pairs live.
+/// The port, address and partition of a device's queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The device's name.
     pub device: String,
     /// The port.
     pub port: PortFacts,
-    /// The address that peers are told.
+    /// The GID that peers send to.
     pub gid: Gid,
-    /// The partition: its place in the port's table.
+    /// Index of the partition in the port's P_Key table.
     pub pkey_index: u16,
 }
 
 impl Place {
-    /// The partition's P_Key.
+    /// Returns the P_Key of the partition.
     #[must_use]
     pub fn pkey(&self) -> u16 {
         let key = self.port.pkeys.get(usize::from(self.pkey_index));
         key.copied().unwrap_or(PKEY_DEFAULT)
     }
 
-    /// Whether queue pairs made in `earlier` go on being reached: neither address nor partition
-    /// is another one now.
+    /// Returns whether peers still reach queue pairs made at `earlier`: neither address nor
+    /// partition has changed.
     pub(crate) fn is_still(&self, earlier: &Self) -> bool {
         let names = |place: &Self| (place.gid, place.port.lid, place.pkey_index, place.pkey());
         names(self) == names(earlier)
@@ -150,43 +151,43 @@ impl fmt::Display for Place {
     }
 }
 
-/// Nothing there is what was asked for.
+/// No place meets the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlace {
-    /// There are no devices.
+    /// The host has no RDMA devices.
     #[error(
         "no RDMA device; on any Ethernet interface the kernel's own can be added: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`"
     )]
     NoDevice,
-    /// None of that name.
+    /// No device has this name.
     #[error("no RDMA device is called {0}; there are: {1}")]
     NoSuchDevice(String, String),
-    /// It is there and cannot be used.
+    /// The device exists but cannot be opened.
     #[error("{device}: {why}")]
     Refused {
         /// The device.
         device: String,
-        /// The operating system's words.
+        /// The operating system's error.
         why: String,
     },
-    /// A transport that needs another way to connect.
+    /// The device speaks iWARP, which lacks UC and UD.
     #[error("{0} speaks iWARP, which has neither UC nor UD; use plain TCP or `--roce` with it")]
     Iwarp(String),
-    /// Nothing is plugged in.
+    /// No port is active.
     #[error("no port of {0} is active; see `rdma link`, then `ip link set <interface> up`")]
     PortDown(String),
-    /// The port has no address.
+    /// The port has no matching address.
     #[error(
         "port {1} of {0} has no such GID; give its interface an address: `ip address add 10.0.0.1/24 dev <interface>`"
     )]
     NoGid(String, u8),
-    /// The device's addresses are not the one that was asked for.
+    /// The device has no GID with the required address.
     #[error(
         "no GID of {0} is {1}, the address by which the peer is reached; reach it by the address \
          of an RDMA interface"
     )]
     Elsewhere(String, IpAddr),
-    /// The port is in no such partition.
+    /// The port is not in the requested partition.
     #[error(
         "port {port} of {device} is not in partition {pkey:#06x}; see /sys/class/infiniband/{device}/ports/{port}/pkeys"
     )]
@@ -195,12 +196,12 @@ pub enum NoPlace {
         device: String,
         /// Its port.
         port: u8,
-        /// The P_Key that was asked for.
+        /// The requested P_Key.
         pkey: u16,
     },
 }
 
-/// The best place there is that is as wished; on Ethernet, with the address `own`, if one is given.
+/// Returns the best place that meets `wish`; on Ethernet, with the address `own` if that is given.
 pub(crate) fn choose(
     devices: &[DeviceFacts],
     wish: &Wish,
@@ -265,8 +266,8 @@ fn on_device(facts: &DeviceFacts, wish: &Wish, own: Option<IpAddr>) -> Result<Pl
     })
 }
 
-/// Where the partition `wanted` stands in the port's table, rather as a full member; the first
-/// place, if none is wanted.
+/// Returns the index of the partition `wanted` in the port's table, preferably with full
+/// membership; index 0 if none is wanted.
 fn partition(port: &PortFacts, wanted: Option<u16>) -> Option<u16> {
     let Some(wanted) = wanted else { return Some(0) };
     let of_it = |key: &u16| key & PARTITION == wanted & PARTITION && *key != 0;
@@ -278,14 +279,14 @@ fn partition(port: &PortFacts, wanted: Option<u16>) -> Option<u16> {
 fn best_gid<'a>(port: &'a PortFacts, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
     let there = |gid: &Gid| own.is_none_or(|own| gid.address.to_canonical() == own.to_canonical());
     let wanted = |gid: &&Gid| {
-        // A work request names it by a byte.
+        // The source GID index of a work request is one byte.
         if gid.index > u8::MAX.into() {
             return false;
         }
         let of_link = port.link == Link::InfiniBand || there(gid);
         of_link && wish.gid.is_none_or(|index| index == gid.index)
     };
-    // The first of the best.
+    // Reversed, because `max_by_key` returns the last maximum: this yields the first.
     let found = port.gids.iter().rev().filter(wanted);
     found.max_by_key(|gid| gid.rank())
 }

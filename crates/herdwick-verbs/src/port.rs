@@ -1,3 +1,6 @@
+//! The data half of the provider `verbs`: posting, polling and wakeups of one thread's device
+//! context.
+
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -23,28 +26,29 @@ use crate::{
     sys,
 };
 
-/// Calls of [`Port::progress`] between two looks for what the device tells unasked: each look is a
-/// system call.
+/// Calls of [`Port::progress`] between two checks for asynchronous events; each check is a system
+/// call.
 const LOOK_EVERY: u32 = 4096;
 
-/// What has become of a port.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// All is well.
+    /// Usable.
     Well,
-    /// The link is down; it may come back.
+    /// The link is down; it may recover.
     PortDown,
-    /// The port's address or partition is another one: no peer reaches its queue pairs.
+    /// The port's address or partition has changed: its queue pairs are unreachable.
     Moved,
     /// A completion queue failed.
     QueueLost,
-    /// The device is gone, and every queue pair with it.
+    /// The device is lost, with all its queue pairs.
     DeviceLost,
 }
 
 /// One thread's end of an RNIC: a device context of its own.
 pub struct VerbsPort {
-    // From here on, what goes first refers to what goes later.
+    // The order of the fields is the order of their destruction: each object precedes those that it
+    // refers to.
     pub(crate) addresses: Slab<Address>,
     pub(crate) qps: Slab<Qp>,
     pub(crate) regions: Slab<Region>,
@@ -91,30 +95,30 @@ impl VerbsPort {
         })
     }
 
-    /// Whether the device and its link are there, as far as the device has told.
+    /// Returns the state of the device and its link, as of the last events processed.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health
     }
 
-    /// How often something has failed that a queue pair did not survive.
+    /// Returns the number of failures that ended queue pairs; one failure may count twice.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.faults.of_queue_pairs()
     }
 
-    /// Hears what the device tells unasked; otherwise that is heard now and then.
+    /// Processes the device's asynchronous events now; otherwise that is done every so often.
     pub fn look(&mut self) {
         events::take(self);
     }
 
-    /// The domain of the verbs' that `pd` names.
+    /// Returns the verbs object of protection domain `pd`.
     pub(crate) fn pd(&self, pd: PdId) -> Option<&Arc<Pd>> {
         self.pds.get(pd.0)
     }
 
-    /// The driver took `taken` of a batch and refused the rest: the queue pair is of no use any
-    /// more, and what was refused ends as flushed.
+    /// Handles a post of which the driver refused a part: fails the queue pair, and completes the
+    /// refused requests as flushed.
     #[cold]
     fn refused(&mut self, id: QpId, rest: impl Iterator<Item = (u64, Opcode)>, cq: CqId) {
         self.faults.count(Fault::Post);
@@ -124,7 +128,7 @@ impl VerbsPort {
                 qp_state: sys::IBV_QPS_ERR,
                 ..sys::QpAttr::default()
             };
-            // A device that is lost refuses this, too.
+            // Ignored: a lost device refuses this too.
             let _ = qp.raw.modify(error, sys::IBV_QP_STATE);
         }
         if let Some(cq) = self.cqs.get_mut(cq.0) {
@@ -149,7 +153,7 @@ impl Port for VerbsPort {
     fn post_send(&mut self, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
         let qp = self.qps.get_mut(id.0).ok_or(PostError::UnknownQp)?;
         if self.health != Health::Well {
-            // What is posted to a port that is down goes nowhere.
+            // Requests posted to a port that is down would be lost.
             return Err(PostError::State(QpState::Error));
         }
         let post = Post {
@@ -209,7 +213,7 @@ impl Port for VerbsPort {
             return Armed::Never;
         }
         let (qps, faults) = (&mut self.qps, &mut self.faults);
-        // What came before the asking is not announced.
+        // Completions that arrived before the request cause no event, so they are polled here.
         if complete::put_aside(cq, qps, faults, &mut self.scratch, 1) {
             return Armed::Pending;
         }
@@ -225,7 +229,7 @@ impl Port for VerbsPort {
             cq.armed = false;
         }
         if !self.cqs.iter().any(|(_, cq)| cq.armed) {
-            // An announcement that was asked for cannot be called off; it is not listened to.
+            // An event requested of a queue cannot be cancelled, so its descriptor is ignored.
             let _ = self.bell.hear(false);
         }
         self.settle();
@@ -253,8 +257,8 @@ impl fmt::Debug for VerbsPort {
     }
 }
 
-/// What a port sleeps on: its completion channel while it is armed, and always what the device
-/// tells unasked.
+/// The descriptor that a port sleeps on: an epoll instance of the asynchronous event descriptor
+/// and, while the port is armed, the completion channel.
 struct Bell {
     epoll: OwnedFd,
     channel: Arc<Channel>,
@@ -274,7 +278,7 @@ impl Bell {
         })
     }
 
-    /// Whether an announcement wakes from now on.
+    /// Sets whether completion events wake the port.
     fn hear(&mut self, hears: bool) -> io::Result<()> {
         if self.hears != hears {
             let flags = if hears {

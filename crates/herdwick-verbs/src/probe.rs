@@ -1,4 +1,4 @@
-//! What a device can do, by trying.
+//! Finds out what a device supports, by making queue pairs.
 
 use std::{io, sync::Arc};
 
@@ -12,25 +12,24 @@ use crate::{
     sys,
 };
 
-/// Entries of the queues that are made to see whether they can be.
+/// Depth of the queues of trial queue pairs.
 const TRIAL_DEPTH: u32 = 16;
-/// UD queue pairs from which a thread's sends leave faster than from one: two or three of a
+/// UD queue pairs over which one thread sends faster than over one: they use two or three of a
 /// ConnectX-3's processing units ("Design Guidelines for High Performance RDMA Systems", 4.2).
 const SENDERS: usize = 3;
-/// READs and atomics of a queue pair under way at once, at most: more than that no device is known
-/// to serve.
+/// Maximum outstanding READs and atomics of a queue pair; no known device serves more.
 const FETCHES_MAX: i32 = 128;
-/// Inline sizes tried, from above; the paper's two among them.
+/// Inline sizes to try, in descending order, including the two of the HERD paper (144, 192).
 const INLINE_STEPS: [u32; 9] = [1024, 512, 256, 192, 144, 128, 96, 64, 0];
 
-/// What was found.
+/// The results of the probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) capabilities: Capabilities,
-    /// Entries of a work queue, and of a completion queue, at most.
+    /// Maximum entries of a work queue, and of a completion queue.
     pub(crate) queue_depth_max: usize,
     pub(crate) cq_depth_max: usize,
-    /// READs and atomics of a queue pair under way at once.
+    /// Maximum outstanding READs and atomics of a queue pair.
     pub(crate) fetches: Fetches,
 }
 
@@ -88,7 +87,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
     })
 }
 
-/// Somewhere to make queue pairs that carry nothing.
+/// A domain and a completion queue for trial queue pairs.
 struct Trial {
     pd: Arc<Pd>,
     cq: Arc<Cq>,
@@ -113,7 +112,7 @@ impl Trial {
         Qp::new(&self.pd, &self.cq, &self.cq, shape).ok()
     }
 
-    /// The most that every transport there is takes, up to `wanted`.
+    /// Returns the largest inline size, up to `wanted`, that all supported transports accept.
     fn inline_bytes(&self, all: [(bool, Transport); 3], wanted: usize) -> usize {
         let takes = |bytes: &u32| {
             let mut there = all.iter().filter(|(there, _)| *there);
@@ -125,7 +124,7 @@ impl Trial {
         found.map_or(0, |bytes| bytes as usize)
     }
 
-    /// Whether every transport that carries WRITE promises rising order.
+    /// Returns whether all supported transports with WRITE promise rising order.
     fn writes_in_order(&self, all: [(bool, Transport); 2]) -> bool {
         let mut there = all.iter().filter(|(there, _)| *there).peekable();
         let promises = |transport| self.qp(transport, 0).is_some_and(|qp| qp.writes_in_order());

@@ -1,5 +1,5 @@
-//! libibverbs' objects as values that destroy themselves, in an order that holds: whatever a verbs
-//! object refers to is kept alive by it.
+//! Owned wrappers of libibverbs objects, destroyed on drop in a valid order: each keeps the objects
+//! alive that it refers to.
 #![expect(unsafe_code, reason = "calls a C library")]
 
 mod qp;
@@ -22,13 +22,14 @@ use crate::{
 
 pub(crate) use qp::{Ah, Qp, QpShape};
 
-/// Says that the pointer inside may be used from any thread.
+/// Marks types as usable from any thread.
 macro_rules! any_thread {
     ($($ty:ty)*) => {
         $(
             // SAFETY: libibverbs may be called from any thread, with any object.
             unsafe impl Send for $ty {}
-            // SAFETY: as above, at once from several, too: it locks where it must.
+            // SAFETY: as above, and from several threads at once: the library locks where
+            // necessary.
             unsafe impl Sync for $ty {}
         )*
     };
@@ -36,17 +37,17 @@ macro_rules! any_thread {
 
 any_thread! { Context Pd Mr Channel Cq Qp Ah }
 
-/// What a constructor of libibverbs returned, or why it returned nothing.
+/// Returns the object that a constructor of libibverbs made, or errno if it returned null.
 fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
-/// The names and transports of the devices there are, as libibverbs lists them.
+/// Returns the names and transports of the devices that libibverbs lists.
 pub(crate) fn devices(library: &Library) -> io::Result<Vec<(String, c_int)>> {
     let list = List::new(library)?;
     let name = |device: &NonNull<sys::Device>| {
-        // SAFETY: the list, alive until the end of this function, keeps its devices; their names
-        // are C strings.
+        // SAFETY: the list is alive until the end of this function and keeps its devices alive;
+        // their names are C strings.
         unsafe {
             let name = CStr::from_ptr((&raw const (*device.as_ptr()).name).cast());
             let name = name.to_string_lossy().into_owned();
@@ -65,7 +66,7 @@ struct List<'a> {
 impl<'a> List<'a> {
     fn new(library: &'a Library) -> io::Result<Self> {
         let mut count = 0;
-        // SAFETY: the count is ours to be written.
+        // SAFETY: `count` is valid for the write.
         let list = made(unsafe { (library.functions.ibv_get_device_list)(&raw mut count) })?;
         Ok(Self {
             library,
@@ -75,7 +76,7 @@ impl<'a> List<'a> {
     }
 
     fn devices(&self) -> Vec<NonNull<sys::Device>> {
-        // SAFETY: libibverbs said that so many stand there.
+        // SAFETY: libibverbs returned an array of this length.
         let all = unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.count) };
         all.iter().copied().filter_map(NonNull::new).collect()
     }
@@ -83,7 +84,7 @@ impl<'a> List<'a> {
 
 impl Drop for List<'_> {
     fn drop(&mut self) {
-        // SAFETY: it came from ibv_get_device_list, and is given back once.
+        // SAFETY: it came from ibv_get_device_list, and is freed once.
         unsafe { (self.library.functions.ibv_free_device_list)(self.list.as_ptr()) }
     }
 }
@@ -92,23 +93,23 @@ impl Drop for List<'_> {
 pub(crate) struct Context {
     library: Arc<Library>,
     raw: NonNull<sys::Context>,
-    /// Memory that the device would not let go of. Closing the device makes it.
+    /// Memory that the device refused to deregister; it is unmapped once the device is closed.
     stuck: Mutex<Vec<Span>>,
 }
 
 impl Context {
-    /// Opens the device called `wanted`.
+    /// Opens the device `wanted`.
     pub(crate) fn open(library: &Arc<Library>, wanted: &str) -> io::Result<Arc<Self>> {
         let list = List::new(library)?;
         let is_it = |device: &&NonNull<sys::Device>| {
-            // SAFETY: the list keeps its devices while it lives; names are C strings.
+            // SAFETY: the list keeps its devices alive; names are C strings.
             let name = unsafe { CStr::from_ptr((&raw const (*device.as_ptr()).name).cast()) };
             name.to_bytes() == wanted.as_bytes()
         };
         let devices = list.devices();
         let device = devices.iter().find(is_it);
         let device = device.ok_or(io::ErrorKind::NotFound)?;
-        // SAFETY: a device of a list that is still there.
+        // SAFETY: a device of a list that is still alive.
         let raw = made(unsafe { (library.functions.ibv_open_device)(device.as_ptr()) })?;
         let library = Arc::clone(library);
         let context = Arc::new(Self {
@@ -124,14 +125,14 @@ impl Context {
         &self.library.functions
     }
 
-    /// Readable when an asynchronous event waits.
+    /// Returns a descriptor that is readable when an asynchronous event is queued.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the context's, and open while it is.
+        // SAFETY: the descriptor is the context's, and open as long as the context is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 
     pub(crate) fn query_device(&self) -> io::Result<sys::DeviceAttr> {
-        // SAFETY: all zeros is a value of every field; libibverbs fills it in.
+        // SAFETY: all zeros is a valid value of every field; libibverbs fills them in.
         unsafe {
             let mut found = std::mem::zeroed();
             answer((self.functions().ibv_query_device)(
@@ -155,16 +156,16 @@ impl Context {
         }
     }
 
-    /// The P_Key at `index` of a port's table.
+    /// Returns the P_Key at `index` of a port's table.
     pub(crate) fn pkey(&self, port: u8, index: u16) -> io::Result<u16> {
         let mut found = 0;
         let query = self.functions().ibv_query_pkey;
-        // SAFETY: an open context; the key is ours to be written.
+        // SAFETY: an open context; `found` is valid for the write.
         answer(unsafe { query(self.raw.as_ptr(), port, index.into(), &raw mut found) })?;
         Ok(u16::from_be(found))
     }
 
-    /// The addresses of all ports, at most `most`.
+    /// Returns the GIDs of all ports, at most `most`.
     pub(crate) fn gids(&self, most: usize) -> io::Result<Vec<sys::GidEntry>> {
         let none = sys::GidEntry {
             gid: [0; 16],
@@ -175,7 +176,7 @@ impl Context {
         };
         let mut found = vec![none; most];
         let size = size_of::<sys::GidEntry>();
-        // SAFETY: there is room for `most` entries of the size that is told.
+        // SAFETY: there is room for `most` entries of the size that is passed.
         let count = unsafe {
             (self.functions()._ibv_query_gid_table)(
                 self.raw.as_ptr(),
@@ -190,13 +191,13 @@ impl Context {
         Ok(found)
     }
 
-    /// The next asynchronous event, already acknowledged; `None` when none waits.
+    /// Returns the next asynchronous event, already acknowledged; `None` when none is queued.
     pub(crate) fn next_event(&self) -> Option<Event> {
         let mut event = sys::AsyncEvent {
             element: sys::Element { port_num: 0 },
             event_type: 0,
         };
-        // SAFETY: the descriptor does not block; the event is ours to be written, and is
+        // SAFETY: the descriptor is non-blocking; the event is valid for the write, and is
         // acknowledged once.
         unsafe {
             if (self.functions().ibv_get_async_event)(self.raw.as_ptr(), &raw mut event) != 0 {
@@ -211,17 +212,17 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: whatever was made in it held it by an Arc, and is gone.
+        // SAFETY: all objects made in it held it by an Arc, and are destroyed.
         let closed = answer(unsafe { (self.functions().ibv_close_device)(self.raw.as_ptr()) });
         if closed.is_err() {
-            // The device may still write there, so the memory is nobody else's again.
+            // The device may still write to the memory, so it must never be unmapped and reused.
             let stuck = self.stuck.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(stuck));
         }
     }
 }
 
-/// An asynchronous event; objects by their address, for comparison alone.
+/// An asynchronous event. Objects are identified by their address, for comparison only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Cq(usize),
@@ -229,7 +230,7 @@ pub(crate) enum Event {
     DeviceFatal,
     PortUp(c_int),
     PortDown(c_int),
-    /// Addresses or partitions are others now.
+    /// An address or a partition changed.
     Moved,
     Other,
 }
@@ -239,7 +240,7 @@ impl Event {
     /// libibverbs wrote `event`.
     unsafe fn read(event: &sys::AsyncEvent) -> Self {
         let element = event.element;
-        // SAFETY: which member of the union is set goes by the type, as the header says.
+        // SAFETY: the event type determines which member of the union is set, as in the header.
         unsafe {
             match event.event_type {
                 sys::IBV_EVENT_CQ_ERR => Self::Cq(element.cq.addr()),
@@ -275,12 +276,12 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: whatever was made in it held it by an Arc, and is gone.
+        // SAFETY: all objects made in it held it by an Arc, and are destroyed.
         unsafe { (self.context.functions().ibv_dealloc_pd)(self.raw.as_ptr()) };
     }
 }
 
-/// Registered memory: what a peer, or this side's own work requests, may name by key.
+/// Registered memory, which peers and local work requests access by key.
 pub(crate) struct Mr {
     pd: Arc<Pd>,
     raw: NonNull<sys::Mr>,
@@ -288,12 +289,12 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
-    /// Registers `memory`, which is addressed from 0 on: a peer learns nothing of where it lies.
+    /// Registers `memory` with addresses from 0 on: a peer learns no virtual address.
     pub(crate) fn new(pd: &Arc<Pd>, memory: &Span, access: c_int) -> io::Result<Self> {
         let functions = pd.context.functions();
         let (start, len) = (memory.as_ptr().cast(), memory.len());
-        // SAFETY: the memory is mapped, and stays so: this value holds the span until the device
-        // has let go of it. Nothing ever forms a reference into a span, so a device may write it.
+        // SAFETY: the memory stays mapped: this value holds the span until the device has
+        // deregistered it. No code forms a reference into a span, so a device may write to it.
         let raw = unsafe { (functions.ibv_reg_mr_iova)(pd.raw.as_ptr(), start, len, 0, access) };
         Ok(Self {
             raw: made(raw)?,
@@ -302,7 +303,7 @@ impl Mr {
         })
     }
 
-    /// The keys, local and remote.
+    /// Returns the local and the remote key.
     pub(crate) fn keys(&self) -> (u32, u32) {
         // SAFETY: libibverbs wrote them when it made the object.
         unsafe { ((*self.raw.as_ptr()).lkey, (*self.raw.as_ptr()).rkey) }
@@ -315,8 +316,8 @@ impl Drop for Mr {
         // SAFETY: made by ibv_reg_mr_iova, destroyed once.
         let gone = answer(unsafe { (functions.ibv_dereg_mr)(self.raw.as_ptr()) });
         if gone.is_err() {
-            // The device may still write there, until it is closed: a device that was unplugged
-            // refuses everything else.
+            // The device may write to the memory until it is closed; an unplugged device refuses
+            // all other calls.
             let stuck = self.pd.context.stuck.lock();
             let mut stuck = stuck.unwrap_or_else(PoisonError::into_inner);
             stuck.extend(self.memory.take());
@@ -324,7 +325,7 @@ impl Drop for Mr {
     }
 }
 
-/// Where completion queues announce what they were asked to announce.
+/// A channel for the completion events of queues.
 pub(crate) struct Channel {
     context: Arc<Context>,
     raw: NonNull<sys::CompChannel>,
@@ -341,13 +342,13 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Takes and acknowledges all that was announced.
+    /// Reads and acknowledges all queued completion events.
     pub(crate) fn drain(&self) {
         let functions = self.context.functions();
         loop {
             let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the descriptor does not block; an event names a queue of this channel, none
-            // of which goes before its events are acknowledged.
+            // SAFETY: the descriptor is non-blocking; an event names a queue of this channel, and
+            // no queue is destroyed before its events are acknowledged.
             unsafe {
                 let got =
                     (functions.ibv_get_cq_event)(self.raw.as_ptr(), &raw mut cq, &raw mut context);
@@ -362,14 +363,14 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the channel's, and open while it is.
+        // SAFETY: the descriptor is the channel's, and open as long as the channel is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: its queues held it by an Arc, and are gone.
+        // SAFETY: its queues held it by an Arc, and are destroyed.
         unsafe { (self.context.functions().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }
@@ -395,18 +396,18 @@ impl Cq {
         self.raw.as_ptr().addr()
     }
 
-    /// Takes completions into the front of `out`. `None`: the queue has failed.
+    /// Polls completions into the front of `out`; returns how many. `None`: the queue has failed.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [sys::Wc]) -> Option<usize> {
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         let raw = self.raw.as_ptr();
-        // SAFETY: the tables of a context are set before it is given out; there is room for as
-        // many completions as is said.
+        // SAFETY: the tables of a context are set before `ibv_open_device` returns it; there is
+        // room for `room` completions.
         let count = unsafe { ((*(*raw).context).ops.poll_cq)(raw, room, out.as_mut_ptr()) };
         usize::try_from(count).ok()
     }
 
-    /// Asks for an announcement of the next completion.
+    /// Requests an event for the next completion.
     pub(crate) fn announce_next(&self) -> io::Result<()> {
         let raw = self.raw.as_ptr();
         // SAFETY: as in `poll`.
@@ -416,10 +417,11 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // Every event is acknowledged where it is taken, so this waits for nothing.
+        // Destroying a queue waits for unacknowledged events. Each event is acknowledged when it is
+        // read, so there are none.
         self.channel.drain();
         let functions = self.channel.context.functions();
-        // SAFETY: its queue pairs held it by an Arc, and are gone.
+        // SAFETY: its queue pairs held it by an Arc, and are destroyed.
         unsafe { (functions.ibv_destroy_cq)(self.raw.as_ptr()) };
     }
 }

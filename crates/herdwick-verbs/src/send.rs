@@ -1,4 +1,5 @@
-//! Posting: a batch becomes one chain of the verbs' work requests, and one call of the driver.
+//! Posting: translates a batch to a chain of verbs work requests, posted with one call of the
+//! driver.
 #![expect(unsafe_code, reason = "posts memory by address")]
 
 use std::{ffi::c_int, ptr::NonNull};
@@ -14,24 +15,24 @@ use crate::{
     sys,
 };
 
-/// Work requests in the verbs' shape, made once, and linked once.
+/// Work requests in the verbs' form, allocated and linked once.
 pub(crate) struct Chain<W> {
     entries: NonNull<[Entry<W>]>,
 }
 
-/// A work request and its only run of bytes.
+/// A work request and its only scatter/gather element.
 #[repr(C)]
 struct Entry<W> {
     wr: W,
     sge: sys::Sge,
 }
 
-// SAFETY: it owns its allocation, into which its links point, and which moves with it. The other
-// addresses in it, those of payloads and of address handles, each post writes anew before the driver
-// follows them.
+// SAFETY: it owns its allocation, which its links point into and which stays in place when the
+// value moves. Each post writes the other addresses in it, those of payloads and address handles,
+// before the driver follows them.
 unsafe impl<W> Send for Chain<W> {}
 
-/// A work request of either kind: what they have in common is their place in a chain.
+/// A work request of either kind: both can be linked in a chain.
 pub(crate) trait Link: Sized {
     fn link(&mut self, next: *mut Self, sges: *mut sys::Sge);
     fn next(&mut self) -> &mut *mut Self;
@@ -56,7 +57,7 @@ impl Link for sys::RecvWr {
 }
 
 impl<W: Link> Chain<W> {
-    /// `blank` makes unlinked work requests.
+    /// Allocates a chain; `blank` makes unlinked work requests.
     pub(crate) fn new(blank: impl Fn() -> W) -> Self {
         let entry = |_| Entry {
             wr: blank(),
@@ -74,10 +75,10 @@ impl<W: Link> Chain<W> {
         chain
     }
 
-    /// Where work request `i` lies.
+    /// Returns the address of work request `i`.
     #[inline]
     fn wr(&self, i: usize) -> *mut W {
-        // A work request is the first thing in its entry.
+        // The work request is the first field of its entry.
         const { assert!(std::mem::offset_of!(Entry<W>, wr) == 0) };
         self.entries
             .cast::<Entry<W>>()
@@ -88,12 +89,13 @@ impl<W: Link> Chain<W> {
 
     #[inline]
     fn entries(&mut self) -> &mut [Entry<W>] {
-        // SAFETY: the allocation is this value's, which is borrowed for as long as the slice lives.
+        // SAFETY: the allocation belongs to this value, which is borrowed as long as the slice
+        // lives.
         unsafe { self.entries.as_mut() }
     }
 
-    /// Lets `post` have the first `count`, one at least, which must be filled, as a chain of their
-    /// own.
+    /// Calls `post` with the first `count` requests, at least one, as a chain of their own. They
+    /// must have been filled in.
     #[inline]
     fn cut<R>(&mut self, count: usize, post: impl FnOnce(*mut W) -> R) -> R {
         let (first, next) = (self.wr(0), self.wr(count));
@@ -106,7 +108,7 @@ impl<W: Link> Chain<W> {
 
 impl<W> Drop for Chain<W> {
     fn drop(&mut self) {
-        // SAFETY: it came from Box::leak, and nothing else names it.
+        // SAFETY: it came from Box::leak, and there is no other pointer to it.
         drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
     }
 }
@@ -138,32 +140,32 @@ pub(crate) fn blank_recv() -> sys::RecvWr {
     }
 }
 
-/// What a device carries.
+/// The size limits of a device, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) inline: usize,
     pub(crate) datagram: usize,
     pub(crate) message: usize,
-    /// Of a region, sent inline.
+    /// Payloads in regions are sent inline up to this length.
     pub(crate) copied: usize,
 }
 
-/// What a post needs of its port, beside the queue pair.
+/// The parts of a port that a post needs in addition to the queue pair.
 pub(crate) struct Post<'a> {
     pub(crate) regions: &'a Slab<Region>,
     pub(crate) addresses: &'a Slab<Address>,
     pub(crate) bounds: Bounds,
 }
 
-/// What of a queue pair its work requests are checked against.
+/// The properties of a queue pair that work requests are checked against.
 struct Face {
     id: QpId,
     pd: u32,
     transport: Transport,
 }
 
-/// Posts a batch: all of it is checked before any of it is posted. Returns how much of it the driver
-/// took; less than all, when something stopped it that the checks here do not know.
+/// Posts a batch. All of it is checked before any of it is posted. Returns how many requests the
+/// driver took; fewer than all if the driver found an error that these checks do not cover.
 #[inline]
 pub(crate) fn post(
     qp: &mut Qp,
@@ -183,7 +185,7 @@ pub(crate) fn post(
         transport: qp.transport,
     };
     let noted = qp.sends.batch(qp.id);
-    // Each of the two loops holds in registers what it needs.
+    // Two loops, so that each keeps what it needs in registers.
     match qp.transport {
         Transport::Ud => {
             let most = port.bounds.inline.min(port.bounds.datagram);
@@ -199,15 +201,15 @@ pub(crate) fn post(
         }
     }
     // SAFETY: inline payloads are borrowed by `batch`, or lie in regions of this port, which are
-    // mapped as long as it has them; all others are by `local` within such regions, under their own
-    // keys. A region freed before its completion is closed by its key.
+    // mapped as long as the port has them; all others lie in such regions, as `local` checked, and
+    // are named by their own keys. If a region is freed before its completion, its key is invalid.
     let posted = chain.cut(batch.len(), |first| unsafe { qp.raw.post_send(first) });
     let count = taken(posted, chain, batch.len());
     qp.sends.took(count);
     Ok(count as usize)
 }
 
-/// Posts RECVs, likewise.
+/// Posts RECVs, as [`post`] does sends.
 pub(crate) fn post_recv(
     qp: &mut Qp,
     chain: &mut Chain<sys::RecvWr>,
@@ -226,14 +228,15 @@ pub(crate) fn post_recv(
         wr.num_sge = c_int::from(sge.length > 0);
         wr.wr_id = noted.put(from.wr_id, Opcode::Recv);
     }
-    // SAFETY: every buffer lies, by `local`, within a region of this port, under its own key.
+    // SAFETY: `local` checked that every buffer lies within a region of this port, named by its own
+    // key.
     let posted = chain.cut(batch.len(), |first| unsafe { qp.raw.post_recv(first) });
     let count = taken(posted, chain, batch.len());
     qp.recvs.took(count);
     Ok(count as usize)
 }
 
-/// Whether there is something to post, for which `queue` and a chain have room.
+/// Returns whether there is anything to post; an error if `queue` or a chain has no room for it.
 #[inline]
 fn has_room(queue: &Outstanding, count: usize) -> Result<bool, PostError> {
     if count > queue.room() {
@@ -245,7 +248,7 @@ fn has_room(queue: &Outstanding, count: usize) -> Result<bool, PostError> {
     Ok(count > 0)
 }
 
-/// How many of `count` were taken, by the first that was not.
+/// Returns how many of `count` requests were taken, from the address of the first refused one.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "at most POSTLIST_MAX")]
 fn taken<W: Link>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) -> u32 {
@@ -260,8 +263,8 @@ fn taken<W: Link>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) ->
     }
 }
 
-/// Writes `batch` to the front of `chain`, each by `write`, which says which verb it is. Who is told
-/// of its end is written here.
+/// Fills the front of `chain` with `batch`. `write` fills in each request and returns its verb; the
+/// completion flags and the token are set here.
 #[inline]
 fn fill(
     batch: &[SendWr<'_>],
@@ -278,7 +281,7 @@ fn fill(
     Ok(())
 }
 
-/// `inline_max`: most bytes that travel in the work request.
+/// Fills in a UD SEND; `inline_max` is the maximum inline payload.
 #[inline]
 fn datagram(
     qp: &Face,
@@ -310,6 +313,7 @@ fn datagram(
     Ok(Opcode::Send)
 }
 
+/// Fills in a request of a connected queue pair; `inline_max` is the maximum inline payload.
 #[inline]
 fn connected(
     qp: &Face,
@@ -341,7 +345,7 @@ fn connected(
     Ok(opcode)
 }
 
-/// The verbs that bring something back.
+/// Fills in a READ or an atomic.
 #[inline(never)]
 fn fetch(
     qp: &Face,
@@ -386,7 +390,7 @@ fn fetch(
     Ok(opcode)
 }
 
-/// Has the work request carry `payload`, or by `refer` what lies in a region.
+/// Attaches `payload` to the work request; `refer` handles one in a region.
 #[inline]
 fn carry(
     payload: &Payload<'_>,
@@ -394,7 +398,7 @@ fn carry(
     entry: &mut Entry<sys::SendWr>,
     refer: impl Fn(Local, &mut Entry<sys::SendWr>) -> Result<(), PostError>,
 ) -> Result<(), PostError> {
-    // The driver copies inline bytes before the post returns; the key is not looked at.
+    // The driver copies inline bytes before the post returns, and ignores the lkey.
     let (at, len) = match *payload {
         Payload::Words(words) => (words.as_ptr().expose_provenance(), size_of_val(words)),
         Payload::Inline(bytes) => (bytes.as_ptr().expose_provenance(), bytes.len()),
@@ -412,8 +416,8 @@ fn carry(
     Ok(())
 }
 
-/// Has the work request name `from`, which the device reads later, or the driver now, and which is
-/// no longer than `most`.
+/// Attaches the range `from` of a region, at most `most` bytes long: by its key for the device to
+/// read later, or, if it is short, inline.
 #[inline(never)]
 fn refer(
     qp: &Face,
@@ -430,17 +434,18 @@ fn refer(
     if (1..=port.bounds.copied).contains(&from.len)
         && let Some(region) = port.regions.get(from.region.0)
     {
-        // The driver reads it where it lies here, which is not where the device would.
+        // The driver reads inline data at its virtual address, not at the zero-based address of the
+        // region.
         sge.addr += region.span.as_ptr().expose_provenance() as u64;
         wr.send_flags = sys::IBV_SEND_INLINE.cast_unsigned();
     }
     Ok(())
 }
 
-// `Payload::Words` are little-endian, and given to the driver where they lie.
+// `Payload::Words` are little-endian, and passed to the driver as they are in memory.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// `verb`, or the one after it, which carries an immediate.
+/// Sets the opcode `verb`, or the next one, which is the same verb with an immediate.
 #[inline]
 fn with_imm(wr: &mut sys::SendWr, imm: Option<u32>, verb: c_int) {
     match imm {

@@ -1,8 +1,8 @@
-//! The part of `<infiniband/verbs.h>` that this crate uses, in the shapes of the 64-bit Linux ABI.
+//! The part of `<infiniband/verbs.h>` that this crate uses, laid out as in the 64-bit Linux ABI.
 //!
 //! Written by hand, so that neither headers nor a C compiler are needed to build. Sizes and offsets
-//! are asserted below; a test compares them, and the constants, with the system's header where
-//! there is one. Of structs that libibverbs makes and we only look into stands a prefix.
+//! are asserted below; a test compares them, and the constants, with the system's header if it is
+//! installed. Structs that libibverbs allocates and this crate only reads are declared as prefixes.
 #![expect(missing_docs, reason = "the names are the header's, and its words too")]
 
 use core::{
@@ -10,7 +10,7 @@ use core::{
     mem::offset_of,
 };
 
-/// A slot of a table that this crate does not call.
+/// A slot of a function table that this crate does not call.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
 #[repr(C)]
@@ -40,7 +40,7 @@ pub struct ContextOps {
     pub _after_post: [Unused; 5],
 }
 
-/// A prefix.
+/// A prefix of the struct.
 #[repr(C)]
 pub struct Context {
     pub device: *mut Device,
@@ -141,7 +141,7 @@ pub struct CompChannel {
     pub refcnt: c_int,
 }
 
-/// A prefix.
+/// A prefix of the struct.
 #[repr(C)]
 pub struct Cq {
     pub context: *mut Context,
@@ -172,7 +172,7 @@ pub struct QpInitAttr {
     pub sq_sig_all: c_int,
 }
 
-/// A prefix.
+/// A prefix of the struct.
 #[repr(C)]
 pub struct Qp {
     pub context: *mut Context,
@@ -197,7 +197,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// In the header a union of 16 bytes and two words, so aligned as words are.
+/// In the header a union of 16 bytes and two words, hence the alignment of 8.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub struct Gid {
@@ -302,11 +302,11 @@ pub struct SendWr {
     pub num_sge: c_int,
     pub opcode: c_int,
     pub send_flags: c_uint,
-    /// In network byte order.
+    /// Network byte order.
     pub imm_data: u32,
     pub wr: Target,
     pub qp_type: u32,
-    /// Memory windows and segmentation offload.
+    /// Memory windows and segmentation offload, unused here.
     pub _extra: [u64; 6],
 }
 
@@ -326,7 +326,7 @@ pub struct Wc {
     pub opcode: c_int,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// In network byte order.
+    /// Network byte order.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -351,7 +351,7 @@ pub struct AsyncEvent {
     pub event_type: c_int,
 }
 
-/// A type of the header as this module has it: name, size (0 for a prefix), fields at offsets.
+/// A type of the header as declared here: name, size (0 for a prefix), offsets of fields.
 pub type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! layouts {
@@ -360,7 +360,7 @@ macro_rules! layouts {
             assert!($size == 0 || size_of::<$ty>() == $size);
             $(assert!(offset_of!($ty, $field) == $at);)*
         };)*
-        /// Every layout that is asserted here, for comparison with a header.
+        /// All layouts asserted here, for comparison with a header.
         pub const LAYOUTS: &[Layout] = &[$(($c, $size, &[$((stringify!($field), $at)),*])),*];
     };
 }
@@ -407,7 +407,7 @@ layouts! {
 macro_rules! constants {
     ($($name:ident = $value:expr;)*) => {
         $(pub const $name: c_int = $value;)*
-        /// Every constant, for comparison with a header.
+        /// All constants, for comparison with a header.
         pub const CONSTANTS: &[(&str, c_int)] = &[$((stringify!($name), $name)),*];
     };
 }

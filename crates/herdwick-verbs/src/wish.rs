@@ -1,26 +1,26 @@
-//! Which device, port and address somebody asks for.
+//! The user's request for a device, a port, an address and marks, parsed.
 
 use std::str::FromStr;
 
-/// What was asked for: `auto` or `DEVICE[:PORT[:GID]]`, then `,pkey=`, `,sl=` and `,tclass=`. What is
-/// left out is chosen.
+/// The request: `auto` or `DEVICE[:PORT[:GID]]`, then `,pkey=`, `,sl=` and `,tclass=`. Omitted
+/// parts are selected automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The device's name.
     pub device: Option<String>,
     /// The number of its port.
     pub port: Option<u8>,
-    /// The place of the address in the port's table.
+    /// The index of the GID in the port's table.
     pub gid: Option<u32>,
-    /// The partition, by its P_Key; `None`: the first of the port's table.
+    /// The P_Key of the partition; `None`: the first of the port's table.
     pub pkey: Option<u16>,
-    /// The service level of what is sent, 0 to 15.
+    /// The service level of sent packets, 0 to 15.
     pub sl: Option<u8>,
-    /// The traffic class of what is sent; on RoCEv2 the IP header's, DSCP and ECN.
+    /// The traffic class of sent packets; on RoCEv2 the DSCP and ECN bits of the IP header.
     pub traffic_class: Option<u8>,
 }
 
-/// A wish that cannot be read.
+/// A request that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not DEVICE[:PORT[:GID]][,pkey=P_KEY][,sl=0..15][,tclass=0..255], such as mlx5_0:1:3 \
@@ -58,7 +58,7 @@ fn place(text: &str) -> Option<Wish> {
     let mut parts = text.split(':');
     let device = parts.next().filter(|name| !name.is_empty())?;
     let port = parts.next().map(str::parse).transpose().ok()?;
-    // A work request names it by a byte.
+    // The source GID index of a work request is one byte.
     let gid = parts.next().map(str::parse::<u8>).transpose().ok()?;
     parts.next().is_none().then(|| Wish {
         device: Some(device.to_owned()),
@@ -68,7 +68,7 @@ fn place(text: &str) -> Option<Wish> {
     })
 }
 
-/// A number up to `most`, in decimal or after `0x`.
+/// Parses a number of at most `most`, in decimal or, after `0x`, hexadecimal.
 fn number(text: &str, most: u32) -> Option<u32> {
     let found = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok()?,

@@ -1,4 +1,4 @@
-//! Queue pairs, and the addresses that they send to.
+//! Queue pairs and address handles, destroyed on drop.
 
 use std::{
     ffi::c_int,
@@ -10,7 +10,7 @@ use std::{
 use super::{Cq, Pd, made};
 use crate::{library::answer, sys};
 
-/// What a queue pair is to hold.
+/// The sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpShape {
     pub(crate) kind: c_int,
@@ -49,7 +49,7 @@ impl Qp {
             sq_sig_all: 0,
         };
         let create = pd.context.functions().ibv_create_qp;
-        // SAFETY: a domain and queues that are alive, and stay so: this value holds them.
+        // SAFETY: a live domain and live queues, which this value keeps alive.
         let raw = made(unsafe { create(pd.raw.as_ptr(), &raw mut init) })?;
         Ok(Self {
             raw,
@@ -69,41 +69,43 @@ impl Qp {
 
     pub(crate) fn modify(&self, mut attributes: sys::QpAttr, mask: c_int) -> io::Result<()> {
         let modify = self.pd.context.functions().ibv_modify_qp;
-        // SAFETY: the attributes are values.
+        // SAFETY: the attributes contain no pointers.
         answer(unsafe { modify(self.raw.as_ptr(), &raw mut attributes, mask) })
     }
 
-    /// Whether the device promises that a WRITE's bytes become visible in rising order.
+    /// Returns whether the device promises that the bytes of a WRITE become visible in rising
+    /// order.
     pub(crate) fn writes_in_order(&self) -> bool {
         let asked = self.pd.context.functions().ibv_query_qp_data_in_order;
         let ask = |ask: unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int| {
-            // SAFETY: a queue pair that is alive.
+            // SAFETY: a live queue pair.
             unsafe { ask(self.raw.as_ptr(), sys::IBV_WR_RDMA_WRITE, 0) == 1 }
         };
         asked.is_some_and(ask)
     }
 
-    /// Posts a chain of work requests; the first that was not taken, if one was not.
+    /// Posts a chain of work requests; the error is the first request that was not taken.
     ///
     /// # Safety
-    /// `first` leads a chain whose inline payloads are readable now, and whose others lie in
-    /// memory that is registered, by the key that goes with them, until they complete.
+    /// `first` is the head of a chain of valid work requests. Their inline payloads are readable
+    /// now; their other buffers stay registered under the keys given with them until completion.
     #[inline]
     pub(crate) unsafe fn post_send(&self, first: *mut sys::SendWr) -> Result<(), *mut sys::SendWr> {
         let raw = self.raw.as_ptr();
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller's promise, and the tables of a context are set before it is given out.
+        // SAFETY: the caller's promise, and the tables of a context are set before
+        // `ibv_open_device` returns it.
         match unsafe { ((*(*raw).context).ops.post_send)(raw, first, &raw mut bad) } {
             0 => Ok(()),
             _ => Err(bad),
         }
     }
 
-    /// As [`Qp::post_send`], for RECVs.
+    /// Posts RECVs, as [`Qp::post_send`] does sends.
     ///
     /// # Safety
-    /// `first` leads a chain whose buffers lie in memory that is registered, by the key that goes
-    /// with them, until they complete.
+    /// `first` is the head of a chain of valid work requests, whose buffers stay registered under
+    /// the keys given with them until completion.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, first: *mut sys::RecvWr) -> Result<(), *mut sys::RecvWr> {
         let raw = self.raw.as_ptr();
@@ -133,7 +135,7 @@ pub(crate) struct Ah {
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, mut to: sys::AhAttr) -> io::Result<Self> {
         let create = pd.context.functions().ibv_create_ah;
-        // SAFETY: a domain that is alive, and stays so: this value holds it.
+        // SAFETY: a live domain, which this value keeps alive.
         let raw = made(unsafe { create(pd.raw.as_ptr(), &raw mut to) })?;
         let pd = Arc::clone(pd);
         Ok(Self { raw, pd })

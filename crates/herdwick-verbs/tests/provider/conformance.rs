@@ -1,4 +1,4 @@
-//! Every behaviour of the suite, on the loopback device and on the system's.
+//! The conformance suite on the loopback device, and on the system's RDMA device.
 
 use std::ffi::OsString;
 
@@ -27,7 +27,7 @@ impl Fixture for Ports {
             let device = VerbsDevice::open(&options).expect("a device");
             let mut port = device.open_port(&PortLimits::default()).expect("a port");
             let pd = device.create_pd(&mut port).expect("a domain");
-            // Within one host nothing is lost.
+            // No packets are lost within one host.
             let claims = Capabilities {
                 lossless: true,
                 ..device.capabilities().clone()
@@ -65,7 +65,7 @@ mod inlining {
     });
 }
 
-/// Where rdma_rxe of Linux 6.1 is not as the suite, and InfiniBand, would have it.
+/// Behaviours in which rdma_rxe of Linux 6.1 differs from the suite and from InfiniBand.
 const RXE_DIFFERS: &[(&str, &str)] = &[
     (
         "misaligned_atomics_are_refused",
@@ -77,7 +77,7 @@ const RXE_DIFFERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// `tests/verbs/run.sh` does this on the kernel's rdma_rxe.
+/// Run by `tests/verbs/run.sh` on the kernel's rdma_rxe.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_systems_device_shows_every_behaviour() {

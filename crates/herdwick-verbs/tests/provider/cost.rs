@@ -1,4 +1,4 @@
-//! What this crate costs beside the driver, and what a program of raw verbs does itself;
+//! The cost of this crate without the driver, beside that of a program that uses raw verbs;
 //! `tests/verbs/cost.sh` counts the instructions of both.
 
 use std::{hint::black_box, ptr};
@@ -26,7 +26,7 @@ fn cost_of_completions(side: &mut Side, out: &mut [Completion]) -> usize {
     side.port.poll(side.cq, out)
 }
 
-/// What a program knows of a message: where it lies, and whom it is for.
+/// A message as a program knows it: location, key and destination.
 struct Message {
     wr_id: u64,
     at: u64,
@@ -36,7 +36,7 @@ struct Message {
     to: sys::Datagram,
 }
 
-/// Writes a datagram into each work request of a chain that was linked before.
+/// Fills in a datagram in each work request of a linked chain.
 #[inline(never)]
 fn raw_sends(messages: &[Message], chain: &mut [(sys::SendWr, sys::Sge)]) {
     for (message, (wr, sge)) in messages.iter().zip(chain) {
@@ -50,7 +50,7 @@ fn raw_sends(messages: &[Message], chain: &mut [(sys::SendWr, sys::Sge)]) {
     }
 }
 
-/// The same for RECVs.
+/// Fills in RECVs.
 #[inline(never)]
 fn raw_recvs(messages: &[Message], chain: &mut [(sys::RecvWr, sys::Sge)]) {
     for (message, (wr, sge)) in messages.iter().zip(chain) {
@@ -59,7 +59,7 @@ fn raw_recvs(messages: &[Message], chain: &mut [(sys::RecvWr, sys::Sge)]) {
     }
 }
 
-/// Reads of each completion whether it went well, which it is, and what came.
+/// Reads status, id and received data of each completion.
 #[inline(never)]
 fn raw_completions(completions: &[sys::Wc]) -> Option<u64> {
     let mut sum = 0_u64;

@@ -1,4 +1,4 @@
-//! What fails, and how it is told: by an error that says so, and never for others too.
+//! Faults and how they are reported: by a specific error, without effect on other objects.
 
 use std::ffi::OsString;
 
@@ -57,7 +57,7 @@ fn no_device_and_a_refused_list_are_told_apart() {
 
 #[test]
 fn a_device_that_cannot_be_opened_is_passed_by() {
-    // The first that is tried is the one whose link is down; the second the loopback.
+    // The first device tried is the one without a link, the second the loopback.
     fake::fail("ibv_open_device", 1, libc::EACCES);
     let error = open().unwrap_err();
     assert!(
@@ -95,7 +95,7 @@ fn every_refused_construction_is_an_error_and_nothing_is_left_of_it() {
     ] {
         for after in 0..3 {
             fake::fail(function, after, libc::ENOMEM);
-            // Each calls the function once at least, so one of these was the one to fail.
+            // Each attempt calls the function at least once, so one of the four failed.
             for _ in 0..4 {
                 let _ = Side::attempt().map(|mut side| side.works());
             }
@@ -145,7 +145,7 @@ fn a_port_that_goes_down_comes_back() {
 fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
     let mut side = Side::new();
     let before = side.device.endpoint(&side.port, side.qp).unwrap();
-    // An event about another port's address, say.
+    // An event about some other port's address.
     fake::event(sys::IBV_EVENT_GID_CHANGE);
     side.hear();
     assert_eq!(side.port.health(), Health::Well);
@@ -163,7 +163,7 @@ fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
         assert_eq!(side.count("verbs_address_lost"), 1);
         assert_eq!(side.send(1), Err(PostError::State(QpState::Error)));
     }
-    // The same device opens a port at the address that there is now.
+    // The same device opens a port at its present address.
     fake::fail("address", 0, 2);
     side.again();
     let after = side.device.endpoint(&side.port, side.qp).unwrap();
@@ -235,8 +235,8 @@ fn memory_that_an_unplugged_device_holds_is_given_back_when_it_is_closed() {
 
 #[test]
 fn neither_end_asks_for_more_reads_at_once_than_the_other_serves() {
-    // One serves 2 and asks for 16, the other serves 16 and asks for 4.
-    // The device is asked three times as it is opened; the last one counts.
+    // One serves 2 and requests 16, the other serves 16 and requests 4. The device is queried three
+    // times while it is opened; the last query counts.
     fake::fail("max_qp_rd_atom", 2, 2);
     let little = open().unwrap();
     fake::fail("max_qp_init_rd_atom", 2, 4);
@@ -324,7 +324,7 @@ fn what_a_driver_refuses_ends_as_flushed() {
     );
     assert_eq!(side.count("verbs_post_refusals"), 1);
     assert_eq!(side.send(3), Err(PostError::State(QpState::Error)));
-    // Another queue pair of the port is none the worse.
+    // Another queue pair of the port is not affected.
     side.qp = side
         .device
         .create_qp(&mut side.port, &spec(side.pd, side.cq))

@@ -1,10 +1,11 @@
-//! The hand-written ABI against the system's header, by the system's C compiler.
+//! Compares the hand-written ABI with the system's header, using the system's C compiler.
 
 use std::{fmt::Write as _, path::Path, process::Command};
 
 use herdwick_verbs::sys::{CONSTANTS, LAYOUTS};
 
-/// A program that prints what this crate asserts, as the header has it.
+/// Returns a C program that prints the layouts and constants of the header, and the output that
+/// this crate expects.
 fn program() -> (String, String) {
     let mut code = "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\nint main(void) {\n".to_owned();
     let mut expected = String::new();

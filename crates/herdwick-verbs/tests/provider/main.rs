@@ -1,5 +1,4 @@
-//! The provider against a libibverbs of the tests' own, and against the system's where there is a
-//! device.
+//! Tests of the provider with the fake libibverbs, and with the system's if there is a device.
 
 mod conformance;
 mod cost;

@@ -1,4 +1,4 @@
-//! A port on the loopback device.
+//! The fixture: ports on the loopback device.
 
 use std::{error::Error, time::Duration};
 
@@ -19,7 +19,7 @@ pub(crate) fn open() -> Result<VerbsDevice, VerbsError> {
     })
 }
 
-/// A port whose UD queue pair speaks to itself.
+/// A port whose UD queue pair sends to itself.
 pub(crate) struct Side {
     pub(crate) device: VerbsDevice,
     pub(crate) port: VerbsPort,
@@ -97,14 +97,14 @@ impl Side {
         drops.iter().find(|(name, _)| *name == fault).unwrap().1
     }
 
-    /// Lets the port hear what the device tells unasked.
+    /// Makes enough passes for the port to process asynchronous events.
     pub(crate) fn hear(&mut self) {
         for _ in 0..5000 {
             self.port.progress(Duration::ZERO);
         }
     }
 
-    /// Sends a message to itself, whole.
+    /// Sends messages to itself and checks that all complete.
     pub(crate) fn works(&mut self) {
         self.recv();
         self.recv();
@@ -118,7 +118,7 @@ impl Side {
     }
 }
 
-/// An RC queue pair and memory that may be read.
+/// An RC queue pair, and memory that may be read.
 pub(crate) struct Reliable {
     device: VerbsDevice,
     port: VerbsPort,
@@ -163,7 +163,7 @@ impl Reliable {
         self.attempt(peer).unwrap();
     }
 
-    /// READs a word of `peer`'s.
+    /// READs a word of `peer`'s memory.
     pub(crate) fn read(&mut self, peer: &Self) -> Status {
         let into = Local {
             region: self.memory,
