@@ -1,4 +1,4 @@
-//! The functions that libibverbs exports for what is made on a device.
+//! The exported functions of libibverbs that make, change and destroy objects of a device.
 
 use std::{
     collections::VecDeque,
@@ -15,16 +15,16 @@ use crate::{
     world::{self, Channel, Cq, Mr, Qp, lock},
 };
 
-/// Inline bytes that a queue pair takes.
+/// Maximum inline bytes of a queue pair.
 const INLINE_MAX: u32 = 400;
 
-/// A failing constructor's answer.
+/// Returns null with `errno` set, as a failing constructor does.
 pub(crate) fn none<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     ptr::null_mut()
 }
 
-/// Gives `object` an address; it is freed by its destructor's [`unbox`].
+/// Allocates `object`; its destructor frees it with [`unbox`].
 pub(crate) fn give<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::Pd) -> c_int {
     if used {
         return libc::EBUSY;
     }
-    // SAFETY: nothing in it is left.
+    // SAFETY: nothing made in it exists any more.
     unsafe { unbox(pd) };
     0
 }
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::Mr) -> c_int {
     if let Some(errno) = failure("ibv_dereg_mr") {
         return errno;
     }
-    // SAFETY: the caller's region, which nothing uses any more.
+    // SAFETY: the caller's region, which is no longer used.
     unsafe {
         lock().mrs.remove(&(*mr).lkey);
         unbox(mr);
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::CompChannel) -> c_int {
     if let Some(state) = lock().channels.remove(&channel.addr()) {
-        // SAFETY: its own descriptor, and nothing uses the channel any more.
+        // SAFETY: its own descriptor, and the channel is no longer used.
         unsafe {
             libc::close(state.fd);
             unbox(channel);
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::Cq) -> c_int {
         return libc::EBUSY;
     }
     world.cqs.remove(&cq.addr());
-    // SAFETY: nothing uses the queue any more.
+    // SAFETY: the queue is no longer used.
     unsafe { unbox(cq) };
     0
 }
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         return -1;
     }
     let found = state.events.pop_front().unwrap_or(0);
-    // SAFETY: the caller gives room for a pointer.
+    // SAFETY: the caller passes room for a pointer.
     unsafe { cq.write(ptr::without_provenance_mut(found)) };
     0
 }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     let Some(qp) = world.qps.get_mut(&number) else {
         return libc::EINVAL;
     };
-    // INIT, RTR and RTS come one after the other.
+    // The states INIT, RTR and RTS have to follow in order.
     if attr.qp_state != qp.state + 1 {
         return libc::EINVAL;
     }
@@ -301,8 +301,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::Qp) -> c_int {
-    // SAFETY: the caller's queue pair, which nothing uses any more. What it left in its completion
-    // queues stays there, as with some drivers.
+    // SAFETY: the caller's queue pair, which is no longer used. Its completions stay in the queues,
+    // as with some drivers.
     unsafe {
         lock().qps.remove(&(*qp).qp_num);
         unbox(qp);
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut sys::Pd, attr: *mut sys::AhAttr)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::Ah) -> c_int {
-    // SAFETY: the caller's handle, which nothing uses any more.
+    // SAFETY: the caller's handle, which is no longer used.
     unsafe { unbox(ah) };
     0
 }
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
             qp: ptr::without_provenance_mut(element),
         },
     };
-    // SAFETY: the caller gives room for an event.
+    // SAFETY: the caller passes room for an event.
     unsafe {
         out.write(sys::AsyncEvent {
             element,

@@ -1,4 +1,4 @@
-//! The data path: what a post does, a device does at once.
+//! The data path: a post executes its work requests at once, as far as the receiver is ready.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use crate::{
     world::{Qp, Target, Work, World, lock},
 };
 
-/// Polls after which a receiver without RECVs is not ready.
+/// Polls after which an RC send to a receiver without RECVs fails.
 const PATIENCE: u32 = 1000;
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// # Safety
-/// `wr` is as libibverbs wants it.
+/// `wr` is valid, as libibverbs requires.
 unsafe fn take_send(world: &mut World, number: u32, wr: &sys::SendWr) -> Result<(), c_int> {
     let qp = world.qps.get(&number).ok_or(libc::EINVAL)?;
     if qp.state < sys::IBV_QPS_RTS || qp.sends.len() >= qp.cap.max_send_wr as usize {
@@ -48,7 +48,7 @@ unsafe fn take_send(world: &mut World, number: u32, wr: &sys::SendWr) -> Result<
             libc::ENOMEM
         });
     }
-    // SAFETY: the caller's promise; which member of the union is set goes by the opcode.
+    // SAFETY: the caller's promise; the opcode determines which member of the union is set.
     let work = unsafe {
         let sge = if wr.num_sge > 0 {
             *wr.sg_list
@@ -103,7 +103,7 @@ unsafe fn target(qp: &Qp, wr: &sys::SendWr) -> Target {
         qpn: qp.peer,
         qkey: 0,
     };
-    // SAFETY: which member of the union is set goes by the opcode and the transport.
+    // SAFETY: opcode and transport determine which member of the union is set.
     unsafe {
         match wr.opcode {
             sys::IBV_WR_ATOMIC_CMP_AND_SWP | sys::IBV_WR_ATOMIC_FETCH_AND_ADD => {
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, room: c_int, out: *mut
     };
     let count = queue.entries.len().min(usize::try_from(room).unwrap_or(0));
     for (i, wc) in queue.entries.drain(..count).enumerate() {
-        // SAFETY: the caller has room for `room`.
+        // SAFETY: the caller passes space for `room` completions.
         unsafe { out.add(i).write(wc) };
     }
     c_int::try_from(count).unwrap_or(0)
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::Cq, _solicited: c_in
     }
 }
 
-/// Does what the queue pair has to send, until one has to wait.
+/// Executes the queued sends of a queue pair until one has to wait.
 fn pump(world: &mut World, number: u32) {
     while let Some(mut work) = world
         .qps
@@ -224,7 +224,7 @@ fn finish(world: &mut World, number: u32, work: &Work, status: c_int) {
     }
 }
 
-/// Moves a queue pair to the error state, and ends what it holds.
+/// Moves a queue pair to the error state and flushes its queues.
 pub(crate) fn fail(world: &mut World, number: u32) {
     let Some(qp) = world.qps.get_mut(&number) else {
         return;
@@ -247,7 +247,7 @@ pub(crate) fn fail(world: &mut World, number: u32) {
         .for_each(|wr_id| world.complete(recv_cq, flushed(wr_id)));
 }
 
-/// Does one send; `None`: the receiver is not ready.
+/// Executes one send; returns its status, or `None` if the receiver is not ready.
 fn execute(world: &mut World, number: u32, work: &Work) -> Option<c_int> {
     let qp = world.qps.get(&number)?;
     let (kind, state) = (qp.kind, qp.state);
@@ -288,7 +288,7 @@ fn execute(world: &mut World, number: u32, work: &Work) -> Option<c_int> {
                 return if reliable { None } else { Some(lost) };
             }
             if let Some(to) = reached {
-                // SAFETY: a registered run, by `reach`.
+                // SAFETY: `reach` returned a registered range of this length.
                 unsafe { memory::store(to, &work.payload) };
             }
             if work.imm.is_some() {
@@ -300,7 +300,7 @@ fn execute(world: &mut World, number: u32, work: &Work) -> Option<c_int> {
     }
 }
 
-/// The responder of a reliable connection fails with its requester.
+/// Fails the responder of a reliable connection.
 fn refuse(world: &mut World, peer: u32, reliable: bool) -> Option<()> {
     if reliable {
         fail(world, peer);
@@ -308,7 +308,7 @@ fn refuse(world: &mut World, peer: u32, reliable: bool) -> Option<()> {
     Some(())
 }
 
-/// READ and the atomics.
+/// Executes a READ or an atomic.
 fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
     let read = work.opcode == sys::IBV_WR_RDMA_READ;
     let right = if read {
@@ -326,7 +326,7 @@ fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
     if let [Some(asking), Some(serving)] = ends
         && asking.asks > serving.serves
     {
-        // More than the peer has resources for: a device may meet it in the middle of a burst.
+        // The peer lacks resources for this many. A real device may find that out only in a burst.
         fail(world, at.qpn);
         return sys::IBV_WC_REM_INV_REQ_ERR;
     }
@@ -347,7 +347,8 @@ fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
         return sys::IBV_WC_REM_ACCESS_ERR;
     };
     use std::sync::atomic::Ordering::SeqCst;
-    // SAFETY: registered runs, by `reach`; aligned for an atomic, as checked above.
+    // SAFETY: `reach` returned registered ranges of this length; aligned for an atomic, as checked
+    // above.
     unsafe {
         let old = match work.opcode {
             sys::IBV_WR_RDMA_READ => memory::load(from, len),
@@ -366,7 +367,7 @@ fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
     sys::IBV_WC_SUCCESS
 }
 
-/// Puts a message into the peer's next RECV.
+/// Delivers a message to the peer's next RECV.
 fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c_int> {
     let peer = world.qps.get(&work.target.qpn)?;
     let reliable = kind == sys::IBV_QPT_RC;
@@ -377,7 +378,7 @@ fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c
             Some(sys::IBV_WC_SUCCESS)
         };
     };
-    // The GRH, which nobody here reads.
+    // The GRH, all zeros; no test reads it.
     let header = if kind == sys::IBV_QPT_UD { 40 } else { 0 };
     let message = [vec![0; header], work.payload.clone()].concat();
     let fits = message.len() <= into.length as usize;
@@ -389,7 +390,7 @@ fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c
         sys::IBV_ACCESS_LOCAL_WRITE,
     );
     if let Some(to) = to.filter(|_| fits) {
-        // SAFETY: a registered run, by `reach`.
+        // SAFETY: `reach` returned a registered range of this length.
         unsafe { memory::store(to, &message) };
     }
     let wc = sys::Wc {
@@ -416,7 +417,7 @@ fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c
     })
 }
 
-/// Ends the peer's next RECV for a WRITE with an immediate.
+/// Completes the peer's next RECV for a WRITE with an immediate.
 fn announce(world: &mut World, number: u32, work: &Work) {
     let wc = sys::Wc {
         opcode: sys::IBV_WC_RECV_RDMA_WITH_IMM,

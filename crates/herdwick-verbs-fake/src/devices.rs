@@ -1,5 +1,5 @@
-//! The functions that libibverbs exports for devices. There are two: one without a link, and the
-//! loopback.
+//! The exported functions of libibverbs that list, open and query devices. There are two devices:
+//! one without a link, and the loopback.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use crate::{
     world::{Context, lock},
 };
 
-/// What this device has: numbers of the kind that small devices have.
+/// Limits of the devices, like those of small real ones.
 pub(crate) const WORK_MAX: u32 = 4096;
 const CQE_MAX: c_int = 32767;
 const MTU_1024: c_int = 3;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut sys
     for (to, name) in list.iter_mut().zip(names) {
         *to = give(device(name));
     }
-    // SAFETY: the caller gives room for a count.
+    // SAFETY: the caller passes room for a count.
     unsafe { count.write(c_int::try_from(names.len()).unwrap_or(0)) };
     give(list).cast()
 }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut sys::Device) -> *mut sys::
             post_recv: data::post_recv,
             _after_post: [None; 5],
         },
-        // Which of the two it is.
+        // Abused as a flag: 1 for the loopback, 0 for the device without a link.
         cmd_fd: c_int::from(name[4] == b'0'.cast_signed()),
         async_fd: semaphore(),
         num_comp_vectors: 1,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut sys::Device) -> *mut sys::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut sys::Context) -> c_int {
     if let Some(state) = lock().contexts.remove(&context.addr()) {
-        // SAFETY: its own descriptor, and nothing uses the context any more.
+        // SAFETY: its own descriptor, and the context is no longer used.
         unsafe {
             libc::close(state.async_fd);
             unbox(context);
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn ibv_query_device(
         return errno;
     }
     let fetches = |which| failure(which).unwrap_or(16);
-    // SAFETY: the caller gives room for the attributes, of which all zeros is a value.
+    // SAFETY: the caller passes room for the attributes, and all zeros is a valid value of them.
     unsafe {
         out.write_bytes(0, 1);
         (*out).max_qp = 1 << 16;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn ibv_query_port(
     _: u8,
     out: *mut sys::PortAttr,
 ) -> c_int {
-    // SAFETY: the caller gives a context, and room for the attributes.
+    // SAFETY: the caller passes a context, and room for the attributes.
     unsafe {
         out.write_bytes(0, 1);
         (*out).state = if (*context).cmd_fd == 1 && !lock().unplugged {
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
         1 => 0x8001,
         _ => return -1,
     };
-    // SAFETY: the caller gives room for a key.
+    // SAFETY: the caller passes room for a key.
     unsafe { out.write(pkey.to_be()) };
     0
 }
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     _flags: u32,
     _size: usize,
 ) -> isize {
-    // The error number scripted is the last byte of another address.
+    // The scripted error number is the last byte of the changed address.
     let last = failure("address").and_then(|byte| u8::try_from(byte).ok());
     let last = last.unwrap_or(1);
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last];
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
             gid_type,
             ndev_ifindex: 1,
         };
-        // SAFETY: the caller has room for `most`.
+        // SAFETY: the caller passes room for `most` entries.
         unsafe { out.add(i).write(entry) };
     }
     count.cast_signed()

@@ -1,5 +1,5 @@
-//! The library as a test sees that has a provider load it: where it lies, and how it is told to
-//! fail. The test links this crate too, but what it tells must reach the one that is loaded.
+//! The interface for tests: the path of the library, and functions that script its failures. A test
+//! links this crate too, but the script must reach the instance that the provider loads.
 
 use std::{
     env,
@@ -7,11 +7,11 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-/// What the queue pair or address that this thread made last sends its packets with.
+/// The marks of packets of the queue pair or address handle that this thread made last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marks {
-    /// The place of the partition in the port's table.
+    /// The index of the partition in the port's table.
     pub pkey_index: u16,
     /// The traffic class.
     pub traffic_class: u8,
@@ -24,10 +24,10 @@ pub struct Marks {
 type Fail = unsafe extern "C" fn(*const c_char, u32, c_int);
 type Tell = unsafe extern "C" fn(c_int);
 
-/// The library that cargo built beside this test.
+/// Returns the path of the library that cargo built next to this test.
 ///
 /// # Panics
-/// When it is not there.
+/// When the file does not exist.
 #[must_use]
 pub fn path() -> OsString {
     let beside = env::current_exe().expect("this test has a path");
@@ -36,32 +36,32 @@ pub fn path() -> OsString {
     path.into()
 }
 
-/// Has `function` fail once on this thread, after so many calls that do not.
+/// Makes `function` fail once on this thread, after `after` successful calls.
 pub fn fail(function: &str, after: u32, errno: c_int) {
     call_fail("fake_fail", function, after, errno);
 }
 
-/// The same on any thread but this one.
+/// Makes `function` fail once on any other thread, after `after` successful calls.
 pub fn fail_elsewhere(function: &str, after: u32, errno: c_int) {
     call_fail("fake_fail_elsewhere", function, after, errno);
 }
 
-/// Lets the contexts of this thread tell of an asynchronous event.
+/// Raises an asynchronous event on the contexts of this thread.
 pub fn event(kind: c_int) {
     call_tell("fake_event", kind);
 }
 
-/// The same for those of all other threads.
+/// Raises an asynchronous event on the contexts of all other threads.
 pub fn event_elsewhere(kind: c_int) {
     call_tell("fake_event_elsewhere", kind);
 }
 
-/// Plugs the loopback's link in or out.
+/// Connects or disconnects the loopback's link.
 pub fn link(plugged: bool) {
     call_tell("fake_link", plugged.into());
 }
 
-/// The marks of the queue pair or address that this thread made last.
+/// Returns the marks of the queue pair or address handle that this thread made last.
 #[must_use]
 pub fn marks() -> Marks {
     // SAFETY: the symbol is a function of this type (`script`).
@@ -91,7 +91,7 @@ fn call_tell(name: &str, kind: c_int) {
     }
 }
 
-/// The same library that the provider loads, by the same path: one instance in this process.
+/// Returns a symbol of the library, loaded by the provider's path, so that both use one instance.
 fn symbol(name: &str) -> *mut c_void {
     let path = CString::new(path().as_bytes()).expect("a path");
     let name = CString::new(name).expect("a name");

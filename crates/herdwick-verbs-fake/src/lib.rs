@@ -1,9 +1,9 @@
-//! A libibverbs for tests, loaded as the real one is: a device that is its own other end, without
-//! loss, and that fails when it is told to.
+//! A libibverbs for tests, loaded like the real one: a lossless loopback device that fails on
+//! request.
 //!
-//! It believes its caller as libibverbs does, and checks what a device checks: keys, ranges,
-//! rights, states and room. `fake_fail` and `fake_event` script it, for the calling thread alone, or
-//! for all others; `fake_link` is for everybody.
+//! It trusts its caller as libibverbs does, and checks what a device checks: keys, ranges, rights,
+//! states and room. `fake_fail` and `fake_event` script it, for the calling thread alone, or for
+//! all others; `fake_link` affects all threads.
 #![expect(
     clippy::missing_safety_doc,
     missing_docs,

@@ -1,11 +1,12 @@
-//! Memory that others use at the same time: copies by words, the last of them last.
+//! Access to memory that other threads use at the same time: stores by words where aligned, loads
+//! by bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Copies `bytes` to `at`, in rising order.
+/// Copies `bytes` to `at`, in rising order; the last store is a release.
 ///
 /// # Safety
-/// The memory is mapped, and reached by atomics alone.
+/// The memory is mapped, and accessed by atomics only.
 pub(crate) unsafe fn store(at: *mut u8, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {
@@ -42,7 +43,7 @@ pub(crate) unsafe fn load(at: *mut u8, len: usize) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-/// The word at `at`, for atomics.
+/// Returns the word at `at`, for atomics.
 ///
 /// # Safety
 /// As for [`store`], and `at` is aligned.

@@ -1,4 +1,4 @@
-//! What is to go wrong.
+//! The script of failures and events that tests set.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ struct Failure {
     errno: c_int,
 }
 
-/// The marks of what this thread made last.
+/// Returns the marks of the object that this thread made last.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_marks() -> Marks {
     MARKS.with_borrow(|marks| *marks)
@@ -40,11 +40,11 @@ thread_local! {
     static FAILURES: RefCell<Vec<Failure>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Failures on every thread but one.
+/// Failures on all threads but the named one.
 static ELSEWHERE: Mutex<Vec<(ThreadId, Failure)>> = Mutex::new(Vec::new());
 
-/// Has `function` fail once on this thread, after `after` calls that do not. For `post_send`, a
-/// call is a work request; for `status`, a completion, and `errno` its status.
+/// Makes `function` fail once on this thread, after `after` successful calls. For `post_send`, a
+/// call is a work request; for `status`, a completion, and `errno` is its status.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_fail(function: *const c_char, after: u32, errno: c_int) {
     // SAFETY: the caller's promise.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn fake_fail(function: *const c_char, after: u32, errno: c
     FAILURES.with_borrow_mut(|all| all.push(failure));
 }
 
-/// The same on any thread but this one.
+/// Makes `function` fail once on any other thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_fail_elsewhere(function: *const c_char, after: u32, errno: c_int) {
     // SAFETY: the caller's promise.
@@ -73,7 +73,7 @@ unsafe fn scripted(function: *const c_char, after: u32, errno: c_int) -> Failure
     }
 }
 
-/// Whether this call of `function` is one that is to fail, and how.
+/// Returns the scripted error if this call of `function` has to fail.
 pub(crate) fn failure(function: &str) -> Option<c_int> {
     let own = FAILURES.with_borrow_mut(|all| {
         let due = all
@@ -92,7 +92,7 @@ pub(crate) fn failure(function: &str) -> Option<c_int> {
 }
 
 impl Failure {
-    /// Counts a call of `function`; whether it is the one.
+    /// Counts a call of `function`; returns whether it has to fail.
     fn is_due(&mut self, function: &str) -> bool {
         if self.function != function {
             return false;
@@ -103,22 +103,22 @@ impl Failure {
     }
 }
 
-/// Lets the contexts that this thread opened tell of an event of `kind`; of a queue or a queue
-/// pair, of the one made last.
+/// Raises an event of `kind` on the contexts that this thread opened. A queue pair event names the
+/// queue pair made last, a completion queue event the queue at the highest address.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_event(kind: c_int) {
     let here = thread::current().id();
     world::lock().tell_all(|opener| opener == here, kind);
 }
 
-/// The same for those that other threads opened.
+/// Raises an event of `kind` on the contexts that other threads opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_event_elsewhere(kind: c_int) {
     let here = thread::current().id();
     world::lock().tell_all(|opener| opener != here, kind);
 }
 
-/// Plugs the loopback's link in or out, and lets every context tell of it.
+/// Connects or disconnects the loopback's link, and raises the event on all contexts.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_link(plugged: c_int) {
     let mut world = world::lock();

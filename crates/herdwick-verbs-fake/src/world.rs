@@ -1,4 +1,4 @@
-//! The device's state: everything that is open, by number or by address.
+//! The state of the fake devices: all open objects, by number or by address.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,15 +19,15 @@ static WORLD: Mutex<World> = Mutex::new(World {
     qps: BTreeMap::new(),
 });
 
-/// The device, for one call.
+/// Locks the state for one call.
 pub(crate) fn lock() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that is open; objects of the C interface by their address.
+/// All open objects; those of the C interface by their address.
 pub(crate) struct World {
     next: u32,
-    /// Whether the loopback has no link.
+    /// Whether the loopback's link is down.
     pub(crate) unplugged: bool,
     pub(crate) contexts: BTreeMap<usize, Context>,
     pub(crate) channels: BTreeMap<usize, Channel>,
@@ -39,7 +39,7 @@ pub(crate) struct World {
 pub(crate) struct Context {
     pub(crate) opener: ThreadId,
     pub(crate) async_fd: c_int,
-    /// Kind, and the address or number that goes with it.
+    /// Kind of the event, and the address or number of its object.
     pub(crate) events: VecDeque<(c_int, usize)>,
 }
 
@@ -64,17 +64,17 @@ pub(crate) struct Mr {
     pub(crate) access: c_int,
 }
 
-/// A send that has not been done.
+/// A queued send.
 pub(crate) struct Work {
     pub(crate) wr_id: u64,
     pub(crate) opcode: c_int,
     pub(crate) signaled: bool,
     pub(crate) imm: Option<u32>,
     pub(crate) payload: Vec<u8>,
-    /// Where what is fetched goes.
+    /// The destination of fetched data.
     pub(crate) into: sys::Sge,
     pub(crate) target: Target,
-    /// Polls until a receiver without RECVs is given up.
+    /// Polls left before the send fails because the receiver has no RECV.
     pub(crate) patience: u32,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Qp {
     pub(crate) qkey: u32,
     pub(crate) peer: u32,
     pub(crate) cap: sys::QpCap,
-    /// READs and atomics at once: served, and asked for.
+    /// READs and atomics at a time: served, and requested.
     pub(crate) serves: u8,
     pub(crate) asks: u8,
     pub(crate) send_cq: usize,
@@ -107,13 +107,14 @@ pub(crate) struct Qp {
 }
 
 impl World {
-    /// A number that nothing had before.
+    /// Returns a number that was not used before.
     pub(crate) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// The memory behind a key, if all of the run may be used so, within the domain.
+    /// Returns the address of a range of registered memory, if the key, the domain and the right
+    /// permit it.
     pub(crate) fn reach(
         &self,
         pd: usize,
@@ -129,7 +130,7 @@ impl World {
         allowed.then(|| std::ptr::with_exposed_provenance_mut(at))
     }
 
-    /// Puts a completion into a queue; one too many is the end of the queue.
+    /// Adds a completion to a queue; an overrun fails the queue.
     pub(crate) fn complete(&mut self, cq: usize, mut wc: sys::Wc) {
         if let Some(status) = crate::script::failure("status") {
             wc.status = status;
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// Lets the contexts of those openers tell.
+    /// Raises an event on the contexts whose opener `of` selects.
     pub(crate) fn tell_all(&mut self, of: impl Fn(ThreadId) -> bool, kind: c_int) {
         let own = self
             .contexts
@@ -186,16 +187,16 @@ impl World {
     }
 }
 
-/// Makes a semaphore's descriptor readable once more.
+/// Increments a semaphore eventfd.
 pub(crate) fn ring(fd: c_int) {
     let one = 1u64.to_le_bytes();
-    // SAFETY: eight bytes that are ours, into a descriptor that is open.
+    // SAFETY: eight readable bytes, into an open descriptor.
     unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes one; whether there was one.
+/// Decrements a semaphore eventfd; returns whether it was above zero.
 pub(crate) fn take(fd: c_int) -> bool {
     let mut count = [0; 8];
-    // SAFETY: eight bytes that are ours, from a descriptor that is open.
+    // SAFETY: eight writable bytes, from an open descriptor.
     unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) == 8 }
 }
