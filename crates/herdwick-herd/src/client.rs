@@ -1,4 +1,5 @@
-//! The client's half: writes requests into its slots at the workers, matches replies to them.
+//! The client side of HERD: writes requests into its slots at the workers and matches the replies
+//! to them. A request ends exactly once: with an answer, a timeout or an unknown outcome.
 
 mod lane;
 mod order;
@@ -19,64 +20,65 @@ use crate::{
 };
 use lane::Lane;
 
-/// Completions taken in one poll, fewest and most: half a window's in between, so that while one
-/// half is looked at the other is on its way, and neither end waits for the other's.
+/// Fewest and most completions taken in one poll. In between it is half a window: the client
+/// handles one half while the other is in flight, so neither end waits for the other.
 const POLL_MIN: usize = 32;
 const POLL_MAX: usize = 64;
 
-/// What a client side is made with.
+/// Options of a [`ClientSide`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Slots at each worker: requests outstanding there.
     pub window: Window,
-    /// RECVs posted at each lane beyond its window: the retries that may be on their way at once.
+    /// RECVs posted at each channel beyond its window: the retries that may be in flight at once.
     pub recv_slack: usize,
-    /// Bytes of each RECV's buffer, as the hello told the server: its longest reply.
+    /// Bytes of each RECV's buffer: the longest reply, as announced to the server in the hello.
     pub reply_bytes_max: usize,
-    /// Bytes in front of a reply in a RECV's buffer: the provider's `datagram_header_bytes`.
+    /// Bytes that precede a reply in a RECV's buffer: the provider's `datagram_header_bytes`.
     pub reply_header_bytes: usize,
-    /// Most bytes that a work request carries itself: the provider's `inline_bytes_max`.
+    /// Most inline bytes of a work request: the provider's `inline_bytes_max`.
     pub inline_bytes_max: usize,
-    /// Most bytes of a request, its line included: what one datagram holds, where they are sent.
+    /// Most bytes of a request, line included. Where requests are datagrams: what one of them
+    /// holds.
     pub request_bytes_max: usize,
-    /// Where the lanes' WRITEs and SENDs complete and nothing else does.
+    /// Completion queue of the channels' WRITEs and SENDs, and of nothing else.
     pub request_cq: CqId,
-    /// Where the lanes' RECVs complete and nothing else does.
+    /// Completion queue of the channels' RECVs, and of nothing else.
     pub reply_cq: CqId,
     /// Most work requests in one post: the provider's `postlist_max`, at least 2.
     pub postlist_max: usize,
-    /// A line is written again after this long without a reply, then after twice as long, and so
-    /// on.
+    /// Time without a reply after which a line is written again. The pause doubles with each
+    /// attempt.
     pub retry_after: Duration,
-    /// The longest such pause.
+    /// The longest pause between two attempts.
     pub retry_after_max: Duration,
-    /// A request is given up this long after its line was first written, or after it was first
-    /// found waiting for another of its key.
+    /// A request times out this long after its line was first written, or after the first scan that
+    /// found it held back behind another request for its key.
     pub deadline: Duration,
 }
 
-/// The way to one worker.
+/// A channel to one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerLane {
     /// The lease's epoch at that worker.
     pub epoch: Epoch,
-    /// The queue pair that lines leave by, with a send queue of at least
+    /// The queue pair that sends the lines, with a send queue of at least
     /// [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
     pub requests: QpId,
-    /// The UD queue pair that replies arrive at: window + slack RECVs fit it.
+    /// The UD queue pair that receives the replies; it has room for window + slack RECVs.
     pub replies: QpId,
-    /// Where they go.
+    /// The destination of the lines.
     pub to: Destination,
-    /// Which of them carry an immediate, if they are written.
+    /// Which WRITEs of lines carry an immediate.
     pub announce: Announce,
     /// Local memory for replies too large for a completion: (window + slack) x
     /// [`ClientOptions::reply_buffer_bytes`].
     pub receive: RegionId,
-    /// Local memory from which overflowing bodies are sent: [`Window::stage_bytes`].
+    /// Local memory from which overflowing bodies are sent: [`Window::stage_bytes`] bytes.
     pub stage: RegionId,
 }
 
-/// Where the requests of a lane go.
+/// The destination of a channel's requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination {
     /// Into the slots' memory, over a connected queue pair.
@@ -86,7 +88,7 @@ pub enum Destination {
         /// Where the overflow areas are.
         overflow: Remote,
     },
-    /// To the worker's queue pair for this client, as datagrams: the line, then what overflows.
+    /// The worker's UD queue pair for this client. A datagram is the line, then the overflow.
     Mailbox(AddressHandle),
 }
 
@@ -106,25 +108,25 @@ impl ClientOptions {
 /// - the poll loop calls [`ClientSide::poll`], by [`ClientSide::poll_timeout`] at the latest
 /// - getters: [`ClientSide::in_flight`], [`ClientSide::is_broken`], [`ClientSide::counters`]
 ///
-/// `now` is time since any fixed start; it never runs backwards.
+/// `now` is the time since any fixed start; it never runs backwards.
 pub struct ClientSide {
     lanes: Vec<Lane>,
     options: ClientOptions,
     completions: Box<[Completion]>,
     /// A large reply, copied out of its RECV's buffer.
     large: Box<[u64]>,
-    /// When the slots are next looked through, in nanoseconds.
+    /// Time of the next scan of the slots, in nanoseconds.
     next_scan: u64,
     counters: ClientCounters,
 }
 
-/// A request was not taken; nothing was done.
+/// Why a request was not accepted; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Every slot at the key's worker is taken, or as many lines wait to be posted as may: poll first.
     #[error("every slot at the key's worker is taken")]
     Full,
-    /// It cannot travel on a line; another way in may carry it.
+    /// The line cannot carry the request; another transport may.
     #[error(transparent)]
     Unencodable(#[from] Unencodable),
 }
@@ -132,12 +134,12 @@ pub enum Refused {
 /// How a request ended.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
-    /// With a reply.
+    /// A reply arrived.
     Answered(Answer<'a>),
-    /// A read got no reply by its deadline, or a request was never written: nothing was changed.
+    /// No reply to a read by its deadline, or a request was never written: nothing was changed.
     Timeout,
-    /// A mutation got no reply by its deadline: it took effect once or not at all, and will not
-    /// any more once its slot is reclaimed. Never replay it by another way in.
+    /// No reply to a mutation by its deadline: it took effect once or not at all, and cannot take
+    /// effect once its slot is reclaimed. Never replay it over another transport.
     Unknown,
 }
 
@@ -151,45 +153,45 @@ pub struct Answer<'a> {
     pub number: Option<u64>,
     /// The value of a read; valid until the sink returns.
     pub value: &'a [u8],
-    /// Its length, also when [`ReplyStatus::ReplyTooLarge`] keeps it back.
+    /// Length of the value, also where [`ReplyStatus::ReplyTooLarge`] withholds it.
     pub value_len: u64,
 }
 
-/// A client side cannot be made.
+/// Why a client side cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientSetupError {
     /// There must be from one to [`WORKERS_MAX`] lanes, one for each worker.
     #[error("{0} workers: there are 1 to {WORKERS_MAX}")]
     Workers(usize),
-    /// An option is too small to work with.
+    /// An option is too small.
     #[error("{what}: {value}, at least {least}")]
     Option {
-        /// Which.
+        /// The option's name.
         what: &'static str,
-        /// What it was.
+        /// Its value.
         value: usize,
-        /// What it must be.
+        /// Its least value.
         least: usize,
     },
-    /// A lane's local memory is missing or too small.
+    /// A channel's local memory is missing or too small.
     #[error("worker {worker}, {what}: {len} bytes, {needed} needed")]
     Memory {
-        /// Which lane.
+        /// The channel's worker.
         worker: usize,
-        /// Which memory.
+        /// The memory's name.
         what: &'static str,
-        /// What it has.
+        /// Its bytes.
         len: usize,
-        /// What it needs.
+        /// The bytes needed.
         needed: usize,
     },
-    /// The port does not take the RECVs.
+    /// The port refused the RECVs.
     #[error("posting RECVs: {0}")]
     Post(#[from] PostError),
 }
 
 impl ClientSide {
-    /// A client of `lanes.len()` workers, in their order, with all RECVs posted.
+    /// Makes a client of `lanes.len()` workers, in their order, and posts all RECVs.
     ///
     /// # Errors
     /// [`ClientSetupError`].
@@ -215,12 +217,12 @@ impl ClientSide {
         })
     }
 
-    /// Puts `request` into a free slot at its key's worker; [`ClientSide::flush`] sends it. `token`
-    /// comes back with the outcome.
+    /// Puts `request` into a free slot at its key's worker; [`ClientSide::flush`] sends it. The
+    /// outcome carries `token`.
     ///
-    /// Requests for one key take effect in the order of their submission, whatever the fabric loses:
-    /// where one of two is no plain read, the later is not sent before the earlier is out of its
-    /// slot. Requests for different keys may overtake each other.
+    /// Requests for one key take effect in the order of submission, whatever the fabric loses: if
+    /// either of two is not a plain read, the later one is not sent before the earlier one has left
+    /// its slot. Requests for different keys may overtake each other.
     ///
     /// # Errors
     /// [`Refused`]: nothing was done.
@@ -232,8 +234,8 @@ impl ClientSide {
         Ok(())
     }
 
-    /// Writes, or sends, the lines of everything submitted: one postlist a worker, where they fit
-    /// one. What the port does not take now waits for the next call.
+    /// Writes, or sends, the lines of all submitted requests: one postlist a worker, where they fit
+    /// into one. Lines that the port refuses now wait for the next call.
     #[inline]
     pub fn flush<P: Port>(&mut self, port: &mut P, now: Duration) {
         let now = nanos(now);
@@ -244,8 +246,8 @@ impl ClientSide {
         }
     }
 
-    /// Takes replies and hands each outcome to `sink`, with the request's token; then looks after
-    /// retries and deadlines, and sends what is due. Returns how many outcomes there were.
+    /// Takes replies and passes each outcome to `sink` with the request's token, then checks
+    /// retries and deadlines, and sends what is due. Returns the number of outcomes.
     #[inline]
     pub fn poll<P: Port>(
         &mut self,
@@ -262,24 +264,24 @@ impl ClientSide {
             self.flush(port, now);
         }
         if self.lanes.iter().any(Lane::awaits_completion) && self.take_completions(port) {
-            // What found a send queue full goes on.
+            // Lines that a full send queue held back may be posted now.
             self.flush(port, now);
         }
         outcomes
     }
 
-    /// When to call [`ClientSide::poll`] at the latest; `None` while nothing is outstanding.
+    /// Returns when to call [`ClientSide::poll`] at the latest; `None` while nothing is in flight.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         (self.in_flight() > 0).then(|| Duration::from_nanos(self.next_scan))
     }
 
-    /// Ends every request, and takes no more: for when the lease is over, or is to be.
+    /// Ends every request and accepts no more, because the lease is over or about to end.
     ///
-    /// What is under way is canceled first. Where requests are written into shared memory that
-    /// settles it: what the worker has not found by the return it does not execute any more.
-    /// Datagrams wait where nothing takes them back, and a network may lose the cancellation or
-    /// deliver the request late: there it is the end of the lease that settles it.
+    /// Requests in flight are canceled first. Where they are written into shared memory, that is
+    /// final: a request that the worker has not found by the return is never executed. Datagrams
+    /// stay queued and cannot be recalled, and a network may lose the cancellation or deliver the
+    /// request late: there only the end of the lease is final.
     pub fn close<P: Port>(
         &mut self,
         port: &mut P,
@@ -292,40 +294,40 @@ impl ClientSide {
         }
     }
 
-    /// As [`ClientSide::close`], without another word to the workers: for a process whose port is
-    /// that of another one, which goes on using it.
+    /// Ends every request like [`ClientSide::close`], without sending anything: for a forked
+    /// process, whose port belongs to its parent and is still in use there.
     pub fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         for lane in &mut self.lanes {
             lane.forget(sink);
         }
     }
 
-    /// Slots taken: requests without outcome, and abandoned ones that are not reclaimed yet.
+    /// Number of slots in use: requests without outcome, and abandoned ones not reclaimed yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
     }
 
-    /// Whether a new lease is due: some slot was lost for good, for its worker does not answer, or
-    /// a queue pair has failed.
+    /// Whether a new lease is due: a slot was lost because its worker does not answer, or a queue
+    /// pair has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.counters.slots_lost + self.counters.posts_failed > 0
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.lanes.len()
     }
 
-    /// The window at each of them.
+    /// The window at each worker.
     #[must_use]
     pub fn window(&self) -> Window {
         self.options.window
     }
 
-    /// What has happened so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &ClientCounters {
         &self.counters
@@ -359,19 +361,19 @@ impl Answer<'_> {
         self.head.flags()
     }
 
-    /// This reader is to recache the item.
+    /// Whether this reader is to recache the item.
     #[must_use]
     pub fn won(&self) -> bool {
         self.head.won()
     }
 
-    /// The item is stale.
+    /// Whether the item is stale.
     #[must_use]
     pub fn stale(&self) -> bool {
         self.head.stale()
     }
 
-    /// Another reader is to recache it.
+    /// Whether another reader is to recache the item.
     #[must_use]
     pub fn win_sent(&self) -> bool {
         self.head.win_sent()

@@ -1,6 +1,8 @@
+//! The counters of both sides of HERD. Every request, reply and drop is counted under one reason.
+
 use crate::wire::BadRequest;
 
-/// Declares a struct of `u64` counters that can name themselves.
+/// Declares a struct of `u64` counters that lists its fields by name.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)+ }) => {
         $(#[$doc])*
@@ -19,38 +21,38 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What one worker's server side has seen. Whatever is not a plain request is counted under
-    /// its reason.
+    /// Counters of one worker's server side. Whatever is not a plain request is counted under its
+    /// reason.
     ServerCounters {
         /// Requests taken from lines: executed, refused or answered from memory. Cancellations are
         /// none.
         requests,
-        /// Datagrams among which they came, where clients send and do not write.
+        /// Datagrams that carried requests, where clients send and do not write.
         datagrams,
-        /// WRITEs that were announced by an immediate.
+        /// WRITEs announced by an immediate.
         announcements,
         /// Passes that found at least one request: `requests / batches` is the mean batch.
         batches,
-        /// Retries of mutations, answered from memory.
+        /// Retries of mutations, answered from memory; a GAT's value is read again.
         retries_remembered,
-        /// Retries of reads, run again.
+        /// Retries of reads, executed again.
         retries_rerun,
         /// CANCELs that had no answer to repeat: of requests that were not seen before, and are not
         /// executed, of GETs, and those that a client tries the fabric with.
         canceled,
-        /// Retries whose operation is not the one remembered: dropped.
+        /// Retries with another operation than the remembered one: dropped.
         retries_changed,
         /// Lines of another lease: dropped.
         stale_epoch,
         /// Lines whose sequence is neither their slot's next nor its last: dropped.
         out_of_window,
-        /// Overflowing bodies that do not match their checksum: dropped, for a retry to mend.
+        /// Overflowing bodies that do not match their checksum: dropped; a retry repairs it.
         torn_overflow,
-        /// Datagrams that are no line, or more than one: dropped.
+        /// Datagrams that hold no line or more than one, and failed announcements: dropped.
         malformed_datagrams,
-        /// Datagrams from another queue pair than their client's: dropped.
+        /// Datagrams from another queue pair than the client's: dropped.
         foreign_datagrams,
-        /// RECVs that the port did not take back: each may cost a request.
+        /// RECVs that the port refused to take again: each may cost a request.
         recvs_short,
         /// Requests for another worker's keys: refused.
         wrong_partition,
@@ -68,21 +70,21 @@ counters! {
         bad_truncated,
         /// Refused: value length.
         bad_value,
-        /// Replies not sent because too many large ones were on their way: for a retry to fetch.
+        /// Replies not sent because too many large ones were in flight: a retry fetches them.
         replies_held,
-        /// Replies that said REPLY_TOO_LARGE.
+        /// Replies with the status REPLY_TOO_LARGE.
         replies_too_large,
-        /// Replies that the port did not take: lost, for a retry to fetch.
+        /// Replies that the port refused: lost; a retry fetches them.
         replies_refused,
-        /// Replies that the port took and then reported as failed.
+        /// Replies that the port accepted and then completed with an error.
         replies_failed,
-        /// New requests found by the sweep: they overtook one that is missing.
+        /// New requests that the sweep found ahead of a missing one.
         overtaking,
     }
 }
 
 counters! {
-    /// What one client side has seen.
+    /// Counters of one client side.
     ClientCounters {
         /// Requests submitted.
         requests,
@@ -90,27 +92,27 @@ counters! {
         answers,
         /// Lines written again because no reply came in time.
         retries,
-        /// Retries put off because their replies might have found no RECV.
+        /// Retries postponed because no RECV might be free for their replies.
         retries_held,
-        /// Requests given up at their deadline; mutations among them have an unknown outcome.
+        /// Requests that timed out; mutations among them have an unknown outcome.
         abandoned,
-        /// Slots of abandoned requests that a late reply, or a cancellation, gave back.
+        /// Slots of abandoned requests that a late reply or an answered cancellation freed.
         reclaimed,
-        /// Slots that stayed silent through every cancellation: lost until the session ends.
+        /// Slots without a reply to any cancellation: lost until the session ends.
         slots_lost,
-        /// Replies to a request that has its answer already, or is none of ours: dropped.
+        /// Replies to a request that was answered already or never made: dropped.
         stale_replies,
         /// Replies of another lease: dropped.
         stale_epoch,
-        /// Replies that make no sense: dropped.
+        /// Malformed replies: dropped.
         malformed_replies,
-        /// Completions other than success.
+        /// Completions with an error.
         failed_completions,
-        /// RECVs that the port did not take back: each may cost a reply.
+        /// RECVs that the port refused to take again: each may cost a reply.
         recvs_short,
-        /// Postlists of requests that the port will never take: the connection has failed.
+        /// Postlists of requests that the port will never accept: the connection has failed.
         posts_failed,
-        /// Postlists of requests that the port did not take at once; they were posted later.
+        /// Postlists of requests that found the send queue full; they were posted later.
         writes_held,
     }
 }

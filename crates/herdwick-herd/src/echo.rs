@@ -1,14 +1,16 @@
+//! An executor without a store, for measuring everything else.
+
 use herdwick_mica::{Clock, Deadline, Execute, Item, Op, Reply, Request, Second, Sink, Status};
 
-/// Answers every GET with the same value and everything else with "not found": what is left of a
-/// server when the store is taken out, for measuring all the rest.
+/// Answers every GET with the same value and everything else with "not found": a server with the
+/// store taken out, for measuring the rest.
 #[derive(Clone, Debug)]
 pub struct Echo {
     value: Box<[u8]>,
 }
 
 impl Echo {
-    /// Answers with `value_bytes` bytes.
+    /// Makes an executor whose values have `value_bytes` bytes.
     #[must_use]
     pub fn new(value_bytes: usize) -> Self {
         Self {

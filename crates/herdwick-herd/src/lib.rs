@@ -1,11 +1,11 @@
-//! HERD: requests written into the server's memory, replies sent back.
+//! HERD: requests are written into the server's memory, replies are sent back.
 //!
-//! The round trip of the HERD paper (SIGCOMM'14) with the batches of the ATC'16 guidelines. A
+//! The request path of the HERD paper (SIGCOMM'14) with the batching of the ATC'16 guidelines. A
 //! client WRITEs a request line into its window of slots at the worker that owns the key; the
 //! worker finds it by polling, executes a batch, and answers with UD SENDs. Where connections are
-//! wrong or scarce, the client SENDs the line instead ([`RequestPath`]).
+//! unavailable or scarce, the client SENDs the line instead ([`RequestPath`]).
 //!
-//! [`wire`] is what travels. [`ServerSide`] and [`ClientSide`] are state machines over a
+//! [`wire`] defines the bytes. [`ServerSide`] and [`ClientSide`] are state machines over a
 //! [`herdwick_fabric::Port`]: they read no clock, allocate nothing after set-up, and name no
 //! provider.
 #![forbid(unsafe_code)]

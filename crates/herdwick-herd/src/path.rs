@@ -1,30 +1,32 @@
+//! How requests reach a worker, and which of them must be announced by an immediate; chosen from a
+//! provider's capabilities.
+
 use std::{fmt, str::FromStr, time::Duration};
 
 use herdwick_fabric::Capabilities;
 
-/// How requests reach a worker: the transports that the HERD paper weighs in its section 3, best
-/// first.
+/// How requests reach a worker: the verbs that section 3 of the HERD paper compares, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RequestPath {
-    /// Written into the worker's memory, unreliably: the HERD paper's.
+    /// WRITEs into the worker's memory over an unreliable connection, as in the HERD paper.
     #[default]
     UcWrite,
-    /// Written into the worker's memory, reliably.
+    /// WRITEs into the worker's memory over a reliable connection.
     RcWrite,
-    /// Sent as datagrams.
+    /// SENDs of datagrams.
     UdSend,
 }
 
-/// There is no such path.
+/// A name that is no request path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no request path: say uc-write, rc-write or ud-send")]
 pub struct UnknownPath(String);
 
 impl RequestPath {
-    /// All of them.
+    /// All request paths, best first.
     pub const ALL: [Self; 3] = [Self::UcWrite, Self::RcWrite, Self::UdSend];
 
-    /// As the hello and the command line name it.
+    /// The name in the hello and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +36,7 @@ impl RequestPath {
         }
     }
 
-    /// Whether a provider has the queue pairs for it.
+    /// Whether a provider has the queue pairs for this path.
     #[must_use]
     pub const fn is_possible(self, has: &Capabilities) -> bool {
         match self {
@@ -44,8 +46,8 @@ impl RequestPath {
         }
     }
 
-    /// The best one that a provider has what it takes for. Where WRITEs would have to be announced
-    /// one by one, a SEND does the same with less.
+    /// Returns the best path that a provider supports. Where every WRITE would have to be
+    /// announced, a SEND does the same with less.
     #[must_use]
     pub fn best(has: &Capabilities) -> Option<Self> {
         let has_to_be_announced = |path| Announce::on(path, has) == Announce::Always;
@@ -58,23 +60,23 @@ impl RequestPath {
 /// Which of a client's WRITEs carry an immediate, and so complete at the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Announce {
-    /// None: the worker sees them in its memory, awake or asleep.
+    /// None: the worker sees WRITEs in its memory, and one wakes it.
     #[default]
     Never,
-    /// The first after a pause in which the worker may have gone to sleep, and retries: a WRITE
-    /// alone does not wake it.
+    /// The first one after a pause in which the worker may have gone to sleep, and retries: a plain
+    /// WRITE does not wake it.
     AfterPause,
-    /// Every one: nothing but its completion promises that a WRITE is whole.
+    /// Every one: only the completion guarantees that a WRITE is whole.
     Always,
 }
 
-/// After so long without a request to a worker, a client announces its next one.
+/// Time without a request to a worker after which a client announces its next one.
 pub(crate) const PAUSE: Duration = Duration::from_micros(10);
 
 impl Announce {
-    /// [`Announce::on`] for a worker that goes to sleep no sooner than `spin` after its last request.
-    /// One that may be asleep before a client takes its own silence for a pause hears of every
-    /// request.
+    /// Returns [`Announce::on`] for a worker that sleeps no sooner than `spin` after its last
+    /// request. A worker that may sleep before a client notices its own pause needs an announcement
+    /// of every request.
     #[must_use]
     pub fn for_spin(path: RequestPath, has: &Capabilities, spin: Duration) -> Self {
         match Self::on(path, has) {
@@ -83,7 +85,7 @@ impl Announce {
         }
     }
 
-    /// What a worker with `has` needs of requests that come by `path`.
+    /// Returns what a worker on a provider with `has` needs of requests that arrive by `path`.
     #[must_use]
     pub const fn on(path: RequestPath, has: &Capabilities) -> Self {
         match path {

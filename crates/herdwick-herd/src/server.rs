@@ -1,4 +1,5 @@
-//! The worker's half: finds requests in its clients' lines, executes them in batches, answers.
+//! The worker side of HERD: finds requests in its clients' lines, executes them in batches and
+//! replies. A new request is executed at most once; everything dropped is counted.
 
 mod batch;
 mod chunk;
@@ -27,24 +28,24 @@ use replies::Replies;
 pub use replies::{RECV_BYTES_MIN, REPLY_BYTES_MIN};
 use roster::Roster;
 
-/// UD queue pairs that a worker's replies leave by, at most.
+/// Most UD queue pairs that send a worker's replies.
 pub const REPLY_QPS_MAX: usize = 3;
 
-/// What a worker's server side is made with.
+/// Options of a [`ServerSide`].
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Which worker this is, below `workers`.
+    /// Number of this worker, below `workers`.
     pub worker: usize,
-    /// How many there are: each owns one partition of the keys.
+    /// Number of workers: each owns one partition of the keys.
     pub workers: usize,
-    /// The UD queue pairs that replies leave by, 1 to [`REPLY_QPS_MAX`], each with a send queue of at
-    /// least [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
+    /// The UD queue pairs that send the replies, 1 to [`REPLY_QPS_MAX`], each with a send queue of
+    /// at least [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
     pub replies: Vec<QpId>,
-    /// The completion queue of their sends; nothing else completes there.
+    /// Completion queue of their SENDs, and of nothing else.
     pub reply_cq: CqId,
-    /// Where clients' datagrams complete, and connections that end.
+    /// Completion queue of clients' datagrams, of announced WRITEs and of connections that end.
     pub request_cq: CqId,
-    /// Bytes in front of a datagram in its buffer: the provider's `datagram_header_bytes`.
+    /// Bytes that precede a datagram in its buffer: the provider's `datagram_header_bytes`.
     pub request_header_bytes: usize,
     /// Most bytes of a reply, head included: no more than the provider's `datagram_bytes_max`.
     pub reply_bytes_max: usize,
@@ -53,17 +54,17 @@ pub struct ServerOptions {
     pub reply_region: RegionId,
     /// Most work requests in one post: the provider's `postlist_max`.
     pub postlist_max: usize,
-    /// Most bytes that a work request carries itself, at least [`REPLY_BYTES_MIN`]: the provider's
+    /// Most inline bytes of a work request, at least [`REPLY_BYTES_MIN`]: the provider's
     /// `inline_bytes_max`.
     pub inline_bytes_max: usize,
-    /// The provider's `trains`: whether short replies are made as long as those that carry values,
-    /// and a hot client's requests are taken together, however many clients there are.
+    /// The provider's `trains` (GSO): short replies are padded to the length of those that carry
+    /// values, and one hot client may fill a batch, however many clients there are.
     pub trains: bool,
     /// Most clients.
     pub clients_max: usize,
 }
 
-/// The server half of HERD at one worker.
+/// The server side of HERD at one worker.
 ///
 /// - mutators, at set-up and tear-down: [`ServerSide::attach`], [`ServerSide::detach`]
 /// - the poll loop calls [`ServerSide::pass`], and before it sleeps, with the port armed,
@@ -80,22 +81,22 @@ pub struct ServerSide {
     counters: ServerCounters,
 }
 
-/// A client of one [`ServerSide`]; never valid again after its detachment.
+/// A client of one [`ServerSide`]. Invalid for good after the client is detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId {
     index: u32,
     generation: u32,
 }
 
-/// The options contradict each other or the layouts.
+/// Why options are refused: they contradict each other or the layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerOptionsError {
-    /// The worker's number is not below their count, or there are too many.
+    /// The worker's number is not below the number of workers, or there are too many workers.
     #[error("worker {worker} of {workers}: there are at most {WORKERS_MAX}, counted from 0")]
     Worker {
-        /// Its number.
+        /// The worker's number.
         worker: usize,
-        /// How many there are to be.
+        /// Number of workers.
         workers: usize,
     },
     /// No queue pair for the replies, or too many.
@@ -104,9 +105,9 @@ pub enum ServerOptionsError {
     /// The memory for large replies is missing or too small.
     #[error("{len} bytes for large replies, {needed} needed")]
     Memory {
-        /// What there is.
+        /// Bytes of the memory.
         len: usize,
-        /// What is needed.
+        /// Bytes needed.
         needed: usize,
     },
     /// Too small for any reply, or for any post.
@@ -115,35 +116,35 @@ pub enum ServerOptionsError {
          {REPLY_BYTES_MIN} of either), {postlist_max} to a post (at least 1)"
     )]
     Replies {
-        /// The limit asked for.
+        /// The limit that was asked for.
         reply_bytes_max: usize,
-        /// What the provider has.
+        /// The provider's limit.
         inline_bytes_max: usize,
-        /// The limit asked for.
+        /// The limit that was asked for.
         postlist_max: usize,
     },
 }
 
-/// A client cannot be attached.
+/// Why a client cannot be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// There are as many clients as there may be.
+    /// As many clients are attached as are allowed.
     #[error("{0} clients are attached, the most there may be")]
     Full(usize),
     /// The memory is smaller than the window needs.
     #[error("{what}: {len} bytes, the window needs {needed}")]
     TooSmall {
-        /// Which memory.
+        /// The memory's name.
         what: &'static str,
-        /// What it has.
+        /// Its bytes.
         len: usize,
-        /// What it needs.
+        /// The bytes needed.
         needed: usize,
     },
-    /// Its replies are to leave by a queue pair that there is not.
+    /// The queue pair for its replies does not exist.
     #[error("replies by queue pair {0}, counted from 0, of fewer")]
     Outlet(usize),
-    /// The port does not take the RECVs of its mailbox, or there is no memory for them.
+    /// The port refused the RECVs of its receive queue, or their memory is missing.
     #[error("posting a client's RECVs: {0}")]
     Recvs(#[from] PostError),
 }
@@ -157,7 +158,7 @@ impl ServerOptions {
 }
 
 impl ServerSide {
-    /// A worker without clients.
+    /// Makes a worker without clients.
     ///
     /// # Errors
     /// [`ServerOptionsError`].
@@ -198,7 +199,8 @@ impl ServerSide {
         })
     }
 
-    /// Takes a client into service. Its lines must be zeroed, or their epoch a new one.
+    /// Attaches a client. Its lines must be zeroed, or its epoch must be a new one: a line left by
+    /// an earlier lease of the same epoch would be executed.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -257,8 +259,8 @@ impl ServerSide {
         Ok(())
     }
 
-    /// Takes a client out of service and gives its memory back; `None` if it was not in service.
-    /// From the return on, nothing reads that memory and nothing is sent to that address.
+    /// Detaches a client and returns its memory; `None` if it was not attached. After the return,
+    /// nothing reads that memory and nothing is sent to that address.
     pub fn detach(&mut self, client: ClientId) -> Option<Chunk> {
         self.roster.remove(client).map(|attached| attached.chunk)
     }
@@ -281,20 +283,21 @@ impl ServerSide {
         taken
     }
 
-    /// Whether any slot of any client holds something that no pass has looked at. Costs a line a
-    /// slot: for the last look before sleeping. Datagrams wait in their completion queue instead.
+    /// Whether any slot of any polled client holds a control word that no pass has checked. Reads
+    /// one line a slot: for the last check before sleeping. Datagrams and announcements wait in
+    /// their completion queue instead.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.roster.iter().any(Attached::has_news)
     }
 
-    /// How many clients are attached.
+    /// Number of attached clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.roster.len()
     }
 
-    /// What has happened so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &ServerCounters {
         &self.counters
@@ -312,8 +315,10 @@ impl ServerSide {
                 }
                 match port.post_send(outlet.qp, postlist) {
                     Ok(()) => outlet.posted(count, signaled, replies.filled()),
+                    // The send queue is full: retries fetch these replies.
                     Err(PostError::Full) => self.counters.replies_refused += count as u64,
-                    // One reply that cannot be sent costs its client alone.
+                    // A reply that cannot be sent affects only its own client: post the others one
+                    // by one.
                     Err(_) => {
                         let held = (replies.holds_cells(), replies.filled());
                         let refused = outlet.post_each(port, postlist, held);
@@ -327,7 +332,7 @@ impl ServerSide {
         }
     }
 
-    /// Frees what was sent and counts what failed.
+    /// Frees cells whose replies were sent and counts failed SENDs.
     fn take_completions<P: Port>(&mut self, port: &mut P) {
         let mut done = [Completion::BLANK; 4];
         loop {
@@ -349,6 +354,7 @@ impl ServerSide {
             }
         }
         let replies = &mut self.batch.replies;
+        // A cell is free only when the slowest queue pair has sent past it: all share one ring.
         let sent = self.outlets.iter().filter_map(Outlet::sent).min();
         replies.sent(sent.unwrap_or_else(|| replies.filled()));
     }

@@ -1,8 +1,10 @@
-/// Unsignaled work requests after which one is signaled.
+//! Selective signaling: which work requests of a send queue ask for a completion.
+
+/// Length of a run of unsignaled work requests after which one is signaled.
 const QUIET_MAX: usize = 64;
 
-/// Asks for a completion now and then: a send queue's slots are free again when a later completion
-/// is polled, and only then.
+/// Requests a completion now and then: the entries of a send queue become free only when a later
+/// completion is polled.
 ///
 /// With postlists of at most 32, at most 63 + 31 requests are posted before a signaled one: a send
 /// queue of [`SEND_DEPTH_MIN`] never fills up for want of a completion.
@@ -12,7 +14,7 @@ pub(crate) struct Signals {
     outstanding: usize,
 }
 
-/// Work requests that the send queues of requests and replies hold at least.
+/// Least depth of the send queues for requests and for replies.
 pub const SEND_DEPTH_MIN: usize = 2 * QUIET_MAX;
 
 impl Signals {
@@ -22,7 +24,7 @@ impl Signals {
         self.quiet + count >= QUIET_MAX
     }
 
-    /// Notes that `count` requests were posted.
+    /// Records that `count` requests were posted.
     #[inline]
     pub(crate) fn posted(&mut self, count: usize, signaled: bool) {
         if signaled {
@@ -33,13 +35,13 @@ impl Signals {
         }
     }
 
-    /// Whether a completion is on its way.
+    /// Whether a completion is outstanding.
     #[inline]
     pub(crate) fn awaited(&self) -> bool {
         self.outstanding > 0
     }
 
-    /// Notes that one arrived.
+    /// Records that a completion arrived.
     #[inline]
     pub(crate) fn arrived(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);

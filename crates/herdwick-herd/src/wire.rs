@@ -1,7 +1,7 @@
 //! The layouts of version 0: request line, control word, body, overflow area, reply.
 //!
-//! Each is written down once, as a table of [`Field`]s. The code takes its offsets from the tables,
-//! `docs/wire.md` draws them, and a test holds the drawing to them. All numbers are little-endian.
+//! Each is defined once, as a table of [`Field`]s. The code takes its offsets from the tables,
+//! `docs/wire.md` draws them, and a test compares the two. All numbers are little-endian.
 
 mod control;
 mod encode;
@@ -18,13 +18,13 @@ use herdwick_mem::{LINE, WORD};
 /// A named run of bytes in a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// As `docs/wire.md` and foreign clients name it.
+    /// Name in `docs/wire.md` and in clients in other languages.
     pub name: &'static str,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
-    /// What it says.
+    /// Meaning, as `docs/wire.md` prints it.
     pub meaning: &'static str,
 }
 
@@ -38,14 +38,14 @@ impl Field {
         }
     }
 
-    /// How far to shift the little-endian number that starts at byte `base` to bring this field
-    /// to its bottom.
+    /// Right shift that brings this field to the bottom of the little-endian number that starts at
+    /// byte `base`.
     pub(crate) const fn shift_in(&self, base: usize) -> u32 {
         assert!(self.offset >= base && self.offset + self.bytes <= base + WORD);
         ((self.offset - base) * 8) as u32
     }
 
-    /// The word this field starts in.
+    /// Index of the word that this field starts in.
     pub(crate) const fn word(&self) -> usize {
         assert!(self.offset.is_multiple_of(WORD));
         self.offset / WORD
@@ -57,21 +57,21 @@ pub const LINE_BYTES: usize = LINE;
 /// Words of a request line.
 pub const LINE_WORDS: usize = LINE_BYTES / WORD;
 
-/// The key's locator hash.
+/// Locator hash of the key.
 pub const HASH: Field = Field::new(
     "hash",
     0,
     8,
     "locator hash: SipHash-1-3 of the key under the server's hash key",
 );
-/// The request's variable part.
+/// Variable part of the request.
 pub const BODY: Field = Field::new(
     "body",
     8,
     48,
     "the body, or the overflow head; unused bytes 0",
 );
-/// First byte of the control word.
+/// Operation and flag bits: the first byte of the control word.
 pub const OPCODE: Field = Field::new(
     "opcode",
     56,
@@ -80,7 +80,7 @@ pub const OPCODE: Field = Field::new(
 );
 /// Length of the key.
 pub const KEY_LEN: Field = Field::new("key_len", 57, 1, "bytes of key, 1 to 250");
-/// Length of the body, and the attempt.
+/// Length of the body, and number of the attempt.
 pub const BODY_LEN: Field = Field::new(
     "body_len",
     58,
@@ -100,7 +100,7 @@ pub const EPOCH: Field = Field::new("epoch", 62, 2, "the lease's epoch, never 0"
 /// The request line.
 pub const LINE_FIELDS: [Field; 7] = [HASH, BODY, OPCODE, KEY_LEN, BODY_LEN, SEQUENCE, EPOCH];
 
-/// Where the control word lies in the line: the last word, published last.
+/// Offset of the control word: the last word of the line, published last.
 pub const CONTROL_OFFSET: usize = OPCODE.offset;
 /// The control word's index in the line.
 pub const CONTROL_WORD: usize = CONTROL_OFFSET / WORD;
@@ -109,15 +109,15 @@ pub const BODY_BYTES_MAX: usize = BODY.bytes;
 
 /// Length of an overflowing body.
 pub const OVERFLOW_LEN: Field = Field::new("overflow_len", 8, 4, "bytes of body, 1 to 1024");
-/// Its checksum.
+/// Checksum of an overflowing body.
 pub const OVERFLOW_CRC: Field = Field::new("overflow_crc", 12, 4, "CRC32C of those bytes");
 
-/// What the line's body holds when OVERFLOW is set (offsets within the line).
+/// Contents of the line's body when OVERFLOW is set (offsets within the line).
 pub const OVERFLOW_FIELDS: [Field; 2] = [OVERFLOW_LEN, OVERFLOW_CRC];
 /// Bytes of body in the line when OVERFLOW is set.
 pub const OVERFLOW_HEAD_BYTES: usize = OVERFLOW_LEN.bytes + OVERFLOW_CRC.bytes;
 
-/// Bytes of overflow area that each slot has: the client's largest request.
+/// Bytes of each slot's overflow area: the longest body of a request.
 pub const OVERFLOW_BYTES: usize = 1024;
 
 /// Most bytes of a request, its line included.
@@ -132,7 +132,7 @@ pub const BITS: Field = Field::new(
     1,
     "bit 0 reserved, bit 1 won, bit 2 stale, bit 3 win_sent, bits 6 and 7: how many words of the message count",
 );
-/// The request's epoch, back.
+/// The request's epoch, echoed.
 pub const REPLY_EPOCH: Field = Field::new("reply_epoch", 2, 2, "the request's epoch");
 /// The item's client flags.
 pub const FLAGS: Field = Field::new("flags", 4, 4, "the item's client flags, else 0");
@@ -164,16 +164,16 @@ pub const IMM_WORKER: Field = Field::new("imm_worker", 3, 1, "the worker that an
 /// The immediate of a reply.
 pub const IMM_FIELDS: [Field; 2] = [IMM_SEQUENCE, IMM_WORKER];
 
-/// Sets `attr` in the body.
+/// The body begins with client flags and exptime.
 pub const HAS_ATTR: u8 = 1 << 4;
-/// Sets `compare` in the body.
+/// The body contains a version to compare.
 pub const HAS_COMPARE: u8 = 1 << 5;
-/// Keeps the way free.
+/// Must be 0: reserved for later versions.
 pub const RESERVED: u8 = 1 << 6;
 /// The body lies in the overflow area.
 pub const OVERFLOW: u8 = 1 << 7;
 
-/// Most workers: the immediate has one byte for them.
+/// Most workers: the immediate has one byte for their number.
 pub const WORKERS_MAX: usize = 1 << (8 * IMM_WORKER.bytes);
 
 /// Whether `fields` follow each other from `start` to `end` without gap or overlap.
@@ -200,13 +200,14 @@ const _: () = {
     assert!(tiles(&REPLY_FIELDS, 0, 24));
     assert!(tiles(&IMM_FIELDS, 0, 4));
     assert!(CONTROL_OFFSET + WORD == LINE_BYTES);
+    // `body_len` has 6 bits for the length.
     assert!(BODY_BYTES_MAX < 1 << 6);
     assert!(OVERFLOW_BYTES.is_multiple_of(LINE_BYTES));
-    // The largest head, a key and some value: an overflowing request is worth its own area.
+    // The largest head, the longest key and a value of 500 bytes fit.
     assert!(OVERFLOW_BYTES > 16 + herdwick_mica::KEY_BYTES_MAX + 500);
 };
 
-/// Slots that one client has at one worker: a power of two, at most [`Window::MAX`].
+/// Slots that a client has at one worker: a power of two, at most [`Window::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window(u16);
 
@@ -224,14 +225,14 @@ impl Window {
         }
     }
 
-    /// How many slots.
+    /// Number of slots.
     #[inline]
     #[must_use]
     pub const fn slots(self) -> usize {
         self.0 as usize
     }
 
-    /// The slot of a request.
+    /// Slot of a request.
     #[inline]
     #[must_use]
     pub const fn slot(self, sequence: Sequence) -> usize {
@@ -250,7 +251,7 @@ impl Window {
         self.slots() * OVERFLOW_BYTES
     }
 
-    /// Bytes of a client's memory from which requests that overflow leave.
+    /// Bytes of a client's registered memory from which overflowing requests are sent.
     #[must_use]
     pub const fn stage_bytes(self) -> usize {
         self.slots() * REQUEST_BYTES_MAX

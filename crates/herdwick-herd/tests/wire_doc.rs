@@ -1,4 +1,4 @@
-//! `docs/wire.md` draws the layouts; the constants are the layouts. This holds one to the other.
+//! Compares the layouts drawn in `docs/wire.md` with the constants and the encoded frames.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use herdwick_herd::{
 
 const WIRE_MD: &str = include_str!("../../../docs/wire.md");
 
-/// What stands between the two markers of `section`.
+/// Returns the text between the two markers of `section`.
 fn drawn(section: &str) -> &'static str {
     let (begin, end) = (
         format!("<!-- {section} -->\n\n"),
@@ -47,7 +47,7 @@ fn table(fields: &[Field]) -> String {
     out
 }
 
-/// One row a word, one cell a byte, as `xxd` would show it.
+/// One row a word, one cell a byte, in the order of `xxd`.
 fn byte_map(fields: &[Field]) -> String {
     let first = fields[0].offset;
     let last = fields.last().unwrap();
@@ -124,7 +124,7 @@ fn operations_and_statuses_have_their_codes() {
     assert_drawn("statuses", &codes(statuses));
 }
 
-/// Name, bytes from, and bytes to, of the rows of `section`.
+/// Name, first byte and end of each row of `section`.
 fn rows(section: &str) -> Vec<(&'static str, usize, usize)> {
     let rows = drawn(section).lines().skip(2);
     let split = |row: &'static str| {
@@ -135,8 +135,8 @@ fn rows(section: &str) -> Vec<(&'static str, usize, usize)> {
     rows.map(split).collect()
 }
 
-/// Holds `bytes` against the rows of `section`, each with its number; returns how many bytes they
-/// are.
+/// Compares `bytes` with the rows of `section` and each with its number. Returns how many bytes the
+/// rows cover.
 fn assert_laid_out(section: &str, bytes: &[u8], numbers: &[(&str, u64)]) -> usize {
     let rows = rows(section);
     let mut end = 0;

@@ -1,3 +1,6 @@
+//! One channel: a client's slots, lines and RECVs at one worker, and the life of a request in it. A
+//! slot holds at most one request; its sequence advances by the window when the request ends.
+
 use herdwick_fabric::{Local, Port, PostError, QpId, RecvWr, RegionId};
 use herdwick_mem::Span;
 use herdwick_mica::{Op, Request};
@@ -9,37 +12,37 @@ use crate::{
     wire::{LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, encode},
 };
 
-/// One worker's window of slots, seen from the client.
+/// A client's slots and queue pairs at one worker.
 pub(super) struct Lane {
     pub(super) spec: WorkerLane,
     pub(super) slots: Box<[Slot]>,
-    /// What each slot's line holds, for retries.
+    /// The line in each slot, kept for retries.
     pub(super) lines: Box<[Line]>,
-    /// Where overflowing bodies are sent from, an area a slot: room for the line, then the body.
+    /// Registered memory for overflowing bodies, one area a slot: room for the line, then the body.
     pub(super) stage: Span,
-    /// Whether a line fits the work request that writes it; else it is staged, too.
+    /// Whether a line fits inline into its work request; if not, it is staged, too.
     pub(super) lines_inline: bool,
-    /// Of this lane's worker; what immediates name.
+    /// The number of this channel's worker, as immediates carry it.
     pub(super) worker: u8,
     /// When lines were last posted, in nanoseconds.
     pub(super) posted_at: u64,
-    /// Where they are put together: as many bytes as a request may have there.
+    /// Scratch space for encoding overflowing bodies, as long as a request's may be.
     pub(super) overflow: Box<[u8]>,
-    /// Where the search for a free slot begins.
+    /// First slot of the search for a free one.
     pub(super) next: usize,
     pub(super) in_flight: usize,
-    /// Slots whose lines are to be written: at most two entries a slot, a request and a retry, and
-    /// one more for what was held back.
+    /// Slots with lines to be written: at most two entries a slot (a request and a retry), and one
+    /// more for a request that was held back.
     pub(super) pending: Vec<u16>,
-    /// The keys of all requests that have a slot.
+    /// The keys of all requests in slots.
     pub(super) keys: Keys,
-    /// Slots whose requests are held back, in the order of their submission.
+    /// Slots of held-back requests, in the order of submission.
     pub(super) held: Vec<u16>,
-    /// Whether one that was held back is pending.
+    /// Whether a request that was held back became pending.
     pub(super) resumed: bool,
-    /// Retries that may still be sent before the next look at the slots.
+    /// Retries that may still be sent before the next scan.
     pub(super) retries_left: usize,
-    /// Memory of the RECVs.
+    /// Memory of the RECVs' buffers.
     pub(super) receive: Span,
     /// RECVs consumed, to be posted again.
     pub(super) consumed: Vec<RecvWr>,
@@ -47,28 +50,28 @@ pub(super) struct Lane {
     pub(super) signals: Signals,
 }
 
-/// A RECV's buffer.
+/// Layout of a RECV's buffer.
 #[derive(Clone, Copy)]
 pub(super) struct RecvShape {
-    /// Bytes in front of the reply.
+    /// Bytes that precede the reply.
     pub(super) header: usize,
-    /// Bytes of it all, in whole words.
+    /// Bytes of the whole buffer, a multiple of 8.
     pub(super) bytes: usize,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) token: u64,
-    /// When its line is to be written again, in nanoseconds.
+    /// When to write the line again, in nanoseconds.
     pub(super) retry_at: u64,
-    /// When it is given up, in nanoseconds.
+    /// When the request times out, in nanoseconds.
     pub(super) deadline: u64,
-    /// Of the request in it, or else of its next.
+    /// Sequence of the slot's request, or of its next one if the slot is free.
     pub(super) sequence: Sequence,
     pub(super) overflow_len: u16,
-    /// Of its key.
+    /// Bucket of the request's key.
     pub(super) bucket: u16,
-    /// How many earlier requests for its key have to end first, if it is held back.
+    /// How many earlier requests for its key must end first, if it is held back.
     pub(super) waits_for: u16,
     pub(super) attempts: u8,
     pub(super) is_read: bool,
@@ -78,17 +81,17 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
-    /// Held back for others of its key; its line was never written.
+    /// Held back behind others for its key; its line was never written.
     Held,
-    /// Its line was never written.
+    /// Pending; its line was never written.
     Queued,
     /// Its line was written at least once.
     InFlight,
     /// Given up; a cancellation under the same sequence asks for the slot back.
     Abandoned,
-    /// Given up for good.
+    /// Every cancellation went unanswered; only a late reply still frees the slot.
     Lost,
-    /// The session is over; whatever still comes is late.
+    /// The session is over; late replies are dropped.
     Closed,
 }
 
@@ -158,7 +161,7 @@ impl Lane {
         !self.pending.is_empty()
     }
 
-    /// Notes that RECV number `index` was consumed.
+    /// Records that RECV number `index` was consumed.
     #[inline]
     pub(super) fn recv_consumed(&mut self, index: u64) {
         let count = self.consumed.capacity() as u64;
@@ -213,7 +216,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes that the slot at `index` is taken, and its line to be written.
+    /// Marks the slot at `index` as taken and its line as pending.
     #[inline]
     pub(super) fn enqueue(&mut self, index: usize) {
         self.next = (index + 1) & (self.slots.len() - 1);
@@ -221,7 +224,7 @@ impl Lane {
         self.pending.push(index as u16);
     }
 
-    /// The next free slot. Busy ones are stepped over, so that a stalled one stalls nothing else.
+    /// Returns the next free slot. Skips busy ones, so that a stalled request stalls no other.
     #[inline]
     pub(super) fn free_slot(&self) -> Option<usize> {
         if self.in_flight == self.slots.len() || self.is_crowded() {
@@ -235,13 +238,13 @@ impl Lane {
         Some(index)
     }
 
-    /// Whether as many lines are pending as may be, besides those that were held back.
+    /// Whether as many lines are pending as may be, apart from those that were held back.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.pending.len() >= 2 * self.slots.len()
     }
 
-    /// Gives the slot at `index` to its next request.
+    /// Advances the slot at `index` to its next sequence and frees it.
     #[inline]
     pub(super) fn release(&mut self, index: usize) {
         let window = self.slots.len();
@@ -250,7 +253,8 @@ impl Lane {
         self.vacate(index);
     }
 
-    /// The request in the slot at `index` has ended: the slot, and what waited for it, may go on.
+    /// Frees the slot at `index`, whose request has ended, and resumes the requests held back by
+    /// it.
     #[inline]
     pub(super) fn vacate(&mut self, index: usize) {
         let slot = &mut self.slots[index];
@@ -267,7 +271,7 @@ impl Lane {
         self.signals.awaited()
     }
 
-    /// Ends every request. What is under way is canceled, as far as a last WRITE still does that.
+    /// Ends every request. Cancels those in flight, as far as one last WRITE still can.
     pub(super) fn close<P: Port>(
         &mut self,
         port: &mut P,
@@ -282,7 +286,7 @@ impl Lane {
             if state == State::InFlight {
                 self.lines[index].cancel();
             }
-            // Of those given up before, the cancellation may not have left.
+            // The cancellation of a request that timed out earlier may not have been posted yet.
             if matches!(state, State::InFlight | State::Abandoned | State::Lost) {
                 self.lines[index].retry();
                 self.slots[index].overflow_len = 0;
@@ -294,7 +298,7 @@ impl Lane {
         self.forget(sink);
     }
 
-    /// Ends every request as it stands.
+    /// Ends every request without posting anything.
     pub(super) fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         self.pending.clear();
         self.held.clear();
@@ -306,10 +310,11 @@ impl Lane {
             }
             slot.state = State::Closed;
         }
+        // A full count makes `free_slot` refuse every later request.
         self.in_flight = self.slots.len();
     }
 
-    /// The queue pair that its replies arrive at.
+    /// Whether `qp` is the queue pair that receives this channel's replies.
     #[inline]
     pub(super) fn receives_at(&self, qp: QpId) -> bool {
         self.spec.replies == qp
@@ -317,7 +322,7 @@ impl Lane {
 }
 
 impl Slot {
-    /// What is known of a request that was sent and got no reply.
+    /// The outcome of a request that was sent and got no reply.
     pub(super) fn given_up(&self) -> Outcome<'static> {
         if self.is_read {
             Outcome::Timeout
@@ -327,7 +332,7 @@ impl Slot {
     }
 }
 
-/// The local memory of `region`, if it has the bytes `needed`.
+/// Returns the local memory of `region` if it has at least `needed` bytes.
 fn memory<P: Port>(
     port: &P,
     worker: usize,
@@ -347,7 +352,7 @@ fn memory<P: Port>(
 }
 
 impl RecvShape {
-    /// RECV number `index`.
+    /// Builds RECV number `index`.
     fn wr(self, spec: &WorkerLane, index: usize) -> RecvWr {
         RecvWr {
             wr_id: index as u64,

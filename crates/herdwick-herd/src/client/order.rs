@@ -1,20 +1,20 @@
-//! Requests for one key take effect in the order of their submission: one that may not overtake
-//! another of its key is held back, unwritten, until that one's slot is free again.
+//! Ordering of requests for one key: they take effect in the order of submission. A request that
+//! may not overtake another for its key is held back, unwritten, until that one's slot is free.
 //!
-//! Slots are independent, and a line may be lost and written again: only what is not written yet is
-//! sure to come later. Reads may overtake reads.
+//! Slots are independent, and a lost line is written again later, so only a line that is not yet
+//! written is certain to arrive later. Reads may overtake reads.
 
 use herdwick_mica::KeyHash;
 
 use super::lane::{Lane, State};
 use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};
 
-/// Buckets for each slot: two of 32 requests in flight meet in one with a chance of an eighth, and
-/// then the slots are looked through.
+/// Buckets a slot. A new request shares its bucket with one of 32 in flight with a probability of
+/// one eighth; the slots are then compared one by one.
 const BUCKETS_PER_SLOT: usize = 8;
 
-/// How many requests without an end there are, by a part of their keys' hashes: reads in the lower
-/// half of a number, others in the upper.
+/// Counts unfinished requests by some bits of their keys' hashes: reads in the lower half of each
+/// number, mutations in the upper half.
 pub(super) struct Keys(Box<[u32]>);
 
 const READ: u32 = 1;
@@ -49,7 +49,7 @@ impl Keys {
 }
 
 impl Lane {
-    /// For how many requests one for the key of `hash` would have to wait.
+    /// Counts the requests that a request for the key of `hash` would have to wait for.
     #[cold]
     pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
         let slots = self.slots.iter().zip(&self.lines);
@@ -62,8 +62,8 @@ impl Lane {
         earlier.count() as u16
     }
 
-    /// A free slot for a request that is held back: the one that the next requests reach last, for
-    /// the worker looks for them in the order of the slots, and a gap holds it up.
+    /// Returns a free slot for a request that is held back: the one that the next requests reach
+    /// last, because the worker looks for requests in slot order and a gap delays it.
     #[cold]
     pub(super) fn remote_slot(&self) -> usize {
         let mask = self.slots.len() - 1;
@@ -74,11 +74,11 @@ impl Lane {
         index
     }
 
-    /// The request in the slot at `index` has ended: those that waited for it may go.
+    /// Queues the requests that waited for the one in the slot at `index`, which has ended.
     #[cold]
     pub(super) fn resume(&mut self, index: usize) {
         let (hash, is_read) = (self.lines[index].hash(), self.slots[index].is_read);
-        // One that was held back itself ends before those behind it.
+        // A request that was itself held back precedes only those behind it in `held`.
         let place = |held: &u16| usize::from(*held) == index;
         let mut next = 0;
         if let Some(place) = self.held.iter().position(place) {
@@ -100,8 +100,8 @@ impl Lane {
         }
     }
 
-    /// Queues a request that was held back in the slot at `from`: in the slot that the worker
-    /// expects the next one in, if that is free.
+    /// Queues the held-back request of the slot at `from`, moved to the slot in which the worker
+    /// expects the next request, if a slot is free.
     fn queue(&mut self, from: usize) {
         self.resumed = true;
         let to = self.free_slot().unwrap_or(from);
@@ -113,7 +113,7 @@ impl Lane {
         self.pending.push(to as u16);
     }
 
-    /// Moves a request that was never written, and its key's count, into another slot.
+    /// Moves a request that was never written into another slot, with its key's bucket.
     fn relocate(&mut self, from: usize, to: usize) {
         let held = self.slots[from];
         self.slots[from].state = State::Free;
@@ -133,7 +133,7 @@ impl Lane {
     }
 }
 
-// A window's slots of a bucket are counted in 16 bits, and a bucket is named in 16.
+// The counters of a bucket have 16 bits each for a window's slots, and a bucket's index has 16.
 const _: () = {
     assert!(crate::wire::Window::MAX * BUCKETS_PER_SLOT <= 1 << 16);
     assert!(OVERFLOW_BYTES <= u16::MAX as usize);

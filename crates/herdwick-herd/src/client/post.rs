@@ -1,4 +1,4 @@
-//! How lines leave: pending ones, in postlists.
+//! Posting of pending lines: WRITEs or SENDs, in postlists of bounded length.
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{AddressHandle, Local, Payload, Port, PostError, Remote, SendOp, SendWr};
@@ -14,11 +14,11 @@ use crate::{
     wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, imm},
 };
 
-/// Most work requests in one postlist of ours.
+/// Most work requests in one postlist.
 const POSTLIST: usize = 32;
 
 impl Lane {
-    /// Writes the pending lines, postlist by postlist.
+    /// Posts the pending lines, postlist by postlist.
     pub(super) fn flush<P: Port>(
         &mut self,
         port: &mut P,
@@ -50,15 +50,15 @@ impl Lane {
         self.pending.drain(..sent);
     }
 
-    /// Whether an answer is overdue, and the queue pair that answers come by has failed.
+    /// Whether a reply is overdue and the queue pair that receives replies has failed.
     pub(super) fn is_deaf<P: Port>(&mut self, port: &mut P) -> bool {
         let overdue = self.pending.first();
         overdue.is_some_and(|index| self.slots[usize::from(*index)].attempts > 0)
             && self.post_recvs(port).is_err()
     }
 
-    /// Posts pending lines from the `first` on, at most `limit` work requests; how many lines it
-    /// took.
+    /// Posts pending lines from the `first` on, in at most `limit` work requests. Returns how many
+    /// lines were taken.
     #[inline]
     fn post<P: Port>(
         &mut self,
@@ -107,7 +107,7 @@ impl Lane {
         (taken, posted)
     }
 
-    /// The overflowing body of the slot at `index`.
+    /// The overflowing body of the slot at `index`, in the registered memory.
     fn staged_body(&self, index: usize) -> Payload<'_> {
         Payload::Region(Local {
             region: self.spec.stage,
@@ -116,7 +116,7 @@ impl Lane {
         })
     }
 
-    /// Whether the line of `slot` is announced, which `wakes` the worker if it is written first.
+    /// Whether the line of `slot` carries an immediate; `wakes`: it is the first after a pause.
     #[inline]
     fn announces(&self, slot: &Slot, wakes: bool) -> bool {
         match self.spec.announce {
@@ -126,7 +126,7 @@ impl Lane {
         }
     }
 
-    /// The line of the slot at `index`.
+    /// The line of the slot at `index`, inline where it fits.
     #[inline]
     fn line(&self, index: usize) -> Payload<'_> {
         if self.lines_inline {
@@ -135,7 +135,7 @@ impl Lane {
         self.staged_line(index, 0)
     }
 
-    /// The line of the slot at `index`, and behind it what overflows.
+    /// The line of the slot at `index`, followed by its overflow.
     #[inline]
     fn datagram(&self, index: usize) -> Payload<'_> {
         match self.slots[index].overflow_len {
@@ -144,7 +144,7 @@ impl Lane {
         }
     }
 
-    /// The line of the slot at `index` from where it is sent with `behind` bytes behind it.
+    /// Copies the line of the slot at `index` to the registered memory, in front of `behind` bytes.
     fn staged_line(&self, index: usize, behind: usize) -> Payload<'_> {
         let offset = index * REQUEST_BYTES_MAX;
         let words = self.lines[index].words();
@@ -156,7 +156,8 @@ impl Lane {
         })
     }
 
-    /// Sets the times of pending entries that were posted, or tried.
+    /// Sets the deadlines of pending entries that were posted or tried, and the retry times of
+    /// those that were posted.
     #[inline]
     fn stamp(
         &mut self,

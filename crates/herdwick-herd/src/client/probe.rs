@@ -1,3 +1,5 @@
+//! Probes: cancellations of nothing that show whether requests and replies travel.
+
 use std::time::Duration;
 
 use herdwick_fabric::Port;
@@ -10,9 +12,9 @@ use super::{
 use crate::wire::{Line, Stamp};
 
 impl ClientSide {
-    /// Sends every worker a cancellation of nothing. It changes nothing, and is answered and sent
-    /// again like any request: once [`ClientSide::in_flight`] is back at 0, requests and replies
-    /// travel. For a side that has nothing else in flight.
+    /// Sends every worker a cancellation of nothing. It changes nothing, and is answered and
+    /// retried like any request: once [`ClientSide::in_flight`] is back at 0, requests and replies
+    /// travel. Call it while nothing else is in flight.
     pub fn probe<P: Port>(&mut self, port: &mut P, now: Duration) {
         let retry_at = nanos(now).saturating_add(nanos(self.options.retry_after));
         for lane in &mut self.lanes {
@@ -34,7 +36,7 @@ impl Lane {
         slot.attempts = 0;
         slot.retry_at = retry_at;
         slot.state = State::Abandoned;
-        // It waits for nothing and nothing waits for it, like a read of a key that nobody has.
+        // It conflicts with no request, as a read of an unused key would not.
         (slot.bucket, slot.is_read) = (0, true);
         self.keys.add(0, true);
         self.enqueue(index);

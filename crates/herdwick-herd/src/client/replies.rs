@@ -1,3 +1,6 @@
+//! Replies: completions in, outcomes out. A reply counts only for the request in its slot under the
+//! lease's epoch; others are counted and dropped.
+
 use std::time::Duration;
 
 use herdwick_fabric::{Completion, InlineData, Port, Status};
@@ -10,8 +13,8 @@ use super::{
 use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
 
 impl ClientSide {
-    /// Polls once, hands out what was answered, posts the consumed RECVs again, and writes what had
-    /// waited for those answers.
+    /// Polls once, passes the outcomes on, reposts the consumed RECVs, and writes the requests that
+    /// were held back behind the answered ones.
     #[inline]
     pub(super) fn take_replies<P: Port>(
         &mut self,
@@ -39,8 +42,8 @@ impl ClientSide {
         outcomes
     }
 
-    /// Frees the send queues' slots and counts WRITEs that failed. Their requests are retried like
-    /// any that goes unanswered.
+    /// Frees the send queues' entries and counts failed WRITEs and SENDs. Their requests are
+    /// retried like any other without a reply. Returns whether there was a completion.
     #[cold]
     pub(super) fn take_completions<P: Port>(&mut self, port: &mut P) -> bool {
         let found = port.poll(self.options.request_cq, &mut self.completions[..]);
@@ -56,7 +59,7 @@ impl ClientSide {
         found > 0
     }
 
-    /// Matches one completion to its request; whether that gave an outcome.
+    /// Matches one completion to its request. Returns whether that gave an outcome.
     #[inline]
     fn handle_completion(&mut self, i: usize, sink: &mut impl FnMut(u64, Outcome<'_>)) -> bool {
         let Self {
@@ -73,6 +76,7 @@ impl ClientSide {
             return_recv(lanes, completion);
             return false;
         }
+        // A missing immediate reads as worker 255, which no lease has, and counts as malformed.
         let (worker, sequence) = split_imm(completion.imm.unwrap_or(u32::MAX));
         let lane = lanes.get_mut(usize::from(worker));
         let Some(lane) = lane.filter(|lane| lane.receives_at(completion.qp)) else {
@@ -108,11 +112,11 @@ impl ClientSide {
     }
 }
 
-/// What a reply did to its slot.
+/// The effect of a reply on its slot.
 enum Settled {
     /// It answered the request of this token.
     Now(u64),
-    /// The request was given up before; the slot is free again.
+    /// The request had timed out; the slot is free again.
     Reclaimed,
     /// The slot had its answer already.
     Before,
@@ -139,7 +143,7 @@ impl Lane {
     }
 }
 
-/// Gives the RECV of a completion that is no reply of ours back to its queue pair. A flushed one
+/// Returns the RECV of a completion that is no valid reply to its queue pair. Not a flushed one: it
 /// would only be flushed again.
 #[cold]
 fn return_recv(lanes: &mut [Lane], completion: &Completion) {
@@ -152,12 +156,13 @@ fn return_recv(lanes: &mut [Lane], completion: &Completion) {
     }
 }
 
-/// The bytes of a reply: in the completion, or copied out of the RECV's buffer into `large`.
+/// The bytes of a reply: those in the completion, or copied from the RECV's buffer into `large`.
 #[inline]
 fn payload<'a>(lane: &Lane, completion: &'a Completion, large: &'a mut [u64]) -> &'a [u8] {
     if let Some(inline) = &completion.inline {
         return inline_bytes(inline);
     }
+    // The length is the provider's; the reply itself is a peer's and may exceed what was agreed.
     let len = (completion.byte_len as usize).min(size_of_val(large));
     let at = (completion.wr_id as usize).saturating_mul(lane.recv.bytes);
     let bytes = &mut large.as_mut_bytes()[..len];
@@ -174,7 +179,7 @@ fn inline_bytes(inline: &InlineData) -> &[u8] {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads a reply; `None` when it is none.
+    /// Decodes a reply; `None` if it is malformed.
     #[inline]
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let head = ReplyHead(u64::from_le_bytes(*bytes.first_chunk()?));

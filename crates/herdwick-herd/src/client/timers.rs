@@ -1,3 +1,5 @@
+//! Timers: the periodic scan of the slots for retries, deadlines and cancellations.
+
 use super::{
     ClientOptions, ClientSide, Outcome,
     lane::{Lane, State},
@@ -5,12 +7,12 @@ use super::{
 };
 use crate::ClientCounters;
 
-/// Retries of a cancellation before its slot counts as lost. With pauses that double from 1 ms to
-/// 100 ms they take three seconds: longer than a lease stays silent.
+/// Retries of a cancellation after which its slot counts as lost. With pauses that double from 1 ms
+/// to 100 ms they take about three seconds: longer than the heartbeat interval of a lease.
 const CANCELLATIONS_MAX: u8 = 32;
 
 impl ClientSide {
-    /// Looks through the slots for what has waited too long; how many outcomes that gave.
+    /// Scans the slots for overdue requests. Returns the number of outcomes.
     #[cold]
     pub(super) fn scan(&mut self, now: u64, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
         let period = (nanos(self.options.retry_after) / 2).max(1);
@@ -72,16 +74,16 @@ impl Lane {
         outcomes
     }
 
-    /// Takes back a request whose line was never written.
+    /// Removes a request whose line was never written.
     fn unqueue(&mut self, index: usize) {
         self.pending
             .retain(|pending| usize::from(*pending) != index);
         self.vacate(index);
     }
 
-    /// Turns a request given up into its cancellation, under the same sequence. If the worker never
-    /// saw the request, it will not execute it any more; if it did, it answers with what it
-    /// remembers. Either way the request cannot take effect after the answer.
+    /// Turns a request that timed out into its cancellation, under the same sequence. If the worker
+    /// never saw the request, it will not execute it any more; if it did, it repeats the remembered
+    /// answer. Either way the request cannot take effect after the answer.
     fn cancel(&mut self, index: usize, now: u64) {
         let slot = &mut self.slots[index];
         self.lines[index].cancel();
@@ -91,7 +93,7 @@ impl Lane {
         slot.state = State::Abandoned;
     }
 
-    /// Writes the slot's line again, one attempt later, if the RECVs allow for another reply.
+    /// Writes the slot's line again, one attempt later, if a RECV is free for another reply.
     fn retry(
         &mut self,
         index: usize,

@@ -1,3 +1,6 @@
+//! Frames of the lease handshake: CLAIM, GRANT, ACCEPT, GO and REFUSAL as bytes and back. Parsing
+//! bounds every length first and never panics.
+
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 
 use super::{Token, VERSION, WORKERS_MAX};
@@ -9,28 +12,29 @@ pub const HEADER_BYTES: usize = 8;
 pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + u16::MAX as usize;
 /// Most bytes of a provider's ticket.
 pub const TICKET_BYTES_MAX: usize = 512;
-/// Most file descriptors of a provider's ticket: all workers' together stay below the kernel's 253 a message.
+/// Most file descriptors of a provider's ticket: those of all workers stay below the kernel's limit
+/// of 253 a message (SCM_MAX_FD).
 pub const TICKET_FDS_MAX: usize = 6;
 
-/// What a frame begins with. No command of memcached's does.
+/// First bytes of a frame. No memcached command begins with them.
 pub const MAGIC: [u8; 3] = *b"HWL";
 
-// A grant for the most workers, each with the largest ticket, still fits one frame.
+// A grant for the most workers, each with the largest ticket and two endpoints, fits one frame.
 const _: () = assert!(WORKERS_MAX * (TICKET_BYTES_MAX + 300) + 16 <= u16::MAX as usize);
 const _: () = assert!(WORKERS_MAX * TICKET_FDS_MAX <= 253);
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Client: a token, and what it asks for.
+    /// Client: a token, and the requested window and reply size.
     Claim,
-    /// Server: memory, one ticket a worker; file descriptors ride along.
+    /// Server: memory, one ticket a worker; file descriptors accompany it.
     Grant,
-    /// Client: its own queue pairs.
+    /// Client: its queue pairs.
     Accept,
     /// Server: connected; requests may be written.
     Go,
-    /// Server: no, and why.
+    /// Server: no lease, and the reason.
     Refusal,
 }
 
@@ -43,10 +47,10 @@ pub enum FrameError {
     /// The other end speaks another version.
     #[error("the other end speaks version {0}, this one {VERSION}")]
     Version(u8),
-    /// A kind nobody knows, or not the one that is due.
+    /// An unknown kind, or not the one that is due.
     #[error("frame of kind {0} is out of place")]
     Kind(u8),
-    /// Lengths or values that make no sense.
+    /// Lengths or values out of bounds.
     #[error("malformed frame body")]
     Body,
 }
@@ -54,9 +58,9 @@ pub enum FrameError {
 /// A frame's first [`HEADER_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// Kind of the frame.
     pub kind: Kind,
-    /// How many bytes of it.
+    /// Bytes of the body that follows.
     pub body_bytes: usize,
 }
 
@@ -93,7 +97,7 @@ impl Header {
 pub struct Claim {
     /// From the offer.
     pub token: Token,
-    /// Slots a worker that the client would like.
+    /// Requested slots a worker.
     pub window: u32,
     /// Largest reply payload it takes over the fabric; the server takes less than
     /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN) for so much.
@@ -103,32 +107,32 @@ pub struct Claim {
 /// The server's grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// In every request line and reply of this lease; never 0.
+    /// Epoch in every request line and reply of this lease; never 0.
     pub epoch: u16,
     /// Slots a worker: a power of two.
     pub window: u16,
-    /// Largest reply payload that the server will send.
+    /// Largest reply in bytes that the server will send.
     pub reply_bytes_max: u32,
     /// One for each worker, in order.
     pub workers: Vec<WorkerGrant>,
 }
 
-/// What one worker grants.
+/// One worker's part of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerGrant {
     /// The provider's ticket, opaque here.
     pub ticket: Vec<u8>,
-    /// How many of the frame's file descriptors are this ticket's.
+    /// Number of the frame's file descriptors that belong to this ticket.
     pub fds: u8,
-    /// Where slot 0's line lies.
+    /// Remote address of slot 0's line.
     pub lines: Remote,
-    /// Where slot 0's overflow area lies.
+    /// Remote address of slot 0's overflow area.
     pub overflow: Remote,
     /// Which WRITEs carry an immediate.
     pub announce: Announce,
-    /// The worker's UC queue pair, for requests.
+    /// The worker's queue pair for requests: UC, RC or UD, by the request path.
     pub requests: Endpoint,
-    /// The worker's UD queue pair, from which replies come.
+    /// The worker's UD queue pair that sends replies.
     pub replies: Endpoint,
 }
 
@@ -142,29 +146,29 @@ pub struct Accept {
 /// The client's queue pairs for one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerAccept {
-    /// Its UC queue pair.
+    /// Its queue pair for requests: UC or RC, or with `ud-send` the one for replies.
     pub requests: Endpoint,
-    /// Its UD queue pair.
+    /// Its UD queue pair for replies.
     pub replies: Endpoint,
 }
 
-/// The lease stands.
+/// The lease is established: requests may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Go;
 
-/// Why there is no lease: one byte.
+/// Reason for refusing a lease: one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Wrong, expired or used token.
     #[error("the token is not valid (any more); say hello again")]
     Token,
-    /// As many leases as the server takes, or has memory for.
+    /// The server has no room for another lease, by number or by memory.
     #[error("the server has as many leases as its memory is for; `herdwick serve -m` takes more")]
     Full,
-    /// A frame made no sense.
+    /// A frame was malformed.
     #[error("the server could not read the request")]
     Malformed,
-    /// The server could not get the memory.
+    /// The memory could not be allocated.
     #[error("the server could not get the memory for a lease")]
     Memory,
 }
@@ -174,7 +178,7 @@ impl Claim {
     /// Bytes of the frame.
     pub const FRAME_BYTES: usize = HEADER_BYTES + Self::BODY;
 
-    /// The frame.
+    /// Encodes the frame.
     #[must_use]
     pub fn to_frame(&self) -> Vec<u8> {
         let mut out = Writer::new(1);
@@ -184,7 +188,7 @@ impl Claim {
         out.finish()
     }
 
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
     /// [`FrameError::Body`].
@@ -232,7 +236,7 @@ impl Grant {
         out.finish()
     }
 
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
     /// [`FrameError::Body`], also for an epoch of 0 or a window that is no power of two.
@@ -271,7 +275,7 @@ impl Accept {
         out.finish()
     }
 
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
     /// [`FrameError::Body`].
@@ -292,7 +296,7 @@ impl Accept {
 }
 
 impl Go {
-    /// The frame; it has no body.
+    /// Encodes the frame; it has no body.
     #[must_use]
     pub fn to_frame(self) -> Vec<u8> {
         Writer::new(4).finish()
@@ -300,7 +304,7 @@ impl Go {
 }
 
 impl Refusal {
-    /// The frame: one byte of reason.
+    /// Encodes the frame: one byte of reason.
     #[must_use]
     pub fn to_frame(self) -> Vec<u8> {
         let mut out = Writer::new(5);
@@ -313,7 +317,7 @@ impl Refusal {
         out.finish()
     }
 
-    /// Reads a body; a reason nobody knows reads as [`Refusal::Malformed`].
+    /// Parses a body; an unknown reason becomes [`Refusal::Malformed`].
     #[must_use]
     pub fn parse(body: &[u8]) -> Self {
         match body {
@@ -325,7 +329,7 @@ impl Refusal {
     }
 }
 
-/// Builds a frame. What it is given is our own, so it asserts.
+/// Builds a frame. Its input is this end's own, so it asserts bounds.
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -365,7 +369,7 @@ impl Writer {
     }
 }
 
-/// Takes a body apart. What it reads is a peer's, so every step may fail.
+/// Parses a body. Its input is the peer's, so every step may fail.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,3 +1,6 @@
+//! The hello: one text line each way on the memcached port, as bytes and back. Unknown fields are
+//! skipped; no input panics.
+
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
@@ -9,19 +12,20 @@ use crate::{RequestPath, wire};
 
 /// The version of everything in `docs/wire.md`.
 pub const VERSION: u8 = 0;
-/// Most bytes of a hello or an offer, line end included: below the 2 KiB at which memcached hangs
-/// up on a line it does not know.
+/// Most bytes of a hello or an offer, line end included: below the 2 KiB at which memcached closes
+/// the connection on a line that it does not know.
 pub const HELLO_BYTES_MAX: usize = 1024;
 
-/// How packets are keyed, where they are (`docs/roce.md`).
+/// Name of the packet authentication of RoCEv2 (`docs/roce.md`).
 const KEYS: &str = "siphash24";
 
 /// A secret that opens one lease, once: 128 bits that its server alone can make.
 #[derive(Clone, Copy)]
 pub struct Token(pub [u8; 16]);
 
+// By hand: a derived comparison would stop at the first difference.
 impl PartialEq for Token {
-    /// Compares in constant time: a peer may guess for as long as it likes.
+    /// Compares in constant time: a peer may guess as often as it likes.
     fn eq(&self, other: &Self) -> bool {
         self.0
             .iter()
@@ -39,13 +43,13 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Which boot of which kernel a process runs on (`/proc/sys/kernel/random/boot_id`): equal ids may
-/// share memory.
+/// The kernel boot that a process runs on (`/proc/sys/kernel/random/boot_id`): processes with equal
+/// ids may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
 impl BootId {
-    /// Reads the kernel's text form, dashes or not.
+    /// Parses the kernel's text form, with or without dashes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
@@ -53,7 +57,7 @@ impl BootId {
     }
 }
 
-/// The client's line: `hello herdwick/0 fabrics=shm,verbs,roce boot=<32 hex>`.
+/// The client's line: `hello herdwick/0 fabrics=shm,verbs,roce [path=<path>] boot=<32 hex>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the client can use shared memory.
@@ -62,9 +66,9 @@ pub struct Hello {
     pub verbs: bool,
     /// Whether it can use RoCEv2.
     pub roce: bool,
-    /// How it would like its requests to travel; the server decides.
+    /// The request path that it prefers; the server decides.
     pub path: Option<RequestPath>,
-    /// Where it runs.
+    /// The boot that it runs on.
     pub boot: Option<BootId>,
 }
 
@@ -79,52 +83,53 @@ pub struct Offer {
     pub hash_key: HashKey,
     /// Most bytes of an item.
     pub item_bytes_max: usize,
-    /// How requests travel, but on what says otherwise.
+    /// The request path, unless a fabric's own offer names another.
     pub path: RequestPath,
-    /// Shared memory, if both ends can.
+    /// Shared memory, if both ends can use it.
     pub shm: Option<ShmOffer>,
-    /// An RDMA device, if there is one.
+    /// An RDMA device, if the server has one.
     pub verbs: Option<VerbsOffer>,
-    /// RoCEv2, if both ends can: what to claim a lease with, on a new connection to this address.
+    /// RoCEv2, if both ends can use it: the token that claims a lease, on a new connection to this
+    /// address.
     pub roce: Option<Token>,
-    /// Whether packets of RoCEv2 are under keys.
+    /// Whether packets of RoCEv2 are authenticated with keys.
     pub keyed: bool,
 }
 
-/// Where a lease is to be had.
+/// A lease over shared memory, and where to claim it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmOffer {
-    /// The unix socket.
+    /// The lease socket, a unix stream socket.
     pub socket: PathBuf,
-    /// What to claim it with.
+    /// The token that claims it.
     pub token: Token,
 }
 
 /// A lease over an RDMA device, to be claimed on a new connection to this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsOffer {
-    /// What to claim it with.
+    /// The token that claims it.
     pub token: Token,
-    /// How requests travel on that device.
+    /// The request path on that device.
     pub path: RequestPath,
 }
 
 /// Why a line is not a hello or an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// It is something else: a memcached's `ERROR`, another command.
+    /// Another protocol: memcached's `ERROR`, another command.
     #[error("not a herdwick line")]
     Foreign,
     /// The other end speaks another version.
     #[error("the other end speaks version {0}, this one {VERSION}")]
     Version(u8),
-    /// A field is missing or cannot be read.
+    /// A field is missing or malformed.
     #[error("field `{0}` is missing or malformed")]
     Field(&'static str),
 }
 
 impl Hello {
-    /// The line, with its end.
+    /// Encodes the line, with its end.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = format!("hello herdwick/{VERSION}");
@@ -147,7 +152,7 @@ impl Hello {
         line + "\r\n"
     }
 
-    /// Reads a line without its end. Unknown fields are skipped.
+    /// Parses a line without its end. Unknown fields are skipped.
     ///
     /// # Errors
     /// [`LineError`].
@@ -166,7 +171,7 @@ impl Hello {
                     (hello.shm, hello.verbs) = (has("shm"), has("verbs"));
                     hello.roce = has("roce");
                 }
-                // One that this end does not know is none to ask for.
+                // A path that this end does not know counts as no preference.
                 Some(("path", name)) => hello.path = name.parse().ok(),
                 Some(("boot", id)) => {
                     hello.boot = Some(BootId(bytes16(id).ok_or(LineError::Field("boot"))?));
@@ -178,7 +183,7 @@ impl Hello {
     }
 }
 
-/// `path` as an offer can name it, which is as one word of printable ASCII.
+/// Returns `path` as an offer can carry it: one word of printable ASCII; `None` for any other.
 #[must_use]
 pub fn path_word(path: &Path) -> Option<&str> {
     let word = path.to_str()?;
@@ -186,8 +191,8 @@ pub fn path_word(path: &Path) -> Option<&str> {
 }
 
 impl Offer {
-    /// The line, with its end. A socket path that is no [`path_word`] is left out, and shared memory
-    /// with it.
+    /// Encodes the line, with its end. A socket path that is not a [`path_word`] is omitted, and
+    /// shared memory with it.
     #[must_use]
     pub fn to_line(&self) -> String {
         let [k0, k1] = self.hash_key.0;
@@ -211,7 +216,7 @@ impl Offer {
         line + "\r\n"
     }
 
-    /// Reads a line without its end. Unknown fields are skipped.
+    /// Parses a line without its end. Unknown fields are skipped.
     ///
     /// # Errors
     /// [`LineError`].
@@ -260,7 +265,8 @@ impl Offer {
                 None => None,
             },
             keyed: field("keys") == Some(KEYS),
-            // Keys of a kind that this end does not know open nothing.
+            // Without a known kind of keys this end cannot send valid packets, so it takes no
+            // lease.
             roce: match field("keys") {
                 Some(keys) if keys != KEYS => None,
                 _ => token(field("roce"), "roce")?,

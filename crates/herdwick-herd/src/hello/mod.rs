@@ -1,14 +1,14 @@
-//! How a client and a server find a fabric they share: two exchanges, both pure bytes here.
+//! How a client and a server agree on a fabric: two exchanges, here as pure bytes.
 //!
 //! 1. **The hello**, one text line each way on the memcached port ([`Hello`], [`Offer`]). A stock
-//!    memcached answers it with `ERROR`; whatever is not an offer means plain memcached.
+//!    memcached answers `ERROR`; any answer but an offer means plain memcached.
 //! 2. **The lease**, binary frames ([`Claim`], [`Grant`], [`Accept`], [`Go`]): on the unix socket
-//!    that an offer names, for file descriptors cannot cross TCP, or where none have to cross, on
-//!    a new connection to the memcached port. The socket is the lease; when it closes, or no
-//!    heartbeat comes for [`LEASE_DEADLINE`], the server takes the memory back.
+//!    that the offer names, because file descriptors cannot cross TCP, or, where no descriptors are
+//!    needed, on a new connection to the memcached port. The socket is the lease: when it closes,
+//!    or no heartbeat arrives for [`LEASE_DEADLINE`], the server takes the memory back.
 //!
-//! Everything parsed here comes from a peer: no length is believed before it is bounded, and no
-//! input panics. `docs/wire.md` draws the bytes.
+//! All input here comes from a peer: every length is bounded before use, and no input panics.
+//! `docs/wire.md` draws the bytes.
 
 mod frame;
 mod line;
@@ -24,14 +24,14 @@ pub use line::{
 
 use std::time::Duration;
 
-/// How often a client with a lease sends a heartbeat byte.
+/// Interval at which a client with a lease sends a heartbeat byte.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Most bytes that a client may send in such a time: what gathers while a server stands still for
-/// two hours.
+/// Most bytes that a client may send in one such interval: the heartbeats that accumulate while a
+/// server is stopped for two hours.
 pub const BEATS_MAX: usize = 4096;
-/// A lease without a heartbeat for this long ends: five beats.
+/// A lease ends after this long without a heartbeat: five intervals.
 pub const LEASE_DEADLINE: Duration = Duration::from_secs(10);
-/// A lease handshake that takes longer than this is cut off.
+/// A lease handshake is aborted after this long.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// Most workers that a grant can name, so that it fits one frame, and their descriptors one message.
 pub const WORKERS_MAX: usize = 32;

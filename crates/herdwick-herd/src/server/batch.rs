@@ -1,3 +1,6 @@
+//! One batch: requests staged in private memory, executed by the store, and turned into SENDs. A
+//! line is read from the copy only.
+
 use arrayvec::ArrayVec;
 use herdwick_fabric::{AddressHandle, SendOp, SendWr};
 use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request};
@@ -8,8 +11,9 @@ use crate::{
     wire::{BadRequest, Body, Epoch, Line, OVERFLOW_BYTES, ReplyStatus, decode},
 };
 
-/// Most requests of one pass: one batch through the store, one postlist of replies. Past 32 the
-/// store's prefetches begin to push each other out, below 16 the doorbell is spread too thin.
+/// Most requests of one pass: one batch through the store, one postlist of replies. Above 32 the
+/// store's prefetches begin to evict each other; below 16 the cost of the doorbell is spread over
+/// too few requests.
 pub const BATCH: usize = 32;
 /// The requests of one pass, from line to reply.
 pub(super) struct Batch {
@@ -19,7 +23,7 @@ pub(super) struct Batch {
     pub(super) replies: Replies,
 }
 
-/// One request on its way.
+/// One request of the batch.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) client: u32,
@@ -32,16 +36,16 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-/// What is to be done about it.
+/// How a job is handled.
 #[derive(Clone, Copy)]
 pub(super) enum Work {
-    /// Execute it; so much of its body lies in the overflow staging.
+    /// Execute it. `overflow_len` bytes of its body are in the overflow staging area.
     Run { overflow_len: u16 },
-    /// Answer with this status and nothing else.
+    /// Reply with this status and nothing else.
     Refuse(ReplyStatus),
-    /// Read what a GAT has touched already; so much of its body lies in the overflow staging.
+    /// Read again the item that a GAT has touched already. `overflow_len` is as in `Run`.
     Reread { overflow_len: u16 },
-    /// Answer with so many words that the slot remembers.
+    /// Reply with this many words of what the slot remembers.
     Repeat(u8),
 }
 
@@ -70,7 +74,7 @@ impl Batch {
         self.jobs.clear();
     }
 
-    /// Takes the line of the next job. There is room: the caller asked [`Batch::is_full`].
+    /// Stages the line of the next job. The caller has checked [`Batch::is_full`].
     #[inline]
     pub(super) fn stage(&mut self, line: Line) -> &Line {
         let staged = &mut self.lines[self.jobs.len()];
@@ -78,23 +82,23 @@ impl Batch {
         staged
     }
 
-    /// The line of the next job.
+    /// The staged line of the next job.
     pub(super) fn staged(&self) -> &Line {
         &self.lines[self.jobs.len()]
     }
 
-    /// Where the overflowing body of the next job goes.
+    /// The staging area for the overflowing body of the next job, `len` bytes long.
     pub(super) fn stage_overflow(&mut self, len: usize) -> &mut [u8] {
         &mut self.overflow[self.jobs.len() * OVERFLOW_BYTES..][..len]
     }
 
-    /// Appends the job whose line was staged.
+    /// Appends the job of the staged line.
     #[inline]
     pub(super) fn push(&mut self, job: Job) {
         self.jobs.push(job);
     }
 
-    /// Executes what is to be executed and writes every reply.
+    /// Executes the jobs that need it and writes every reply.
     pub(super) fn execute<E: Execute>(
         &mut self,
         clock: Clock,
@@ -114,7 +118,8 @@ impl Batch {
             replies.forget(i);
             if let (Work::Run { overflow_len: 0 }, Some(key)) = (job.work, line.plain_get()) {
                 whose[requests.len()] = i;
-                // Made where it stays: a copy would read back wider than it was written, and wait.
+                // Constructed in place: a copy would load wide what narrow stores have just
+                // written, and store forwarding would stall.
                 requests.push(Request {
                     hash: line.hash(),
                     key,
@@ -136,7 +141,7 @@ impl Batch {
         });
     }
 
-    /// The replies that leave by `outlet`, ready to be posted, appended to `sends`.
+    /// Appends the SENDs of the replies that leave through reply queue pair `outlet` to `sends`.
     #[inline]
     pub(super) fn sends<'a>(&'a self, outlet: u8, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
         for (i, job) in self.jobs.iter().enumerate() {
@@ -160,7 +165,7 @@ impl Batch {
     }
 }
 
-/// What is answered without execution.
+/// What to reply without execution.
 pub(super) enum Instead {
     Refuse(ReplyStatus),
     Repeat(u8),

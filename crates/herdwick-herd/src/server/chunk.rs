@@ -1,3 +1,6 @@
+//! One client's slots as the worker sees them: what each slot remembers, and the verdict on each
+//! control word. Only words copied out of the client's memory are judged.
+
 use herdwick_fabric::{AddressHandle, QpId, RegionId, Source};
 use herdwick_mem::{Span, Words};
 
@@ -6,124 +9,125 @@ use crate::wire::{
     CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
 
-/// One client's slots at one worker, and where its replies go.
+/// One client's slots at one worker, and the address of its replies.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The request lines, [`Window::line_bytes`] long; the client writes them at any instant, or
-    /// the worker does, with what comes by the mailbox.
+    /// The request lines, [`Window::line_bytes`] long. The client may write them at any instant;
+    /// with a UD receive queue the worker writes them.
     pub lines: Span,
     /// The overflow areas, [`Window::overflow_bytes`] long; likewise.
     pub overflow: Span,
-    /// Where its datagrams arrive, if it does not write.
+    /// The receive queue for its datagrams, if it sends and does not write.
     pub mailbox: Option<Mailbox>,
-    /// Where its WRITEs are announced, if they are.
+    /// The receive queue for announcements of its WRITEs, if they are announced.
     pub bell: Option<Bell>,
-    /// How many slots there are.
+    /// Number of slots.
     pub window: Window,
-    /// The lease's epoch; lines of any other are refused.
+    /// The lease's epoch; lines with any other are dropped.
     pub epoch: Epoch,
-    /// By which of [`ServerOptions::replies`](crate::ServerOptions::replies), counted from 0, its
-    /// replies leave.
+    /// Index in [`ServerOptions::replies`](crate::ServerOptions::replies) of the queue pair that
+    /// sends its replies.
     pub outlet: u8,
-    /// The client's UD queue pair, as it is named there.
+    /// The client's UD queue pair, as an address of that queue pair.
     pub address: AddressHandle,
     /// Bytes of the RECVs that the client posts, at least
     /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN). The server's own limit may be lower.
     pub reply_bytes_max: usize,
 }
 
-/// Where one client's datagrams arrive: at a queue pair of its own, so that nobody else's use up
-/// its RECVs.
+/// One client's UD receive queue: a queue pair of its own, so that other clients' datagrams cannot
+/// use up its RECVs.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     /// The UD queue pair; its RECVs complete at
     /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
     pub qp: QpId,
-    /// Whom the client's datagrams name; those of anybody else are dropped.
+    /// The source that the client's datagrams carry; others are dropped.
     pub source: Source,
-    /// How many RECVs there are: the client's window, and some for its retries.
+    /// Number of RECVs: the client's window, and some for its retries.
     pub recvs: usize,
     /// Local memory for them, `recvs` x [`Mailbox::recv_bytes`], in the domain of `qp`.
     pub memory: RegionId,
-    /// Where in it they begin.
+    /// Where in that memory they begin.
     pub offset: usize,
 }
 
-/// Where one client's WRITEs are announced: at the connection that they come by.
+/// One client's receive queue for announcements, at the connection of its WRITEs.
 #[derive(Clone, Debug)]
 pub struct Bell {
     /// The connected queue pair; its RECVs complete at
     /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
     pub qp: QpId,
-    /// How many RECVs there are. They have no buffers.
+    /// Number of RECVs. They have no buffers.
     pub recvs: usize,
-    /// A region in the domain of `qp`, for what has no buffer lies somewhere too.
+    /// A region in the domain of `qp`: even a buffer of 0 bytes names one.
     pub memory: RegionId,
-    /// Whether every WRITE is announced. Then no line is looked at before it is.
+    /// Whether every WRITE is announced. A line is then not checked before its announcement.
     pub always: bool,
 }
 
-/// A [`Chunk`] in service: what the server knows of each slot, and where it looks next.
+/// A [`Chunk`] in service: what the server knows of each slot, and which slot it polls next.
 pub(super) struct Attached {
     pub(super) chunk: Chunk,
     pub(super) slots: Box<[Slot]>,
     pub(super) mailbox: Option<OpenMailbox>,
-    /// The slot whose request is expected next.
+    /// The slot of the next expected request.
     pub(super) cursor: usize,
-    /// How far ahead of the cursor the sweep looks next.
+    /// Distance from the cursor of the slot that the sweep checks next.
     sweep: usize,
-    /// Polls since a request was last found.
+    /// Polls since the last request was found.
     pub(super) idle: u32,
 }
 
-/// What the server remembers of one slot. The client cannot reach it.
+/// What the server remembers of one slot. It lies outside the client's memory.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    /// The control word last judged; the slot is quiet while it stays.
+    /// The control word last judged; the slot is quiet while it stays the same.
     seen: Control,
-    /// The next new request.
+    /// Stamp of the next new request.
     next: Stamp,
     pub(super) last: Last,
-    /// Words 0 and 1 of the last reply, where `last` says so.
+    /// Words 0 and 1 of the last reply, where `last` is `Words`.
     pub(super) reply: [u64; 2],
 }
 
 /// How to answer a retry of a slot's last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last {
-    /// There was none.
+    /// The slot has had no request.
     None,
-    /// It was a read: run it again.
+    /// It was a read: execute it again.
     Rerun,
-    /// It waits in this pass's batch; its reply is on the way.
+    /// It is in this pass's batch, which sends its reply.
     Pending,
-    /// So many words of reply are remembered. What a GAT has read is not: its retries read again.
+    /// This many words of the reply are remembered. A GAT's value is not: its retries read it
+    /// again.
     Words(u8),
 }
 
-/// What a control word means to its slot.
+/// The meaning of a slot's control word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing has changed.
+    /// The word has not changed.
     Quiet,
-    /// The next request.
+    /// The slot's next request.
     New,
-    /// The last request again.
+    /// The slot's last request again.
     Retry,
-    /// Of another lease.
+    /// A request of another lease.
     StaleEpoch,
-    /// Neither the next nor the last.
+    /// Neither the next request nor the last.
     OutOfWindow,
 }
 
 impl Attached {
-    /// Whether its lines are looked at without being told to.
+    /// Whether its lines are polled, and not only checked when a completion names them.
     pub(super) fn is_polled(&self) -> bool {
         let always = self.chunk.bell.as_ref().is_some_and(|bell| bell.always);
         self.chunk.mailbox.is_none() && !always
     }
 
-    /// Whether completions tell of its requests.
+    /// Whether completions announce its requests.
     pub(super) fn is_announced(&self) -> bool {
         self.chunk.mailbox.is_some() || self.chunk.bell.is_some()
     }
@@ -145,14 +149,14 @@ impl Attached {
         }
     }
 
-    /// The control word of `slot`; what was written before it can be read after.
+    /// Loads the control word of `slot` with acquire: words written before it can be read after.
     #[inline]
     fn control(&self, slot: usize) -> Control {
         let word = slot * LINE_WORDS + CONTROL_WORD;
         Control(self.chunk.lines.load_acquire(word))
     }
 
-    /// Loads and judges the control word of `slot`. Each is judged once, whatever comes of it.
+    /// Loads and judges the control word of `slot`. Each word is judged once, whatever the verdict.
     #[inline]
     pub(super) fn look(&mut self, slot: usize) -> (Control, Verdict) {
         let control = self.control(slot);
@@ -175,14 +179,14 @@ impl Attached {
         (control, verdict)
     }
 
-    /// Asks for the line that the cursor will reach in `ahead` steps.
+    /// Prefetches the line that the cursor will reach in `ahead` steps.
     #[inline]
     pub(super) fn prefetch(&self, ahead: usize) {
         let slot = (self.cursor + ahead) & (self.slots.len() - 1);
         self.chunk.lines.prefetch(slot * LINE_WORDS);
     }
 
-    /// The line of `slot`, copied once, under the control word that was judged.
+    /// Copies the line of `slot` once, under the control word that was judged.
     #[inline]
     pub(super) fn copy_line(&self, slot: usize, control: Control) -> Line {
         Line::copied(&self.chunk.lines, slot * LINE_WORDS, control)
@@ -193,7 +197,7 @@ impl Attached {
         self.chunk.overflow.read_bytes(slot * OVERFLOW_BYTES, out);
     }
 
-    /// The slot's next request was taken; `last` says how to answer its retries.
+    /// Marks the slot's next request as taken; `last` is how to answer its retries.
     #[inline]
     pub(super) fn take(&mut self, slot: usize, last: Last) {
         let window = self.slots.len();
@@ -208,7 +212,8 @@ impl Attached {
         self.sweep = 1;
     }
 
-    /// The slot the sweep looks at now: nearest behind the cursor first, then ever further.
+    /// Returns the slot that the sweep checks now: the one after the cursor first, then farther
+    /// ones.
     pub(super) fn sweep_slot(&mut self) -> usize {
         let slot = (self.cursor + self.sweep) & (self.slots.len() - 1);
         self.sweep += 1;
@@ -218,8 +223,9 @@ impl Attached {
         slot
     }
 
-    /// A new request overtook the one at the cursor: the cursor follows it, and leaves what is
-    /// missing to the sweep. A late arrival, more than half a window back, moves nothing.
+    /// Moves the cursor behind a new request that overtook the one at the cursor, and leaves the
+    /// missing one to the sweep. A late request, more than half a window back, does not move the
+    /// cursor.
     pub(super) fn overtaken_by(&mut self, slot: usize) {
         let mask = self.slots.len() - 1;
         if slot.wrapping_sub(self.cursor) & mask <= mask / 2 {
@@ -228,12 +234,12 @@ impl Attached {
         }
     }
 
-    /// Whether `slot` holds a word not judged yet.
+    /// Whether `slot` holds a control word not judged yet.
     pub(super) fn is_news(&self, slot: usize) -> bool {
         self.control(slot) != self.slots[slot].seen
     }
 
-    /// Whether any slot that is polled holds a word not judged yet.
+    /// Whether any slot holds a control word not judged yet, if the client is polled.
     pub(super) fn has_news(&self) -> bool {
         self.is_polled() && (0..self.slots.len()).any(|slot| self.is_news(slot))
     }

@@ -1,3 +1,6 @@
+//! Intake: fills a batch from the clients' slots, fairly between hot, cold and announced clients.
+//! Bounded by the batch, whatever the clients write.
+
 use herdwick_fabric::Port;
 
 use super::{
@@ -12,13 +15,13 @@ use crate::{
 
 /// Requests that each hot client may have in one batch, however many clients there are.
 const QUANTUM_MIN: usize = 4;
-/// Polls without a request after which the sweep looks at a client's other slots: sooner, it would
-/// take lines from under the client's pen.
+/// Polls without a request after which the sweep checks a client's other slots. An earlier sweep
+/// would fetch lines that the client is still writing.
 const SWEEP_AFTER: u32 = 8;
-/// How many lines ahead of the cursor are asked for.
+/// Distance from the cursor of the line to prefetch.
 const AHEAD: usize = 8;
 
-/// What it takes to turn a slot's line into a job.
+/// The context that turns a slot's line into a job.
 pub(super) struct Desk<'a> {
     pub(super) worker: u8,
     pub(super) workers: usize,
@@ -26,7 +29,7 @@ pub(super) struct Desk<'a> {
     pub(super) counters: &'a mut ServerCounters,
 }
 
-/// What a look at a slot gave the batch.
+/// What a check of a slot added to the batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -37,15 +40,15 @@ pub(super) enum Found {
 }
 
 impl ServerSide {
-    /// Fills the batch: first from what is announced, if anything is, then from a few cold clients,
-    /// so that a flood does not hide them, then from the hot ones in turns.
+    /// Fills the batch: first from announced requests, if there are any, then from a few cold
+    /// clients, so that a flood does not starve them, then from the hot ones in turns.
     #[inline]
     pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
         if self.roster.announced() > 0 {
             self.take_announced(port);
         }
         let quantum = if self.options.trains {
-            // A train of few replies costs as much as one of many.
+            // A GSO batch of few replies costs as much as one of many.
             BATCH
         } else {
             (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN)
@@ -71,8 +74,8 @@ impl ServerSide {
             polled += 1;
             cut = self.batch.is_full() && self.batch.len() - before < quantum;
         }
-        // Whom the end of the batch cut short comes first in the next, unless it was the only one:
-        // cold clients would keep it there.
+        // Resume with the client that the full batch interrupted, unless it was the only client
+        // polled: cold clients would interrupt it again and keep the turn there.
         self.roster
             .turn_hot(polled - usize::from(cut && polled > 1));
         if cooling {
@@ -80,7 +83,7 @@ impl ServerSide {
         }
     }
 
-    /// Takes up to `quantum` requests of one client; whether there was any.
+    /// Takes up to `quantum` requests of one client. Returns whether there was any.
     #[inline]
     fn poll_client(&mut self, index: u32, quantum: usize) -> bool {
         let Some(client) = self.roster.client(index) else {
@@ -111,7 +114,7 @@ impl ServerSide {
 }
 
 impl Desk<'_> {
-    /// Looks at `slot` and takes what is there.
+    /// Checks `slot` and takes its request.
     #[inline]
     pub(super) fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
         let (control, verdict) = client.look(slot);
@@ -122,9 +125,10 @@ impl Desk<'_> {
         }
     }
 
-    /// Looks at one slot away from the cursor: for retries, and for requests that overtook a
-    /// missing one. News there may only mean that the client has written both since the cursor's
-    /// slot was looked at: then, on a fabric that keeps order, that one is visible too.
+    /// Checks one slot away from the cursor: for retries, and for requests that overtook a missing
+    /// one. A change there may only mean that the client has written both slots since the cursor's
+    /// was checked; on a fabric that keeps order the cursor's request is then visible too, so check
+    /// that one again first.
     fn sweep(&mut self, client: &mut Attached, index: u32) -> bool {
         let slot = client.sweep_slot();
         if !client.is_news(slot) {
@@ -147,8 +151,8 @@ impl Desk<'_> {
         true
     }
 
-    /// Takes the request of `slot`. The line is copied once and judged in the copy; an overflowing
-    /// body likewise. A body that does not match its checksum leaves the slot as it was.
+    /// Takes the request of `slot`. The line is copied once and judged in the copy; so is an
+    /// overflowing body. A body that does not match its checksum leaves the slot as it was.
     #[inline]
     fn admit(
         &mut self,
@@ -161,6 +165,7 @@ impl Desk<'_> {
         let line = self.batch.stage(client.copy_line(slot, control));
         let hash = line.hash();
         let mut work = Work::Run { overflow_len: 0 };
+        // No other word of a CANCEL counts, so it is checked before the hash.
         if control.is(OpCode::Cancel) {
             self.counters.canceled += 1;
             work = Work::Refuse(ReplyStatus::NotFound);
@@ -184,8 +189,9 @@ impl Desk<'_> {
         if is_new { Found::New } else { Found::Again }
     }
 
-    /// Copies the body that the staged line says overflows, once, and checks the copy; its length,
-    /// or `None` if it is torn. A line that makes no sense has none to copy.
+    /// Copies the overflowing body of the staged line once and checks the copy. Returns its length,
+    /// or `None` if it is torn; 0 for a malformed line, which has no body to copy and is refused
+    /// later.
     #[inline(never)]
     fn copy_overflow(&mut self, client: &Attached, slot: usize) -> Option<u16> {
         let Ok(Body::Overflow { len, crc }) = self.batch.staged().body() else {
@@ -200,7 +206,7 @@ impl Desk<'_> {
         None
     }
 
-    /// Sees to what is not the slot's next request.
+    /// Handles every verdict but a new request.
     #[cold]
     fn set_aside(
         &mut self,
@@ -215,7 +221,7 @@ impl Desk<'_> {
                 self.counters.retries_rerun += 1;
                 return self.admit(client, index, slot, control, false);
             }
-            // Its value was not kept.
+            // A GAT's value was not remembered: read it again.
             (Verdict::Retry, Last::Words(2)) if control.is(OpCode::Gat) => {
                 self.counters.retries_remembered += 1;
                 return self.admit(client, index, slot, control, false);
@@ -227,7 +233,7 @@ impl Desk<'_> {
                 return Found::Again;
             }
             (Verdict::Retry, Last::Rerun) => self.counters.retries_changed += 1,
-            // Its reply leaves with this pass.
+            // Its reply is sent at the end of this pass.
             (Verdict::Retry, Last::None | Last::Pending) => {}
             (Verdict::StaleEpoch, _) => self.counters.stale_epoch += 1,
             (Verdict::OutOfWindow, _) => self.counters.out_of_window += 1,
@@ -236,7 +242,7 @@ impl Desk<'_> {
         Found::Nothing
     }
 
-    /// Makes a job of the line that was staged.
+    /// Appends the job of the staged line.
     #[inline]
     fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
         // Who tries whether the fabric carries anything asks for nothing.

@@ -1,3 +1,6 @@
+//! Requests that complete at the worker: datagrams, copied into their slots, and announced WRITEs.
+//! Only completions with the client's own source count.
+
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Completion, Local, Opcode, Port, PostError, QpId, RecvWr, Status};
 use herdwick_mem::{Span, WORD};
@@ -15,19 +18,19 @@ use crate::{
     },
 };
 
-/// A mailbox in service.
+/// A UD receive queue in service.
 pub(super) struct OpenMailbox {
     mailbox: Mailbox,
     memory: Span,
-    /// Bytes that the provider puts before a datagram.
+    /// Bytes that the provider places before a datagram.
     header: usize,
-    /// The client's place in the roster, which its RECVs bear.
+    /// The client's index in the roster, which the work request ids of its RECVs carry.
     client: u32,
 }
 
 impl Mailbox {
-    /// Bytes of memory for each RECV, where a provider puts `header` bytes before a datagram. Those
-    /// are rounded up, for a datagram to begin with a whole word.
+    /// Bytes of memory for each RECV, on a provider that places `header` bytes before a datagram.
+    /// The header is rounded up so that a datagram begins at a word boundary.
     #[must_use]
     pub const fn recv_bytes(header: usize) -> usize {
         header.next_multiple_of(WORD) + REQUEST_BYTES_MAX
@@ -35,18 +38,20 @@ impl Mailbox {
 }
 
 impl ServerSide {
-    /// Takes what completions tell of: datagrams, each put into the slot that it is for, and
-    /// WRITEs. Looks into those slots. They take no more than half of the batch from clients that
-    /// are polled.
+    /// Takes announced requests from the completion queue: copies each datagram into its slot, and
+    /// checks the slots of datagrams and announced WRITEs. Leaves at least half of the batch to
+    /// polled clients, if there are any.
     pub(super) fn take_announced<P: Port>(&mut self, port: &mut P) {
         let polled = self.roster.hot_len() + self.roster.cold_due() > 0;
         let room = if polled { BATCH / 2 } else { BATCH };
         let found = port.poll(self.options.request_cq, &mut self.mail[..room]);
         let mut empty = Empty::default();
         for done in &self.mail[..found.min(room)] {
+            // `OpenMailbox::recv` and `Bell::recv` put the client into the upper half, the RECV
+            // into the lower.
             let index = (done.wr_id >> 32) as u32;
             let client = self.roster.client(index);
-            // What else completes here is the end of a connection.
+            // Any other completion here is the end of a connection.
             let Some((client, number)) = client.and_then(|client| client.recv_of(done)) else {
                 continue;
             };
@@ -66,7 +71,7 @@ impl ServerSide {
 }
 
 impl Attached {
-    /// The number of the RECV that `done` completes, if it is one of this client's.
+    /// Returns the number of the RECV that `done` completes, if it is one of this client's.
     #[inline]
     fn recv_of(&mut self, done: &Completion) -> Option<(&mut Self, usize)> {
         let (qp, recvs) = match (&self.mailbox, &self.chunk.bell) {
@@ -76,11 +81,11 @@ impl Attached {
         };
         let number = done.wr_id as u32 as usize;
         let ours = qp == done.qp && number < recvs;
-        // One that was flushed would only be flushed again.
+        // Do not repost a flushed RECV: it would only be flushed again.
         (ours && done.status != Status::Flushed).then_some((self, number))
     }
 
-    /// The slot to look into after `done`, if there is one.
+    /// Returns the slot to check after `done`, if there is one.
     #[inline]
     fn take_in(
         &mut self,
@@ -97,11 +102,11 @@ impl Attached {
         }
         counters.announcements += 1;
         let (_, sequence) = split_imm(done.imm?);
-        // Where lines are polled, the announcement was to wake.
+        // Where lines are polled, the announcement only wakes the worker.
         bell.always.then(|| self.chunk.window.slot(sequence))
     }
 
-    /// RECV `number` of this client, which is at `index` in the roster; and its queue pair.
+    /// RECV `number` of this client, whose index in the roster is `index`, and its queue pair.
     #[inline]
     fn recv(&self, index: u32, number: usize) -> Option<(QpId, RecvWr)> {
         match (&self.mailbox, &self.chunk.bell) {
@@ -111,7 +116,7 @@ impl Attached {
         }
     }
 
-    /// Copies a datagram into the slot that it is for; `None`: it is for none.
+    /// Copies a datagram into its slot and returns the slot; `None` if the datagram is dropped.
     #[inline]
     fn deliver(
         &mut self,
@@ -148,7 +153,7 @@ impl Attached {
 }
 
 impl OpenMailbox {
-    /// Posts the RECVs of the client at `client` in the roster.
+    /// Posts the RECVs of the client at index `client` of the roster.
     pub(super) fn open<P: Port>(
         port: &mut P,
         mailbox: Mailbox,
@@ -176,13 +181,14 @@ impl OpenMailbox {
             wr_id: u64::from(self.client) << 32 | number as u64,
             into: Local {
                 region: self.mailbox.memory,
+                // The header ends where the datagram begins, at a word boundary.
                 offset: self.start(number) - self.header,
                 len: self.header + REQUEST_BYTES_MAX,
             },
         }
     }
 
-    /// Where a datagram begins that is in the buffer of that number.
+    /// Where the datagram in buffer `number` begins, in bytes from the start of the memory.
     #[inline]
     fn start(&self, number: usize) -> usize {
         let before = self.mailbox.offset + number * Mailbox::recv_bytes(self.header);
@@ -191,7 +197,7 @@ impl OpenMailbox {
 }
 
 impl Bell {
-    /// Posts the RECVs of the client at `index` in the roster.
+    /// Posts the RECVs of the client at `index` of the roster.
     pub(super) fn open<P: Port>(&self, port: &mut P, index: u32) -> Result<(), PostError> {
         let recvs: Vec<_> = (0..self.recvs).map(|n| self.recv(index, n)).collect();
         let mut posts = recvs.chunks(BATCH);

@@ -1,15 +1,16 @@
+//! A reply queue pair of a worker: its signaling, and which cells of the reply ring it has sent.
+
 use std::slice;
 
 use herdwick_fabric::{Port, QpId, SendWr};
 
 use crate::signals::Signals;
 
-/// One of the queue pairs that replies leave by.
+/// One of the queue pairs that send replies.
 pub(super) struct Outlet {
     pub(super) qp: QpId,
     pub(super) signals: Signals,
-    /// Cells of the ring that were ever filled, when a completion was last asked for, and as the
-    /// last completion told.
+    /// Number of ring cells ever filled: at the last signaled post, and in the last completion.
     asked: u64,
     told: u64,
 }
@@ -24,7 +25,7 @@ impl Outlet {
         }
     }
 
-    /// `count` replies were posted, when so many cells had ever been filled.
+    /// Records that `count` replies were posted when `filled` cells had ever been filled.
     #[inline]
     pub(super) fn posted(&mut self, count: usize, signaled: bool, filled: u64) {
         self.signals.posted(count, signaled);
@@ -33,8 +34,8 @@ impl Outlet {
         }
     }
 
-    /// Posts each reply of `postlist` by itself, as the port refused them together; how many of them
-    /// it still refuses. `held`: whether cells are in use, and how many had ever been filled.
+    /// Posts each reply of `postlist` by itself, because the port refused them together. Returns
+    /// how many it still refuses. `held`: whether cells are in use, and how many were ever filled.
     #[cold]
     pub(super) fn post_each<P: Port>(
         &mut self,
@@ -45,12 +46,13 @@ impl Outlet {
         let (holds_cells, filled) = held;
         let (before, last) = (self.asked, postlist.len() - 1);
         if holds_cells {
-            // Even if the last one is refused: then a later completion frees the cells.
+            // Even if the last reply is refused: a later completion then frees the cells.
             self.asked = filled;
         }
         let mut refused = 0;
         for (n, reply) in postlist.iter_mut().enumerate() {
-            // Those after it may use cells of the same batch, so it tells of none of them.
+            // Later replies may use cells of the same batch, so this completion must free none of
+            // them.
             reply.wr_id = if n == last { filled } else { before };
             reply.signaled = self.signals.due(1) || (n == last && holds_cells);
             match port.post_send(self.qp, slice::from_ref(reply)) {
@@ -61,14 +63,13 @@ impl Outlet {
         refused
     }
 
-    /// A completion came that was asked for when so many cells had been filled.
+    /// Records a completion whose post had seen `filled` cells filled.
     #[inline]
     pub(super) fn completed(&mut self, filled: u64) {
         self.told = filled;
     }
 
-    /// How many of the cells ever filled are surely sent, as far as this queue pair goes; `None`:
-    /// all.
+    /// Number of the cells ever filled that this queue pair has surely sent; `None` if all.
     #[inline]
     pub(super) fn sent(&self) -> Option<u64> {
         (self.told != self.asked).then_some(self.told)

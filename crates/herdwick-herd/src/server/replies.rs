@@ -1,3 +1,6 @@
+//! Encoding of a batch's replies, and what each slot remembers of them for retries. Large replies
+//! go through a registered ring whose cells are reused only once sent.
+
 use herdwick_fabric::{INLINE_RECEIVE, Local, Payload, RegionId};
 use herdwick_mem::Span;
 use herdwick_mica::{Item, Reply, Status};
@@ -13,49 +16,50 @@ use crate::{
     wire::{Control, Line, OpCode, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
 };
 
-/// Every reply but a value fits these: REPLY_TOO_LARGE is the longest.
+/// Least limit of a reply. Every reply without a value fits; REPLY_TOO_LARGE is the longest.
 pub const REPLY_BYTES_MIN: usize = REPLY_HEAD_BYTES + 8;
 /// Bytes that the RECVs of every client hold at least. A reply of up to so many bytes is sent without
 /// a look at the client's limit.
 pub const RECV_BYTES_MIN: usize = INLINE_RECEIVE;
 
-/// Words of a reply that travels inside a completion.
+/// Words of a reply that fits inside a completion.
 const SMALL_WORDS: usize = INLINE_RECEIVE / 8;
 const _: () = assert!(REPLY_BYTES_MIN <= INLINE_RECEIVE);
 
-/// Batches of large replies that may be on their way at once.
+/// Batches of large replies that may be in flight at once.
 const LARGE_BATCHES: usize = 4;
 
 /// The replies of one batch: small ones in private words, large ones in a registered ring.
 pub(super) struct Replies {
     small: Box<[[u64; SMALL_WORDS]; BATCH]>,
     ring: Ring,
-    /// Bytes of each; 0: there is none.
+    /// Bytes of each reply; 0: no reply.
     lens: [u32; BATCH],
-    /// Bytes that a work request carries itself, `small`'s at most: longer ones go by the ring.
+    /// Most inline bytes of a work request, at most those of `small`: longer replies use the ring.
     small_max: usize,
-    /// Where in the ring those lie that are longer.
+    /// Offset in the ring of each longer reply.
     offsets: [usize; BATCH],
     pads: bool,
-    /// Bytes of the last reply with a value that fits `small`: what the others are padded to.
+    /// Bytes of the last reply with a value that fits `small`: the length that others are padded
+    /// to.
     usual: u32,
 }
 
-/// Cells for replies that do not travel inside a completion. A cell is in use from its filling
-/// until a completion says that it was sent.
+/// Cells for replies that do not fit inside a completion. A cell is in use from when it is filled
+/// until a completion reports that its reply was sent.
 struct Ring {
     memory: Span,
     region: RegionId,
     stride: usize,
     cells: u64,
-    /// Cells ever filled.
+    /// Number of cells ever filled.
     filled: u64,
-    /// Cells ever sent.
+    /// Number of cells ever sent.
     sent: u64,
 }
 
 impl Replies {
-    /// Replies as `options` say, the large ones in `memory` of its region.
+    /// Makes the replies for `options`; the large ones lie in `memory`, that of its region.
     pub(super) fn new(memory: Span, options: &ServerOptions) -> Self {
         let (region, stride) = (options.reply_region, stride(options.reply_bytes_max));
         Self {
@@ -79,7 +83,7 @@ impl Replies {
         }
     }
 
-    /// Bytes of memory that replies of `reply_bytes_max` need.
+    /// Bytes of memory that replies of at most `reply_bytes_max` bytes need.
     pub(super) const fn bytes(reply_bytes_max: usize) -> usize {
         LARGE_BATCHES * BATCH * stride(reply_bytes_max)
     }
@@ -89,7 +93,7 @@ impl Replies {
         self.lens[i] = 0;
     }
 
-    /// Answers job `i` without execution.
+    /// Replies to job `i` without execution.
     #[cold]
     pub(super) fn instead(
         &mut self,
@@ -114,12 +118,14 @@ impl Replies {
         };
         self.small[i][0] = ReplyHead::bare(status, job.epoch).0;
         self.lens[i] = 8;
+        // Remembered although it was not executed: a delayed line of the same request must not be
+        // executed later, for instance after a CANCEL.
         if !line.control().is_read() && !matches!(job.work, Work::Reread { .. }) {
             self.remember(i, job, roster);
         }
     }
 
-    /// Writes the reply to job `i`, and keeps it if the request must not run twice.
+    /// Writes the reply to job `i`, and remembers it if the request must not run twice.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -161,8 +167,8 @@ impl Replies {
         self.pad(i);
     }
 
-    /// Finishes the reply to a GAT, whose head is written. That it was done is remembered; what it
-    /// read is read again for each retry, as long as it is there.
+    /// Completes the reply to a GAT, whose head is written. Its status and version are remembered;
+    /// its value is read again for each retry, as long as the item is unchanged.
     #[cold]
     fn write_touched(
         &mut self,
@@ -190,7 +196,7 @@ impl Replies {
         }
     }
 
-    /// Makes a reply without value as long as those with one, where equal lengths travel together.
+    /// Pads a reply without value to the length of those with one, where GSO needs equal lengths.
     #[inline]
     fn pad(&mut self, i: usize) {
         let len = self.lens[i];
@@ -204,7 +210,7 @@ impl Replies {
         self.lens[i] = self.usual;
     }
 
-    /// Adds the value to a reply whose head is written.
+    /// Appends the value to a reply whose head is written.
     #[inline]
     fn write_value(&mut self, i: usize, job: &Job, item: &Item<'_>, counters: &mut ServerCounters) {
         let small = &mut self.small[i];
@@ -228,14 +234,14 @@ impl Replies {
         }
     }
 
-    /// Keeps the reply to what must not run twice: one or two words.
+    /// Remembers the reply to a request that must not run twice: one or two words.
     fn remember(&self, i: usize, job: &Job, roster: &mut Roster) {
         let slot = roster.slot(job);
         slot.reply.copy_from_slice(&self.small[i][..2]);
         slot.last = Last::Words((self.lens[i] / 8) as u8);
     }
 
-    /// What the SEND of reply `i` carries; `None` if there is no reply.
+    /// Returns the payload of reply `i`; `None` if there is no reply.
     #[inline]
     pub(super) fn payload(&self, i: usize) -> Option<Payload<'_>> {
         let len = self.lens[i] as usize;
@@ -254,8 +260,8 @@ impl Replies {
         }
     }
 
-    /// Cells filled so far: the `wr_id` of a signaled reply, whose completion
-    /// [`Replies::sent`] is told of.
+    /// Number of cells filled so far: the `wr_id` of a signaled reply, from whose completion
+    /// [`Replies::sent`] is called.
     #[inline]
     pub(super) fn filled(&self) -> u64 {
         self.ring.filled
@@ -267,7 +273,7 @@ impl Replies {
         self.ring.filled != self.ring.sent
     }
 
-    /// The first `cells` ever filled are free again.
+    /// Frees the first `cells` cells ever filled.
     #[inline]
     pub(super) fn sent(&mut self, cells: u64) {
         self.ring.sent = cells;
@@ -279,7 +285,7 @@ const fn stride(reply_bytes_max: usize) -> usize {
 }
 
 impl Ring {
-    /// Where the reply was put; `None` when every cell is in use.
+    /// Writes a reply to the next cell and returns its offset; `None` if every cell is in use.
     fn fill(&mut self, head: [u64; 2], value: &[u8]) -> Option<usize> {
         if self.filled - self.sent >= self.cells {
             return None;
@@ -292,8 +298,8 @@ impl Ring {
     }
 }
 
-/// Copies `value`, which fits, into `out`. A loop over so few words would become a call to
-/// `memcpy`, which costs more than they do.
+/// Copies `value`, which fits, into `out`. The compiler would turn a loop over so few words into a
+/// call to `memcpy`, which costs more than the copy.
 #[inline]
 fn copy_value(out: &mut [u64; SMALL_WORDS - VALUE.word()], value: &[u8]) {
     let mut from = value;

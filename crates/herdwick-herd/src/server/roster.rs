@@ -1,10 +1,13 @@
+//! The clients of a worker: hot ones are polled every pass, cold ones in turns, so that a pass
+//! costs the same however many clients are idle.
+
 use super::{
     ClientId,
     batch::Job,
     chunk::{Attached, Slot},
 };
 
-/// Polls without a request after which a client turns cold.
+/// Polls without a request after which a client becomes cold.
 const HOT_POLLS: u32 = 1024;
 /// Cold clients looked at in a pass, fewer if the batch is full before: 2,048 of them cost what 16 do.
 /// A client waits for one pass for every 16 before it, and for one more for every pass that was full.
@@ -12,8 +15,8 @@ const COLD_PER_PASS: usize = 16;
 
 /// The clients of one worker, and which of them to poll.
 ///
-/// Hot clients are polled every pass, cold ones in turns, those with a mailbox or a bell that is
-/// always rung not at all.
+/// Hot clients are polled every pass and cold ones in turns. Clients with a UD receive queue, or
+/// whose every WRITE is announced, are not polled.
 pub(super) struct Roster {
     places: Vec<Place>,
     unpolled: usize,
@@ -22,11 +25,11 @@ pub(super) struct Roster {
     cold: Ring,
 }
 
-/// Places of clients that are polled in turns.
+/// Indices of clients that are polled in turns.
 #[derive(Default)]
 struct Ring {
     places: Vec<u32>,
-    /// Whose turn is next: below their number, or 0.
+    /// Position of the next client: below their number, or 0.
     turn: usize,
 }
 
@@ -90,7 +93,7 @@ impl Roster {
         self.places.get_mut(index as usize)?.client.as_mut()
     }
 
-    /// The slot a job came from. Its client is there: nobody leaves during a pass.
+    /// The slot of a job. Its client exists: clients are detached only between passes.
     pub(super) fn slot(&mut self, job: &Job) -> &mut Slot {
         let client = self
             .client(job.client)
@@ -106,7 +109,7 @@ impl Roster {
         self.hot_len() + self.cold.places.len() + self.unpolled
     }
 
-    /// How many there are whose requests completions tell of.
+    /// Number of clients with announced requests.
     #[inline]
     pub(super) fn announced(&self) -> usize {
         self.announced
@@ -117,13 +120,13 @@ impl Roster {
         self.hot.places.len()
     }
 
-    /// The `nth` hot client of this pass; passes begin at different ones.
+    /// The `nth` hot client of this pass; each pass begins at another one.
     #[inline]
     pub(super) fn hot(&self, nth: usize) -> u32 {
         self.hot.places[wrapped(self.hot.turn + nth, self.hot.places.len())]
     }
 
-    /// The next pass begins `seen` hot clients further on.
+    /// Makes the next pass begin `seen` hot clients farther on.
     #[inline]
     pub(super) fn turn_hot(&mut self, seen: usize) {
         if !self.hot.places.is_empty() {
@@ -154,19 +157,19 @@ impl Roster {
         });
     }
 
-    /// How many cold clients to look at in this pass.
+    /// Number of cold clients to poll in this pass.
     #[inline]
     pub(super) fn cold_due(&self) -> usize {
         self.cold.places.len().min(COLD_PER_PASS)
     }
 
-    /// The next cold client.
+    /// Returns the next cold client.
     #[inline]
     pub(super) fn next_cold(&mut self) -> Option<u32> {
         self.cold.next()
     }
 
-    /// The client that `next_cold` gave last had a request.
+    /// Makes the client that `next_cold` returned last a hot one: it had a request.
     pub(super) fn warm_last(&mut self) {
         self.hot.places.extend(self.cold.take_last());
     }
@@ -187,7 +190,7 @@ impl Ring {
         index
     }
 
-    /// Takes out whom `next` gave last. One from the end comes in its place, and is next.
+    /// Removes the index that `next` returned last. The last index takes its place, and is next.
     fn take_last(&mut self) -> Option<u32> {
         let last = self.turn.checked_sub(1);
         let last = last.or_else(|| self.places.len().checked_sub(1))?;
@@ -201,8 +204,8 @@ impl Ring {
         self.turn = if turn < self.places.len() { turn } else { 0 };
     }
 
-    /// Drops those that do not stay. The turn remains with whom it was, or passes to the next that
-    /// stays.
+    /// Removes the indices that do not stay. The turn stays with its index, or moves to the next
+    /// one that stays.
     fn retain(&mut self, mut stays: impl FnMut(u32) -> bool) {
         let (mut at, mut before) = (0, 0);
         self.places.retain(|index| {

@@ -1,3 +1,5 @@
+//! The client's objects on a port: made one worker at a time, from the server's grants.
+
 use std::{fmt, time::Duration};
 
 use herdwick_fabric::{CqId, CqSpec, Device, PdId, Port, PortLimits, QpId, Transport};
@@ -9,10 +11,10 @@ use crate::{
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 
-/// RECVs that a client posts beyond its window: retries that may be answered twice at once.
+/// RECVs that a client posts beyond its window: retries may be answered twice at once.
 pub const RECV_SLACK: usize = 16;
 
-/// What a client's end is made with.
+/// What a client and its server have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTerms {
     /// How requests reach the workers.
@@ -21,7 +23,7 @@ pub struct ClientTerms {
     pub window: Window,
     /// The lease's epoch.
     pub epoch: Epoch,
-    /// Longest reply, as the server was told.
+    /// Longest reply in bytes, as claimed from the server.
     pub reply_bytes_max: usize,
     /// [`ClientOptions::retry_after`].
     pub retry_after: Duration,
@@ -31,9 +33,9 @@ pub struct ClientTerms {
     pub deadline: Duration,
 }
 
-/// A client's objects on one port, as they come together: one domain after the other.
+/// A client's objects on one port while they are made: one domain after the other.
 pub struct ClientRig<P> {
-    /// The port; domains are attached to it before they are joined.
+    /// The port; attach a worker's domain to it before [`ClientRig::join`].
     pub port: P,
     options: ClientOptions,
     path: RequestPath,
@@ -41,18 +43,18 @@ pub struct ClientRig<P> {
     lanes: Vec<WorkerLane>,
 }
 
-/// A client's port, and the machine that uses it.
+/// A client's port, and its state machine.
 pub struct ClientEnd<P> {
     /// The port.
     pub port: P,
-    /// The machine.
+    /// The state machine.
     pub side: ClientSide,
-    /// Where replies complete: what to arm before sleeping.
+    /// Completion queue of the replies: arm it before sleeping.
     pub reply_cq: CqId,
 }
 
 impl<P: Port> ClientRig<P> {
-    /// A port for a client of `workers` workers.
+    /// Opens a port for a client of `workers` workers.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -69,7 +71,7 @@ impl<P: Port> ClientRig<P> {
             addresses: 2 * workers,
         })?;
         let has = device.capabilities();
-        // The queue pairs of one worker never have more outstanding than this, whatever the path.
+        // The queue pairs of one worker never have more outstanding, whatever the request path.
         let requests = CqSpec {
             depth: workers * (SEND_DEPTH_MIN + 1),
         };
@@ -82,7 +84,8 @@ impl<P: Port> ClientRig<P> {
             reply_bytes_max: terms.reply_bytes_max,
             reply_header_bytes: has.datagram_header_bytes,
             inline_bytes_max: has.inline_bytes_max,
-            // What the reply may have, a datagram of the worker's may; and its MTU may be less.
+            // The server has accepted replies of this length as datagrams; the worker's MTU may be
+            // lower than the client's.
             request_bytes_max: match terms.path {
                 RequestPath::UdSend => has
                     .datagram_bytes_max
@@ -106,8 +109,8 @@ impl<P: Port> ClientRig<P> {
         })
     }
 
-    /// Makes the queue pairs and memory for the next worker, in its domain `pd`; what that worker
-    /// is told.
+    /// Makes the queue pairs and memory for the next worker, in its domain `pd`. Returns what to
+    /// send that worker.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -143,7 +146,7 @@ impl<P: Port> ClientRig<P> {
         })
     }
 
-    /// The queue pair that replies arrive at, and requests leave by where they are sent.
+    /// Makes the queue pair that receives replies, and sends requests where they are datagrams.
     fn create_replies<D: Device<Port = P>>(
         &mut self,
         device: &D,
@@ -163,7 +166,7 @@ impl<P: Port> ClientRig<P> {
         Ok(replies.create(device, &mut self.port)?)
     }
 
-    /// The queue pair that writes to a worker, connected, and where it writes.
+    /// Makes and connects the queue pair that writes to a worker. Returns it, and its destination.
     fn connect<D: Device<Port = P>>(
         &mut self,
         device: &D,
@@ -186,7 +189,7 @@ impl<P: Port> ClientRig<P> {
         Ok((requests, Destination::Slots { lines, overflow }))
     }
 
-    /// Posts the RECVs: every worker is joined, and may answer.
+    /// Posts the RECVs, when every worker is joined and may reply.
     ///
     /// # Errors
     /// [`SetupError::Client`].

@@ -13,7 +13,7 @@
 //! `UdSend` a client has one queue pair at each worker, the one for replies, and the worker has a
 //! UD queue pair for each client, with window + slack RECVs.
 //!
-//! How a client comes by its domain is the caller's and the provider's.
+//! The caller and the provider decide how a client obtains its domain.
 
 mod client;
 mod server;
@@ -28,10 +28,10 @@ use herdwick_fabric::{
 
 use crate::{AttachError, ClientSetupError, RequestPath, ServerOptionsError};
 
-/// An end cannot be set up.
+/// Why an end cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// No port.
+    /// The port cannot be opened.
     #[error("opening a port: {0}")]
     Open(#[from] OpenError),
     /// The provider refused an object.
@@ -40,13 +40,13 @@ pub enum SetupError {
     /// The peer's endpoints make no sense.
     #[error("connecting: {0}")]
     Connect(#[from] ConnectError),
-    /// The worker's machine.
+    /// The worker's state machine refuses its options.
     #[error("setting up HERD's server: {0}")]
     Server(#[from] ServerOptionsError),
-    /// The worker's machine does not take this client.
+    /// The worker's state machine refuses this client.
     #[error("attaching a client: {0}")]
     Attach(#[from] AttachError),
-    /// The client's machine.
+    /// The client's state machine refuses its options.
     #[error("setting up HERD's client: {0}")]
     Client(#[from] ClientSetupError),
 }
@@ -62,7 +62,7 @@ struct QueuePair {
 }
 
 impl RequestPath {
-    /// Of the queue pairs that requests take.
+    /// The transport of the queue pairs that carry requests.
     fn transport(self) -> Transport {
         match self {
             Self::UcWrite => Transport::Uc,
@@ -86,7 +86,7 @@ impl QueuePair {
     }
 }
 
-/// Memory of `pd` without remote rights.
+/// Allocates memory in `pd` without remote rights.
 fn local_memory<D: Device>(
     device: &D,
     port: &mut D::Port,

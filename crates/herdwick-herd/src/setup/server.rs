@@ -1,3 +1,6 @@
+//! The worker's objects on a port, and a client's admission in steps: memory, grant, connection,
+//! service. A failed step leaves nothing that outlives the client's domain.
+
 use std::{fmt, time::Duration};
 
 use herdwick_fabric::{
@@ -15,74 +18,74 @@ use crate::{
     wire::{Epoch, Window},
 };
 
-/// Replies on their way.
+/// Depth of each reply queue pair's send queue.
 const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
     2 * BATCH
 } else {
     SEND_DEPTH_MIN
 };
-/// Passes of a round whose replies leave together: a full window of one client, or what one look
-/// at the lines of many clients finds.
+/// Most passes of a round whose replies are sent together: they cover a full window of one client,
+/// or what one poll of many clients finds.
 const PASSES: usize = Window::MAX / BATCH;
-/// The queue pairs of the replies only send.
+/// The reply queue pairs only send.
 const REPLY_RECVS: usize = 0;
-/// Most RECVs of all mailboxes and bells of a worker: full windows of sixty clients, or small ones of a
-/// thousand. A client that would need more gets no lease.
+/// Most RECVs of all clients' receive queues at a worker: full windows of sixty clients, or small
+/// ones of a thousand. A client that would need more gets no lease.
 const MAIL_RECVS_MAX: usize = 16 << 10;
 
-/// What a worker's end is made with.
+/// Options of a [`ServerEnd`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTerms {
-    /// Which worker this is, below `workers`.
+    /// Number of this worker, below `workers`.
     pub worker: usize,
-    /// How many there are.
+    /// Number of workers.
     pub workers: usize,
     /// Most clients.
     pub clients_max: usize,
-    /// How long it polls at least after a request before it sleeps.
+    /// Least time that the worker polls after a request before it sleeps.
     pub spin: Duration,
     /// Most bytes of a reply, head included; the provider's limit may be lower.
     pub reply_bytes_max: usize,
 }
 
-/// A worker's objects on one port, and the machine that uses them.
+/// A worker's objects on one port, and the state machine that uses them.
 pub struct ServerEnd<P> {
     /// The port.
     pub port: P,
-    /// The machine.
+    /// The state machine.
     pub side: ServerSide,
     request_cq: CqId,
     replies: Vec<QpId>,
-    /// Which of them the next client's replies leave by.
+    /// Index in `replies` of the queue pair for the next client.
     turn: usize,
     spin: Duration,
     datagram_header_bytes: usize,
-    /// The provider's `trains`.
+    /// The provider's `trains` (GSO).
     trains: bool,
 }
 
-/// What one client gets at this worker, in a domain of its own: memory to write, and the queue pair
-/// that opens it.
+/// One client's resources at this worker, in a domain of its own: memory to write, and the queue
+/// pair that gives access to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Berth {
     path: RequestPath,
     announce: Announce,
     requests: QpId,
-    /// Which of the worker's queue pairs its replies leave by.
+    /// Index of the worker's queue pair that sends its replies.
     outlet: usize,
-    /// Lines, then overflow areas, then what its datagrams arrive in, if it sends.
+    /// Lines, then overflow areas, then the buffers of its datagrams, if it sends.
     memory: RegionId,
     window: Window,
 }
 
-/// What clients are told of memory that they do not write.
+/// The remote memory in the grant of a client that does not write.
 const NOWHERE: Remote = Remote {
     rkey: Rkey(0),
     addr: 0,
 };
 
-/// RECVs of the queue pair that requests come by: as many as a client posts for the replies, where
-/// every request takes one.
+/// RECVs of the queue pair for requests: where every request consumes one, as many as the client
+/// posts for the replies.
 const fn request_recvs(path: RequestPath, announce: Announce, window: Window) -> usize {
     match (path, announce) {
         (RequestPath::UdSend, _) | (_, Announce::Always) => window.slots() + RECV_SLACK,
@@ -99,7 +102,7 @@ pub struct Admitted {
 }
 
 impl<P: Port> ServerEnd<P> {
-    /// A worker's end, without clients.
+    /// Makes a worker's end without clients.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -115,7 +118,8 @@ impl<P: Port> ServerEnd<P> {
             addresses: 2 * clients,
         })?;
         let own = device.create_pd(&mut port)?;
-        // A client's queue pair sends nothing; if it receives WRITEs, errors are all that completes.
+        // A client's queue pair sends nothing; where it takes unannounced WRITEs, only errors
+        // complete.
         let depth = clients.max(1) + MAIL_RECVS_MAX;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let depth = outlets * (SEND_DEPTH + REPLY_RECVS);
@@ -158,8 +162,8 @@ impl<P: Port> ServerEnd<P> {
         })
     }
 
-    /// One round of the poll loop: takes what has come, executes it, and has the port send the
-    /// replies. Returns how many requests there were.
+    /// Runs one round of the poll loop: takes what has arrived, executes it, and has the port send
+    /// the replies. Returns the number of requests.
     pub fn round<E: Execute>(&mut self, now: Duration, clock: Clock, exec: &mut E) -> usize {
         let Self { port, side, .. } = self;
         if side.clients() > 0 {
@@ -180,26 +184,26 @@ impl<P: Port> ServerEnd<P> {
         served
     }
 
-    /// Where the clients' queue pairs complete: what to arm before sleeping.
+    /// Completion queue of the clients' queue pairs: arm it before sleeping.
     #[must_use]
     pub fn request_cq(&self) -> CqId {
         self.request_cq
     }
 
-    /// Whether replies can be sent; if not, nothing but another end helps.
+    /// Whether replies can be sent; if not, only another end helps.
     #[must_use]
     pub fn is_sound<D: Device<Port = P>>(&self, device: &D) -> bool {
         let sends = |qp: &QpId| device.qp_state(&self.port, *qp).ok() == Some(QpState::ReadyToSend);
         self.replies.iter().all(sends)
     }
 
-    /// Whether requests of the client at `berth` can come; if not, nothing but another lease helps.
+    /// Whether requests of the client at `berth` can arrive; if not, only another lease helps.
     #[must_use]
     pub fn hears<D: Device<Port = P>>(&self, device: &D, berth: &Berth) -> bool {
         device.qp_state(&self.port, berth.requests).ok() != Some(QpState::Error)
     }
 
-    /// Makes a client's memory and queue pair in `pd`. They go with the domain.
+    /// Makes a client's memory and queue pair in `pd`. They are destroyed with the domain.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -222,7 +226,7 @@ impl<P: Port> ServerEnd<P> {
             recv_depth: recvs,
         };
         let requests = requests.create(device, port)?;
-        // A client has a domain to itself, so either scope lets no one else in.
+        // A client has a domain to itself, so no other client passes either scope.
         let (access, scope) = match path {
             RequestPath::UdSend => (Access::LOCAL, Scope::Pd),
             _ if device.capabilities().scoped_regions => (Access::WRITE, Scope::Qp(requests)),
@@ -246,8 +250,8 @@ impl<P: Port> ServerEnd<P> {
         })
     }
 
-    /// What the client of `berth` is told, beside the provider's `ticket` to the domain and the
-    /// number of descriptors that go with it.
+    /// Builds the grant of `berth` for its client, with the provider's `ticket` to the domain and
+    /// the number of descriptors that accompany it.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -280,7 +284,7 @@ impl<P: Port> ServerEnd<P> {
     /// Connects `berth` with its client's queue pairs and takes the client into service.
     ///
     /// # Errors
-    /// [`SetupError`]; nothing but the connection is left of the attempt.
+    /// [`SetupError`]; of the attempt only the connection remains.
     pub fn admit<D: Device<Port = P>>(
         &mut self,
         device: &D,
@@ -292,7 +296,7 @@ impl<P: Port> ServerEnd<P> {
         let port = &mut self.port;
         let mailbox = match berth.path {
             RequestPath::UdSend => {
-                // Goes with the client's domain.
+                // Revoked with the client's domain.
                 device.accept_from(port, berth.requests, &peer.requests)?;
                 Some(berth.mailbox(device.source(&peer.requests)?))
             }
@@ -326,7 +330,7 @@ impl<P: Port> ServerEnd<P> {
         }
     }
 
-    /// Takes a client out of service: from the return on, nothing reads its memory and nothing is
+    /// Takes a client out of service: after the return, nothing reads its memory and nothing is
     /// sent to it.
     ///
     /// # Errors
@@ -336,14 +340,14 @@ impl<P: Port> ServerEnd<P> {
         device: &D,
         admitted: Admitted,
     ) -> Result<(), ControlError> {
-        // The chunk names the memory; it must not outlive this line.
+        // The chunk refers to the memory; it must not outlive this line.
         drop(self.side.detach(admitted.client));
         device.destroy_address(&mut self.port, admitted.address)
     }
 }
 
 impl Berth {
-    /// Lines and overflow areas.
+    /// The lines and the overflow areas.
     fn slots(&self, memory: &Span) -> Result<(Span, Span), ControlError> {
         let lines = self.window.line_bytes();
         let end = lines + self.window.overflow_bytes();
@@ -355,7 +359,7 @@ impl Berth {
         ))
     }
 
-    /// Where datagrams of `source` arrive.
+    /// The receive queue for datagrams of `source`.
     fn mailbox(&self, source: Source) -> Mailbox {
         Mailbox {
             qp: self.requests,
@@ -366,7 +370,7 @@ impl Berth {
         }
     }
 
-    /// Where WRITEs are announced, if they are.
+    /// The receive queue for announcements, if WRITEs are announced.
     fn bell(&self) -> Option<Bell> {
         (self.announce != Announce::Never).then(|| Bell {
             qp: self.requests,

@@ -1,3 +1,6 @@
+//! The control word of a request line: operation, lengths, attempt, sequence and epoch in 64 bits,
+//! so that one store publishes a request.
+
 use super::{BODY_LEN, CONTROL_OFFSET, EPOCH, KEY_LEN, OPCODE, OVERFLOW, SEQUENCE};
 
 const KEY_LEN_SHIFT: u32 = KEY_LEN.shift_in(CONTROL_OFFSET);
@@ -7,12 +10,12 @@ const STAMP_SHIFT: u32 = SEQUENCE.shift_in(CONTROL_OFFSET);
 const EPOCH_SHIFT: u32 = EPOCH.shift_in(CONTROL_OFFSET);
 const _: () = assert!(OPCODE.shift_in(CONTROL_OFFSET) == 0 && EPOCH_SHIFT == STAMP_SHIFT + 24);
 
-/// Sequence numbers before they come round again.
+/// Number of sequences before they wrap around.
 pub const SEQUENCES: u32 = 1 << (8 * SEQUENCE.bytes);
-/// Attempts that a control word tells apart.
+/// Number of attempts that a control word distinguishes.
 pub const ATTEMPTS: u8 = 4;
 
-/// The number of a request: 24 bits, counted per slot in steps of the window.
+/// Number of a request: 24 bits, counted per slot in steps of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(u32);
 
@@ -31,7 +34,7 @@ impl Sequence {
         self.0
     }
 
-    /// The sequence `steps` later.
+    /// Returns the sequence `steps` later.
     #[inline]
     #[must_use]
     pub const fn plus(self, steps: usize) -> Self {
@@ -42,7 +45,7 @@ impl Sequence {
         Self::new(self.0.wrapping_add(steps as u32))
     }
 
-    /// The sequence `steps` earlier.
+    /// Returns the sequence `steps` earlier.
     #[inline]
     #[must_use]
     pub const fn minus(self, steps: usize) -> Self {
@@ -54,12 +57,12 @@ impl Sequence {
     }
 }
 
-/// Which lease of a client a request belongs to: never 0, so that zeroed memory holds none.
+/// Epoch of a lease: never 0, so that zeroed memory belongs to none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(u16);
 
 impl Epoch {
-    /// Any number but 0.
+    /// Makes an epoch of any number but 0.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number == 0 {
@@ -77,7 +80,7 @@ impl Epoch {
     }
 }
 
-/// Epoch and sequence: what makes a request new, old, or none of ours.
+/// Epoch and sequence: they decide whether a request is new, old or foreign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
@@ -89,7 +92,7 @@ impl Stamp {
         Self((epoch.0 as u64) << 24 | sequence.0 as u64)
     }
 
-    /// The request `steps` later in the same lease.
+    /// Returns the stamp `steps` requests later in the same lease.
     #[inline]
     #[must_use]
     pub const fn plus(self, steps: usize) -> Self {
@@ -103,7 +106,7 @@ impl Stamp {
         Sequence::new(self.0 as u32)
     }
 
-    /// Its epoch, 0 included: a peer wrote it.
+    /// Its epoch, which may be 0 because a peer wrote it.
     #[inline]
     #[must_use]
     pub const fn epoch(self) -> u16 {
@@ -117,7 +120,7 @@ impl Stamp {
 pub enum OpCode {
     /// Read.
     Get = 1,
-    /// Read and give a new exptime.
+    /// Read and set a new exptime.
     Gat = 2,
     /// Store.
     Set = 3,
@@ -125,9 +128,9 @@ pub enum OpCode {
     Add = 4,
     /// Store if present.
     Replace = 5,
-    /// Store behind.
+    /// Append to the value.
     Append = 6,
-    /// Store before.
+    /// Prepend to the value.
     Prepend = 7,
     /// Remove.
     Delete = 8,
@@ -135,7 +138,7 @@ pub enum OpCode {
     Incr = 9,
     /// Subtract from a number.
     Decr = 10,
-    /// Give the slot back without doing anything; the rest of the line is not looked at.
+    /// Free the slot without doing anything; the rest of the line is ignored.
     Cancel = 11,
 }
 
@@ -155,7 +158,7 @@ impl OpCode {
         Self::Cancel,
     ];
 
-    /// The operation of `code`.
+    /// Returns the operation of `code`.
     #[inline]
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
@@ -166,12 +169,12 @@ impl OpCode {
     }
 }
 
-/// The last word of a line: what to do, how long things are, and whose turn it is.
+/// The last word of a line: operation, lengths, and the stamp that decides whether it is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control(pub u64);
 
 impl Control {
-    /// A first attempt.
+    /// Makes the control word of a first attempt.
     #[inline]
     #[must_use]
     pub const fn new(op: OpCode, bits: u8, key_len: u8, body_len: u8, stamp: Stamp) -> Self {
@@ -183,7 +186,7 @@ impl Control {
         )
     }
 
-    /// The operation, unless the code names none.
+    /// The operation; `None` for an unknown code.
     #[inline]
     #[must_use]
     pub const fn op(self) -> Option<OpCode> {
@@ -197,15 +200,15 @@ impl Control {
         self.0 as u8 & 0xf == op as u8
     }
 
-    /// Whether running the request twice does what running it once does: such requests are re-run,
-    /// not remembered.
+    /// Whether executing the request twice equals executing it once: such requests are executed
+    /// again on a retry, not remembered.
     #[inline]
     #[must_use]
     pub const fn is_read(self) -> bool {
         self.is(OpCode::Get)
     }
 
-    /// Whether the reply shows a number rather than a version.
+    /// Whether the reply carries a number rather than a version.
     #[inline]
     #[must_use]
     pub const fn is_arith(self) -> bool {
@@ -226,28 +229,28 @@ impl Control {
         self.bits() & OVERFLOW != 0
     }
 
-    /// Bytes of key.
+    /// Bytes of the key.
     #[inline]
     #[must_use]
     pub const fn key_len(self) -> usize {
         (self.0 >> KEY_LEN_SHIFT) as usize & 0xff
     }
 
-    /// Bytes of body in the line.
+    /// Bytes of the body in the line.
     #[inline]
     #[must_use]
     pub const fn body_len(self) -> usize {
         (self.0 >> BODY_LEN_SHIFT) as usize & 0x3f
     }
 
-    /// Which attempt this is, modulo [`ATTEMPTS`].
+    /// Number of the attempt, modulo [`ATTEMPTS`].
     #[inline]
     #[must_use]
     pub const fn attempt(self) -> u8 {
         (self.0 >> ATTEMPT_SHIFT) as u8 & (ATTEMPTS - 1)
     }
 
-    /// The same request, one attempt later.
+    /// Returns the same request, one attempt later.
     #[inline]
     #[must_use]
     pub const fn retried(self) -> Self {
@@ -256,21 +259,21 @@ impl Control {
         Self(others | (attempt as u64) << ATTEMPT_SHIFT)
     }
 
-    /// The same words under another stamp.
+    /// Returns the same control word under another stamp.
     #[inline]
     #[must_use]
     pub const fn stamped(self, stamp: Stamp) -> Self {
         Self(self.0 & ((1 << STAMP_SHIFT) - 1) | stamp.0 << STAMP_SHIFT)
     }
 
-    /// The cancellation of the same request, as the same attempt.
+    /// Returns the cancellation of the same request, as the same attempt.
     #[inline]
     #[must_use]
     pub const fn canceled(self) -> Self {
         Self(self.0 & !0xff | OpCode::Cancel as u64)
     }
 
-    /// Whose request it is.
+    /// Epoch and sequence of the request.
     #[inline]
     #[must_use]
     pub const fn stamp(self) -> Stamp {

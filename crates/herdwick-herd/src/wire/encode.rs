@@ -1,3 +1,6 @@
+//! Encoding of requests into lines, on the client. Requests that a line cannot carry are refused,
+//! never truncated.
+
 use herdwick_mica::{Arith, Delete, Get, KEY_BYTES_MAX, Mode, Op, Put, Request};
 use zerocopy::IntoBytes;
 
@@ -6,25 +9,26 @@ use super::{
     OVERFLOW_BYTES, OVERFLOW_HEAD_BYTES, OpCode, Stamp, request::Attr,
 };
 
-/// Why a request cannot travel on a line; memcached's protocol may carry it.
+/// Why a line cannot carry a request; memcached's protocol may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unencodable {
-    /// A key has 1 to 250 bytes.
+    /// The key has not 1 to 250 bytes.
     #[error("a key has 1 to 250 bytes")]
     Key,
     /// Key and value exceed the overflow area, or the longest datagram.
     #[error("key and value exceed what a request carries, at most {OVERFLOW_BYTES} bytes")]
     TooLarge,
-    /// The line has no place for an option of this request.
+    /// The line has no field for an option of this request.
     #[error("an option of the request has no place on the line")]
     Option,
 }
 
-/// Writes `request` into `line`, as `stamp`'s first attempt. A body too long for the line goes to
-/// the front of `overflow`, of at most [`OVERFLOW_BYTES`]; the answer is its length there, or 0.
+/// Encodes `request` into `line`, as the first attempt of `stamp`. A body too long for the line is
+/// written to the front of `overflow`, of at most [`OVERFLOW_BYTES`]. Returns its length there, or
+/// 0.
 ///
 /// # Errors
-/// Why it cannot travel this way: [`Unencodable`]. `line` and `overflow` are then unspecified.
+/// [`Unencodable`]. `line` and `overflow` are then unspecified.
 #[inline]
 pub fn encode(
     request: &Request<'_>,
@@ -46,7 +50,7 @@ pub fn encode(
     }
 }
 
-/// Writes one request.
+/// Encoder of one request.
 struct Pen<'a> {
     request: &'a Request<'a>,
     stamp: Stamp,
@@ -54,7 +58,7 @@ struct Pen<'a> {
     overflow: &'a mut [u8],
 }
 
-/// What stands before the key.
+/// The parts of a body that precede the key.
 #[derive(Default)]
 struct Head {
     attr: Option<Attr>,
@@ -77,7 +81,7 @@ impl Pen<'_> {
         }
     }
 
-    /// What [`Pen::write`] does for a GET, without what no GET needs: by far the most frequent one.
+    /// [`Pen::write`] reduced to what a plain GET needs, by far the most frequent request.
     #[inline]
     fn plain_get(&mut self) -> Result<usize, Unencodable> {
         let key = self.request.key;
@@ -148,7 +152,7 @@ impl Pen<'_> {
         self.write(op, &head, numbers.as_bytes())
     }
 
-    /// Writes body and control word.
+    /// Encodes body and control word.
     fn write(&mut self, op: OpCode, head: &Head, value: &[u8]) -> Result<usize, Unencodable> {
         let key = self.request.key;
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
@@ -213,8 +217,8 @@ fn emit(head: &Head, key: &[u8], value: &[u8], out: &mut [u8]) {
     copy(rest, value);
 }
 
-/// Copies `from` to the front of `out` and returns what is behind it. By words: for the few bytes
-/// of a key that is cheaper than a call to `memcpy`.
+/// Copies `from` to the front of `out` and returns the rest of `out`. Copies by words: for the few
+/// bytes of a key that is cheaper than a call to `memcpy`.
 #[inline]
 fn copy<'a>(out: &'a mut [u8], from: &[u8]) -> &'a mut [u8] {
     let (front, behind) = out.split_at_mut(from.len());
@@ -242,7 +246,7 @@ mod tests {
     use super::*;
     use crate::wire::{Body, Epoch, LINE_WORDS, Sequence, decode};
 
-    /// The operation that `kind` picks, from drawn parts.
+    /// The operation that `kind` selects, from generated parts.
     fn op(
         kind: u8,
         value: &[u8],
@@ -285,7 +289,7 @@ mod tests {
         }
     }
 
-    /// What the worker reads of a line that was written into its memory.
+    /// The line as the worker copies it out of its memory.
     fn copied(words: &[u64; LINE_WORDS]) -> Line {
         let span = Span::anonymous(64).unwrap();
         span.write_words(0, words);

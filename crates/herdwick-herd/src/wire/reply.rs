@@ -1,16 +1,18 @@
+//! The head of a reply and its immediate: status, bits, epoch and client flags in one word.
+
 use herdwick_mica::{Item, Status};
 
 use super::{BITS, Epoch, FLAGS, IMM_SEQUENCE, IMM_WORKER, REPLY_EPOCH, Sequence};
 
 const BITS_SHIFT: u32 = BITS.shift_in(0);
 const EPOCH_SHIFT: u32 = REPLY_EPOCH.shift_in(0);
-/// The first of two bits that count words.
+/// Lower one of the two bits that count words.
 const WORDS_BIT: u32 = 6;
 const FLAGS_SHIFT: u32 = FLAGS.shift_in(0);
 const WORKER_SHIFT: u32 = IMM_WORKER.shift_in(0);
 const _: () = assert!(IMM_SEQUENCE.shift_in(0) == 0);
 
-/// How a request ended, as the reply says it.
+/// How a request ended, as the reply encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReplyStatus {
@@ -22,20 +24,20 @@ pub enum ReplyStatus {
     NotStored = 3,
     /// The version did not match.
     Exists = 4,
-    /// The item would exceed the largest.
+    /// The item would exceed the largest size.
     TooLargeItem = 5,
-    /// Arithmetic on what is no number.
+    /// Arithmetic on a value that is not a number.
     NonNumeric = 6,
-    /// The store has no room that it may free.
+    /// The store has no memory that it may free.
     OutOfMemory = 7,
-    /// The hash is not the key's: nothing was done.
+    /// The hash is not that of the key: nothing was done.
     BadKey = 8,
     /// The key belongs to another worker: nothing was done.
     WrongPartition = 9,
-    /// The line makes no sense: nothing was done.
+    /// The line is malformed: nothing was done.
     BadRequest = 10,
     /// The value does not fit a reply; the message carries version and length instead. Length 0: a
-    /// GAT was carried out, and what it read has changed before the answer arrived.
+    /// GAT was executed, and the item that it read has changed before its retry.
     ReplyTooLarge = 11,
 }
 
@@ -55,7 +57,7 @@ impl ReplyStatus {
         Self::ReplyTooLarge,
     ];
 
-    /// The status of `code`.
+    /// Returns the status of `code`.
     #[inline]
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
@@ -87,14 +89,14 @@ impl From<Status> for ReplyStatus {
 pub struct ReplyHead(pub u64);
 
 impl ReplyHead {
-    /// A head without item.
+    /// Makes a head without item.
     #[inline]
     #[must_use]
     pub const fn bare(status: ReplyStatus, epoch: Epoch) -> Self {
         Self(status as u64 | (epoch.get() as u64) << EPOCH_SHIFT)
     }
 
-    /// A head that shows `item`.
+    /// Makes a head that shows `item`.
     #[inline]
     #[must_use]
     pub fn with(status: ReplyStatus, epoch: Epoch, item: &Item<'_>) -> Self {
@@ -104,13 +106,13 @@ impl ReplyHead {
         Self(Self::bare(status, epoch).0 | bits << BITS_SHIFT | flags)
     }
 
-    /// The same with another status.
+    /// Returns the same head with another status.
     #[must_use]
     pub const fn restated(self, status: ReplyStatus) -> Self {
         Self(self.0 & !0xff | status as u64)
     }
 
-    /// How the request ended, unless the code is none we know.
+    /// How the request ended; `None` for an unknown code.
     #[inline]
     #[must_use]
     pub const fn status(self) -> Option<ReplyStatus> {
@@ -131,14 +133,15 @@ impl ReplyHead {
         (self.0 >> FLAGS_SHIFT) as u32
     }
 
-    /// The same, saying that only so many words of the message count: 1 to 3.
+    /// Returns the same head, which declares that only the first `words` words of the message
+    /// count: 1 to 3.
     #[inline]
     #[must_use]
     pub const fn padded(self, words: usize) -> Self {
         Self(self.0 | (words as u64 & 3) << (BITS_SHIFT + WORDS_BIT))
     }
 
-    /// How many words of the message count, behind which is padding; `None`: all of it counts.
+    /// Number of words of the message that count, followed by padding; `None` if all of it counts.
     #[inline]
     #[must_use]
     pub const fn words(self) -> Option<usize> {
@@ -152,19 +155,19 @@ impl ReplyHead {
         self.0 >> (BITS_SHIFT + bit) & 1 == 1
     }
 
-    /// This reader is to recache the item.
+    /// Whether this reader is to recache the item.
     #[must_use]
     pub const fn won(self) -> bool {
         self.bit(1)
     }
 
-    /// The item is stale.
+    /// Whether the item is stale.
     #[must_use]
     pub const fn stale(self) -> bool {
         self.bit(2)
     }
 
-    /// Another reader is to recache it.
+    /// Whether another reader is to recache the item.
     #[must_use]
     pub const fn win_sent(self) -> bool {
         self.bit(3)

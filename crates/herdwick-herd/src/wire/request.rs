@@ -1,3 +1,6 @@
+//! Request lines and their decoding, on the worker. The input is a private copy of what a peer
+//! wrote; it is validated whole and never panics.
+
 use herdwick_mem::Span;
 use herdwick_mica::{Arith, Delete, Get, KEY_BYTES_MAX, KeyHash, Mode, Op, Put, Request};
 use zerocopy::IntoBytes;
@@ -12,7 +15,7 @@ use super::{
 #[repr(align(64))]
 pub struct Line(pub(super) [u64; LINE_WORDS]);
 
-/// Where a line says its body is.
+/// Where a line's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// In the line.
@@ -35,16 +38,16 @@ pub enum BadRequest {
     /// The reserved bit is set.
     #[error("reserved bit set")]
     Reserved,
-    /// A key has 1 to 250 bytes.
+    /// The key has not 1 to 250 bytes.
     #[error("key length")]
     KeyLength,
-    /// More body than a line or an overflow area holds, or none.
+    /// The body is longer than a line or an overflow area, or an overflowing one is empty.
     #[error("body length")]
     BodyLength,
     /// The operation does not take, or lacks, attributes or a version to compare.
     #[error("attributes that the operation does not take, or lacks")]
     Attributes,
-    /// The body ends before its parts do.
+    /// The body is shorter than its parts.
     #[error("body shorter than its parts")]
     Truncated,
     /// The operation takes no value, or one of another length.
@@ -67,7 +70,7 @@ impl BadRequest {
 
 impl Line {
     /// Copies the seven words before the control word out of `lines`, from word `first` on, and
-    /// joins them to the `control` word that was loaded before. Each word is read once.
+    /// adds the `control` word that was loaded before them. Each word is read once.
     #[inline]
     #[must_use]
     pub fn copied(lines: &Span, first: usize, control: Control) -> Self {
@@ -75,7 +78,7 @@ impl Line {
         Self([a, b, c, d, e, f, g, control.0])
     }
 
-    /// The words, as a WRITE takes them.
+    /// The words, as a WRITE carries them.
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[u64; LINE_WORDS] {
@@ -89,23 +92,23 @@ impl Line {
         Control(self.0[CONTROL_WORD])
     }
 
-    /// Makes this the next attempt of the same request.
+    /// Turns the line into the next attempt of the same request.
     pub fn retry(&mut self) {
         self.0[CONTROL_WORD] = self.control().retried().0;
     }
 
-    /// Makes this the cancellation of its request. No other word changes, for the worker may be
-    /// reading them.
+    /// Turns the line into the cancellation of its request. No other word changes, because the
+    /// worker may be reading them.
     pub fn cancel(&mut self) {
         self.0[CONTROL_WORD] = self.control().canceled().0;
     }
 
-    /// Makes this the first attempt of another request, with the same words.
+    /// Turns the line into the first attempt of another request with the same words.
     pub fn restamp(&mut self, stamp: Stamp) {
         self.0[CONTROL_WORD] = self.control().stamped(stamp).0;
     }
 
-    /// The cancellation of a request that was never made.
+    /// Makes the cancellation of a request that was never written.
     #[must_use]
     pub fn cancellation(stamp: Stamp) -> Self {
         let mut line = Self::default();
@@ -156,8 +159,8 @@ impl Line {
 }
 
 impl Line {
-    /// The key, when the request is a GET without anything else: by far the most frequent one, and
-    /// what [`decode`] would say of it.
+    /// Returns the key if the request is a plain GET, by far the most frequent request; [`decode`]
+    /// would return the same.
     #[inline]
     #[must_use]
     pub fn plain_get(&self) -> Option<&[u8]> {
@@ -171,10 +174,10 @@ impl Line {
     }
 }
 
-/// Reads the request that `line` and its `body` (from the line or the overflow area) make.
+/// Decodes the request of `line` and its `body`, from the line or the overflow area.
 ///
 /// # Errors
-/// What is wrong with it: [`BadRequest`].
+/// [`BadRequest`].
 pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest> {
     let control = line.control();
     let op = control.op().ok_or(BadRequest::Opcode)?;
@@ -197,6 +200,7 @@ pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest
         OpCode::Replace => put(Mode::Replace, attr, compare, parts),
         OpCode::Append => put(Mode::Append, attr, compare, parts),
         OpCode::Prepend => put(Mode::Prepend, attr, compare, parts),
+        // The worker handles a CANCEL before it decodes a line.
         OpCode::Cancel => return Err(BadRequest::Opcode),
     };
     Ok(Request {
@@ -213,7 +217,7 @@ pub(super) struct Attr {
     pub(super) exptime: u32,
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
@@ -251,7 +255,7 @@ impl<'a> Parts<'a> {
         self.number().map(Some)
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     #[inline]
     fn end(self) -> Result<(), BadRequest> {
         if self.0.is_empty() {
@@ -262,7 +266,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The exptime of an operation that has no flags to set.
+/// Returns the exptime of an operation that cannot set flags.
 fn exptime_alone(attr: Attr) -> Result<u32, BadRequest> {
     if attr.flags == 0 {
         Ok(attr.exptime)
@@ -316,7 +320,8 @@ fn delete<'a>(
     }))
 }
 
-/// The value is the delta; with attributes, the delta and the number to start from on a miss.
+/// Decodes INCR and DECR. The value is the delta; with attributes, the delta and the number to
+/// start from on a miss.
 fn arith<'a>(
     op: OpCode,
     attr: Option<Attr>,

@@ -1,5 +1,5 @@
-//! WRITEs that are announced: by every fabric that does not promise the order of their words, and
-//! after pauses by those that do not wake.
+//! Announced WRITEs: all of them on a fabric that does not promise the order of their words, and
+//! those after pauses on a fabric whose WRITEs do not wake.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn torn() -> Faults {
     }
 }
 
-/// Stores and reads what differs in every word; how many requests ended otherwise than they should.
+/// Stores and reads values that differ in every word. Returns how many requests ended wrongly.
 fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
     let mut rig = Rig::on(unordered(), path, (seed, 4), vec![Model::default()]);
     rig.announce = announce;
@@ -40,7 +40,7 @@ fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
     rig.faults(torn());
     let mut wrong = 0;
     for round in 0_u8..200 {
-        // On the line, and beyond it.
+        // Values that fit the line, and values that overflow it.
         let value = vec![round; if round % 3 == 0 { 300 } else { 24 }];
         let key = [b'k', b'0' + round % 4];
         let put = Op::Put(Put {

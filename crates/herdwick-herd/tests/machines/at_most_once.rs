@@ -1,5 +1,5 @@
-//! However many requests and replies are lost, an increment is counted once or not at all, and
-//! once if it was acknowledged.
+//! At-most-once execution: however many requests and replies are lost, an increment is counted once
+//! or not at all, and once if it was acknowledged.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use crate::{
 };
 
 const CLIENTS: usize = 4;
-/// Several for each client: those of one wait for each other.
+/// Several for each client: requests of one client for the same key wait for each other.
 const KEYS: [&[u8]; 13] = [
     b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", b"j", b"k", b"l", b"m",
 ];
 
-/// What the clients know at the end, and what the store holds.
+/// What the clients know at the end, and what the store contains.
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: u64,
@@ -83,7 +83,7 @@ fn count(
                     tally.acknowledged += 1;
                 }
                 Outcome::Unknown => tally.unknown += 1,
-                // It waited for another of its key, and was never sent.
+                // It waited for another request for its key, and was never sent.
                 Outcome::Timeout => {}
             }
         });
@@ -179,8 +179,8 @@ fn a_server_that_forgets_fails_the_same_check() {
     );
 }
 
-/// Stands between the clients' lines and a worker, and gives every retry of a request that was
-/// executed the next sequence, as if the worker did not remember.
+/// Rewrites the clients' lines before the worker reads them: every retry of an executed request
+/// gets the next sequence, as if the worker did not remember it.
 struct Forgetful {
     window: Window,
     clients: Vec<Forgotten>,
@@ -231,7 +231,7 @@ impl Forgetful {
     }
 }
 
-/// The worker's port: replies bear the sequence that the client knows.
+/// The worker's port, on which replies carry the sequence that the client knows.
 struct Renaming<'a> {
     port: &'a mut SeededPort,
     view: &'a Forgetful,

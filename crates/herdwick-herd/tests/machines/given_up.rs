@@ -1,5 +1,5 @@
-//! What becomes of requests whose deadline passed: told as unknown, never executed late, and their
-//! slots come back.
+//! Requests after their deadline: reported as unknown, never executed late, and their slots are
+//! reclaimed.
 
 use herdwick_herd::{
     Outcome, Refused, RequestPath,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 const WINDOW: usize = 8;
-/// One for each request: none waits for another.
+/// One for each request, so that none waits for another.
 const KEYS: [&[u8]; WINDOW] = [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7"];
 const KEY: &[u8] = b"a counter";
 
@@ -82,7 +82,7 @@ fn wait_for_slots(rig: &mut Rig<Model>) {
     assert_eq!(counters.reclaimed, WINDOW as u64);
 }
 
-/// Every slot takes another request, and is answered.
+/// Checks that every slot accepts another request and is answered.
 fn every_slot_serves(rig: &mut Rig<Model>) {
     for n in 1..=2 * WINDOW as u64 {
         rig.call(0, KEY, add_one(), |outcome| match outcome {
@@ -134,7 +134,7 @@ fn a_line_delayed_beyond_its_cancellation_is_not_executed() {
     heal(&rig);
     wait_for_slots(&mut rig);
     let lines = rig.clients[0].leases[0].lines.clone();
-    // The cancellation lies in the slot: under its control word, every word is the request's.
+    // The slot holds the cancellation: all words but the control word are those of the request.
     let mut late = lines.read_words::<LINE_WORDS>(0);
     let opcode = 0x19;
     late[LINE_WORDS - 1] = late[LINE_WORDS - 1] & !0xff | opcode;
@@ -174,7 +174,7 @@ fn closing_tells_every_request_its_outcome() {
     });
     let expected = (0..WINDOW as u64).map(|token| (token, token != 3));
     assert!(outcomes.into_iter().eq(expected));
-    // Answers that come late give nothing back.
+    // Late replies free nothing.
     rig.clients.push(client);
     for _ in 0..100 {
         rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
@@ -185,7 +185,7 @@ fn closing_tells_every_request_its_outcome() {
     assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
 }
 
-/// The worker looks into its memory only after the client has closed.
+/// The worker polls its memory only after the client has closed.
 #[test]
 fn what_no_worker_has_seen_is_not_executed_after_closing() {
     for path in [RequestPath::UcWrite, RequestPath::RcWrite] {
@@ -203,8 +203,8 @@ fn what_no_worker_has_seen_is_not_executed_after_closing() {
     }
 }
 
-/// More requests than a client has RECVs to spare for cancellations: some of those are not written
-/// when it closes.
+/// There are more requests than a client has spare RECVs for cancellations, so some cancellations
+/// are not written before it closes.
 #[test]
 fn what_was_given_up_before_is_not_executed_after_closing_either() {
     const WINDOW: usize = 32;

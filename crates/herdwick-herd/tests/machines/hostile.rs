@@ -1,4 +1,4 @@
-//! A client that writes its lines itself, as no client of ours would. Names begin with the row of
+//! A client that writes its lines by hand, against the protocol. The tests are named by the row of
 //! the list of attacks on request memory that they belong to.
 
 use std::{
@@ -32,7 +32,7 @@ const HONEST: usize = 0;
 const HOSTILE: usize = 1;
 const EPOCH: u16 = 666;
 
-/// One worker, an honest client whose value must survive, and a hostile one.
+/// One worker, an honest client with a value that must survive, and a hostile client.
 struct Siege<E> {
     rig: Rig<E>,
 }
@@ -57,7 +57,7 @@ impl<E: Execute> Siege<E> {
             });
     }
 
-    /// The honest client is served, and finds what it stored.
+    /// Checks that the honest client is served and finds its value.
     fn survives(&mut self) {
         self.honest(get(), ReplyStatus::Done, b"untouched");
     }
@@ -79,7 +79,7 @@ impl<E: Execute> Siege<E> {
         self.lines().write_words(slot * LINE_WORDS, words);
     }
 
-    /// Writes `request` as number `sequence`, well-formed.
+    /// Writes `request` well-formed, with number `sequence`.
     fn submit(&self, request: &Request<'_>, sequence: u32) -> Line {
         let mut line = Line::default();
         let mut overflow = [0; OVERFLOW_BYTES];
@@ -92,7 +92,7 @@ impl<E: Execute> Siege<E> {
         line
     }
 
-    /// Lets the worker look until it has found nothing for a while; what it answered to the hostile
+    /// Runs the worker until it has found nothing for a while. Returns its replies to the hostile
     /// client, by sequence.
     fn replies(&mut self) -> Vec<(u32, ReplyStatus)> {
         for _ in 0..4 * WINDOW {
@@ -159,7 +159,7 @@ fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
         let mut words = [(); LINE_WORDS].map(|()| random(&mut seed));
         let slot = random(&mut seed) as usize % WINDOW;
         if round % 2 == 0 {
-            // Half of them get as far as the body: right epoch, right sequence.
+            // Half of them are accepted up to the body: right epoch, right sequence.
             let sequence = slot as u32 + next[slot] * WINDOW as u32;
             let stamp = Control::new(OpCode::Get, 0, 0, 0, stamp(EPOCH, sequence)).0;
             words[CONTROL_WORD] = words[CONTROL_WORD] & 0xff_ffff | stamp & !0xff_ffff;
@@ -221,7 +221,7 @@ fn r02_a_body_longer_than_what_was_written_fails_its_checksum() {
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.counters().torn_overflow, 1);
     assert_eq!(siege.rig.workers[0].exec.number(b"key"), None);
-    // The slot is as it was: a retry with the whole body is executed.
+    // The slot is unchanged: a retry with the whole body is executed.
     siege.submit(&request(b"key", put(&value)), 0);
     let mut line = line;
     line.retry();
@@ -230,7 +230,7 @@ fn r02_a_body_longer_than_what_was_written_fails_its_checksum() {
     siege.survives();
 }
 
-/// Fails when a request is not what some control word said in one piece.
+/// Fails when a request is not what one control word described as a whole.
 #[derive(Default)]
 struct Wary {
     executed: Arc<AtomicU32>,
@@ -326,7 +326,7 @@ fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
     let mut siege = siege();
     let executed = siege.rig.workers[0].exec.executed;
     let cases: &[(u8, u8, u8, u8)] = &[
-        // Operation and bits, key length, body length; and the one that is unknown.
+        // Operation, bits, key length, body length.
         (0, 0, 4, 4),
         (12, 0, 4, 4),
         (15, 0, 4, 4),
@@ -394,10 +394,10 @@ fn r09_the_same_request_again_has_no_second_effect() {
     let mut siege = siege();
     let mut line = siege.submit(&request(b"key", add_one()), 0);
     assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
-    // The same bytes: nothing new.
+    // The same bytes are not a new request.
     siege.write(0, line.words());
     assert_eq!(siege.replies(), []);
-    // The next attempts: the same answer.
+    // The next attempts get the same answer.
     for _ in 0..10 {
         line.retry();
         siege.write(0, line.words());
@@ -447,7 +447,7 @@ fn r10_sequences_out_of_their_window_are_dropped() {
         assert_eq!(siege.replies(), [], "{sequence}");
         assert_eq!(siege.counters().out_of_window, count);
     }
-    // A slot that has had no request has no last one either.
+    // A slot that has had no request has no last request either.
     siege.submit(&request(b"key", add_one()), (1 << 24) - window + 3);
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
@@ -595,7 +595,7 @@ fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
 #[test]
 fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
     let mut siege = siege();
-    // A third lease, whose replies leave by the same queue pair as the honest client's.
+    // A third lease, whose replies are sent from the same queue pair as the honest client's.
     let third = siege.rig.join(3);
     let leases = |rig: &Rig<Model>, n: usize| rig.clients[n].leases[0].replies;
     assert_eq!(leases(&siege.rig, HONEST), leases(&siege.rig, third));
@@ -605,7 +605,7 @@ fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
         .device
         .destroy_address(&mut worker.port, gone)
         .unwrap();
-    // In one pass, so in one postlist: the one that cannot be posted, and the honest client's, which
+    // One pass, so one postlist: the reply that cannot be posted, and the honest client's, which
     // does not fit a completion.
     let large = [7; 1000];
     siege.honest(put(&large), ReplyStatus::Done, b"");
@@ -706,7 +706,7 @@ fn r20_lines_of_an_old_lease_are_refused() {
     };
     side.attach(port, chunk).unwrap();
     assert!(side.detach(id).is_none(), "an id of the past names nobody");
-    // What lies in the slot, and what a delayed WRITE brings.
+    // The line in the slot, and a line that a delayed WRITE delivers.
     assert_eq!(siege.replies(), []);
     let mut late = old;
     late.retry();

@@ -1,4 +1,4 @@
-//! What a client can know of one of its keys: every state that agrees with all that it was told.
+//! What a client can know of one of its keys: every state that agrees with all replies so far.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,18 @@ use herdwick_mica::{Arith, Delete, EXPTIME_PAST, Get, Mode, Op, Put};
 
 use crate::{model::Stored, rig::REPLY_BYTES_MAX};
 
-/// An item, or none.
+/// An item, or `None`.
 type State = Option<Item>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) value: Vec<u8>,
     pub(crate) flags: u32,
-    /// Unknown after a change that was not answered.
+    /// Unknown after a change without a reply.
     pub(crate) version: Option<u64>,
 }
 
-/// An operation, as its schedule drew it.
+/// An operation, as its schedule generated it.
 #[derive(Clone, Debug)]
 pub(crate) enum Doing {
     Get,
@@ -67,7 +67,7 @@ impl Doing {
         }
     }
 
-    /// Every way in which it may end in `state`, and the state after it.
+    /// Every possible status if it finds `state`, each with the state after it.
     fn ends(&self, state: &State) -> Vec<(ReplyStatus, State)> {
         let exists = (ReplyStatus::Exists, state.clone());
         match (state, self.compare()) {
@@ -82,7 +82,7 @@ impl Doing {
         vec![self.end(state)]
     }
 
-    /// How it ends where no version is in its way.
+    /// Its status and the state after it if no version comparison fails.
     fn end(&self, state: &State) -> (ReplyStatus, State) {
         let stored = |value: Vec<u8>, flags| {
             let version = None;
@@ -113,7 +113,7 @@ impl Doing {
         }
     }
 
-    /// The state after it, if it found `state` and was answered so.
+    /// The states after it that agree with `answer`, if it found `state`.
     fn told(&self, state: &State, answer: &Answer<'_>) -> Vec<State> {
         let agrees = |(status, after): (ReplyStatus, State)| {
             let answered = match answer.status {
@@ -129,7 +129,7 @@ impl Doing {
         self.ends(state).into_iter().filter_map(agrees).collect()
     }
 
-    /// The state after it was done, if it would show what it has shown.
+    /// The state after it was done, if `answer` shows what it would show.
     fn shown(&self, before: &State, after: State, answer: &Answer<'_>) -> Option<State> {
         match (self, before) {
             (Self::Get | Self::Touch(_), Some(item)) => {
@@ -139,7 +139,7 @@ impl Doing {
                 let whole = (answer.value, answer.flags()) == (&item.value[..], item.flags);
                 let too_large = item.value.len() + 16 > REPLY_BYTES_MAX
                     && answer.value_len == item.value.len() as u64;
-                // What a touch has read may be gone when it is asked again.
+                // What a touch has read may have changed before its retry.
                 let gone = matches!(self, Self::Touch(_)) && answer.value_len == 0;
                 let fits = match answer.status {
                     ReplyStatus::ReplyTooLarge => too_large || gone,
@@ -167,14 +167,14 @@ impl Item {
     }
 }
 
-/// One key, which one client at a time uses.
+/// One key, used by one client at a time.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) name: Vec<u8>,
     pub(crate) is_counter: bool,
-    /// At least one of them is the case.
+    /// At least one of these states is the actual one.
     possible: Vec<State>,
-    /// What is outstanding, in the order of submission.
+    /// Outstanding operations, in the order of submission.
     outstanding: VecDeque<(u64, Doing)>,
 }
 
@@ -188,7 +188,7 @@ impl Key {
         }
     }
 
-    /// What is likely stored.
+    /// The item that is likely stored.
     pub(crate) fn guess(&self) -> Option<&Item> {
         self.possible.last().and_then(Option::as_ref)
     }
@@ -201,7 +201,7 @@ impl Key {
         self.outstanding.push_back((token, doing));
     }
 
-    /// Checks an outcome against all that may have been before, and follows it.
+    /// Checks an outcome against all possible states, and replaces them by those after it.
     pub(crate) fn end(&mut self, token: u64, outcome: &Outcome<'_>) {
         let place = self.outstanding.iter().position(|(of, _)| *of == token);
         let place = place.expect("one outcome for each request");
@@ -238,7 +238,7 @@ impl Key {
         }
     }
 
-    /// Whether `stored` is one of the states that it may be in.
+    /// Whether `stored` is one of the possible states.
     pub(crate) fn may_be(&self, stored: Option<&Stored>) -> bool {
         self.possible.iter().any(|state| match (state, stored) {
             (None, None) => true,

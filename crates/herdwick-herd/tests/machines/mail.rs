@@ -1,5 +1,5 @@
-//! Clients that send their requests: what arrives that is no request of theirs is dropped and
-//! counted, and takes nothing from anybody.
+//! Clients that send their requests as datagrams: whatever is not a request of the receive queue's
+//! own client is dropped and counted, and affects no other client.
 
 use herdwick_conformance::seeded::Faults;
 use herdwick_fabric::{AddressHandle, Completion, Device, Local, Payload, Port, SendOp, SendWr};
@@ -21,10 +21,10 @@ const WINDOW: usize = 8;
 const HONEST: usize = 0;
 const HOSTILE: usize = 1;
 
-/// A worker with a client whose value must survive, and another.
+/// A worker with an honest client, whose value must survive, and a hostile one.
 struct Post {
     rig: Rig<Model>,
-    /// Where the hostile client may send to: its own mailbox, and the honest client's.
+    /// The hostile client's destinations: its own receive queue, and the honest client's.
     to: [AddressHandle; 2],
 }
 
@@ -51,7 +51,7 @@ impl Post {
         });
     }
 
-    /// The honest client is served at once, and finds what it stored.
+    /// Checks that the honest client is served without a retry and finds its value.
     fn survives(&mut self) {
         let retries = self.rig.clients[HONEST].side.counters().retries;
         self.honest(Op::Get(Get::default()), b"untouched");
@@ -62,7 +62,7 @@ impl Post {
         *self.rig.workers[0].side.counters()
     }
 
-    /// Has the hostile client send `bytes`, `times` times over.
+    /// Makes the hostile client send `bytes` `times` times.
     fn post(&mut self, to: AddressHandle, bytes: &[u8], times: usize) {
         let hostile = &mut self.rig.clients[HOSTILE];
         let WorkerLane {
@@ -90,7 +90,7 @@ impl Post {
             .unwrap();
     }
 
-    /// Has the worker look, and the hostile client take its completions.
+    /// Makes the worker poll, and the hostile client take its completions.
     fn step(&mut self) {
         self.rig.step(&mut |_, _, _| {});
         let Client {
@@ -125,7 +125,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The honest client's next request, made by somebody else.
+/// The honest client's next request, forged by another client.
 fn forged(sequence: u32) -> Vec<u8> {
     let stamp = Stamp::new(Epoch::new(1).unwrap(), Sequence::new(sequence));
     let mut line = Line::default();
@@ -150,7 +150,7 @@ fn what_is_no_request_is_dropped_and_counted() {
     let mut post = Post::new();
     let own = post.to[0];
     let whole = vec![0xff; REQUEST_BYTES_MAX + 1];
-    // Those to 56 bytes come in the completion, and none longer than a request finds room.
+    // Up to 56 bytes arrive inside the completion; a datagram longer than a request finds no room.
     let lens = [0, 1, 56, 57, 63];
     for len in lens {
         post.send(own, &whole[..len]);
@@ -196,7 +196,7 @@ fn random_datagrams_are_counted_and_harm_nobody() {
     for round in 0..20_000_u32 {
         let mut words = [(); LINE_WORDS].map(|()| random());
         if round % 2 == 0 {
-            // Half of them get as far as the body: right epoch, and as often as not the sequence.
+            // Half of them are accepted up to the body: right epoch, and often the right sequence.
             let stamp = Stamp::new(Epoch::new(666).unwrap(), Sequence::new(round % 64));
             words[7] =
                 words[7] & 0xff_ffff | Control::new(OpCode::Get, 0, 0, 0, stamp).0 & !0xff_ffff;
@@ -271,7 +271,7 @@ fn what_no_datagram_holds_is_refused_for_another_way() {
     rig.request_bytes_max = 512;
     rig.join(1);
     let key = b"key";
-    // The key and 445 bytes of value lie behind the line.
+    // The key and 445 bytes of value follow the line.
     for (len, fits) in [(445, true), (446, false)] {
         let value = vec![1; len];
         let submitted = rig.clients[0].side.submit(&request(key, put(&value)), 0);

@@ -1,4 +1,4 @@
-//! The two machines against each other, over the seeded fabric.
+//! Both state machines against each other, over the seeded fabric.
 
 mod announced;
 mod at_most_once;

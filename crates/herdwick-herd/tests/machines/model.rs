@@ -1,3 +1,5 @@
+//! A plain map as the store: the reference for the answers of both state machines.
+
 use std::collections::HashMap;
 
 use herdwick_mica::{
@@ -7,7 +9,7 @@ use herdwick_mica::{
 
 use crate::rig::HASH_KEY;
 
-/// The plainest store there is: what the machines' answers are checked against.
+/// The simplest possible store, against which the machines' answers are checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     pub(crate) items: HashMap<Vec<u8>, Stored>,
@@ -28,7 +30,7 @@ impl Execute for Model {
         for (index, request) in batch.iter().enumerate() {
             self.executed += 1;
             let (status, number) = self.run(request);
-            // What is touched to its end is shown once more.
+            // An item that a touch expires is shown once more.
             let touched = matches!(request.op, Op::Get(get) if get.touch == Some(EXPTIME_PAST));
             let ended = (touched && status == Status::Done)
                 .then(|| self.items.remove(request.key))
@@ -77,7 +79,7 @@ impl Model {
         }
     }
 
-    /// How a comparison ends, unless it holds.
+    /// The status of a failed comparison; `None` if it holds.
     fn compare(&self, key: &[u8], compare: Option<u64>) -> Option<Status> {
         match (self.items.get(key), compare) {
             (None, Some(_)) => Some(Status::NotFound),
@@ -103,7 +105,7 @@ impl Model {
         Status::Done
     }
 
-    /// Stores something under `key`, as if somebody else had.
+    /// Stores something under `key`, as another client would.
     pub(crate) fn overwrite(&mut self, key: &[u8]) {
         self.store(key, b"somebody else's".to_vec(), 0);
     }

@@ -1,4 +1,4 @@
-//! What a client makes of messages that answer nothing it asked.
+//! Messages that are not replies to an outstanding request: the client counts and drops them.
 
 use herdwick_fabric::{Completion, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
@@ -25,7 +25,7 @@ impl Forger {
         Self { rig }
     }
 
-    /// Sends `bytes` to the client as worker 0, which gives no outcome.
+    /// Sends `bytes` to the client as worker 0. It must not give an outcome.
     fn send(&mut self, bytes: &[u8], imm: Option<u32>) {
         let lease = &self.rig.clients[0].leases[0];
         let (to, replies) = (lease.address, lease.replies);
@@ -52,7 +52,7 @@ impl Forger {
         *self.rig.clients[0].side.counters()
     }
 
-    /// The client still makes its round trips, on every slot and both workers.
+    /// Checks that requests are still answered, on every slot and at both workers.
     fn still_serves(&mut self) {
         for n in 0..32 {
             let key = format!("key {n}");
@@ -97,7 +97,7 @@ fn messages_that_are_no_replies_are_counted_and_cost_no_recv() {
             assert_eq!(forger.counters().malformed_replies, expected as u64, "{n}");
         }
     }
-    // A reply in another worker's name arrives at the wrong queue pair.
+    // A reply with another worker's number arrives at the wrong queue pair.
     forger.send(&head(1, EPOCH), Some(imm(1, Sequence::new(0))));
     assert_eq!(forger.counters().malformed_replies, 91);
     forger.still_serves();

@@ -1,5 +1,5 @@
-//! Requests for one key take effect in the order of their submission, whatever is lost; others
-//! wait for nobody.
+//! Ordering of requests for one key: they take effect in the order of submission, whatever is lost;
+//! requests for other keys wait for none of them.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -50,7 +50,7 @@ fn rig(path: RequestPath, seed: u64) -> Rig<Model> {
     rig
 }
 
-/// What a request for [`KEY`] has to be answered, when all before it have taken effect.
+/// The answer that a request for [`KEY`] must get when all requests before it have taken effect.
 #[derive(Debug, PartialEq)]
 enum Told {
     Value(Vec<u8>),
@@ -70,8 +70,8 @@ fn told(outcome: &Outcome<'_>, is_arith: bool) -> Told {
     }
 }
 
-/// As many requests for one key as there are slots, all the time: SET, GET and INCR in turns that
-/// `seed` picks. Each is answered as if it had been alone.
+/// Keeps as many requests for one key outstanding as there are slots: SET, GET and INCR in an order
+/// that `seed` chooses. Each is answered as if it were alone.
 fn pipelined(path: RequestPath, seed: u64) {
     let mut rig = rig(path, seed);
     rig.faults(lossy());
@@ -110,7 +110,7 @@ fn pipelined(path: RequestPath, seed: u64) {
             let place = due.iter().position(|due| due.0 == token).unwrap();
             let (_, is_arith, expected) = due.remove(place).unwrap();
             assert_eq!(told(&outcome, is_arith), expected, "{path}, seed {seed}");
-            // Whoever is overtaken is a read, and so is who overtakes it.
+            // A request that is overtaken is a read, and so is the one that overtakes it.
             let are_reads = |due: &(u64, bool, Told)| matches!(due.2, Told::Value(_));
             assert!(due.iter().take(place).all(are_reads));
             assert!(place == 0 || matches!(expected, Told::Value(_)));
@@ -129,7 +129,7 @@ fn what_is_pipelined_on_one_key_takes_effect_in_order() {
     }
 }
 
-/// The first SET is lost, and written again long after the second one was submitted.
+/// The first SET is lost, and is written again long after the second one was submitted.
 #[test]
 fn a_lost_set_is_not_stored_over_a_later_one() {
     for op in [set(b"2"), get(), Op::Delete(Delete::default())] {
@@ -162,7 +162,7 @@ fn a_lost_set_is_not_stored_over_a_later_one() {
     }
 }
 
-/// How many requests the worker finds at once, when the client submits `ops`.
+/// Returns how many requests the worker finds at once when the client submits `ops`.
 fn found_at_once(ops: &[(&[u8], Op<'_>)]) -> usize {
     let mut rig = rig(RequestPath::UcWrite, 1);
     let client = &mut rig.clients[0];
@@ -184,7 +184,7 @@ fn nobody_waits_for_another_key_and_no_read_for_a_read() {
     assert_eq!(found_at_once(&same), 2);
 }
 
-/// A request that waits leaves no gap in front of those behind it, which would hold them up.
+/// A request that is held back leaves no gap before later requests, which would delay them.
 #[test]
 fn who_waits_is_not_in_the_way() {
     let mut ops = vec![(KEY, set(b"1")), (KEY, set(b"2"))];
@@ -193,7 +193,7 @@ fn who_waits_is_not_in_the_way() {
     assert_eq!(found_at_once(&ops), WINDOW - 1);
 }
 
-/// What was held back goes as soon as it may: with the poll that takes the answer.
+/// A request that was held back is sent by the poll that takes the answer it waited for.
 #[test]
 fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
     let mut rig = rig(RequestPath::UcWrite, 1);
@@ -221,7 +221,7 @@ fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
     assert_eq!(rig.clients[0].side.counters().retries, 0);
 }
 
-/// Nothing was changed by what was never sent, and the slot is free at once.
+/// A request that was never sent has changed nothing, and its slot is free at once.
 #[test]
 fn who_waits_too_long_has_changed_nothing() {
     let mut rig = rig(RequestPath::UcWrite, 1);
@@ -241,7 +241,7 @@ fn who_waits_too_long_has_changed_nothing() {
     let expected = (0..WINDOW as u64).map(|token| (token, token > 0));
     assert!(outcomes.iter().copied().eq(expected), "{outcomes:?}");
     assert_eq!(rig.clients[0].side.in_flight(), 1);
-    // One that comes now waits for the cancellation of the first, and no longer.
+    // A request submitted now waits for the cancellation of the first, and for nothing else.
     rig.clients[0]
         .side
         .submit(&request(KEY, set(b"last")), 99)

@@ -1,4 +1,4 @@
-//! A client tries the way before it goes by it, and changes nothing by that.
+//! Probes: a client tests the path to each worker before it uses it, and changes nothing by that.
 
 use herdwick_conformance::seeded::Faults;
 use herdwick_herd::RequestPath;
@@ -9,7 +9,7 @@ use crate::{model::Model, rig::Rig};
 const WORKERS: usize = 2;
 const STEPS: usize = 20_000;
 
-/// Probes, and steps until every worker has answered; whether they did in time.
+/// Sends probes and steps until every worker has answered. Returns whether they did in time.
 fn probed(rig: &mut Rig<Model>) -> bool {
     let now = rig.now;
     let client = &mut rig.clients[0];
@@ -28,7 +28,7 @@ fn probed(rig: &mut Rig<Model>) -> bool {
 fn a_probe_is_answered_and_does_nothing() {
     for path in RequestPath::ALL {
         for drop_per_mille in [0, 300] {
-            // A reliable connection that loses too much ends.
+            // A reliable connection that loses too many packets fails.
             if path == RequestPath::RcWrite && drop_per_mille > 0 {
                 continue;
             }

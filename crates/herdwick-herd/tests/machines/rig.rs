@@ -1,4 +1,4 @@
-//! Workers and clients on the seeded fabric, in one thread under virtual time.
+//! Fixture: workers and clients on the seeded fabric, in one thread under virtual time.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Worker<E> {
     pub(crate) side: ServerSide,
     pub(crate) exec: E,
     pub(crate) cq: CqId,
-    /// Whether the memory of a lease that has ended is the next one's.
+    /// Whether a new lease reuses the memory of one that has ended.
     pub(crate) pools: bool,
     spare: Vec<[RegionId; 3]>,
     replies: [QpId; 2],
@@ -45,22 +45,22 @@ pub(crate) struct Client {
     pub(crate) side: ClientSide,
     pub(crate) request_cq: CqId,
     pub(crate) reply_cq: CqId,
-    /// What each worker knows of the client, and the client of it.
+    /// The client's leases, one for each worker.
     pub(crate) leases: Vec<Lease>,
     pub(crate) lanes: Vec<WorkerLane>,
 }
 
-/// One client at one worker, as the worker sees it.
+/// One client at one worker, as the worker knows it.
 pub(crate) struct Lease {
     pub(crate) id: ClientId,
     pub(crate) lines: Span,
     pub(crate) overflow: Span,
     pub(crate) address: AddressHandle,
-    /// Where the worker sends its replies from.
+    /// The worker's queue pair that sends its replies.
     pub(crate) replies: QpId,
-    /// What the client connects with, or sends to.
+    /// The endpoint that the client connects to, or sends to.
     pub(crate) requests: Endpoint,
-    /// Where its requests arrive, and in which memory.
+    /// The queue pair that receives its requests, and their memory.
     qp: QpId,
     memory: [RegionId; 3],
 }
@@ -71,12 +71,12 @@ pub(crate) struct Rig<E> {
     pub(crate) workers: Vec<Worker<E>>,
     pub(crate) clients: Vec<Client>,
     pub(crate) path: RequestPath,
-    /// Of the clients that join from now on.
+    /// For clients that join from now on.
     pub(crate) announce: Announce,
     pub(crate) window: Window,
-    /// Of the clients that join from now on.
+    /// For clients that join from now on.
     pub(crate) request_bytes_max: usize,
-    /// Of the clients that join from now on.
+    /// For clients that join from now on.
     pub(crate) deadline: Duration,
     pub(crate) now: Duration,
 }
@@ -90,7 +90,7 @@ impl<E: Execute> Rig<E> {
         Self::on(capabilities(), path, (seed, window), execs)
     }
 
-    /// On a network that promises what `has` says.
+    /// Makes a fixture on a network with the capabilities `has`.
     pub(crate) fn on(
         has: Capabilities,
         path: RequestPath,
@@ -117,20 +117,20 @@ impl<E: Execute> Rig<E> {
         }
     }
 
-    /// Adds a client; returns its number.
+    /// Adds a client and returns its number.
     pub(crate) fn join(&mut self, epoch: u16) -> usize {
         let client = self.newcomer(epoch);
         self.clients.push(client);
         self.clients.len() - 1
     }
 
-    /// Puts a new client in the place of one whose leases have ended.
+    /// Replaces a client, whose leases have ended, by a new one.
     pub(crate) fn rejoin(&mut self, number: usize, epoch: u16) {
         assert!(self.clients[number].leases.is_empty());
         self.clients[number] = self.newcomer(epoch);
     }
 
-    /// Every worker ends its lease of client `number`, who is not asked.
+    /// Ends the leases of client `number` at every worker, without the client's consent.
     pub(crate) fn revoke(&mut self, number: usize) {
         let leases = self.clients[number].leases.drain(..);
         for (worker, lease) in self.workers.iter_mut().zip(leases) {
@@ -157,7 +157,7 @@ impl<E: Execute> Rig<E> {
         self.network.set_faults(faults);
     }
 
-    /// One microsecond: the network moves, workers pass, clients flush and poll.
+    /// Runs one microsecond: the network delivers, workers pass, clients flush and poll.
     pub(crate) fn step(&mut self, sink: &mut impl FnMut(usize, u64, Outcome<'_>)) {
         self.advance();
         self.serve();
@@ -212,7 +212,7 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
     }
 }
 
-/// With a header before each datagram, as the verbs have it.
+/// Capabilities with a header before each datagram, as with verbs.
 pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
         datagram_header_bytes: 40,
@@ -282,7 +282,7 @@ impl<E: Execute> Worker<E> {
         self.side.pass(&mut self.port, CLOCK, &mut self.exec)
     }
 
-    /// What one client sees of this worker, and the worker of it.
+    /// Makes the lease of one client at this worker, and the client's channel.
     fn lease(
         &mut self,
         client: (&SeededDevice, &mut SeededPort, PdId, [CqId; 2]),
@@ -295,7 +295,7 @@ impl<E: Execute> Worker<E> {
         let cqs = [their_requests, their_replies];
         let their_ud = qp(theirs, their_port, their_pd, Transport::Ud, cqs, recvs);
         let reply_end = theirs.endpoint(their_port, their_ud).unwrap();
-        // Neighbours' replies leave by different queue pairs.
+        // Clients that join one after the other get their replies from different queue pairs.
         let outlet = self.leases % self.replies.len();
         self.leases += 1;
         let address = ours.create_address(port, self.replies[outlet], &reply_end);
@@ -391,7 +391,7 @@ impl<E: Execute> Worker<E> {
         (lease, lane)
     }
 
-    /// Takes a client out of service. What it still writes finds no queue pair.
+    /// Takes a client out of service. Its later WRITEs find no queue pair.
     fn end(&mut self, lease: Lease) {
         assert!(self.side.detach(lease.id).is_some());
         let (ours, port) = (&self.device, &mut self.port);
@@ -435,12 +435,12 @@ impl Client {
         }
     }
 
-    /// The client's name in the network's faults.
+    /// The client's id in the network's faults.
     pub(crate) fn party(&self) -> PartyId {
         self.port.party()
     }
 
-    /// Posts `count` RECVs at the first worker's lane, for a test that polls by itself.
+    /// Posts `count` RECVs at the first worker's channel, for a test that polls by itself.
     pub(crate) fn post_recvs(&mut self, count: usize) {
         let into = Local {
             region: self.lanes[0].receive,

@@ -1,4 +1,5 @@
-//! Every operation makes its round trip, on one worker and on several, whatever its size.
+//! Round trips of every operation, on several workers, over every path and with values of every
+//! size.
 
 use crate::{model::Model, rig::Rig};
 use herdwick_herd::{Outcome, RECV_BYTES_MIN, RequestPath, wire::ReplyStatus};

@@ -1,26 +1,26 @@
-//! Random schedules of random operations over a random network, by clients that come and go: every
-//! answer is one that a plain map could give, requests for one key are answered in their order,
-//! every request has one outcome, every slot comes back.
+//! Random schedules of random operations over a random network, with clients that join and leave:
+//! every answer is one that a plain map could give, requests for one key are answered in order,
+//! every request has one outcome, every slot is freed.
 //!
 //! Clients join, leave with full windows, die in the middle of a request, and are revoked without
-//! being asked, at any time, on every request path. Places, ids and memory of those that are gone
-//! are given to the next, each lease under an epoch of its own. What was under way when one went is
-//! unknown to its successor, until a read tells.
+//! their consent, at any time, on every request path. Places, ids and memory of former clients are
+//! reused by later ones, each lease under an epoch of its own. What was under way when a client
+//! left is unknown to its successor until a read shows it.
 //!
 //! A failing run prints its seed last; `run(seed, Planted::Nothing)` replays it.
 //!
-//! What these schedules are worth is shown by bugs that they find. Planted in the rig, and run
-//! below: memory that is given again under the old epoch ([`Planted::OldEpoch`]). Planted by hand in
-//! the machines, each found within the seeds below:
+//! The bugs that these schedules find show what they are worth. Planted in the fixture, and run
+//! below: memory that is reused under the old epoch ([`Planted::OldEpoch`]). Planted by hand in the
+//! machines, each found within the seeds below:
 //!
 //! - server, leaving: `Ring::retain` (`server/roster.rs`) does not bring the turn back below the
-//!   number of clients, so that the next pass looks behind the end
-//! - server, reuse of ids: `Roster::remove` does not look at the generation, so that an old id
+//!   number of clients, so that the next pass reads behind the end
+//! - server, reuse of ids: `Roster::remove` does not compare the generation, so that an old id
 //!   detaches the client that has its place now
 //! - client, leaving: `Lane::close` (`client/lane.rs`) forgets what is held back
-//! - client, revocation: `Lane::cancel` (`client/timers.rs`) gives the slot of a request that was
-//!   given up to the next before its cancellation is answered
-//! - client, order: `Lane::conflicts` (`client/order.rs`) finds none
+//! - client, revocation: `Lane::cancel` (`client/timers.rs`) frees the slot of a request that timed
+//!   out before its cancellation is answered
+//! - client, order: `Lane::conflicts` (`client/order.rs`) finds no conflict
 
 use std::time::Duration;
 
@@ -37,29 +37,29 @@ use crate::{
 
 /// Keys of each client.
 const KEYS: usize = 60;
-/// Those that are asked for in some schedules, where requests often wait for each other.
+/// Keys in use in some schedules, in which requests often wait for each other.
 const KEYS_FEW: usize = 6;
 const OPERATIONS: usize = 600;
-/// Seats, each for one client after another.
+/// Places, each for one client after another.
 const SEATS_MAX: usize = 5;
 
-/// A bug in the rig, which a schedule has to find.
+/// A bug in the fixture, which a schedule has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planted {
     Nothing,
-    /// A lease's memory goes to the next under the epoch it had.
+    /// A lease's memory is reused under its old epoch.
     OldEpoch,
 }
 
-/// What the client in a seat is up to.
+/// State of the client in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seat {
     Serves,
-    /// The workers have ended its leases; it does not know, for so many steps.
+    /// The workers have ended its leases; the client learns it after this many steps.
     Revoked(usize),
-    /// It has gone; the workers do not know, for so many steps.
+    /// The client has left; the workers learn it after this many steps.
     Gone(usize),
-    /// Nobody's for so many steps.
+    /// Empty for this many steps.
     Empty(usize),
 }
 
@@ -79,13 +79,14 @@ impl Chance {
         (self.next() % bound as u64) as usize
     }
 
-    /// A network. Late arrivals and torn ones do not come together: a line that arrives late, and
-    /// then word by word, over the next request in its slot, is beyond what a slot survives.
+    /// Generates the faults of a network. Late and torn delivery do not occur together: a line that
+    /// arrives late, and then word by word, over the next request in its slot, is beyond what a
+    /// slot survives.
     fn faults(&mut self, path: RequestPath) -> Faults {
         let micros =
             |most: usize, chance: &mut Self| Duration::from_micros(chance.below(most + 1) as u64);
         let delay_max = micros(5, self);
-        // A reliable connection that loses too much ends.
+        // A reliable connection that loses too many packets fails.
         let drops = match path {
             RequestPath::RcWrite => [0, 0, 5, 20, 50],
             RequestPath::UcWrite | RequestPath::UdSend => [0, 0, 20, 100, 300],
@@ -137,22 +138,22 @@ impl Chance {
     }
 }
 
-/// A schedule under way.
+/// A running schedule.
 struct Schedule {
     chance: Chance,
     planted: Planted,
     rig: Rig<Model>,
     seats: Vec<Seat>,
-    /// Of each seat.
+    /// The keys of each place.
     keys: Vec<Vec<Key>>,
-    /// Of leases that have ended, by worker.
+    /// Ids of ended leases, each with its worker.
     old: Vec<(usize, ClientId)>,
     epoch: u16,
     tokens: u64,
     left: usize,
-    /// Whether clients submit as much as they may, of many keys.
+    /// Whether clients submit as many requests as they may, for many keys.
     greedy: bool,
-    /// Whom the network keeps apart, and for how many steps.
+    /// A client and a worker that the network separates, and for how many steps.
     cut: Option<(PartyId, PartyId, usize)>,
 }
 
@@ -240,7 +241,7 @@ impl Schedule {
             .step(&mut |number, token, outcome| end(&mut keys[number], token, &outcome));
     }
 
-    /// Keeps a client and a worker apart for a while.
+    /// Separates a client and a worker for a while.
     fn part_and_heal(&mut self) {
         let network = &self.rig.network;
         self.cut = match self.cut {
@@ -260,11 +261,11 @@ impl Schedule {
         };
     }
 
-    /// Lets something become of the client in a seat.
+    /// Changes the state of the client in a place, at random.
     fn change(&mut self, number: usize) {
         self.seats[number] = match self.seats[number] {
             Seat::Serves if self.rig.clients[number].side.is_broken() => self.leave(number),
-            // Who goes takes others along.
+            // A client that leaves may take others along in the same step.
             Seat::Serves if self.seats[..number].contains(&Seat::Gone(0)) => self.leave(number),
             Seat::Serves => match self.chance.below(600) {
                 0 => self.leave(number),
@@ -294,7 +295,7 @@ impl Schedule {
         };
     }
 
-    /// Leaves with as much under way as there may be.
+    /// Lets the client leave with as many requests under way as possible.
     fn leave(&mut self, number: usize) -> Seat {
         self.submit(number, usize::MAX);
         let Client { side, port, .. } = &mut self.rig.clients[number];
@@ -304,7 +305,7 @@ impl Schedule {
         Seat::Gone([0, self.chance.below(200)][self.chance.below(2)])
     }
 
-    /// Is killed: half a line may be visible, and stays so.
+    /// Kills the client: half a line may be visible, and remains so.
     fn die(&mut self, number: usize) -> Seat {
         self.submit(number, usize::MAX);
         let Client { side, port, .. } = &mut self.rig.clients[number];
@@ -319,7 +320,7 @@ impl Schedule {
         Seat::Gone(self.chance.below(200))
     }
 
-    /// The client's requests end: as far as it knows, for nobody tells a dead one.
+    /// Ends the client's requests on its side only: a dead client learns nothing.
     fn close(&mut self, number: usize) {
         let Client { side, port, .. } = &mut self.rig.clients[number];
         let keys = &mut self.keys[number];
@@ -329,7 +330,7 @@ impl Schedule {
         assert!(keys.iter().all(|key| key.outstanding() == 0), "forgotten");
     }
 
-    /// The workers end the client's leases. No id of an earlier lease means anything to them.
+    /// Ends the client's leases at the workers. They reject the id of every earlier lease.
     fn revoke(&mut self, number: usize) {
         let ids = self.rig.clients[number].leases.iter().map(|lease| lease.id);
         let ids: Vec<_> = (0..).zip(ids).collect();
@@ -340,7 +341,7 @@ impl Schedule {
         self.old.extend(ids);
     }
 
-    /// Submits at most so many requests on keys of the seat.
+    /// Submits at most `most` requests for keys of the place.
     fn submit(&mut self, number: usize, most: usize) {
         for _ in 0..most.min(self.left) {
             let place = self.chance.below(if self.greedy { KEYS } else { KEYS_FEW });
@@ -355,7 +356,7 @@ impl Schedule {
                     self.left -= 1;
                 }
                 Err(Refused::Full) => {
-                    // One whose slots stay taken must end all the same.
+                    // A client with every slot taken must reach its end all the same.
                     self.left -= usize::from(self.chance.below(64) == 0);
                     return;
                 }
@@ -364,8 +365,8 @@ impl Schedule {
         }
     }
 
-    /// With the faults over, every slot of every client that is served comes back, nothing was
-    /// short, and what is stored is what may be.
+    /// Checks, after the faults have ended, that every slot of every served client is freed, that
+    /// no RECV was short, and that the store contains a possible state.
     fn settle(mut self) {
         self.rig.faults(Faults::default());
         if let Some((client, worker, _)) = self.cut.take() {
@@ -433,7 +434,7 @@ fn end(keys: &mut [Key], token: u64, outcome: &herdwick_herd::Outcome<'_>) {
     keys[(token % KEYS as u64) as usize].end(token, outcome);
 }
 
-/// Plays the schedule of `seed`; returns the network's trace.
+/// Runs the schedule of `seed` and returns the network's trace.
 fn run(seed: u64, planted: Planted) -> u64 {
     eprintln!("seed {seed}");
     let mut schedule = Schedule::new(seed, planted);

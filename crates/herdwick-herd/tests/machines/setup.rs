@@ -1,4 +1,4 @@
-//! The two ends as they are set up outside of tests, domain by domain.
+//! Set-up of both ends on their ports, domain by domain, as outside of tests.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn come_together_and_part(path: RequestPath) {
         let client = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
         admitted.push(client.unwrap());
         let again = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
-        // Its connection stands; a path without one finds no room for another client.
+        // It is connected already; a path without a connection has no room for another client.
         let refused = again.expect_err("it is in service");
         let full = matches!(refused, SetupError::Attach(AttachError::Full(1)));
         assert!(

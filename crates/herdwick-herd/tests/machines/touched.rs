@@ -1,5 +1,5 @@
-//! GAT changes what it reads: like any mutation it is executed once or not at all, and its client
-//! is told which, or that it is unknown.
+//! GAT changes what it reads: like any mutation it is executed once or not at all, and the client
+//! learns which, or that the outcome is unknown.
 
 use herdwick_herd::{
     Outcome,
@@ -36,7 +36,7 @@ fn rig(path: RequestPath) -> Rig<Model> {
     rig
 }
 
-/// Has client 0 touch `key`, and the worker execute it while no reply comes through.
+/// Makes client 0 touch `key`, and the worker execute that while no reply arrives.
 fn touched_without_reply(rig: &mut Rig<Model>, key: &[u8], exptime: u32) {
     let client = &mut rig.clients[0];
     let touch = touch(exptime);
@@ -68,7 +68,7 @@ fn answer(rig: &mut Rig<Model>) -> (ReplyStatus, Option<u64>, Vec<u8>) {
     got.unwrap()
 }
 
-/// Keys whose requests fit the line, and do not.
+/// A key whose request fits the line, and one whose request overflows.
 fn keys() -> [Vec<u8>; 2] {
     [KEY.to_vec(), vec![b'k'; 200]]
 }
@@ -153,7 +153,7 @@ fn a_touch_without_answer_may_have_been_carried_out() {
         rig.step(&mut |_, _, outcome| unknown = Some(matches!(outcome, Outcome::Unknown)));
     }
     assert_eq!(unknown, Some(true));
-    // Its cancellation is answered with what is remembered, and gives the slot back.
+    // Its cancellation is answered from memory, and frees the slot.
     rig.network.heal(client, worker);
     while rig.clients[0].side.in_flight() > 0 {
         rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));

@@ -1,4 +1,4 @@
-//! Whose requests a batch holds.
+//! Turns: how the requests of a batch are divided between clients.
 
 use herdwick_fabric::Capabilities;
 use herdwick_herd::RequestPath;
@@ -9,15 +9,15 @@ use crate::{
     rig::{Rig, capabilities, request},
 };
 
-/// Far longer than the network takes, in its microseconds.
+/// Far longer than the network takes to deliver, in microseconds.
 const DELIVERED: usize = 50;
 
 fn get() -> Op<'static> {
     Op::Get(Get::default())
 }
 
-/// One worker and so many clients, all heard lately, so that every pass polls them; whether
-/// messages travel in trains.
+/// Makes one worker and `clients` clients, all hot, so that every pass polls them. `trains`:
+/// whether messages travel in GSO batches.
 fn rig(clients: usize, trains: bool) -> Rig<Model> {
     let has = Capabilities {
         trains,
@@ -32,7 +32,7 @@ fn rig(clients: usize, trains: bool) -> Rig<Model> {
     rig
 }
 
-/// Has every client ask until it has `in_flight` requests under way, and the network deliver them.
+/// Makes every client submit until it has `in_flight` requests, and the network deliver them.
 fn ask(rig: &mut Rig<Model>, in_flight: usize) {
     for client in &mut rig.clients {
         while client.side.in_flight() < in_flight {
@@ -46,7 +46,7 @@ fn ask(rig: &mut Rig<Model>, in_flight: usize) {
     (0..DELIVERED).for_each(|_| rig.advance());
 }
 
-/// Adds to `answers`, by client, what has been answered.
+/// Adds the new answers to `answers`, by client.
 fn hear(rig: &mut Rig<Model>, answers: &mut [usize]) {
     for _ in 0..DELIVERED {
         rig.advance();
@@ -54,7 +54,7 @@ fn hear(rig: &mut Rig<Model>, answers: &mut [usize]) {
     }
 }
 
-/// How many requests of each of twelve clients one batch answers, when all ask for much.
+/// Returns how many requests of each of twelve busy clients one batch answers.
 fn shares(trains: bool) -> [usize; 12] {
     let (mut rig, mut answers) = (rig(12, trains), [0; 12]);
     ask(&mut rig, 16);
@@ -129,7 +129,7 @@ fn leave(rig: &mut Rig<Model>, client: usize) {
     assert!(rig.workers[0].side.detach(id).is_some());
 }
 
-/// How many answers each client gets from now on, until nobody is served any more.
+/// Returns how many answers each client gets from now on, until there are no more.
 fn drain(rig: &mut Rig<Model>) -> [usize; 3] {
     let mut answers = [0; 3];
     hear(rig, &mut answers);
