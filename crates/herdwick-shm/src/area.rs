@@ -1,20 +1,21 @@
+//! Allocator of a domain's memory: whole cache lines from one range of a file, first fit.
+
 use std::ops::Range;
 
 use herdwick_mem::LINE;
 
-/// Hands out runs of whole cache lines from one range of a file; first fit, neighbours merge.
+/// Allocates runs of whole cache lines from one range of a file: first fit, free neighbours merge.
 ///
-/// The book-keeping is private memory of the side that owns the area: nothing a peer writes
-/// reaches it.
+/// The book-keeping is private memory of the side that owns the area, so no peer can write it.
 #[derive(Debug)]
 pub(crate) struct Area {
-    /// Sorted, disjoint, never touching one another.
+    /// Free runs: sorted, disjoint and not adjacent.
     free: Vec<Range<usize>>,
     size: usize,
 }
 
 impl Area {
-    /// The whole lines of `range`.
+    /// Makes an area of the whole lines within `range`.
     pub(crate) fn new(range: Range<usize>) -> Self {
         let range = range.start.next_multiple_of(LINE)..range.end / LINE * LINE;
         Self {
@@ -27,12 +28,12 @@ impl Area {
         }
     }
 
-    /// Bytes there are, free or not.
+    /// Bytes of the area, free or not.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// `len` bytes, rounded up to lines; `None` when no run is long enough.
+    /// Allocates `len` bytes, rounded up to lines; `None` when no free run is long enough.
     pub(crate) fn take(&mut self, len: usize) -> Option<Range<usize>> {
         let len = len.max(1).checked_next_multiple_of(LINE)?;
         let at = self.free.iter().position(|run| run.len() >= len)?;
@@ -44,7 +45,7 @@ impl Area {
         Some(start..start + len)
     }
 
-    /// Takes back a range that [`Area::take`] gave.
+    /// Frees a range that [`Area::take`] returned.
     pub(crate) fn give(&mut self, range: Range<usize>) {
         let at = self.free.partition_point(|run| run.start < range.start);
         self.free.insert(at, range);

@@ -1,17 +1,18 @@
-//! How the two ends of a domain wake each other: a way each, made so that nothing which a guest does
-//! with its ends can make the host wait.
+//! Wakeup descriptors: how the two ends of a domain wake each other. There is one channel each way,
+//! made so that nothing that a client does with its descriptors can make the host wait.
 //!
-//! **Towards the host: an eventfd**, of which the host only hears that something was added. It never
-//! reads it, so there is nothing that a guest could empty, or whose `O_NONBLOCK` it could clear.
+//! **Towards the host: an eventfd**, of which the host waits only for the edge that a write causes.
+//! It never reads it, so a client gains nothing by emptying it or by clearing its `O_NONBLOCK`.
 //!
-//! **Towards the guest: a socket pair**, into which the host sends without waiting. The host's end is
-//! shut for reading before the guest has the other one. So nothing can lie in it: above all no
-//! descriptors, which the host would have to close, and closing a socket that lingers, or a file of
-//! FUSE, takes as long as its owner likes.
+//! **Towards the client: a socket pair**, into which the host sends without waiting. The host's end
+//! is shut down for reading before the client gets the other end. So nothing can be queued in it:
+//! above all no descriptors, which the host would have to close, and closing a socket that lingers,
+//! or a file of FUSE, takes as long as its owner likes.
 //!
-//! Not an eventfd towards the guest: it could clear the `O_NONBLOCK` that both share, fill it, and so
-//! block the host's next write. Not a pipe either way: whoever reads or writes one holds its lock
-//! while memory of its own is paged in, and with that it may take all the time it wants.
+//! An eventfd towards the client would not do: the client could clear the `O_NONBLOCK` that both
+//! ends share, fill it, and so block the host's next write. Nor would a pipe either way: its reader
+//! or writer holds its lock while a page of its own buffer is faulted in, and can make that take
+//! any amount of time.
 
 use std::{
     io,
@@ -33,16 +34,16 @@ use rustix::{
     },
 };
 
-/// What one side rings and hears by.
+/// One side's wakeup descriptors: one to wake the peer, one to be woken by.
 #[derive(Debug)]
 pub(crate) enum Bell {
-    /// The host's: rings the socket, hears the eventfd.
+    /// The host's: it sends into the socket and waits for the eventfd.
     Host { socket: OwnedFd, event: OwnedFd },
-    /// The guest's: rings the eventfd, hears the socket.
+    /// The client's: it writes to the eventfd and waits for the socket.
     Guest { socket: OwnedFd, event: OwnedFd },
 }
 
-/// What a guest gets.
+/// The descriptors that the client gets.
 #[derive(Debug)]
 pub(crate) struct GuestEnds {
     pub(crate) socket: OwnedFd,
@@ -50,7 +51,7 @@ pub(crate) struct GuestEnds {
 }
 
 impl Bell {
-    /// The host's bell, and what the guest gets.
+    /// Makes the host's wakeup descriptors and those for the client.
     pub(crate) fn pair() -> io::Result<(Self, GuestEnds)> {
         let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
@@ -63,7 +64,7 @@ impl Bell {
         Ok((Self::Host { socket, event }, ends))
     }
 
-    /// A guest's, of what came in a ticket; `None` if it is no such thing.
+    /// Makes the client's, from the descriptors of a ticket; `None` if they are of another kind.
     pub(crate) fn open(ends: GuestEnds) -> Option<Self> {
         let GuestEnds { socket, event } = ends;
         let domain = sockopt::socket_domain(&socket);
@@ -75,22 +76,25 @@ impl Bell {
         right.then_some(Self::Guest { socket, event })
     }
 
-    /// Wakes the other end. A peer that is gone, or does not listen, is its own affair.
+    /// Wakes the other end. An error is ignored: a peer that has ended or does not wait needs no
+    /// wakeup.
     #[cold]
     pub(crate) fn ring(&self) {
-        // What can fail is that it is full, and then it has been rung; or that nobody is there.
+        // It fails when the descriptor is full, that is, signaled already, or when the peer has
+        // ended.
         match self {
             Self::Host { socket, .. } => {
                 let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
             Self::Guest { event, .. } => {
-                // Nobody reads the counter, so the order of its bytes matters little.
+                // The host never reads the counter, so the byte order does not matter.
                 let _ = write(event, &1_u64.to_le_bytes());
             }
         }
     }
 
-    /// What to wait for, and how: a host hears of each ring once, a guest until it has taken it.
+    /// The descriptor to wait for, and how: edge-triggered for the host, which does not read it;
+    /// level-triggered for the client, until it has drained it.
     fn heard(&self) -> (&OwnedFd, EventFlags) {
         match self {
             Self::Host { event, .. } => (event, EventFlags::IN | EventFlags::ET),
@@ -98,7 +102,7 @@ impl Bell {
         }
     }
 
-    /// Takes what was rung; whether there is still somebody who could ring.
+    /// Drains the descriptor. Returns whether the other end is still open.
     fn drain(&self) -> bool {
         let Self::Guest { socket, .. } = self else {
             return true;
@@ -111,11 +115,11 @@ impl Bell {
     }
 }
 
-/// All bells of a port, as one descriptor.
+/// The wakeup descriptors of all domains of a port, as one epoll descriptor.
 #[derive(Debug)]
 pub(crate) struct Belfry(OwnedFd);
 
-/// Bells drained per system call.
+/// Descriptors drained per system call.
 const EVENTS: usize = 32;
 
 impl Belfry {
@@ -123,25 +127,25 @@ impl Belfry {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Hangs `bell`, to be told apart by `id`.
+    /// Adds `bell` under the number `id`.
     pub(crate) fn hang(&self, bell: &Bell, id: u32) -> io::Result<()> {
         let (fd, flags) = bell.heard();
         epoll::add(&self.0, fd, EventData::new_u64(id.into()), flags)?;
         Ok(())
     }
 
-    /// Takes `bell` down; harmless if it is down already.
+    /// Removes `bell`; has no effect if it was removed already.
     pub(crate) fn take_down(&self, bell: &Bell) {
-        // It refuses only what is not there.
+        // The only possible error is that the descriptor is not registered.
         let _ = epoll::delete(&self.0, bell.heard().0);
     }
 
-    /// Silences the bells that ring, [`EVENTS`] at most: the others would only wake again. Those
-    /// whose other end is closed come down.
+    /// Drains the descriptors that are signaled, at most [`EVENTS`] of them: the others only wake
+    /// the port once more. Removes those whose other end is closed.
     pub(crate) fn silence<'a>(&self, bell: impl Fn(u32) -> Option<&'a Bell>) {
         let mut events = [MaybeUninit::uninit(); EVENTS];
         let at_once = Timespec::default();
-        // What is refused here (EINTR) wakes again.
+        // After an error (EINTR) the descriptors stay signaled and wake the port again.
         let Ok((events, _)) = epoll::wait(&self.0, &mut events[..], Some(&at_once)) else {
             return;
         };

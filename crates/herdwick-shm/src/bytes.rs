@@ -1,4 +1,4 @@
-//! What a work request carries, wherever it lies, and copies between spans.
+//! Payloads of work requests, from wherever they lie, and copies between spans.
 
 use herdwick_mem::{LINE, Span, WORD, Words};
 
@@ -9,12 +9,12 @@ const LINE_WORDS: usize = LINE / WORD;
 pub(crate) enum Bytes<'a> {
     Words(&'a [u64]),
     Inline(&'a [u8]),
-    /// Offset and length lie within the span.
+    /// Offset and length are within the span.
     Span(&'a Span, usize, usize),
 }
 
 impl Bytes<'_> {
-    /// Bytes 64 `n` and on, as words; what lies beyond the end is zero.
+    /// Returns 64 bytes from byte 64 `n` on, as words; zeros follow the end of the payload.
     pub(crate) fn line(&self, n: usize) -> [u64; LINE_WORDS] {
         let mut line = [0; LINE_WORDS];
         match *self {
@@ -39,7 +39,7 @@ impl Bytes<'_> {
         line
     }
 
-    /// Stores all of it, `len` bytes, from `offset` of `to` on, its last word last.
+    /// Stores all `len` bytes to `to` from `offset` on, the last word last.
     pub(crate) fn write_to(&self, to: &Span, offset: usize, len: usize) {
         match *self {
             Self::Inline(bytes) => to.write_bytes(offset, bytes),
@@ -64,8 +64,8 @@ fn fill(line: &mut [u64; LINE_WORDS], bytes: &[u8]) {
     }
 }
 
-/// Copies `len` bytes from one span to another in rising order, the last word last. Either may be
-/// changing; they must not overlap.
+/// Copies `len` bytes between two spans in rising order, the last word last. Either span may change
+/// meanwhile; they must not overlap.
 pub(crate) fn copy(from: &Span, from_at: usize, to: &Span, to_at: usize, len: usize) {
     let aligned = from_at.is_multiple_of(WORD) && to_at.is_multiple_of(WORD);
     let mut done = 0;

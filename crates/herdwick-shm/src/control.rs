@@ -1,4 +1,5 @@
-//! Making and unmaking what a port holds.
+//! Creation and destruction of a port's objects: domains, regions, queues, queue pairs, addresses.
+//! A failed creation leaves nothing behind.
 
 use std::{collections::VecDeque, io};
 
@@ -32,7 +33,8 @@ fn short(shortage: Shortage) -> ControlError {
     }
 }
 
-/// Unmakes a domain: what lives in it, then what points to it; its memory, for a host to give back.
+/// Destroys a domain: the objects in it, then what refers to them. Returns its files, whose memory
+/// a host must give back.
 pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, ControlError> {
     let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
     port.belfry.take_down(&gone.bell);
@@ -102,7 +104,7 @@ pub(crate) fn allocate_region(
         .map_err(|_| limit("regions", port.regions.capacity()))
 }
 
-/// The first `len` bytes, rounded up to words.
+/// Returns the first `len` bytes, rounded up to words.
 fn trim(span: &Span, len: usize) -> io::Result<Span> {
     let len = len.checked_next_multiple_of(8);
     let slice = len.and_then(|len| span.slice(0..len).ok());
@@ -116,7 +118,8 @@ fn random() -> Result<u32, ControlError> {
     })
 }
 
-/// An rkey names its entry on the desk in its low bits; the others are drawn, and not all zero.
+/// Makes an rkey: its low bits are the number of its entry in the control area; the others are
+/// random, and not all zero.
 #[expect(clippy::cast_possible_truncation, reason = "entry < REGIONS = 64")]
 fn rkey(random: u32, entry: usize) -> Rkey {
     let mask = REGIONS as u32 - 1;
@@ -189,7 +192,7 @@ pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, Contr
         .map_err(|_| limit("queue pairs", port.qps.capacity()))
 }
 
-/// Makes `depth` entries of a completion queue a queue pair's own.
+/// Reserves `depth` entries of a completion queue for a queue pair.
 fn reserve(port: &mut ShmPort, cq: CqId, depth: usize) -> Result<(), ControlError> {
     let cq = port.cqs.get_mut(cq.0).ok_or(ControlError::Unknown(CQ))?;
     let reserved = cq.reserved.saturating_add(depth);
@@ -208,7 +211,7 @@ fn release(port: &mut ShmPort, cq: CqId, depth: usize) {
     }
 }
 
-/// The queue pair itself, with its line on the desk and its ring.
+/// Makes the queue pair itself, with its line in the control area and its ring.
 fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlError> {
     let pd = port.pds.get_mut(spec.pd.0);
     let pd = pd.ok_or(ControlError::Unknown(PD))?;
@@ -225,6 +228,7 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
             return Err(short(shortage));
         }
     };
+    // 24 bits and never 0: the slab's generation in the upper byte, the index below.
     let qpn = Qpn((((id.0 >> 16) % 0xff + 1) << 16) | (id.0 & 0xffff));
     pd.show_qp(
         line,
@@ -348,7 +352,7 @@ pub(crate) fn create_address(
     inserted.map(AddressHandle).map_err(full)
 }
 
-/// Under which number the peer's domain enrols the queue pair.
+/// Returns the number that the peer's domain lists for the queue pair.
 pub(crate) fn source(peer: &Endpoint) -> Result<Source, ConnectError> {
     let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
     match peer.transport {
@@ -357,7 +361,7 @@ pub(crate) fn source(peer: &Endpoint) -> Result<Source, ConnectError> {
     }
 }
 
-/// Reads a peer's endpoint: one of the other side, and of the same transport.
+/// Decodes a peer's endpoint: it must be of the other side and of the same transport.
 fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, ConnectError> {
     let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
     if peer.side == side {
@@ -369,8 +373,8 @@ fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, 
     Ok(peer)
 }
 
-/// The ring to a queue pair of the peer: there is one, whoever on this side sends. A queue pair
-/// that took the line of another takes its ring's place too.
+/// Opens the ring to a queue pair of the peer, or finds it: all senders on this side share one. A
+/// queue pair that has taken the line of an earlier one takes the place of its ring, too.
 fn open_outbound(
     outbounds: &mut Slab<Outbound>,
     (id, pd): (u32, &mut Pd),

@@ -1,3 +1,5 @@
+//! The provider's device: makes ports and domains, hands out tickets, and dispatches control verbs.
+
 use std::{
     io,
     os::fd::AsFd,
@@ -27,22 +29,22 @@ use crate::{
     ticket::{self, AttachError},
 };
 
-/// How much memory a protection domain may use, by what it is used for; bytes, rounded up to
-/// pages. What is not used is not taken.
+/// Size of a protection domain's memory, by use; in bytes, rounded up to pages. Unused memory is
+/// not allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PdSize {
-    /// Regions of the host that the guest may WRITE, and rings into the host's queue pairs.
+    /// Regions of the host that the client may WRITE, and rings into the host's queue pairs.
     pub host_inbound: usize,
-    /// Regions of the host that the guest may only READ.
+    /// Regions of the host that the client may only READ.
     pub host_readable: usize,
-    /// Rings into the guest's queue pairs.
+    /// Rings into the client's queue pairs.
     pub guest_inbound: usize,
-    /// Regions of the guest with remote rights.
+    /// Regions of the client with remote rights.
     pub guest_regions: usize,
 }
 
 impl Default for PdSize {
-    /// A mebibyte each.
+    /// One mebibyte each.
     fn default() -> Self {
         Self {
             host_inbound: 1 << 20,
@@ -54,7 +56,7 @@ impl Default for PdSize {
 }
 
 impl PdSize {
-    /// Nothing that a peer could use: for a domain of the host's own.
+    /// No memory that a peer could use: for a domain of the host's own.
     pub const NONE: Self = Self {
         host_inbound: 0,
         host_readable: 0,
@@ -62,7 +64,7 @@ impl PdSize {
         guest_regions: 0,
     };
 
-    /// Bytes of the two files of a domain of this size: the most memory that it can ever hold.
+    /// Bytes of the two files of a domain of this size: the most memory that it can ever occupy.
     #[must_use]
     pub const fn file_bytes(&self) -> usize {
         2 * DESK_BYTES
@@ -80,21 +82,21 @@ const fn area_bytes(bytes: usize) -> usize {
 
 /// The shared-memory provider, in one of its two roles.
 ///
-/// A *host* makes protection domains and hands each out, once, as a [`PdTicket`]. A *guest* takes
-/// tickets up and has no domains of its own. Queue pairs connect a host's port with a guest's,
-/// within one domain; and a host's UD queue pairs address guest UD queue pairs of any domain of
-/// their port.
+/// A *host* makes protection domains and hands each one out, once, as a [`PdTicket`]. A *guest*,
+/// the client, attaches tickets and has no domains of its own. Queue pairs connect a host's port
+/// with a client's, within one domain; a host's UD queue pairs also address clients' UD queue pairs
+/// of any domain of their port.
 #[derive(Debug)]
 pub struct ShmDevice {
     capabilities: Capabilities,
-    /// `None`: a guest.
+    /// `None` for a client.
     host: Option<PdSize>,
-    /// Domains made so far: colours them.
+    /// Domains made so far; gives each its colour.
     made: AtomicU64,
 }
 
 impl ShmDevice {
-    /// A device that makes domains of `size`.
+    /// Makes a host, whose domains have `size`.
     #[must_use]
     pub fn host(size: PdSize) -> Self {
         Self {
@@ -104,7 +106,7 @@ impl ShmDevice {
         }
     }
 
-    /// A device that attaches to the domains of hosts.
+    /// Makes a client (guest), which attaches to the domains of hosts.
     #[must_use]
     pub fn guest() -> Self {
         Self {
@@ -114,7 +116,7 @@ impl ShmDevice {
         }
     }
 
-    /// Makes a domain of another size than this device's usual one.
+    /// Makes a domain of another size than this device's default.
     ///
     /// # Errors
     /// As [`Device::create_pd`].
@@ -134,7 +136,7 @@ impl ShmDevice {
         })
     }
 
-    /// The ticket to `pd`. There is one: a domain has one guest.
+    /// Returns the ticket to `pd`. There is only one: a domain has one client.
     ///
     /// # Errors
     /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before;
@@ -161,10 +163,10 @@ impl ShmDevice {
         })
     }
 
-    /// Takes up the guest's side of a domain.
+    /// Attaches the client's side of a domain.
     ///
     /// # Errors
-    /// A ticket that makes no sense, limits, or the operating system's refusal.
+    /// A malformed ticket, a limit, or an error of the operating system.
     pub fn attach(&self, port: &mut ShmPort, ticket: PdTicket) -> Result<PdId, AttachError> {
         if self.host.is_some() {
             return Err(AttachError::NotAGuest);
@@ -180,9 +182,9 @@ impl ShmDevice {
         })
     }
 
-    /// Destroys `pd`, as [`Device::destroy_pd`] does, without waiting for its guest: a host's
-    /// memory is given back to the system by another thread, which calls `done` then, or when the
-    /// system keeps some of it. A guest that holds the lock of a file may put that off for ever.
+    /// Destroys `pd`, as [`Device::destroy_pd`] does, without waiting for its client: another
+    /// thread gives a host's memory back to the system, and calls `done` when that is done or the
+    /// system keeps some of it. A client that holds the lock of a file can delay that for ever.
     pub fn release_pd(
         &self,
         port: &mut ShmPort,
@@ -204,8 +206,9 @@ impl ShmDevice {
         discard::elsewhere(files, Box::new(done));
     }
 
-    /// Whether `endpoint` says that it is of `pd`. A host's port reaches the guests of all its
-    /// domains: who lets strangers name endpoints asks here whether they name their own.
+    /// Whether `endpoint` names a queue pair of `pd`. A host's port reaches the clients of all its
+    /// domains: a caller that accepts endpoints from untrusted clients must check here that they
+    /// are of their own domain.
     #[must_use]
     pub fn is_in(&self, port: &ShmPort, pd: PdId, endpoint: &Endpoint) -> bool {
         let token = port.pds.get(pd.0).map(|pd| pd.layout.token);
@@ -328,7 +331,7 @@ impl Device for ShmDevice {
         }
         let board = self.host.as_ref().map(|_| Board::new());
         let board = board.transpose().map_err(system("making a board"))?;
-        // One for each address and each connection.
+        // At most one ring for each address and each connection.
         let rings = SLOTS_MAX.min(limits.qps + limits.addresses);
         Ok(ShmPort {
             pds: Slab::new(limits.pds),

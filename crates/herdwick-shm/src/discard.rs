@@ -1,9 +1,9 @@
 //! Threads that give the memory of ended domains back to the system.
 //!
-//! Punching a hole into a file takes the file's lock. A guest that writes to `up` by a system call
-//! holds that lock for as long as a page of its own buffer takes to come, which may be for ever: so
-//! nobody else waits for these threads. One is there always; when what it does takes long, others
-//! are started for what waits, as many as that is, and end when nothing does.
+//! Punching a hole into a file takes the file's lock. A client that writes to `up` by a system call
+//! holds that lock until a page of its own buffer is faulted in, which may be for ever: so no other
+//! thread waits for these. One of them always runs; when its work takes long, further threads are
+//! started, one for each waiting domain, and end when no domain waits.
 
 use std::{
     collections::VecDeque,
@@ -15,20 +15,20 @@ use std::{
 
 use crate::pd::Files;
 
-/// What is called when the memory is given back, or the system keeps some of it.
+/// Called when the memory is given back, or the system has refused to take some of it.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// How long a domain waits for the threads that there are before more are started.
+/// Time that a domain waits for the running threads before more are started.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What such a thread needs is little, and there may be many.
+/// Such a thread needs little stack, and there may be many.
 const STACK_BYTES: usize = 128 << 10;
 
 struct Queue {
-    /// Bounded by the domains that there can be.
+    /// Bounded by the number of domains.
     waiting: VecDeque<(Files, Done)>,
-    /// How many were ever taken out of it.
+    /// Number of domains ever taken out of the queue.
     taken: u64,
-    /// Threads that wait for more.
+    /// Threads that wait for a domain.
     idle: usize,
     started: bool,
 }
@@ -39,7 +39,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     idle: 0,
     started: false,
 });
-/// Something waits.
+/// Signaled when a domain waits.
 static MORE: Condvar = Condvar::new();
 /// The same, for the thread that starts others.
 static WATCH: Condvar = Condvar::new();
@@ -49,15 +49,15 @@ fn queue() -> MutexGuard<'static, Queue> {
 }
 
 impl Files {
-    /// Gives the memory of both back. Waits for whoever holds the lock of one.
+    /// Gives the memory of both files back. Waits for the holder of a file's lock.
     pub(crate) fn discard(&self) -> io::Result<()> {
         let (up, down) = (self.up.discard(), self.down.discard());
         up.and(down)
     }
 }
 
-/// Starts the threads, once in a process: before anything is to be given back, and not on a thread
-/// that waits for nothing.
+/// Starts the threads, once in a process. Call it before any memory is to be given back, and not on
+/// a thread that must not wait.
 pub(crate) fn start() -> io::Result<()> {
     let mut queue = queue();
     if !queue.started {
@@ -73,7 +73,7 @@ fn spawn(work: fn()) -> io::Result<()> {
     thread.stack_size(STACK_BYTES).spawn(work).map(drop)
 }
 
-/// Has the memory of `files` given back by a thread that nobody waits for.
+/// Makes another thread give back the memory of `files`, without waiting for it.
 pub(crate) fn elsewhere(files: Files, done: Done) {
     queue().waiting.push_back((files, done));
     MORE.notify_one();
@@ -91,6 +91,7 @@ fn work() {
             done(discarded);
             queue = self::queue();
         } else if queue.idle > 0 {
+            // One idle thread is enough; the others, started for a slow domain, end.
             return;
         } else {
             queue.idle += 1;
@@ -113,7 +114,8 @@ fn watch() {
         queue = waited;
         if late.timed_out() {
             for _ in 0..queue.waiting.len() {
-                // Refused for want of threads: the next time, if any that wait are left.
+                // The system refuses more threads: try again after the next timeout, if domains
+                // still wait.
                 if spawn(work).is_err() {
                     break;
                 }

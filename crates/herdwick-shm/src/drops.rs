@@ -1,4 +1,6 @@
-/// Why something was dropped; and what else went wrong.
+//! Counters of everything that a port drops, by reason.
+
+/// Why something was dropped, or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drop {
     /// A message for an unreliable queue pair with no RECV posted.
@@ -9,16 +11,15 @@ pub(crate) enum Drop {
     Refused,
     /// A message or WRITE to a queue pair that is gone, failed, or not connected.
     NoPeer,
-    /// A message that no provider of ours would have sent.
+    /// A message that this provider never sends.
     Malformed,
-    /// A peer's ring counters went where they cannot go.
+    /// An impossible value in a peer's ring counters.
     BadCounter,
-    /// The memory of a domain that ended, of which the system kept some for as long as its guest
-    /// holds it.
+    /// Memory of an ended domain that the system kept, for as long as its client holds it.
     NotGivenBack,
 }
 
-/// How often each reason occurred at one port; names fit a statistics line.
+/// Number of drops at one port by reason; the names fit a statistics line.
 #[derive(Debug)]
 pub(crate) struct Drops([(&'static str, u64); 7]);
 
@@ -40,7 +41,8 @@ impl Drops {
         self.0[reason as usize].1 += 1;
     }
 
-    /// All of them; of [`Drop::NotGivenBack`] with the `kept` that were counted elsewhere.
+    /// All counters; to [`Drop::NotGivenBack`] are added the `kept` that were counted on other
+    /// threads.
     pub(crate) fn all(&self, kept: u64) -> [(&'static str, u64); 7] {
         let mut all = self.0;
         all[Drop::NotGivenBack as usize].1 += kept;

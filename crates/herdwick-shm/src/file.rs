@@ -1,4 +1,4 @@
-//! Sealed memory files, which have no name that anybody else could open.
+//! Sealed memory files without a name, so that only a holder of the descriptor can open them.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use rustix::fs::{
     fstat, ftruncate, memfd_create, open as open_path,
 };
 
-/// What every shared file is sealed with: its length is fixed, and so are its seals.
+/// Seals of every shared file: its length and its seals are fixed.
 const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -20,23 +20,24 @@ const FIXED: SealFlags = SealFlags::SHRINK
 /// Who may write a file besides its maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// Whoever holds it.
+    /// Every holder of the descriptor.
     Everyone,
-    /// Nobody who holds only the descriptor: it is open for reading, and the file's mode lets no
-    /// other user open it again. The maker can punch holes, which it cannot where the next is sealed.
+    /// No holder of the descriptor: it is open for reading, and the file's mode keeps other users
+    /// from opening it again. The maker can punch holes, which the seal of `MakerAlone` forbids.
     Owner,
-    /// Nobody at all: mappings made from now on are read-only, and so are `write` and hole
-    /// punching. For a file that many guests share and believe.
+    /// No process: later mappings are read-only, and `write` and hole punching fail. For a file
+    /// that many clients share and trust.
     MakerAlone,
 }
 
-/// Makes a file of `len` zeroed bytes and maps it; what is returned is for others to hold. The seals
-/// are complete at return.
+/// Makes a file of `len` zeroed bytes and maps it. Returns the descriptor for others to hold, and
+/// the mapping. The seals are complete at return.
 pub(crate) fn make(len: usize, writers: Writers) -> io::Result<(OwnedFd, Arc<Mapping>)> {
     let fd = memfd_create("herdwick", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len as u64)?;
+    // The length is sealed before the file is mapped: a shorter file would raise SIGBUS.
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    // The one writable mapping of a file that its holders only read comes before its seal.
+    // FUTURE_WRITE forbids later writable mappings, so this one is made before it is sealed.
     let mapping = Mapping::shared(&fd, len, Access::ReadWrite)?;
     fcntl_add_seals(&fd, seals(writers))?;
     let fd = match writers {
@@ -46,10 +47,10 @@ pub(crate) fn make(len: usize, writers: Writers) -> io::Result<(OwnedFd, Arc<Map
     Ok((fd, Arc::new(mapping)))
 }
 
-/// The same file, opened for reading.
+/// Opens the same file for reading.
 fn for_readers(fd: &OwnedFd) -> io::Result<OwnedFd> {
     fchmod(fd, Mode::RUSR)?;
-    // The thread's own table: that of a process is its first thread's, which may have ended.
+    // Of this thread: the process's own entry is its first thread's, which may have ended.
     let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
     Ok(open_path(
         path,
@@ -65,8 +66,8 @@ fn seals(writers: Writers) -> SealFlags {
     }
 }
 
-/// Maps a file that [`make`] made in another process, if it is one: `None` when its length, its
-/// seals or the rights of the descriptor are not exactly what they should be.
+/// Maps a file that [`make`] made in another process. Returns `None` if its length, its seals or
+/// the access mode of the descriptor are not exactly as made.
 pub(crate) fn open(
     fd: impl AsFd,
     len: usize,
@@ -89,7 +90,7 @@ pub(crate) fn open(
     Mapping::shared(fd, len, access).map(|mapping| Some(Arc::new(mapping)))
 }
 
-/// A page on which a host says to all its guests whether it sleeps.
+/// A page on which a host shows all its clients whether it sleeps.
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) fd: OwnedFd,

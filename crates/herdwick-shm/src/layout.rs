@@ -1,19 +1,19 @@
-//! Every byte that the two sides of a protection domain share, laid out once.
+//! The layout of every byte that the two sides of a protection domain share.
 //!
-//! A domain is two files. The guest writes `up`, the host alone writes `down`; each starts with
-//! the *desk* of the side that writes it:
+//! A domain is two files. The client (`guest`) writes `up`, the host alone writes `down`; each
+//! starts with the control area (`desk`) of the side that writes it:
 //!
 //! ```text
-//! up    desk of the guest | host's area: regions guests WRITE, rings into host queue pairs
-//!                         | guest's area: regions of the guest
-//! down  desk of the host  | guest's area: rings into guest queue pairs
-//!                         | host's area: regions guests only READ
+//! up    client's control area | host's area: regions clients WRITE, rings into host queue pairs
+//!                             | client's area: regions of the client
+//! down  host's control area   | client's area: rings into client queue pairs
+//!                             | host's area: regions clients only READ
 //! ```
 //!
-//! A desk, in lines of 64 bytes:
+//! A control area, in lines of 64 bytes:
 //!
 //! ```text
-//! line 0        word 0 parked (the guest's; the host's stands on its board)
+//! line 0        word 0 parked (the client's; the host's is on its board)
 //! lines 1..5    senders: 32 words, qpn of the datagram senders of this side
 //! lines 5..37   regions: 64 entries of 4 words {rkey | rights | serial, place, length, scope}
 //! lines 37..69  queue pairs: 32 lines {qpn | state, cells taken, long lines taken, 0 ...}
@@ -28,25 +28,26 @@ use crate::ring::Shape;
 
 /// Datagram senders of one side of one domain.
 pub(crate) const SENDERS: usize = 32;
-/// Remotely reachable regions of one side of one domain; the low bits of an rkey name its entry.
+/// Remotely accessible regions of one side of one domain; the low bits of an rkey are the entry's
+/// number.
 pub(crate) const REGIONS: usize = 64;
 /// Queue pairs of one side of one domain.
 pub(crate) const QPS: usize = 32;
 
-/// Word of the guest's desk that says whether it sleeps.
+/// Word of the client's control area that shows whether it sleeps.
 pub(crate) const PARKED_WORD: usize = 0;
 const SENDERS_WORD: usize = LINE / WORD;
 const REGIONS_WORD: usize = SENDERS_WORD + SENDERS;
 const REGION_WORDS: usize = 4;
 const QPS_WORD: usize = REGIONS_WORD + REGIONS * REGION_WORDS;
 const QP_WORDS: usize = LINE / WORD;
-/// Bytes of a desk, in whole pages.
+/// Bytes of a control area, a multiple of the page size.
 pub(crate) const DESK_BYTES: usize = 8192;
 const _: () = assert!(SENDERS.is_power_of_two() && REGIONS.is_power_of_two());
 const _: () = assert!(REGIONS_WORD == 5 * 8 && QPS_WORD == 37 * 8);
 const _: () = assert!((QPS_WORD + QPS * QP_WORDS) * WORD <= DESK_BYTES);
 
-/// Word of the desk that holds the qpn of datagram sender `index`.
+/// Word of the control area that holds the qpn of datagram sender `index`.
 pub(crate) const fn sender_word(index: usize) -> usize {
     SENDERS_WORD + index % SENDERS
 }
@@ -61,12 +62,12 @@ pub(crate) const fn qp_word(index: usize) -> usize {
     QPS_WORD + index % QPS * QP_WORDS
 }
 
-/// Bit of a queue pair's word: it takes what peers send.
+/// Bit of a queue pair's word: it accepts what peers send.
 pub(crate) const QP_READY: u64 = 1 << 32;
-/// Bit of a queue pair's word: it failed.
+/// Bit of a queue pair's word: it has failed.
 pub(crate) const QP_FAILED: u64 = 1 << 33;
 
-/// Which of the two ends of a domain.
+/// The two ends of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,
@@ -76,14 +77,14 @@ pub(crate) enum Side {
 /// Most bytes of one file of a domain.
 pub(crate) const FILE_BYTES_MAX: usize = 1 << 32;
 
-/// Where things lie in the files of one domain, as the ticket says it.
+/// Layout of the files of one domain, as encoded in the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdLayout {
-    /// Random, and in the low 6 bits the colour: what an endpoint names its domain by.
+    /// Random, with the colour in the low 6 bits: identifies the domain in endpoints.
     pub(crate) token: u64,
     pub(crate) up_len: usize,
     pub(crate) down_len: usize,
-    /// Where the guest's area starts in `up`.
+    /// Where the client's area starts in `up`.
     pub(crate) up_split: usize,
     /// Where the host's area starts in `down`.
     pub(crate) down_split: usize,
@@ -94,28 +95,28 @@ pub(crate) const TICKET_BYTES: usize = 6 * WORD;
 const TICKET_MAGIC: u64 = u64::from_le_bytes(*b"hwshm\0\0\x01");
 
 impl PdLayout {
-    /// Lines by which this domain's areas start later, so that equal things of many domains do
-    /// not all fall into the same cache sets.
+    /// Bytes by which this domain's areas start later, so that equal objects of many domains do not
+    /// all fall into the same cache sets.
     fn colour(&self) -> usize {
         (self.token % 64) as usize * LINE
     }
 
-    /// The part of `up` that the host hands out.
+    /// The part of `up` that the host allocates from.
     pub(crate) fn up_host(&self) -> Range<usize> {
         DESK_BYTES + self.colour()..self.up_split
     }
 
-    /// The part of `up` that the guest hands out.
+    /// The part of `up` that the client allocates from.
     pub(crate) fn up_guest(&self) -> Range<usize> {
         self.up_split + self.colour()..self.up_len
     }
 
-    /// The part of `down` that the guest hands out, for the host to fill.
+    /// The part of `down` that the client allocates from, for the host to fill.
     pub(crate) fn down_guest(&self) -> Range<usize> {
         DESK_BYTES + self.colour()..self.down_split
     }
 
-    /// The part of `down` that the host hands out.
+    /// The part of `down` that the host allocates from.
     pub(crate) fn down_host(&self) -> Range<usize> {
         self.down_split + self.colour()..self.down_len
     }
@@ -132,7 +133,7 @@ impl PdLayout {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// `None` for anything that [`PdLayout::encode`] could not have written.
+    /// Decodes a blob; `None` for anything that [`PdLayout::encode`] could not have written.
     pub(crate) fn decode(blob: &[u8]) -> Option<Self> {
         let blob: &[u8; TICKET_BYTES] = blob.try_into().ok()?;
         let size = |n| usize::try_from(word_of(blob, n)).ok();
@@ -163,20 +164,20 @@ fn word_of(blob: &[u8], n: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// What an [`Endpoint`] of this provider says.
+/// Contents of an [`Endpoint`] of this provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpAddress {
     pub(crate) side: Side,
     pub(crate) transport: Transport,
-    /// Its line on its side's desk.
+    /// Its line in its side's control area.
     pub(crate) line: usize,
     pub(crate) qpn: Qpn,
     pub(crate) token: u64,
-    /// Where peers put messages for it; `None`: it takes none.
+    /// The ring that peers write messages for it to; `None`: it accepts none.
     pub(crate) ring: Option<RingPlace>,
 }
 
-/// Where a ring lies: in `down` for a guest's queue pair, in `up` for a host's.
+/// Location of a ring: in `down` for a client's queue pair, in `up` for a host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingPlace {
     pub(crate) offset: usize,
@@ -210,7 +211,8 @@ impl QpAddress {
         Endpoint::new(&blob).expect("an endpoint of 32 bytes fits into 96")
     }
 
-    /// `None` for anything malformed. Ranges are in order but not yet held against a domain.
+    /// Decodes an endpoint; `None` if it is malformed. Ranges are well-formed but not yet checked
+    /// against a domain.
     pub(crate) fn decode(endpoint: &Endpoint) -> Option<Self> {
         let blob: &[u8; ENDPOINT_BYTES] = endpoint.as_bytes().try_into().ok()?;
         if blob[..3] != ENDPOINT_MAGIC {

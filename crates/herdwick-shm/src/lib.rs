@@ -1,16 +1,16 @@
-//! The fabric over shared memory, between processes of one host: the CPU that posts is the RNIC.
+//! The fabric over shared memory, between processes of one machine: the CPU that posts is the RNIC.
 //!
 //! **The file is the unit of protection.** A protection domain is a pair of sealed memory files
-//! between one host port and one guest port: `up`, which the guest may write anywhere, and `down`,
-//! which it can only read. The poster's own code checks rkeys, ranges and rights, so they catch
-//! mistakes, not malice; malice is kept inside the pair, for the host believes nothing that it
-//! finds in `up`, and no other domain's memory is mapped by that guest.
+//! between a host's port and a client's (`guest`) port: `up`, which the client may write anywhere,
+//! and `down`, which it can only read. The poster's own code checks rkeys, ranges and rights, so
+//! they catch mistakes, not attacks; an attack is confined to the pair, because the host trusts
+//! nothing that it reads in `up`, and a client maps no other domain's memory.
 //!
-//! **Nobody waits for anybody.** There is no lock in shared memory and nothing to repair: a peer
-//! that dies at any instant leaves a ring that is not read, or not filled, any more.
+//! **No side waits for another.** There is no lock in shared memory and nothing to repair: a peer
+//! that dies at any instant leaves a ring that is no longer read, or no longer filled.
 //!
-//! A WRITE is word stores, a READ word loads, an atomic the CPU's own; a SEND goes through the
-//! message ring of the receiving queue pair, and is done when it lies there.
+//! A WRITE is stores of words, a READ loads of words, an atomic the CPU's own; a SEND is copied
+//! into the message ring of the receiving queue pair, and is complete when it lies there.
 #![forbid(unsafe_code)]
 
 mod area;
@@ -45,10 +45,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of an inline payload.
 pub const INLINE_BYTES_MAX: usize = 4096;
 
-/// Bytes of its domain that a UD queue pair of `recvs` outstanding RECVs takes for good, each of them
-/// for a datagram of [`DATAGRAM_BYTES_MAX`]: what
-/// [`PdSize::guest_inbound`] must hold for each of a guest's, [`PdSize::host_inbound`] for each of
-/// a host's.
+/// Bytes of its domain that a UD queue pair with `recvs` outstanding RECVs occupies for good, each
+/// RECV for a datagram of [`DATAGRAM_BYTES_MAX`]. [`PdSize::guest_inbound`] must hold them for each
+/// of a client's queue pairs, [`PdSize::host_inbound`] for each of a host's.
 #[must_use]
 pub fn datagram_ring_bytes(recvs: usize) -> usize {
     ring::Shape::for_datagrams(recvs).bytes()

@@ -1,11 +1,11 @@
-//! Memory that loom can explore.
+//! Memory whose interleavings loom can explore.
 
 use herdwick_mem::{
     Words,
     sync::{Arc, AtomicU64, Ordering},
 };
 
-/// Words of loom's; clones name the same ones.
+/// Words of loom's atomics; clones share them.
 #[derive(Clone)]
 pub(crate) struct Memory(Arc<Vec<AtomicU64>>);
 

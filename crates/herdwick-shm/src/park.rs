@@ -1,27 +1,27 @@
-//! Sleeping without losing a wake-up.
+//! Sleeping without losing a wakeup.
 //!
 //! A port that wants to sleep stores an odd number in its *parked word*, which its peers can read,
-//! fences, looks once more for work, and sleeps on its bell. A peer stores its work, fences, and
-//! rings when the word is odd. Of two fences one comes first: either the sleeper sees the work, or
-//! the peer sees the word (Dekker). The number grows with each arming, so that a peer knows which
-//! of them it has rung for.
+//! fences, checks once more for work, and waits for its wakeup descriptor. A peer stores its work,
+//! fences, and signals the descriptor if the word is odd. One of the two fences is first: either
+//! the sleeper sees the work, or the peer sees the word (Dekker). The number grows with each
+//! arming, so that a peer knows which arming it has signaled.
 
 use herdwick_mem::{
     Words,
     sync::{Ordering, fence},
 };
 
-/// The number in a parked word.
+/// The number in a parked word: odd while armed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arming(u64);
 
 impl Arming {
-    /// The next armed number, to be stored with [`Arming::show`].
+    /// Advances to the next armed number, to be stored with [`Arming::show`].
     pub(crate) fn arm(&mut self) {
         self.0 = self.0.wrapping_add(1) | 1;
     }
 
-    /// The next disarmed number.
+    /// Advances to the next disarmed number.
     pub(crate) fn disarm(&mut self) {
         self.0 = self.0.wrapping_add(1) & !1;
     }
@@ -35,14 +35,15 @@ impl Arming {
     }
 }
 
-/// The fence of both sides: after showing an arming and before the last look, and after posting
-/// and before looking at a parked word.
+/// The full fence of both sides: a sleeper's between showing its arming and its last check, a
+/// poster's between its post and its check of the parked word. Acquire and release do not order a
+/// store before a later load.
 #[inline]
 pub(crate) fn settle() {
     fence(Ordering::SeqCst);
 }
 
-/// A peer's parked word, and the arming it was last rung for.
+/// A peer's parked word, and the arming that was last signaled.
 #[derive(Debug)]
 pub(crate) struct Sleeper<W> {
     words: W,
@@ -59,8 +60,8 @@ impl<W: Words> Sleeper<W> {
         }
     }
 
-    /// Whether to ring now: it sleeps, or is about to, and this arming was not rung for. Comes
-    /// after [`settle`].
+    /// Whether to signal now: the peer sleeps, or is about to, and this arming was not signaled
+    /// yet. Call it after [`settle`].
     #[inline]
     pub(crate) fn wants_ring(&mut self) -> bool {
         let word = self.words.load(self.index);
@@ -79,7 +80,7 @@ mod models {
     use herdwick_mem::sync::{Arc, thread};
     use loom::sync::Notify;
 
-    /// Work, a parked word, and a bell that may be rung before anybody waits.
+    /// Work, a parked word, and a wakeup that may come before the wait.
     struct World {
         words: Memory,
         bell: Notify,
@@ -111,7 +112,7 @@ mod models {
                 arming.arm();
                 arming.show(&world.words, PARKED);
                 settle();
-                // A lost wake leaves everybody waiting: loom reports a deadlock.
+                // A lost wakeup leaves every thread waiting: loom reports a deadlock.
                 if world.words.load_acquire(WORK) < 2 {
                     world.bell.wait();
                 }

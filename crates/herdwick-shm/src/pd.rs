@@ -1,4 +1,5 @@
-//! One protection domain, as one of its two sides holds it.
+//! One protection domain, as seen from one of its sides. Whatever the peer wrote is copied, checked
+//! against the layout, and only then used.
 
 use std::{io, ops::Range, os::fd::OwnedFd, sync::Arc};
 
@@ -20,7 +21,7 @@ use crate::{
     ring::{Producer, Shape},
 };
 
-/// Which file of a domain.
+/// The two files of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
     Up,
@@ -50,9 +51,9 @@ pub(crate) struct Pd {
     files: Files,
     up: Span,
     down: Span,
-    /// The desk that this side writes.
+    /// The control area that this side writes.
     mine: Span,
-    /// The desk that the peer writes.
+    /// The control area that the peer writes.
     pub(crate) theirs: Span,
     pub(crate) bell: Bell,
     pub(crate) sleeper: Sleeper<Span>,
@@ -62,14 +63,14 @@ pub(crate) struct Pd {
     lines_taken: u32,
     senders: [u32; SENDERS],
     serial: u64,
-    /// Which of the port's rings lead to the peer's queue pairs, by their line.
+    /// Number of the port's ring to each of the peer's queue pairs, by line.
     pub(crate) outbound: [Option<u32>; QPS],
-    /// What the ticket will take: until then nobody can ring.
+    /// What the ticket will take; until then no client can signal.
     pub(crate) unclaimed: Option<Unclaimed>,
     ended: bool,
 }
 
-/// The descriptors that the guest will get.
+/// The descriptors that the client will get.
 #[derive(Debug)]
 pub(crate) struct Unclaimed {
     pub(crate) up: OwnedFd,
@@ -77,18 +78,18 @@ pub(crate) struct Unclaimed {
     pub(crate) bell: GuestEnds,
 }
 
-/// The ring to one queue pair of the peer, whoever on this side sends.
+/// The ring to one queue pair of the peer, shared by all senders on this side.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) qpn: Qpn,
-    /// The domain it lies in.
+    /// The domain that it lies in.
     pub(crate) pd: u32,
-    /// The number of the last batch that put something here.
+    /// Number of the last batch that put something here.
     pub(crate) touched: u64,
     pub(crate) ring: Producer<Span>,
 }
 
-/// A region's place in the files, and its entry on the desk.
+/// Location of a region in the files, and its entry in the control area.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) file: File,
@@ -96,28 +97,28 @@ pub(crate) struct Place {
     entry: usize,
 }
 
-/// What this side holds no more of.
+/// What is exhausted on this side.
 #[derive(Debug)]
 pub(crate) enum Shortage {
-    /// This many is all there are.
+    /// A limit, and its value.
     Limit(&'static str, usize),
-    /// The system's answer.
+    /// An error of the operating system.
     System(&'static str, io::Error),
 }
 
-/// The parts that [`Pd::new`] puts together.
+/// The parts of a [`Pd`].
 pub(crate) struct Parts {
     pub(crate) side: Side,
     pub(crate) layout: PdLayout,
     pub(crate) files: Files,
     pub(crate) bell: Bell,
-    /// The host's board, for a guest.
+    /// The host's board, for a client.
     pub(crate) board: Option<Span>,
     pub(crate) unclaimed: Option<Unclaimed>,
 }
 
 impl Pd {
-    /// Takes up one side. The desk's pages are populated here.
+    /// Assembles one side. Populates the pages of the control areas.
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         let (layout, files) = (parts.layout, parts.files);
         files.up.populate(0..DESK_BYTES)?;
@@ -171,14 +172,14 @@ impl Pd {
         }
     }
 
-    /// Tells the host, on a guest's desk, about this port's sleep.
+    /// Shows the host, in a client's control area, whether this port sleeps.
     pub(crate) fn show(&self, arming: Arming) {
         if self.side == Side::Guest {
             arming.show(&self.mine, PARKED_WORD);
         }
     }
 
-    /// Takes and populates `len` zeroed bytes of `file`.
+    /// Allocates and populates `len` zeroed bytes of `file`.
     fn take(&mut self, file: File, len: usize) -> Result<Range<usize>, Shortage> {
         let area = &mut self.areas[file as usize];
         let limit = Shortage::Limit("bytes of the protection domain", area.size());
@@ -192,8 +193,8 @@ impl Pd {
 }
 
 impl Pd {
-    /// Tells the peer that no queue pair is left; what the host is to give back to the system now,
-    /// though the guest may still map it. Nothing is to be done with it afterwards.
+    /// Shows the peer that no queue pair is left. Returns what a host must give back to the system
+    /// now, although the client may still map it. The domain must not be used afterwards.
     pub(crate) fn end(&mut self) -> Option<Files> {
         if std::mem::replace(&mut self.ended, true) {
             return None;
@@ -207,7 +208,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // Of a port that is closed with its domains, when nobody counts any more.
+        // The port was closed with its domains, so there is no counter left to report to.
         if let Some(files) = self.end() {
             discard::elsewhere(files, Box::new(drop));
         }
@@ -216,7 +217,7 @@ impl Drop for Pd {
 
 /// Regions of this side.
 impl Pd {
-    /// Finds room for a region with remote rights, zeroes it and opens it under `rkey`.
+    /// Allocates a region with remote rights, zeroes it and opens it under `rkey`.
     pub(crate) fn open_region(
         &mut self,
         len: usize,
@@ -248,12 +249,13 @@ impl Pd {
             .store(at + 1, bytes.start as u64 | (file as u64) << 63);
         self.mine.store(at + 2, span.len() as u64);
         self.mine.store(at + 3, scope.into());
+        // The first word opens the entry, so it is stored last.
         self.mine
             .store_release(at, entry_word(rkey, access, self.serial));
         Ok((Place { file, bytes, entry }, rkey, span))
     }
 
-    /// Closes a region: its rkey opens nothing from here on.
+    /// Closes a region: its rkey is invalid from here on.
     pub(crate) fn close_region(&mut self, place: Place) {
         self.mine.store_release(region_word(place.entry), 0);
         self.regions_taken &= !(1 << place.entry);
@@ -268,7 +270,7 @@ impl Pd {
 
 /// Queue pairs of this side.
 impl Pd {
-    /// A free line on this side's desk.
+    /// Takes a free line of this side's control area.
     pub(crate) fn take_line(&mut self) -> Result<usize, Shortage> {
         let line = self.lines_taken.trailing_ones() as usize;
         if line >= QPS {
@@ -285,16 +287,17 @@ impl Pd {
         self.lines_taken &= !(1 << line);
     }
 
-    /// Tells the peer a queue pair's number and state.
+    /// Shows the peer a queue pair's number and state.
     pub(crate) fn show_qp(&self, line: usize, qpn: Qpn, state: u64) {
         let word = u64::from(qpn.0) | state;
         self.mine.store_release(qp_word(line), word);
     }
 
-    /// Room for a ring into a queue pair of this side, and where its owner counts.
+    /// Allocates a ring into a queue pair of this side. Returns its place, its memory, and the line
+    /// in which its owner counts.
     ///
-    /// It is never given back while the domain lives: a peer that has not noticed the end of the
-    /// queue pair may still write there.
+    /// It is not freed while the domain lives: a peer that has not noticed the end of the queue
+    /// pair may still write there.
     pub(crate) fn take_ring(
         &mut self,
         line: usize,
@@ -304,7 +307,8 @@ impl Pd {
         let bytes = self.take(file, shape.bytes())?;
         let ring = self.slice(file, bytes.clone())?;
         if self.side == Side::Host {
-            // A region may have lain here. In the guest's area of `down` only rings ever lie.
+            // A region may have been here. In the client's area of `down` there are only rings,
+            // never reused.
             clear(&ring);
         }
         let taken = self.mine.slice(line_bytes(line));
@@ -313,7 +317,7 @@ impl Pd {
         Ok((RingPlace { offset, shape }, ring, taken))
     }
 
-    /// The file that the peer writes its messages into.
+    /// The file that the peer writes its messages to.
     fn inbound(&self) -> File {
         match self.side {
             Side::Host => File::Up,
@@ -321,8 +325,8 @@ impl Pd {
         }
     }
 
-    /// The ring to a queue pair of the peer at `line`. What the peer says of its place is held
-    /// against the layout.
+    /// Opens the ring to the peer's queue pair at `line`. Its place, which the peer names, is
+    /// checked against the layout.
     pub(crate) fn reach_ring(
         &self,
         line: usize,
@@ -346,7 +350,7 @@ impl Pd {
         }
     }
 
-    /// The number under which datagrams of `qpn` name their sender here.
+    /// Lists `qp` as a sender of datagrams. Returns the index that its datagrams carry.
     pub(crate) fn enrol_sender(&mut self, qpn: Qpn) -> Result<usize, Shortage> {
         let known = self.senders.iter().position(|sender| *sender == qpn.0);
         let free = || self.senders.iter().position(|sender| *sender == 0);
@@ -357,15 +361,17 @@ impl Pd {
         Ok(index)
     }
 
-    /// Forgets a datagram sender.
+    /// Removes a datagram sender.
     pub(crate) fn strike_sender(&mut self, qpn: Qpn) {
         if let Some(index) = self.senders.iter().position(|sender| *sender == qpn.0) {
+            // The word in the control area stays until the index is reused: messages in rings refer
+            // to it.
             self.senders[index] = 0;
         }
     }
 }
 
-/// The peer's ring could not be opened.
+/// Why the peer's ring could not be opened.
 #[derive(Debug)]
 pub(crate) enum OutboundError {
     Place,
@@ -387,7 +393,7 @@ const RIGHT_READ: u64 = 1 << 32;
 const RIGHT_WRITE: u64 = 1 << 33;
 const RIGHT_ATOMIC: u64 = 1 << 34;
 
-/// A region entry's first word; the serial number makes it differ from all earlier ones.
+/// The first word of a region entry; the serial number makes it differ from earlier ones.
 fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
     let right = |granted: bool, bit: u64| if granted { bit } else { 0 };
     u64::from(rkey.0)
@@ -397,7 +403,7 @@ fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
         | serial << 40
 }
 
-/// What a one-sided verb wants to do: the bit of an entry's first word that allows it.
+/// The right that a one-sided verb needs: its bit in an entry's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Right(u64);
 
@@ -407,8 +413,8 @@ impl Right {
     pub(crate) const ATOMIC: Self = Self(RIGHT_ATOMIC);
 }
 
-/// A region of the peer, as this side last found it: copied out of its desk and held against the
-/// layout, so that a lie there costs the liar alone.
+/// A region of the peer, as this side last read it: copied out of the peer's control area and
+/// checked against the layout, so that a false entry harms only the peer itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     word: u64,
@@ -427,8 +433,8 @@ impl Opened {
         scope: 0,
     };
 
-    /// Where the `len` bytes at `addr` of the region under `rkey` lie, for a queue pair connected
-    /// with `peer`: a file and an offset. `None` when rkey, range, right or scope is wrong.
+    /// Returns file and offset of the `len` bytes at `addr` of the region under `rkey`, for a queue
+    /// pair connected with `peer`. `None` if rkey, range, right or scope is wrong.
     #[inline]
     pub(crate) fn reach(
         &mut self,
@@ -461,6 +467,7 @@ impl Opened {
 
     #[cold]
     fn look(pd: &Pd, entry: usize, word: u64) -> Option<Self> {
+        // Seqlock: the entry counts only if its first word is the same before and after the copy.
         let [_, place, len, scope] = pd.theirs.copy_out(region_word(entry));
         fence(Ordering::Acquire);
         if pd.theirs.load(region_word(entry)) != word {

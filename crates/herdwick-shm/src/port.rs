@@ -1,3 +1,5 @@
+//! The port: posting, polling, and sleeping, for one thread. Verbs complete within the post.
+
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
@@ -33,25 +35,25 @@ pub struct ShmPort {
     pub(crate) addresses: Slab<Address>,
     pub(crate) outbounds: Slab<Outbound>,
     pub(crate) drops: Drops,
-    /// Domains of which another thread could not give all memory back.
+    /// Domains whose memory another thread could not give back entirely.
     pub(crate) kept: Arc<AtomicU64>,
     pub(crate) arming: Arming,
-    /// Where a host's guests see whether it sleeps.
+    /// The page on which a host shows its clients whether it sleeps.
     pub(crate) board: Option<Board>,
     pub(crate) belfry: Belfry,
     pub(crate) doorbell: Doorbell,
 }
 
-/// The domains that the batch being posted has put something into.
+/// The domains that the current batch has put something into.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     batch: u64,
-    /// A domain may stand here twice, but once for each ring at most.
+    /// A domain may be listed twice, but only once for each ring.
     touched: Vec<u32>,
 }
 
 impl Doorbell {
-    /// For a port with so many rings to its peers.
+    /// Makes a doorbell for a port with `rings` rings to its peers.
     pub(crate) fn new(rings: usize) -> Self {
         Self {
             batch: 0,
@@ -59,7 +61,7 @@ impl Doorbell {
         }
     }
 
-    /// Remembers to look whether the receiver of `outbound` sleeps.
+    /// Records that the receiver of `outbound` may have to be woken.
     #[inline]
     pub(crate) fn touch(&mut self, outbound: &mut Outbound) {
         if outbound.touched != self.batch {
@@ -68,7 +70,7 @@ impl Doorbell {
         }
     }
 
-    /// Remembers to look whether the peer of `pd` sleeps; at most once in a batch.
+    /// Records that the peer of `pd` may have to be woken; at most once in a batch.
     pub(crate) fn touch_pd(&mut self, pd: u32) {
         self.touched.push(pd);
     }
@@ -78,7 +80,7 @@ impl Doorbell {
         self.touched.clear();
     }
 
-    /// Rings for those who sleep, once each.
+    /// Wakes those of the recorded peers that sleep, once each.
     fn ring(&self, pds: &mut Slab<Pd>) {
         if self.touched.is_empty() {
             return;

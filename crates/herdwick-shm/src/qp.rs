@@ -1,3 +1,5 @@
+//! Queue pairs, completion queues, regions and address handles as a port stores them.
+
 use std::collections::VecDeque;
 
 use herdwick_fabric::{
@@ -22,18 +24,18 @@ pub(crate) struct Qp {
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) send_depth: usize,
-    /// Send completions that nobody has polled yet.
+    /// Send completions that were not polled yet.
     pub(crate) send_pending: usize,
     pub(crate) recv_depth: usize,
     /// Posted RECVs, oldest first; never more than `recv_depth`.
     pub(crate) recvs: VecDeque<RecvWr>,
-    /// Its line on this side's desk.
+    /// Its line in this side's control area.
     pub(crate) line: usize,
     pub(crate) place: Option<RingPlace>,
     pub(crate) inbox: Option<Consumer<Span>>,
-    /// Whom it is connected with.
+    /// The queue pair that it is connected with.
     pub(crate) peer: Option<Peer>,
-    /// The peer's region it last reached into.
+    /// The peer's region that it last accessed.
     pub(crate) opened: Opened,
 }
 
@@ -42,7 +44,7 @@ pub(crate) struct Qp {
 pub(crate) struct Peer {
     pub(crate) line: usize,
     pub(crate) qpn: Qpn,
-    /// The ring to it; `None`: it takes no messages.
+    /// The ring to it; `None`: it accepts no messages.
     pub(crate) outbound: Option<u32>,
 }
 
@@ -67,23 +69,23 @@ pub(crate) struct Region {
     pub(crate) pd: u32,
     pub(crate) rkey: herdwick_fabric::Rkey,
     pub(crate) span: Span,
-    /// `None` for memory that no peer reaches.
+    /// `None` for memory that no peer can access.
     pub(crate) place: Option<Place>,
 }
 
-/// Where datagrams go.
+/// A destination of datagrams.
 #[derive(Debug)]
 pub(crate) struct Address {
     pub(crate) qp: QpId,
     /// The domain of the receiver.
     pub(crate) pd: u32,
-    /// The ring to it; `None`: it takes no messages.
+    /// The ring to it; `None`: it accepts no messages.
     pub(crate) outbound: Option<u32>,
-    /// Under which number the receiver's side finds our qpn.
+    /// The sender index under which the receiver's side finds this side's qpn.
     pub(crate) stamp: Control,
 }
 
-/// A send that is done.
+/// A completed send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) wr_id: u64,
@@ -92,19 +94,19 @@ pub(crate) struct Sent {
     pub(crate) status: Status,
 }
 
-/// A completion queue: finished sends, and where receives come from.
+/// A completion queue: completed sends, and the queue pairs whose receives complete here.
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub(crate) depth: usize,
-    /// Queue depths that feed it; never beyond `depth`.
+    /// Sum of the queue depths that feed it; at most `depth`.
     pub(crate) reserved: usize,
-    /// Never more than the send depths that feed it.
+    /// At most the send depths that feed it.
     pub(crate) sent: VecDeque<Sent>,
     /// Queue pairs whose receives complete here.
     pub(crate) receivers: Vec<QpId>,
-    /// The one to look at first in the next poll.
+    /// Index of the queue pair that the next poll checks first.
     pub(crate) next: usize,
-    /// Queue pairs that name it.
+    /// Number of queue pairs that use it.
     pub(crate) users: usize,
 }
 
@@ -135,7 +137,7 @@ impl Cq {
     }
 }
 
-/// The bytes of `len` at `offset` of a region of domain `pd`; `None` when there are no such.
+/// Returns the span of a region of domain `pd`, if it contains the `len` bytes at `offset`.
 #[inline]
 pub(crate) fn local(
     regions: &Slab<Region>,

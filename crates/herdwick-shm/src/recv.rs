@@ -1,4 +1,5 @@
-//! Receiving: merges the rings that feed a completion queue into its queue pairs' RECVs.
+//! Receiving: matches the messages of the rings that feed a completion queue to posted RECVs. A
+//! peer's ring may hold anything; a poll's work is bounded by the ring.
 
 use herdwick_fabric::{
     Completion, CqId, InlineData, Opcode, QpState, Qpn, RecvWr, Slab, Source, Status, Transport,
@@ -15,7 +16,7 @@ use crate::{
     ring::{Consumer, Control},
 };
 
-/// Takes completions of `cq` into the front of `out`: finished sends, then one look at each ring,
+/// Writes completions of `cq` to the front of `out`: completed sends, then one check of each ring,
 /// starting where the last poll ran out of room.
 pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usize {
     let Some(cq) = port.cqs.get_mut(cq.0) else {
@@ -60,7 +61,7 @@ fn receive(
         return 0;
     };
     let mut count = 0;
-    // A peer may refill the ring as fast as we drop what it holds: once round is enough.
+    // A peer may refill the ring as fast as its messages are dropped: stop after one lap.
     for _ in 0..inbox.shape().cells() {
         count += take_small(qp, pd, &mut inbox, &mut out[count..]);
         let (Some(to), Some(control)) = (out.get_mut(count), inbox.peek()) else {
@@ -82,7 +83,7 @@ fn receive(
 }
 
 /// The common case alone: messages that fit into their cells, and have RECVs. A function of its
-/// own, for the registers' sake.
+/// own, to keep its variables in registers.
 #[inline(never)]
 fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Completion]) -> usize {
     let datagram = qp.transport == Transport::Ud;
@@ -112,15 +113,15 @@ fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Compl
     count
 }
 
-/// What became of one message.
+/// What happened to one message.
 enum Taken {
     Delivered,
-    /// It stays where it is until a RECV is posted.
+    /// It stays in the ring until a RECV is posted.
     Waits,
     Dropped(Drop),
 }
 
-/// The other cases: long messages, WRITEs with an immediate, missing RECVs, nonsense.
+/// The other cases: long messages, WRITEs with an immediate, missing RECVs, malformed messages.
 fn take(
     qp: &mut Qp,
     pd: &Pd,
@@ -139,7 +140,7 @@ fn take(
         return Taken::Dropped(Drop::Malformed);
     }
     if control.is_small() && !qp.recvs.is_empty() {
-        // It arrived between two looks: the next one takes it.
+        // It arrived after the common case had found none: the next poll takes it.
         return Taken::Waits;
     }
     let Some(wr) = qp.recvs.pop_front() else {
@@ -177,7 +178,7 @@ fn source(pd: &Pd, control: Control) -> Source {
     Source { qpn }
 }
 
-/// Copies a long message to its RECV.
+/// Copies a long message into the buffer of its RECV.
 fn place(
     qp: &Qp,
     regions: &Slab<Region>,
@@ -207,13 +208,13 @@ fn place(
     Status::Success
 }
 
-/// Moves a queue pair to the error state, for its peer to see.
+/// Moves a queue pair to the error state, and shows that to its peer.
 pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
     qp.state = QpState::Error;
     pd.show_qp(qp.line, qp.qpn, crate::layout::QP_FAILED);
 }
 
-/// Completes what was posted before the queue pair failed.
+/// Completes as flushed what was posted before the queue pair failed.
 fn flush(qp: &mut Qp, out: &mut [Completion]) -> usize {
     let count = qp.recvs.len().min(out.len());
     for (to, wr) in out.iter_mut().zip(qp.recvs.drain(..count)) {

@@ -1,15 +1,15 @@
 //! The message ring: from all queue pairs of one side to one queue pair of the other.
 //!
 //! Single producer, single consumer, because a port has one thread. A message takes one cell of 64
-//! bytes: 56 of payload, then the control word, stored last, so that a consumer polls one word and
-//! pays one line transfer for a small message. The payload of a longer message lies in the *long
-//! lines* behind the cells instead, taken in the same order; its length alone tells both sides how
-//! many. A control word carries the lap of its cell, so nothing is ever cleared.
+//! bytes: 56 of payload, then the control word, stored last, so that a consumer polls one word, and
+//! a small message costs one cache line transfer. The payload of a longer message lies in the *long
+//! lines* behind the cells instead, allocated in the same order; both sides compute their number
+//! from its length alone. A control word carries the lap of its cell, so nothing is ever cleared.
 //!
-//! The consumer says how far it is in two words of its own desk, a quarter ring at a time; the
-//! producer reads them only when it believes the ring full.
+//! The consumer publishes its position in two words of its own control area, a quarter ring at a
+//! time; the producer reads them only when it believes that the ring is full.
 //!
-//! Neither side trusts the other: a consumer bounds every length, a producer bounds the heads.
+//! Neither side trusts the other: a consumer bounds every length, a producer bounds the positions.
 
 use herdwick_mem::{LINE, WORD, Words};
 
@@ -17,26 +17,26 @@ use crate::{DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Bytes of payload that fit into a cell.
 pub(crate) const CELL_PAYLOAD: usize = CONTROL * WORD;
-/// Word of a cell that holds its control word.
+/// Index of the control word in a cell.
 const CONTROL: usize = 7;
-/// Long lines of a longest datagram.
+/// Long lines of the longest datagram.
 const DATAGRAM_LINES: usize = DATAGRAM_BYTES_MAX.div_ceil(LINE);
 const CELL_WORDS: usize = LINE / WORD;
-/// Word of a queue pair's desk line that counts cells taken; the long lines stand in the next.
+/// Word of a queue pair's line that counts cells taken; the next word counts long lines.
 const CELLS_TAKEN: usize = 1;
 const LONG_TAKEN: usize = 2;
 
-/// How large a ring is.
+/// Size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) cells_log2: u8,
     pub(crate) long_log2: u8,
 }
 
-/// Long bytes that the ring of a connected queue pair has for each RECV, if that is more than one
-/// largest message needs.
+/// Long bytes for each RECV in the ring of a connected queue pair, if all of them are more than one
+/// message of the largest size.
 const LONG_BYTES_PER_RECV: usize = 1024;
-/// 4 cells: fewer have no quarter.
+/// 4 cells: a smaller ring has no quarter.
 const LOG2_MIN: u8 = 2;
 /// 65,536 cells and as many long lines: 8 MiB.
 const LOG2_MAX: u8 = 16;
@@ -52,8 +52,8 @@ impl Shape {
     /// Most RECVs that a ring for datagrams can be sized for.
     pub(crate) const DATAGRAM_RECVS_MAX: usize = room(LOG2_MAX) / DATAGRAM_LINES;
 
-    /// For datagrams to `recvs` outstanding RECVs, each as long as it may be: none that has a RECV
-    /// finds the ring full.
+    /// Returns the shape for datagrams of any length to `recvs` outstanding RECVs: a datagram that
+    /// has a RECV never finds the ring full.
     pub(crate) fn for_datagrams(recvs: usize) -> Self {
         let recvs = recvs.min(Self::DATAGRAM_RECVS_MAX);
         Self {
@@ -62,7 +62,7 @@ impl Shape {
         }
     }
 
-    /// For a connected queue pair with `recvs` outstanding RECVs.
+    /// Returns the shape for a connected queue pair with `recvs` outstanding RECVs.
     pub(crate) fn for_messages(recvs: usize) -> Self {
         let recvs = recvs.min(Self::RECVS_MAX);
         let long = MESSAGE_BYTES_MAX.max(recvs * LONG_BYTES_PER_RECV);
@@ -72,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// Whether a peer may ask for it.
+    /// Whether a peer may choose this shape.
     pub(crate) fn is_sound(self) -> bool {
         let sizes = LOG2_MIN..=LOG2_MAX;
         sizes.contains(&self.cells_log2) && sizes.contains(&self.long_log2)
@@ -91,8 +91,8 @@ impl Shape {
     }
 }
 
-/// What a ring of so many cells or lines has room for: a quarter of it may be taken and not yet said
-/// so.
+/// Capacity of a ring of so many cells or lines that can be relied on: up to a quarter may be taken
+/// without being published yet.
 const fn room(log2: u8) -> usize {
     (1 << log2) / 4 * 3
 }
@@ -102,8 +102,8 @@ fn log2_with_room(needed: usize) -> u8 {
     sizes.find(|log2| room(*log2) >= needed).unwrap_or(LOG2_MAX)
 }
 
-/// A cell's last word, from its low end: immediate (32 bits), length (17), WRITTEN (1), HAS_IMM
-/// (1), unused (1), sender (5), lap (7).
+/// The last word of a cell, from its low end: immediate (32 bits), length (17), WRITTEN (1),
+/// HAS_IMM (1), unused (1), sender (5), lap (7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Control(u64);
 
@@ -122,12 +122,12 @@ impl Control {
         Self((len as u64) << LEN_SHIFT & (WRITTEN - 1) | imm)
     }
 
-    /// The payload is in memory already: an immediate announces a WRITE of this length.
+    /// Marks the message as the announcement, by an immediate, of a WRITE of this length.
     pub(crate) fn written(self) -> Self {
         Self(self.0 | WRITTEN)
     }
 
-    /// The part of a control word that names the sender of a datagram.
+    /// The part of a control word that is the index of a datagram's sender.
     pub(crate) fn stamp(sender: usize) -> Self {
         Self(((sender as u64) << SENDER_SHIFT) & (LAP - 1))
     }
@@ -142,10 +142,10 @@ impl Control {
         (self.0 >> LEN_SHIFT) as usize & 0x1_ffff
     }
 
-    /// Whether the payload is all in the cell.
+    /// Whether the whole payload is in the cell.
     #[inline]
     pub(crate) fn is_small(self) -> bool {
-        // WRITTEN stands just above the length: one comparison sees both.
+        // WRITTEN is the bit above the length: one comparison tests both.
         (self.0 >> LEN_SHIFT) as usize & 0x3_ffff <= CELL_PAYLOAD
     }
 
@@ -165,7 +165,7 @@ impl Control {
         (self.0 >> SENDER_SHIFT) as usize & 0x1f
     }
 
-    /// Long lines that a message with this control word takes.
+    /// Number of long lines of a message with this control word.
     #[inline]
     fn long_lines(self) -> u64 {
         long_lines(if self.is_written() { 0 } else { self.len() })
@@ -187,8 +187,8 @@ fn long_word(at: u64, shape: Shape) -> usize {
     (shape.cells() + (at as usize & (shape.long_lines() - 1))) * CELL_WORDS
 }
 
-/// Where the next cell is: its first word, and the lap its control word has. The first lap is not
-/// that of zeroed memory.
+/// Position of the next cell: its first word, and the lap of its control word. The first lap is 1,
+/// because the lap of zeroed memory is 0.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     word: usize,
@@ -224,14 +224,14 @@ pub(crate) struct Producer<W> {
     next: Place,
     /// Cells known to be free.
     free: usize,
-    /// The desk line of the receiving queue pair: the peer writes it.
+    /// The line of the receiving queue pair, which the peer writes.
     taken: W,
     shape: Shape,
-    /// The position that `free` reaches to: a ring beyond the last counter we believed.
+    /// The position up to which `free` reaches: one ring beyond the last accepted counter.
     granted: u64,
     long_tail: u64,
     long_seen: u64,
-    /// The peer said something impossible about how far it is.
+    /// Whether the peer published an impossible position.
     pub(crate) liar: bool,
 }
 
@@ -240,7 +240,7 @@ pub(crate) struct Producer<W> {
 pub(crate) struct Full;
 
 impl<W: Words> Producer<W> {
-    /// `ring` has [`Shape::bytes`] zeroed bytes; `taken` is a line.
+    /// Makes the sending end. `ring` has [`Shape::bytes`] zeroed bytes; `taken` is a line.
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
@@ -265,7 +265,7 @@ impl<W: Words> Producer<W> {
         Ok(())
     }
 
-    /// Sends a message too long for a cell; `line` gives its payload 64 bytes at a time.
+    /// Sends a message too long for a cell; `line` returns its payload 64 bytes at a time.
     pub(crate) fn push_long(
         &mut self,
         control: Control,
@@ -282,7 +282,7 @@ impl<W: Words> Producer<W> {
         Ok(())
     }
 
-    /// Whether this many cells and long lines are free.
+    /// Checks that this many cells and long lines are free.
     pub(crate) fn reserve(&mut self, cells: usize, lines: u64) -> Result<(), Full> {
         if !self.fits(cells, lines) {
             self.look();
@@ -294,7 +294,7 @@ impl<W: Words> Producer<W> {
         }
     }
 
-    /// Long lines that a message of `len` bytes needs.
+    /// Number of long lines of a message of `len` bytes.
     pub(crate) fn lines_for(len: usize) -> u64 {
         long_lines(len)
     }
@@ -304,10 +304,10 @@ impl<W: Words> Producer<W> {
             && self.long_tail - self.long_seen + lines <= self.shape.long_lines() as u64
     }
 
-    /// Reads how far the consumer is; believes only what is possible.
+    /// Reads the consumer's position; accepts only what is possible.
     #[cold]
     fn look(&mut self) {
-        // Pairs with the release in `Consumer::say`: what it took, it has copied out.
+        // Pairs with the release in `Consumer::say`: the consumer has copied out what it counts.
         let head = self.taken.load_acquire(CELLS_TAKEN);
         let long = self.taken.load_acquire(LONG_TAKEN);
         let cells = self.shape.cells() as u64;
@@ -339,7 +339,7 @@ pub(crate) struct Consumer<W> {
     next: Place,
     head: u64,
     long_head: u64,
-    /// The desk line of this queue pair: its owner alone writes it.
+    /// The line of this queue pair, which only its owner writes.
     taken: W,
     shape: Shape,
     said: u64,
@@ -347,7 +347,7 @@ pub(crate) struct Consumer<W> {
 }
 
 impl<W: Words> Consumer<W> {
-    /// As [`Producer::new`].
+    /// Makes the receiving end. Arguments are as of [`Producer::new`].
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
@@ -365,7 +365,7 @@ impl<W: Words> Consumer<W> {
         self.shape
     }
 
-    /// The control word of the next message, once that message is whole.
+    /// Returns the control word of the next message, once that message is complete.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Control> {
         // Pairs with the release in `Producer::publish`.
@@ -373,19 +373,19 @@ impl<W: Words> Consumer<W> {
         ((control ^ self.next.lap) >> LAP_SHIFT == 0).then_some(Control(control))
     }
 
-    /// The payload in the next message's cell.
+    /// Returns the payload in the next message's cell.
     #[inline]
     pub(crate) fn small(&self) -> [u64; CONTROL] {
         self.ring.copy_out(self.next.word)
     }
 
-    /// 64 bytes of the next message's long payload.
+    /// Returns 64 bytes of the next message's long payload.
     pub(crate) fn long_line(&self, n: usize) -> [u64; CELL_WORDS] {
         let at = self.long_head.wrapping_add(n as u64);
         self.ring.copy_out(long_word(at, self.shape))
     }
 
-    /// Leaves the next message behind; its place is the producer's after [`Consumer::give_back`].
+    /// Steps past the next message; its cell is the producer's again after [`Consumer::give_back`].
     #[inline]
     pub(crate) fn advance(&mut self, control: Control) {
         self.next.advance();
@@ -395,7 +395,7 @@ impl<W: Words> Consumer<W> {
         }
     }
 
-    /// Tells the producer how far we are, once that is a quarter ring further than it knows.
+    /// Publishes the position once it is a quarter ring beyond the last one published.
     #[inline]
     pub(crate) fn give_back(&mut self) {
         let cells = self.head - self.said;
@@ -407,7 +407,8 @@ impl<W: Words> Consumer<W> {
 
     #[cold]
     fn say(&mut self) {
-        // Pairs with the acquires in `Producer::look`.
+        // Pairs with the acquires in `Producer::look`, which reads the cells first: the long lines
+        // that it then reads are at least those of these cells.
         self.taken.store_release(LONG_TAKEN, self.long_head);
         self.taken.store_release(CELLS_TAKEN, self.head);
         (self.said, self.long_said) = (self.head, self.long_head);

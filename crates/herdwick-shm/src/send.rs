@@ -1,4 +1,4 @@
-//! Sending: the CPU that posts is the RNIC, so a batch is done when its post returns.
+//! Sending: the CPU that posts is the RNIC, so a batch is complete when its post returns.
 
 use herdwick_fabric::{
     Local, Opcode, Payload, PostError, QpId, QpState, Qpn, Remote, SendOp, SendWr, Slab, Status,
@@ -18,14 +18,14 @@ use crate::{
     ring::{CELL_PAYLOAD, Control, Full, Producer},
 };
 
-/// Posts a batch: all of it is checked before any of it is done.
+/// Posts a batch: all of it is checked before any of it is executed.
 #[inline]
 pub(crate) fn post(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
     let qp = port.qps.get(id.0).ok_or(PostError::UnknownQp)?;
     if qp.state != QpState::ReadyToSend {
         return Err(PostError::State(qp.state));
     }
-    // Each may need a completion, should it fail.
+    // Each request may need a completion, if it fails.
     if batch.len() > qp.send_depth - qp.send_pending {
         return Err(PostError::Full);
     }
@@ -39,7 +39,7 @@ pub(crate) fn post(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result
     Ok(())
 }
 
-/// Whether `wr` may be posted at all: everything that is the caller's own mistake.
+/// Checks whether `wr` may be posted: every error that is the caller's own mistake.
 #[inline]
 fn check(
     qp: &Qp,
@@ -103,7 +103,7 @@ fn check_local(qp: &Qp, regions: &Slab<Region>, at: Local) -> Result<(), PostErr
     found.map(|_| ()).ok_or(PostError::Bounds)
 }
 
-/// UD: each SEND finds its own ring; a ring without room loses it.
+/// UD: each SEND goes to the ring of its address; a ring without room loses it.
 #[inline(never)]
 fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
     let ShmPort {
@@ -178,7 +178,7 @@ fn lost_for_room(ring: &mut Producer<Span>, drops: &mut Drops) {
     }
 }
 
-/// RC and UC: one peer, looked up once.
+/// RC and UC: one peer, looked up once for the batch.
 #[inline(never)]
 fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
     let ShmPort {
@@ -229,7 +229,8 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
     Ok(())
 }
 
-/// RC loses nothing: a batch whose messages do not fit into the peer's ring is refused whole.
+/// Reserves room for a batch. RC loses nothing: a batch that does not fit into the peer's ring is
+/// refused whole.
 fn reserve(
     ring: &mut Producer<Span>,
     drops: &mut Drops,
@@ -255,20 +256,21 @@ fn reserve(
     Ok(())
 }
 
-/// What a connected queue pair works on.
+/// Context of a connected queue pair's batch.
 struct Wire<'a> {
     pd: &'a Pd,
     regions: &'a Slab<Region>,
-    /// `None`: the peer takes no messages.
+    /// `None`: the peer accepts no messages.
     ring: Option<&'a mut Producer<Span>>,
     drops: &'a mut Drops,
     peer: Qpn,
-    /// The peer's queue pair is there and ready.
+    /// Whether the peer's queue pair exists and is ready.
     listens: bool,
 }
 
 impl Wire<'_> {
-    /// The common case alone, a WRITE of whole words; `false`: nothing was done, it is not that.
+    /// The common case alone, a WRITE of whole words. Returns `false`, and does nothing, in any
+    /// other.
     #[inline(always)]
     fn write_words(&mut self, qp: &mut Qp, op: &SendOp<'_>) -> bool {
         let SendOp::Write {
@@ -287,7 +289,7 @@ impl Wire<'_> {
             return false;
         };
         let span = self.pd.span(file);
-        // A line of known length is stored without a loop.
+        // A line of constant length is stored without a loop.
         match <&[u64; 8]>::try_from(*words) {
             Ok(line) => span.write_words(offset / 8, line),
             Err(_) => span.write_words(offset / 8, words),
@@ -295,7 +297,7 @@ impl Wire<'_> {
         true
     }
 
-    /// Does one work request. UC never learns that something was lost.
+    /// Executes one work request. UC does not report a loss to the caller.
     #[inline(never)]
     fn execute(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Status {
         if !self.listens {
@@ -395,7 +397,7 @@ impl Wire<'_> {
         Status::Success
     }
 
-    /// RC fails with `status`; UC counts a loss that nobody hears of.
+    /// Returns `status` for RC, which fails; for UC counts a loss and returns success.
     #[cold]
     fn lost(&mut self, qp: &Qp, reason: Drop, status: Status) -> Status {
         if qp.transport == Transport::Rc {
@@ -406,7 +408,8 @@ impl Wire<'_> {
     }
 }
 
-/// What `payload` carries; nothing for a local range that has gone since it was checked.
+/// Returns the bytes of `payload`; none for a local range that has become invalid since it was
+/// checked.
 #[inline]
 fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> Bytes<'a> {
     match *payload {

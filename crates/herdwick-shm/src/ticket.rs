@@ -1,3 +1,6 @@
+//! Tickets: what a client needs to attach its side of a domain. A ticket from an untrusted host is
+//! checked whole before anything is mapped.
+
 use std::{io, os::fd::OwnedFd};
 
 use herdwick_mem::Span;
@@ -9,7 +12,7 @@ use crate::{
     pd::{Files, Parts, Pd},
 };
 
-/// What a guest needs to take up its side of a protection domain: to be carried to it over a unix
+/// What a client needs to attach its side of a protection domain: to be sent to it over a unix
 /// socket, once.
 #[derive(Debug)]
 pub struct PdTicket {
@@ -20,36 +23,36 @@ pub struct PdTicket {
 }
 
 impl PdTicket {
-    /// How many descriptors: `up`, `down`, the host's board, the socket that the guest hears and the
-    /// eventfd that it rings.
+    /// Number of descriptors: `up`, `down`, the host's board, the socket that wakes the client and
+    /// the eventfd that wakes the host.
     pub const FDS: usize = 5;
-    /// How many bytes of blob.
+    /// Number of bytes of the blob.
     pub const BLOB_BYTES: usize = TICKET_BYTES;
 }
 
-/// A ticket could not be taken up. Nothing of it is kept.
+/// Why a ticket cannot be attached. Nothing of it is kept.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// This device makes domains; it does not join them.
+    /// The device makes domains and attaches none.
     #[error("a host attaches to nothing; open the port on a guest device")]
     NotAGuest,
-    /// The ticket is not what a host makes.
+    /// The ticket is not one that a host makes.
     #[error("the ticket makes no sense: {0}; ask the server for a new one")]
     Ticket(&'static str),
-    /// A bound of the port is reached.
+    /// A limit of the port is reached.
     #[error("the port has room for {0} protection domains; open it with larger limits")]
     Limit(usize),
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Takes up the guest's side, believing nothing of the ticket.
+/// Attaches the client's side. Trusts nothing in the ticket.
 pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
     let layout = PdLayout::decode(&ticket.blob).ok_or(AttachError::Ticket("its blob"))?;
     let fds = <[OwnedFd; PdTicket::FDS]>::try_from(ticket.fds);

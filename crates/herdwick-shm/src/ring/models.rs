@@ -1,3 +1,5 @@
+//! loom models of the ring: every interleaving of a producer and a consumer.
+
 use herdwick_mem::sync::thread;
 
 use super::*;
@@ -8,7 +10,7 @@ const SHAPE: Shape = Shape {
     long_log2: 1,
 };
 
-/// Takes what is there and checks that it is whole and in order.
+/// Takes the next message, if there is one, and checks that it is whole and in order.
 fn take(consumer: &mut Consumer<Memory>, next: &mut u64) -> bool {
     let Some(control) = consumer.peek() else {
         return false;
@@ -25,7 +27,7 @@ fn take(consumer: &mut Consumer<Memory>, next: &mut u64) -> bool {
     true
 }
 
-/// Sends `n`, long or short; whether there was room.
+/// Sends `n`, long or short. Returns whether there was room.
 fn put(producer: &mut Producer<Memory>, n: u64, long: bool) -> bool {
     let pushed = if long {
         let control = Control::new(LINE, Some(n as u32));
@@ -43,11 +45,12 @@ fn explore(long: bool, stops_inside: bool) {
         let mut consumer = Consumer::new(ring.clone(), taken.clone(), SHAPE);
         let mut producer = Producer::new(ring.clone(), taken, SHAPE);
         let sender = thread::spawn(move || {
-            // Three messages into two cells: the third waits for the first lap's end, or is lost.
+            // Three messages into two cells: the third waits for the end of the first lap, or is
+            // lost.
             let sent = (0..3).filter(|n| put(&mut producer, *n, long)).count();
             if stops_inside && sent == 2 {
-                // Killed between the payload and the control word of the next message: with room
-                // for it only if the consumer had said so.
+                // Killed between the payload and the control word of the next message, if the
+                // consumer has published room for it.
                 if producer.reserve(1, 0).is_ok() {
                     let word = producer.next.word;
                     producer.ring.copy_in(word, &[u64::MAX; 7]);
@@ -62,7 +65,7 @@ fn explore(long: bool, stops_inside: bool) {
             }
         }
         let sent = sender.join().unwrap();
-        // Of three, only the last can have been refused, so `next` counts without a hole.
+        // Only the last of three can have been refused, so `next` counts without a gap.
         while take(&mut consumer, &mut next) {}
         assert_eq!(next, sent);
     });

@@ -1,3 +1,5 @@
+//! Property tests of the ring against a queue, and of both ends against arbitrary memory.
+
 use std::collections::VecDeque;
 
 use herdwick_mem::Span;
@@ -39,7 +41,7 @@ proptest! {
                 if pushed.is_ok() {
                     model.push_back((len, imm, seed));
                 } else {
-                    // Room for three quarters of the cells and lines is a promise.
+                    // Three quarters of the cells and lines must always be usable.
                     let lines: usize = model.iter().map(|(len, ..)| if *len > 56 { len.div_ceil(64) } else { 0 }).sum();
                     prop_assert!(model.len() >= 6 || lines + len.div_ceil(64) > 6);
                 }

@@ -1,4 +1,4 @@
-//! Every behaviour of the suite again, with the guest in a process of its own.
+//! Every behaviour of the conformance suite again, with the client in another process.
 
 use herdwick_conformance::{
     Fixture, LocalParty, Party,
@@ -12,7 +12,7 @@ use crate::{
     process::{other_end, receive_ticket, send_ticket, start},
 };
 
-/// A guest far away, and its host.
+/// A client in another process, and its host.
 fn pair() -> [Box<dyn Party>; 2] {
     let device = ShmDevice::host(ROOMY);
     let mut port = device.open_port(&PortLimits::default()).unwrap();
@@ -21,7 +21,7 @@ fn pair() -> [Box<dyn Party>; 2] {
     let (mut child, stream) = start("across::guest");
     send_ticket(&stream, &ticket).unwrap();
     let far = FarParty::new(stream, device.capabilities().clone()).unwrap();
-    // It ends when its party here is dropped.
+    // The process ends when its party here is dropped.
     std::thread::spawn(move || child.wait().unwrap());
     [Box::new(far), Box::new(LocalParty::new(device, port, pd))]
 }

@@ -1,12 +1,12 @@
-//! Every behaviour of the suite, between a host's port and a guest's in one process: once with the
-//! guest as the side that asks, as in HERD, and once with the host.
+//! Every behaviour of the conformance suite, between a host's port and a client's in one process:
+//! once with the client as the requester, as in HERD, and once with the host.
 
 use herdwick_conformance::{Fixture, LocalParty, Party};
 use herdwick_fabric::{Device, PortLimits};
 use herdwick_shm::{PdSize, ShmDevice};
 
-/// Ring memory is not used again while its domain lives; some behaviours make hundreds of queue
-/// pairs, one after another.
+/// Ring memory is not reused while its domain lives, and some behaviours make hundreds of queue
+/// pairs one after another.
 pub(crate) const ROOMY: PdSize = PdSize {
     host_inbound: 128 << 20,
     host_readable: 1 << 20,
@@ -14,7 +14,7 @@ pub(crate) const ROOMY: PdSize = PdSize {
     guest_regions: 1 << 20,
 };
 
-/// A guest, and its host.
+/// A client, and its host.
 fn pair() -> [Box<dyn Party>; 2] {
     let device = ShmDevice::host(ROOMY);
     let mut port = device.open_port(&PortLimits::default()).unwrap();

@@ -1,5 +1,6 @@
-//! A guest that writes our memory itself: everything it can write, with whatever it likes, at any
-//! instant. The host must neither panic nor stall, and another guest's domain must not notice.
+//! A hostile client that writes the shared memory by hand: every word it can write, with any value,
+//! at any instant. The host must neither panic nor stall, and another client's domain must not be
+//! affected.
 
 use std::{
     io::Write,
@@ -23,10 +24,10 @@ use rustix::{
 
 use crate::party::{Party, connect, guest, host, is_readable, send, write};
 
-/// A bound for failures, which nothing waits out.
+/// A bound for failures; no passing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Small, so that random words often hit something.
+/// Small, so that random words often hit something in use.
 const SMALL: PdSize = PdSize {
     host_inbound: 1 << 20,
     host_readable: 4096,
@@ -34,7 +35,7 @@ const SMALL: PdSize = PdSize {
     guest_regions: 8192,
 };
 
-/// A generator of numbers that are often interesting: xorshift64*.
+/// Generator of random numbers that are often interesting: xorshift64*.
 struct Chance(u64);
 
 impl Chance {
@@ -49,7 +50,7 @@ impl Chance {
         (self.next() >> 16) as usize % limit
     }
 
-    /// Small, huge, near a power of two, a likely control word, or anything.
+    /// Returns a small or huge number, one near a power of two, a likely control word, or any word.
     fn word(&mut self) -> u64 {
         let any = self.next();
         match any % 6 {
@@ -66,14 +67,14 @@ impl Chance {
     }
 }
 
-/// Where the host's side of `up` starts, and how its rings for 16 RECVs follow one another.
+/// Where the host's area of `up` starts, and the distance of its rings for 16 RECVs.
 const DESK_BYTES: usize = 8192;
 const RINGS: usize = 4;
 const RING_BYTES: usize = (32 + 2048) * 64;
-/// Cells of a ring, and the lines by which a domain's colour may move it.
+/// Cells of a ring, and the lines by which a domain's colour may shift it.
 const CELLS: usize = 32 + 64;
 
-/// The whole of `up`, mapped once more.
+/// A second mapping of all of `up`.
 struct Scribbler {
     up: Span,
     chance: Chance,
@@ -85,7 +86,7 @@ impl Scribbler {
             self.flood();
         }
         for _ in 0..words {
-            // The desk and the last words of the first cells are few and matter most.
+            // The control area and the control words of the first cells are few and matter most.
             let ring = self.chance.below(RINGS) * RING_BYTES / 8;
             let index = match self.chance.below(4) {
                 0 => self.chance.below(DESK_BYTES / 8),
@@ -99,7 +100,7 @@ impl Scribbler {
 }
 
 impl Scribbler {
-    /// Fills all cells of one ring with messages that were never sent.
+    /// Fills all cells of one ring with forged messages.
     fn flood(&mut self) {
         let ring = DESK_BYTES / 8 + self.chance.below(RINGS) * RING_BYTES / 8;
         for cell in 0..CELLS {
@@ -109,11 +110,11 @@ impl Scribbler {
     }
 }
 
-/// The host's dealings with one guest that was honest until now.
+/// The host's objects for one client that was honest until now.
 struct Dealings {
     qps: Vec<QpId>,
     to: AddressHandle,
-    /// The guest's region, and a local one.
+    /// The client's region, and a local one.
     remote: Remote,
     buffers: RegionId,
     lines: Span,
@@ -145,7 +146,7 @@ fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
         buffers,
         lines: host.port.region(lines).unwrap().clone(),
     };
-    // The library's own end of the domain goes; what it left behind is there to be forged.
+    // Leak the library's end of the domain, so that everything it published remains to be forged.
     std::mem::forget(guest);
     let scribbler = Scribbler {
         up: Span::new(std::sync::Arc::new(up)),
@@ -155,7 +156,7 @@ fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
 }
 
 impl Dealings {
-    /// Posts something to everyone, polls, posts most RECVs again.
+    /// Posts to every queue pair, polls, and reposts most RECVs.
     fn step(&self, host: &mut Party, chance: &mut Chance) {
         let long = [chance.next(); 40];
         let local = Local {
@@ -227,7 +228,7 @@ impl Dealings {
     }
 }
 
-/// Another guest of the same host port, whose every exchange is checked.
+/// Another client of the same host port; its every exchange is checked.
 struct Honest {
     guest: Party,
     host_pd: herdwick_fabric::PdId,
@@ -238,7 +239,7 @@ struct Honest {
     lines: Span,
     g_ud: QpId,
     buffers: RegionId,
-    /// Memory of this domain that nobody writes after its first fill.
+    /// Memory of this domain that is not written after its first fill.
     kept: Span,
     round: u64,
 }
@@ -310,7 +311,7 @@ fn forged_memory_never_reaches_beyond_its_domain() {
     honest.check_kept();
     let counted = host.port.drops();
     for (name, count) in counted {
-        // Every kind of lie was told, and none kept memory from being given back.
+        // Every kind of forgery occurred, and none kept memory from being given back.
         assert_eq!(count > 0, name != "memory_not_given_back", "{name}");
     }
 }
@@ -352,7 +353,7 @@ fn a_bell_that_is_never_answered_blocks_nobody() {
     for fd in [&bell, &event] {
         rustix::io::ioctl_fionbio(fd, false).unwrap();
     }
-    // Each arming asks for one more ring; the guest never takes any.
+    // Each arming requires one more wakeup; the client never drains any.
     for _ in 0..5_000 {
         let _ = guest.port.arm(guest.cq);
         guest.poll();
@@ -360,7 +361,8 @@ fn a_bell_that_is_never_answered_blocks_nobody() {
         host.port.post_send(h_ud, &batch).unwrap();
         guest.poll();
     }
-    // And what it rings itself is heard, and not read: neither full nor empty does it block.
+    // The host waits for the client's eventfd and does not read it: neither full nor empty does it
+    // block.
     rustix::io::write(&event, &(u64::MAX - 1).to_le_bytes()).unwrap();
     host.port.disarm(host.cq);
     rustix::io::read(&event, &mut [0; 8]).unwrap();
@@ -369,7 +371,7 @@ fn a_bell_that_is_never_answered_blocks_nobody() {
     assert!(is_readable(host.port.wait_fd().unwrap()));
 }
 
-/// A connection with so much unsent that closing it takes as long as its owner said.
+/// A connection with so much unsent data that closing it takes as long as its linger time.
 fn lingering() -> (TcpStream, TcpListener) {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
@@ -394,7 +396,7 @@ fn descriptors_sent_over_the_bell_make_no_host_wait() {
         let sent = sendmsg(&bell, &[std::io::IoSlice::new(&[1])], &mut control, flags);
         assert_eq!(sent, Err(Errno::PIPE), "nothing can be put there");
     }
-    // The last descriptor here: who closes another one now waits.
+    // This is the last descriptor: a thread that closes one now waits.
     let closing = std::thread::spawn(move || drop(near));
     let pd = host.pd;
     host.port.disarm(host.cq);

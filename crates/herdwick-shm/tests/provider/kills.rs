@@ -1,4 +1,5 @@
-//! Guests that are killed at any instant.
+//! Clients that are killed at any instant: they leave no memory and no descriptor, and stop neither
+//! the host nor another client.
 
 use std::{
     io::{Read, Write},
@@ -35,7 +36,7 @@ fn take(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A client of HERD's shape: keeps a window of lines full, sleeps when nothing comes.
+/// A client as in HERD: keeps a window of lines full, sleeps when nothing arrives.
 struct Client {
     party: Party,
     uc: QpId,
@@ -66,7 +67,7 @@ impl Client {
         }
     }
 
-    /// Fills the window, takes replies; whether anything happened.
+    /// Fills the window and takes replies. Returns whether there was anything to do.
     fn step(&mut self) -> bool {
         let mut moved = false;
         while self.sent - self.got < WINDOW as u64 {
@@ -88,7 +89,7 @@ impl Client {
     }
 }
 
-/// What the host has for one client.
+/// The host's objects for one client.
 struct Server {
     pd: PdId,
     uc: QpId,
@@ -164,7 +165,7 @@ fn guest() {
             continue;
         }
         if client.party.port.arm(client.party.cq) == Armed::Yes && !client.step() {
-            // The stream ends with the host, should that go first.
+            // The stream is closed with the host, if that ends first.
             let bell = client.party.port.wait_fd().unwrap();
             let mut fds = [
                 PollFd::from_borrowed_fd(bell, PollFlags::IN),
@@ -179,14 +180,14 @@ fn guest() {
     }
 }
 
-/// Files and shared mappings of this process.
+/// Number of open files and of shared mappings of this process.
 fn holdings() -> (usize, usize) {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (fds, maps.matches("memfd:herdwick").count())
 }
 
-/// A client in this process, which must never notice what happens to the others.
+/// A client in this process, which must not be affected by what happens to the others.
 struct Steady {
     client: Client,
     server: Server,
@@ -217,7 +218,7 @@ impl Steady {
     }
 }
 
-/// Lets the guest get as far as chance has it, kills it there, and serves on.
+/// Lets a client reach a random point, kills it there, and serves on.
 fn victim(host: &mut Party, steady: &mut Steady, seed: u64, spare: &mut Vec<Child>) {
     let ticket = host.domain();
     let mut server = Server::new(host, steady.server.ud);
@@ -280,7 +281,7 @@ fn serve(host: &mut Party, steady: &mut Steady, server: &mut Server) {
     }
 }
 
-/// A dead guest's memory and bell mean nothing any more.
+/// Checks that a dead client's memory and wakeup descriptors have no effect any more.
 fn afterwards(host: &mut Party, steady: &mut Steady, server: &mut Server) {
     for _ in 0..50 {
         server.step(host);
@@ -291,12 +292,12 @@ fn afterwards(host: &mut Party, steady: &mut Steady, server: &mut Server) {
         }
     }
     host.port.disarm(host.cq);
-    // What it rang is heard, and its end wakes nobody for ever.
+    // Its last wakeup was taken, and its closed end does not keep waking the port.
     assert!(!is_readable(host.port.wait_fd().unwrap()));
     host.device.destroy_pd(&mut host.port, server.pd).unwrap();
 }
 
-/// In a process of its own, where nobody else opens files.
+/// Runs in a process of its own, where no other test opens files.
 #[test]
 #[ignore = "run by the test below"]
 fn host_of_victims() {

@@ -1,5 +1,5 @@
-//! The provider as its users have it: between two ports of one process, between processes, against
-//! peers that die, and against peers that lie.
+//! The provider as it is used: between two ports of one process, between processes, against peers
+//! that die, and against hostile peers.
 
 mod across;
 mod conformance;

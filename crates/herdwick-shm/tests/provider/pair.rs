@@ -1,4 +1,4 @@
-//! A host's port and a guest's port in one process: HERD's verbs, sleeping, and what is refused.
+//! A host's port and a client's port in one process: HERD's verbs, sleeping, and refusals.
 
 use herdwick_fabric::{Access, Armed, Completion, Payload, Port, Status, Transport};
 use herdwick_mem::Words;
@@ -72,8 +72,8 @@ fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
     assert!((100 - full) >= 12);
 }
 
-/// A receiver that takes what has come a few at a time leaves room for all that it has RECVs for,
-/// however long each is.
+/// A receiver that polls a few messages at a time has room for all datagrams that it has RECVs for,
+/// whatever their length.
 #[test]
 fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
     const RECVS: usize = 48;

@@ -1,4 +1,4 @@
-//! One side of a domain, with what every test here does with it.
+//! One side of a domain, with the operations that the tests share.
 
 use std::os::fd::BorrowedFd;
 
@@ -30,7 +30,7 @@ impl Party {
         }
     }
 
-    /// Makes a domain, which the calls below work in from now on.
+    /// Makes a domain, in which the calls below work from now on.
     pub(crate) fn domain(&mut self) -> PdTicket {
         self.pd = self.device.create_pd(&mut self.port).unwrap();
         self.device.ticket(&mut self.port, self.pd).unwrap()
@@ -72,7 +72,7 @@ impl Party {
         made.unwrap()
     }
 
-    /// Posts RECVs 0 to `count`, each with its 4 KiB of `buffers`.
+    /// Posts RECVs 0 to `count`, each with 4 KiB of `buffers`.
     pub(crate) fn recvs(&mut self, qp: QpId, buffers: RegionId, count: usize) {
         let recv = |n: usize| RecvWr {
             wr_id: n as u64,
@@ -97,19 +97,19 @@ impl Party {
     }
 }
 
-/// A host without a domain yet; `pd` is set by [`Party::domain`].
+/// Makes a host without a domain; [`Party::domain`] sets `pd`.
 pub(crate) fn host(size: PdSize) -> Party {
     let device = ShmDevice::host(size);
     Party::new(device, |_, _| PdId(0))
 }
 
-/// A guest of the domain that `ticket` opens.
+/// Makes a client of the domain of `ticket`.
 pub(crate) fn guest(ticket: PdTicket) -> Party {
     let device = ShmDevice::guest();
     Party::new(device, |device, port| device.attach(port, ticket).unwrap())
 }
 
-/// A host and its guest.
+/// Makes a host and its client.
 pub(crate) fn pair() -> (Party, Party) {
     let mut host = host(PdSize::default());
     let ticket = host.domain();

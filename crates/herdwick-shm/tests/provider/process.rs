@@ -1,4 +1,4 @@
-//! Another process: this test binary again, running one ignored test, with a socket as its
+//! Another process: this test binary again, which runs one ignored test, with a socket as its
 //! standard input.
 
 use std::{
@@ -35,7 +35,7 @@ pub(crate) fn start(name: &str) -> (Child, UnixStream) {
     (child.unwrap(), here)
 }
 
-/// In such a process: the other end. `None` when somebody runs ignored tests by hand.
+/// In such a process: the other end of the socket. `None` if the ignored tests are run by hand.
 pub(crate) fn other_end() -> Option<UnixStream> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let stream = UnixStream::from(stdin);
@@ -44,7 +44,7 @@ pub(crate) fn other_end() -> Option<UnixStream> {
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(PdTicket::FDS));
 
-/// Hands a ticket over; an error when the other end is gone.
+/// Sends a ticket; an error if the other end has closed.
 pub(crate) fn send_ticket(stream: &UnixStream, ticket: &PdTicket) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,9 +1,9 @@
-//! Guests that join, work, leave, die and are revoked at any instant, under one host whose tables are
-//! so small that everything is soon reused: each guest hears what was said to it and nothing else, and
-//! no memory stays with those that are gone.
+//! Clients that join, work, leave, die and are revoked at any instant, under one host whose tables
+//! are so small that everything is soon reused: each client gets its own replies and no others, and
+//! no memory stays with former clients.
 //!
-//! Found by it when planted: rings of a domain that outlive it (there is soon no room for another),
-//! and files that are not given back at its end because their seals forbid it.
+//! It finds these bugs when they are planted: rings of a domain that outlive it (there is soon no
+//! room for another), and files that are not given back at its end because their seals forbid it.
 
 use std::os::fd::OwnedFd;
 
@@ -28,7 +28,7 @@ const SIZE: PdSize = PdSize {
     guest_regions: 0,
 };
 
-/// A generator of choices: xorshift64*.
+/// Generator of random choices: xorshift64*.
 struct Chance(u64);
 
 impl Chance {
@@ -40,11 +40,11 @@ impl Chance {
     }
 }
 
-/// One domain, as far as it came.
+/// One domain, at some stage of its set-up.
 struct Life {
     tag: u64,
     host_pd: PdId,
-    /// The guest's files, which it keeps whatever becomes of its domain.
+    /// The client's files, which it keeps whatever happens to its domain.
     files: Vec<OwnedFd>,
     guest: Option<Guest>,
     served: Option<Served>,
@@ -59,7 +59,7 @@ struct Guest {
     heard: u64,
 }
 
-/// What the host has for a guest that is connected.
+/// The host's objects for a connected client.
 struct Served {
     lines: RegionId,
     replies: AddressHandle,
@@ -71,12 +71,12 @@ struct World {
     outlet: QpId,
     chance: Chance,
     lives: Vec<Life>,
-    /// Guests whose domain was revoked under them.
+    /// Clients whose domain was revoked.
     ghosts: Vec<(Life, Remote)>,
     next: u64,
 }
 
-/// What the guest of life `tag` says or hears `n`th.
+/// The `n`th request of the client of life `tag`, and its reply.
 fn word(tag: u64, n: u64) -> u64 {
     tag << 32 | n
 }
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// A new domain; its guest comes as far as chance has it.
+    /// Makes a new domain; its client reaches a random stage.
     fn join(&mut self) {
         if self.lives.len() == LIVES {
             return;
@@ -178,7 +178,7 @@ impl World {
         self.lives.push(life);
     }
 
-    /// A guest writes a request, and wakes the host if it sleeps.
+    /// Makes a client write a request, which wakes the host if it sleeps.
     fn ask(&mut self, which: usize) {
         let Some(life) = self.lives.get_mut(which) else {
             return;
@@ -186,7 +186,7 @@ impl World {
         let (Some(guest), Some(served)) = (&mut life.guest, &life.served) else {
             return;
         };
-        // As many as it has RECVs for the answers of.
+        // At most as many requests as the client has RECVs for replies.
         if guest.written - guest.heard >= SLOTS as u64 {
             return;
         }
@@ -210,7 +210,7 @@ impl World {
         );
     }
 
-    /// The host answers what it finds in the lines of a guest, some of it at length.
+    /// Makes the host answer the requests in a client's lines, some with long replies.
     fn serve(&mut self, which: usize) {
         let length = self.chance.below(3) * 2000;
         let Some(life) = self.lives.get_mut(which) else {
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// A guest takes what has come: its own answers, in order.
+    /// Makes a client poll: it must get its own replies, in order.
     fn listen(&mut self, which: usize) {
         if let Some(life) = self.lives.get_mut(which)
             && let Some(guest) = &mut life.guest
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// The host ends a domain: in order, or with all that lives in it.
+    /// Makes the host end a domain: in order, or with all objects in it.
     fn revoke(&mut self, which: usize) {
         if which >= self.lives.len() {
             return;
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// One whose domain is gone goes on as if it stood.
+    /// Makes a client whose domain was revoked go on as if it existed.
     fn haunt(&mut self) {
         let Some((life, remote)) = self.ghosts.last_mut() else {
             return;
@@ -284,7 +284,7 @@ impl World {
         let guest = life.guest.as_mut().expect("ghosts are guests");
         let words = [word(life.tag, 99)];
         let batch = [write(Payload::Words(&words), *remote)];
-        // Its queue pair may have been told.
+        // Its queue pair may have learned of the end.
         let _ = guest.party.port.post_send(guest.requests, &batch);
         guest.listen(life.tag);
         if self.chance.below(3) == 0 {
@@ -302,7 +302,7 @@ impl World {
             17 => self.revoke(which),
             18 => self.haunt(),
             _ => {
-                // A guest dies: nobody says anything any more.
+                // A client dies: its process does nothing more.
                 if self.chance.below(4) == 0
                     && let Some(life) = self.lives.get_mut(which)
                 {

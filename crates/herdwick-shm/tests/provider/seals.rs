@@ -1,4 +1,4 @@
-//! What a guest may try on the files themselves.
+//! What a client may try on the shared files themselves: their length, seals and contents.
 
 use std::{
     os::fd::OwnedFd,
@@ -20,7 +20,7 @@ use rustix::{
 use crate::party::{connect, guest, host, pair, write};
 use herdwick_fabric::{Device, PortLimits};
 
-/// A bound for failures, which nothing waits out.
+/// A bound for failures; no passing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ticket() -> (crate::party::Party, PdTicket) {
@@ -33,7 +33,7 @@ fn length(fd: &OwnedFd) -> u64 {
     u64::try_from(fstat(fd).unwrap().st_size).unwrap()
 }
 
-/// Which descriptor of a ticket is the file that the host alone writes.
+/// Index in a ticket of the descriptor of the file that the host alone writes.
 const DOWN: usize = 1;
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -68,12 +68,12 @@ fn what_the_host_writes_a_guest_only_reads() {
         let read_only = Mapping::shared(fd, len, Rights::Read).unwrap();
         assert!(read_only.discard().is_err());
         if n == DOWN {
-            // Its owner may open it again, and hurts nobody but itself: what the host reads of it
-            // is nothing. Others may not.
+            // Its owner may open it again, which harms only that user: the host reads nothing from
+            // it. Other users may not.
             assert_eq!(fstat(fd).unwrap().st_mode & 0o777, 0o400);
             continue;
         }
-        // Opening the same file again gives no more.
+        // Opening the same file again gives no further rights.
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
         if let Ok(again) = open(path, OFlags::RDWR, Mode::empty()) {
             assert!(Mapping::shared(again, len, Rights::ReadWrite).is_err());
@@ -116,7 +116,7 @@ fn revoked_memory_is_given_back_though_the_guest_maps_it() {
     drop(guest);
 }
 
-/// Bytes of a file that are in memory, whoever maps it.
+/// Returns the bytes of a file that are in memory, in any process.
 fn held(fd: &OwnedFd) -> i64 {
     fstat(fd).unwrap().st_blocks * 512
 }
@@ -143,7 +143,7 @@ fn both_files_are_given_back_though_the_guest_holds_them() {
 
 type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
-/// A guest that holds the lock of a file keeps whoever punches a hole into it waiting.
+/// A client that holds the lock of a file blocks every thread that punches a hole into it.
 #[test]
 fn no_thread_that_ends_a_domain_gives_its_memory_back() {
     let mut host = host(PdSize::default());
@@ -157,7 +157,7 @@ fn no_thread_that_ends_a_domain_gives_its_memory_back() {
     let (stuck, go_on) = mpsc::channel();
     let (tell, told) = mpsc::channel();
     let here = thread::current().id();
-    // What comes behind one that takes for ever does not wait for it.
+    // A domain behind one that takes for ever does not wait for it.
     release(Box::new(move |_| go_on_after(&go_on)));
     let files = release(Box::new(move |done| {
         tell.send((thread::current().id(), done.is_ok())).unwrap();
@@ -213,7 +213,7 @@ fn a_ticket_is_good_once_and_only_whole() {
     for ticket in bad {
         match device.attach(&mut port, ticket) {
             Err(AttachError::Ticket(_)) => {}
-            // A split that moved by whole pages is as sound as the true one.
+            // A split that moved by whole pages is as valid as the true one.
             Ok(pd) => device.destroy_pd(&mut port, pd).unwrap(),
             other => panic!("{other:?}"),
         }

@@ -1,5 +1,5 @@
-//! `docs/wire.md` draws what the two sides share. The guest here takes every offset and bit from
-//! those tables, and from nowhere else; the host is the provider.
+//! Compares the provider with `docs/wire.md`: the client here takes every offset and bit from the
+//! tables of that document, and from nowhere else.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ struct Table {
     bytes: usize,
 }
 
-/// The table between the two markers of `section`; its rows must leave no gap.
+/// Returns the table between the two markers of `section`; its rows must leave no gap.
 fn drawn(section: &str) -> Table {
     let begin = format!("<!-- {section} -->");
     let (_, rest) = WIRE_MD.split_once(&begin).expect(section);
@@ -49,7 +49,7 @@ fn drawn(section: &str) -> Table {
     table
 }
 
-/// What a meaning says of bits: `bit 3 NAME` or `bits 4-7 name`.
+/// Parses the bits in a meaning: `bit 3 NAME` or `bits 4-7 name`.
 fn bits(meaning: &'static str) -> impl Iterator<Item = (&'static str, Range<u32>)> {
     let parts = meaning.split(['.', ',', ';', ':']);
     parts.filter_map(|part| {
@@ -100,7 +100,7 @@ fn read(span: &Span, at: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A guest that has read the document.
+/// A client written from the document.
 struct Reader {
     up: Span,
     down: Span,
@@ -146,7 +146,7 @@ impl Reader {
         drawn("desk").bytes + self.colour() as usize
     }
 
-    /// Where the host's region lies: the file, and the offset.
+    /// Returns the host's region under `rkey`: its file, offset and entry.
     fn region(&self, rkey: u32, right: &str) -> (&Span, usize, Vec<u8>) {
         let (desk, table) = (drawn("desk"), drawn("region"));
         let entries = desk.fields["regions"].len() / table.bytes;
@@ -191,8 +191,8 @@ impl Reader {
         Endpoint::new(&blob).unwrap()
     }
 
-    /// The message in cell `n`, counted from the first ever, of the ring at `ring`; long ones
-    /// from long line `long` on.
+    /// Returns the message in cell `n`, counted from the first ever, of the ring at `ring`; a long
+    /// one is read from long line `long` on.
     fn message(&self, ring: usize, n: u64, long: u64) -> (u64, Vec<u8>) {
         let table = drawn("cell");
         let (cells, long_lines) = (1 << CELLS_LOG2, 1 << LONG_LOG2);
@@ -366,7 +366,7 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     let cell = drawn("cell");
     let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
     assert_eq!(said, [1, 1, 8, 24]);
-    // The longest needs every bit of the length.
+    // A message of the largest size needs every bit of the length.
     let (region, len) = (
         host.region(MESSAGE_BYTES_MAX, Access::LOCAL),
         MESSAGE_BYTES_MAX,
