@@ -1,7 +1,7 @@
-//! Behaviours that every fabric provider shows, and a seeded fabric that misbehaves.
+//! The conformance suite of fabric providers, and a seeded fabric that misbehaves.
 //!
-//! A provider tests itself with one [`Fixture`], which makes two parties that reach each other,
-//! and one line, which becomes one `#[test]` per behaviour:
+//! A provider tests itself with one [`Fixture`], which makes two parties that reach each other, and
+//! one macro call, which expands to one `#[test]` per behaviour:
 //!
 //! ```
 //! use herdwick_conformance::{Fixture, LocalParty, Party, conformance, seeded::SeededNetwork};
@@ -25,11 +25,11 @@
 //! # fn main() {}
 //! ```
 //!
-//! Behaviours speak to [`Party`] alone, so a party may live in another process: implement the
-//! trait over a stream, or have [`far`] do it.
+//! Behaviours use only [`Party`], so a party may be in another process: implement the trait over a
+//! stream, or use [`far`].
 //!
-//! [`seeded`] is a whole provider inside one process, under virtual time, whose every accident is
-//! drawn from a seed: the place to test a protocol against loss, reordering and dead peers.
+//! [`seeded`] is a whole provider inside one process, under virtual time, with every fault drawn
+//! from a seed: the place to test a protocol against loss, reordering and dead peers.
 #![forbid(unsafe_code)]
 
 mod behaviours;

@@ -1,3 +1,5 @@
+//! The interface between the behaviours and a provider: one side of a pair, with its memory.
+
 use std::{os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{
@@ -8,14 +10,14 @@ use herdwick_fabric::{
 use herdwick_mem::{WORD, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// One side of a conversation, wherever it runs: the calls of a device and its port, and what its
-/// program does with its memory.
+/// One side of a pair, in whatever process: the calls of a device and its port, and its program's
+/// accesses to its memory.
 ///
-/// Methods that share a name with one of `Device` or `Port` do what that one does.
+/// Methods with the name of one of `Device` or `Port` do the same.
 #[expect(missing_docs, reason = "the traits of herdwick-fabric say it")]
 pub trait Party: Send {
     fn capabilities(&self) -> &Capabilities;
-    /// The domain that the other side's domain is linked with.
+    /// The domain that is linked with the other side's domain.
     fn pd(&self) -> PdId;
 
     fn create_pd(&mut self) -> Result<PdId, ControlError>;
@@ -38,32 +40,32 @@ pub trait Party: Send {
 
     fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError>;
     fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError>;
-    /// Everything that `cq` holds now.
+    /// Takes all completions that `cq` holds now.
     fn poll(&mut self, cq: CqId) -> Vec<Completion>;
-    /// Whether anything moved.
+    /// Returns whether anything moved.
     fn progress(&mut self, now: Duration) -> bool;
     fn arm(&mut self, cq: CqId) -> Armed;
     fn disarm(&mut self, cq: CqId);
-    /// Sleeps on the port's descriptor; `false` when `limit` passed and nothing woke it. `None`:
-    /// the port has no descriptor.
+    /// Sleeps on the port's descriptor; `false` if `limit` passed without a wakeup, `None` if the
+    /// port has no descriptor.
     fn wait(&mut self, limit: Duration) -> Option<bool>;
-    /// Everything the port has counted as dropped.
+    /// Number of all drops that the port has counted.
     fn drops(&mut self) -> u64;
 
-    /// Whether the port still knows `region`.
+    /// Whether the port still has `region`.
     fn has_region(&mut self, region: RegionId) -> bool;
     /// Copies out of a region.
     fn read(&mut self, region: RegionId, offset: usize, len: usize) -> Vec<u8>;
     /// Stores into a region that no peer may write.
     fn write(&mut self, region: RegionId, offset: usize, bytes: &[u8]);
-    /// Loads word `index` of a region, acquiring.
+    /// Loads word `index` of a region with acquire ordering.
     fn load(&mut self, region: RegionId, index: usize) -> u64;
-    /// Adds one to a word, `times` times, with the CPU's own instruction.
+    /// Adds one to a word, `times` times, with the CPU's atomic instruction.
     fn count_up(&mut self, region: RegionId, index: usize, times: u64);
 
-    /// Follows a line that counts up to `rounds` in all of its `words` words, from now on, and
-    /// returns how often the last word was ahead of another; `None` when the last round does not
-    /// come within `patience` looks.
+    /// Follows a line that counts up to `rounds` in all of its `words` words, from now on. Returns
+    /// how often the last word was ahead of another; `None` if the last round does not arrive
+    /// within `patience` checks.
     fn follow(
         &mut self,
         region: RegionId,
@@ -94,7 +96,7 @@ pub struct LocalParty<D: Device> {
 }
 
 impl<D: Device> LocalParty<D> {
-    /// Wraps what a provider's own linking made.
+    /// Wraps a device, a port and a domain that the provider's own set-up has linked.
     pub fn new(device: D, port: D::Port, pd: PdId) -> Self {
         let claims = device.capabilities().clone();
         Self {
@@ -105,7 +107,7 @@ impl<D: Device> LocalParty<D> {
         }
     }
 
-    /// Has the suite believe `claims` instead of what the device says.
+    /// Makes the suite assume `claims` instead of the device's own capabilities.
     #[must_use]
     pub fn claiming(self, claims: Capabilities) -> Self {
         Self { claims, ..self }

@@ -1,3 +1,5 @@
+//! The stage of a behaviour: two sides, their queue pairs and buffers, and virtual time.
+
 use std::{collections::VecDeque, time::Duration};
 
 use herdwick_fabric::{
@@ -7,19 +9,19 @@ use herdwick_fabric::{
 
 use crate::{Fixture, Party, Skip};
 
-/// The sides of a stage. By habit A asks and B answers.
+/// The sides of a stage. By convention A requests and B responds.
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
 
-/// Sends and RECVs that a queue pair of the suite holds.
+/// Depth of the send and the receive queue of the suite's queue pairs.
 pub(crate) const DEPTH: usize = 64;
-/// Queue pairs a behaviour makes on one side, at most.
+/// Most queue pairs of a behaviour on one side.
 const QPS: usize = 8;
 /// Bytes of a region of the suite.
 pub(crate) const REGION: usize = 8192;
 /// Bytes of one receive buffer; [`REGION`] holds 16 of them.
 pub(crate) const BUFFER: usize = 512;
-/// What virtual time gains by one pass.
+/// Virtual time of one pass.
 const PASS: Duration = Duration::from_micros(1);
 
 pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Rc, Transport::Uc, Transport::Ud];
@@ -27,9 +29,9 @@ pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Rc, Transport::Uc, Tra
 pub(crate) struct Side {
     pub(crate) party: Box<dyn Party>,
     pub(crate) cq: CqId,
-    /// Where its RECVs and READs put things.
+    /// Memory of its RECVs and READs.
     pub(crate) inbox: RegionId,
-    /// Where its region payloads lie.
+    /// Memory of its region payloads.
     pub(crate) outbox: RegionId,
     seen: VecDeque<Completion>,
 }
@@ -65,7 +67,7 @@ impl Side {
         self.party.create_qp(&spec).expect("a queue pair")
     }
 
-    /// A region of [`REGION`] bytes in the linked domain.
+    /// Makes a region of [`REGION`] bytes in the linked domain.
     pub(crate) fn region(&mut self, access: Access) -> RegionId {
         region(&mut *self.party, access, Scope::Pd)
     }
@@ -78,7 +80,7 @@ impl Side {
         self.party.remote(region).expect("a region of ours")
     }
 
-    /// Receive buffer `index` of 16.
+    /// Returns receive buffer `index` of 16.
     pub(crate) fn buffer(&self, index: usize) -> Local {
         Local {
             region: self.inbox,
@@ -122,7 +124,7 @@ fn region(party: &mut dyn Party, access: Access, scope: Scope) -> RegionId {
     party.allocate_region(pd, &spec).expect("a region")
 }
 
-/// A queue pair on each side, each reaching the other.
+/// A queue pair on each side, which reach each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) transport: Transport,
@@ -131,7 +133,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A SEND from `side` to the other.
+    /// Builds a SEND from `side` to the other.
     pub(crate) fn send<'a>(
         &self,
         side: usize,
@@ -146,7 +148,7 @@ impl Link {
     }
 }
 
-/// Two sides, and the virtual time they share.
+/// Two sides, and the virtual time that they share.
 pub(crate) struct Stage {
     pub(crate) sides: [Side; 2],
     pub(crate) now: Duration,
@@ -178,7 +180,7 @@ impl Stage {
         self.sides[A].party.capabilities()
     }
 
-    /// Bytes in front of the payload in a RECV's buffer.
+    /// Bytes that precede the payload in a RECV's buffer.
     pub(crate) fn header(&self, transport: Transport) -> usize {
         match transport {
             Transport::Ud => self.capabilities().datagram_header_bytes,
@@ -195,7 +197,7 @@ impl Stage {
         }
     }
 
-    /// The transports of `wanted` that are there and bring everything.
+    /// The transports of `wanted` that the provider has and that lose nothing.
     pub(crate) fn dependable(&self, wanted: &[Transport]) -> Result<Vec<Transport>, Skip> {
         let lossless = self.capabilities().lossless;
         let brings = |transport| transport == Transport::Rc || lossless;
@@ -236,7 +238,7 @@ impl Stage {
         [end(a, qp[A]), end(b, qp[B])]
     }
 
-    /// One pass over both sides; whether anything moved.
+    /// Makes one pass over both sides. Returns whether anything moved.
     pub(crate) fn pass(&mut self) -> bool {
         self.now += PASS;
         let mut moved = false;
@@ -249,7 +251,7 @@ impl Stage {
         moved
     }
 
-    /// The next completion of `side`, whatever it says.
+    /// Returns the next completion of `side`, whatever its status.
     pub(crate) fn next(&mut self, side: usize) -> Completion {
         for _ in 0..self.patience {
             if let Some(completion) = self.sides[side].seen.pop_front() {
@@ -260,7 +262,7 @@ impl Stage {
         panic!("no completion came to side {side}");
     }
 
-    /// The next completion of `side`, if one is under way.
+    /// Returns the next completion of `side`, if one is under way.
     pub(crate) fn maybe(&mut self, side: usize) -> Option<Completion> {
         for _ in 0..self.quiet {
             self.pass();
@@ -268,14 +270,14 @@ impl Stage {
         self.sides[side].seen.pop_front()
     }
 
-    /// The next completion of `side`, which is a success.
+    /// Returns the next completion of `side`, which must be a success.
     pub(crate) fn success(&mut self, side: usize) -> Completion {
         let completion = self.next(side);
         assert_eq!(completion.status, Status::Success, "{completion:?}");
         completion
     }
 
-    /// Passes until nothing more is to be expected; no completion may be left over.
+    /// Passes until nothing more can arrive; no completion may be left over.
     pub(crate) fn silence(&mut self) {
         for _ in 0..self.quiet {
             self.pass();
@@ -293,7 +295,8 @@ impl Stage {
         completion
     }
 
-    /// Passes until what A wrote to `region` of B is there; UC tells its writer too early.
+    /// Passes until what A wrote to `region` of B is there: UC reports success to the writer
+    /// earlier.
     pub(crate) fn arrived(&mut self, region: RegionId, offset: usize, bytes: &[u8]) {
         for _ in 0..self.patience {
             let found = self.sides[B].party.read(region, offset, bytes.len());
@@ -335,7 +338,7 @@ pub(crate) fn write(payload: Payload<'_>, to: Remote) -> SendOp<'_> {
     }
 }
 
-/// Goes on only where a capability allows.
+/// Skips the behaviour unless `capable`.
 pub(crate) fn need(capable: bool, otherwise: &'static str) -> Result<(), Skip> {
     capable.then_some(()).ok_or(Skip(otherwise))
 }

@@ -1,18 +1,20 @@
+//! The list of behaviours, the macro that turns it into tests, and what a provider must supply.
+
 use crate::{Party, behaviours as b, stage::Stage};
 
-/// Makes the two parties of a behaviour, afresh for each.
+/// Makes the two parties of a behaviour, new ones for each.
 pub trait Fixture {
     /// Two parties whose domains reach each other, with room for eight queue pairs of depth 64, a
     /// completion queue of depth 1024 and a dozen regions of 8 KiB on each side; and, where the
-    /// memory of a queue pair is not used again, for a few hundred made one after another.
+    /// memory of a queue pair is not reused, for a few hundred queue pairs made one after another.
     fn pair(&self) -> [Box<dyn Party>; 2];
 
-    /// Passes over both parties after which what has not come does not come.
+    /// Number of passes over both parties after which a missing event counts as lost.
     fn patience(&self) -> usize {
         2_000_000
     }
 
-    /// Passes without anything after which nothing is under way any more.
+    /// Number of idle passes after which nothing is under way any more.
     fn quiet(&self) -> usize {
         500
     }
@@ -23,17 +25,17 @@ pub trait Fixture {
     }
 }
 
-/// A behaviour does not apply: a capability, or Table 1, says so.
+/// Why a behaviour does not apply: a missing capability, or Table 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skip(pub &'static str);
 
-/// A behaviour: panics when the provider does not show it.
+/// A behaviour: panics if the provider does not show it.
 pub type Behaviour = fn(&dyn Fixture) -> Result<(), Skip>;
 
-/// Runs the behaviour called `name`, printing a skip.
+/// Runs the behaviour `name`; prints the reason if it is skipped.
 ///
 /// # Panics
-/// When the provider does not show it, or no behaviour is called so.
+/// If the provider does not show it, or there is no behaviour of that name.
 pub fn run(name: &str, fixture: &dyn Fixture) {
     let found = BEHAVIOURS.iter().find(|(known, _)| *known == name);
     let (_, behaviour) = found.expect("the name of a behaviour");
@@ -42,7 +44,7 @@ pub fn run(name: &str, fixture: &dyn Fixture) {
     }
 }
 
-/// One list, from which come the table and the macro. `$d` is the dollar of the inner macro.
+/// Generates the table and the macro from one list. `$d` is the dollar of the inner macro.
 macro_rules! behaviours {
     ($d:tt $($module:ident: $($name:ident)*;)*) => {
         /// Every behaviour, by name.
@@ -50,7 +52,7 @@ macro_rules! behaviours {
             $($((stringify!($name), |fixture| b::$module::$name(Stage::new(fixture))),)*)*
         ];
 
-        /// Becomes one `#[test]` per behaviour, each with a fresh fixture: `conformance!(Shm);`.
+        /// Expands to one `#[test]` per behaviour, each with a fresh fixture: `conformance!(Shm);`.
         #[macro_export]
         macro_rules! conformance {
             ($d fixture:expr) => {

@@ -1,4 +1,4 @@
-//! The seeded fabric misbehaves as told, and no further.
+//! The seeded fabric has exactly the faults that it is configured for.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use herdwick_mem::Words;
 
 const DEPTH: usize = 64;
 
-/// One port with a completion queue, memory that its peer may use, and memory of its own.
+/// One port with a completion queue, memory that its peer may access, and local memory.
 struct Node {
     device: SeededDevice,
     port: SeededPort,
@@ -130,7 +130,7 @@ fn storm() -> Faults {
     }
 }
 
-/// Sends 0, 1, 2, … for `count` messages and returns what arrived, with the network's trace.
+/// Sends 0, 1, 2, … for `count` messages. Returns what arrived, and the network's trace.
 fn stream(seed: u64, transport: Transport, faults: Faults, count: u64) -> (Vec<u64>, u64) {
     let network = SeededNetwork::new(seed);
     let ([mut a, mut b], [qa, qb]) = pair(&network, transport);
@@ -176,8 +176,9 @@ fn uc_and_ud_lose_double_and_reorder_as_told() {
         seen.sort_unstable();
         let arrived = seen.len();
         seen.dedup();
-        // 20 % of packets lost, 10 % sent twice: a message is missing when it was lost, or lost
-        // twice: 0.9 * 0.2 + 0.1 * 0.04 = 18.4 %, give or take five standard deviations (4.3 %).
+        // 20 % of the packets are lost, 10 % sent twice: a message is missing if its packet, or
+        // both of them, are lost: 0.9 * 0.2 + 0.1 * 0.04 = 18.4 %, give or take five standard
+        // deviations (4.3 %).
         let missing = 2000 - seen.len();
         assert!((282..=454).contains(&missing), "{missing} missing");
         assert!(arrived > seen.len(), "doubled");
@@ -204,8 +205,8 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(traces.len(), 100, "other seeds are other runs");
 }
 
-/// Writes one line after the other over itself with torn words; returns in how many of them, and
-/// in how many steps, the last word was seen before another.
+/// Writes one line after another to the same place with torn words. Returns in how many steps the
+/// last word was visible before another one.
 fn torn_lines(network: &SeededNetwork) -> usize {
     let ([mut a, b], [qa, _]) = pair(network, Transport::Uc);
     network.set_faults(Faults {
@@ -242,7 +243,7 @@ fn without_the_promise_a_torn_write_does_show_its_last_word_early() {
 
 #[test]
 fn a_writer_stopped_at_any_step_leaves_a_prefix_of_steps() {
-    // Transmission, then eight words: after step 1 + n, n words are there.
+    // A transmission, then eight words: after step 1 + n, n words are visible.
     for steps in 0..10 {
         let network = SeededNetwork::new(steps);
         let ([mut a, b], [qa, _]) = pair(&network, Transport::Uc);

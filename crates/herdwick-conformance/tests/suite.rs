@@ -1,5 +1,5 @@
-//! The seeded fabric does what every provider does: in calm, with torn WRITEs and delays, with
-//! fewer capabilities, and, on RC, in a storm.
+//! The seeded fabric passes the conformance suite: without faults, with torn and delayed WRITEs,
+//! with fewer capabilities, and, on RC, with all faults at once.
 
 use std::{
     os::unix::net::UnixStream,
@@ -114,7 +114,7 @@ mod lean {
     });
 }
 
-/// Side B is spoken for over a stream, as if it were in another process.
+/// Side B is served over a stream, as if it were in another process.
 struct Far;
 
 impl Fixture for Far {
@@ -140,7 +140,7 @@ mod far {
     herdwick_conformance::conformance!(Far);
 }
 
-/// Claims what it has not: an alarm that this does not set off is no alarm.
+/// Claims capabilities that it lacks: a behaviour that does not detect this one tests nothing.
 struct Liar {
     has: Capabilities,
     faults: Faults,

@@ -1,4 +1,4 @@
-//! SEND, RECV and immediates.
+//! Behaviours of SEND, RECV and immediates.
 
 use herdwick_fabric::{
     Access, Completion, Local, Opcode, Payload, SendOp, Status,
@@ -10,7 +10,7 @@ use crate::{
     stage::{A, B, BUFFER, Link, Stage, TRANSPORTS, need, signaled, unsignaled},
 };
 
-/// The payload of a receive, wherever it is.
+/// Returns the payload of a receive: from its completion, or from its buffer.
 fn payload(stage: &mut Stage, received: &Completion, buffer: Local) -> Vec<u8> {
     let len = usize::try_from(received.byte_len).expect("small");
     let Some(inline) = received.inline else {
@@ -34,7 +34,7 @@ pub(crate) fn sends_match_recvs_in_order(mut stage: Stage) -> Result<(), Skip> {
             let ids = (0..16).map(|i| round * 16 + i);
             ids.clone()
                 .for_each(|id| stage.sides[B].recv(link.qp[B], id));
-            // Short and long messages take turns, so that no path overtakes the other.
+            // Short and long messages alternate, so that neither path may overtake the other.
             let bodies: Vec<Vec<u8>> = ids.clone().map(body).collect();
             let batch = bodies.iter().zip(ids.clone());
             let batch: Vec<_> = batch
@@ -140,7 +140,7 @@ pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), S
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
         let outbox = stage.sides[A].outbox;
-        // An odd start and room behind: nothing but the message may change.
+        // An odd start, and room after the message: only the message may change.
         let whole = stage.sides[B].buffer(1);
         let start = 5 + stage.header(transport);
         for len in [most + 1, most + 8, 100, 255, 256, 300, 456] {
@@ -206,8 +206,9 @@ pub(crate) fn a_short_buffer_takes_nothing(mut stage: Stage) -> Result<(), Skip>
     Ok(())
 }
 
-/// Either the RECV ends with a `LengthError`, or the loss is counted and the RECV is still there
-/// for a message that fits. A datagram of whatever length fails no queue pair.
+/// Checks a UC or UD message too long for its RECV: either the RECV ends with a `LengthError`, or
+/// the loss is counted and the RECV remains for a message that fits. A datagram of any length fails
+/// no queue pair.
 fn short_is_dropped(stage: &mut Stage, link: Link, drops: u64) {
     let received = stage.maybe(B);
     if let Some(received) = received {
@@ -223,7 +224,7 @@ fn short_is_dropped(stage: &mut Stage, link: Link, drops: u64) {
     assert_eq!(stage.success(B).wr_id, 1);
 }
 
-/// Checks that `lost` drops were counted since there were `before`, where drops are counted.
+/// Checks that `lost` drops were counted since `before`, if the provider counts drops.
 fn counted(stage: &mut Stage, before: u64, lost: u64) {
     let counts = stage.capabilities().counted_drops;
     assert!(!counts || stage.drops() >= before + lost, "not counted");
@@ -232,7 +233,7 @@ fn counted(stage: &mut Stage, before: u64, lost: u64) {
 pub(crate) fn datagrams_name_their_source(mut stage: Stage) -> Result<(), Skip> {
     stage.dependable(&[Ud])?;
     let links = [stage.link(Ud), stage.link(Ud)];
-    // Both of A's queue pairs speak to the first of B's.
+    // Both of A's queue pairs send to the first of B's.
     let ends = stage.endpoints(links[0].qp);
     let other = stage.sides[A]
         .party

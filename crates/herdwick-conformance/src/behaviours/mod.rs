@@ -1,5 +1,5 @@
-//! The behaviours, by what they look at. Each takes a fresh stage and panics where the provider
-//! does not do as `herdwick-fabric` says.
+//! The behaviours, by subject. Each takes a fresh stage and panics if the provider does not behave
+//! as `herdwick-fabric` specifies.
 
 pub(crate) mod messages;
 pub(crate) mod protection;

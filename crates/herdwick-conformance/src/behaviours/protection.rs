@@ -1,4 +1,4 @@
-//! Who may reach which memory.
+//! Behaviours of protection: which memory a peer can access.
 
 use herdwick_fabric::{
     Access, Atomics, ControlError, Local, Payload, PostError, QpState, RegionId, RegionSpec,
@@ -11,7 +11,7 @@ use crate::{
     stage::{A, B, Link, REGION, Stage, TRANSPORTS, need, signaled, write},
 };
 
-/// Checks that `op`, posted on A, is refused: RC tells and fails, UC drops and counts.
+/// Checks that `op`, posted on A, is refused: RC reports it and fails, UC drops and counts it.
 fn refused(stage: &mut Stage, link: Link, op: SendOp<'_>) {
     let drops = stage.drops();
     stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
@@ -66,7 +66,7 @@ pub(crate) fn a_freed_region_is_closed(mut stage: Stage) -> Result<(), Skip> {
     stage.perform(link.qp[A], write(Payload::Words(&[1]), at));
     stage.arrived(region, 0, &1u64.to_le_bytes());
     stage.sides[B].party.free_region(region).expect("ours");
-    // Whoever gets the memory next is not reached by the old key.
+    // The old key does not open the memory's next region.
     let next = stage.sides[B].region(Access::WRITE);
     assert_ne!(stage.sides[B].remote(next).rkey, at.rkey);
     write_refused(&mut stage, &[1; 8], at)?;
@@ -165,7 +165,7 @@ pub(crate) fn a_scoped_rkey_serves_its_queue_pair_alone(mut stage: Stage) -> Res
 }
 
 pub(crate) fn an_rkey_of_another_domain_opens_nothing(mut stage: Stage) -> Result<(), Skip> {
-    // Where only one side makes domains, that side is the one written to.
+    // If only one side can make domains, that side is the one written to.
     let made = stage.sides[B].party.create_pd();
     let pd = match made {
         Err(ControlError::Unsupported(_)) => {

@@ -1,4 +1,4 @@
-//! A WRITE makes its last aligned 8 bytes visible last.
+//! Publication: a WRITE makes its last aligned 8 bytes visible last.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     stage::{A, B, Link, Stage, need, signaled, write},
 };
 
-/// Lines of these many words: one request line, and what no cache line holds.
+/// Words of a line: one request line, a part of one, and more than a cache line.
 const LINES: [usize; 3] = [8, 3, 30];
 
-/// A link that carries WRITE in order, and a region of B to write to.
+/// Makes a link that carries ordered WRITEs, and a region of B to write to.
 fn line(stage: &mut Stage) -> Result<(Link, RegionId, Remote), Skip> {
     need(stage.capabilities().ordered_write, "WRITEs are not ordered")?;
     let transport = stage.dependable(&[Uc, Rc])?[0];
@@ -45,7 +45,7 @@ pub(crate) fn a_write_shows_its_last_word_last_step_by_step(mut stage: Stage) ->
     Ok(())
 }
 
-/// Moves time by a nanosecond between looks, until the last word is there.
+/// Advances time by a nanosecond between checks, until the last word is visible.
 fn watch(stage: &mut Stage, region: RegionId, count: usize, round: u64) {
     for _ in 0..stage.patience() {
         stage.now += Duration::from_nanos(1);
@@ -77,7 +77,7 @@ pub(crate) fn a_write_shows_its_last_word_last_across_threads(
                 let words = vec![round; count];
                 post_when_room(a, link, write(Payload::Words(&words), at), &mut now);
             }
-            // The last one may be lost where the follower's socket had no room for it.
+            // The last WRITE may be lost if the socket of `b` had no room for it.
             let words = vec![rounds; count];
             while !follower.is_finished() {
                 for _ in 0..1000 {

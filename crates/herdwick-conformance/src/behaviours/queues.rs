@@ -1,4 +1,4 @@
-//! Queues: order, signaling, and what happens when they are full.
+//! Behaviours of queues: order, signaling, and overflow.
 
 use herdwick_fabric::{
     Access, ControlError, CqSpec, Local, Payload, PostError, QpSpec, RecvWr, Remote, Rkey, SendWr,
@@ -11,7 +11,7 @@ use crate::{
     stage::{A, B, DEPTH, Link, REGION, Stage, TRANSPORTS, need, signaled, unsignaled, write},
 };
 
-/// A link that carries WRITE, and where it may write.
+/// Makes a link that carries WRITE, and returns the memory that it may write.
 fn writer(stage: &mut Stage) -> Result<(Link, Remote), Skip> {
     let transport = stage.dependable(&[Uc, Rc])?[0];
     let link = stage.link(transport);

@@ -1,4 +1,4 @@
-//! Queue pairs and other objects from birth to death.
+//! Life cycles of queue pairs and other objects.
 
 use herdwick_fabric::{
     Access, AddressHandle, ConnectError, ControlError, CqId, CqSpec, ENDPOINT_BYTES_MAX, Endpoint,
@@ -19,7 +19,7 @@ fn state(stage: &mut Stage, side: usize, qp: QpId) -> QpState {
     stage.sides[side].party.qp_state(qp).expect("known")
 }
 
-/// The transports there are, lossy or not.
+/// The transports that the provider has, lossy or not.
 fn present(stage: &Stage, wanted: &[Transport]) -> Vec<Transport> {
     let mut found = wanted.to_vec();
     found.retain(|transport| stage.has(*transport));
@@ -112,7 +112,7 @@ pub(crate) fn destroyed_queue_pairs_leave_no_completions(mut stage: Stage) -> Re
         stage.sides[B].party.destroy_qp(link.qp[B]).expect("ours");
         stage.silence();
         let wr = signaled(1, link.send(A, Payload::Words(&[1]), None));
-        // A provider may know already, or find out by sending.
+        // A provider may know already, or find out when it sends.
         if stage.sides[A].party.post_send(link.qp[A], &[wr]).is_ok() {
             let told = stage.next(A).status != Status::Success;
             assert_eq!(told, transport == Rc, "only RC hears of it");
@@ -193,7 +193,7 @@ pub(crate) fn destroying_a_domain_takes_everything_in_it(mut stage: Stage) -> Re
     };
     unknown(party.allocate_region(pd, &spec));
     party.destroy_cq(cq).expect("nothing uses it any more");
-    // The peer, who has not heard of it, comes to no harm.
+    // The peer, which has not learned of it, is not harmed.
     let wr = signaled(1, write(Payload::Words(&[1]), at));
     if stage.sides[A].party.post_send(link.qp[A], &[wr]).is_ok() {
         let told = stage.next(A).status != Status::Success;
@@ -202,7 +202,7 @@ pub(crate) fn destroying_a_domain_takes_everything_in_it(mut stage: Stage) -> Re
     Ok(())
 }
 
-/// A queue pair of A for each transport, to which endpoints are offered.
+/// A queue pair of A for each transport, to connect with endpoints.
 struct Suitors {
     stage: Stage,
     qps: Vec<(Transport, QpId)>,
@@ -218,7 +218,8 @@ impl Suitors {
         }
     }
 
-    /// Offers `blob` as everyone's peer. Who says no stays as it was; who says yes is replaced.
+    /// Connects every queue pair with the endpoint `blob`. One that refuses must be unchanged; one
+    /// that accepts is replaced.
     fn offer(&mut self, blob: &[u8]) -> Vec<Result<(), ConnectError>> {
         let peer = Endpoint::new(blob).expect("short enough");
         let side = &mut self.stage.sides[A];
@@ -283,7 +284,7 @@ pub(crate) fn damaged_endpoints_never_panic(mut stage: Stage) -> Result<(), Skip
         if whole.len() < ENDPOINT_BYTES_MAX {
             suitors.offer(&[whole, &[0]].concat());
         }
-        // After all that, the true one still serves, and serves its own transport alone.
+        // After all that, the true endpoint still works, and only for its own transport.
         let answers = suitors.offer(whole).into_iter().enumerate();
         for (other, answer) in answers {
             assert_eq!(answer.is_ok(), other == index, "{answer:?}");

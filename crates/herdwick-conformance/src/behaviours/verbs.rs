@@ -1,4 +1,4 @@
-//! HERD's Table 1, and what WRITE, READ and the atomics do to memory.
+//! Table 1 of the HERD paper, and the effects of WRITE, READ and the atomics on memory.
 
 use herdwick_fabric::{
     Access, Atomics, ControlError, Local, Payload, PostError, Remote, SendOp, Status,
@@ -65,7 +65,7 @@ pub(crate) fn table_1_allows_and_refuses(mut stage: Stage) -> Result<(), Skip> {
     Ok(())
 }
 
-/// The three ways to carry bytes; region payloads start at an odd byte.
+/// The three kinds of payload for the same bytes; a region payload starts at an odd byte.
 fn payloads<'a>(stage: &mut Stage, bytes: &'a [u8], words: &'a [u64]) -> Vec<Payload<'a>> {
     let outbox = Local {
         region: stage.sides[A].outbox,
@@ -127,7 +127,7 @@ pub(crate) fn write_overwrites_in_order(mut stage: Stage) -> Result<(), Skip> {
         let region = stage.sides[B].region(Access::WRITE);
         let at = stage.sides[B].remote(region);
         for round in 1..=200u64 {
-            // Three WRITEs in flight over one another: the last stays.
+            // Three overlapping WRITEs in flight: the last one remains.
             let lines = [[round; 8], [round + 1; 8], [round + 2; 8]];
             let batch = lines.map(|line| line.map(u64::to_le_bytes).concat());
             let batch: Vec<_> = batch
@@ -201,7 +201,7 @@ pub(crate) fn read_brings_what_lies_there(mut stage: Stage) -> Result<(), Skip> 
     Ok(())
 }
 
-/// Where the atomic behaviours work: a link, the word, and where old values go.
+/// Objects of the atomic behaviours: a queue pair, the word, and the buffer for old values.
 struct Counter {
     qp: herdwick_fabric::QpId,
     region: herdwick_fabric::RegionId,
@@ -295,7 +295,7 @@ pub(crate) fn atomics_and_the_cpu_lose_no_count(mut stage: Stage) -> Result<(), 
                 }
             }
         });
-        // Some providers do atomics in their own passes.
+        // Some providers execute atomics in the target's own passes.
         let (mut now, mut counts) = (begin, 0);
         while counts < EACH || !far.is_finished() {
             if counts < EACH {

@@ -1,4 +1,4 @@
-//! Sleeping and being woken.
+//! Behaviours of sleeping and waking.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::{
     stage::{A, B, Link, Side, Stage, need, signaled, write},
 };
 
-/// Longer than any wake takes; waiting this long is a lost wake.
+/// Longer than any wakeup takes: a wakeup that takes this long is lost.
 const FOREVER: Duration = Duration::from_secs(20);
-/// Looks at a word or queue before the other side is given up.
+/// Checks of a word or queue after which the other side counts as stuck.
 const LOOKS: u64 = 1 << 32;
 
-/// A link whose messages arrive, with some RECVs posted on both sides.
+/// Makes a link whose messages arrive, with some RECVs posted on both sides.
 fn messenger(stage: &mut Stage) -> Result<Link, Skip> {
     let transport = stage.dependable(&[Rc, Uc, Ud])?[0];
     let link = stage.link(transport);
@@ -60,7 +60,7 @@ pub(crate) fn a_completion_wakes_an_armed_port(mut stage: Stage) -> Result<(), S
     Ok(())
 }
 
-/// Lets A work, and B only look at its descriptor, until B is woken; then takes the wake.
+/// Runs A, and only checks B's descriptor, until B is woken; then drains the descriptor.
 fn wake_comes(stage: &mut Stage) {
     for _ in 0..stage.patience() {
         stage.now += Duration::from_micros(1);
@@ -101,7 +101,7 @@ pub(crate) fn arming_beside_a_waiting_completion_is_pending(mut stage: Stage) ->
     let patience = stage.patience();
     let b = &mut stage.sides[B];
     b.party.fail_qp(link.qp[B]).expect("ours");
-    // A provider with hardware flushes in its own time.
+    // A provider with hardware flushes asynchronously.
     let mut flushed = 0;
     for _ in 0..patience {
         if flushed == 8 {
@@ -131,7 +131,7 @@ pub(crate) fn disarming_takes_the_wake_back(mut stage: Stage) -> Result<(), Skip
     Ok(())
 }
 
-/// Lets B sleep until it finds what it looks for, arming and looking again each time.
+/// Lets B sleep until `found` succeeds; it arms, checks again and waits each time.
 fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
     for _ in 0..LOOKS {
         *now += Duration::from_micros(1);
@@ -151,7 +151,7 @@ fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side
     panic!("woken again and again for nothing");
 }
 
-/// Lets A look, never sleeping, until it finds what it looks for.
+/// Lets A poll, without sleeping, until `found` succeeds.
 fn spin_until(a: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
     for _ in 0..LOOKS {
         *now += Duration::from_micros(1);
@@ -164,7 +164,7 @@ fn spin_until(a: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side)
     panic!("the sleeper did not answer");
 }
 
-/// Receives one message, posts its RECV again; completions of own sends pass by.
+/// Receives one message and posts its RECV again; completions of own sends are skipped.
 fn receive(side: &mut Side, link: Link, own: usize) -> bool {
     let done = side.party.poll(side.cq);
     let received = done
@@ -175,7 +175,7 @@ fn receive(side: &mut Side, link: Link, own: usize) -> bool {
     !ids.is_empty()
 }
 
-/// A SENDs and spins, B sleeps and answers, each on a thread of its own.
+/// A SENDs and spins, B sleeps and answers, each on its own thread.
 pub(crate) fn no_wake_is_lost_to_completions(mut stage: Stage) -> Result<(), Skip> {
     let link = messenger(&mut stage)?;
     let (start, rounds) = (stage.now, stage.rounds());
@@ -190,7 +190,7 @@ pub(crate) fn no_wake_is_lost_to_completions(mut stage: Stage) -> Result<(), Ski
             for _ in 0..rounds {
                 sleep_until(b, &mut now, &mut |b| receive(b, link, B));
                 speak(b, B);
-                // What is posted must leave before this side sleeps again.
+                // The posted message must be sent before this side sleeps again.
                 b.party.progress(now);
             }
         });

@@ -1,3 +1,5 @@
+//! Work requests in transit between processes, with payloads of their own.
+
 use herdwick_fabric::{AddressHandle, Local, Payload, Remote, SendOp, SendWr};
 
 use super::wire::{Get, Put, Reader};
@@ -20,7 +22,7 @@ pub(super) struct Owned {
 }
 
 impl Batch {
-    /// The requests, borrowing their payloads.
+    /// Returns the requests, with borrowed payloads.
     pub(super) fn lend(&self) -> Vec<SendWr<'_>> {
         self.0.iter().map(Owned::lend).collect()
     }

@@ -1,7 +1,7 @@
-//! A party in another process: [`FarParty`] speaks for it here, [`serve`] does there what it is
-//! told, and any byte stream lies between. Both ends are the same test, so they trust each other.
+//! A party in another process: [`FarParty`] represents it here, [`serve`] executes its calls there,
+//! and any byte stream connects them. Both ends belong to the same test, so they trust each other.
 //!
-//! A provider's fixture starts the other process, hands it what its own linking needs, and returns
+//! A provider's fixture starts the other process, sends it what its own linking needs, and returns
 //! a [`FarParty`] as one of the pair; every behaviour then runs across the two, unchanged.
 
 mod batch;
@@ -22,8 +22,8 @@ use crate::Party;
 use batch::Batch;
 use wire::{Get, Lend, Put, Reader};
 
-/// Stands for a party that [`serve`] serves at the other end of a stream. Dropping it drops that
-/// one, and waits until it is gone.
+/// Represents a party that [`serve`] runs at the other end of a stream. Dropping it drops that
+/// party, and waits until it is gone.
 pub struct FarParty<S: Read + Write> {
     stream: S,
     capabilities: Capabilities,
@@ -31,10 +31,10 @@ pub struct FarParty<S: Read + Write> {
 }
 
 impl<S: Read + Write> FarParty<S> {
-    /// Greets the other end, whose provider claims `capabilities`.
+    /// Connects with the other end, whose provider has `capabilities`.
     ///
     /// # Errors
-    /// What the stream says.
+    /// An error of the stream.
     pub fn new(mut stream: S, capabilities: Capabilities) -> io::Result<Self> {
         let answer = exchange(&mut stream, &[TAG_PD])?;
         Ok(Self {
@@ -54,15 +54,16 @@ impl<S: Read + Write> FarParty<S> {
 
 impl<S: Read + Write> Drop for FarParty<S> {
     fn drop(&mut self) {
-        // The other end closes the stream when its party is gone, or was closed with its process.
+        // The other end closes the stream once its party is dropped, or has ended with its process.
         let _ = exchange(&mut self.stream, &[TAG_BYE]);
     }
 }
 
-/// Does for `party` what the [`FarParty`] at the other end of `stream` asks, until that is dropped.
+/// Executes on `party` the calls of the [`FarParty`] at the other end of `stream`, until that is
+/// dropped.
 ///
 /// # Errors
-/// What the stream says, other than that it ended.
+/// An error of the stream, other than its end.
 pub fn serve(mut party: Box<dyn Party>, mut stream: impl Read + Write) -> io::Result<()> {
     loop {
         let frame = match receive(&mut stream) {
@@ -102,7 +103,7 @@ fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
 const TAG_PD: u8 = 0;
 const TAG_BYE: u8 = 255;
 
-/// From one list, both ends of every call: `tag name(by value; by reference) -> answer`.
+/// Generates both ends of every call from one list: `tag name(by value; by reference) -> answer`.
 macro_rules! calls {
     ($($tag:literal $name:ident($($value:ident: $v:ty),*; $($reference:ident: $r:ty as $owned:ty),*) -> $answer:ty;)*) => {
         impl<S: Read + Write + Send> Party for FarParty<S> {

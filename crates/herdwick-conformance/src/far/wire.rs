@@ -1,4 +1,4 @@
-//! Values as bytes, between two ends of one test: in order, little-endian, no versions.
+//! Encoding of values between the two ends of one test: in order, little-endian, unversioned.
 
 use std::{io, time::Duration};
 
@@ -10,7 +10,7 @@ use herdwick_fabric::{
 
 use super::batch::Owned;
 
-/// What is left of a frame.
+/// The rest of a frame.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
@@ -29,7 +29,7 @@ pub(super) trait Get: Sized {
     fn get(from: &mut Reader<'_>) -> Self;
 }
 
-/// What a call takes by reference, of what came by value.
+/// Borrows an argument that arrived by value, for a call that takes it by reference.
 pub(super) trait Lend {
     fn lend(&self) -> &Self {
         self
@@ -260,7 +260,7 @@ impl Get for InlineData {
     }
 }
 
-/// What an error says about itself does not travel.
+/// Replaces the text of an error, which is not transferred.
 const THERE: &str = "thing at the other end";
 
 impl Put for ControlError {

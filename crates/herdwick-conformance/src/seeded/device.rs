@@ -1,3 +1,6 @@
+//! The control half of the seeded fabric: domains, regions, queues and queue pairs, all ids random
+//! or never reused.
+
 use std::sync::Arc;
 
 use herdwick_fabric::{
@@ -257,7 +260,7 @@ impl World {
         qp.ok_or(ControlError::Unknown("queue pair"))
     }
 
-    /// Forgets a queue pair, its work, and its completions.
+    /// Removes a queue pair, its work, and its completions.
     fn forget_qp(&mut self, party: PartyId, qp: QpId) -> Result<(), ControlError> {
         let qpn = self.named_qp(party, qp)?.qpn;
         self.cancel_timer(qpn);
@@ -273,7 +276,7 @@ impl World {
         Ok(())
     }
 
-    /// The queue pair that a peer's endpoint names.
+    /// Returns the queue pair of a peer's endpoint.
     fn peer_of(&self, transport: Transport, peer: &Endpoint) -> Result<Qpn, ConnectError> {
         let blob: &[u8; ENDPOINT_BYTES] = peer
             .as_bytes()
@@ -311,7 +314,7 @@ impl World {
         }
     }
 
-    /// An address that no offset could be mistaken for.
+    /// Draws a base address that cannot be mistaken for an offset.
     fn fresh_base(&mut self) -> u64 {
         random_page(&mut self.rng)
     }
@@ -397,7 +400,8 @@ fn supports(capabilities: &Capabilities, transport: Transport) -> Result<(), Con
     has.then_some(()).ok_or(ControlError::Unsupported(name))
 }
 
-/// `len` bytes, rounded up to words but not to pages: a region ends where it was asked to.
+/// Allocates `len` bytes, rounded up to words but not to pages: a region ends exactly where it was
+/// asked to.
 fn anonymous(len: usize) -> Result<Span, ControlError> {
     let words = len.div_ceil(WORD);
     let span = words.checked_mul(WORD).ok_or(ControlError::Limit {

@@ -1,23 +1,23 @@
-//! A fabric inside one process, under virtual time, whose every accident is drawn from a seed.
+//! A fabric inside one process, under virtual time, with every fault drawn from a seed.
 //!
 //! It is a provider like any other: [`SeededDevice`] and [`SeededPort`] implement the fabric's
-//! traits, regions are [`herdwick_mem::Span`]s, and a system cannot tell. One test thread drives
-//! all ports; nothing moves but in [`Port::progress`](herdwick_fabric::Port::progress) of any
-//! port, [`SeededNetwork::run`] or [`SeededNetwork::step`]. The same seed and the same calls give
-//! the same run, event by event ([`SeededNetwork::trace`]).
+//! traits, regions are [`herdwick_mem::Span`]s, and a system cannot tell the difference. One test
+//! thread drives all ports; events happen only in
+//! [`Port::progress`](herdwick_fabric::Port::progress) of any port, [`SeededNetwork::run`] or
+//! [`SeededNetwork::step`]. The same seed and the same calls give the same run, event by event
+//! ([`SeededNetwork::trace`]).
 //!
-//! What it does with messages is [`Faults`]; what it promises is a
-//! [`Capabilities`] value that the test may change, such as
-//! `ordered_write: false`.
+//! [`Faults`] define what happens to messages; a [`Capabilities`] value, which the test may change,
+//! defines what the fabric promises, such as `ordered_write: false`.
 //!
-//! - **RC** retries underneath: exactly once, in order. A peer that does not answer for
-//!   [`RETRY_DEADLINE`] ends the queue pair with `RetryExceeded`; one that posts no RECV for as
-//!   long, with `ReceiverNotReady`.
-//! - **UC** and **UD** lose, duplicate and reorder as told, silently.
-//! - It is as strict as hardware about queues: a send slot is free again when the completion of
-//!   its work request, or of a later one, has been *polled*. Who never asks for a completion runs
-//!   into [`PostError::Full`](herdwick_fabric::PostError::Full) after `send_depth` requests.
-//! - A payload in a region is fetched at transmission, not at posting.
+//! - **RC** retransmits: exactly once, in order. A peer that does not answer for [`RETRY_DEADLINE`]
+//!   ends the queue pair with `RetryExceeded`; one that posts no RECV for as long, with
+//!   `ReceiverNotReady`.
+//! - **UC** and **UD** lose, duplicate and reorder as configured, silently.
+//! - It is as strict as hardware about queues: a send slot is free again once the completion of its
+//!   work request, or of a later one, was *polled*. A sender that never requests a completion gets
+//!   [`PostError::Full`](herdwick_fabric::PostError::Full) after `send_depth` requests.
+//! - A payload in a region is read at transmission, not at posting.
 
 mod device;
 mod party;
@@ -40,43 +40,43 @@ pub use port::SeededPort;
 
 use world::World;
 
-/// How long RC tries to reach a silent peer, in virtual time.
+/// Virtual time for which RC tries to reach a silent peer.
 pub const RETRY_DEADLINE: Duration = Duration::from_millis(20);
 
-/// What befalls messages. All zero: nothing, and what is posted arrives at the next progress.
+/// The faults of messages. All zero: none, and a posted message arrives at the next progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lost, of a thousand.
+    /// Packets lost, per thousand.
     pub drop_per_mille: u16,
-    /// Packets that arrive twice, of a thousand.
+    /// Packets that arrive twice, per thousand.
     pub duplicate_per_mille: u16,
-    /// Packets that those behind them may overtake, of a thousand.
+    /// Packets that later ones may overtake, per thousand.
     pub reorder_per_mille: u16,
-    /// By how much longer such a packet travels, at most.
+    /// Longest additional travel time of such a packet.
     pub reorder_window: Duration,
     /// Shortest travel time.
     pub delay_min: Duration,
     /// Longest travel time.
     pub delay_max: Duration,
-    /// Longest pause between two words of one WRITE becoming visible; zero: all at one step.
-    /// Words appear in any order; the last goes last if `ordered_write` is promised.
+    /// Longest pause between two words of one WRITE becoming visible; zero: all in one step. Words
+    /// appear in any order; the last one appears last if `ordered_write` is promised.
     pub tear: Duration,
 }
 
-/// Ports that reach each other, and the accidents between them. Clones name the same network.
+/// Ports that reach each other, and the faults between them. Clones share the network.
 #[derive(Clone)]
 pub struct SeededNetwork {
     world: Arc<Mutex<World>>,
 }
 
 impl SeededNetwork {
-    /// A network without faults that promises [`SeededNetwork::capabilities`].
+    /// Makes a network without faults that promises [`SeededNetwork::capabilities`].
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_capabilities(seed, Self::capabilities())
     }
 
-    /// A network that promises, and has, what `capabilities` says.
+    /// Makes a network that promises, and has, `capabilities`.
     #[must_use]
     pub fn with_capabilities(seed: u64, capabilities: Capabilities) -> Self {
         let world = Arc::new(Mutex::new(World::new(seed, capabilities)));
@@ -84,7 +84,7 @@ impl SeededNetwork {
     }
 
     /// Everything in Table 1, coherent atomics, ordered WRITEs, inline receive, waking; not
-    /// `lossless`, for faults may come.
+    /// `lossless`, because faults may be set.
     #[must_use]
     pub fn capabilities() -> Capabilities {
         Capabilities {
@@ -112,23 +112,23 @@ impl SeededNetwork {
         }
     }
 
-    /// The control half.
+    /// Returns the control half.
     #[must_use]
     pub fn device(&self) -> SeededDevice {
         SeededDevice::new(self.clone())
     }
 
-    /// From now on, `faults` befall messages.
+    /// Applies `faults` to messages from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.world().faults = faults;
     }
 
-    /// Lets everything happen that is due up to `now`; says whether anything did.
+    /// Executes all events that are due up to `now`. Returns whether there was any.
     pub fn run(&self, now: Duration) -> bool {
         self.world().run(now)
     }
 
-    /// Lets the next event happen, moving time to it; `false` when there is none.
+    /// Executes the next event and advances time to it; `false` if there is none.
     pub fn step(&self) -> bool {
         self.world().step()
     }
@@ -139,7 +139,7 @@ impl SeededNetwork {
         self.world().now
     }
 
-    /// How many events have happened.
+    /// Number of events so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.world().steps
@@ -151,25 +151,25 @@ impl SeededNetwork {
         self.world().trace
     }
 
-    /// Packets that the network lost: by chance, by partition, or to a stopped party.
+    /// Number of packets that the network lost: at random, by partition, or to a stopped party.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.world().lost
     }
 
-    /// Kills a party, as if its power went: nothing it sent arrives any more, nothing reaches it,
-    /// and a WRITE of its own that is half visible stays so. Its port still answers calls.
+    /// Kills a party, as by a power failure: nothing that it sent arrives any more, nothing reaches
+    /// it, and a WRITE of its own that is half visible stays so. Its port still accepts calls.
     pub fn stop(&self, party: PartyId) {
         self.world().stop(party);
     }
 
-    /// Stops `party` when `steps` more events have happened: run a test for each count, and it
-    /// has died at every step.
+    /// Stops `party` after `steps` more events: a test that runs once for each count kills it at
+    /// every step.
     pub fn stop_after(&self, party: PartyId, steps: u64) {
         self.world().stop_after(party, steps);
     }
 
-    /// Loses everything between `a` and `b`, what is under way included.
+    /// Loses every packet between `a` and `b`, including those under way.
     pub fn partition(&self, a: PartyId, b: PartyId) {
         self.world().partition(a, b);
     }

@@ -1,3 +1,5 @@
+//! The state of one port of the seeded fabric: its objects, queues and counters.
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,
@@ -14,11 +16,11 @@ use herdwick_mem::Span;
 use super::send::SendEntry;
 use super::world::{EventKey, Packet, Reply};
 
-/// A port of a [`SeededNetwork`](super::SeededNetwork), as faults name it.
+/// Identifies a port of a [`SeededNetwork`](super::SeededNetwork) in faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartyId(pub(super) usize);
 
-/// What one port has.
+/// The objects of one port.
 pub(super) struct Party {
     pub(super) stopped: bool,
     pub(super) limits: PortLimits,
@@ -48,7 +50,7 @@ impl Party {
         }
     }
 
-    /// An id that nothing on this port has had before.
+    /// Returns an id that no object of this port has had before.
     pub(super) fn fresh_id(&mut self) -> u32 {
         self.next_id += 1;
         self.next_id
@@ -66,7 +68,7 @@ impl Party {
         }
     }
 
-    /// Wakes whoever sleeps on this port, if any of its queues is armed.
+    /// Wakes the sleeper on this port, if any of its queues is armed.
     pub(super) fn wake_any(&mut self) {
         let mut armed = false;
         for cq in self.cqs.values_mut() {
@@ -79,7 +81,7 @@ impl Party {
 
     pub(super) fn ring(&self) {
         if let Some(fd) = &self.wake {
-            // Fails only when the counter is full, and then the sleeper is awake anyway.
+            // Fails only if the counter is full, and then the sleeper is awake anyway.
             let _ = rustix::io::write(fd, &1u64.to_le_bytes());
         }
     }
@@ -102,13 +104,13 @@ pub(super) struct Address {
 
 pub(super) struct Cq {
     pub(super) depth: usize,
-    /// Queue depths that feed it, summed.
+    /// Sum of the queue depths that feed it.
     pub(super) promised: usize,
     pub(super) entries: VecDeque<Entry>,
     pub(super) armed: bool,
 }
 
-/// A completion, and the queue slots that polling it gives back.
+/// A completion, and the number of queue slots that polling it frees.
 pub(super) struct Entry {
     pub(super) completion: Completion,
     pub(super) qpn: Qpn,
@@ -126,14 +128,14 @@ pub(super) struct Qp {
     pub(super) peer: Option<Qpn>,
     pub(super) send: SendSide,
     pub(super) receive: ReceiveSide,
-    /// When the packet before arrives, on a road without overtaking.
+    /// When the preceding packet arrives, so that packets do not overtake without a fault.
     pub(super) last_arrival: Duration,
 }
 
 pub(super) struct SendSide {
     pub(super) cq: CqId,
     pub(super) depth: usize,
-    /// Slots in use, until the completion that frees them is polled.
+    /// Slots in use, until a completion that frees them is polled.
     pub(super) held: usize,
     /// Slots of finished unsignaled requests, which the next completion frees.
     pub(super) quiet: usize,
@@ -142,9 +144,9 @@ pub(super) struct SendSide {
     pub(super) sent: usize,
     pub(super) next_psn: u64,
     pub(super) timer: Option<EventKey>,
-    /// Since when RC has heard nothing new.
+    /// When RC last received anything new.
     pub(super) stuck_since: Duration,
-    /// Whether the last thing heard was that the peer has no RECV.
+    /// Whether the last reply was that the peer has no RECV.
     pub(super) not_ready: bool,
 }
 
@@ -154,7 +156,7 @@ pub(super) struct ReceiveSide {
     pub(super) held: usize,
     pub(super) entries: VecDeque<RecvWr>,
     pub(super) expected_psn: u64,
-    /// Answers to be given again when the request comes again.
+    /// Replies to be repeated if the request arrives again.
     pub(super) replies: BTreeMap<u64, Reply>,
     /// Whether a WRITE is half visible; later packets wait for it.
     pub(super) landing: bool,
@@ -176,7 +178,7 @@ impl ReceiveSide {
     }
 }
 
-/// How a RECV ends.
+/// The result of a RECV.
 pub(super) struct Received {
     pub(super) status: Status,
     pub(super) opcode: Opcode,

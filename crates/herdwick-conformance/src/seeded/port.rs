@@ -1,3 +1,5 @@
+//! The data half of the seeded fabric: posting with all checks of Table 1, and polling.
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -19,7 +21,7 @@ use super::{
     world::{Event, Verb, World},
 };
 
-/// The data half of a [`SeededNetwork`]; dropped, it takes its queue pairs and regions along.
+/// The data half of a [`SeededNetwork`]. Dropping it destroys its queue pairs and regions.
 pub struct SeededPort {
     pub(super) network: SeededNetwork,
     pub(super) party: PartyId,
@@ -39,7 +41,7 @@ impl SeededPort {
         }
     }
 
-    /// How the network's faults name this port.
+    /// The id of this port in the network's faults.
     #[must_use]
     pub fn party(&self) -> PartyId {
         self.party
@@ -159,7 +161,7 @@ impl Port for SeededPort {
         if let Some(cq) = party.cqs.get_mut(&cq) {
             cq.armed = false;
         }
-        // Nothing to read is as good as something read.
+        // An empty counter is not an error: there was no wakeup.
         let _ = rustix::io::read(&self.wake, &mut [0; WORD]);
     }
 
@@ -177,7 +179,7 @@ impl Port for SeededPort {
 }
 
 impl World {
-    /// Takes a completion and gives its slots back.
+    /// Takes a completion and frees its slots.
     fn take_completion(&mut self, party: PartyId, cq: CqId) -> Option<Completion> {
         let queue = self.parties[party.0].cqs.get_mut(&cq)?;
         let entry = queue.entries.pop_front()?;
@@ -193,7 +195,7 @@ impl World {
     }
 }
 
-/// What posting checks.
+/// Context of the checks at posting.
 struct Check<'a> {
     capabilities: &'a Capabilities,
     party: &'a Party,
@@ -248,7 +250,7 @@ impl Check<'_> {
         Ok(entry)
     }
 
-    /// Table 1.
+    /// Checks a cell of Table 1.
     fn only(&self, allowed: bool) -> Result<(), PostError> {
         let refused = PostError::Transport(self.qp.transport);
         allowed.then_some(()).ok_or(refused)
@@ -302,7 +304,8 @@ impl Check<'_> {
 }
 
 impl Party {
-    /// The memory of a local range, which lies within a region of the queue pair's domain.
+    /// Returns the memory of a local range, which must be within a region of the queue pair's
+    /// domain.
     fn local(&self, qp: &Qp, local: Local) -> Result<(Span, usize), PostError> {
         let region = self.regions.get(&local.region.0);
         let region = region.filter(|region| region.pd == qp.pd);

@@ -1,3 +1,5 @@
+//! The receiving half of the seeded fabric: protection checks, execution, and torn WRITEs.
+
 use std::time::Duration;
 
 use herdwick_fabric::{
@@ -10,12 +12,12 @@ use super::{
     world::{Event, Kind, Packet, Reply, Request, Verb, World, digest},
 };
 
-/// A WRITE whose words become visible one by one.
+/// A WRITE with words that become visible one by one.
 pub(super) struct Landing {
     packet: Packet,
     region: u32,
     span: Span,
-    /// What is still to come, the next at the end.
+    /// The words to come, the next one at the end.
     words: Vec<(usize, Vec<u8>)>,
     recv: Option<RecvWr>,
 }
@@ -27,7 +29,7 @@ impl Landing {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 enum Executed {
     Done(Vec<u8>),
     /// Its words are landing; the answer follows.
@@ -37,7 +39,7 @@ enum Executed {
     Refused(Status, &'static str),
 }
 
-/// Where a one-sided verb works, after every check.
+/// The memory of a one-sided verb, after every check.
 struct Place {
     region: u32,
     span: Span,
@@ -117,7 +119,7 @@ impl World {
         }
     }
 
-    /// Answers a request once and for all.
+    /// Answers a request finally.
     fn settle_request(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
         if let Some(qp) = self.qps.get_mut(&to) {
             qp.receive.expected_psn = psn + 1;
@@ -239,7 +241,7 @@ impl World {
         Executed::Landing
     }
 
-    /// The words of a WRITE, in the reverse of the order in which they will be seen.
+    /// The words of a WRITE, in the reverse of the order in which they become visible.
     fn visibility(&mut self, offset: usize, bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
         let (mut words, mut at, mut rest) = (Vec::new(), offset, bytes);
         while !rest.is_empty() {
@@ -259,7 +261,7 @@ impl World {
         words
     }
 
-    /// Shows the next word, or all of them where nothing is torn.
+    /// Makes the next word visible, or all of them if nothing is torn.
     fn continue_landing(&mut self, mut landing: Landing) {
         let tear = self.faults.tear;
         while let Some((offset, bytes)) = landing.words.pop() {
@@ -286,7 +288,7 @@ impl World {
         }
     }
 
-    /// Leaves a WRITE half visible: its writer died, or its region is gone.
+    /// Leaves a WRITE half visible: its writer died, or its region was freed.
     fn abandon_landing(&mut self, landing: &Landing) {
         let to = landing.packet.to;
         let state = self.qps.get(&to).map(|qp| qp.state);

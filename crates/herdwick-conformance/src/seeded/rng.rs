@@ -1,3 +1,5 @@
+//! The random numbers of the seeded fabric: the only source of its faults.
+
 use std::time::Duration;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and the same on every machine.
@@ -17,7 +19,7 @@ impl Rng {
         (self.next() >> 32) as u32
     }
 
-    /// Below `bound`, which is not zero.
+    /// Returns a number below `bound`, which is not zero.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -26,7 +28,7 @@ impl Rng {
         per_mille > 0 && self.below(1000) < per_mille.into()
     }
 
-    /// Between `from` and `to`, both included.
+    /// Returns a duration from `from` to `to`, both included.
     pub(super) fn between(&mut self, from: Duration, to: Duration) -> Duration {
         let spread = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX - 1);
         if spread == 0 {
@@ -43,7 +45,7 @@ impl Rng {
     }
 }
 
-/// The finaliser of SplitMix64, also what folds events into a trace.
+/// The finaliser of SplitMix64; it also folds events into a trace.
 pub(super) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

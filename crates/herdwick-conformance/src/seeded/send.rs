@@ -1,3 +1,5 @@
+//! The sending half of the seeded fabric: transmission, RC's retransmission, and completions.
+
 use std::{collections::VecDeque, time::Duration};
 
 use herdwick_fabric::{Completion, CqId, Opcode, QpState, Qpn, Status, Transport};
@@ -9,9 +11,9 @@ use super::{
     world::{Event, Kind, Packet, Reply, Request, Verb, World},
 };
 
-/// How long RC waits for an answer before it sends again, beyond four times the longest travel.
+/// Pause before RC retransmits, in addition to four times the longest travel time.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
-/// How long RC waits when the peer has no RECV.
+/// Pause before RC retransmits to a peer without a RECV.
 const NOT_READY_PAUSE: Duration = Duration::from_micros(20);
 
 /// A send work request under way.
@@ -23,7 +25,7 @@ pub(super) struct SendEntry {
     pub(super) imm: Option<u32>,
     pub(super) body: Body,
     pub(super) to: Qpn,
-    /// Where a READ or atomic puts what it brings.
+    /// The memory for the result of a READ or atomic.
     pub(super) into: Option<(Span, usize)>,
     pub(super) outcome: Option<Result<Vec<u8>, Status>>,
 }
@@ -57,7 +59,7 @@ impl SendEntry {
         }
     }
 
-    /// Whether the answer to a later request tells that this one was done, too.
+    /// Whether the answer to a later request implies that this one was executed.
     fn implied(&self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write(_))
     }
@@ -122,7 +124,7 @@ impl World {
         RETRY_PAUSE + 4 * (self.faults.delay_max + self.faults.reorder_window)
     }
 
-    /// Notes that something new was heard, and waits `pause` for the next answer.
+    /// Records that something new arrived, and waits `pause` for the next answer.
     fn restart_timer(&mut self, qpn: Qpn, pause: Duration) {
         let now = self.now;
         if let Some(qp) = self.qps.get_mut(&qpn) {
@@ -196,7 +198,7 @@ impl World {
         self.settle(qpn);
     }
 
-    /// Retires what has its outcome, in order.
+    /// Retires the requests that have an outcome, in order.
     fn settle(&mut self, qpn: Qpn) {
         while let Some(front) = self
             .qps
@@ -217,7 +219,7 @@ impl World {
         }
     }
 
-    /// Ends the oldest send: a completion if it is signaled or failed.
+    /// Ends the oldest send; it completes if it is signaled or failed.
     fn retire(&mut self, qpn: Qpn, status: Status) {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;

@@ -1,3 +1,5 @@
+//! The event queue of the seeded fabric: virtual time, packets under way, and their faults.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -12,7 +14,7 @@ use super::{
     rng::{Rng, mix},
 };
 
-/// Everything there is: parties, queue pairs, and what is under way between them.
+/// The whole state: parties, queue pairs, and what is under way between them.
 pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) faults: Faults,
@@ -23,9 +25,9 @@ pub(super) struct World {
     pub(super) lost: u64,
     pub(super) parties: Vec<Party>,
     pub(super) qps: BTreeMap<Qpn, Qp>,
-    /// Every key ever given out.
+    /// Every rkey ever used.
     pub(super) rkeys: BTreeSet<Rkey>,
-    /// Names this network in its endpoints.
+    /// Identifies this network in its endpoints.
     pub(super) tag: u64,
     events: BTreeMap<EventKey, Event>,
     next_event: u64,
@@ -33,10 +35,10 @@ pub(super) struct World {
     stops: Vec<(u64, PartyId)>,
 }
 
-/// When, and which of those.
+/// Time of an event, and its number: events of one time happen in the order of scheduling.
 pub(super) type EventKey = (Duration, u64);
 
-/// What can happen.
+/// The events.
 pub(super) enum Event {
     /// A queue pair transmits its next work request.
     Transmit(Qpn),
@@ -44,7 +46,7 @@ pub(super) enum Event {
     Arrive(Packet),
     /// The next word of a WRITE becomes visible.
     Land(Landing),
-    /// RC has waited long enough for an answer.
+    /// RC's retransmission timer expires.
     Timer(Qpn),
 }
 
@@ -68,7 +70,7 @@ pub(super) struct Request {
     pub(super) verb: Verb,
     pub(super) imm: Option<u32>,
     pub(super) body: Vec<u8>,
-    /// The requester has the answers to everything before.
+    /// The requester has the answers to all requests before this one.
     pub(super) oldest: u64,
 }
 
@@ -83,11 +85,11 @@ pub(super) enum Verb {
 
 #[derive(Clone)]
 pub(super) enum Reply {
-    /// Done; what READ and atomics bring.
+    /// Executed; with the result of a READ or atomic.
     Ack(Vec<u8>),
-    /// No RECV.
+    /// There was no RECV.
     NotReady,
-    /// Never.
+    /// Refused for good.
     Refused(Status),
 }
 
@@ -155,7 +157,7 @@ impl World {
         self.events.remove(&key);
     }
 
-    /// Puts a packet of `packet.from` on the road, with the accidents of the road.
+    /// Sends a packet of `packet.from`, subject to the faults.
     pub(super) fn launch(&mut self, packet: Packet) {
         let twice = self.rng.chance(self.faults.duplicate_per_mille);
         if twice {
@@ -214,7 +216,7 @@ impl World {
         self.cuts.remove(&pair(a, b));
     }
 
-    /// Queues a completion that gives back `slots` when polled.
+    /// Queues a completion that frees its slots when polled.
     pub(super) fn push_completion(&mut self, party: usize, cq: CqId, entry: Entry) {
         let party = &mut self.parties[party];
         let Some(queue) = party.cqs.get_mut(&cq) else {
