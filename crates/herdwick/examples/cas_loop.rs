@@ -1,8 +1,8 @@
-//! Change a value that others change too: `cargo run --example cas_loop [HOST:PORT]`.
+//! Changes a value that other clients change too: `cargo run --example cas_loop [HOST:PORT]`.
 
 use herdwick::{Cas, Client, Error};
 
-/// Adds `word` to the list under `key`, whatever others do meanwhile.
+/// Adds `word` to the list under `key`, whatever other clients do meanwhile.
 fn add_word(client: &mut Client, key: &str, word: &str) -> Result<(), Error> {
     loop {
         let Some(item) = client.gets(key)? else {

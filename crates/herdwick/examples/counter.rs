@@ -1,8 +1,8 @@
-//! Count, and know what an unanswered increment means: `cargo run --example counter [HOST:PORT]`.
+//! Counts, and keeps track of unanswered increments: `cargo run --example counter [HOST:PORT]`.
 
 use herdwick::{Client, Error};
 
-/// What the counter is known to have gained: at least `certain`, at most `certain + unknown`.
+/// The counter's known gain: at least `certain`, at most `certain + unknown`.
 #[derive(Debug, Default)]
 struct Gained {
     certain: u64,
@@ -21,11 +21,11 @@ fn main() -> Result<(), Error> {
         match client.incr("visits", 1) {
             Ok(Some(_)) => gained.certain += 1,
             Ok(None) => {
-                // It was evicted, or has expired. Whoever adds it first starts it again.
+                // It was evicted, or has expired. The first client that adds it starts it again.
                 client.add("visits", "0")?;
             }
-            // The client does not repeat it: repeated, it might count twice. What a program does
-            // here depends on what it counts; this one keeps the books.
+            // The client does not repeat an increment: it might then count twice. What to do here
+            // depends on what is counted; this program counts the unknown ones.
             Err(Error::UnknownOutcome(_)) => gained.unknown += 1,
             Err(other) => return Err(other),
         }

@@ -1,4 +1,4 @@
-//! Store a value, read it back: `cargo run --example get_set [HOST:PORT]`.
+//! Stores a value and reads it back: `cargo run --example get_set [HOST:PORT]`.
 
 use std::time::Duration;
 

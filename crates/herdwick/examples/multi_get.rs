@@ -1,4 +1,4 @@
-//! Read many keys in one round trip: `cargo run --example multi_get [HOST:PORT]`.
+//! Reads many keys in one round trip: `cargo run --example multi_get [HOST:PORT]`.
 
 use herdwick::Client;
 

@@ -1,11 +1,13 @@
+//! Addresses of servers, parsed from what a user types.
+
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::Usage;
 
-/// memcached's port, where an address names none.
+/// memcached's port, the default of an address.
 const PORT: u16 = 11211;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `host:port`.
@@ -17,7 +19,8 @@ pub enum Address {
 impl FromStr for Address {
     type Err = Usage;
 
-    /// `host`, `host:port`, `[v6]:port`, or a path (whatever holds a `/`, or begins with `unix:`).
+    /// Parses `host`, `host:port`, `[v6]:port`, or a path (text that contains a `/`, or begins with
+    /// `unix:`).
     fn from_str(text: &str) -> Result<Self, Usage> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Self::Unix(path.into()));

@@ -1,10 +1,12 @@
+//! Answers to requests, as a session passes them to its sink.
+
 use crate::Cause;
 
-/// Names a submitted request until its answer.
+/// Identifies a submitted request until its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// How a request ended. What is borrowed lives until the sink returns.
+/// How a request ended. Borrowed data is valid until the sink returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// A `Get` found the item.
@@ -15,20 +17,20 @@ pub enum Answer<'a> {
     Done,
     /// The mode's condition failed.
     NotStored,
-    /// The version is another by now.
+    /// The item's version has changed.
     Exists,
     /// The new number of `Incr` and `Decr`.
     Number(u64),
-    /// One name and value of a command that lists; more answers to the same ticket follow.
+    /// One name and value of a command that lists; further answers to the same ticket follow.
     Line {
         /// The name.
         name: &'a [u8],
         /// The value.
         value: &'a [u8],
     },
-    /// The server said no.
+    /// The server refused the request.
     Refused(Refusal<'a>),
-    /// The session ended before an answer.
+    /// The session ended before an answer arrived.
     Lost(Lost),
 }
 
@@ -43,14 +45,14 @@ pub struct Hit<'a> {
     pub version: u64,
 }
 
-/// Why the server said no.
+/// Why the server refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
-    /// The item would exceed the largest it stores.
+    /// The item exceeds the largest size that the server stores.
     TooLarge,
-    /// The value is no decimal number.
+    /// The value is not a decimal number.
     NotNumeric,
-    /// Something else, in its words.
+    /// Another reason, in the server's words.
     Other(&'a [u8]),
 }
 
@@ -59,7 +61,7 @@ pub enum Refusal<'a> {
 pub struct Lost {
     /// Why the session ended.
     pub cause: Cause,
-    /// The request changes something and was handed over whole: it may have been carried out.
-    /// Otherwise nothing has changed, and it may be submitted again.
+    /// The request is a mutation and was sent whole: it may have been executed. Otherwise nothing
+    /// was changed, and it may be submitted again.
     pub perhaps_done: bool,
 }

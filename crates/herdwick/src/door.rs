@@ -1,4 +1,4 @@
-//! A server's memcached port: opened at the start of a session, and again when its connection was
+//! A server's memcached port: dialled at the start of a session, and again when its connection was
 //! closed while it was idle.
 
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use crate::{
     stream::Stream,
 };
 
-/// Where the port is, and what is said at it.
+/// A server's memcached port, and the options of its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     address: Address,
@@ -28,7 +28,7 @@ impl Door {
         }
     }
 
-    /// The door that `stream` came through: of a name with several addresses, that one.
+    /// Returns the port that `stream` is connected to: of a name with several addresses, that one.
     pub(crate) fn at(self, stream: &Stream) -> Self {
         match stream.ends() {
             Some((_, peer)) => Self {
@@ -39,7 +39,7 @@ impl Door {
         }
     }
 
-    /// A connection on which the peer takes commands.
+    /// Opens a connection on which the peer accepts commands; logs in if it requires that.
     pub(crate) fn open(&self, due: Due) -> Result<Stream, DialError> {
         let mut stream = Stream::dial(&self.address, due)?;
         if let Some(login) = &self.options.login {
@@ -48,15 +48,15 @@ impl Door {
         Ok(stream)
     }
 
-    /// A connection to the very server whose keys are hashed by `hash_key`: behind one address there
-    /// may be several, and a lease is at one of them.
+    /// Opens a connection to the very server that hashes keys by `hash_key`: there may be several
+    /// behind one address, and the lease is at one of them.
     pub(crate) fn open_again(&self, hash_key: HashKey, due: Due) -> Result<Memcached, Cause> {
         let mut stream = self.open(due).map_err(|error| match error {
             DialError::Io(error) if error.kind() == ErrorKind::TimedOut => Cause::Timeout,
             DialError::Io(error) => Cause::Io(error),
             DialError::LoginNeeded | DialError::LoginRefused | DialError::Name(_) => Cause::Closed,
         })?;
-        // No token is asked for: there is a lease already.
+        // Do not request a token: there is a lease already.
         let greeting = Options {
             fabric: false,
             ..self.options.clone()

@@ -1,4 +1,4 @@
-//! The deadline of what blocks: dialling, and taking a lease.
+//! Deadlines of blocking steps: dialling, and claiming a lease.
 
 use std::{
     io,
@@ -7,24 +7,23 @@ use std::{
 
 use rustix::event::Timespec;
 
-/// The longest single wait. No system call takes it for an overflow, and whoever waits longer waits
-/// again.
+/// The longest single wait: below the limits of every system call. A longer wait is split.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// When something has to be done by.
+/// A deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due(Option<Instant>);
 
 impl Due {
-    /// After `span` from now on; never, if that is beyond what the clock can show.
+    /// Returns the deadline `span` from now; none if the clock cannot represent it.
     pub(crate) fn after(span: Duration) -> Self {
         Self(clock().checked_add(span))
     }
 
-    /// What is left, and it is more than nothing: to sockets, no time at all means any.
+    /// Returns the time left, which is never zero: a timeout of zero means no timeout to a socket.
     ///
     /// # Errors
-    /// `TimedOut` when nothing is.
+    /// `TimedOut` if no time is left.
     pub(crate) fn left(self) -> io::Result<Duration> {
         let left = self
             .0
@@ -41,7 +40,7 @@ impl Due {
         Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput.into())
     }
 
-    /// The earlier of this and `span` from now on.
+    /// Returns the earlier of this deadline and `span` from now.
     pub(crate) fn within(self, span: Duration) -> Self {
         match (self, Self::after(span)) {
             (Self(None), other) | (other, Self(None)) => other,
@@ -49,7 +48,8 @@ impl Due {
         }
     }
 
-    /// Half of what is left: for an attempt that leaves the other half to the next.
+    /// Returns a deadline after half of the time left: for an attempt that leaves the other half to
+    /// the next one.
     pub(crate) fn half(self) -> Self {
         Self(self.0.map(|at| {
             let now = clock();

@@ -1,54 +1,56 @@
+//! Errors of the client, sorted by who is to blame: the caller, the data, the server, the network.
+
 use std::{fmt, io, time::Duration};
 
 use herdwick_memcache::reply::Malformed;
 
-/// A call failed. The variants are sorted by who is to blame.
+/// Why a call failed. The variants are sorted by who is to blame.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller: nothing was sent.
+    /// The caller's mistake: nothing was sent.
     #[error(transparent)]
     Usage(#[from] Usage),
-    /// The caller, says the server: the item is larger than it stores. A `set` that ends so has
-    /// removed the old value, as memcached does.
+    /// The item is larger than the server stores. A `set` that fails so has removed the old value,
+    /// as in memcached.
     #[error("the server refuses the item as too large")]
     TooLarge,
-    /// The data: `incr` or `decr` on a value that is no decimal number.
+    /// The data: `incr` or `decr` of a value that is not a decimal number.
     #[error("the value is not a number")]
     NotNumeric,
-    /// The server: it answered, and said no. Nothing was stored or counted; a `set` for which it has
-    /// no memory may have removed the old value, as memcached does.
+    /// The server refused the request. Nothing was stored or counted; a `set` that it has no memory
+    /// for may have removed the old value, as in memcached.
     #[error("the server refuses: {0}")]
     Server(String),
-    /// No connection to the server, or not again yet. Nothing was done.
+    /// No connection to the server, or the next dial is not due yet. Nothing was done.
     #[error("cannot reach {address}: {reason}")]
     Unreachable {
-        /// Where it should be.
+        /// The server's address.
         address: String,
-        /// Why, when it was last tried.
+        /// Why the last dial failed.
         reason: DialError,
     },
-    /// No answer in time. Nothing was changed.
+    /// No answer before the deadline. Nothing was changed.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection was lost, and again when tried again; or the peer's answers make no sense.
+    /// The connection was lost, and again when it was retried; or the peer's replies are malformed.
     /// Nothing was changed.
     #[error("the connection was lost: {0}")]
     Disconnected(Cause),
-    /// A mutation was sent and no answer came: it may have been carried out, or not. It is taken
-    /// back where that is possible, but one that is still on its way may be carried out later,
-    /// until the server sees that this connection is gone: a read that does not find it proves
+    /// A mutation was sent and no answer arrived: it may have been executed, or not. The client
+    /// cancels it where that is possible, but a request in flight may still be executed later,
+    /// until the server notices that this connection is closed: a read that does not find it proves
     /// nothing. Where that matters use `cas`: a late one fails once a later one was stored.
     #[error("sent, but no answer came ({0}): it may or may not have been carried out")]
     UnknownOutcome(Cause),
 }
 
-/// What the caller did wrong.
+/// A mistake of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Usage {
     /// A key's length is not 1 to 250 bytes.
     #[error("a key has 1 to 250 bytes, this one has {0}")]
     KeyLength(usize),
-    /// A key holds a space or a control character.
+    /// A key contains a space or a control character.
     #[error("a key holds no spaces or control characters, this one holds byte {0:#04x}")]
     KeyByte(u8),
     /// The address is neither `host`, `host:port`, `[v6]:port` nor a path.
@@ -65,7 +67,7 @@ pub enum Cause {
     /// The oldest request in flight got no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// The peer closed it, ended the lease, or does not answer over the fabric any more.
+    /// The peer closed it, ended the lease, or no longer answers over the fabric.
     #[error("the server closed the connection")]
     Closed,
     /// The operating system reported an error.
@@ -74,7 +76,7 @@ pub enum Cause {
     /// The peer does not speak memcached.
     #[error("{0}")]
     Malformed(#[from] Malformed),
-    /// The session belongs to the process that this one was forked from: dial another.
+    /// The session belongs to the process that this one was forked from: dial another session.
     #[error("the session belongs to the process that this one was forked from")]
     Forked,
     /// A reply that does not belong to the oldest request in flight.
@@ -82,19 +84,19 @@ pub enum Cause {
     Unexpected,
 }
 
-/// Why there is no connection.
+/// Why dialling failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
-    /// The operating system's answer; of kind `TimedOut` also when there was none in time.
+    /// An error of the operating system; of kind `TimedOut` also where the deadline passed.
     #[error("{0}")]
     Io(OsError),
-    /// The server asks for a user and a password, and was given none.
+    /// The server requires a user and a password, and none was configured.
     #[error("the server asks for a user and a password")]
     LoginNeeded,
-    /// The server does not know this user by this password.
+    /// The server rejects this user or this password.
     #[error("the server does not know this user by this password")]
     LoginRefused,
-    /// The host name leads nowhere.
+    /// The host name does not resolve.
     #[error("the name does not resolve: {0}")]
     Name(String),
 }
@@ -105,7 +107,7 @@ impl From<io::Error> for DialError {
     }
 }
 
-/// What the operating system said, as a value: an [`io::Error`] cannot be copied or compared.
+/// An error of the operating system as a value: an [`io::Error`] cannot be copied or compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OsError {
     kind: io::ErrorKind,
@@ -113,13 +115,14 @@ pub struct OsError {
 }
 
 impl OsError {
-    /// What it means.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         self.kind
     }
 
-    /// Its number (`errno`), unless it was found without asking the system: that time was over.
+    /// The error number (`errno`), unless the error is a deadline that passed without a system
+    /// call.
     #[must_use]
     pub fn raw_os_error(self) -> Option<i32> {
         self.code

@@ -1,3 +1,5 @@
+//! Reasons why a session uses memcached's text protocol although a fabric is faster.
+
 use std::path::PathBuf;
 
 pub use herdwick_herd::hello::Refusal as LeaseRefusal;
@@ -21,50 +23,49 @@ pub enum Fallback {
     /// The server is a memcached.
     #[error("the server is a memcached, not a herdwick")]
     Memcached,
-    /// The server says hello in another version.
+    /// The server's hello has another version.
     #[error("the server says hello in version {0}, this client in {VERSION}")]
     Version(u8),
-    /// The server did not answer the hello within 250 ms, or not so that it made sense: it is slow, or
-    /// a proxy stands before it.
+    /// The server did not answer the hello within 250 ms, or its answer was malformed: it is slow,
+    /// or there is a proxy in between.
     #[error("the server or a proxy before it did not answer the hello")]
     NoAnswer,
-    /// The server shares no memory with this host, and has no fabric that crosses to another.
+    /// The server shares no memory with this host, and has no fabric that reaches other hosts.
     #[error(
         "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, or \
          said at its start why it cannot share memory (`herdwick doctor` says it again); and it has \
          neither an RDMA device nor `--roce`"
     )]
     NotOffered,
-    /// The server has an RDMA device, and this host none that reaches it.
+    /// The server has an RDMA device, and this host has none that reaches it.
     #[error("the server offers RDMA, which this host lacks: {0}")]
     NoDevice(String),
-    /// The lease socket cannot be reached, or fell silent.
+    /// The lease socket cannot be reached, or does not answer.
     #[error("the server's lease socket, {}: {error}", path.display())]
     Socket {
-        /// Where the server says that it is.
+        /// The path that the server offered.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's error.
         error: OsError,
     },
-    /// The server gives this client no lease.
+    /// The server refused a lease.
     #[error(transparent)]
     Refused(#[from] LeaseRefusal),
-    /// The server granted a lease, and then nothing came back over the fabric: a first exchange with
-    /// each worker, repeated for up to 250 ms, found no answer.
+    /// The server granted a lease, but nothing arrives over the fabric: a first exchange with each
+    /// worker, repeated for up to 250 ms, got no answer.
     #[error(
         "the server grants {name}, but nothing comes back over it: is there a firewall, or a port \
          forward of TCP alone, in between?",
         name = .0.name()
     )]
     Silent(Fabric),
-    /// What the server granted could not be set up here: a limit of this process, or a server that
-    /// says things that make no sense.
+    /// The granted lease could not be set up here: a limit of this process, or a malformed grant.
     #[error("the fabric could not be set up: {0}")]
     Setup(String),
 }
 
 impl Fallback {
-    /// Whether another attempt may find what failed now.
+    /// Whether the reason is temporary, so that another attempt may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::NoAnswer

@@ -1,4 +1,4 @@
-//! The hello on the memcached port: one line each way.
+//! The hello on the memcached port, and the login: one line each way on a fresh connection.
 
 use std::{
     fs,
@@ -12,26 +12,25 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
-/// The longest that a peer may take to answer a hello before it counts as one that never will. A
-/// memcached answers `ERROR` at once; a proxy may swallow the line.
+/// Timeout of the hello. A memcached answers `ERROR` at once; a proxy may swallow the line.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What came of a hello.
+/// The result of a hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// A Herdwick server, and what it offers.
     Offer(Offer),
-    /// A Herdwick server of another version, which offers nothing that we understand.
+    /// A Herdwick server of another version; its offer cannot be parsed.
     Version(u8),
-    /// A peer that asks for a password first.
+    /// A peer that requires a password first.
     Locked,
-    /// A memcached that did not understand; the connection is as good as new.
+    /// A memcached that rejected the line; the connection can be used.
     Memcached,
-    /// A peer that hung up, kept silent, or said something of which there may be more: dial again.
+    /// A peer that closed, did not answer, or sent what may have more behind it: dial again.
     Spoiled,
 }
 
-/// Says hello on a fresh connection.
+/// Exchanges the hello on a fresh connection.
 pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let hello = Hello {
@@ -42,7 +41,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();
-    // A fresh socket takes a short line whole; one that does not is none to wait for.
+    // A fresh socket accepts a short line whole; one that does not is not worth waiting for.
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
         return Said::Spoiled;
     }
@@ -58,9 +57,9 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     }
 }
 
-/// Shows `login`, if the peer asks for one.
+/// Sends `login`, if the peer requires one.
 pub(crate) fn log_in(stream: &mut Stream, login: &Login, due: Due) -> Result<(), DialError> {
-    // A peer that asks for none would keep the password as a value for all to see.
+    // A peer that requires none would store the password as a value that every client can read.
     let reply = ask(stream, b"version\r\n", due)?;
     if reply != UNAUTHENTICATED {
         return Ok(());
@@ -75,10 +74,10 @@ pub(crate) fn log_in(stream: &mut Stream, login: &Login, due: Due) -> Result<(),
     }
 }
 
-/// What memcached says to whoever has shown no password.
+/// memcached's reply to a client that has not logged in.
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
 
-/// Says a line, or two, on a fresh connection; gives the line that is answered.
+/// Sends one or two lines on a fresh connection. Returns the line that is answered.
 fn ask(stream: &mut Stream, line: &[u8], due: Due) -> Result<Vec<u8>, DialError> {
     if stream.write(line)? != Some(line.len()) {
         return Err(DialError::Io(ErrorKind::TimedOut.into()));
@@ -86,7 +85,7 @@ fn ask(stream: &mut Stream, line: &[u8], due: Due) -> Result<Vec<u8>, DialError>
     Ok(read_line(stream, due)?)
 }
 
-/// One line without its end, and nothing behind it.
+/// Reads one line, without its end, and checks that nothing follows it.
 fn read_line(stream: &mut Stream, due: Due) -> io::Result<Vec<u8>> {
     let mut line = [0; HELLO_BYTES_MAX];
     let mut len = 0;
@@ -98,7 +97,7 @@ fn read_line(stream: &mut Stream, due: Due) -> io::Result<Vec<u8>> {
             Ok(None) => {
                 let left = due.timespec()?;
                 let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-                // An interrupted wait looks again.
+                // After an interrupted wait the loop reads again.
                 let _ = poll(&mut fds, Some(&left));
             }
         }

@@ -1,7 +1,7 @@
-//! The Herdwick client: the best way into a server, or plain memcached.
+//! The Herdwick client: the fastest transport to a server that both ends have, or plain memcached.
 //!
 //! [`Client`] makes one call at a time and waits for it. [`Session`] is the engine below it: many
-//! requests in flight, polled by hand.
+//! requests in flight, driven by polling.
 //!
 //! ```
 //! # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
@@ -16,9 +16,9 @@
 //! # Ok::<(), herdwick::Error>(())
 //! ```
 //!
-//! What is expected is a value (`None`, `false`, [`Cas::Changed`]); what is not is an [`Error`],
-//! sorted by who is to blame. One of them deserves a thought in every program that counts or
-//! appends: [`Error::UnknownOutcome`].
+//! Expected results are values (`None`, `false`, [`Cas::Changed`]); everything else is an
+//! [`Error`], sorted by who is to blame. Every program that counts or appends should handle one of
+//! them with care: [`Error::UnknownOutcome`].
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,3 +1,5 @@
+//! memcached's text protocol over a socket, TCP or unix: the transport that every server has.
+
 use std::{os::fd::AsFd, time::Duration};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,7 +10,7 @@ use crate::{
     text::{Command, Text, When},
 };
 
-/// The way in by memcached's text protocol, over TCP or a unix socket.
+/// The transport over memcached's text protocol, on TCP or a unix socket.
 #[derive(Debug)]
 pub(crate) struct Memcached {
     stream: Stream,
@@ -33,7 +35,7 @@ impl Memcached {
         self.text.command(due, command)
     }
 
-    /// Hands the kernel what it takes.
+    /// Writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) {
         while self.broken.is_none() && !self.text.unsent().is_empty() {
             match self.stream.write(self.text.unsent()) {
@@ -44,10 +46,11 @@ impl Memcached {
         }
     }
 
-    /// Flushes, reads once, answers; ends the session when the oldest answer is overdue at `now`.
+    /// Flushes, reads once and passes the answers on; ends the session if the oldest answer is
+    /// overdue at `now`.
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
-        // Replies to be read may explain why the socket takes no more, so a failed write does not
-        // end the session before they are.
+        // Unread replies may explain why the socket accepts no more, so a failed write does not end
+        // the session before they are read.
         self.flush();
         let outcome = self.read(sink);
         let overdue = self.text.due().is_some_and(|due| due <= now);
@@ -61,13 +64,13 @@ impl Memcached {
         }
     }
 
-    /// Ends the session for `cause`, without another look at the socket.
+    /// Ends the session for `cause`, without using the socket again.
     pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.broken = Some(cause);
         self.text.lose(cause, sink);
     }
 
-    /// Has the session end for `cause` at the next poll.
+    /// Makes the session end for `cause` at the next poll.
     pub(crate) fn fail(&mut self, cause: Cause) {
         self.broken = Some(cause);
     }
@@ -81,13 +84,13 @@ impl Memcached {
         }
     }
 
-    /// Whether a connection without requests in flight still takes some: one look at the socket.
-    /// Whatever there is to read then is not asked for, and spoils it.
+    /// Whether a connection without requests in flight is still open: one read of the socket. Data
+    /// that can be read then answers no request, so it makes the connection unusable.
     pub(crate) fn is_open(&mut self) -> bool {
         self.broken.is_none() && matches!(self.stream.read(self.text.room()), Ok(None))
     }
 
-    /// Sleeps until there is something to do, or `limit` has gone by.
+    /// Sleeps until there is something to do, or for `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
         if self.broken.is_some() {
             return;
@@ -102,7 +105,7 @@ impl Memcached {
             PollFlags::IN | writes,
         )];
         let limit = Timespec::try_from(limit).ok();
-        // An interrupted wait is a short one, which every caller expects.
+        // An interrupted wait is a short one; every caller must expect that.
         let _ = poll(&mut fds, limit.as_ref());
     }
 

@@ -1,9 +1,11 @@
+//! Options of a client, and the names of fabrics.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use crate::ways::VerbsOptions;
 pub use herdwick_herd::RequestPath;
 
-/// A way in that is faster than memcached's text.
+/// A transport that is faster than memcached's text protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
     /// Shared memory, on the same host.
@@ -14,43 +16,43 @@ pub enum Fabric {
     Roce,
 }
 
-/// How a client behaves.
+/// Options of a client or a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long a call may take, dialling included; [`Duration::MAX`]: for ever. Looking a host name
     /// up, and opening an RDMA device, are not cut short. Each fabric that is tried has
     /// half of the time that is left, so that one which carries nothing leaves some to the next way.
     pub deadline: Duration,
-    /// Values above this many bytes are not taken from a server: the connection ends instead.
+    /// Largest value in bytes that is accepted from a server; a larger one ends the connection.
     pub value_bytes_max: usize,
-    /// Whether to look for a better way than memcached's text.
+    /// Whether to try faster transports than memcached's text protocol.
     pub fabric: bool,
-    /// The one fabric to look for; `None`: the best that there is.
+    /// The only fabric to try; `None`: the best one available.
     pub only: Option<Fabric>,
-    /// How requests are to travel on a fabric; the server has the last word.
+    /// The preferred request path on a fabric; the server decides.
     pub request_path: Option<RequestPath>,
-    /// Which RDMA device to use; `None`: the one that reaches the server.
+    /// The RDMA device to use; `None`: the one that reaches the server.
     pub verbs: Option<VerbsOptions>,
-    /// Requests in flight at each worker, on a fabric: rounded up to a power of two, at most 256;
+    /// Requests in flight at each worker over a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
-    /// Shown to a server that asks for a password (memcached's `-Y`), and to no other.
+    /// Sent to a server that requires a password (memcached's `-Y`), and to no other.
     pub login: Option<Login>,
 }
 
-/// A user and a password. Neither shows when it is printed.
+/// A user and a password. `Debug` prints neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login(Arc<[u8]>);
 
 impl Login {
-    /// Reads a line `user:password`, as it stands in the server's file; `None`: it is none.
+    /// Parses a line `user:password`, as in the server's file; `None` if it is malformed.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let (user, password) = line.trim_end().split_once(':')?;
         (!user.contains(' ')).then(|| Self(format!("{user} {password}").into_bytes().into()))
     }
 
-    /// `user password`, as memcached's text protocol has it.
+    /// Returns `user password`, the form of memcached's text protocol.
     pub(crate) fn token(&self) -> &[u8] {
         &self.0
     }
@@ -63,8 +65,7 @@ impl fmt::Debug for Login {
 }
 
 impl Default for Options {
-    /// One second, 128 MiB, the best way there is, 32 requests, and no
-    /// password.
+    /// One second, 128 MiB, the best transport available, 32 requests, and no password.
     fn default() -> Self {
         Self {
             deadline: Duration::from_secs(1),
@@ -80,14 +81,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether `fabric` may be looked for.
+    /// Whether `fabric` may be tried.
     pub(crate) fn allows(&self, fabric: Fabric) -> bool {
         self.fabric && self.only.is_none_or(|only| only == fabric)
     }
 }
 
 impl Fabric {
-    /// As on the command line.
+    /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,3 +1,5 @@
+//! Requests: keys, operations, values and times to live.
+
 use std::time::Duration;
 
 use herdwick_mica::EXPTIME_PAST;
@@ -50,7 +52,7 @@ pub enum Op<'a> {
     Decr(u64),
 }
 
-/// What to store: a value, its flags and its time to live.
+/// A value to store, its flags and its time to live.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put<'a> {
     pub(crate) value: &'a [u8],
@@ -59,7 +61,7 @@ pub struct Put<'a> {
 }
 
 impl<'a> Put<'a> {
-    /// `value` with flags 0, for ever.
+    /// Makes a `Put` of `value` with flags 0, that never expires.
     #[must_use]
     pub fn new(value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
@@ -69,13 +71,13 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// The client's flags, opaque to the server.
+    /// Sets the client's flags, which are opaque to the server.
     #[must_use]
     pub fn flags(self, flags: u32) -> Self {
         Self { flags, ..self }
     }
 
-    /// The time to live.
+    /// Sets the time to live.
     #[must_use]
     pub fn ttl(self, ttl: impl Into<Ttl>) -> Self {
         Self {
@@ -91,15 +93,15 @@ impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Put<'a> {
     }
 }
 
-/// How long an item lives.
+/// Time to live of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ttl {
     /// Until it is evicted.
     #[default]
     Never,
-    /// So many seconds; 0 is gone at once. Servers count in whole seconds of their own, so an item
-    /// may go up to a second early. Text has no number for a time after January 2038: an item whose
-    /// request travels as text then stays until it is evicted.
+    /// This many seconds; 0: the item expires at once. Servers count whole seconds of their own, so
+    /// an item may expire up to a second early. The text protocol cannot encode a time after
+    /// January 2038: an item stored over it then stays until it is evicted.
     Seconds(u32),
 }
 
@@ -113,13 +115,13 @@ impl From<Duration> for Ttl {
 }
 
 impl Ttl {
-    /// memcached's exptime. `unix` is the time now, in seconds.
+    /// Returns memcached's exptime. `unix` is the current time in seconds.
     pub(crate) fn exptime(self, unix: u64) -> u32 {
         match self {
             Self::Never => 0,
             Self::Seconds(0) => EXPTIME_PAST,
             Self::Seconds(seconds) if seconds < EXPTIME_PAST => seconds,
-            // Beyond 2106 there is no number for it; the item then stays until evicted.
+            // A time beyond 2106 cannot be encoded; the item then stays until it is evicted.
             Self::Seconds(seconds) => {
                 u32::try_from(unix.saturating_add(seconds.into())).unwrap_or(0)
             }
@@ -144,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The store's own reading of an exptime is the judge.
+    /// The reference is the store's own interpretation of an exptime.
     #[test]
     fn a_time_to_live_ends_when_it_says() {
         let clock = Clock {

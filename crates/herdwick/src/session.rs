@@ -1,3 +1,5 @@
+//! The session: one connection to a server over whichever transport it has, driven by polling.
+
 use std::time::{Duration, SystemTime};
 
 use herdwick_fabric::Port;
@@ -9,24 +11,24 @@ use crate::{
     ways::Way,
 };
 
-/// One connection, driven by hand: submit many requests, flush them together, poll the answers.
+/// One connection, driven by polling: submit many requests, flush them together, poll the answers.
 ///
-/// Every request that [`Session::submit`] takes is answered exactly once by a later
-/// [`Session::poll`], with [`Answer::Lost`] if nothing better comes. A session that breaks stays
+/// Every request that [`Session::submit`] accepts is answered exactly once by a later
+/// [`Session::poll`], with [`Answer::Lost`] if no other answer arrives. A broken session stays
 /// broken; dial another.
 ///
-/// Requests for one key are carried out in the order of their submission, whatever is lost on the
-/// way; those for different keys in any order, and their answers come in any. Over a fabric a
-/// request therefore waits for the answers to earlier ones for its key, unless all are reads: many
-/// changes of one key take a round trip each. One exception: a value that is too large for the
-/// fabric is read again by text, when all that is in flight on the fabric is answered, so that such
-/// a `Get` may find what was stored by a request behind it.
+/// Requests for one key are executed in the order of submission, whatever the network loses; those
+/// for different keys in any order, and their answers arrive in any order. Over a fabric a request
+/// therefore waits for the answers to earlier ones for its key, unless all are reads: many
+/// mutations of one key take a round trip each. One exception: a value that is too large for the
+/// fabric is read again as text, after all requests in flight on the fabric are answered, so that
+/// such a `Get` may find what a later request stored.
 ///
 /// `now` is any clock of the caller's that does not run backwards. The session itself reads the
-/// clock where it dials, and the wall clock once, at the first request: long times to live are sent as
-/// dates.
+/// clock where it dials, and the wall clock once, at the first request: long times to live are sent
+/// as dates.
 ///
-/// In a child that the process forks, the session is [`broken`](Session::broken): it is the parent's.
+/// In a child process after a fork, the session is [`broken`](Session::broken): it is the parent's.
 ///
 /// ```
 /// # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
@@ -52,12 +54,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Session {
     way: Way,
-    /// Why it does not go by a better way.
+    /// Why a better transport is not used.
     missed: Option<Fallback>,
     deadline: Duration,
     /// Unix time and `now` of the first request, from which later Unix times follow.
     wall: Option<(u64, Duration)>,
-    /// Whose it is.
+    /// The process that the session belongs to.
     process: ForkMark,
 }
 
@@ -72,7 +74,7 @@ impl Session {
         Ok(Self::over(way, missed, options.deadline))
     }
 
-    /// A session over an open way.
+    /// Makes a session over an open transport.
     pub(crate) fn over(way: Way, missed: Option<Fallback>, deadline: Duration) -> Self {
         Self {
             way,
@@ -83,19 +85,19 @@ impl Session {
         }
     }
 
-    /// How long the answer to a request is waited for, from its submission on: then the session ends.
-    /// By text an answer cannot overtake another, so a request behind a more patient one waits as
-    /// long.
+    /// Sets the longest time from a request's submission to its answer; the session ends when it
+    /// passes. In the text protocol no answer overtakes another, so a request waits as long as an
+    /// earlier one with a later deadline.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    /// Takes a request, or `None` when so many are in flight that it must be polled first, or when
-    /// the session is broken.
+    /// Accepts a request; returns `None` if so many are in flight that the session must be polled
+    /// first, or if it is broken.
     ///
-    /// It sends nothing, and blocks in one case alone: over a fabric, a value too large for it goes by
-    /// text, and if the server has closed that connection, idle as it was, it is opened again; for no
-    /// longer than the request's deadline.
+    /// Sends nothing, and blocks in one case only: over a fabric, a value too large for it is sent
+    /// as text, and if the server has closed that connection because it was idle, it is opened
+    /// again; for no longer than the request's deadline.
     pub fn submit(&mut self, now: Duration, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         if self.broken().is_some() {
             return None;
@@ -121,15 +123,15 @@ impl Session {
         }
     }
 
-    /// Hands over what was submitted, as far as it is taken now; polling hands over the rest.
+    /// Sends what was submitted, as far as it is accepted now; polling sends the rest.
     pub fn flush(&mut self, now: Duration) {
         if self.process.is_here() {
             self.way.flush(now);
         }
     }
 
-    /// Takes what answers there are, without waiting; but a value that the fabric kept back is asked
-    /// for by text, which may open that connection again, as in [`Session::submit`].
+    /// Takes the answers that have arrived, without waiting; but a value too large for the fabric
+    /// is requested as text, which may open that connection again, as in [`Session::submit`].
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         if self.process.is_here() {
             self.way.poll(now, sink);
@@ -157,7 +159,7 @@ impl Session {
         }
     }
 
-    /// Which way this session goes: `tcp` (memcached's text), `shm`, `verbs` or `roce`.
+    /// The session's transport: `tcp` (memcached's text), `shm`, `verbs` or `roce`.
     #[must_use]
     pub fn way(&self) -> &'static str {
         self.way.name()
@@ -177,18 +179,18 @@ impl Session {
         self.missed.as_ref().filter(|_| text)
     }
 
-    /// Whether a better way failed that may be there another time.
+    /// Whether a better transport failed for a reason that may be temporary.
     pub(crate) fn is_second_best(&self) -> bool {
         self.missed.as_ref().is_some_and(Fallback::may_pass)
     }
 
-    /// Whether it goes a better way than `other`.
+    /// Whether its transport is better than that of `other`.
     pub(crate) fn beats(&self, other: &Self) -> bool {
         self.way.rank() < other.way.rank()
     }
 
-    /// The fabric under the session, where it has one and is not a parent process's: for callers that
-    /// count nanoseconds.
+    /// Returns the fabric under the session, if it has one and belongs to this process: for callers
+    /// that count nanoseconds.
     pub fn direct(&mut self) -> Option<Direct<'_, impl Port + use<>>> {
         if !self.process.is_here() {
             return None;
@@ -196,7 +198,7 @@ impl Session {
         self.way.direct()
     }
 
-    /// Why the session ended, if it has.
+    /// Why the session has ended, if it has.
     #[must_use]
     pub fn broken(&self) -> Option<Cause> {
         if !self.process.is_here() {

@@ -1,3 +1,5 @@
+//! Non-blocking sockets to a memcached port, TCP or unix; only dialling waits, until a deadline.
+
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
@@ -19,8 +21,8 @@ use rustix::{
 
 use crate::{Address, DialError, due::Due};
 
-/// A connection that is idle for so long shows that it is still used: a network translator between
-/// the ends would forget it.
+/// Idle time after which a connection sends keepalive probes, so that a NAT in between does not
+/// forget it.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
 /// A connected socket that never blocks.
@@ -31,7 +33,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects, trying each address of a name until it is due.
+    /// Connects; tries each address of a name until `due`.
     pub(crate) fn dial(address: &Address, due: Due) -> Result<Self, DialError> {
         match address {
             Address::Tcp(host) => tcp(host, due).map(Self::Tcp),
@@ -43,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// Its addresses, ours and the peer's, where it has any.
+    /// Returns the local and the peer's address, if it has addresses.
     pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         match self {
             Self::Tcp(stream) => Some((stream.local_addr().ok()?, stream.peer_addr().ok()?)),
@@ -51,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Writes what the socket takes; `None`: nothing now.
+    /// Writes what the socket accepts; `None`: nothing now.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         unless_blocked(match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -106,8 +108,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to a unix socket. While as many others wait there as the server lets wait, this waits
-/// for its turn, until it is due.
+/// Connects to a unix socket. If the server's backlog is full, waits for a place in it until `due`.
 pub(crate) fn unix(path: &Path, due: Due) -> io::Result<UnixStream> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -121,7 +122,7 @@ pub(crate) fn unix(path: &Path, due: Due) -> io::Result<UnixStream> {
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // So a socket with a timeout says that it is over.
+            // EAGAIN is how connect reports that a socket's send timeout has passed.
             Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! The ways into a server, and the one place of the client that names them.
+//! The transports to a server: the only module of the client that names the providers.
 
 pub(crate) mod port;
 
@@ -27,18 +27,18 @@ use crate::{
     text::{Command, When},
 };
 
-/// An open way. Each call is one branch; behind it everything is concrete.
+/// An open transport. Each call is one branch; everything behind it is concrete.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// memcached's text, which any memcached speaks.
+    /// memcached's text protocol, which every memcached speaks.
     Memcached(Memcached),
     /// HERD over a fabric.
     Herd(Fabric, Box<Herd<AnyPort>>),
 }
 
 impl Way {
-    /// Opens the best way to `address` that both ends have; if one that should be better failed, or
-    /// there is text alone, says why.
+    /// Opens the best transport to `address` that both ends have. Also returns why a better one
+    /// failed, or why there is only text.
     pub(crate) fn dial(
         address: &Address,
         options: &Options,
@@ -72,7 +72,7 @@ impl Way {
         Ok((way, Some(reason)))
     }
 
-    /// Which way it is, as `--fabric` names it.
+    /// The name of the transport, as in `--fabric`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Memcached(_) => "tcp",
@@ -80,7 +80,7 @@ impl Way {
         }
     }
 
-    /// Its place among the ways, the best first.
+    /// Rank of the transport, 0 for the best.
     pub(crate) fn rank(&self) -> u8 {
         match self {
             Self::Herd(Fabric::Shm, _) => 0,
@@ -140,7 +140,7 @@ impl Way {
         }
     }
 
-    /// Ends the session for `cause`, without another look at the server.
+    /// Ends the session for `cause`, without using the server again.
     pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         match self {
             Self::Memcached(way) => way.abandon(cause, sink),
@@ -163,9 +163,9 @@ impl Way {
     }
 }
 
-/// Takes the best of what is offered on `stream`; and why what is better was not to be had. Each
-/// attempt has half of the time that is left, so that one which waits in vain leaves some for the
-/// next, and for the request itself.
+/// Claims the best lease that is offered on `stream`. Also returns why better ones failed. Each
+/// attempt gets half of the time left, so that one that waits in vain leaves time for the next, and
+/// for the request itself.
 fn lease(
     stream: &Stream,
     offer: &Offer,
@@ -195,7 +195,7 @@ fn lease(
     Err(missed.unwrap_or(Fallback::NotOffered))
 }
 
-/// Of two reasons the one that may pass, for whether to look again hangs on it.
+/// Returns that of two reasons which is temporary: it decides whether to try again.
 fn more_hopeful(missed: Option<Fallback>, why: Fallback) -> Fallback {
     missed.filter(Fallback::may_pass).unwrap_or(why)
 }
@@ -212,8 +212,8 @@ fn take_shm(
     checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
 }
 
-/// By a lease as over RoCEv2, from the device by whose address the server was reached: the kernel
-/// has chosen the route. Within this host any device does.
+/// Claims a lease as over RoCEv2, on the device that has the address from which the server was
+/// reached: the kernel has chosen that route. For a loopback address any device will do.
 fn take_verbs(
     verbs: &VerbsOffer,
     (local, peer): (SocketAddr, SocketAddr),
@@ -236,7 +236,7 @@ fn take_verbs(
     taken.map_err(|error| error.remote(Fabric::Verbs))
 }
 
-/// Tells what will not change from what may.
+/// Distinguishes temporary errors from permanent ones.
 fn no_device(error: VerbsError) -> Fallback {
     match error {
         VerbsError::System { .. }
@@ -246,7 +246,7 @@ fn no_device(error: VerbsError) -> Fallback {
     }
 }
 
-/// By a lease on a connection of its own, to where `offer` came from.
+/// Claims a lease on a separate connection to the address that `offer` came from.
 fn take_roce(
     token: Token,
     (local, peer): (SocketAddr, SocketAddr),
@@ -255,7 +255,7 @@ fn take_roce(
     due: Due,
 ) -> Result<Taken<AnyPort>, LeaseError> {
     let socket = LeaseSocket::tcp(peer, due)?;
-    // A link-local address keeps its scope.
+    // Copy the whole address: a link-local one needs its scope.
     let mut own = local;
     own.set_port(0);
     let device = RoceDevice::bind(RoceOptions {
@@ -277,7 +277,8 @@ fn asked((token, path): (Token, RequestPath), options: &Options) -> Asked {
     }
 }
 
-/// A worker's answers are matched by number, so the grant must speak of as many as the offer.
+/// Checks that the grant has as many workers as the offer: replies are matched by the worker's
+/// number.
 fn checked(taken: Taken<AnyPort>, offer: &Offer) -> Result<Taken<AnyPort>, LeaseError> {
     let (granted, offered) = (taken.workers(), offer.workers);
     if granted == offered {
@@ -298,7 +299,7 @@ impl TicketDevice for ShmDevice {
     }
 }
 
-/// There is nothing to take up: a domain of the client's own is as good as any.
+/// There is no ticket: the client uses a domain of its own.
 impl TicketDevice for RoceDevice {
     fn attach(
         &self,

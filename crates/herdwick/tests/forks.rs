@@ -1,5 +1,5 @@
-//! A process that forks while it has clients: the child's calls are its own, and the parent's go on.
-//! One test, for a fork copies only the thread that calls it.
+//! A process that forks while it has clients: the child's calls use sessions of its own, and the
+//! parent's continue. There is one test, because a fork copies only the thread that calls it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,7 +9,7 @@ use std::{
 use herdwick::{Answer, Cause, Client, Fabric, Key, Lost, Op, Options, Session, Ticket};
 use herdwick_server::{Config, Server, spawn};
 
-/// Runs `child` in a process that is forked off; whether it went well there.
+/// Runs `child` in a forked process. Returns whether it succeeded there.
 fn forked(child: impl FnOnce()) -> bool {
     // SAFETY: the child runs on the one thread that it has, and ends by _exit. The C library makes
     // its allocator usable there; no lock of ours is held by another thread.
@@ -30,7 +30,7 @@ fn forked(child: impl FnOnce()) -> bool {
 
 fn options(fabric: Option<Fabric>) -> Options {
     Options {
-        // A loaded machine may keep a worker from its CPU for long.
+        // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(20),
         fabric: fabric.is_some(),
         only: fabric,
@@ -62,7 +62,7 @@ fn clients(server: &Server, fabric: Option<Fabric>) {
         assert_eq!(copy.session().unwrap().way(), way);
         assert_eq!(copy.incr("number", 1).unwrap(), Some(3));
     }));
-    // Another, that only drops what it has a copy of.
+    // Another child only drops its copy of the client.
     let mut client = Some(client);
     let copy = &mut client;
     assert!(forked(move || drop(copy.take())));
@@ -81,7 +81,7 @@ fn clients(server: &Server, fabric: Option<Fabric>) {
     assert_eq!(leases(server), held);
 }
 
-/// What was in flight is the parent's.
+/// A request in flight at the fork is the parent's.
 fn sessions(server: &Server, fabric: Option<Fabric>) {
     let address = server.address().to_string().parse().unwrap();
     let mut session = Session::dial(&address, &options(fabric)).unwrap();

@@ -1,5 +1,5 @@
-//! A whole server and its clients over a libibverbs of the tests' own: every request path, and
-//! everything that a device does to its users.
+//! A whole server and its clients over the tests' own libibverbs: every request path, and every
+//! failure that a device can cause.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use herdwick_server::{Config, Leases, Server, StartError, Verbs, VerbsStatus, sp
 use herdwick_verbs::sys;
 use herdwick_verbs_fake::handle as fake;
 
-/// What the library is told reaches every test in this process: one at a time.
+/// Serialises the tests: faults that are planted in the library affect every test of this process.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +34,8 @@ fn config() -> Config {
     }
 }
 
-/// Starts it on a thread of its own: what is told to all others reaches it, and not this one.
+/// Starts a server on another thread: faults planted for all other threads affect it, and not this
+/// one.
 fn start(config: Config) -> Result<Server, StartError> {
     std::thread::spawn(|| spawn(config)).join().unwrap()
 }
@@ -42,7 +43,7 @@ fn start(config: Config) -> Result<Server, StartError> {
 fn options() -> Options {
     Options {
         verbs: Some(library()),
-        // A loaded machine may keep a worker from its CPU for long.
+        // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(10),
         ..Options::default()
     }
@@ -66,7 +67,7 @@ fn counted(server: &Server) -> HashMap<String, u64> {
     stats.into_iter().filter_map(number).collect()
 }
 
-/// Looks at the counters until one is as it should be.
+/// Reads the counters until `name` is at least `least`.
 fn counts(server: &Server, name: &str, least: u64) -> HashMap<String, u64> {
     loop {
         let counted = counted(server);
@@ -77,7 +78,7 @@ fn counts(server: &Server, name: &str, least: u64) -> HashMap<String, u64> {
     }
 }
 
-/// Stores and reads values of every kind, and counts.
+/// Stores and reads values of every size, and increments a counter.
 fn goes(client: &mut Client, name: &str) {
     for len in [0, 20, 100, 900, 1000, 4000, 100_000] {
         let (key, value) = (format!("{name}-{len}"), vec![7; len]);
@@ -90,7 +91,7 @@ fn goes(client: &mut Client, name: &str) {
     }
 }
 
-/// Calls until the client goes by `wanted`; what it reads is right all along.
+/// Calls until the client uses the transport `wanted`; everything that it reads meanwhile is right.
 fn comes_to(client: &mut Client, wanted: &str) {
     while way(client) != wanted {
         if let Ok(value) = client.get("kept") {
@@ -216,7 +217,7 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
     goes(&mut refused, "text");
     goes(&mut held, "verbs");
     assert_eq!((way(&refused), way(&held)), ("tcp", "verbs"));
-    // Nothing is wrong any more, and the refused one finds out.
+    // The fault is over, and the client that was refused notices.
     comes_to(&mut refused, "verbs");
 }
 
@@ -263,7 +264,7 @@ fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
     for event in [sys::IBV_EVENT_DEVICE_FATAL, sys::IBV_EVENT_CQ_ERR] {
         assert_eq!(way(&held), "verbs");
         fake::event_elsewhere(event);
-        // Each worker has lost what it had, and the lease with it.
+        // Each worker has lost its device or queue, and the lease with it.
         lost += 1;
         let counted = counts(&server, "lease_fabric_lost", lost);
         assert_eq!(counted["leases"], 0, "{counted:?}");
@@ -282,8 +283,8 @@ fn a_changed_address_costs_a_lease_and_no_answer() {
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
     held.set("kept", "value").unwrap();
-    // One worker finds another address where it had its own; when it opens the port again, the
-    // old one is back.
+    // One worker finds another address in the place of its own; when it opens the port again, the
+    // old address is back.
     fake::fail_elsewhere("address", 0, 2);
     fake::event_elsewhere(sys::IBV_EVENT_GID_CHANGE);
     let counted = counts(&server, "lease_fabric_lost", 1);
@@ -337,7 +338,7 @@ fn a_link_that_comes_back_at_once_costs_leases_and_nothing_more() {
     for _ in 0..20 {
         fake::link(false);
         fake::link(true);
-        // Leases end, or the link is back before anybody looks: reads do not care.
+        // Leases end, or the link is back before the worker checks: reads are not affected.
         comes_to(&mut held, "verbs");
         comes_to(&mut client(&server, &options()), "verbs");
     }
@@ -425,7 +426,8 @@ fn failed_completions_are_counted_and_mended() {
         };
         let mut held = client(&server, &options);
         held.set("kept", "value").unwrap();
-        // What a post completes, its thread completes: requests here, replies there.
+        // A completion is made by the thread that posts: requests on this one, replies on the
+        // server's.
         for after in 0..2 {
             fake::fail("status", after, status);
             fake::fail_elsewhere("status", after, status);
@@ -434,7 +436,7 @@ fn failed_completions_are_counted_and_mended() {
             let value = held.get("kept").unwrap();
             assert_eq!(value.as_deref(), Some(&b"value"[..]), "{path}");
         }
-        // A failure that meets the first exchange of a lease leaves text, until the next look.
+        // A failure in the first exchange of a lease leaves text, until the next attempt.
         comes_to(&mut held, "verbs");
         if path == RequestPath::UdSend {
             counts(&server, "verbs_completion_errors", 1);

@@ -1,3 +1,6 @@
+//! The engine of a client's calls: one request at a time, on sessions that are dialled again as
+//! needed. Every call ends by its deadline, and a mutation is never repeated.
+
 use std::{fmt, time::Duration};
 
 use super::redial::Redial;
@@ -6,11 +9,11 @@ use crate::{
     client::calls::{Item, item},
 };
 
-/// How many sessions one call may use up: a first that was stale, one that breaks under it, and
+/// Most sessions that one call may use: one that was stale, one that breaks during the call, and
 /// one more.
 const SESSIONS_PER_CALL: u32 = 3;
 
-/// Where a caller gets its time and its sessions from.
+/// The environment of a caller: its clock and its dialler.
 pub(super) trait Surroundings: fmt::Debug {
     /// Time since any fixed start.
     fn now(&self) -> Duration;
@@ -19,7 +22,7 @@ pub(super) trait Surroundings: fmt::Debug {
     fn dial(&self, address: &Address, options: &Options) -> Result<Session, DialError>;
 }
 
-/// What makes one call at a time, on sessions that come and go.
+/// Makes one call at a time, on successive sessions.
 #[derive(Debug)]
 pub(super) struct Caller<S> {
     surroundings: S,
@@ -28,7 +31,7 @@ pub(super) struct Caller<S> {
     session: Option<Session>,
 }
 
-/// A call's time.
+/// The time of one call.
 pub(super) struct Call<'a> {
     surroundings: &'a dyn Surroundings,
     due: Duration,
@@ -65,8 +68,8 @@ impl<S: Surroundings> Caller<S> {
         self.session.as_ref()
     }
 
-    /// Submits one request and waits for its answer, which `take` reads; answers that it passes
-    /// over (`None`) have more behind them.
+    /// Submits one request and waits for its answer, which `take` reads. `take` returns `None` for
+    /// an answer that others follow.
     pub(super) fn call<T>(
         &mut self,
         submit: impl Fn(&mut Session, Duration) -> Option<Ticket>,
@@ -89,7 +92,8 @@ impl<S: Surroundings> Caller<S> {
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
-                // Its end answers every request; should one be forgotten, nobody waits for it.
+                // The end of a session answers every request; if one were missed, the call must end
+                // anyway.
                 if let Some(cause) = session.broken() {
                     return Err(Lost {
                         cause,
@@ -105,8 +109,8 @@ impl<S: Surroundings> Caller<S> {
         self.with_session(|session, call| read_all(session, call, keys))
     }
 
-    /// Runs `exchange` on a session; again on another one while nothing was changed and the
-    /// connection is to blame.
+    /// Runs `exchange` on a session; repeats it on another one as long as nothing was changed and
+    /// the connection is to blame.
     fn with_session<T>(
         &mut self,
         mut exchange: impl FnMut(&mut Session, &Call<'_>) -> Result<Result<T, Error>, Lost>,
@@ -124,7 +128,7 @@ impl<S: Surroundings> Caller<S> {
                 due,
             };
             let left = due.saturating_sub(call.now());
-            // To send something whose answer nobody waits for would leave its outcome unknown.
+            // A request that is sent without time for its answer would have an unknown outcome.
             let Some(session) = self.session.as_mut().filter(|_| !left.is_zero()) else {
                 return Err(late);
             };
@@ -145,12 +149,12 @@ impl<S: Surroundings> Caller<S> {
         }
     }
 
-    /// Sees to it that there is a session that lives.
+    /// Ensures that there is a session that is not broken.
     fn revive(&mut self, due: Duration) -> Result<(), Error> {
         let now = self.surroundings.now();
         let mut kept = self.session.take();
-        // A server that has gone since the last call has closed its end, and no mutation should end
-        // as unknown for that: one look is cheap beside a round trip.
+        // A server that ended since the last call has closed its end, and no mutation should get an
+        // unknown outcome because of that: one poll is cheap compared with a round trip.
         if let Some(session) = &mut kept {
             session.look(now);
         }
@@ -176,7 +180,7 @@ impl<S: Surroundings> Caller<S> {
     }
 }
 
-/// What became of a request that a session would not take.
+/// How a request ended that a session did not accept.
 fn not_taken(session: &Session) -> Lost {
     Lost {
         cause: session.broken().unwrap_or(Cause::Closed),
@@ -184,7 +188,7 @@ fn not_taken(session: &Session) -> Lost {
     }
 }
 
-/// Reads `keys`, as many at a time as the session takes.
+/// Reads `keys`, as many at a time as the session accepts.
 fn read_all(
     session: &mut Session,
     call: &Call<'_>,
@@ -202,7 +206,8 @@ fn read_all(
             first.get_or_insert(ticket.0);
             submitted += 1;
         }
-        // The session may end with the last answer in flight: then there is nobody to say so.
+        // The session may end with the poll that takes the last answers in flight: then no answer
+        // reports it.
         if submitted == answered {
             return Err(not_taken(session));
         }

@@ -1,3 +1,5 @@
+//! The calls of a [`Client`], one method each, and the results that they return.
+
 use std::time::Duration;
 
 use super::Client;
@@ -6,33 +8,32 @@ use crate::{
     text::Command,
 };
 
-/// An item as it was read.
+/// An item that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The value.
     pub value: Vec<u8>,
     /// The client's flags.
     pub flags: u32,
-    /// Changes with every change of the item; [`Client::cas`] takes it.
+    /// Changes with every change of the item; pass it to [`Client::cas`].
     pub version: u64,
 }
 
-/// How a [`Client::cas`] ended.
+/// The result of a [`Client::cas`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cas {
     /// Stored.
     Stored,
     /// The item has changed since its version was read.
     Changed,
-    /// The item is gone.
+    /// The item does not exist.
     Missing,
 }
 
 /// Every call may fail with [`Error::Usage`], [`Error::Server`], [`Error::Unreachable`],
-/// [`Error::Timeout`] and [`Error::Disconnected`]; those that change something also with
-/// [`Error::UnknownOutcome`].
+/// [`Error::Timeout`] and [`Error::Disconnected`]; mutations also with [`Error::UnknownOutcome`].
 impl Client {
-    /// The value, or `None` if there is none.
+    /// Reads a value; `None` if there is no item.
     ///
     /// # Errors
     /// As every call.
@@ -40,7 +41,7 @@ impl Client {
         Ok(self.gets(key)?.map(|item| item.value))
     }
 
-    /// The item: value, flags and version.
+    /// Reads an item: value, flags and version.
     ///
     /// # Errors
     /// As every call.
@@ -49,12 +50,12 @@ impl Client {
             .call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
     }
 
-    /// The items of `keys`, in their order. As many are asked for at once as the session takes
-    /// ([`Options::window`](crate::Options::window) at each worker, or 4,096 by text): that many cost
-    /// one round trip.
+    /// Reads the items of `keys`, in their order. As many are requested at once as the session
+    /// accepts ([`Options::window`](crate::Options::window) at each worker, or 4,096 as text): that
+    /// many take one round trip.
     ///
     /// # Errors
-    /// As every call; all keys share its fate, and its deadline.
+    /// As every call; an error or the deadline applies to all keys together.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
         let keys = keys
             .iter()
@@ -63,7 +64,7 @@ impl Client {
         self.caller.get_many(&keys)
     }
 
-    /// Stores, whatever is there.
+    /// Stores a value, whether or not there is an item.
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -72,7 +73,7 @@ impl Client {
             .map(drop)
     }
 
-    /// Stores if nothing is there; says whether.
+    /// Stores a value if there is no item. Returns whether it was stored.
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -84,7 +85,7 @@ impl Client {
         self.store(key.as_ref(), Op::Store(Mode::Add, put.into()))
     }
 
-    /// Stores if something is there; says whether.
+    /// Stores a value if there is an item. Returns whether it was stored.
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -96,8 +97,8 @@ impl Client {
         self.store(key.as_ref(), Op::Store(Mode::Replace, put.into()))
     }
 
-    /// Adds `value` behind the present one, if there is one; says whether. Flags and time to live
-    /// stay.
+    /// Appends `value` to the item's, if there is one. Returns whether there was. Flags and time to
+    /// live are kept.
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -109,8 +110,8 @@ impl Client {
         self.store(key.as_ref(), Op::Store(Mode::Append, Put::new(&value)))
     }
 
-    /// Adds `value` before the present one, if there is one; says whether. Flags and time to live
-    /// stay.
+    /// Prepends `value` to the item's, if there is one. Returns whether there was. Flags and time
+    /// to live are kept.
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -122,7 +123,7 @@ impl Client {
         self.store(key.as_ref(), Op::Store(Mode::Prepend, Put::new(&value)))
     }
 
-    /// Stores if the item still has this [`Item::version`].
+    /// Stores a value if the item still has this [`Item::version`].
     ///
     /// # Errors
     /// As every call, and [`Error::TooLarge`].
@@ -143,7 +144,7 @@ impl Client {
         })
     }
 
-    /// Removes the item; says whether there was one.
+    /// Removes the item. Returns whether there was one.
     ///
     /// # Errors
     /// As every call.
@@ -154,7 +155,7 @@ impl Client {
             })
     }
 
-    /// Gives the item a new time to live; says whether there was one.
+    /// Sets the item's time to live. Returns whether there is one.
     ///
     /// # Errors
     /// As every call.
@@ -164,7 +165,8 @@ impl Client {
             .call(request(key.as_ref(), op)?, |answer| Some(found(answer)))
     }
 
-    /// Adds to a decimal value, wrapping at 2^64: the new number, or `None` if there is no item.
+    /// Adds to a decimal value, wrapping at 2^64. Returns the new number, or `None` if there is no
+    /// item.
     ///
     /// # Errors
     /// As every call, and [`Error::NotNumeric`].
@@ -175,7 +177,8 @@ impl Client {
             })
     }
 
-    /// Subtracts from a decimal value, down to 0: the new number, or `None` if there is no item.
+    /// Subtracts from a decimal value, down to 0. Returns the new number, or `None` if there is no
+    /// item.
     ///
     /// # Errors
     /// As every call, and [`Error::NotNumeric`].
@@ -186,7 +189,7 @@ impl Client {
             })
     }
 
-    /// The server's statistics, `argument` empty or such as `items`.
+    /// Reads the server's statistics; `argument` is empty or a group such as `items`.
     ///
     /// # Errors
     /// As every call.
@@ -198,7 +201,7 @@ impl Client {
         self.list(Command::Stats(bytes))
     }
 
-    /// The server's version.
+    /// Reads the server's version.
     ///
     /// # Errors
     /// As every call.
@@ -207,7 +210,7 @@ impl Client {
         Ok(lines.into_iter().map(|(_, version)| version).collect())
     }
 
-    /// Empties the server.
+    /// Invalidates all items of the server.
     ///
     /// # Errors
     /// As every call.
@@ -274,7 +277,7 @@ fn number(answer: Answer<'_>) -> Result<Option<u64>, Error> {
     }
 }
 
-/// The answers that every call may get, and those that no server of ours gives to it.
+/// Converts the answers that every call may get, and those that no correct server gives to it.
 fn unexpected(answer: Answer<'_>) -> Error {
     match answer {
         Answer::Refused(Refusal::TooLarge) => Error::TooLarge,
@@ -286,7 +289,7 @@ fn unexpected(answer: Answer<'_>) -> Error {
     }
 }
 
-/// A key and an operation as a submission.
+/// Returns a function that submits a key and an operation.
 pub(super) fn request<'a>(
     key: &'a [u8],
     op: Op<'a>,

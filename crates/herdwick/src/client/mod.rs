@@ -1,3 +1,5 @@
+//! The blocking client: one call at a time, with reconnection, deadlines and a safe retry of reads.
+
 mod caller;
 mod calls;
 mod redial;
@@ -11,24 +13,24 @@ use self::{
 };
 use crate::{Address, DialError, Error, Options, Session};
 
-/// A client of one server. One call at a time, each waiting for its answer.
+/// A client of one server. It makes one call at a time and waits for the answer.
 ///
-/// A call that finds its connection lost, or loses it, dials again. Reads are then repeated by
-/// themselves; a mutation that was sent and not answered ends as [`Error::UnknownOutcome`] and is
-/// never repeated. While the server is away, calls fail at once with [`Error::Unreachable`], and only
-/// now and then does one of them dial.
+/// A call that finds its connection lost, or loses it, dials again. Reads are then repeated
+/// automatically; a mutation that was sent and not answered ends as [`Error::UnknownOutcome`] and
+/// is never repeated. While the server is away, calls fail at once with [`Error::Unreachable`], and
+/// only one of them dials from time to time.
 ///
-/// # What it costs the program
+/// # Cost
 ///
-/// - Every call blocks its thread. Over a fabric ([`Options::fabric`]) it looks for the answer for up
-///   to 200 µs before it sleeps, unless there is one CPU alone. From asynchronous code, call it on a
-///   thread that may block.
+/// - Every call blocks its thread. Over a fabric ([`Options::fabric`]) it polls for the answer for
+///   up to 200 µs before it sleeps, unless there is only one CPU. From asynchronous code, call it
+///   on a thread that may block.
 /// - Over a fabric it holds a lease: memory at the server, of which there is a bounded amount; a
 ///   thread here, `herdwick-lease`, that sends a byte every two seconds; and, beside the connection
-///   to the memcached port, some descriptors for each of the server's workers. Whoever needs many
-///   clients on one host may be better off with some by text.
-/// - A process that forks leaves the client to the parent. In the child its next call opens a
-///   session of its own.
+///   to the memcached port, some descriptors for each of the server's workers. A host with many
+///   clients may do better with some of them on text.
+/// - After a fork the client belongs to the parent. In the child, its next call opens a session of
+///   its own.
 #[derive(Debug)]
 pub struct Client {
     caller: Caller<Network>,
@@ -38,7 +40,7 @@ impl Client {
     /// Connects to `address`: `host:port`, `host` for port 11211, or the path of a unix socket.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]; [`Error::Usage`] for an address that is none.
+    /// [`Error::Unreachable`]; [`Error::Usage`] for a malformed address.
     pub fn connect(address: &str) -> Result<Self, Error> {
         Self::connect_with(address, Options::default())
     }
@@ -54,20 +56,20 @@ impl Client {
         Ok(Self { caller })
     }
 
-    /// How long each call from now on may take.
+    /// Sets the longest duration of each later call.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.caller.set_deadline(deadline);
     }
 
-    /// The session that the last call used, or the first dial opened; `None` when that call lost it,
-    /// or gave it up at its deadline.
+    /// The session that the last call used, or the first dial opened; `None` if that call lost it,
+    /// or reached its deadline.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.caller.session()
     }
 }
 
-/// The real ones.
+/// The real network and clock.
 #[derive(Debug)]
 struct Network {
     origin: Instant,
@@ -89,7 +91,7 @@ impl Surroundings for Network {
 )]
 fn chance_and_time() -> (Instant, u64) {
     let now = Instant::now();
-    // Without a random source clients only lose the spread of their pauses.
+    // Without a random source, clients only lose the random spread of their pauses.
     (now, getrandom::u64().unwrap_or(1))
 }
 

@@ -1,32 +1,35 @@
+//! Reconnection: pauses after failed dials, and periodic attempts at a better transport. A server
+//! that has gone or just restarted is not flooded with connections.
+
 use std::time::Duration;
 
 use crate::{Address, DialError, Error, Options, Session};
 
 /// Pause after the first failed dial; it doubles with each further one up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-/// Longest pause: how long a server may be back before its clients notice.
+/// Longest pause: how long a restarted server may wait for its clients.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a session goes by the second best way before the best is looked for again; the pause
-/// doubles with each time in vain, up to [`LOOK_MAX`].
+/// Time that a session uses the second best transport before the best is tried again; the pause
+/// doubles with each failed attempt, up to [`LOOK_MAX`].
 const LOOK_FIRST: Duration = Duration::from_secs(1);
-/// Longest such pause.
+/// Longest pause between such attempts.
 const LOOK_MAX: Duration = Duration::from_secs(60);
-/// Longest a look may hold up the call that makes it.
+/// Longest time that an attempt may delay the call that makes it.
 const LOOK_BUDGET: Duration = Duration::from_millis(200);
 
-/// Dials, and keeps clients from storming a server that has gone or just come back: after a failure
-/// nobody dials for a pause, half of it by chance, and calls fail at once meanwhile.
+/// Dials, and keeps clients from flooding a server that has gone or just restarted: after a failure
+/// no call dials for a pause, half of which is random, and calls fail at once meanwhile.
 #[derive(Debug)]
 pub(super) struct Redial {
     address: Address,
     failure: Option<Failure>,
-    /// While the session goes by the second best way.
+    /// Set while the session uses the second best transport.
     look: Option<Look>,
     chance: u64,
 }
 
-/// The next look for a better way.
+/// The next attempt at a better transport.
 #[derive(Debug)]
 struct Look {
     pause: Duration,
@@ -41,7 +44,7 @@ struct Failure {
 }
 
 impl Redial {
-    /// `seed` sets this client's pauses apart from others'.
+    /// `seed` makes this client's pauses differ from those of others.
     pub(super) fn new(address: Address, seed: u64) -> Self {
         Self {
             address,
@@ -51,8 +54,8 @@ impl Redial {
         }
     }
 
-    /// A session by a better way than `held`, if it is time to look and `dial` finds one. It is given
-    /// no more than half of the deadline in `options`.
+    /// Returns a session over a better transport than that of `held`, if an attempt is due and
+    /// `dial` opens one. The attempt gets at most half of the deadline in `options`.
     pub(super) fn better(
         &mut self,
         now: Duration,
@@ -81,7 +84,7 @@ impl Redial {
         dialled.filter(|session| session.beats(held))
     }
 
-    /// Dials, unless a pause lasts.
+    /// Dials, unless a pause has not ended yet.
     pub(super) fn attempt<T>(
         &mut self,
         now: Duration,
@@ -115,7 +118,7 @@ impl Redial {
         reason
     }
 
-    /// From 0 to 1, by xorshift64.
+    /// Returns a random number from 0 to 1, by xorshift64.
     fn draw(&mut self) -> f64 {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
@@ -134,7 +137,7 @@ mod tests {
         io::Error::from_raw_os_error(libc::ECONNREFUSED).into()
     }
 
-    /// Dial times, in a minute of calls every millisecond against a server that is away.
+    /// Returns the dial times in a minute of calls every millisecond, while the server is away.
     fn dials(seed: u64) -> Vec<u64> {
         let mut redial = Redial::new(Address::Tcp("h:1".into()), seed);
         let mut times = Vec::new();

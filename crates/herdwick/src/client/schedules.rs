@@ -1,12 +1,13 @@
-//! Random schedules of a client whose server stalls, revokes, closes what is idle, dies and comes
-//! back, at any point, under virtual time: every call ends by its deadline, what it says is true of
-//! the server's own record, and what is unknown was done once or not at all.
+//! Random schedules of a client whose server stalls, revokes leases, closes idle connections, dies
+//! and restarts, at any point, under virtual time: every call ends by its deadline, its result
+//! agrees with the server's own record, and a mutation of unknown outcome was executed once or not
+//! at all.
 //!
 //! A failing run prints its seed last; `run(seed)` replays it.
 //!
-//! Found by it, when it is put back: a `get_many` that does not look whether the session has ended
-//! ([`Caller::get_many`]) spins past its deadline, when the poll that takes the last answers in
-//! flight finds the lease over.
+//! It finds this bug when it is planted: a `get_many` that does not check whether the session has
+//! ended ([`Caller::get_many`]) spins past its deadline, if the poll that takes the last answers in
+//! flight finds that the lease has ended.
 
 mod store;
 mod world;
@@ -20,23 +21,23 @@ use self::{
 use super::{caller::Caller, calls::request, redial::Redial};
 use crate::{Address, Answer, Error, Key, Mode, Op, Options, Put, text::Command};
 
-/// For each call, in virtual time.
+/// Deadline of each call, in virtual time.
 const DEADLINE: Duration = Duration::from_millis(2);
 const KEYS: usize = 12;
 const CALLS: usize = 60;
 
-/// What a call may say of the mutation that it was.
+/// What the result of a call states about its mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Acknowledged.
     Done,
-    /// It may have been done.
+    /// It may have been executed.
     Unknown,
-    /// Not done, now or ever.
+    /// Not executed, now or later.
     Undone,
 }
 
-/// What became of a run's calls, to see that there was something of each.
+/// Counts the results of a run's calls, to check that every kind occurred.
 #[derive(Debug, Default)]
 struct Tally {
     calls: HashMap<&'static str, usize>,
@@ -52,7 +53,7 @@ struct Run {
     world: World,
     caller: Caller<World>,
     chance: Chance,
-    /// Mutations by their unique numbers.
+    /// Verdicts of the mutations, by their unique numbers.
     verdicts: HashMap<u64, Verdict>,
 }
 
@@ -91,7 +92,7 @@ impl Run {
         })
     }
 
-    /// One call; what it was and how it ended.
+    /// Makes one call, checks its result and counts it.
     fn step(&mut self, number: u64, tally: &mut Tally) {
         self.world.begin(DEADLINE);
         let name = key_name(self.chance.below(KEYS));
@@ -134,11 +135,12 @@ impl Run {
     }
 
     fn mutate(&mut self, number: u64, name: &str) -> Result<(), Error> {
-        // In a line, behind it, as text, and more than a socket takes at once.
+        // Sizes that fit the line, the overflow area, only the text protocol, and that exceed a
+        // socket's buffer.
         let len = [4, 30, 600, 2000, 20_000, 400_000][self.chance.below(6)];
         let value = value(number, len);
         let mode = [Mode::Set, Mode::Set, Mode::Append][self.chance.below(3)];
-        // Values that are appended to stay short.
+        // Appended values are kept short.
         let put = Put::new(if mode == Mode::Append {
             &value[..4.min(value.len())]
         } else {
@@ -214,7 +216,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing that was given up is done later, but once what is unknown.
+    /// Checks that no canceled mutation is executed later, and one of unknown outcome at most once.
     fn settle(self) {
         let Self {
             world,
@@ -285,8 +287,8 @@ fn calm() -> (World, Caller<World>) {
     (world, caller)
 }
 
-/// The poll that takes the last answers in flight may be the one that finds the lease over: then
-/// nothing is left that could be told so.
+/// The poll that takes the last answers in flight may be the one that finds that the lease has
+/// ended: then no request is left to report it.
 #[test]
 fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
     let names: Vec<_> = (0..8).map(key_name).collect();
@@ -329,7 +331,8 @@ fn a_call_for_many_keys_has_one_deadline() {
         .collect();
     let (world, mut caller) = calm();
     world.begin(DEADLINE);
-    // One at a time they take ten times as long; the world counts the looks behind the deadline.
+    // One at a time, these reads take ten times the deadline; the world counts clock readings
+    // beyond it.
     let late = caller.get_many(&keys);
     assert!(matches!(late, Err(Error::Timeout(DEADLINE))), "{late:?}");
 }

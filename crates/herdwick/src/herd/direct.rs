@@ -1,3 +1,6 @@
+//! Direct access to the fabric under a session, for benchmarks and callers with their own keys'
+//! hashes.
+
 use std::time::Duration;
 
 use herdwick_fabric::Port;
@@ -8,9 +11,9 @@ use herdwick_mica::{HashKey, Request};
 use super::lease::Lease;
 
 /// The fabric under a session, without the conveniences: requests in the store's own language,
-/// hashed by the caller, tens of nanoseconds each.
+/// hashed by the caller, at tens of nanoseconds each.
 ///
-/// Nothing else may be in flight on the session while it is used like this. It knows no deadlines:
+/// No other request may be in flight on the session while it is used this way. It has no deadlines:
 /// requests of a lease that has ended ([`Direct::is_live`]) are not answered.
 #[derive(Debug)]
 pub struct Direct<'a, P> {
@@ -28,8 +31,8 @@ impl<P: Port> Direct<'_, P> {
         self.hash_key
     }
 
-    /// Puts `request` into a slot; [`Direct::flush`] sends it, and `token` comes back. Requests for
-    /// one key take effect in the order of their submission.
+    /// Puts `request` into a slot; [`Direct::flush`] sends it, and its outcome carries `token`.
+    /// Requests for one key take effect in the order of submission.
     ///
     /// # Errors
     /// [`Refused`]: nothing was done.
@@ -38,7 +41,7 @@ impl<P: Port> Direct<'_, P> {
         self.side.submit(request, token)
     }
 
-    /// Writes the lines of everything submitted; nothing in a child that was forked.
+    /// Writes the lines of all submitted requests. Does nothing in a child process after a fork.
     #[inline]
     pub fn flush(&mut self, now: Duration) {
         if self.port.is_here() {
@@ -48,7 +51,7 @@ impl<P: Port> Direct<'_, P> {
         }
     }
 
-    /// Takes outcomes; returns how many. None in a child that was forked.
+    /// Takes outcomes and returns their number: 0 in a child process after a fork.
     #[inline]
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
         if !self.port.is_here() {
@@ -59,19 +62,19 @@ impl<P: Port> Direct<'_, P> {
         self.side.poll(&mut **self.port, now, sink)
     }
 
-    /// Slots at each worker: what was asked for, or as many as the server had memory for.
+    /// Slots at each worker: as requested, or as many as the server had memory for.
     #[must_use]
     pub fn window(&self) -> usize {
         self.side.window().slots()
     }
 
-    /// Slots taken.
+    /// Slots in use.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.side.in_flight()
     }
 
-    /// Whether the lease still stands, and is this process's.
+    /// Whether the lease still holds, and belongs to this process.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.port.is_here() && !self.lease.is_over() && !self.side.is_broken()

@@ -1,4 +1,5 @@
-//! Claiming a lease, trying it, and keeping it.
+//! Leases: claiming one, testing it, and keeping it alive. Everything received from the server is
+//! parsed as untrusted; a failure leaves the caller with the text protocol.
 
 use std::{
     io::{self, Read, Write},
@@ -36,9 +37,9 @@ use crate::{
     due::{Due, clock},
 };
 
-/// What a client needs of a provider besides the verbs: to take up a ticket.
+/// What a client needs of a provider besides the verbs: attaching a ticket.
 pub(crate) trait TicketDevice: Device {
-    /// Joins the domain that a ticket opens.
+    /// Attaches the domain of a ticket.
     fn attach(
         &self,
         port: &mut Self::Port,
@@ -47,22 +48,22 @@ pub(crate) trait TicketDevice: Device {
     ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// Largest reply that the client takes over the fabric; larger values come by text.
+/// Largest reply in bytes over the fabric; larger values are read as text.
 const REPLY_BYTES_MAX: usize = 4096;
-/// A request is repeated after this long. Shared memory loses nothing but a reply that finds the
-/// ring full; a network loses packets, and seldom keeps one for longer.
+/// Time after which a request is repeated. Shared memory loses only replies that find the ring
+/// full; a network loses packets, and seldom delays one for longer.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
-/// The session ends requests by its own deadlines; this is beyond any of them.
+/// Deadline of the state machine's requests: beyond any deadline of the session, which ends them.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// How long the first exchange over a fabric may take. It is sent again after 5 ms, 15, 35, 75 and
-/// 155, so that a network which loses one packet of ten ends it once in ten thousand times.
+/// Timeout of the first exchange over a fabric. It is repeated after 5, 15, 35, 75 and 155 ms, so a
+/// network that loses one packet in ten makes it fail once in ten thousand times.
 const TRIAL: Duration = Duration::from_millis(250);
-/// What the fabric's clock shows when the trial begins: there was silence before.
+/// The fabric's clock at the start of the first exchange: it follows a pause, so it is announced.
 const TRIAL_START: Duration = Duration::from_secs(1);
 
-/// No lease was to be had; the caller goes on with memcached's text.
+/// Why there is no lease; the caller goes on with memcached's text protocol.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
     #[error("lease socket: {0}")]
@@ -84,7 +85,7 @@ pub(crate) enum LeaseError {
 }
 
 impl LeaseError {
-    /// What it means for a session, the lease socket being `socket`.
+    /// Returns the session's reason for text, if the lease socket is `socket`.
     pub(crate) fn at(self, socket: &Path) -> Fallback {
         match self {
             Self::Io(error) => Fallback::Socket {
@@ -95,7 +96,7 @@ impl LeaseError {
         }
     }
 
-    /// What it means for a session that asked for a lease over TCP.
+    /// Returns the session's reason for text, if the lease was claimed over TCP.
     pub(crate) fn remote(self, fabric: Fabric) -> Fallback {
         match self {
             Self::Refused(refusal) => Fallback::Refused(refusal),
@@ -105,18 +106,18 @@ impl LeaseError {
     }
 }
 
-/// A lease taken: everything that HERD needs.
+/// A claimed lease, and everything that HERD needs on it.
 pub(crate) struct Taken<P> {
     pub(super) end: ClientEnd<P>,
     pub(super) lease: Lease,
-    /// Requests that may be in flight at all workers together.
+    /// Most requests in flight at all workers together.
     pub(super) capacity: u32,
-    /// What the fabric's clock shows now.
+    /// The time that the fabric's clock shows now.
     pub(super) elapsed: Duration,
 }
 
 impl<P> Taken<P> {
-    /// The same over a port of another type.
+    /// Returns the same over a port of another type.
     pub(crate) fn map<Q>(self, port: impl FnOnce(P) -> Q) -> Taken<Q> {
         Taken {
             end: ClientEnd {
@@ -130,7 +131,8 @@ impl<P> Taken<P> {
         }
     }
 
-    /// A lease without a thread: a test hangs up `socket`, and says by `over` when that was seen.
+    /// Makes a lease without a thread: a test closes `socket`, and sets `over` when that is
+    /// noticed.
     #[cfg(test)]
     pub(crate) fn held(
         end: ClientEnd<P>,
@@ -150,7 +152,7 @@ impl<P> Taken<P> {
         }
     }
 
-    /// How many workers granted.
+    /// Number of workers in the grant.
     pub(crate) fn workers(&self) -> usize {
         self.end.side.workers()
     }
@@ -165,7 +167,7 @@ pub(super) struct Lease {
     socket: LeaseSocket,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
-    /// The process that the thread is in.
+    /// The process that the thread runs in.
     process: ForkMark,
 }
 
@@ -209,11 +211,11 @@ impl AsFd for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.process.is_here() {
-            // In a child that was forked: the lease is the parent's, and so is the thread.
+            // In a child process after a fork the lease and the thread are the parent's.
             mem::forget(self.keeper.take());
             return;
         }
-        // It fails where the server has hung up already, and then the thread has ended or ends.
+        // It fails if the server has closed already; the thread then has ended or is about to.
         let _ = self.socket.shutdown();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
@@ -221,7 +223,7 @@ impl Drop for Lease {
     }
 }
 
-/// Sends a byte every [`HEARTBEAT`] until the server hangs up, or we do.
+/// Sends a byte every [`HEARTBEAT`] until either end closes the socket.
 fn beat(socket: &mut LeaseSocket) {
     let pause = Timespec {
         tv_sec: HEARTBEAT.as_secs() as i64,
@@ -231,7 +233,7 @@ fn beat(socket: &mut LeaseSocket) {
         let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
         match poll(&mut fds, Some(&pause)) {
             Ok(0) => {}
-            // The server has nothing to say after Go but that it is over.
+            // After Go the server sends nothing: an event means that it has closed.
             Ok(_) => return,
             Err(Errno::INTR) => continue,
             Err(_) => return,
@@ -242,16 +244,16 @@ fn beat(socket: &mut LeaseSocket) {
     }
 }
 
-/// What a lease is asked for with.
+/// The parameters of a claim.
 pub(crate) struct Asked {
     pub(crate) token: Token,
-    /// How requests travel, as the server says.
+    /// The request path, as offered by the server.
     pub(crate) path: RequestPath,
     /// Slots at each worker.
     pub(crate) slots: u32,
 }
 
-/// Claims a lease on `socket` and sets up HERD on it.
+/// Claims a lease on `socket` and sets HERD up on it.
 pub(crate) fn take<D: TicketDevice>(
     device: &D,
     mut socket: LeaseSocket,
@@ -296,9 +298,9 @@ pub(crate) fn take<D: TicketDevice>(
     })
 }
 
-/// One exchange with each worker over the fabric: what was granted on a socket may yet not carry
-/// anything, for a firewall or a forwarded port stands in between. What the fabric's clock shows
-/// behind it.
+/// Makes one exchange with each worker over the fabric: a lease granted on a socket may still carry
+/// nothing, because of a firewall or a forwarded port in between. Returns the time of the fabric's
+/// clock after it.
 fn try_out<P: Port>(end: &mut ClientEnd<P>, due: Due) -> Result<Duration, LeaseError> {
     let ClientEnd {
         port,
@@ -337,7 +339,7 @@ fn terms(grant: &Grant, path: RequestPath, window: Window) -> Result<ClientTerms
     })
 }
 
-/// Reads a frame of `kind` and the descriptors that ride on it.
+/// Reads a frame of `kind` and the descriptors that accompany it.
 fn receive(socket: &mut LeaseSocket, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
     let mut head = [0; HEADER_BYTES];
     let (mut read, fds) = receive_with_fds(socket, &mut head)?;
@@ -379,6 +381,7 @@ fn receive_with_fds(
             fds.extend(rights);
         }
     }
+    // MSG_CTRUNC: descriptors were dropped, so the tickets are not complete.
     if message.bytes == 0 || message.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }

@@ -1,5 +1,5 @@
-//! The way in by HERD, over any provider; what does not fit its lines goes by memcached's text, on
-//! the connection that said hello.
+//! The HERD transport, over any provider. Requests that do not fit its lines are sent as text, on
+//! the connection of the hello; order per key holds across both.
 
 mod direct;
 mod lease;
@@ -39,9 +39,9 @@ use crate::{
     text::{Command, When},
 };
 
-/// How long a wait spins before it sleeps. A round trip takes a microsecond or two, a worker that
-/// slept some tens more to wake; to sleep meanwhile would cost a second wake, ours. Longer means
-/// that the worker is busy elsewhere.
+/// Time that a wait spins before it sleeps (busy polling). A round trip takes a microsecond or two,
+/// a sleeping worker some tens more to wake; sleeping meanwhile would add this thread's own wakeup.
+/// A longer wait means that the worker is busy with something else.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// How long after an answer the system is asked whether the server has hung up, which costs as much
@@ -50,11 +50,12 @@ const ASK_AFTER: Duration = Duration::from_micros(50);
 
 /// HERD, and memcached's text beside it.
 ///
-/// The fabric keeps the order of requests for one key. One goes by text only when nothing is in
-/// flight on the fabric, and the other way round; so a command without a key has its place, too.
+/// The fabric keeps the order of requests for one key. A request is sent as text only when nothing
+/// is in flight on the fabric, and the other way round; so a command without a key keeps its place,
+/// too.
 #[derive(Debug)]
 pub(crate) struct Herd<P> {
-    /// Left alone in a child that was forked: to drop it would end what the parent uses.
+    /// Not touched in a child process after a fork: dropping it would destroy what the parent uses.
     port: OwnProcess<P>,
     side: ClientSide,
     reply_cq: CqId,
@@ -62,18 +63,18 @@ pub(crate) struct Herd<P> {
     lease: Lease,
     pending: Pending,
     memcached: Memcached,
-    /// Where the connection of `memcached` came from.
+    /// The port that the connection of `memcached` was dialled at.
     door: Door,
-    /// Text's tickets and what they are called outside, oldest first.
+    /// Tickets of the text connection and those shown to the caller, oldest first.
     aliases: VecDeque<(Ticket, Ticket)>,
     next: u64,
-    /// Tokens of reads whose values are too large for the fabric.
+    /// Tokens of reads with values too large for the fabric.
     too_large: Vec<u64>,
-    /// When something was last submitted or answered.
+    /// Time of the last flush or answer.
     awake: Duration,
-    /// [`SPIN`], or nothing where the worker would wait for this very CPU.
+    /// [`SPIN`], or zero where the worker would have to wait for this very CPU.
     spin: Duration,
-    /// What the clock of `port` and `side` had shown when the caller's began.
+    /// The time of the clock of `port` and `side` at the start of the caller's clock.
     elapsed: Duration,
     broken: Option<Cause>,
 }
@@ -168,9 +169,9 @@ impl<P: Port> Herd<P> {
         Some(self.alias(inner))
     }
 
-    /// Whether the text connection takes a request made at `when`. One that was closed while it was
-    /// idle, as a server with an idle timeout does it, is opened again: nothing was sent on it. If
-    /// that fails, the session ends.
+    /// Whether the text connection accepts a request made at `when`. A connection that was closed
+    /// while it was idle, as by a server with an idle timeout, is opened again: nothing was sent on
+    /// it. If that fails, the session ends.
     fn has_text(&mut self, when: When) -> bool {
         if let Err(cause) = self.reopen_text(when) {
             self.broken = Some(cause);
@@ -184,7 +185,7 @@ impl<P: Port> Herd<P> {
         }
         let due = Due::after(when.due.saturating_sub(when.now));
         self.memcached = self.door.open_again(self.hash_key, due)?;
-        // Names of the old connection's requests, all of which were answered.
+        // They belong to requests of the old connection, all of which were answered.
         self.aliases.clear();
         // A server that was started again has closed the lease as well.
         if self.lease.is_hung_up() {
@@ -212,13 +213,13 @@ impl<P: Port> Herd<P> {
         self.memcached.flush();
     }
 
-    /// `now` as `port` and `side` have it.
+    /// Converts `now` to the clock of `port` and `side`.
     fn inside(&self, now: Duration) -> Duration {
         now.saturating_add(self.elapsed)
     }
 
-    /// Takes answers of both ways; ends the session when the oldest is overdue at `now`, or when
-    /// the lease or the connection is over.
+    /// Takes the answers of both transports; ends the session if the oldest is overdue at `now`, or
+    /// if the lease or the connection has ended.
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         if self.broken.is_some() {
             return;
@@ -279,7 +280,7 @@ impl<P: Port> Herd<P> {
         })
     }
 
-    /// Sends what was too large for the fabric by text, once the fabric is quiet.
+    /// Requests values too large for the fabric as text, once nothing is in flight on the fabric.
     fn resubmit(&mut self, now: Duration) {
         if self.side.in_flight() > 0 {
             return;
@@ -315,7 +316,7 @@ impl<P: Port> Herd<P> {
         });
     }
 
-    /// Why the session has to end now.
+    /// Returns why the session must end now, if it must.
     fn ending(&mut self, now: Duration) -> Option<Cause> {
         if self.lease.is_over() || self.side.is_broken() {
             return Some(Cause::Closed);
@@ -335,7 +336,7 @@ impl<P: Port> Herd<P> {
             pending,
             ..
         } = self;
-        // What the port never took has not been done; the machine knows which.
+        // A request that the port never took was not executed; the state machine knows which.
         side.close(&mut **port, inside, &mut |token, outcome| {
             ended(pending, cause, token, &outcome, sink);
         });
@@ -343,14 +344,14 @@ impl<P: Port> Herd<P> {
         self.end_texts(cause, sink);
     }
 
-    /// The same in a process that the session is not of: its fabric is left alone.
+    /// Ends the session in a process that it does not belong to, without using the fabric.
     pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         let Self { side, pending, .. } = self;
         side.forget(&mut |token, outcome| ended(pending, cause, token, &outcome, sink));
         self.end_texts(cause, sink);
     }
 
-    /// What is not on the fabric ends as well.
+    /// Ends the requests that are not on the fabric.
     fn end_texts(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.broken = Some(cause);
         for token in std::mem::take(&mut self.too_large) {
@@ -364,7 +365,7 @@ impl<P: Port> Herd<P> {
         });
     }
 
-    /// Sleeps until there is something to do, or `limit` has gone by.
+    /// Sleeps until there is something to do, or for `limit`.
     pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
         if self.broken.is_some() {
             return;
@@ -382,7 +383,7 @@ impl<P: Port> Herd<P> {
         doze(&mut *self.port, self.reply_cq, Some(lease), limit);
     }
 
-    /// When the oldest request in flight is overdue, or earlier.
+    /// Returns when the oldest request in flight is overdue, or an earlier time.
     pub(crate) fn due(&self) -> Option<Duration> {
         [self.pending.due_hint(), self.memcached.due()]
             .into_iter()
@@ -405,14 +406,15 @@ impl<P: Port> Herd<P> {
     }
 }
 
-/// Sleeps until there is a completion in `cq`, `lease` is hung up, or `limit` has gone by.
+/// Sleeps until there is a completion in `cq`, `lease` is closed by the peer, or `limit` has
+/// passed.
 fn doze(port: &mut impl Port, cq: CqId, lease: Option<BorrowedFd<'_>>, limit: Duration) {
     if port.arm(cq) == Armed::Yes
         && let Some(fd) = port.wait_fd()
     {
         let fabric = PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let limit = Timespec::try_from(limit).ok();
-        // An interrupted wait is a short one, which every caller expects.
+        // An interrupted wait is a short one; every caller must expect that.
         let _ = match lease {
             Some(lease) => {
                 let lease = PollFd::from_borrowed_fd(lease, PollFlags::RDHUP);
@@ -424,7 +426,7 @@ fn doze(port: &mut impl Port, cq: CqId, lease: Option<BorrowedFd<'_>>, limit: Du
     port.disarm(cq);
 }
 
-/// Tells what has become of a request on the fabric when its session ended for `cause`.
+/// Answers a request on the fabric whose session ended for `cause`.
 fn ended(
     pending: &mut Pending,
     cause: Cause,
@@ -439,14 +441,14 @@ fn ended(
     }
 }
 
-/// Passes on an answer of text's under the ticket's outside name.
+/// Passes an answer of the text connection on under the caller's ticket.
 fn outside(
     aliases: &mut VecDeque<(Ticket, Ticket)>,
     inner: Ticket,
     answer: Answer<'_>,
     sink: &mut impl FnMut(Ticket, Answer<'_>),
 ) {
-    // Answers come in order, and some tickets get several: an older alias has had its last.
+    // Answers arrive in order, and some tickets get several: an older alias has had its last one.
     while aliases.front().is_some_and(|(front, _)| *front < inner) {
         aliases.pop_front();
     }

@@ -1,16 +1,16 @@
-//! What is in flight on the fabric, by token.
+//! The requests in flight on the fabric, by token.
 
 use std::time::Duration;
 
 use super::translate::Kind;
 use crate::Ticket;
 
-/// The requests in flight; as many as all windows together hold.
+/// The requests in flight: at most as many as all windows together hold.
 #[derive(Debug)]
 pub(super) struct Pending {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// No entry is due before this.
+    /// A time before which no entry is due.
     due: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ impl Pending {
         }
     }
 
-    /// A free token, to be filled or released.
+    /// Takes a free token, to be filled or released.
     pub(super) fn reserve(&mut self) -> Option<u64> {
         self.free.pop().map(u64::from)
     }
@@ -70,7 +70,7 @@ impl Pending {
         slot.entry.is_some().then_some(&slot.key)
     }
 
-    /// When the oldest is due; looked up only once the hint has passed.
+    /// Returns when the oldest is due; searches for it only once the hint has passed.
     pub(super) fn due(&mut self, now: Duration) -> Option<Duration> {
         if self.due.is_some_and(|due| due <= now) {
             self.due = self
@@ -83,7 +83,7 @@ impl Pending {
         self.due
     }
 
-    /// The oldest is not due before this.
+    /// Returns a time before which no entry is due.
     pub(super) fn due_hint(&self) -> Option<Duration> {
         self.due
     }

@@ -1,3 +1,5 @@
+//! The socket of a lease: blocking, but bounded by a deadline until the lease is established.
+
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
@@ -12,7 +14,7 @@ use rustix::net::sockopt::{self, Timeout};
 
 use crate::{due::Due, stream};
 
-/// What a lease is made on. It blocks, but no longer than until it is due.
+/// The socket of a lease. Its calls block, but not beyond `due`.
 #[derive(Debug)]
 pub(crate) struct LeaseSocket {
     kind: Kind,
@@ -21,9 +23,9 @@ pub(crate) struct LeaseSocket {
 
 #[derive(Debug)]
 enum Kind {
-    /// The server's lease socket, over which descriptors come.
+    /// The server's lease socket, which transfers descriptors.
     Unix(UnixStream),
-    /// A connection of its own to the memcached port.
+    /// A separate connection to the memcached port.
     Tcp(TcpStream),
 }
 
@@ -46,7 +48,7 @@ impl LeaseSocket {
         })
     }
 
-    /// One whose other end a test holds.
+    /// Makes one with its other end held by a test.
     #[cfg(test)]
     pub(super) fn of(socket: UnixStream) -> Self {
         Self {
@@ -55,13 +57,12 @@ impl LeaseSocket {
         }
     }
 
-    /// When everything said here has to be said by.
+    /// The deadline of the handshake.
     pub(super) fn due(&self) -> Option<Due> {
         self.due
     }
 
-    /// Lets no read take longer than there is time; to be called before each that goes past
-    /// [`Read`].
+    /// Limits a read to the time left. Call it before each read that bypasses [`Read`].
     pub(super) fn limit_read(&self) -> io::Result<()> {
         self.limit(Timeout::Recv)
     }
@@ -72,7 +73,7 @@ impl LeaseSocket {
         Ok(())
     }
 
-    /// The lease stands: from now on it blocks for as long as it takes.
+    /// Removes the deadline: the lease is established, and its calls may block for ever.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         self.due = None;
         sockopt::set_socket_timeout(&*self, Timeout::Recv, None)?;
@@ -131,7 +132,7 @@ impl AsFd for LeaseSocket {
     }
 }
 
-/// A socket with a timeout says that it would block, when it ends.
+/// Maps the error of a socket timeout: the socket reports that it would block.
 pub(super) fn in_time<T>(result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

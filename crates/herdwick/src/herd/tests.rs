@@ -76,7 +76,7 @@ impl Execute for Map {
     }
 }
 
-/// A session's end, a worker, and what is between them.
+/// Fixture: a session, a worker, and the network between them.
 struct Rig {
     network: SeededNetwork,
     herd: Herd<SeededPort>,
@@ -84,7 +84,7 @@ struct Rig {
     map: Map,
     ends: [PartyId; 2],
     now: Duration,
-    /// The other ends of its sockets.
+    /// The other ends of the session's sockets.
     _peers: [UnixStream; 2],
 }
 
@@ -164,7 +164,7 @@ impl Rig {
 
 const PATIENT: Duration = Duration::from_secs(100);
 
-/// SET, GET and INCR on one key, as many at once as the session takes.
+/// SET, GET and INCR on one key, as many at once as the session accepts.
 #[test]
 fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
     for seed in 0..30 {
@@ -208,7 +208,7 @@ fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
     }
 }
 
-/// How a request for a stored key ends whose answers are lost, after it was carried out.
+/// Returns how a request for a stored key ends if it was executed and its replies are lost.
 fn unanswered(op: &Op<'_>) -> Lost {
     let mut rig = Rig::new(1);
     rig.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
@@ -246,7 +246,7 @@ fn a_touch_without_answer_is_no_read() {
     assert!(!unanswered(&Op::Get).perhaps_done);
 }
 
-/// The first answer is lost, the touch is sent again: it is answered with what it did.
+/// The first reply is lost and the touch is sent again: the answer is that of its execution.
 #[test]
 fn a_touch_that_is_sent_again_did_what_it_did() {
     let mut rig = Rig::new(1);
@@ -272,7 +272,7 @@ fn a_touch_that_is_sent_again_did_what_it_did() {
     assert!(rig.map.items.is_empty());
 }
 
-/// A request given up before any worker has seen it is taken back: a read finds out for good.
+/// A request that times out before a worker has seen it is canceled: it is never executed.
 #[test]
 fn what_was_given_up_unseen_is_not_carried_out_later() {
     let mut rig = Rig::new(1);

@@ -1,11 +1,11 @@
-//! Between the client's words and the store's.
+//! Translation between the client's operations and answers and those of the store.
 
 use herdwick_herd::{Outcome, wire::ReplyStatus};
 use herdwick_mica::{self as mica, Arith, Delete, Get};
 
 use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
 
-/// What an answer means depends on what was asked.
+/// The part of a request that the meaning of its answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Get,
@@ -15,7 +15,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Whether a value that stayed behind is missed.
+    /// Whether the caller needs a value that the reply withholds.
     pub(super) fn wants_value(self) -> bool {
         self == Self::Get
     }
@@ -32,7 +32,7 @@ impl From<&Op<'_>> for Kind {
     }
 }
 
-/// `op` in the store's language; `unix` is the time now.
+/// Returns `op` as an operation of the store; `unix` is the current time in seconds.
 pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> mica::Op<'a> {
     let put = |mode, put: &Put<'a>, compare| {
         mica::Op::Put(mica::Put {
@@ -65,7 +65,7 @@ pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> mica::Op<'a> {
     }
 }
 
-/// The answer that `outcome` gives to a request of `kind`.
+/// Returns the answer to a request of `kind` that ended with `outcome`.
 pub(super) fn answer<'a>(kind: Kind, outcome: &Outcome<'a>) -> Answer<'a> {
     let Outcome::Answered(reply) = outcome else {
         return lost(Cause::Timeout, outcome);
@@ -86,7 +86,7 @@ pub(super) fn answer<'a>(kind: Kind, outcome: &Outcome<'a>) -> Answer<'a> {
         ReplyStatus::TooLargeItem => Answer::Refused(Refusal::TooLarge),
         ReplyStatus::NonNumeric => Answer::Refused(Refusal::NotNumeric),
         ReplyStatus::OutOfMemory => Answer::Refused(Refusal::Other(b"out of memory")),
-        // A touch has done its work; its value was not asked for.
+        // A touch has been executed; its value was not requested.
         ReplyStatus::ReplyTooLarge => Answer::Done,
         ReplyStatus::BadKey => Answer::Refused(Refusal::Other(b"the hash is not the key's")),
         ReplyStatus::WrongPartition => Answer::Refused(Refusal::Other(b"not this worker's key")),
@@ -94,7 +94,7 @@ pub(super) fn answer<'a>(kind: Kind, outcome: &Outcome<'a>) -> Answer<'a> {
     }
 }
 
-/// The answer to a request that will get none.
+/// Returns the answer to a request that will get no reply.
 pub(super) fn lost<'a>(cause: Cause, outcome: &Outcome<'_>) -> Answer<'a> {
     Answer::Lost(Lost {
         cause,

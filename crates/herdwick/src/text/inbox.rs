@@ -1,8 +1,10 @@
-/// First size, and how much is read at once at least.
+//! The receive buffer of a text connection; its growth follows the bytes that have arrived.
+
+/// First size, and the least room for a read.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Bytes from the socket, not yet read as replies. It grows by doubling as bytes really arrive;
-/// its user bounds it by refusing what announces itself too large.
+/// Bytes from the socket that are not parsed yet. The buffer doubles as bytes arrive; its user
+/// bounds it by refusing a value that announces too large a size.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -15,7 +17,7 @@ impl Inbox {
         &self.bytes[self.start..self.end]
     }
 
-    /// Room for more, never empty. What is unread moves to the front first.
+    /// Returns room for more bytes, never empty. Moves unparsed bytes to the front first.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -28,7 +30,7 @@ impl Inbox {
         &mut self.bytes[self.end..]
     }
 
-    /// Notes that `len` bytes of the room are filled.
+    /// Records that `len` bytes of the room are filled.
     pub(super) fn filled(&mut self, len: usize) {
         self.end += len;
         debug_assert!(

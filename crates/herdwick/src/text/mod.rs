@@ -1,9 +1,9 @@
-//! memcached's text protocol from the client's side, without a socket: requests become bytes,
-//! bytes become answers. It keeps no time and does no I/O.
+//! memcached's text protocol on the client's side, without a socket: requests become bytes, bytes
+//! become answers. It reads no clock and does no I/O.
 //!
-//! Call order: [`Text::submit`] any number of times; give [`Text::unsent`] to a socket and tell
-//! [`Text::sent`]; put what arrives into [`Text::room`] and tell [`Text::received`], which answers.
-//! At the end of a connection [`Text::lose`] answers the rest.
+//! Call order: [`Text::submit`] any number of times; write [`Text::unsent`] to a socket and report
+//! the length to [`Text::sent`]; read into [`Text::room`] and report the length to
+//! [`Text::received`], which answers. At the end of a connection [`Text::lose`] answers the rest.
 
 mod inbox;
 mod outbox;
@@ -22,13 +22,13 @@ use crate::{Answer, Cause, Key, Mode, Op, Put, Ticket};
 
 /// Most requests in flight.
 pub(crate) const IN_FLIGHT_MAX: usize = 4096;
-/// No request is taken while this many bytes wait for the socket. One more request fits always,
+/// No request is accepted while this many bytes wait for the socket. One more request always fits,
 /// so a value may be larger.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
-/// Most keys of one `gets` line: 64 * 251 bytes, a line that every memcached takes.
+/// Most keys of one `gets` line: 64 * 251 bytes, a length that every memcached accepts.
 const KEYS_PER_LINE_MAX: u64 = 64;
 
-/// Commands about the server, not a key; only memcached's protocol has them.
+/// Commands for the whole server; only memcached's protocol has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command<'a> {
     /// `stats`, with an argument or without.
@@ -37,7 +37,7 @@ pub(crate) enum Command<'a> {
     FlushAll,
 }
 
-/// When a request is made and until when its answer is waited for.
+/// The time of a request, and the deadline of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
     /// Unix time in seconds, for times to live beyond 30 days.
@@ -65,7 +65,7 @@ impl Text {
         }
     }
 
-    /// Takes a request, or `None` when no more fit.
+    /// Accepts a request; returns `None` if no more fit.
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         if self.is_full() {
             return None;
@@ -98,25 +98,25 @@ impl Text {
         Some(ticket)
     }
 
-    /// What the socket should take.
+    /// The bytes to write to the socket.
     pub(crate) fn unsent(&self) -> &[u8] {
         self.outbox.unsent()
     }
 
-    /// The socket took `len` bytes of it.
+    /// Records that the socket accepted `len` bytes of them.
     pub(crate) fn sent(&mut self, len: usize) {
         self.outbox.advance(len);
     }
 
-    /// Where the socket should put what arrives; never empty.
+    /// Room for bytes from the socket; never empty.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.inbox.room()
     }
 
-    /// `len` bytes of the room are filled: answers what can be answered.
+    /// Parses `len` bytes that were read into the room, and answers what it can.
     ///
     /// # Errors
-    /// Why the connection is of no more use. What is in flight still waits for [`Text::lose`].
+    /// Why the connection can no longer be used. Requests in flight still wait for [`Text::lose`].
     pub(crate) fn received(
         &mut self,
         len: usize,
@@ -130,12 +130,12 @@ impl Text {
         Ok(())
     }
 
-    /// The connection is over: ends what is in flight.
+    /// Ends the requests in flight, because the connection has ended.
     pub(crate) fn lose(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.queue.lose(cause, self.outbox.sent(), sink);
     }
 
-    /// Until when the oldest answer is waited for.
+    /// The deadline of the oldest answer.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.queue.front().map(|front| front.due)
     }
@@ -159,8 +159,8 @@ impl Text {
         );
     }
 
-    /// Appends the key to the `gets` line submitted just before, if the socket has none of it yet:
-    /// one line for many keys is what makes a multi-get cheap for the server.
+    /// Appends the key to the `gets` line submitted just before, if none of that line was sent yet:
+    /// one line for many keys makes a multi-get cheap for the server.
     fn join_gets(&mut self, key: Key<'_>) -> bool {
         let sent = self.outbox.sent();
         let open = |last: &&Pending| last.start >= sent && last.count < KEYS_PER_LINE_MAX;
@@ -238,7 +238,8 @@ fn store(
     Kind::Store
 }
 
-/// Text has no number for a time beyond January 2038: the item then stays until evicted.
+/// Appends an exptime. The text protocol cannot encode a time after January 2038: the item then
+/// stays until it is evicted.
 fn push_exptime(out: &mut Outbox, exptime: u32) {
     let said = i32::try_from(exptime).map_or(0, |_| exptime);
     out.push_number(said.into());

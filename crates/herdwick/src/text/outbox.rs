@@ -1,4 +1,6 @@
-/// Bytes on their way to the socket. Positions count from the start of the stream.
+//! The send buffer of a text connection, which knows how far the stream was sent.
+
+/// Bytes that wait for the socket. Positions count from the start of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -12,7 +14,7 @@ impl Outbox {
         &self.bytes[self.sent..]
     }
 
-    /// Notes that the socket took `len` more bytes.
+    /// Records that the socket accepted `len` more bytes.
     pub(super) fn advance(&mut self, len: usize) {
         self.sent += len;
         debug_assert!(
@@ -26,12 +28,12 @@ impl Outbox {
         }
     }
 
-    /// Where the next byte to be written will stand.
+    /// Stream position of the next byte to be appended.
     pub(super) fn end(&self) -> u64 {
         self.base + self.bytes.len() as u64
     }
 
-    /// All before this position is in the socket.
+    /// Stream position up to which all bytes are in the socket.
     pub(super) fn sent(&self) -> u64 {
         self.base + self.sent as u64
     }
@@ -40,7 +42,7 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Pushes a space and `number` in decimal.
+    /// Appends a space and `number` in decimal.
     pub(super) fn push_number(&mut self, number: u64) {
         const DIGITS_MAX: usize = 20;
         let mut digits = [b' '; DIGITS_MAX + 1];
@@ -56,7 +58,7 @@ impl Outbox {
         self.push(&digits[at - 1..]);
     }
 
-    /// Takes back the last `len` bytes, none of which the socket has.
+    /// Removes the last `len` bytes, none of which was sent.
     pub(super) fn unpush(&mut self, len: usize) {
         let end = self.bytes.len() - len;
         debug_assert!(self.sent <= end, "what the socket has cannot be taken back");

@@ -1,10 +1,13 @@
+//! The commands in flight on a text connection, matched to replies in order. A reply that fits none
+//! ends the connection.
+
 use std::{collections::VecDeque, time::Duration};
 
 use herdwick_memcache::reply::{Reply, Value};
 
 use crate::{Answer, Cause, Hit, Lost, Refusal, Ticket};
 
-/// What a request was, as far as its reply depends on it.
+/// The part of a request that the meaning of its reply depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One `gets` line for a run of tickets.
@@ -24,22 +27,22 @@ impl Kind {
     }
 }
 
-/// A command whose reply is due.
+/// A command that awaits its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) kind: Kind,
-    /// Its tickets not answered yet: `first` and the `count - 1` behind it. Only `Gets` has more
-    /// than one; it keeps its place with none left until its `END`.
+    /// Its tickets not answered yet: `first` and the `count - 1` after it. Only `Gets` has more
+    /// than one; it stays in the queue with none left until its `END`.
     pub(super) first: Ticket,
     pub(super) count: u64,
-    /// When waiting for it ends.
+    /// Deadline of its answer.
     pub(super) due: Duration,
-    /// Stream positions of its first byte and of the byte behind its last.
+    /// Stream positions of its first byte and of the byte after its last.
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-/// Commands in flight, oldest first: a memcached answers in order.
+/// Commands in flight, oldest first: memcached answers in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pending: VecDeque<Pending>,
@@ -53,7 +56,7 @@ impl Queue {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        // Answers come in order, so what is not answered is a run of tickets up to the next one.
+        // Answers arrive in order, so the unanswered tickets are a run up to the next one.
         self.pending
             .front()
             .map_or(0, |front| (self.tickets - front.first.0) as usize)
@@ -63,7 +66,7 @@ impl Queue {
         self.pending.front()
     }
 
-    /// Adds a command with one ticket; a `Gets` with its key.
+    /// Appends a command with one ticket; a `Gets` with its key.
     pub(super) fn push(&mut self, pending: Pending, key: &[u8]) {
         if pending.kind == Kind::Gets {
             self.keys.push(key);
@@ -72,12 +75,12 @@ impl Queue {
         self.tickets += 1;
     }
 
-    /// The youngest command, if it is a `Gets`.
+    /// The newest command, if it is a `Gets`.
     pub(super) fn last_gets(&self) -> Option<&Pending> {
         self.pending.back().filter(|last| last.kind == Kind::Gets)
     }
 
-    /// Adds a key to the youngest command, a `Gets`, which now reaches to `end`.
+    /// Adds a key to the newest command, a `Gets`, which now ends at `end`.
     pub(super) fn extend_gets(&mut self, key: &[u8], end: u64) {
         if let Some(last) = self.pending.back_mut() {
             last.count += 1;
@@ -87,10 +90,10 @@ impl Queue {
         }
     }
 
-    /// Hands the oldest command its reply.
+    /// Matches a reply to the oldest command.
     ///
     /// # Errors
-    /// [`Cause::Unexpected`]: the stream is out of step and no later reply can be trusted.
+    /// [`Cause::Unexpected`]: the stream is out of step, so no later reply can be trusted.
     pub(super) fn answer(
         &mut self,
         reply: Reply<'_>,
@@ -132,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// Ends every request, oldest first, as lost. `sent` bytes of the stream are in the socket.
+    /// Ends every request as lost, oldest first. `sent` bytes of the stream are in the socket.
     pub(super) fn lose(
         &mut self,
         cause: Cause,
@@ -140,7 +143,7 @@ impl Queue {
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) {
         while let Some(front) = self.pending.front().copied() {
-            // A server carries out no command that it has not got to the last byte.
+            // A server executes no command before it has read its last byte.
             let perhaps_done = front.kind.mutates() && front.end <= sent;
             self.finish(
                 front,
@@ -153,7 +156,7 @@ impl Queue {
         }
     }
 
-    /// The keys of a `gets` come back in order without the misses: those passed over are misses.
+    /// Answers a hit of a `gets`. Hits arrive in the order of the keys: those skipped are misses.
     fn answer_hit(
         &mut self,
         value: &Value<'_>,
@@ -183,7 +186,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the oldest command off, the same answer for all its tickets.
+    /// Removes the oldest command and gives all its tickets the same answer.
     fn finish(
         &mut self,
         front: Pending,
@@ -200,7 +203,7 @@ impl Queue {
     }
 }
 
-/// The replies that say no. Texts are memcached's.
+/// Recognises the replies that refuse a request, by memcached's texts.
 fn refusal(reply: Reply<'_>) -> Option<Refusal<'_>> {
     match reply {
         Reply::ServerError(text) if text.starts_with(b"object too large") => {
@@ -232,13 +235,13 @@ fn plain(kind: Kind, reply: Reply<'_>) -> Option<Answer<'static>> {
     })
 }
 
-/// A server that did not understand the line of a store reads its block as commands.
+/// Whether the server may have read a store's data block as commands, because it rejected the line.
 fn misread(kind: Kind, answer: Answer<'_>, reply: Reply<'_>) -> bool {
     let refused = matches!(answer, Answer::Refused(_));
     kind == Kind::Store && refused && !matches!(reply, Reply::ServerError(_))
 }
 
-/// The keys of the `gets` in flight, each behind a byte of length.
+/// The keys of the `gets` in flight, each after a byte with its length.
 #[derive(Debug, Default)]
 struct Keys {
     bytes: Vec<u8>,
@@ -246,7 +249,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Popped bytes are given back when they are more than this and more than the rest.
+    /// Popped bytes are freed once they are more than this and more than half of all.
     const SLACK_BYTES: usize = 16 << 10;
 
     fn push(&mut self, key: &[u8]) {
@@ -258,7 +261,7 @@ impl Keys {
         self.bytes.extend_from_slice(key);
     }
 
-    /// Where `key` stands among the first `count`.
+    /// Returns the position of `key` among the first `count`.
     fn position(&self, key: &[u8], count: u64) -> Option<u64> {
         let mut at = self.start;
         (0..count).find(|_| {

@@ -1,3 +1,6 @@
+//! Tests of the text protocol: lines against protocol.txt, replies against their meaning, and
+//! arbitrary bytes from a server.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -17,14 +20,14 @@ fn submit(text: &mut Text, name: &str, op: &Op<'_>) -> u64 {
     text.submit(WHEN, key(name), op).expect("there is room").0
 }
 
-/// Takes what a socket would.
+/// Takes the unsent bytes, as a socket would.
 fn wire(text: &mut Text) -> String {
     let bytes = text.unsent().to_vec();
     text.sent(bytes.len());
     String::from_utf8(bytes).unwrap()
 }
 
-/// Feeds `bytes` and gives the answers as text.
+/// Feeds `bytes` and returns the answers as text.
 fn feed(text: &mut Text, mut bytes: &[u8]) -> (Vec<(u64, String)>, Result<(), Cause>) {
     let mut answers = Vec::new();
     let mut outcome = Ok(());
@@ -308,7 +311,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever a server says: no panic, and each ticket is answered exactly once.
+    /// Whatever a server sends: no panic, and each ticket is answered exactly once.
     #[test]
     fn every_request_is_answered_once_whatever_comes(
         ops in proptest::collection::vec(any_op(), 0..20),

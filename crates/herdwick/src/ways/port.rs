@@ -1,3 +1,5 @@
+//! The port of a session's fabric, whichever it is.
+
 #[cfg(test)]
 use herdwick_conformance::seeded::SeededPort;
 use std::{os::fd::BorrowedFd, time::Duration};
@@ -10,13 +12,13 @@ use herdwick_roce_udp::RocePort;
 use herdwick_shm::ShmPort;
 use herdwick_verbs::VerbsPort;
 
-/// The port of whatever fabric a session goes over. Each call is one branch.
+/// The port of a session's fabric. Each call is one branch.
 #[derive(Debug)]
 pub(crate) enum AnyPort {
     Shm(Box<ShmPort>),
     Roce(Box<RocePort>),
     Verbs(Box<VerbsPort>),
-    /// What schedules of tests go over.
+    /// The fabric of the schedules in tests.
     #[cfg(test)]
     Seeded(Box<SeededPort>),
 }

@@ -1,4 +1,4 @@
-//! What may stand between a client and its server: forwarders, filters, idle timeouts.
+//! Middleboxes between a client and its server: TCP forwarders, packet filters, idle timeouts.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -10,8 +10,8 @@ use std::{
 use herdwick::{Client, Fabric, Fallback, Options, Session};
 use herdwick_server::{Config, Server, spawn};
 
-/// Forwards TCP connections to `server`, and nothing else, from an address of its own. The first
-/// `mute` of them are kept, and never answered.
+/// Forwards TCP connections to `server`, and nothing else, from an address of its own. Keeps the
+/// first `mute` connections open without answering them.
 fn forward(server: &Server, mute: usize) -> String {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let (here, there) = (listener.local_addr().unwrap(), server.address().to_string());
@@ -34,8 +34,8 @@ fn forward(server: &Server, mute: usize) -> String {
     here.to_string()
 }
 
-/// What names host 127.0.0.1 names `host` instead: so it is where the client cannot reach the server
-/// itself.
+/// Copies a stream and replaces the IPv4-mapped address of 127.0.0.1 by that of 127.0.0.`host`, so
+/// that endpoints in it name a host where the client cannot reach the server.
 fn copy(mut from: TcpStream, mut to: TcpStream, host: u8) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -50,14 +50,14 @@ fn copy(mut from: TcpStream, mut to: TcpStream, host: u8) {
             break;
         }
     }
-    // Either end may go at any time; the other learns of it here.
+    // Either end may close at any time; this closes the other one.
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
 }
 
 fn patient() -> Options {
     Options {
-        // A loaded machine may keep a worker from its CPU for long.
+        // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(10),
         ..Options::default()
     }
@@ -78,7 +78,8 @@ fn stat(server: &Server, name: &str) -> u64 {
     found.unwrap().1.parse().unwrap()
 }
 
-/// A socket that takes datagrams and answers none, and a server with the same port elsewhere.
+/// Makes a socket that takes datagrams and answers none, and a server with the same port on another
+/// address.
 fn swallowed() -> (UdpSocket, Server) {
     loop {
         let swallows = UdpSocket::bind("127.0.0.2:0").unwrap();
@@ -89,7 +90,7 @@ fn swallowed() -> (UdpSocket, Server) {
             workers: Some(2),
             ..Config::local()
         });
-        // Somebody else may have the port there.
+        // Another process may use the port there.
         if let Ok(server) = server {
             return (swallows, server);
         }
@@ -114,11 +115,11 @@ fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
     }
     let mut datagram = [0; 2048];
     swallows.recv(&mut datagram).unwrap();
-    // What was granted goes back.
+    // The granted memory is given back.
     while stat(&server, "leases") + stat(&server, "lease_bytes") > 0 {
         thread::yield_now();
     }
-    // The same server, asked where its datagrams are answered.
+    // The same server, dialled at the address where its datagrams arrive.
     let near = Client::connect_with(&server.address().to_string(), patient()).unwrap();
     assert_eq!(way(&near), "roce");
 }
@@ -134,7 +135,7 @@ fn a_hello_that_was_not_answered_is_said_again_later() {
     }
 }
 
-/// A server that closes connections which say nothing for a second, and a client whose text
+/// Makes a server that closes connections after a second without a command, and a client whose text
 /// connection was closed so.
 fn idled(options: Options) -> (Server, Client) {
     let server = spawn(Config {
@@ -146,7 +147,7 @@ fn idled(options: Options) -> (Server, Client) {
     });
     let server = server.unwrap();
     let client = Client::connect_with(&server.address().to_string(), options).unwrap();
-    // Opened behind the client's, so it is closed behind it.
+    // Opened after the client's connection, so it is closed after it.
     let mut later = TcpStream::connect(server.address().to_string()).unwrap();
     let closed = later.read(&mut [0; 16]);
     assert!(matches!(closed, Ok(0)) || closed.is_err_and(|e| e.kind() != ErrorKind::WouldBlock));
@@ -169,7 +170,7 @@ fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
     assert_eq!(stat(&server, "leases_granted"), before, "the lease stood");
 }
 
-/// Behind one address another server may answer by now.
+/// Another server may be at the same address by now.
 #[test]
 fn a_text_connection_is_opened_again_to_the_same_server_alone() {
     let offer = {
@@ -194,7 +195,7 @@ fn a_text_connection_is_opened_again_to_the_same_server_alone() {
         BufReader::new(behind).read_line(&mut said).unwrap();
         (&first).write_all(said.as_bytes()).unwrap();
         drop(first);
-        // The session's way back, and the whole session's behind it.
+        // First the text connection of the session, then a whole new session.
         let mut lines = Vec::new();
         for _ in 0..2 {
             let (again, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! Every call ends by its deadline, whatever the server does; and there may be none.
+//! Deadlines: every call ends by its own, whatever the server does; and there may be none.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket},
 };
 
-/// What takes longer is not coming: a bound for failures, which nothing waits out.
+/// A bound for failures, which no passing test waits for.
 const HANG: Duration = Duration::from_secs(60);
 
-/// The outcome of `work`, which must not hang.
+/// Returns the outcome of `work`, which must not hang.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
     thread::spawn(move || done.send(work()));
@@ -37,7 +37,7 @@ fn by(deadline: Duration) -> Options {
     }
 }
 
-/// A unix socket at which nobody accepts, with as many in its queue as there may be.
+/// A unix socket whose connections are not accepted, with a full backlog.
 struct Full {
     path: PathBuf,
     _listener: OwnedFd,
@@ -78,8 +78,8 @@ fn dialling_a_unix_socket_with_a_full_backlog_ends() {
     }
 }
 
-/// A server whose lease socket is at `socket`, as far as its hello goes; behind it memcached, by
-/// one line.
+/// Starts a server that offers a lease socket at `socket` in its hello, and answers one memcached
+/// command after it.
 fn offers(socket: PathBuf) -> String {
     let token = Token([7; 16]);
     let offer = Offer {
@@ -106,13 +106,13 @@ fn offers(socket: PathBuf) -> String {
     address
 }
 
-/// And leaves time for the call itself.
+/// The attempt leaves time for the call itself.
 #[test]
 fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
     let full = Full::new("lease");
     let address = offers(full.path.clone());
     let (reason, value) = ends(move || {
-        // The text connection answers once, whenever it is asked.
+        // The text connection answers one command, whenever it arrives.
         let mut client = Client::connect_with(&address, by(Duration::from_secs(2))).unwrap();
         let reason = client.session().unwrap().fallback().cloned();
         (reason, client.get("key"))
@@ -123,7 +123,7 @@ fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
     assert_eq!(value.unwrap(), None);
 }
 
-/// One that sends a byte now and then is not heard for longer than one that is silent.
+/// A server that sends a byte now and then gets no more time than one that is silent.
 #[test]
 fn a_lease_socket_that_dribbles_ends_as_well() {
     let name = format!("herdwick-dribble-{}", std::process::id());
@@ -131,7 +131,7 @@ fn a_lease_socket_that_dribbles_ends_as_well() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let dribble = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        // A grant of 65,535 bytes, one at a time, each sooner than the deadline.
+        // A grant of 65,535 bytes, one at a time, each before the deadline.
         let mut head = b"HWL\x00\x02\x00\xff\xff".to_vec();
         head.resize(8 + 0xffff, 0);
         for byte in head {
@@ -180,7 +180,7 @@ fn there_may_be_no_deadline() {
         assert_eq!(found.iter().flatten().count(), 2);
         client.version().unwrap();
         let mut session = Session::dial(&address.parse().unwrap(), &options).unwrap();
-        // No clock of the caller's is beyond this one.
+        // The largest time that a caller's clock can show.
         let now = Duration::MAX;
         session.submit(now, Key::new(b"key").unwrap(), &Op::Get);
         session.flush(now);

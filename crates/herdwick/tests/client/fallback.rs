@@ -1,4 +1,4 @@
-//! A session that goes by text says why.
+//! Fallbacks: a session over text reports the reason.
 
 use std::{
     io::{BufRead, BufReader, Error, Write},
@@ -21,7 +21,7 @@ fn reason(session: &Session) -> Fallback {
     session.fallback().expect("text has a reason").clone()
 }
 
-/// What `server` offers to a client on this host.
+/// Returns what `server` offers to a client on this host.
 fn offer(server: &Server) -> Offer {
     let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -37,7 +37,7 @@ fn offer(server: &Server) -> Offer {
     Offer::parse(line.trim_end().as_bytes()).unwrap()
 }
 
-/// A session at a server that answers the hello with `offer`.
+/// Opens a session at a server that answers the hello with `offer`.
 fn offered(offer: &Offer) -> Session {
     let line: &'static str = offer.to_line().leak();
     let server = Script::start(&*vec![&*vec![line.as_bytes()].leak()].leak());

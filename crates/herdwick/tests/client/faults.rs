@@ -1,4 +1,4 @@
-//! Servers that go, stall and babble.
+//! Servers that end, stall or send garbage.
 
 use std::{io::ErrorKind, net::TcpListener, time::Duration};
 
@@ -13,7 +13,7 @@ const PATIENT: Options = Options {
     verbs: None,
     deadline: Duration::from_secs(60),
     value_bytes_max: 1 << 20,
-    // The scripts speak memcached and count lines: no hello.
+    // The scripts speak memcached and count lines, so there is no hello.
     fabric: false,
     window: 1,
     login: None,
@@ -157,7 +157,7 @@ fn a_stopped_server_leaves_the_outcome_unknown() {
     );
 }
 
-/// Killed between taking the requests and reading them.
+/// The server is killed after it has the requests in its socket, before it reads them.
 #[test]
 fn a_server_killed_in_a_call_leaves_mutations_unknown_and_reads_harmless() {
     let Some(server) = Memcached::start() else {
@@ -219,8 +219,8 @@ fn our_server_restarted_on_its_port_is_found_again() {
     client.set("k", "before").unwrap();
     server.shutdown();
     let _server = herdwick_server::spawn(again).unwrap();
-    // The old connection is gone, and a mutation notices before it is sent; unless it is quicker
-    // than the thread that watches the lease, and then it says so.
+    // The old connection is closed, and a mutation notices that before it is sent; unless it is
+    // faster than the thread that watches the lease, and then its outcome is unknown.
     while let Err(error) = client.set("k", "after") {
         let said = matches!(error, Error::Unreachable { .. } | Error::UnknownOutcome(_));
         assert!(said, "{error}");

@@ -1,4 +1,4 @@
-//! Servers that ask for a password, and those that must not be told one.
+//! Logins: servers that require a password, and those that must not be sent one.
 
 use std::{fs, path::PathBuf};
 
@@ -51,7 +51,7 @@ fn the_right_password_opens_every_way() {
     );
 }
 
-/// A server without users would keep the password as an item.
+/// A server without users would store the password as an item.
 #[test]
 fn a_password_is_shown_to_nobody_who_does_not_ask() {
     let server = server(None);

@@ -1,4 +1,4 @@
-//! The client against servers: stock ones, and ones that fail.
+//! The client against servers: stock ones, and faulty ones.
 
 mod between;
 mod deadlines;

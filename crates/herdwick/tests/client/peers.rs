@@ -1,4 +1,4 @@
-//! The same calls bring the same results from every server that speaks memcached.
+//! The same calls give the same results on every server that speaks memcached's protocol.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ fn server_wide(client: &mut Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ten thousand increments in flight at once, on one session.
+/// Keeps ten thousand increments in flight on one session.
 fn pipelined(address: &str, options: &Options) -> Result<(), Error> {
     const COUNT: u64 = 10_000;
     let mut client = Client::connect_with(address, options.clone())?;

@@ -1,4 +1,4 @@
-//! Servers to talk to: a stock memcached, and one of a few lines that misbehaves.
+//! Servers for the tests: a stock memcached, and a scripted one that misbehaves.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -12,14 +12,15 @@ use std::{
 use herdwick::Client;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// A memcached on a unix socket, killed on drop.
+/// A memcached on a unix socket; it is killed on drop.
 pub(crate) struct Memcached {
     child: Child,
     path: PathBuf,
 }
 
 impl Memcached {
-    /// Starts one on a socket of its own; says so and gives `None` where there is none.
+    /// Starts one on a socket of its own. Prints a note and returns `None` if memcached is not
+    /// installed.
     pub(crate) fn start() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl Memcached {
         format!("unix:{}", self.path.display())
     }
 
-    /// Returns when it has stopped, for a signal takes its time.
+    /// Stops the process and waits until it has stopped: a signal takes effect later.
     pub(crate) fn stop(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -65,7 +66,7 @@ impl Memcached {
         kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
     }
 
-    /// kill -9; the path stays for a successor.
+    /// Kills the process (SIGKILL) and returns its path for a successor.
     pub(crate) fn kill(mut self) -> PathBuf {
         self.end();
         std::mem::take(&mut self.path)
@@ -86,8 +87,9 @@ impl Drop for Memcached {
     }
 }
 
-/// A server that answers by script: one list of replies for each connection, in order. Each reply
-/// follows one request line; after the last the connection is closed. Gives the lines it read.
+/// A server that follows a script: one list of replies for each connection, in order. Each reply
+/// follows one request line; after the last one the connection is closed. It records the lines it
+/// reads.
 pub(crate) struct Script {
     pub(crate) address: String,
     thread: JoinHandle<Vec<Vec<String>>>,
@@ -107,7 +109,7 @@ impl Script {
         }
     }
 
-    /// What each connection was asked.
+    /// Returns the request lines of each connection.
     pub(crate) fn asked(self) -> Vec<Vec<String>> {
         self.thread.join().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Every request path over every fabric, and what a server has counted of it.
+//! Every request path over every fabric, and the server's counters of it.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ fn by(fabric: Fabric, path: RequestPath) -> Options {
     Options {
         only: Some(fabric),
         request_path: Some(path),
-        // A loaded machine may keep a worker from its CPU for long.
+        // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(10),
         ..Options::default()
     }
@@ -44,7 +44,7 @@ fn counted(server: &Server) -> HashMap<String, u64> {
     stats.into_iter().filter_map(number).collect()
 }
 
-/// Everything that a client does, over `fabric`, by `path`.
+/// Makes every kind of call over `fabric` by `path`.
 fn goes(server: &Server, fabric: Fabric, path: RequestPath) {
     let mut client = client(server, &by(fabric, path));
     let way = client.session().map(Session::way);
@@ -125,7 +125,7 @@ fn every_path_over_keyed_roce() {
     }
 }
 
-/// Whole packets from the header on, of both ways.
+/// The capture has whole packets from the IP header on, in both directions.
 #[test]
 fn what_roce_sends_and_takes_is_captured() {
     let name = format!("herdwick-capture-{}.pcap", std::process::id());
@@ -152,7 +152,7 @@ fn what_roce_sends_and_takes_is_captured() {
         rest = behind;
     }
     assert!(rest.is_empty());
-    // To the server's port, and back to the client's.
+    // To the server's port, and to the client's.
     assert!(
         ports.len() == 2 && ports.values().all(|packets| *packets > 500),
         "{ports:?}"
@@ -198,14 +198,14 @@ fn a_lease_over_tcp_is_one_of_the_connections_there_may_be() {
         ..Config::local()
     });
     let server = server.unwrap();
-    // One for text, one for the lease.
+    // One connection for text, one for the lease.
     let held = client(&server, &by(Fabric::Roce, RequestPath::UcWrite));
     assert_eq!(held.session().map(Session::way), Some("roce"));
     let says = || {
         let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
         let _ = stream.write_all(b"version\r\n");
         let mut line = String::new();
-        // Refused, it may be reset before it is read.
+        // A refused connection may be reset before its error is read.
         let _ = BufReader::new(stream).read_line(&mut line);
         line
     };

@@ -1,4 +1,4 @@
-//! What the schedules' server keeps, how it answers by text, and where chance comes from.
+//! The store of the schedules' server, its replies as text, and a generator of random choices.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,7 +6,7 @@ use herdwick_mica::{
     Clock, Deadline, Execute, Item, Mode, Op, Reply, Request, Second, Sink, Status,
 };
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub(super) struct Chance(u64);
 
 impl Chance {
@@ -39,14 +39,14 @@ impl Chance {
     }
 }
 
-/// The items, and what was done to them.
+/// The items, and a record of what was done to them.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) items: HashMap<Vec<u8>, (Vec<u8>, u64)>,
     versions: u64,
-    /// How often each mutation was carried out.
+    /// How often each mutation was executed.
     pub(super) done: HashMap<u64, usize>,
-    /// What each key held at any time since the call began.
+    /// The values that each key has had since the call began.
     pub(super) held: HashMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
 }
 
@@ -79,13 +79,13 @@ impl Store {
     fn store(&mut self, key: &[u8], value: Vec<u8>) {
         self.versions += 1;
         let held = self.held.entry(key.to_vec());
-        // A key that was never stored held nothing.
+        // A key that was never stored had no value.
         let held = held.or_insert_with(|| vec![None]);
         held.push(Some(value.clone()));
         self.items.insert(key.to_vec(), (value, self.versions));
     }
 
-    /// As a server begins that keeps nothing.
+    /// Restarts as a server without persistent items.
     pub(super) fn begin(&mut self) {
         for held in self.held.values_mut() {
             held.push(None);
@@ -135,7 +135,8 @@ impl Execute for Store {
     }
 }
 
-/// The reply to the first command of `inbox`, and the bytes it takes, once it is whole.
+/// Returns the reply to the first command of `inbox` and the bytes of that command, once it is
+/// complete.
 pub(super) fn answered(inbox: &[u8], store: &mut Store) -> Option<(Vec<u8>, usize)> {
     let end = inbox.windows(2).position(|two| two == b"\r\n")? + 2;
     let line = std::str::from_utf8(&inbox[..end - 2]).unwrap();

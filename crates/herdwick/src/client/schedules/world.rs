@@ -1,4 +1,5 @@
-//! A server in the same thread, its fabric and its sockets, under a clock that each look moves.
+//! A server in the same thread, its fabric and its sockets, under a clock that advances with every
+//! reading.
 
 use std::{
     cell::RefCell,
@@ -35,10 +36,10 @@ use crate::{
 
 const WORKERS: usize = 2;
 const REPLY_BYTES_MAX: usize = 1040;
-/// A call that looks at the clock so often behind its deadline does not end.
+/// A call that reads the clock this often after its deadline does not end.
 const LOOKS_LATE_MAX: usize = 100;
 
-/// What befell the server.
+/// An accident of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Stalled,
@@ -68,7 +69,7 @@ impl Effect {
     }
 }
 
-/// The server's half of a session.
+/// The server's end of a session.
 struct Link {
     text: Option<UnixStream>,
     inbox: Vec<u8>,
@@ -80,9 +81,9 @@ struct Held {
     socket: Option<UnixStream>,
     admitted: Option<Vec<Admitted>>,
     over: Arc<AtomicBool>,
-    /// When the client's thread sees that the lease is over.
+    /// When the client's thread notices that the lease has ended.
     seen_at: Option<Duration>,
-    /// When the workers take back what they gave.
+    /// When the workers take their resources back.
     revoked_at: Option<Duration>,
 }
 
@@ -96,24 +97,24 @@ struct Server {
 
 struct Inner {
     now: Duration,
-    /// The end of the call.
+    /// The deadline of the call.
     due: Duration,
     looks_late: usize,
     chance: Chance,
     network: SeededNetwork,
     store: Store,
     server: Option<Server>,
-    /// Leases of servers that are gone: their clients learn of it.
+    /// Leases of servers that have ended: their clients still have to notice.
     orphans: Vec<Held>,
     epoch: u16,
     effects: Vec<Effect>,
-    /// Nothing befalls the server.
+    /// Whether no accidents happen.
     calm: bool,
-    /// After so many looks at the clock every lease ends at once.
+    /// Number of clock readings after which every lease ends at once.
     revoke_after: Option<usize>,
 }
 
-/// Clones name the same world.
+/// Clones share the world.
 #[derive(Clone)]
 pub(super) struct World(Rc<RefCell<Inner>>);
 
@@ -160,14 +161,14 @@ impl World {
         Self(Rc::new(RefCell::new(inner)))
     }
 
-    /// One without accidents, whose sessions go over the fabric with a window of 1.
+    /// Makes a world without accidents, with sessions over the fabric and a window of 1.
     pub(super) fn calm() -> Self {
         let world = Self::new(Chance::new(1));
         world.0.borrow_mut().calm = true;
         world
     }
 
-    /// Ends every lease at the look at the clock after so many others.
+    /// Ends every lease at the clock reading after `looks` others.
     pub(super) fn revoke_after(&self, looks: usize) {
         self.0.borrow_mut().revoke_after = Some(looks);
     }
@@ -194,7 +195,7 @@ impl World {
         }
     }
 
-    /// Whether `key` held that at some time during the call.
+    /// Checks that `key` had that value at some time during the call.
     pub(super) fn was(&self, key: &str, value: Option<&[u8]>) {
         let inner = self.0.borrow();
         let none = vec![None];
@@ -206,7 +207,7 @@ impl World {
         );
     }
 
-    /// How often mutation `number` was carried out.
+    /// Returns how often mutation `number` was executed.
     pub(super) fn times(&self, number: u64) -> usize {
         let inner = self.0.borrow();
         inner.store.done.get(&number).copied().unwrap_or(0)
@@ -216,7 +217,7 @@ impl World {
         self.0.borrow().effects.clone()
     }
 
-    /// Lets time go by between calls, as long as a caller waits that found nobody.
+    /// Lets time pass between calls, as a caller does that found no server.
     pub(super) fn rest(&self) {
         let inner = &mut *self.0.borrow_mut();
         for _ in 0..100 {
@@ -225,7 +226,7 @@ impl World {
         inner.now += Duration::from_millis(5);
     }
 
-    /// Lets everything happen that is still to happen.
+    /// Lets everything outstanding happen.
     pub(super) fn settle(&self) {
         let inner = &mut *self.0.borrow_mut();
         inner.calm = true;
@@ -259,7 +260,7 @@ impl Inner {
         self.store.begin();
     }
 
-    /// Some time goes by, and things happen in it.
+    /// Lets some time pass, with accidents.
     fn step(&mut self) {
         self.now += self.chance.micros(8);
         if !self.calm {
@@ -450,7 +451,8 @@ impl Server {
 }
 
 impl Held {
-    /// The server ends the lease; the client learns of it, and workers end it, each in its time.
+    /// Ends the lease at the server; the client notices and the workers end it, each some time
+    /// later.
     fn hang_up(&mut self, now: Duration, chance: &mut Chance) {
         if self.socket.take().is_some() {
             self.seen_at = Some(now + chance.micros(50));
@@ -458,7 +460,7 @@ impl Held {
         }
     }
 
-    /// The client may end it as well.
+    /// Ends the lease if the client has closed its socket.
     fn listen(&mut self, now: Duration, chance: &mut Chance) {
         if let Some(mut socket) = self.socket.as_ref()
             && let Ok(0) = socket.read(&mut [0; 16])
@@ -469,7 +471,7 @@ impl Held {
 }
 
 impl Link {
-    /// Takes bytes, answers at most one command.
+    /// Reads bytes and answers at most one command.
     fn serve(&mut self, store: &mut Store, chance: &mut Chance) {
         let Some(mut text) = self.text.as_ref() else {
             return;
