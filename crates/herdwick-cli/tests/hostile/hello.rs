@@ -1,5 +1,5 @@
-//! What a stranger may say on its way to a lease. Whatever it is, and wherever it stops, the
-//! server is well afterwards and holds nothing of it. Names begin with the row of the list of
+//! What a client may send on its way to a lease. Whatever it sends, and wherever it stops, the
+//! server works afterwards and holds nothing of it. The tests are named by the row of the list of
 //! attacks on the handshake that they belong to.
 
 use std::{
@@ -15,10 +15,10 @@ use crate::{
     raw::{Raw, Step, hello_line},
 };
 
-/// Leases that stand all along: the honest client's and the siege's.
+/// Leases that exist all along: the honest client's and the siege's.
 const LEASES: u64 = 2;
 
-/// What a server holds before the strangers come.
+/// What the server holds before the hostile connections.
 struct Before {
     holdings: Holdings,
     connections: u64,
@@ -33,7 +33,7 @@ impl Before {
         }
     }
 
-    /// Waits until the server holds as much again, and no more.
+    /// Waits until the server holds as much as before, and no more.
     fn again(self, siege: &mut Siege) {
         settle(
             &siege.server,
@@ -55,10 +55,10 @@ fn dial(siege: &Siege) -> TcpStream {
     stream
 }
 
-/// Says `bytes` and no more; all that the server says.
+/// Sends `bytes` and no more. Returns all that the server sends.
 fn say(siege: &Siege, bytes: &[u8]) -> String {
     let mut stream = dial(siege);
-    // A server that hangs up in the middle has said what it had to say.
+    // A server that closes early has sent all that it will; these errors do not matter.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut said = Vec::new();
@@ -83,7 +83,7 @@ fn h10_a_hello_cut_at_any_byte_is_forgotten() {
     for cut in 0..hello.len() {
         let said = say(&siege, &hello.as_bytes()[..cut]);
         assert_eq!(said, "", "cut at {cut}");
-        // One that does not even wait to be hung up on.
+        // A client that does not even wait until the server closes.
         dial(&siege).write_all(&hello.as_bytes()[..cut]).unwrap();
     }
     assert!(say(&siege, hello.as_bytes()).starts_with("HERDWICK 0 "));
@@ -98,7 +98,7 @@ fn h10_a_hello_in_two_pieces_is_heard_as_one() {
     for cut in 1..hello.len() {
         let mut stream = dial(&siege);
         stream.write_all(&hello.as_bytes()[..cut]).unwrap();
-        // The server has been at its sockets between the pieces.
+        // The server has polled its sockets between the pieces.
         siege.steady.check();
         siege.stat("curr_connections");
         stream.write_all(&hello.as_bytes()[cut..]).unwrap();
@@ -160,7 +160,7 @@ fn h02_h03_hellos_that_are_none_are_errors() {
         );
     }
     assert_eq!(siege.stat("refused_lines"), refused + none.len() as u64);
-    // Another version, another host, or nothing to share: an offer without shared memory.
+    // Another version, another host, or no common fabric: an offer without shared memory.
     for line in [
         "hello herdwick/7",
         "hello herdwick/0",
@@ -174,7 +174,7 @@ fn h02_h03_hellos_that_are_none_are_errors() {
     }
     let elsewhere = format!("hello herdwick/0 fabrics=shm boot={}", "0".repeat(32));
     assert!(!say(&siege, format!("{elsewhere}\r\n").as_bytes()).contains("shm="));
-    // What is unknown is skipped; what has no end is hung up on.
+    // Unknown fields are skipped; a line without end closes the connection.
     let longest = format!(
         "{hello} x={}\r\n",
         "y".repeat(HELLO_BYTES_MAX - hello.len() - 5)
@@ -190,7 +190,7 @@ fn h02_h03_hellos_that_are_none_are_errors() {
     before.again(&mut siege);
 }
 
-/// More hellos than there are tokens outstanding, without waiting for any answer.
+/// Sends more hellos than there may be tokens outstanding, without waiting for any answer.
 #[test]
 fn h06_hellos_without_end_hold_a_bounded_number_of_tokens() {
     let mut siege = Siege::new();
@@ -283,7 +283,7 @@ fn h09_h10_lease_frames_cut_at_any_byte_or_out_of_place_leave_nothing() {
     before.again(&mut siege);
 }
 
-/// Hellos without end, each of which is told tokens, take nobody else's away.
+/// Endless hellos, each of which gets tokens, do not invalidate other clients' tokens.
 #[test]
 fn a_flood_of_hellos_keeps_nobody_from_a_lease() {
     const HELLOS: usize = 5_000;

@@ -1,5 +1,5 @@
 //! What a client may leave in the kernel: descriptors that take long to close, and files that it
-//! keeps after its lease.
+//! keeps after its lease. Neither makes another client wait.
 
 use std::{
     io::{IoSlice, Read, Write},
@@ -29,7 +29,8 @@ use crate::{
 /// Longer than an honest client waits for anything.
 const LINGER: Duration = Duration::from_secs(300);
 
-/// A connection with so much unsent that closing it takes [`LINGER`], and its other end.
+/// Returns a connection with so much unsent data that closing it takes [`LINGER`], and its other
+/// end.
 fn lingering() -> (TcpStream, TcpListener) {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
@@ -39,7 +40,7 @@ fn lingering() -> (TcpStream, TcpListener) {
     (near, far)
 }
 
-/// Sends a byte with `fd`.
+/// Sends a byte together with `fd`.
 fn send_along(socket: impl AsFd, fd: impl AsFd) -> Result<usize, Errno> {
     let fds = [fd.as_fd()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -49,8 +50,8 @@ fn send_along(socket: impl AsFd, fd: impl AsFd) -> Result<usize, Errno> {
     sendmsg(socket, &[IoSlice::new(b"H")], &mut control, flags)
 }
 
-/// Puts a descriptor into a socket of `server` that takes long to close, and that nobody else has when
-/// the server looks. What it returns keeps it so.
+/// Queues a descriptor that takes long to close in a socket of `server`, which then holds the only
+/// reference to it. Dropping the returned listener ends that.
 fn burden(server: &Server, socket: impl AsFd) -> TcpListener {
     let (near, far) = lingering();
     server.freeze();
@@ -60,8 +61,8 @@ fn burden(server: &Server, socket: impl AsFd) -> TcpListener {
     far
 }
 
-/// In the bells of a lease, in lease sockets at each stage, and in the unix socket for memcached's
-/// protocols: nobody else waits, and nothing is kept.
+/// Descriptors are sent over the wakeup sockets of a lease, over lease sockets at each stage, and
+/// over the unix socket for memcached's protocols: no other client waits, and nothing is kept.
 #[test]
 fn descriptors_sent_along_make_nobody_wait() {
     let mut siege = Siege::new();
@@ -74,7 +75,7 @@ fn descriptors_sent_along_make_nobody_wait() {
     for stage in 0..3 {
         let raw = Raw::take(&address, 8);
         for lane in &raw.lanes {
-            // Where anything could be put, it would be the worker's to close.
+            // If anything could be queued here, the worker would have to close it.
             assert_eq!(send_along(&lane.bell, &lane.fds[2]), Err(Errno::PIPE));
         }
         let mut step = Step::hello(&address);
@@ -84,7 +85,7 @@ fn descriptors_sent_along_make_nobody_wait() {
         for socket in [step.socket, raw.into_socket()] {
             far.push(burden(&siege.server, &socket));
             siege.survives();
-            // The desk too serves others.
+            // The lease manager serves other clients, too.
             drop(Raw::take(&address, 8));
         }
         for said in ["", "get a\r\n", "set a 0 0 9\r\nhalf"] {
@@ -101,7 +102,7 @@ fn descriptors_sent_along_make_nobody_wait() {
     siege.until_stat("unix_descriptors_refused", 6);
     assert!(unix.stat(&mut bystander, "unix_descriptors_refused") >= 6);
     siege.survives();
-    // Once their owners let go, nothing is left of them.
+    // Once their owners release the descriptors, nothing of them is left.
     drop(far);
     settle(&siege.server, &mut siege.steady.client, leases, baseline);
 }
@@ -185,7 +186,8 @@ fn held(file: &OwnedFd) -> i64 {
     fstat(file).unwrap().st_blocks * 512
 }
 
-/// Takes `leases` leases one after the other and keeps their files: nothing stays in memory for them.
+/// Takes `leases` leases one after the other and keeps their files: no memory remains allocated for
+/// them.
 fn keep_files(server: &Server, leases: usize) {
     let mut kept = Vec::new();
     for _ in 0..leases {
@@ -216,11 +218,11 @@ fn keep_files(server: &Server, leases: usize) {
 #[test]
 fn files_kept_after_a_lease_hold_no_memory() {
     let folder = Folder::new();
-    // Two files for each worker of each, which this process has to hold.
+    // Each lease has two files for each worker, which this process has to hold open.
     keep_files(&Server::start(&folder, 1), 400);
 }
 
-/// `-k` locks the server's pages, so that they cannot be given back as they are.
+/// `-k` locks the server's pages, so they cannot be given back as they are.
 #[test]
 fn files_kept_after_a_lease_of_a_locked_server_hold_no_memory() {
     let locked = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
@@ -232,7 +234,7 @@ fn files_kept_after_a_lease_of_a_locked_server_hold_no_memory() {
     keep_files(&Server::run(&folder, 2, &["-m", "64", "-p", "0", "-k"]), 20);
 }
 
-/// Connections to the port that say the first bytes of a claim and no more.
+/// Connections to the port that send the first bytes of a claim and no more.
 #[test]
 fn silence_on_the_port_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
@@ -249,7 +251,7 @@ fn silence_on_the_port_keeps_nobody_from_a_lease() {
     for _ in 0..5 {
         drop(Raw::take(&address, 8));
     }
-    // One that goes on after all is heard: its token was told for the lease socket.
+    // A late claim is still answered; it is refused because its token is one for the lease socket.
     let mut late = silent(&frame[..3]);
     late.write_all(&frame[3..]).unwrap();
     late.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -263,7 +265,7 @@ fn silence_on_the_port_keeps_nobody_from_a_lease() {
     siege.survives();
 }
 
-/// And on the lease socket: whoever speaks finds a seat.
+/// The same on the lease socket: a client that sends its claim gets a slot.
 #[test]
 fn silence_on_the_lease_socket_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();

@@ -1,4 +1,4 @@
-//! What a client may do with leases: old ones, many of them, and another user's.
+//! What a client may do with leases: reuse old ones, take many, and claim as another user.
 
 use std::{
     fs,
@@ -33,12 +33,12 @@ fn r20_lines_of_an_old_lease_are_refused() {
     drop(lease);
     siege.until("the lease ends", |siege| siege.stat("leases") == 2);
     let requests = siege.stat("requests");
-    // The memory of the old lease is still mapped here, and nobody's any more.
+    // The memory of the old lease is still mapped here, but no lease uses it any more.
     for lane in &lanes {
         lane.write(0, &old);
     }
     assert_eq!(siege.stat("requests"), requests);
-    // In the memory of the next lease it is another's.
+    // In the memory of the next lease, the old line belongs to another epoch.
     let stale = siege.stat("stale_epoch");
     siege.raw.lane_of(b"key").write(0, &old);
     siege.until_stat("stale_epoch", stale + 1);
@@ -49,7 +49,7 @@ fn r20_lines_of_an_old_lease_are_refused() {
     siege.survives();
 }
 
-/// A client that goes at the stage `stage` of its way to a lease.
+/// Makes a client disappear at stage `stage` of its way to a lease.
 fn vanish(address: &str, stage: usize) {
     const SLOTS: usize = 16;
     if stage == 6 {
@@ -77,11 +77,11 @@ fn vanish(address: &str, stage: usize) {
     }
 }
 
-/// The honest client's writes take more of the store meanwhile. A few hundred bytes lost with each
-/// lease would be more.
+/// Growth that the honest client's writes to the store cause meanwhile. A few hundred bytes lost
+/// with each lease would be more.
 const GROWTH_KIB_MAX: u64 = 1024;
 
-/// Ten for each that the tests kill.
+/// Ten times as many clients as the tests kill.
 #[test]
 fn r21_clients_that_come_and_vanish_leave_nothing() {
     let mut siege = Siege::new();
@@ -92,7 +92,7 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     let mut private = siege.server.private_kib();
     for n in 0..clients {
         if n == clients / 2 {
-            // Tables have grown to what so many at a time take.
+            // By now the tables have grown to the number of simultaneous clients.
             private = siege.server.private_kib();
         }
         vanish(&siege.server.address, n % 7);
@@ -115,7 +115,7 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     siege.survives();
 }
 
-/// A socket that always has more to say keeps nobody else from the desk.
+/// A socket that always has more to read keeps no other client from the lease manager.
 #[test]
 fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
@@ -138,7 +138,8 @@ fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
     siege.survives();
 }
 
-/// Such replies would end with the other lease, and the server would post to where nothing is.
+/// Such replies would end with the other lease, and the server would post to an address that no
+/// longer exists.
 #[test]
 fn replies_to_another_lease_are_refused() {
     let mut siege = Siege::new();
@@ -161,7 +162,7 @@ fn replies_to_another_lease_are_refused() {
     siege.survives();
 }
 
-/// Sockets that come and go without a pause may cost a client a second try, and no more.
+/// Endless new connections may cost a client a second attempt, and no more.
 #[test]
 fn a_flood_of_strangers_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
@@ -179,7 +180,7 @@ fn a_flood_of_strangers_keeps_nobody_from_a_lease() {
     siege.survives();
 }
 
-/// Whether a claim is granted, and not hung up on.
+/// Whether a claim is granted, and not cut off.
 fn is_granted(address: &str) -> bool {
     let mut step = Step::hello(address);
     let frame = step.claim_frame(8);
@@ -196,7 +197,7 @@ fn r23_another_user_gets_nowhere() {
     let directory = socket.parent().unwrap();
     let mode = fs::metadata(directory).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    // The files have no names but these.
+    // The files have no names other than these.
     let proc = format!("/proc/{}", siege.server.pid());
     let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let named = |name: &str| name.contains("herdwick");

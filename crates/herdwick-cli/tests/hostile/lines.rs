@@ -12,7 +12,8 @@ use crate::{
     },
 };
 
-/// A control word that random bytes would hardly ever make: the right epoch, a sequence nearby.
+/// Returns a control word that random bytes would hardly ever form: the right epoch, a plausible
+/// sequence.
 fn likely(chance: &mut Chance, epoch: u64) -> u64 {
     epoch << 48 | (chance.next() % 512) << 24 | chance.next() >> 40
 }
@@ -66,7 +67,7 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
     }
     assert_eq!(siege.stat("bad_body_length"), 15 + 4);
     assert_eq!(siege.get(&key), None);
-    // Longer than what was written: the rest of the area is not what was checksummed.
+    // Longer than what was written: the rest of the area does not match the checksum.
     let whole = siege.raw.set(&key, &[b'v'; 300]);
     let torn = Ask {
         body: vec![0; whole.body.len()],
@@ -85,8 +86,8 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
     siege.survives();
 }
 
-/// Writes the next request with the header of `pair[0]`, then theirs in turns until an answer
-/// comes.
+/// Writes the next request with the header of `pair[0]`, then both headers in turn until a reply
+/// arrives.
 fn flipped_until_answered(lane: &mut Lane, mut pair: [&Ask; 2]) -> Reply {
     let sequence = lane.submit(pair[0]);
     let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
@@ -107,7 +108,7 @@ fn flipped_until_answered(lane: &mut Lane, mut pair: [&Ask; 2]) -> Reply {
     }
 }
 
-/// Two headers for one line, both sound by themselves: what is done is what one of them says.
+/// Two headers for one line, each valid by itself: the request executed is one of them as a whole.
 #[test]
 fn r03_a_header_flipped_while_it_is_read_is_read_once() {
     let mut siege = Siege::new();
@@ -139,8 +140,8 @@ fn r03_a_header_flipped_while_it_is_read_is_read_once() {
     siege.survives();
 }
 
-/// What is judged an addition must not be decoded as anything else: a cancellation is seen to
-/// before that.
+/// A line that was judged an addition must not be decoded as anything else: a cancellation is
+/// handled before decoding.
 #[test]
 fn r03_an_operation_flipped_while_it_is_judged_is_done_as_judged() {
     const CANCEL: u64 = 11;
@@ -187,7 +188,7 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
         while torn < 100 || stored < 100 {
             let lane = &mut siege.raw.lanes[0];
             let sequence = lane.submit_overflow(&ask, crc32c::crc32c(&ask.body));
-            // Torn, it is not answered; another attempt may be.
+            // A torn body is not answered; a later attempt may be.
             for attempt in 1.. {
                 clock.hurry("a whole one, and torn ones");
                 match lane.poll() {
@@ -234,7 +235,7 @@ fn r06_a_body_without_its_control_word_is_not_executed() {
     siege.survives();
     assert_eq!(siege.get(&key), None);
     assert_eq!(siege.raw.lanes[0].poll(), None);
-    // The slot waits for as long as it takes.
+    // The slot waits for its control word for any length of time.
     assert_eq!(siege.raw.call(&ask, &key).status(), DONE);
     assert_eq!(siege.get(&key).as_deref(), Some(&b"v"[..]));
 }
@@ -302,7 +303,7 @@ fn r09_the_same_request_again_has_no_second_effect() {
     let lane = siege.raw.lane_of(b"key");
     let sequence = lane.submit(&ask);
     assert_eq!(lane.reply_to(sequence).number(), 1);
-    // The same bytes are nothing new, and another attempt is answered the same.
+    // The same bytes are not a new request, and another attempt gets the same answer.
     lane.write(0, &lane.line(&ask, sequence));
     for attempt in 1..=10 {
         lane.retry(sequence, attempt);
@@ -325,7 +326,7 @@ fn r10_sequences_out_of_their_window_are_dropped() {
         16 * window,
         (1 << 24) - window,
         (1 << 23) + window,
-        // A slot that has had no request has no last one either.
+        // A slot that has had no request has no last request either.
         (1 << 24) - window + 3,
     ];
     for (count, sequence) in (1..).zip(outside) {
@@ -357,7 +358,7 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once() {
         let mut numbers = Vec::new();
         for (written, slot) in slots.iter().enumerate() {
             let sequence = lap * window + slot;
-            // The one that the worker waits for comes after the others have been answered.
+            // The request that the worker expects next is written after the others were answered.
             if lap % 2 == 0 && written + 1 == WINDOW {
                 numbers.extend((0..written).map(|_| lane.reply().number()));
             }
@@ -393,7 +394,7 @@ fn r14_keys_of_another_worker_are_refused() {
     siege.survives();
 }
 
-/// Each hash is an honest key's, or shares its bucket; the key is another.
+/// Each hash is that of an honest key, or shares its bucket; the key is another one.
 #[test]
 fn r15_hashes_that_lie_find_nothing_and_change_nothing() {
     let mut siege = Siege::new();
@@ -439,7 +440,8 @@ fn r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once() {
     siege.survives();
 }
 
-/// Writes the next request, and clears and rewrites it until its answer comes: the number in it.
+/// Writes the next request, clears and rewrites it until its reply arrives, and returns the number
+/// in the reply.
 fn rewritten_until_answered(lane: &mut Lane, ask: &Ask) -> u64 {
     let sequence = lane.submit(ask);
     let at = lane.slot_word(sequence as usize) + CONTROL_WORD;

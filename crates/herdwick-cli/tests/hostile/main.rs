@@ -1,6 +1,6 @@
-//! A client that writes its lease's memory itself, as no client of ours would, against a whole
-//! server: it lives, an honest client finds every value intact and waits for none, and `stats`
-//! counts what was refused.
+//! A client that writes its lease's memory by hand, against the protocol, at a whole server: the
+//! server survives, an honest client finds every value intact and never waits, and `stats` counts
+//! what was refused.
 //!
 //! | row | what the client does | test |
 //! |---|---|---|
@@ -28,9 +28,8 @@
 //! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
 //! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
 //!
-//! [`hello`] has what a stranger may try on its way to a lease, [`kernel`] what a client may leave in
-//! the kernel, [`network`] what a client may whose
-//! lease is over a network.
+//! [`hello`] has what a client may try on its way to a lease, [`kernel`] what a client may leave in
+//! the kernel, [`network`] what a client may do with a lease over a network.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -57,7 +56,7 @@ const WINDOW: usize = 64;
 /// Values that the honest client has stored, and only it may change.
 const KEPT: usize = 200;
 
-/// A server, an honest client whose values must survive, and a hostile one.
+/// A server, an honest client with values that must survive, and a hostile client.
 struct Siege {
     raw: Raw,
     steady: Steady,
@@ -70,7 +69,7 @@ impl Siege {
         Self::of(WINDOW)
     }
 
-    /// With so many slots for the hostile client at each worker.
+    /// Makes a siege with `window` slots for the hostile client at each worker.
     fn of(window: usize) -> Self {
         let folder = Folder::new();
         let ways = ["-m", "512", "-p", "0", "--roce", "127.0.0.1:0"];
@@ -88,19 +87,19 @@ impl Siege {
         }
     }
 
-    /// A number of `stats`.
+    /// Reads a number from `stats`.
     fn stat(&mut self, name: &str) -> u64 {
         self.server.stat(&mut self.steady.client, name)
     }
 
-    /// All counters whose names begin with `prefix`, together.
+    /// Returns the sum of all counters with names that begin with `prefix`.
     fn stats(&mut self, prefix: &str) -> u64 {
         let stats = self.steady.client.stats("").unwrap();
         let named = stats.iter().filter(|(name, _)| name.starts_with(prefix));
         named.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
     }
 
-    /// Waits for what has to come.
+    /// Waits until `holds`, which must happen.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let clock = Clock::start();
         while !holds(self) {
@@ -113,12 +112,12 @@ impl Siege {
         self.until(name, |siege| siege.stat(name) >= least);
     }
 
-    /// What an honest client finds.
+    /// Reads a value as the honest client.
     fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         self.steady.client.get(key).unwrap()
     }
 
-    /// The honest client is served, each call within its second, and finds what it stored.
+    /// Checks that the honest client is served, each call within its second, and finds its values.
     fn survives(&mut self) {
         for _ in 0..10 {
             self.steady.check();
@@ -134,7 +133,7 @@ impl Siege {
     }
 }
 
-/// Does `busy` once, and then over and over on another thread, until `work` is done or fails.
+/// Runs `busy` once, and then repeatedly on another thread, until `work` returns or fails.
 fn meanwhile(mut busy: impl FnMut() + Send, work: impl FnOnce()) {
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -142,7 +141,7 @@ fn meanwhile(mut busy: impl FnMut() + Send, work: impl FnOnce()) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    // Whether the thread runs in time is the scheduler's choice.
+    // Run it once here: the scheduler decides whether the thread runs in time.
     busy();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -156,7 +155,7 @@ fn meanwhile(mut busy: impl FnMut() + Send, work: impl FnOnce()) {
     });
 }
 
-/// Each row of the table names tests that there are.
+/// Checks that each row of the table names existing tests.
 #[test]
 fn every_row_has_its_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");

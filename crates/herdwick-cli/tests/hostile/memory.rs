@@ -24,8 +24,8 @@ fn len(fd: &OwnedFd) -> u64 {
     fstat(fd).unwrap().st_size.cast_unsigned()
 }
 
-/// The files that we may only read, and what writes to them are answered: `down` is not open for
-/// writing, the board is sealed.
+/// The files that the client may only read, and the errors of writing to them: `down` is not open
+/// for writing, the board is sealed.
 fn read_only(lane: &Lane) -> [(&OwnedFd, Errno); 2] {
     [(&lane.fds[1], Errno::BADF), (&lane.fds[2], Errno::PERM)]
 }
@@ -43,7 +43,7 @@ fn r12_everything_writable_overwritten_changes_nothing_foreign() {
             .collect()
     };
     let before = memory(&victim);
-    // No file is the victim's; and what is not ours alone, we cannot write.
+    // None of the files is the victim's, and shared files are not writable.
     let names = |raw: &Raw| -> Vec<(u64, u64)> {
         let files = raw.lanes.iter().flat_map(|lane| &lane.fds[..2]);
         files
@@ -92,7 +92,7 @@ fn r13_nothing_readable_shows_what_others_stored() {
             let shown = bytes.windows(secret.len()).any(|found| found == secret);
             assert!(!shown, "a file shows it");
         }
-        // Request memory may be WRITTEN, and nothing else.
+        // Request memory grants WRITE, and nothing else.
         let entries = (0..REGIONS).map(|n| REGIONS_WORD + n * REGION_WORDS);
         let rights = entries
             .map(|word| lane.down.load(word))
@@ -103,7 +103,7 @@ fn r13_nothing_readable_shows_what_others_stored() {
     siege.survives();
 }
 
-/// Has `raw` write `laps` windows of additions whose replies it never takes.
+/// Makes `raw` write `laps` windows of additions and never take their replies.
 fn add_without_listening(siege: &mut Siege, raw: &mut Raw, laps: usize) {
     let ask = raw.add_one(b"key");
     for lap in 1..=laps {
@@ -193,7 +193,7 @@ fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
             assert_eq!(fallocate(fd, PUNCH, 0, len(fd)), Err(refused));
         }
     }
-    // Our own memory goes from under the worker again and again, as it looks at it.
+    // Punch holes into the client's own memory again and again while the worker polls it.
     let ask = siege.raw.set(b"key", b"v");
     for _ in 0..100 {
         let lane = siege.raw.lane_of(b"key");
@@ -205,9 +205,9 @@ fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
     descriptors_sent_are_not_kept(&mut siege);
 }
 
-/// Files of our own, sent where frames are due.
+/// Sends own files as descriptors where frames are expected.
 fn descriptors_sent_are_not_kept(siege: &mut Siege) {
-    // Its pages come back as it writes.
+    // The pages of the punched file are allocated again as the worker writes to it.
     let baseline = siege.server.holdings();
     for _ in 0..20 {
         let step = Step::hello(&siege.server.address);

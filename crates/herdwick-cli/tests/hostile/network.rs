@@ -1,5 +1,6 @@
-//! What a client may do whose lease is over a network: its TCP connection cut or silent, its queue
-//! pairs elsewhere, its packets garbage. An honest client of the same network notices nothing.
+//! What a client may do with a lease over a network: cut its TCP connection or stay silent on it,
+//! name queue pairs elsewhere, send garbage packets. An honest client on the same network is not
+//! affected.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -24,10 +25,10 @@ use crate::{
     raw::{LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES},
 };
 
-/// Leases that stand all along: the siege's two and the honest client's.
+/// Leases that exist all along: the siege's two and the honest client's.
 const LEASES: u64 = 3;
 
-/// A client that has its lease over the network as it should.
+/// Connects a client that has its lease over the network as intended.
 fn honest(siege: &Siege) -> Client {
     let options = Options {
         only: Some(Fabric::Roce),
@@ -39,7 +40,7 @@ fn honest(siege: &Siege) -> Client {
     client
 }
 
-/// It is served by its lease, and counts on.
+/// Checks that the client is served over its lease, and goes on counting.
 fn counts(client: &mut Client) {
     let before = client.incr("honest", 1).unwrap();
     if before.is_none() {
@@ -59,7 +60,7 @@ fn counts(client: &mut Client) {
     );
 }
 
-/// A connection on which nothing was said, and a claim that it may make.
+/// Returns a fresh connection, and a claim that may be sent on it.
 fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
     let hello = Hello {
@@ -90,7 +91,7 @@ fn frame(stream: &mut TcpStream) -> (Kind, Vec<u8>) {
     (header.kind, body)
 }
 
-/// One worker's lines, as a client sees them that writes what it likes.
+/// One worker's lines, as seen by a client that writes arbitrary data.
 struct Lane {
     qp: QpId,
     cq: CqId,
@@ -98,7 +99,7 @@ struct Lane {
     overflow: Remote,
 }
 
-/// A lease whose queue pairs are ours.
+/// A lease with queue pairs made by the test.
 struct Far {
     stream: TcpStream,
     port: RocePort,
@@ -109,7 +110,7 @@ struct Far {
 }
 
 impl Far {
-    /// Claimed and granted, with queue pairs at `host`.
+    /// Makes a lease that is claimed and granted, with queue pairs at `host`.
     fn granted(address: &str, host: Ipv4Addr) -> Self {
         let (mut stream, claim) = claimant(address);
         stream.write_all(&claim).unwrap();
@@ -158,7 +159,7 @@ impl Far {
         }
     }
 
-    /// In service.
+    /// Makes a lease that is in service.
     fn take(address: &str) -> Self {
         let mut far = Self::granted(address, Ipv4Addr::LOCALHOST);
         far.stream.write_all(&far.accept.to_frame()).unwrap();
@@ -166,7 +167,7 @@ impl Far {
         far
     }
 
-    /// WRITEs `words` to where `to` of a lane says.
+    /// WRITEs `words` to the address that `to` selects.
     fn write(&mut self, lane: usize, to: impl FnOnce(&Lane) -> Remote, words: &[u64]) {
         let Lane { qp, cq, .. } = self.lanes[lane];
         let write = SendWr {
@@ -184,7 +185,8 @@ impl Far {
         self.port.poll(cq, &mut [Completion::BLANK; 4]);
     }
 
-    /// A random line into a random slot, half of them of this lease; or random bytes elsewhere.
+    /// Writes a random line into a random slot, half of the lines with this lease's epoch; or
+    /// random bytes elsewhere.
     fn scribble(&mut self, chance: &mut Chance) {
         let mut words = [0; LINE_WORDS].map(|_: u64| chance.next());
         if chance.below(2) == 0 {
@@ -229,7 +231,7 @@ fn random_packets_of_a_lease_are_counted_and_hurt_nobody() {
             ] {
                 siege.until_stat(name, 10);
             }
-            // How its connections fare is told too.
+            // The counters of its connections are in `stats`, too.
             for name in ["roce_timeouts", "roce_retransmitted", "roce_duplicates"] {
                 assert_eq!(siege.stat(name), 0, "UC repeats nothing");
             }
@@ -291,7 +293,8 @@ fn queue_pairs_elsewhere_and_endpoints_that_are_none_are_refused() {
     siege.survives();
 }
 
-/// A lease that is granted, or refused, to who comes from `host`.
+/// Claims a lease from the address `host`. Returns the connection, and whether it was granted or
+/// refused.
 fn ask_from(address: &str, host: Ipv4Addr) -> (TcpStream, Kind) {
     let (_, claim) = claimant(address);
     let (family, kind) = (net::AddressFamily::INET, net::SocketType::STREAM);
@@ -305,8 +308,8 @@ fn ask_from(address: &str, host: Ipv4Addr) -> (TcpStream, Kind) {
     (stream, kind)
 }
 
-/// All clients of one host may take most of the memory for leases, and not the last share, by
-/// whatever addresses they come.
+/// All clients of one host together may take most of the memory for leases, but not the last share,
+/// whatever addresses they use.
 #[test]
 fn one_host_leaves_room_for_the_clients_of_others() {
     let mut siege = Siege::new();
@@ -343,7 +346,7 @@ fn many_leases_of_one_address_leave_room_and_one_without_heartbeats_ends() {
         siege.stat("lease_heartbeat_timeouts") > 0
     });
     assert_eq!(silent.stream.read(&mut [0]).unwrap(), 0, "hung up on");
-    // Its memory is gone, and its packets find nothing.
+    // Its memory is gone, and its packets find no queue pair.
     let strange = siege.stat("roce_unknown_qpn");
     silent.write(0, |lane| lane.lines, &[0; LINE_WORDS]);
     siege.until_stat("roce_unknown_qpn", strange + 1);

@@ -1,5 +1,5 @@
-//! A lease taken by hand. Its files are mapped and written here, at the offsets that
-//! `docs/wire.md` draws, without any library of ours between: what it writes is up to the test.
+//! A lease taken by hand. Its files are mapped and written here, at the offsets drawn in
+//! `docs/wire.md`, without the client library: the test decides what is written.
 
 use std::{
     fs::File,
@@ -51,29 +51,29 @@ pub(crate) const WRONG_PARTITION: u8 = 9;
 pub(crate) const BAD_REQUEST: u8 = 10;
 
 const DESK_BYTES: usize = 8192;
-/// First of the region entries on a desk, and words of one.
+/// First of the region entries in a control area, and words of an entry.
 pub(crate) const REGIONS_WORD: usize = 320 / 8;
 pub(crate) const REGION_WORDS: usize = 4;
 pub(crate) const REGIONS: usize = 64;
-/// First of the queue pair lines on a desk.
+/// First of the queue pair lines in a control area.
 const QUEUE_PAIRS_WORD: usize = 2368 / 8;
 const READY: u64 = 1 << 32;
 
-/// Our lines on the desk, and the transports of the two.
+/// The client's lines in the control area, and the transports of the two queue pairs.
 const REQUESTS: u8 = 0;
 const REPLIES: u8 = 1;
 const UC: u8 = 1;
 const UD: u8 = 2;
 
-/// Cells and long lines of a ring for replies, as powers of two; 0: none.
+/// Cells and long lines of a reply ring, as powers of two; 0: none.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape(pub(crate) u8, pub(crate) u8);
 
-/// Room for a full window of the largest replies' heads, and a few large ones: what fits the domain
-/// of any window.
+/// Room for the heads of a full window of the largest replies, and a few large ones; it fits the
+/// domain of any window.
 pub(crate) const ROOMY: Shape = Shape(8, 8);
 
-/// What the server said about a request.
+/// The server's reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) sequence: u32,
@@ -86,7 +86,7 @@ impl Reply {
         self.bytes[0]
     }
 
-    /// The version; after INCR the number.
+    /// The version; after INCR the new number.
     pub(crate) fn number(&self) -> u64 {
         u64::from_le_bytes(self.bytes[8..16].try_into().unwrap())
     }
@@ -96,26 +96,27 @@ impl Reply {
     }
 }
 
-/// The memory that one worker shares with us.
+/// The memory that one worker shares with the client.
 pub(crate) struct Lane {
     pub(crate) up: Span,
     pub(crate) down: Span,
     pub(crate) board: Span,
-    /// `up`, `down`, the board, the socket that we hear and the eventfd that we ring.
+    /// `up`, `down`, the board, the socket that wakes the client and the eventfd that wakes the
+    /// host.
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) bell: UnixStream,
-    /// Of `up`: where slot 0's line lies, in words, and its overflow area, in bytes.
+    /// Where slot 0's line lies in `up`, in words, and its overflow area, in bytes.
     lines: usize,
     pub(crate) overflow: usize,
     pub(crate) window: usize,
     epoch: u16,
     domain: u64,
     shape: Shape,
-    /// Where our ring lies in `down`.
+    /// Where the client's ring lies in `down`.
     ring: usize,
     cells_taken: u64,
     long_taken: u64,
-    /// The next request's sequence.
+    /// Sequence of the next request.
     pub(crate) next: u32,
 }
 
@@ -168,7 +169,7 @@ impl Lane {
         lane
     }
 
-    /// Its three files.
+    /// The three files of the domain.
     pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.fds[..3].iter().map(AsFd::as_fd)
     }
@@ -193,7 +194,7 @@ impl Lane {
         }
     }
 
-    /// A control word.
+    /// Builds a control word.
     pub(crate) fn control(&self, ask: &Ask, sequence: u32, attempt: u64) -> u64 {
         ask.opcode
             | ask.key_len << 8
@@ -203,7 +204,7 @@ impl Lane {
             | u64::from(self.epoch) << 48
     }
 
-    /// A line whose body is as long as `ask` says, if it fits.
+    /// Builds a line with the body of `ask`, as far as it fits.
     pub(crate) fn line(&self, ask: &Ask, sequence: u32) -> [u64; LINE_WORDS] {
         let mut line = [0; LINE_WORDS];
         line[0] = ask.hash;
@@ -230,7 +231,7 @@ impl Lane {
         self.ring_bell();
     }
 
-    /// Writes the next request; its sequence.
+    /// Writes the next request and returns its sequence.
     pub(crate) fn submit(&mut self, ask: &Ask) -> u32 {
         let sequence = self.next;
         self.next += 1;
@@ -238,7 +239,7 @@ impl Lane {
         sequence
     }
 
-    /// Writes the next request with its body in the overflow area, checksummed as `crc` says.
+    /// Writes the next request with its body in the overflow area and `crc` as its checksum.
     pub(crate) fn submit_overflow(&mut self, ask: &Ask, crc: u32) -> u32 {
         let slot = self.next as usize % self.window;
         let area = self.overflow + slot * OVERFLOW_BYTES;
@@ -259,12 +260,12 @@ impl Lane {
         }
     }
 
-    /// Words of our own desk that tell the server how far we are: cells, then long lines.
+    /// Words of the client's control area that publish its ring position: cells, then long lines.
     pub(crate) fn heads(&self) -> [usize; 2] {
         [queue_pair(REPLIES) + 1, queue_pair(REPLIES) + 2]
     }
 
-    /// The next reply, taken from the ring.
+    /// Takes the next reply from the ring.
     pub(crate) fn poll(&mut self) -> Option<Reply> {
         let cells = 1 << self.shape.0;
         let at = self.ring + (self.cells_taken % cells) as usize * LINE_BYTES;
@@ -318,7 +319,7 @@ impl Lane {
         }
     }
 
-    /// Waits for the reply to `sequence`; drops what else comes, second answers to retries.
+    /// Waits for the reply to `sequence`; drops others, such as second answers to retries.
     pub(crate) fn reply_to(&mut self, sequence: u32) -> Reply {
         loop {
             let reply = self.reply();
@@ -358,14 +359,15 @@ pub(crate) struct Raw {
     _tcp: TcpStream,
 }
 
-/// Keeps a lease until it is dropped.
+/// Keeps a lease alive until it is dropped.
 pub(crate) struct Lease(UnixStream);
 
 impl Lease {
     fn keep(socket: UnixStream) -> Self {
         let mut beating = socket.try_clone().unwrap();
         beating.set_read_timeout(Some(HEARTBEAT)).unwrap();
-        // The server says nothing any more, so this reads until it is time for a beat, or over.
+        // The server sends nothing more, so the read ends with a timeout, for the next heartbeat,
+        // or with the lease.
         std::thread::spawn(move || {
             while beating.read(&mut [0]).is_err() && beating.write_all(&[0]).is_ok() {}
         });
@@ -380,12 +382,12 @@ impl Drop for Lease {
 }
 
 impl Raw {
-    /// A lease like any other.
+    /// Takes a lease as an ordinary client would.
     pub(crate) fn take(address: &str, window: usize) -> Self {
         Self::shaped(address, window, ROOMY)
     }
 
-    /// One whose replies go into rings of another shape.
+    /// Takes a lease with reply rings of another shape.
     pub(crate) fn shaped(address: &str, window: usize, shape: Shape) -> Self {
         let mut step = Step::hello(address);
         let lanes = step.lanes(window, shape);
@@ -400,14 +402,15 @@ impl Raw {
         }
     }
 
-    /// Its socket, to say whatever on it. The lease lasts as long as both.
+    /// Returns the lease's socket, for sending anything on it. The lease lasts as long as the
+    /// socket.
     pub(crate) fn into_socket(self) -> UnixStream {
         let socket = self.lease.0.try_clone().unwrap();
         std::mem::forget(self.lease);
         socket
     }
 
-    /// The frame that accepted it.
+    /// The ACCEPT frame of the lease.
     pub(crate) fn accept(&self) -> Vec<u8> {
         let workers = self.lanes.iter().map(Lane::accept).collect();
         Accept { workers }.to_frame()
@@ -441,7 +444,7 @@ impl Raw {
         self.ask(SET, key, value)
     }
 
-    /// Adds one; makes it one where there is nothing.
+    /// Builds a request that adds one, and stores one if there is no item.
     pub(crate) fn add_one(&self, key: &[u8]) -> Ask {
         let one = 1u64.to_le_bytes();
         let mut ask = self.ask(INCR | HAS_ATTR, key, &[one, one].concat());
@@ -453,7 +456,7 @@ impl Raw {
         self.lane_of(key).call(ask)
     }
 
-    /// A key with `prefix` that `worker` owns.
+    /// Returns a key with `prefix` that `worker` owns.
     pub(crate) fn key_at(&self, worker: usize, prefix: &str) -> Vec<u8> {
         (0..)
             .map(|n| format!("{prefix}{n}").into_bytes())
@@ -462,7 +465,7 @@ impl Raw {
     }
 }
 
-/// A lease on its way, one message at a time.
+/// A lease handshake, one message at a time.
 pub(crate) struct Step {
     pub(crate) tcp: TcpStream,
     pub(crate) offer: Offer,
@@ -472,7 +475,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Says hello, and connects to the lease socket.
+    /// Exchanges the hello, and connects to the lease socket.
     pub(crate) fn hello(address: &str) -> Self {
         let mut tcp = TcpStream::connect(address).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -505,7 +508,7 @@ impl Step {
         claim.to_frame()
     }
 
-    /// Claims; what is granted, and the descriptors.
+    /// Claims a lease. Returns the grant and its descriptors.
     pub(crate) fn claim(&mut self, window: usize) -> (Grant, Vec<OwnedFd>) {
         self.say(&self.claim_frame(window));
         let (kind, body, fds) = self.hear();
@@ -513,7 +516,7 @@ impl Step {
         (Grant::parse(&body).unwrap(), fds)
     }
 
-    /// Claims, and maps what is granted.
+    /// Claims a lease, and maps the granted memory.
     pub(crate) fn lanes(&mut self, window: usize, shape: Shape) -> Vec<Lane> {
         let (terms, fds) = self.claim(window);
         let mut fds = fds.into_iter();
@@ -524,7 +527,7 @@ impl Step {
         terms.workers.iter().map(lane).collect()
     }
 
-    /// The next frame, and what rides on it.
+    /// Receives the next frame, and the descriptors that accompany it.
     pub(crate) fn hear(&mut self) -> (Kind, Vec<u8>, Vec<OwnedFd>) {
         let mut head = [0; HEADER_BYTES];
         let mut space =
@@ -551,7 +554,7 @@ impl Step {
     }
 }
 
-/// The hello of a client on this host, with its end.
+/// The hello of a client on this host, with its line end.
 pub(crate) fn hello_line() -> String {
     let mut boot = String::new();
     let mut file = File::open("/proc/sys/kernel/random/boot_id").unwrap();

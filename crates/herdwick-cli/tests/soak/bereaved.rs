@@ -1,4 +1,4 @@
-//! Clients of a server that is killed: each call ends, at its deadline at the latest.
+//! Clients of a server that is killed: each call ends by its deadline.
 
 use std::{
     io::{Read, Write},
@@ -15,12 +15,12 @@ use crate::{
     stage::rest,
 };
 
-/// Of each server. All but one are stopped when it dies, and find all of it at once.
+/// Clients of each server. All but one are stopped when it dies, and notice everything at once.
 const CLIENTS: usize = 6;
 const SERVERS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The other process: reads many keys at once, over and over, until the server is gone.
+/// The other process: reads many keys at once, repeatedly, until the server is gone.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn caller() {
@@ -50,7 +50,7 @@ fn caller() {
     }
 }
 
-/// A process that calls.
+/// A process that makes calls.
 struct Caller {
     child: Child,
     stream: UnixStream,
@@ -74,7 +74,7 @@ impl Caller {
     }
 }
 
-/// How many calls do not end. Their processes are ended then.
+/// Returns how many calls do not end, and kills their processes.
 fn stuck(callers: &mut [Caller]) -> usize {
     let clock = Clock::start();
     while clock.now() < DEADLINE + PATIENCE && !callers.iter_mut().all(Caller::has_ended) {
@@ -91,7 +91,7 @@ fn stuck(callers: &mut [Caller]) -> usize {
     stuck
 }
 
-/// Kills servers under clients in the middle of calls.
+/// Kills servers while their clients are in the middle of calls.
 pub(crate) fn kill_servers(seed: u64) {
     let mut chance = Chance::new(seed);
     for _ in 0..SERVERS {

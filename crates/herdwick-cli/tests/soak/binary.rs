@@ -1,4 +1,4 @@
-//! memcached's binary protocol, by hand.
+//! memcached's binary protocol, written by hand.
 
 use std::io::{BufReader, Read, Write};
 
@@ -13,7 +13,7 @@ const NOT_FOUND: u16 = 1;
 
 pub(crate) struct Binary {
     stream: BufReader<Stream>,
-    /// What names a request in its answer.
+    /// Number of the last request, which its answer repeats.
     opaque: u32,
 }
 
@@ -39,7 +39,7 @@ impl Binary {
         self.stream.get_mut().flush().unwrap();
     }
 
-    /// What is behind the extras, unless there is no such item.
+    /// Returns the bytes after the extras; `None` if there is no such item.
     fn receive(&mut self, opcode: u8) -> Option<Vec<u8>> {
         let mut head = [0; 24];
         self.stream.read_exact(&mut head).unwrap();
@@ -75,7 +75,7 @@ impl Way for Binary {
     }
 
     fn incr(&mut self, key: &str) -> Option<u64> {
-        // By one, from nothing, and not where there is nothing.
+        // Delta 1, initial value 0, and an exptime that forbids creating the item.
         let extras = [1_u64.to_be_bytes(), [0; 8]].concat();
         self.send(INCREMENT, key, &[&extras[..], &[0xff; 4]].concat(), &[]);
         let number = self.receive(INCREMENT)?;

@@ -1,10 +1,10 @@
-//! Clients that only read a little, all along: how long each has to wait, and how much of that is
-//! the host's fault.
+//! Bystanders: clients that only read a little, all along, to measure how long each read waits and
+//! how much of that is the host's fault.
 //!
-//! The machines that tests run on are shared and stall by themselves. So what a read took is
-//! reduced by what the kernel says that the reader's thread and the workers waited for a CPU
-//! (`schedstat`), and by how late a thread on each CPU woke at that time, which also shows a host
-//! that took the CPU itself away. What remains is time in which the server could run, and either
+//! The machines that run the tests are shared and stall by themselves. So the time of a read is
+//! reduced by the time that the reader's thread and the workers waited for a CPU according to the
+//! kernel (`schedstat`), and by how late a thread on each CPU woke at that time, which also shows a
+//! host that took the CPU itself away. The rest is time in which the server could run, and either
 //! worked for others or slept.
 
 use std::{
@@ -22,11 +22,11 @@ use crate::{
     ways::Kind,
 };
 
-/// What a read may take at most, apart from the host's share.
+/// Longest time of a read, apart from the host's share.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(50);
 const KEYS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Lateness that is worth noting.
+/// Lateness that is worth recording.
 const LATE: Duration = Duration::from_millis(2);
 
 /// A read that took long.
@@ -38,7 +38,7 @@ struct Slow {
     queued: Duration,
 }
 
-/// What bystanders and alarms have noted.
+/// Records of the bystanders and alarms.
 #[derive(Default)]
 pub(crate) struct Waits {
     reads: Mutex<Reads>,
@@ -67,7 +67,7 @@ impl Waits {
         }
     }
 
-    /// How late somebody woke at most between two instants.
+    /// Returns how late a thread woke at most between two instants.
     fn lateness(&self, slow: &Slow) -> Duration {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         let then = late
@@ -76,7 +76,7 @@ impl Waits {
         then.map(|(_, by)| *by).max().unwrap_or_default()
     }
 
-    /// Says what was seen; the reads for whose length the host has no excuse.
+    /// Prints a summary. Returns the reads that took too long without the host's fault.
     pub(crate) fn report(&self) -> Vec<String> {
         let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,8 @@ impl Waits {
     }
 }
 
-/// What threads have waited for a CPU so far: the server's workers', and this one.
+/// The kernel's records of how long threads waited for a CPU: the server's workers, and this
+/// thread.
 struct Queues(Vec<PathBuf>);
 
 impl Queues {
@@ -122,7 +123,7 @@ impl Queues {
         Self(all.collect())
     }
 
-    /// Nothing of a thread that has ended.
+    /// Returns the total wait; a thread that has ended counts nothing.
     fn waited(&self) -> Duration {
         let nanos = |path: &PathBuf| -> Option<u64> {
             fs::read_to_string(path)
@@ -136,7 +137,7 @@ impl Queues {
     }
 }
 
-/// Reads by one way until the soak is over.
+/// Reads over one transport until the soak is over.
 pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
     let mut way = stage.places.connect(kind).expect("it comes first");
     let keys: Vec<String> = (0..KEYS)
@@ -164,7 +165,7 @@ pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
     }
 }
 
-/// What was stored under `key` when it was stored last.
+/// Returns the value that was stored last under `key`.
 fn stored(key: &str, turn: usize) -> Vec<u8> {
     value(key, (turn / KEYS / 50) as u64, 200)
 }
@@ -177,7 +178,7 @@ pub(crate) fn cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Wakes on one CPU each millisecond, and notes when that is late.
+/// Wakes on one CPU each millisecond, and records late wakeups.
 pub(crate) fn alarm(stage: &Stage, waits: &Waits, cpu: usize) {
     let mut one = CpuSet::new();
     one.set(cpu);

@@ -1,4 +1,4 @@
-//! Clients of every way that make one call after the other, and check each.
+//! Clients over every transport that make one call after the other, and check each answer.
 
 use crate::{
     model::Own,
@@ -11,7 +11,7 @@ const KEYS: usize = 12;
 /// Longest value that is shared with clients over UDP.
 const SHARED_BYTES_MAX: usize = 16 << 10;
 
-/// Comes, calls, and leaves; every other one without a trace.
+/// Connects, makes calls, and leaves; half of the clients delete their items first.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(|_| true);
     let Some(mut way) = visit.stage.places.connect(kind) else {
@@ -37,7 +37,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
     visit.stage.count(&format!("calls over {kind:?}"), calls);
 }
 
-/// One call, its answer checked.
+/// Makes one call and checks its answer.
 fn step(visit: &mut Visit<'_>, kind: Kind, way: &mut dyn Way, own: &mut Own) {
     let stage = visit.stage;
     let index = visit.chance.below(own.len());
@@ -106,7 +106,7 @@ fn read_many(visit: &Visit<'_>, way: &mut dyn Way, own: &Own) {
     }
 }
 
-/// A client of this way is served: for the end, when everybody has left.
+/// Checks that a client over this transport is served, after all others have left.
 pub(crate) fn is_served(places: &Places, kind: Kind) {
     let mut way = places.connect(kind).expect("everybody has left");
     let key = format!("last:{kind:?}");

@@ -1,5 +1,5 @@
-//! Clients in processes of their own: killed, stopped for shorter and for longer than a lease
-//! lives, and such whose descriptors live on in another process, as after a `fork`.
+//! Clients in separate processes: killed, stopped for shorter and for longer than a lease lives,
+//! and outlived by duplicates of their descriptors in another process, as after a `fork`.
 
 use std::{
     fs::{self, File},
@@ -24,14 +24,14 @@ use crate::{
     windows::{Full, burst, drain},
 };
 
-/// For a process: as long as its tests may take at all.
+/// Duration of a process's stage: longer than any test.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
-/// What a process says that has found something wrong.
+/// Byte that a process sends when it has found an error.
 const WRONG: u8 = 2;
-/// What a visit here may take beyond the end of the soak.
+/// Longest time that a visit here may take beyond the end of the soak.
 const STOPPED_MAX: Duration = Duration::from_secs(13);
 
-/// The other process: full windows until it is killed, or its standard input is at its end.
+/// The other process: keeps full windows until it is killed, or its standard input ends.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn client() {
@@ -61,7 +61,7 @@ fn client() {
     }
 }
 
-/// Tells the other end at once when something is wrong: it may kill this process any moment.
+/// Reports a failure to the other end at once, because it may kill this process at any moment.
 fn say_failures(stream: UnixStream) {
     let print = take_hook();
     set_hook(Box::new(move |panic| {
@@ -70,7 +70,7 @@ fn say_failures(stream: UnixStream) {
     }));
 }
 
-/// Full windows until nobody wants them any more. A lease that ends meanwhile is one that was
+/// Keeps full windows until the other end closes. A lease that ends meanwhile is that of a process
 /// stopped for too long.
 fn work(visit: &mut Visit<'_>, mut full: Full, kind: Kind, stream: &mut UnixStream) {
     let mut sessions = 0;
@@ -117,27 +117,27 @@ impl Process {
         }
     }
 
-    /// Waits until it has its session; whether it has got one.
+    /// Waits until it has tried to open its session. Returns whether it has one.
     fn is_open(&mut self) -> bool {
         let mut byte = [0];
         self.stream.read_exact(&mut byte).unwrap();
         byte == [1]
     }
 
-    /// Kills it: until then it has found nothing wrong.
+    /// Kills the process, and checks that it has found no error until then.
     fn kill(mut self) {
         self.child.kill().unwrap();
         until_dead(&self.child);
         self.child.wait().unwrap();
         let mut said = Vec::new();
-        // All of it is here. There may be no end: somebody has a duplicate of its socket, or it has
-        // read nothing yet and so reset the connection.
+        // Everything it sent is here. There may be no end of file: another process may hold a
+        // duplicate of its socket, or it has read nothing yet and so reset the connection.
         self.stream.set_nonblocking(true).unwrap();
         let _ = self.stream.read_to_end(&mut said);
         assert!(!said.contains(&WRONG), "a client found something wrong");
     }
 
-    /// Lets it end: it has found nothing wrong.
+    /// Lets the process end, and checks that it has found no error.
     fn end(mut self) {
         self.stream.shutdown(std::net::Shutdown::Both).unwrap();
         let clock = Clock::start();
@@ -155,7 +155,7 @@ impl Process {
     }
 }
 
-/// Killed with full windows, or on the way to a lease.
+/// A process that is killed with full windows, or during the lease handshake.
 pub(crate) fn killed(visit: &mut Visit<'_>) {
     let mut process = Process::new(visit, Kind::is_session);
     let early = visit.percent(30);
@@ -173,7 +173,7 @@ pub(crate) fn killed(visit: &mut Visit<'_>) {
     visit.stage.count(&format!("killed over {kind:?}"), 1);
 }
 
-/// Stopped now and then.
+/// A process that is stopped from time to time.
 pub(crate) fn stopped(visit: &mut Visit<'_>) {
     let long = visit.number.is_multiple_of(4) && visit.stage.left() > STOPPED_MAX;
     let mut process = Process::new(visit, Kind::is_session);
@@ -200,15 +200,15 @@ pub(crate) fn stopped(visit: &mut Visit<'_>) {
         .count(&format!("stopped {span} over {kind:?}"), 1);
 }
 
-/// Killed, while another process has its memory files and, of some, its sockets, as after a `fork`:
-/// the server gives back what the files took all the same.
+/// A process that is killed while another one has its memory files and, in some cases, its sockets,
+/// as after a `fork`: the server gives the memory of the files back all the same.
 pub(crate) fn outlived(visit: &mut Visit<'_>) {
     let mut process = Process::new(visit, |kind| kind == Kind::Shm);
     if !process.is_open() {
         visit.stage.count("refused a lease", 1);
         return process.end();
     }
-    // With its sockets, nothing but its silence says that it is dead.
+    // If its sockets live on, only the missing heartbeats show that it is dead.
     let sockets = visit.stage.left() > STOPPED_MAX && visit.percent(50);
     let held = memory_files(&process.child).zip(match sockets {
         true => duplicates(&process.child),
@@ -243,7 +243,7 @@ pub(crate) fn outlived(visit: &mut Visit<'_>) {
         .count(&format!("outlived by files, sockets: {sockets}"), 1);
 }
 
-/// The memory files that a process has mapped. `None`: only root may open them.
+/// Returns the memory files that a process has mapped. `None`: only root may open them.
 fn memory_files(child: &Child) -> Option<Vec<(String, File)>> {
     let mut files = Vec::new();
     for (path, target) in links(child, "map_files")? {
@@ -254,7 +254,7 @@ fn memory_files(child: &Child) -> Option<Vec<(String, File)>> {
     Some(files)
 }
 
-/// Duplicates of a process's sockets. `None`: the kernel or a sandbox forbids it.
+/// Returns duplicates of a process's sockets. `None`: the kernel or a sandbox forbids it.
 fn duplicates(child: &Child) -> Option<Vec<OwnedFd>> {
     let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok()?;
     let mut sockets = Vec::new();
@@ -271,7 +271,7 @@ fn duplicates(child: &Child) -> Option<Vec<OwnedFd>> {
     Some(sockets)
 }
 
-/// What the links of a directory of a process in /proc point to. Some go in the meantime.
+/// Returns the targets of the links in a directory of a process in /proc. Some disappear meanwhile.
 fn links(child: &Child, name: &str) -> Option<Vec<(PathBuf, String)>> {
     let folder = Path::new("/proc").join(child.id().to_string()).join(name);
     let paths = fs::read_dir(folder)

@@ -1,5 +1,5 @@
-//! Leases and queue pairs, one after the other by the thousand: clients that come, make a call or
-//! two, and are gone.
+//! Thousands of leases and queue pairs, one after the other: clients that connect, make a call or
+//! two, and leave.
 
 use crate::{
     model::Own,
@@ -7,7 +7,7 @@ use crate::{
     ways::{Kind, Way},
 };
 
-/// Leases in a row.
+/// Takes leases in a row.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(Kind::is_lease);
     let mut own = Own::new(visit, kind, 2);

@@ -1,4 +1,5 @@
-//! What a server holds: while clients come and go, and when all have left.
+//! Memory, descriptors and mappings of a server: while clients connect and leave, and when all have
+//! left.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -10,18 +11,18 @@ use crate::{
     stage::{Stage, rest},
 };
 
-/// What buffers may take beside `-m` while everybody is there.
+/// Memory for buffers beside `-m` while all clients are connected.
 const PEAK_MB: u64 = 96;
-/// What may stay beside what was there before: freed, but kept by the allocator.
+/// Memory that may remain beside the earlier amount: freed, but kept by the allocator.
 const LEFT_KIB: u64 = 24 << 10;
-/// Mappings that the allocator may keep: an arena a thread, and a guard behind it.
+/// Mappings that the allocator may keep: an arena for each thread, and a guard after it.
 const LEFT_MAPS: usize = 24;
 
-/// A server before anybody came.
+/// The state of a server before clients connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     holdings: Holdings,
-    /// Before the first client, and before these.
+    /// Resident memory before the first client, and before the clients of this part.
     first_kib: u64,
     resident_kib: u64,
     mappings: usize,
@@ -39,7 +40,7 @@ impl Before {
         }
     }
 
-    /// Looks at the server while the soak lasts: whether it lives, and how much it takes.
+    /// Monitors the server while the soak lasts: that it is alive, and how much memory it takes.
     pub(crate) fn watch(&self, stage: &Stage, server: &Server) {
         let (mut peak, pid, limit_kib) = (0, server.pid(), self.peak_kib());
         let workers = threads(pid);
@@ -60,7 +61,7 @@ impl Before {
         stage.count("peak MiB", peak >> 10);
     }
 
-    /// The same, after buffers have been in use.
+    /// Returns the same state, measured again after buffers have been in use.
     pub(crate) fn warm(&self, server: &Server) -> Self {
         Self {
             resident_kib: resident_kib(server.pid()),
@@ -69,17 +70,17 @@ impl Before {
         }
     }
 
-    /// What may be resident while clients are there.
+    /// Resident memory allowed while clients are connected.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.first_kib.max(self.limit_mb << 10) + (PEAK_MB << 10)
     }
 
-    /// What may be resident when they have left.
+    /// Resident memory allowed after they have left.
     pub(crate) fn left_kib(&self) -> u64 {
         self.resident_kib + LEFT_KIB
     }
 
-    /// Waits until the server is as it was, but for what may be resident.
+    /// Waits until the server holds what it held before, apart from the resident memory allowed.
     pub(crate) fn until_left(
         &self,
         stage: &Stage,
@@ -120,7 +121,7 @@ impl Before {
     }
 }
 
-/// What is resident, of every kind.
+/// Resident memory of every kind.
 fn resident_kib(pid: u32) -> u64 {
     let Ok(status) = fs::read_to_string(proc(pid).join("status")) else {
         return 0;
@@ -130,7 +131,7 @@ fn resident_kib(pid: u32) -> u64 {
     kib.unwrap_or(0)
 }
 
-/// The mappings that take most, for a failure.
+/// Lists the mappings with the most resident memory, for a failure message.
 fn largest(pid: u32) -> String {
     let text = fs::read_to_string(proc(pid).join("smaps")).unwrap();
     let (mut head, mut sizes) = (String::new(), Vec::new());
@@ -158,7 +159,7 @@ fn mappings(pid: u32) -> usize {
     maps.lines().count()
 }
 
-/// The threads that serve; of others the server has some now and then.
+/// Number of worker threads; the server has others temporarily.
 fn threads(pid: u32) -> usize {
     let Ok(tasks) = fs::read_dir(proc(pid).join("task")) else {
         return 0;

@@ -1,26 +1,26 @@
-//! A soak: clients of every way come, work with full windows, leave in any order, are killed,
-//! stopped, and outlived by their descriptors, all at once, and each checks every value. At the
-//! end, the server answers by every way, holds what it held before, has cut nobody who kept to the
-//! rules, and has let nobody wait.
+//! A soak: clients over every transport connect, work with full windows, leave in any order, are
+//! killed, stopped, and outlived by their descriptors, all at once, and each checks every value. At
+//! the end, the server answers over every transport, holds what it held before, has cut off no
+//! client that kept to the rules, and has let none wait.
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `stage` | what the clients of one server share; the instants and choices of one client |
+//! | `stage` | what the clients of one server share; the times and choices of one client |
 //! | `model` | what a client may find |
-//! | `ways`, `stream`, `text`, `binary`, `udp` | every way in, as one trait |
-//! | `calls` | clients that make one call after the other, by every way |
+//! | `ways`, `stream`, `text`, `binary`, `udp` | every transport, as one trait |
+//! | `calls` | clients that make one call after the other, over every transport |
 //! | `windows` | sessions with full windows |
 //! | `pipelines` | memcached's text, many commands at once |
 //! | `transfers` | values of up to a megabyte, at every speed |
 //! | `churn` | leases, one after the other |
-//! | `children` | clients in processes of their own: killed, stopped, outlived |
+//! | `children` | clients in separate processes: killed, stopped, outlived |
 //! | `bereaved` | clients of a server that is killed |
 //! | `bystander` | clients that only read, how long they wait, and whose fault that is |
 //! | `holdings` | memory, descriptors and mappings of the server |
 //!
-//! It lasts for `HERDWICK_SOAK_SECONDS` (72), of which each part takes its share, and the time in
-//! which what is left of dead clients goes. What clients do follows from `HERDWICK_SOAK_SEED`; when
-//! they do it is the scheduler's choice.
+//! It lasts for `HERDWICK_SOAK_SECONDS` (72), of which each part takes its share, and the time
+//! until the remains of dead clients are gone. The clients' choices follow from
+//! `HERDWICK_SOAK_SEED`; their timing depends on the scheduler.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -50,13 +50,13 @@ use std::{
 
 use part::{Listen, Memory, Part};
 
-/// A part at a time: each takes what CPUs there are.
+/// Runs one part at a time: each takes all CPUs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number in the environment.
+/// Reads a number from the environment.
 #[expect(
     clippy::disallowed_methods,
     reason = "the two knobs: how long, and which schedule"
@@ -76,7 +76,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// So many sixths of the whole.
+/// Returns a number of sixths of the whole time.
 fn share(sixths: u32) -> Duration {
     Duration::from_secs(knob("HERDWICK_SOAK_SECONDS", 72)) * sixths / 6
 }

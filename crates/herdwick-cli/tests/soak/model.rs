@@ -1,4 +1,5 @@
-//! What a client may find: values that name their key and version, and who may have written them.
+//! What a client may find: values that contain their key and version, and which versions may have
+//! been written.
 
 use std::{
     collections::VecDeque,
@@ -15,44 +16,45 @@ use crate::{
     ways::{Kind, Way},
 };
 
-/// A server counts whole seconds, so an item may go so much early ...
+/// A server counts whole seconds, so an item may expire this much early ...
 const EARLY: Duration = Duration::from_secs(1);
-/// ... and stay so much longer, on a host that is busy.
+/// ... and stay this much longer, on a busy host.
 const LATE: Duration = Duration::from_secs(4);
-/// Visits of a lane after which names come again, where all values have room. What a client left in
-/// flight is executed or dropped long before. Where memory is scarce, uploads wait for others, and
-/// what comes behind them on a connection may be executed long after its client was killed.
+/// Visits of a client thread after which names are reused, where all values have room. Requests
+/// that a client left in flight are executed or dropped long before. Where memory is scarce,
+/// uploads wait for others, and requests behind them on a connection may be executed long after
+/// their client was killed.
 const NAMES: u64 = 8;
-/// More than there are requests in flight.
+/// More than the number of requests in flight.
 const BEFORE_MAX: usize = 1024;
 
-/// The bytes of a version. Below eight, they are no more than a sample of it.
+/// Returns the bytes of a version. Fewer than eight bytes are only a sample of it.
 pub(crate) fn content(key: &str, version: u64, len: usize) -> Vec<u8> {
     let mut bytes = value(key, version, len);
     bytes.truncate(len);
     bytes
 }
 
-/// What should be found under a key.
+/// What a read of a key should find.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// An earlier client may have left something.
+    /// Unknown: an earlier client may have left something.
     Anything,
     Nothing,
     Stored {
         version: u64,
         len: usize,
-        /// From when on it may be gone, and from when on it must.
+        /// When it may expire at the earliest, and when it must have expired.
         expires: Option<(Duration, Duration)>,
     },
 }
 
-/// Keys that only one client uses, in order: what is found is known exactly.
+/// Keys that only one client uses, in order, so the expected result is known exactly.
 pub(crate) struct Own {
     prefix: String,
     version: u64,
     expected: Vec<Expected>,
-    /// What was expected lately, the oldest first.
+    /// Recent expectations, oldest first.
     before: Vec<VecDeque<Expected>>,
 }
 
@@ -70,8 +72,8 @@ impl Own {
         }
     }
 
-    /// For requests that end as unknown: what was in flight may be executed at any time, so other
-    /// names are used from now on.
+    /// Uses other names from now on, because requests that ended as unknown may be executed at any
+    /// time.
     pub(crate) fn rename(&mut self, number: u64) {
         let base = self.prefix.split('/').next().unwrap_or_default();
         self.prefix = format!("{base}/{number}");
@@ -91,7 +93,7 @@ impl Own {
         self.expected[index]
     }
 
-    /// The next version of a key, which is expected from now on.
+    /// Returns the value of the next version of a key, which is expected from now on.
     pub(crate) fn store(&mut self, index: usize, len: usize) -> Vec<u8> {
         self.version += 1;
         let version = self.version;
@@ -104,7 +106,7 @@ impl Own {
         content(&self.key(index), version, len)
     }
 
-    /// What was stored last, between these two instants, lives for so many seconds.
+    /// Sets the time to live, in seconds, of the value stored last, between these two instants.
     pub(crate) fn expire(&mut self, index: usize, stored: [Duration; 2], seconds: u32) {
         let ttl = Duration::from_secs(seconds.into());
         if let Expected::Stored { expires, .. } = &mut self.expected[index] {
@@ -115,7 +117,7 @@ impl Own {
         }
     }
 
-    /// What [`Own::store`] will give.
+    /// Returns the value that [`Own::store`] will return.
     pub(crate) fn peek(&self, index: usize, len: usize) -> Vec<u8> {
         content(&self.key(index), self.version + 1, len)
     }
@@ -133,7 +135,7 @@ impl Own {
         }
     }
 
-    /// Judges an answer that may be of any instant from when it was asked for until now.
+    /// Checks an answer that may be of any instant from its request until now.
     pub(crate) fn check_late(&self, index: usize, (asked, found): (Expected, Option<&[u8]>)) {
         let Expected::Stored { version, .. } = asked else {
             panic!("only what was stored can be too large");
@@ -156,7 +158,7 @@ impl Own {
         assert!(fits, "{key}: neither version {version:#x} nor a later one");
     }
 
-    /// Judges what was asked for after the first instant and came before the second.
+    /// Checks an answer that was requested after the first instant and arrived before the second.
     pub(crate) fn check(
         &self,
         stage: &Stage,
@@ -192,12 +194,12 @@ impl Own {
     }
 }
 
-/// A key that one client at a time writes, by whatever way, and all read meanwhile.
+/// A key that one client at a time writes, over any transport, and all clients read meanwhile.
 pub(crate) struct Register {
     pub(crate) key: String,
     /// The last version that was sent.
     issued: AtomicU64,
-    /// The last one that was acknowledged.
+    /// The last version that was acknowledged.
     acknowledged: AtomicU64,
     writer: Mutex<()>,
 }
@@ -212,7 +214,7 @@ impl Register {
         }
     }
 
-    /// Stores the next version, unless somebody else is about it.
+    /// Stores the next version, unless another client is writing.
     pub(crate) fn write(&self, way: &mut dyn Way, len: usize) {
         let Ok(_writer) = self.writer.try_lock() else {
             return;
@@ -222,8 +224,8 @@ impl Register {
         self.acknowledged.store(version, Ordering::SeqCst);
     }
 
-    /// Reads it: no version that is older than what was acknowledged before, none that was never
-    /// sent.
+    /// Reads the key and checks that the version is not older than the last one acknowledged
+    /// before, and was sent.
     pub(crate) fn read(&self, stage: &Stage, way: &mut dyn Way) {
         let oldest = self.acknowledged.load(Ordering::SeqCst);
         let found = way.get(&self.key);
@@ -244,7 +246,7 @@ impl Register {
     }
 }
 
-/// A number to which clients of every way add.
+/// A number that clients over every transport increment.
 #[derive(Default)]
 pub(crate) struct Counter {
     issued: AtomicU64,
@@ -254,7 +256,8 @@ pub(crate) struct Counter {
 impl Counter {
     pub(crate) const KEY: &'static str = "soak:count";
 
-    /// Adds one: more than all that was acknowledged before, no more than was ever sent.
+    /// Adds one, and checks the result: more than all additions acknowledged before, no more than
+    /// all sent.
     pub(crate) fn add(&self, stage: &Stage, way: &mut dyn Way) {
         let least = self.acknowledged.load(Ordering::SeqCst);
         self.issued.fetch_add(1, Ordering::SeqCst);
@@ -270,7 +273,7 @@ impl Counter {
         }
     }
 
-    /// All that was acknowledged.
+    /// The number of acknowledged additions.
     pub(crate) fn total(&self) -> u64 {
         self.acknowledged.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! One server's soak: it is started, filled, visited, and judged.
+//! The soak of one server: it is started, filled, visited, and judged.
 
 use std::{
     collections::HashSet,
@@ -29,19 +29,20 @@ use crate::{
 
 /// Workers of each server.
 const WORKERS: usize = 2;
-/// Values that the log is filled with beforehand, and as many small ones as it takes to touch the
-/// whole index: the store takes its memory as it is used.
+/// Size of the values that fill the log beforehand, and number of small ones that touch the whole
+/// index: the store allocates its memory as it is used.
 const FILL_BYTES: usize = 60_000;
 const FILL_ITEMS: usize = 100_000;
-/// A part of this length has clients of every way.
+/// Least length of a part that must have clients over every transport.
 const COVERS_MIN: Duration = Duration::from_secs(30);
-/// A part's share of its time before memory is measured.
+/// The divisor of a part's time that is spent before memory is measured.
 const WARM_UP: u32 = 6;
 const WARM_UP_MIN: Duration = Duration::from_secs(4);
-/// What a client may be about when the soak is over: a transfer, a process stopped for long.
+/// Longest time of a client's activity after the end of the soak: a transfer, a process stopped for
+/// long.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// What nobody here gives cause for.
+/// Counters that nothing here may increment.
 const NEVER: &[&str] = &[
     "closed_half_sent",
     "closed_not_memcached",
@@ -83,7 +84,7 @@ const NEVER: &[&str] = &[
     "lease_strangers_refused",
 ];
 
-/// How a server is reached.
+/// The sockets of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     /// TCP, UDP and RoCE.
@@ -98,24 +99,24 @@ pub(crate) enum Listen {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
     Mb(u64),
-    /// As little as it takes. Items are evicted.
+    /// As little as the server accepts. Items are evicted.
     Least,
 }
 
-/// A server and who visits it.
+/// A server and the clients that visit it.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) listen: Listen,
     pub(crate) memory: Memory,
     /// Threads that make one client after the other.
     pub(crate) lanes: usize,
-    /// Most transfers at a time, of one client.
+    /// Most simultaneous transfers of one client.
     pub(crate) transfers_max: u64,
     pub(crate) length: Duration,
     pub(crate) seed: u64,
 }
 
-/// What a client of a lane does.
+/// The activity of a client.
 type Doing = fn(&mut Visit<'_>);
 
 const LANE: &[(&str, Doing)] = &[
@@ -127,23 +128,23 @@ const LANE: &[(&str, Doing)] = &[
     ("windows", windows::visit),
     ("transfers", transfers::visit),
 ];
-/// Lanes whose clients are processes.
+/// Threads whose clients are processes.
 const PROCESSES: &[(&str, Doing)] = &[
     ("killed", children::killed),
     ("stopped", children::stopped),
     ("outlived", children::outlived),
 ];
 
-/// The running server, and what judges it.
+/// The running server, and what is needed to judge it.
 struct Run {
     server: Arc<Server>,
     stage: Arc<Stage>,
     waits: Arc<Waits>,
-    /// Says who has ended.
+    /// Sends the names of threads that have ended.
     ends: mpsc::Sender<String>,
     ended: mpsc::Receiver<String>,
     running: Vec<String>,
-    /// Evictions before it began.
+    /// Evictions before the start.
     evicted: u64,
 }
 
@@ -155,7 +156,8 @@ impl Part {
         let mut control = Client::connect_with(&places.main, Kind::Plain.options(32)).unwrap();
         fill(&places, limit_mb);
         let first = Before::of(&server, limit_mb);
-        // Buffers of the largest transfers stay with the allocator, so these come beforehand.
+        // The allocator keeps the buffers of the largest transfers, so those run before the
+        // measurement.
         let warm_up = (self.length / WARM_UP).max(WARM_UP_MIN);
         let run = self.visit(
             &server,
@@ -176,7 +178,7 @@ impl Part {
         assert!(folder.leases().is_empty());
     }
 
-    /// Clients come and go for a while, on an empty server.
+    /// Lets clients connect and leave for a while, on an emptied server.
     fn visit(
         &self,
         server: &Arc<Server>,
@@ -238,11 +240,11 @@ impl Part {
         (server, places, limit_mb)
     }
 
-    /// Every kind of client has come, if there was time.
+    /// Checks that every kind of client has run, if there was time.
     fn covers(&self, stage: &Stage) {
         let leases = stage.counted("leases over");
         println!("{leases} leases one after the other");
-        // On a busy host a short part has few clients, and chance chooses what they do.
+        // On a busy host a short part has few clients, and their activities are random.
         if self.length < COVERS_MIN {
             return;
         }
@@ -293,7 +295,7 @@ impl Run {
         }
     }
 
-    /// Does `work` on a thread until the soak is over; what it panics with fails the soak.
+    /// Runs `work` on a thread until the soak is over; a panic fails the soak.
     fn spawn(&mut self, name: String, work: impl FnOnce(&Stage, &Server, &Waits) + Send + 'static) {
         let (stage, server) = (Arc::clone(&self.stage), Arc::clone(&self.server));
         let (waits, ends) = (Arc::clone(&self.waits), self.ends.clone());
@@ -327,7 +329,7 @@ impl Run {
         }
         for lane in 0..lanes {
             self.spawn(format!("lane {lane}"), move |stage, _, _| {
-                // The largest transfers first: see `WARM_UP`.
+                // The largest transfers run first: see `WARM_UP`.
                 let choose = |visit: &mut Visit<'_>| match visit.number {
                     0 if lane.is_multiple_of(2) => LANE.len() - 1,
                     _ => visit.chance.below(LANE.len()),
@@ -342,7 +344,7 @@ impl Run {
         }
     }
 
-    /// Waits until all have ended; why the soak has failed, if it has.
+    /// Waits until all threads have ended. Returns why the soak has failed, if it has.
     fn wait(&mut self) -> Option<String> {
         while !self.running.is_empty() {
             let bound = self.stage.left() + BOUND;
@@ -356,13 +358,13 @@ impl Run {
         self.stage.fault()
     }
 
-    /// The server answers by every way, and is as it was.
+    /// Checks that the server answers over every transport, and holds what it held before.
     fn judge(&self, before: Before, control: &mut Client) {
         let (stage, server) = (&*self.stage, &*self.server);
         let missing = stage.missing().len() as u64;
         let evicted = evictions(server, control) - self.evicted;
         println!("{missing} values were missing, {evicted} were evicted");
-        // Two clients may have expected two versions of the same one.
+        // Two clients may have expected two versions of the same value.
         assert!(missing <= 2 * evicted, "{:?}", stage.missing());
         if stage.strict {
             let total = control.get(Counter::KEY).unwrap().expect("it is there");
@@ -378,7 +380,8 @@ impl Run {
         assert!(blamed.is_empty(), "a bystander waited: {blamed:#?}");
     }
 
-    /// Nobody who kept to the rules was cut, and nothing of theirs was dropped.
+    /// Checks that no client that kept to the rules was cut off, and none of its requests was
+    /// dropped.
     fn judge_counters(&self, control: &mut Client) {
         let stats = control.stats("").unwrap();
         let count = |name: &str| -> u64 {
@@ -388,7 +391,7 @@ impl Run {
         let wrong: Vec<_> = NEVER.iter().map(|name| (name, count(name))).collect();
         let wrong: Vec<_> = wrong.iter().filter(|(_, count)| *count > 0).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
-        // Who is stopped with answers unread stalls, and may be cut where memory is short.
+        // A process stopped with unread answers stalls, and may be cut off where memory is short.
         let (cut, stopped) = (count("closed_stalled"), self.stage.counted("stopped"));
         assert!(
             cut <= stopped,
@@ -409,7 +412,7 @@ impl Run {
     }
 }
 
-/// One client after the other.
+/// Runs one client after the other.
 fn work(
     stage: &Stage,
     lane: usize,
@@ -427,7 +430,7 @@ fn work(
     }
 }
 
-/// Counters of what went wrong, as far as it did.
+/// Returns the failure counters that are not zero.
 fn nonzero(stats: &[(String, String)]) -> Vec<String> {
     let counters = stats.iter().skip_while(|(name, _)| name != "evictions");
     let counted = counters.filter(|(_, value)| value != "0");
@@ -440,7 +443,8 @@ fn evictions(server: &Server, control: &mut Client) -> u64 {
     server.stat(control, "evictions") + server.stat(control, "index_evictions")
 }
 
-/// Stores more than there is room for, so that the store has all the memory that it ever takes.
+/// Stores more than there is room for, so that the store allocates all the memory that it ever
+/// takes.
 fn fill(places: &Places, limit_mb: u64) {
     let mut lines = Lines::new(places.stream(Kind::Classic));
     let mut send = |count: usize, len: usize| {
@@ -454,12 +458,12 @@ fn fill(places: &Places, limit_mb: u64) {
     };
     send(FILL_ITEMS, 8);
     send(((limit_mb as usize) << 20) / FILL_BYTES, FILL_BYTES);
-    // Its descriptor is gone when this is at its end.
+    // Once the stream has ended, the server has closed its descriptor.
     lines.send(b"quit\r\n");
     lines.end();
 }
 
-/// A UDP port that was free a moment ago: `-U 0` stands for none.
+/// Returns a UDP port that was free a moment ago: `-U 0` disables UDP.
 fn free_udp_port() -> String {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     socket.local_addr().unwrap().port().to_string()
@@ -474,7 +478,7 @@ fn memory_files(pid: u32) -> HashSet<u64> {
         .collect()
 }
 
-/// The least `-m` with which a server with these flags starts: it says so.
+/// Returns the least `-m` with which a server with these flags starts, from its error message.
 fn least(flags: &[&str]) -> u64 {
     let refused = Command::new(env!("CARGO_BIN_EXE_herdwick"))
         .args(["serve", "-m", "1", "-t", &WORKERS.to_string()])

@@ -1,4 +1,5 @@
-//! memcached's text, many commands at once, by clients that leave in the middle of them.
+//! memcached's text protocol with many commands at once, by clients that leave in the middle of
+//! them.
 
 use crate::{
     model::{Expected, Own},
@@ -8,18 +9,18 @@ use crate::{
 };
 
 const KEYS: usize = 16;
-/// Most bytes of values that a batch stores and asks for: what is on its way both ways fits in the
-/// buffers of a socket, as nothing is read before all is sent.
+/// Most bytes of values that a batch stores and requests: all bytes in flight both ways fit into a
+/// socket's buffers, because nothing is read before everything is sent.
 const BATCH_BYTES_MAX: usize = 48 << 10;
 
-/// What the next line answers.
+/// The command that the next line answers.
 enum Asked {
     Set,
     Delete,
     Get(usize, Expected),
 }
 
-/// Comes, sends batches, and leaves.
+/// Connects, sends batches, and leaves.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(Kind::is_text);
     let mut lines = Lines::new(visit.stage.places.stream(kind));
@@ -97,7 +98,7 @@ fn answer(
     }
 }
 
-/// In order, with answers unread, or in the middle of a command.
+/// Leaves in order, with unread answers, or in the middle of a command.
 fn leave(visit: &mut Visit<'_>, lines: &mut Lines, own: &mut Own) {
     match visit.chance.below(3) {
         0 => lines.send(b"quit\r\n"),

@@ -1,4 +1,5 @@
-//! What the clients of one server share: where it is, how long the soak lasts, what they have seen.
+//! What the clients of one server share: its addresses, how long the soak lasts, what they have
+//! seen.
 
 use std::{
     any::Any,
@@ -18,19 +19,19 @@ use crate::{
     ways::{Kind, Places},
 };
 
-/// Keys that clients of every way write in turn, and everybody reads.
+/// Keys that clients over every transport write in turn, and all read.
 const REGISTERS: usize = 48;
 
-/// How long a client rests at most before it looks whether the soak has failed.
+/// Longest rest of a client before it checks whether the soak has failed.
 const GRAIN: Duration = Duration::from_millis(50);
 
 /// One server's soak.
 pub(crate) struct Stage {
     pub(crate) places: Places,
-    /// The ways that this server has.
+    /// The transports of this server.
     pub(crate) kinds: Vec<Kind>,
     pub(crate) seed: u64,
-    /// Whether whatever was stored must be found: there is room for all of it.
+    /// Whether every stored value must be found, because there is room for all of them.
     pub(crate) strict: bool,
     pub(crate) clock: Clock,
     pub(crate) until: Duration,
@@ -71,12 +72,12 @@ impl Stage {
         !self.over.load(Ordering::Relaxed) && self.clock.now() < self.until
     }
 
-    /// What is left of the time.
+    /// The time left.
     pub(crate) fn left(&self) -> Duration {
         self.until.saturating_sub(self.clock.now())
     }
 
-    /// Does nothing for so long, unless something has failed.
+    /// Rests for `span`, unless something fails.
     pub(crate) fn rest(&self, span: Duration) {
         let end = self.clock.now() + span;
         while !self.over.load(Ordering::Relaxed) && self.clock.now() < end {
@@ -84,13 +85,13 @@ impl Stage {
         }
     }
 
-    /// Notes that something happened.
+    /// Counts an event.
     pub(crate) fn count(&self, what: &str, times: u64) {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         *tally.entry(what.to_owned()).or_default() += times;
     }
 
-    /// What was counted under names that begin so.
+    /// Returns the sum of the counters with names that begin with `what`.
     pub(crate) fn counted(&self, what: &str) -> u64 {
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         let named = tally.iter().filter(|(name, _)| name.starts_with(what));
@@ -102,8 +103,8 @@ impl Stage {
         tally.clone()
     }
 
-    /// Notes that what was stored under `key` was not found: an eviction has to explain it. The
-    /// same one is noted once.
+    /// Records that a value stored under `key` was not found: an eviction has to explain it. The
+    /// same value is recorded once.
     pub(crate) fn missed(&self, key: &str, version: u64) {
         assert!(!self.strict, "{key}: version {version:#x} is not there");
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +116,7 @@ impl Stage {
         missing.clone()
     }
 
-    /// Ends the soak as failed; the first reason counts.
+    /// Ends the soak as failed; the first reason is kept.
     pub(crate) fn fail(&self, reason: String) {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.clock.now();
@@ -123,13 +124,13 @@ impl Stage {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Why it has failed, if it has.
+    /// Why the soak has failed, if it has.
     pub(crate) fn fault(&self) -> Option<String> {
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         fault.clone()
     }
 
-    /// Does `work`; what it panics with fails the soak.
+    /// Runs `work`; a panic fails the soak.
     pub(crate) fn guard(&self, what: &str, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.fail(format!("{what}: {}", message(&*panic)));
@@ -143,18 +144,18 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// One client's stay, from its connection to its end.
+/// One client, from its connection to its end.
 pub(crate) struct Visit<'a> {
     pub(crate) stage: &'a Stage,
-    /// Which of the threads that make clients it belongs to.
+    /// Number of the thread that runs it.
     pub(crate) lane: usize,
-    /// Its number there.
+    /// Its number on that thread.
     pub(crate) number: u64,
     pub(crate) chance: Chance,
 }
 
 impl<'a> Visit<'a> {
-    /// What it does follows from the seed, the lane and the number.
+    /// Makes a visit; its choices follow from the seed, the lane and the number.
     pub(crate) fn new(stage: &'a Stage, lane: usize, number: u64) -> Self {
         let seed = stage.seed ^ ((lane as u64 + 1) << 48) ^ (number << 16);
         Self {
@@ -165,7 +166,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// One of the ways that the server has and that `suits`.
+    /// Chooses one of the server's transports that `suits`.
     pub(crate) fn kind(&mut self, suits: impl Fn(Kind) -> bool) -> Kind {
         let kinds: Vec<Kind> = self
             .stage
@@ -177,24 +178,24 @@ impl<'a> Visit<'a> {
         kinds[self.chance.below(kinds.len())]
     }
 
-    /// Between the two, evenly.
+    /// Returns a number from `least` to `most`, uniformly distributed.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.chance.below((most - least + 1) as usize) as u64
     }
 
-    /// True so many times of a hundred.
+    /// Returns true in `share` of a hundred cases.
     pub(crate) fn percent(&mut self, share: usize) -> bool {
         self.chance.below(100) < share
     }
 
-    /// Does nothing for a while of at most `most` milliseconds.
+    /// Rests for at most `most` milliseconds.
     pub(crate) fn rest(&mut self, most: u64) {
         let millis = self.between(0, most);
         self.stage
             .rest(Duration::from_millis(millis).min(self.stage.left()));
     }
 
-    /// The length of a value: from nothing to `most`, short ones more often.
+    /// Returns the length of a value: from 1 to `most`, short ones more often.
     pub(crate) fn length(&mut self, most: usize) -> usize {
         let limit = match self.chance.below(32) {
             0..8 => 32,
@@ -208,7 +209,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// A client that does nothing: part of what it does, and no way to wait for something.
+/// Makes a client idle: part of its behaviour, and not a means to wait for something.
 #[expect(
     clippy::disallowed_methods,
     reason = "a slow client is slow by the clock"

@@ -1,4 +1,4 @@
-//! A stream of memcached's bytes: TCP, a unix socket, or TLS.
+//! A byte stream of memcached's protocols: TCP, a unix socket, or TLS.
 
 use std::{
     io::{self, Read, Write},
@@ -20,7 +20,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// To `host:port`, or to a path.
+    /// Connects to `host:port`, or to a path.
     pub(crate) fn plain(address: &str) -> Self {
         if !address.contains('/') {
             return Self::Tcp(tcp(address));

@@ -1,10 +1,10 @@
-//! memcached's two text protocols, by hand.
+//! memcached's two text protocols, written by hand.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
 use crate::{stream::Stream, ways::Way};
 
-/// What both share.
+/// The part that both protocols share.
 pub(crate) struct Lines(pub(crate) BufReader<Stream>);
 
 impl Lines {
@@ -26,13 +26,13 @@ impl Lines {
             .to_owned()
     }
 
-    /// Waits until the server has hung up.
+    /// Waits until the server has closed the connection.
     pub(crate) fn end(&mut self) {
         let rest = self.0.read(&mut [0]).unwrap();
         assert_eq!(rest, 0, "nothing is outstanding");
     }
 
-    /// A block of so many bytes, and the line end behind it.
+    /// Reads a block of `len` bytes and the line end after it.
     pub(crate) fn block(&mut self, len: usize) -> Vec<u8> {
         let mut block = vec![0; len + 2];
         self.0.read_exact(&mut block).unwrap();
@@ -41,7 +41,7 @@ impl Lines {
         block
     }
 
-    /// The values that a `get` of `keys` is answered with.
+    /// Reads the values in the answer to a `get` of `keys`.
     pub(crate) fn values(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
         let mut values = vec![None; keys.len()];
         let mut next = 0;
@@ -62,7 +62,7 @@ impl Lines {
     }
 }
 
-/// A `set`, as it is sent.
+/// Encodes a `set`.
 pub(crate) fn set(key: &str, value: &[u8], ttl: u32) -> Vec<u8> {
     let head = format!("set {key} 0 {ttl} {}\r\n", value.len());
     [head.as_bytes(), value, b"\r\n"].concat()
@@ -122,7 +122,7 @@ impl Meta {
         Self(Lines::new(stream))
     }
 
-    /// The value behind a `VA`; `None` for `miss`.
+    /// Reads the value after a `VA`; `None` for `miss`.
     fn value(&mut self, miss: &str) -> Option<Vec<u8>> {
         let line = self.0.line();
         if line == miss {
@@ -160,7 +160,7 @@ impl Way for Meta {
         Some(String::from_utf8(number).unwrap().parse().unwrap())
     }
 
-    /// In one round trip, with the keys in the answers.
+    /// Reads all keys in one round trip; the answers come in the order of the keys.
     fn get_many(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
         let asked: String = keys.iter().map(|key| format!("mg {key} v\r\n")).collect();
         self.0.send(asked.as_bytes());

@@ -1,5 +1,5 @@
-//! Values of up to a megabyte, sent and read at every speed by many connections at a time. Each of
-//! them moves all the while, and none may be hung up on.
+//! Values of up to a megabyte, sent and read at every speed over many simultaneous connections.
+//! Each of them keeps moving, and none may be closed by the server.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,22 +15,22 @@ use crate::{
     ways::{Kind, Way},
 };
 
-/// Values that a reader asks for at once.
+/// Values that a reader requests at once.
 const READ_TOGETHER: usize = 4;
-/// A connection's buffer for what it reads.
+/// Size of a connection's read buffer.
 const CHUNK_MAX: usize = 64 << 10;
 
-/// A connection that sends a command bit by bit, and reads its answer bit by bit.
+/// A connection that sends a command in small steps, and reads its answer in small steps.
 struct Transfer {
     stream: Stream,
     out: Vec<u8>,
     sent: usize,
-    /// What has to come.
+    /// The expected answer.
     answer: Vec<u8>,
     came: usize,
-    /// So many bytes at a time ...
+    /// Bytes of a step ...
     chunk: usize,
-    /// ... and so long between two times.
+    /// ... and the pause between two steps.
     interval: Duration,
     next: Duration,
     /// When a byte last moved.
@@ -38,7 +38,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Of a command and its whole answer, in `span` about.
+    /// Makes the transfer of a command and its whole answer, in about `span`.
     fn new(visit: &mut Visit<'_>, (out, answer): (Vec<u8>, Vec<u8>), span: Duration) -> Self {
         let stream = visit.stage.places.stream(Kind::Classic);
         stream.set_nonblocking();
@@ -114,7 +114,7 @@ impl Transfer {
     }
 }
 
-/// Uploads, then reads what was uploaded, several at a time.
+/// Uploads values, then reads them back, several at a time.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let most = visit.stage.places.transfers_max;
     let least = if visit.number == 0 { most } else { 1 };
@@ -140,7 +140,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
     }
     run(visit, uploads);
     visit.stage.count("uploads", count as u64);
-    // Where items are evicted, it is not known what the readers get.
+    // Where items are evicted, the readers' results are not known.
     if visit.stage.strict && visit.stage.lasts() {
         let readers = (0..count).map(|at| reader(visit, &own, at, span)).collect();
         run(visit, readers);
@@ -152,7 +152,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
     }
 }
 
-/// One that reads several values with one command.
+/// Makes a reader that reads several values with one command.
 fn reader(visit: &mut Visit<'_>, own: &Own, at: usize, span: Duration) -> Transfer {
     let (mut command, mut answer) = ("get".to_owned(), Vec::new());
     for step in 0..READ_TOGETHER.min(own.len()) {
@@ -170,7 +170,7 @@ fn reader(visit: &mut Visit<'_>, own: &Own, at: usize, span: Duration) -> Transf
     Transfer::new(visit, (format!("{command}\r\n").into_bytes(), answer), span)
 }
 
-/// Until all are done, however long the soak is over.
+/// Runs until all transfers are done, even beyond the end of the soak.
 fn run(visit: &Visit<'_>, mut transfers: Vec<Transfer>) {
     while !transfers.is_empty() && visit.stage.fault().is_none() {
         let now = visit.stage.clock.now();

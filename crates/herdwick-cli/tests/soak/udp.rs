@@ -1,4 +1,5 @@
-//! memcached's text in datagrams, by hand. They may be lost: what can be repeated is.
+//! memcached's text protocol over UDP, written by hand. Datagrams may be lost: requests that can be
+//! repeated are.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -11,7 +12,7 @@ use crate::{
     ways::Way,
 };
 
-/// A datagram without an answer for so long is sent again.
+/// Time without an answer after which a datagram is sent again.
 const AGAIN: Duration = Duration::from_millis(500);
 const HEADER_BYTES: usize = 8;
 
@@ -28,7 +29,7 @@ impl Udp {
         Self { socket, number: 0 }
     }
 
-    /// Sends a request until it is answered.
+    /// Sends a request repeatedly until it is answered.
     fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         let clock = Clock::start();
         loop {
@@ -43,7 +44,7 @@ impl Udp {
         }
     }
 
-    /// The datagrams of the last request's answer; `None`: some do not come.
+    /// Receives the datagrams of the last request's answer; `None` if some do not arrive.
     fn answer(&self) -> Option<Vec<u8>> {
         let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
         let mut buffer = [0; 2048];
@@ -88,7 +89,7 @@ impl Way for Udp {
         self.ask(format!("delete {key}\r\n").as_bytes()) == b"DELETED\r\n"
     }
 
-    /// A repetition would count twice.
+    /// Not supported: a repeated request would count twice.
     fn incr(&mut self, _key: &str) -> Option<u64> {
         panic!("datagrams do not count")
     }

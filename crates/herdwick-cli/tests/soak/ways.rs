@@ -1,4 +1,4 @@
-//! Every way into a server, as one kind of client that makes one call at a time and panics where
+//! Every transport to a server, as one kind of client that makes one call at a time and panics if
 //! one fails.
 
 use std::{collections::HashSet, net::SocketAddr};
@@ -14,36 +14,36 @@ use crate::{
     udp::Udp,
 };
 
-/// Where a server is.
+/// The addresses of a server.
 #[derive(Clone)]
 pub(crate) struct Places {
     /// `host:port`, or the path of a unix socket.
     pub(crate) main: String,
     pub(crate) tls: Option<(String, CertificateDer<'static>)>,
     pub(crate) udp: Option<SocketAddr>,
-    /// Inodes of the memory that all clients share: it stays.
+    /// Inodes of the memory that all clients share, which outlives their leases.
     pub(crate) boards: HashSet<u64>,
-    /// Most transfers of a megabyte at a time, of one client.
+    /// Most simultaneous transfers of a megabyte by one client.
     pub(crate) transfers_max: u64,
 }
 
-/// How a client comes.
+/// The transport and protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Shm,
     Roce,
-    /// The library, over memcached's text.
+    /// The library, over memcached's text protocol.
     Plain,
     Classic,
     Meta,
     Binary,
-    /// The classic text in TLS.
+    /// The classic text protocol over TLS.
     Tls,
     Udp,
 }
 
 impl Kind {
-    /// Whether [`Session`] goes this way.
+    /// Whether a [`Session`] can use it.
     pub(crate) fn is_session(self) -> bool {
         matches!(self, Self::Shm | Self::Roce | Self::Plain)
     }
@@ -64,7 +64,7 @@ impl Kind {
         found.expect("a session's way")
     }
 
-    /// Options of the library.
+    /// Options of the library for this transport.
     pub(crate) fn options(self, window: usize) -> Options {
         Options {
             deadline: PATIENCE,
@@ -83,25 +83,25 @@ impl Kind {
 /// A client that makes one call at a time.
 pub(crate) trait Way {
     fn get(&mut self, key: &str) -> Option<Vec<u8>>;
-    /// With a time to live in seconds; 0 is for ever.
+    /// Stores a value with a time to live in seconds; 0 means no expiry.
     fn set(&mut self, key: &str, value: &[u8], ttl: u32);
-    /// Whether there was something.
+    /// Removes an item. Returns whether there was one.
     fn delete(&mut self, key: &str) -> bool;
-    /// The number, one more than it was.
+    /// Adds one and returns the new number.
     fn incr(&mut self, key: &str) -> Option<u64>;
 
     fn get_many(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
         keys.iter().map(|key| self.get(key)).collect()
     }
 
-    /// The longest value that goes this way.
+    /// The longest value over this transport.
     fn value_bytes_max(&self) -> usize {
         1_000_000
     }
 }
 
 impl Places {
-    /// A server with one address.
+    /// Makes the addresses of a server that has only one.
     pub(crate) fn at(main: &str) -> Self {
         Self {
             main: main.to_owned(),
@@ -112,7 +112,7 @@ impl Places {
         }
     }
 
-    /// A client; `None` where leases have run out.
+    /// Connects a client; `None` if there are no leases left.
     pub(crate) fn connect(&self, kind: Kind) -> Option<Box<dyn Way>> {
         Some(match kind {
             Kind::Shm | Kind::Roce | Kind::Plain => Box::new(self.library(kind, 32)?),
@@ -124,7 +124,7 @@ impl Places {
         })
     }
 
-    /// A connection on which nothing was said.
+    /// Opens a connection without sending anything.
     pub(crate) fn stream(&self, kind: Kind) -> Stream {
         match (kind, &self.tls) {
             (Kind::Tls, Some((address, trusted))) => Stream::tls(address, trusted.clone()),
@@ -132,14 +132,14 @@ impl Places {
         }
     }
 
-    /// The library's client, which has come by the way that was meant.
+    /// Connects the library's client; `None` if it does not use the intended transport.
     pub(crate) fn library(&self, kind: Kind, window: usize) -> Option<Library> {
         let client = Client::connect_with(&self.main, kind.options(window)).unwrap();
         let session = client.session().expect("it has just connected");
         is_on(session, kind).then_some(Library { client, kind })
     }
 
-    /// The library's session, likewise.
+    /// Opens the library's session, likewise.
     pub(crate) fn session(&self, kind: Kind, window: usize) -> Option<Session> {
         let address = self.main.parse().unwrap();
         let session = Session::dial(&address, &kind.options(window)).unwrap();
@@ -147,8 +147,8 @@ impl Places {
     }
 }
 
-/// Whether a session goes the way that it should. There are two excuses: as many leases as there
-/// may be, and a hello that a busy host has answered too late.
+/// Whether a session uses the intended transport. Two reasons excuse another one: no leases are
+/// left, or a busy host answered the hello too late.
 fn is_on(session: &Session, kind: Kind) -> bool {
     let way = match kind {
         Kind::Shm => "shm",
@@ -166,14 +166,14 @@ fn is_on(session: &Session, kind: Kind) -> bool {
     session.way() == way
 }
 
-/// The client that people link.
+/// The client library.
 pub(crate) struct Library {
     pub(crate) client: Client,
     kind: Kind,
 }
 
 impl Library {
-    /// Nobody cuts a lease that is in use. (The client itself would dial again.)
+    /// Checks that the lease was not ended while in use. (The client itself would dial again.)
     fn stays(&self) {
         let session = self.client.session();
         assert!(session.is_some_and(|session| is_on(session, self.kind)));

@@ -1,4 +1,4 @@
-//! Sessions with full windows, in bursts, that leave when they like: idle, or with everything in
+//! Sessions with full windows, in bursts, that leave at any time: idle, or with everything in
 //! flight.
 
 use std::{collections::HashMap, time::Duration};
@@ -11,19 +11,19 @@ use crate::{
     ways::Kind,
 };
 
-/// More than two to a slot, so that requests on one key are in flight together.
+/// Few enough that several requests for one key are in flight together.
 const KEYS: usize = 24;
-/// Values above this may be too large for a fabric's answer.
+/// Values above this length may be too large for a fabric's reply.
 const REPLY_BYTES_MAX: usize = 4000;
-/// The library keeps no more than this in flight over text, where nothing else bounds it.
+/// Most requests in flight over text, where nothing else bounds them.
 const IN_FLIGHT_MAX: usize = 512;
 
-/// A session whose window is kept full, and what is expected of each answer.
+/// A session with a window that is kept full, and what is expected of each answer.
 pub(crate) struct Full {
     session: Session,
     own: Own,
     asked: HashMap<Ticket, Asked>,
-    /// Whether the session may end: it is part of a process that is stopped at times.
+    /// Whether the session may end, because its process is stopped from time to time.
     may_end: bool,
     pub(crate) answered: u64,
     kind: Kind,
@@ -44,7 +44,7 @@ enum What {
 }
 
 impl Full {
-    /// `None` where leases have run out.
+    /// Opens a session; `None` if there are no leases left.
     pub(crate) fn open(visit: &mut Visit<'_>, kind: Kind, may_end: bool) -> Option<Self> {
         let window = [1, 8, 32, 64, 128][visit.chance.below(5)];
         Some(Self {
@@ -57,7 +57,7 @@ impl Full {
         })
     }
 
-    /// Goes on with another session, under other names: what was in flight may still be executed.
+    /// Continues with another session, under other names: requests in flight may still be executed.
     pub(crate) fn reopen(&mut self, visit: &mut Visit<'_>, kind: Kind, number: u64) -> bool {
         let Some(session) = visit.stage.places.session(kind, 32) else {
             return false;
@@ -76,7 +76,7 @@ impl Full {
         self.asked.len()
     }
 
-    /// Hands over as many requests as the session takes.
+    /// Submits as many requests as the session accepts.
     pub(crate) fn fill(&mut self, visit: &mut Visit<'_>) {
         let now = visit.stage.clock.now();
         while self.asked.len() < IN_FLIGHT_MAX && self.submit(visit, now) {}
@@ -93,7 +93,7 @@ impl Full {
                     true => 1 + visit.chance.below(4090),
                     false => visit.length(20_000),
                 };
-                // Counted as stored only if it is taken.
+                // Recorded as stored only if it is accepted.
                 let value = self.own.peek(index, len);
                 let op = Op::Store(Mode::Set, Put::new(&value));
                 let ticket = self.session.submit(now, key, &op);
@@ -124,7 +124,7 @@ impl Full {
         true
     }
 
-    /// Takes the answers that there are, or that come.
+    /// Takes the answers that have arrived, or waits for some.
     pub(crate) fn take(&mut self, stage: &Stage) {
         self.session.wait(stage.clock.now());
         let now = stage.clock.now();
@@ -162,14 +162,14 @@ impl Full {
     }
 }
 
-/// Whether a read is answered by text, when the fabric has said that the value is too large for it.
-/// What the session has asked for since then comes first.
+/// Whether a read is answered as text, after the fabric has replied that the value is too large.
+/// Requests that the session has submitted since then are executed first.
 fn late(kind: Kind, expected: Expected) -> bool {
     let large = matches!(expected, Expected::Stored { len, .. } if len > REPLY_BYTES_MAX);
     kind.is_lease() && large
 }
 
-/// Comes, keeps its window full now and then, and leaves.
+/// Connects, keeps its window full from time to time, and leaves.
 pub(crate) fn visit(visit: &mut Visit<'_>) {
     let kind = visit.kind(Kind::is_session);
     let Some(mut full) = Full::open(visit, kind, false) else {
@@ -183,7 +183,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
         }
         visit.rest(100);
     }
-    // The others leave with what is in flight.
+    // The other clients leave with requests in flight.
     if visit.percent(40) {
         drain(visit.stage, &mut full);
     } else {
@@ -195,7 +195,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
         .count(&format!("windows over {kind:?}"), full.answered);
 }
 
-/// A full window for a moment.
+/// Keeps the window full for a moment.
 pub(crate) fn burst(visit: &mut Visit<'_>, full: &mut Full) {
     let end = visit.stage.clock.now() + Duration::from_millis(visit.between(2, 60));
     while visit.stage.lasts() && visit.stage.clock.now() < end && !full.has_ended() {
@@ -204,7 +204,7 @@ pub(crate) fn burst(visit: &mut Visit<'_>, full: &mut Full) {
     }
 }
 
-/// Until everything is answered.
+/// Takes answers until nothing is in flight.
 pub(crate) fn drain(stage: &Stage, full: &mut Full) {
     while full.in_flight() > 0 && !full.has_ended() {
         full.take(stage);
