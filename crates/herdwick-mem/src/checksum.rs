@@ -24,9 +24,10 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// The CRC-32C polynomial, bit-reflected.
 const CASTAGNOLI: u32 = 0x82f6_3b78;
 
-/// x^(2^n) modulo the polynomial, bit-reflected.
-const POWERS: [u32; u32::BITS as usize] = {
-    let mut powers = [1 << 30; u32::BITS as usize];
+/// x^(2^n) modulo the polynomial, bit-reflected. They repeat after 31 and not after 32: the
+/// polynomial is x + 1 times a primitive one of degree 31, so x^(2^31) is x again.
+const POWERS: [u32; 31] = {
+    let mut powers = [1 << 30; 31];
     let mut n = 1;
     while n < powers.len() {
         powers[n] = times(powers[n - 1], powers[n - 1]);
@@ -49,12 +50,11 @@ const fn times(a: u32, mut b: u32) -> u32 {
 }
 
 /// Returns the change (XOR) of the [`crc32c()`] of a message when that of its prefix changes by
-/// `difference`, and `len` bytes follow the prefix. The cost is logarithmic in `len`, which must be
-/// below 2^29.
+/// `difference`, and `len` bytes follow the prefix. The cost is logarithmic in `len`.
 #[must_use]
 pub fn crc32c_shift(difference: u32, len: usize) -> u32 {
     // Appending n bytes multiplies the remainder by x^(8n), that is by x^(2^(i+3)) for each bit i
-    // set in n. The table ends at x^(2^31), so i is at most 28.
+    // set in n.
     let bits = (0..usize::BITS as usize).filter(|bit| len >> bit & 1 > 0);
     bits.fold(difference, |difference, bit| {
         times(POWERS[(bit + 3) % POWERS.len()], difference)
@@ -225,6 +225,15 @@ mod tests {
             let [before, after] = beginnings.map(|crc| crc32c(crc, &rest));
             let difference = crc32c_shift(beginnings[0] ^ beginnings[1], rest.len());
             prop_assert_eq!(before ^ difference, after);
+        }
+
+        #[test]
+        fn a_change_far_in_front_of_the_end_is_combined_as_the_library_does(
+            difference in any::<u32>(),
+            len in 0..1_usize << 40,
+        ) {
+            let expected = crc32c::crc32c_combine(difference, 0, len);
+            prop_assert_eq!(crc32c_shift(difference, len), expected);
         }
 
         #[test]
