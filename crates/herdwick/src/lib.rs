@@ -30,6 +30,8 @@ mod error;
 mod fallback;
 mod hello;
 mod herd;
+#[cfg(test)]
+mod map;
 mod memcached;
 mod options;
 mod request;

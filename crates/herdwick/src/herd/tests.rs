@@ -6,12 +6,10 @@ use herdwick_conformance::seeded::{Faults, PartyId, SeededNetwork, SeededPort};
 use herdwick_fabric::Device;
 use herdwick_herd::wire::Window;
 use herdwick_herd::{ClientRig, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
-use herdwick_mica::{
-    self as mica, Clock, Deadline, EXPTIME_PAST, Execute, Item, Reply, Second, Sink, Status,
-};
+use herdwick_mica::{Clock, Second};
 
 use super::*;
-use crate::{Address, Lost, Mode, Options, Put, Ttl, stream::Stream};
+use crate::{Address, Lost, Mode, Options, Put, Ttl, map::Map, stream::Stream};
 
 const HASH_KEY: HashKey = HashKey([7, 9]);
 const CLOCK: Clock = Clock {
@@ -21,62 +19,7 @@ const CLOCK: Clock = Clock {
 const REPLY_BYTES_MAX: usize = 1040;
 const WINDOW: usize = 16;
 
-/// Values with their versions: as much of a store as these tests need.
-#[derive(Default)]
-struct Map {
-    items: HashMap<Vec<u8>, (Vec<u8>, u64)>,
-    executed: u64,
-}
-
-impl Execute for Map {
-    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        for (index, request) in batch.iter().enumerate() {
-            self.executed += 1;
-            let version = self.executed;
-            let mut number = 0;
-            let mut stored = self.items.get(request.key).cloned();
-            match &request.op {
-                mica::Op::Put(put) => stored = Some((put.value.to_vec(), version)),
-                mica::Op::Arith(arith) => {
-                    stored = stored.map(|(value, _)| {
-                        number = std::str::from_utf8(&value).unwrap().parse().unwrap();
-                        number += arith.delta;
-                        (number.to_string().into_bytes(), version)
-                    });
-                }
-                mica::Op::Get(_) | mica::Op::Delete(_) => {}
-            }
-            let shown = stored.as_ref().map(|(value, version)| Item {
-                value,
-                flags: 0,
-                version: *version,
-                deadline: Deadline::NEVER,
-                fetched: false,
-                last_access: Second(1),
-                won: false,
-                stale: false,
-                win_sent: false,
-            });
-            let status = shown.map_or(Status::NotFound, |_| Status::Done);
-            let reply = Reply {
-                item: shown,
-                number,
-                ..Reply::bare(status)
-            };
-            sink.reply(index, &reply);
-            let goes = match &request.op {
-                mica::Op::Get(get) => get.touch == Some(EXPTIME_PAST),
-                op => matches!(op, mica::Op::Delete(_)),
-            };
-            match stored.filter(|_| !goes) {
-                Some(stored) => drop(self.items.insert(request.key.to_vec(), stored)),
-                None => drop(self.items.remove(request.key)),
-            }
-        }
-    }
-}
-
-/// Fixture: a session, a worker, and the network between them.
+/// A session's end, a worker, and what is between them.
 struct Rig {
     network: SeededNetwork,
     herd: Herd<SeededPort>,

@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use herdwick_mica::{
-    Clock, Deadline, Execute, Item, Mode, Op, Reply, Request, Second, Sink, Status,
-};
+use herdwick_mica::Mode;
+
+use crate::map::{Map, Record};
 
 /// Random numbers from a seed (splitmix64).
 pub(super) struct Chance(u64);
@@ -39,100 +39,52 @@ impl Chance {
     }
 }
 
-/// The items, and a record of what was done to them.
+/// The items, and what was done to them.
+pub(super) type Store = Map<Done>;
+
+/// What was done to the items.
 #[derive(Default)]
-pub(super) struct Store {
-    pub(super) items: HashMap<Vec<u8>, (Vec<u8>, u64)>,
-    versions: u64,
-    /// How often each mutation was executed.
-    pub(super) done: HashMap<u64, usize>,
-    /// The values that each key has had since the call began.
+pub(super) struct Done {
+    /// How often each mutation was carried out.
+    pub(super) times: HashMap<u64, usize>,
+    /// What each key held at any time since the call began.
     pub(super) held: HashMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
 }
 
-impl Store {
-    fn put(&mut self, key: &[u8], mode: Mode, value: &[u8]) -> bool {
-        let old = self.items.get(key).map(|(value, _)| value.clone());
-        let new = match (mode, old) {
-            (Mode::Set, _) => value.to_vec(),
-            (Mode::Append, Some(old)) => [&old, value].concat(),
-            _ => return false,
-        };
-        let tag = value.split(|byte| *byte == b':').next().unwrap_or_default();
-        self.note(std::str::from_utf8(tag).unwrap().parse().unwrap());
-        self.store(key, new);
-        true
+impl Done {
+    fn note(&mut self, number: u64, key: &[u8], now: &[u8]) {
+        *self.times.entry(number).or_default() += 1;
+        self.holds(key, now);
     }
 
-    fn incr(&mut self, key: &[u8], delta: u64) -> Option<u64> {
-        let (old, _) = self.items.get(key)?;
-        let old: u64 = std::str::from_utf8(old).unwrap().parse().unwrap();
-        self.note(delta);
-        self.store(key, (old + delta).to_string().into_bytes());
-        Some(old + delta)
-    }
-
-    fn note(&mut self, number: u64) {
-        *self.done.entry(number).or_default() += 1;
-    }
-
-    fn store(&mut self, key: &[u8], value: Vec<u8>) {
-        self.versions += 1;
+    fn holds(&mut self, key: &[u8], now: &[u8]) {
         let held = self.held.entry(key.to_vec());
         // A key that was never stored had no value.
         let held = held.or_insert_with(|| vec![None]);
-        held.push(Some(value.clone()));
-        self.items.insert(key.to_vec(), (value, self.versions));
-    }
-
-    /// Restarts as a server without persistent items.
-    pub(super) fn begin(&mut self) {
-        for held in self.held.values_mut() {
-            held.push(None);
-        }
-        self.items.clear();
-        self.store(b"counter", b"0".to_vec());
+        held.push(Some(now.to_vec()));
     }
 }
 
-impl Execute for Store {
-    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        for (index, request) in batch.iter().enumerate() {
-            let mut number = 0;
-            let status = match &request.op {
-                Op::Get(_) if self.items.contains_key(request.key) => Status::Done,
-                Op::Put(put) if self.put(request.key, put.mode, put.value) => Status::Done,
-                Op::Put(_) => Status::NotStored,
-                Op::Arith(arith) => match self.incr(request.key, arith.delta) {
-                    Some(sum) => {
-                        number = sum;
-                        Status::Done
-                    }
-                    None => Status::NotFound,
-                },
-                _ => Status::NotFound,
-            };
-            let item = self.items.get(request.key).map(|(value, version)| Item {
-                value,
-                flags: 0,
-                version: *version,
-                deadline: Deadline::NEVER,
-                fetched: false,
-                last_access: Second(1),
-                won: false,
-                stale: false,
-                win_sent: false,
-            });
-            sink.reply(
-                index,
-                &Reply {
-                    item: item.filter(|_| status == Status::Done),
-                    number,
-                    ..Reply::bare(status)
-                },
-            );
-        }
+impl Record for Done {
+    /// A value begins with the number of its mutation, but for that of the counter.
+    fn stored(&mut self, key: &[u8], sent: &[u8], now: &[u8]) {
+        let tag = sent.split(|byte| *byte == b':').next().unwrap_or_default();
+        let number = std::str::from_utf8(tag).unwrap().parse().unwrap();
+        self.note(number, key, now);
     }
+
+    fn added(&mut self, key: &[u8], delta: u64, now: &[u8]) {
+        self.note(delta, key, now);
+    }
+}
+
+/// As a server begins that keeps nothing. Mutations are numbered from 1.
+pub(super) fn begin(store: &mut Store) {
+    for held in store.record.held.values_mut() {
+        held.push(None);
+    }
+    store.items.clear();
+    store.put(b"counter", Mode::Set, b"0");
 }
 
 /// Returns the reply to the first command of `inbox` and the bytes of that command, once it is

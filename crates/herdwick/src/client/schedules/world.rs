@@ -23,7 +23,7 @@ use herdwick_herd::{
 };
 use herdwick_mica::{Clock, HashKey, Second};
 
-use super::store::{Chance, Store, answered};
+use super::store::{Chance, Store, answered, begin};
 use crate::{
     Address, DialError, Fabric, Fallback, Options, Session,
     client::caller::Surroundings,
@@ -189,8 +189,8 @@ impl World {
         let inner = &mut *self.0.borrow_mut();
         inner.due = inner.now + deadline;
         inner.looks_late = 0;
-        let Store { items, held, .. } = &mut inner.store;
-        for (key, held) in held {
+        let Store { items, record, .. } = &mut inner.store;
+        for (key, held) in &mut record.held {
             *held = vec![items.get(key).map(|(value, _)| value.clone())];
         }
     }
@@ -199,7 +199,7 @@ impl World {
     pub(super) fn was(&self, key: &str, value: Option<&[u8]>) {
         let inner = self.0.borrow();
         let none = vec![None];
-        let held = inner.store.held.get(key.as_bytes()).unwrap_or(&none);
+        let held = inner.store.record.held.get(key.as_bytes()).unwrap_or(&none);
         let shown = value.map(|value| String::from_utf8_lossy(&value[..value.len().min(40)]));
         assert!(
             held.iter().any(|held| held.as_deref() == value),
@@ -210,7 +210,7 @@ impl World {
     /// Returns how often mutation `number` was executed.
     pub(super) fn times(&self, number: u64) -> usize {
         let inner = self.0.borrow();
-        inner.store.done.get(&number).copied().unwrap_or(0)
+        inner.store.record.times.get(&number).copied().unwrap_or(0)
     }
 
     pub(super) fn effects(&self) -> Vec<Effect> {
@@ -257,7 +257,7 @@ impl Inner {
             hash_key: HashKey([self.chance.next(), self.chance.next()]),
             stalled_until: Duration::ZERO,
         });
-        self.store.begin();
+        begin(&mut self.store);
     }
 
     /// Lets some time pass, with accidents.
