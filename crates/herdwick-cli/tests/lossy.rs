@@ -5,7 +5,6 @@
 mod common;
 
 use std::{
-    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -44,12 +43,8 @@ impl Far {
             .stdout(Stdio::piped())
             .spawn()
             .expect("ip runs");
-        let mut ready = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        stdout.read_line(&mut ready).expect("it can be read");
-        println!("{}", ready.trim_end());
-        let (_, rest) = ready.split_once("ready on ").expect("the server starts");
-        let address = rest.split_once(" (").expect("its address").0.to_owned();
+        let address = common::ready(&mut child);
+        println!("a server at {address}");
         Self {
             namespace,
             child,

@@ -93,11 +93,7 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut ready = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut ready).unwrap();
-        let (_, rest) = ready.split_once("ready on ").expect("the server starts");
-        let address = rest.split_once(" (").unwrap().0.to_owned();
+        let address = ready(&mut child);
         Self { child, address }
     }
 
@@ -188,6 +184,15 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits for the line in which a server that was started tells its address, or several.
+pub(crate) fn ready(child: &mut Child) -> String {
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let (_, rest) = line.split_once("ready on ").expect("the server starts");
+    rest.split_once(" (").expect("its address").0.to_owned()
 }
 
 /// Descriptors, mappings and memory of leases.
