@@ -333,7 +333,6 @@ impl Device for RoceDevice {
             shard: berth.shard,
             inbox: Inbox::new(),
             local: self.0.local,
-            rationed: (0, Duration::ZERO),
             truncated: 0,
         })
     }

@@ -28,9 +28,6 @@ use crate::{
 const LOOKS: usize = 8;
 /// Processed packets after which a pass stops receiving.
 const ENOUGH: u64 = 256;
-/// How long connections have their share of each pass and no more, after the kernel dropped packets
-/// for want of room.
-const RATIONED: Duration = Duration::from_millis(20);
 
 /// One thread's end of the fabric: an engine, its memory, and its sockets.
 pub struct RocePort {
@@ -42,8 +39,6 @@ pub struct RocePort {
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it is bound to all addresses.
     pub(crate) local: SocketAddr,
-    /// What the kernel had dropped when packets were rationed last, and until when they are.
-    pub(crate) rationed: (u32, Duration),
     /// Trains that came cut short.
     pub(crate) truncated: u64,
 }
@@ -52,7 +47,6 @@ impl RocePort {
     /// Receives until the socket is empty or the bounds of a pass are reached; returns whether
     /// anything arrived.
     fn receive_some(&mut self) -> bool {
-        self.ration();
         let before = self.looked_into();
         for look in 0..LOOKS {
             match self.receive() {
@@ -67,23 +61,11 @@ impl RocePort {
         true
     }
 
-    /// Where the kernel drops packets, which it does unseen, what is dropped instead is what is more
-    /// than a connection's share: to take that out of the socket costs little, and leaves room.
-    fn ration(&mut self) {
-        let (seen, until) = &mut self.rationed;
-        if *seen != self.inbox.overflowed {
-            *seen = self.inbox.overflowed;
-            *until = self.outbox.now.saturating_add(RATIONED);
-        }
-        self.engine.ration(self.outbox.now < *until);
-    }
-
     /// Packets that took work; those of a flood that are dropped unseen end no pass before the
     /// packets behind them are looked at.
     fn looked_into(&self) -> u64 {
         let counters = self.engine.counters();
-        let unseen = counters.dropped(Drop::TooManyRefused) + counters.dropped(Drop::OverShare);
-        counters.packets_in - unseen
+        counters.packets_in - counters.dropped(Drop::TooManyRefused)
     }
 
     /// Returns the descriptor that becomes readable when a packet arrives.

@@ -62,14 +62,11 @@ pub enum Drop {
     Unasked,
     /// From a source with too many refused packets in this pass; dropped unseen.
     TooManyRefused,
-    /// For a connection that had its share of this pass, while more came than could be taken: not
-    /// looked into.
-    OverShare,
 }
 
 impl Drop {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 29] = [
         Self::Short,
         Self::Version,
         Self::Partition,
@@ -99,7 +96,6 @@ impl Drop {
         Self::TooManyReads,
         Self::Unasked,
         Self::TooManyRefused,
-        Self::OverShare,
     ];
 
     /// Returns whether a correct sender causes almost none of these drops. The other reasons are
@@ -134,8 +130,7 @@ impl Drop {
             | Self::Gone
             | Self::Answer
             | Self::TooManyReads
-            | Self::TooManyRefused
-            | Self::OverShare => false,
+            | Self::TooManyRefused => false,
         }
     }
 
@@ -172,7 +167,6 @@ impl Drop {
             Self::TooManyReads => "roce_too_many_reads",
             Self::Unasked => "roce_unasked_congestion",
             Self::TooManyRefused => "roce_too_many_refused",
-            Self::OverShare => "roce_over_share",
         }
     }
 }

@@ -4,7 +4,6 @@
 mod attended;
 mod capture;
 mod conformance;
-mod floods;
 mod paths;
 mod shards;
 mod timers;

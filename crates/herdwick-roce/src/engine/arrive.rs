@@ -130,13 +130,6 @@ impl Engine {
         if qp.blame.turn == self.shared.turn && qp.blame.is_full(source) {
             return Err(Drop::TooManyRefused);
         }
-        // Datagrams of many peers come to one queue pair, and have no shares.
-        if self.shared.is_crowded()
-            && qp.link.is_some()
-            && qp.share.is_used_up(qp.transport, self.shared.turn)
-        {
-            return Err(Drop::OverShare);
-        }
         Ok((id, bth, source))
     }
 
@@ -149,10 +142,6 @@ impl Engine {
         wire: &mut W,
     ) -> Result<(), Drop> {
         let (bytes, (id, bth, source)) = (arrival.bytes, self.addressee(arrival)?);
-        if let Some(qp) = self.qps.get_mut(id) {
-            let first = qp.share.take(self.shared.turn);
-            self.shared.crowd[0] += usize::from(first);
-        }
         if self.shared.config.check_icrc {
             let right = match sum {
                 Some(sum) => self.sums.confirms(bytes, sum, arrival.ip_id),

@@ -69,10 +69,6 @@ pub(crate) struct Shared {
     pub(crate) rationed: bool,
     /// The number of the pass. Blame for wrong packets does not outlast a pass.
     pub(crate) turn: u64,
-    /// Whether each connection has its share of a pass and no more; and to how many something came in
-    /// this pass, and in the last one before it in which anything came.
-    pub(crate) rationing: bool,
-    pub(crate) crowd: [usize; 2],
     /// The latest time that a driver told.
     pub(crate) now: Duration,
 }
@@ -94,20 +90,6 @@ pub(crate) enum Kind {
 }
 
 impl Shared {
-    /// The next pass begins.
-    fn end_turn(&mut self) {
-        self.turn += 1;
-        if self.crowd[0] > 0 {
-            self.crowd = [0, self.crowd[0]];
-        }
-    }
-
-    /// Whether a connection with more than its share of this pass takes it from others. One that is
-    /// alone may have all.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.rationing && self.crowd.iter().any(|connections| *connections > 1)
-    }
-
     /// Whether one more packet of an answer to a READ may leave in this pass; counts it.
     pub(crate) fn may_answer_reads(&mut self) -> bool {
         self.rationed |= self.read_answers == 0;
@@ -208,8 +190,6 @@ impl Engine {
                 read_answers: READ_ANSWERS,
                 rationed: false,
                 turn: 1,
-                rationing: false,
-                crowd: [0; 2],
                 now: Duration::ZERO,
                 config,
             },
@@ -313,12 +293,6 @@ impl Engine {
         }
     }
 
-    /// Has no connection get more than its share of a pass's packets from now on, or again as many as
-    /// come for it: for a driver that sees packets lost before it can take them.
-    pub fn ration(&mut self, rationing: bool) {
-        self.shared.rationing = rationing;
-    }
-
     /// Gives the wire what waits for room; whether anything still waits for lack of it.
     pub fn poll_transmit<M: Memory, W: Wire>(
         &mut self,
@@ -331,7 +305,7 @@ impl Engine {
         self.shared.pause = None;
         self.shared.read_answers = READ_ANSWERS;
         self.shared.rationed = false;
-        self.shared.end_turn();
+        self.shared.turn += 1;
         for _ in 0..self.ready.begin() {
             let Some(qp) = self.ready.take().and_then(|id| self.qps.get_mut(id.0)) else {
                 continue;

@@ -7,7 +7,6 @@ mod fragment;
 mod inbound;
 mod post;
 mod reliable;
-mod share;
 mod unreliable;
 
 use alloc::collections::VecDeque;
@@ -35,7 +34,6 @@ pub(crate) use fragment::class;
 pub(crate) use inbound::Inbound;
 pub(crate) use post::Sends;
 pub(crate) use reliable::{Requester, Responder};
-pub(crate) use share::Share;
 
 /// One queue pair.
 pub(crate) struct Qp {
@@ -62,8 +60,6 @@ pub(crate) struct Qp {
     pub(crate) responder: Responder,
     /// The wrong packets that arrived for it in this pass.
     pub(crate) blame: Blame,
-    /// What arrived for it in this pass at all.
-    pub(crate) share: Share,
     /// Whether its peer is to be told that packets of its met congestion.
     pub(crate) congested: bool,
     /// Whether it is in the engine's list of queue pairs with packets to transmit.
@@ -162,7 +158,6 @@ impl Qp {
             requester: Requester::new(names.psn, &config.retry),
             responder: Responder::new(spec.transport == Transport::Rc),
             blame: Blame::NONE,
-            share: Share::NONE,
             congested: false,
             listed: false,
         }

@@ -61,12 +61,6 @@ impl Besieged {
         (0..count).for_each(|_| self.world.forge(B, &packet));
     }
 
-    /// `count` packets with nothing wrong in them.
-    fn crowd(&mut self, count: u64) {
-        let packet = self.packet(self.hostile, 0, self.at);
-        (0..count).for_each(|_| self.world.forge(B, &packet));
-    }
-
     /// The honest one writes, and it lands.
     fn writes(&mut self) {
         self.written += 1;
@@ -100,45 +94,6 @@ fn a_flood_of_wrong_keys_is_looked_into_a_few_times_a_pass_and_hits_nobody_else(
         assert_eq!(besieged.dropped(Drop::TooManyRefused), unseen);
         besieged.pass();
     }
-}
-
-/// Packets of a connection that a pass looks into while they are rationed.
-const SHARE: u64 = 64;
-
-#[test]
-fn while_rationed_a_connection_has_its_share_of_a_pass_unless_it_is_alone() {
-    let mut besieged = Besieged::new(Transport::Uc);
-    besieged.crowd(FLOOD);
-    besieged.writes();
-    besieged.pass();
-    assert_eq!(
-        besieged.dropped(Drop::OverShare),
-        0,
-        "there is room for all"
-    );
-    besieged.world.sides[B].engine.ration(true);
-    for pass in 1..=3 {
-        // The other one was there in the last pass, if not yet in this one.
-        besieged.crowd(FLOOD);
-        besieged.writes();
-        assert_eq!(besieged.dropped(Drop::OverShare), (FLOOD - SHARE) * pass);
-        besieged.pass();
-    }
-    let dropped = besieged.dropped(Drop::OverShare);
-    besieged.crowd(1);
-    besieged.pass();
-    besieged.crowd(FLOOD);
-    assert_eq!(besieged.dropped(Drop::OverShare), dropped, "alone");
-    besieged.writes();
-    besieged.crowd(1);
-    assert_eq!(
-        besieged.dropped(Drop::OverShare),
-        dropped + 1,
-        "not any more"
-    );
-    besieged.world.sides[B].engine.ration(false);
-    besieged.crowd(FLOOD);
-    assert_eq!(besieged.dropped(Drop::OverShare), dropped + 1);
 }
 
 #[test]
