@@ -10,6 +10,7 @@ mod auth;
 mod config;
 mod crossing;
 mod dump;
+mod error;
 mod facts;
 mod freight;
 mod front;
