@@ -7,6 +7,7 @@ mod doctor;
 mod manual;
 mod serve;
 mod top;
+mod units;
 
 use std::process::ExitCode;
 

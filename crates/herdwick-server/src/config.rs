@@ -9,6 +9,7 @@ use std::{
 pub use crate::error::StartError;
 use crate::{pin::Pin, tls::Tls, udp::Udp, ways::VerbsOptions};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
+use herdwick_memcache::binary::REQUEST;
 use herdwick_mica::ITEM_BYTES_MAX;
 
 /// memcached's port.
@@ -62,12 +63,14 @@ pub struct Config {
     pub patience: Patience,
     /// Which administrative commands clients may give.
     pub offers: Offers,
+    /// The protocols that connections may speak (memcached's `-B`).
+    pub protocol: Protocol,
     /// A file of users and passwords (memcached's `-Y`); `None`: everybody may talk to the server.
     pub auth: Option<PathBuf>,
     /// TLS on the TCP ports (memcached's `-Z`).
     pub tls: Option<Tls>,
-    /// memcached over UDP, too (memcached's `-U`); not with `auth` or `tls`, and not for a unix
-    /// socket.
+    /// memcached over UDP, too (memcached's `-U`), not encrypted even with `tls`; not with `auth`,
+    /// and not for a unix socket.
     pub udp: Option<Udp>,
     /// How many of the keys asked for most to show, at most 64; 0: not to look for them.
     pub hot_keys: usize,
@@ -150,6 +153,39 @@ impl Default for Offers {
     }
 }
 
+/// The protocols that connections may speak (memcached's `-B`). The first byte of a connection
+/// tells which it speaks; one that speaks another is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Text and binary.
+    #[default]
+    Any,
+    /// Text, classic and meta; Herdwick's clients begin with text too.
+    Text,
+    /// The binary protocol only.
+    Binary,
+}
+
+impl Protocol {
+    /// Whether a connection may begin with this byte.
+    pub(crate) fn may_begin_with(self, byte: u8) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Text => byte != REQUEST,
+            Self::Binary => byte == REQUEST,
+        }
+    }
+
+    /// Its name in `stats settings`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Any => "auto-negotiate",
+            Self::Text => "ascii",
+            Self::Binary => "binary",
+        }
+    }
+}
+
 /// Leases: shared memory for clients on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
@@ -198,6 +234,7 @@ impl Default for Config {
             turn_requests: 512,
             patience: Patience::default(),
             offers: Offers::default(),
+            protocol: Protocol::Any,
             auth: None,
             tls: None,
             udp: None,
@@ -238,16 +275,19 @@ impl Config {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
         }
-        let if_there = matches!(self.verbs, Verbs::IfThere(_));
-        let asked_for = self.fabrics() - usize::from(if_there);
-        if asked_for > 0 && workers > LEASE_WORKERS_MAX {
+        let shm = self.leases.as_ref().is_some_and(|leases| leases.needed);
+        let verbs = matches!(self.verbs, Verbs::Needed(_));
+        if workers > LEASE_WORKERS_MAX && (shm || verbs || self.roce.is_some()) {
             return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
             return Err(StartError::NoConnections);
         }
-        if self.udp.is_some() && (self.auth.is_some() || self.tls.is_some()) {
-            return Err(StartError::UdpInTheOpen);
+        if self.udp.is_some() && self.auth.is_some() {
+            return Err(StartError::UdpWithUsers);
+        }
+        if self.protocol == Protocol::Binary && self.auth.is_some() {
+            return Err(StartError::BinaryWithUsers);
         }
         Ok(workers)
     }

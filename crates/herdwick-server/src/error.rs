@@ -50,11 +50,12 @@ pub enum StartError {
     /// Nobody could connect.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
-    /// Datagrams carry no password and no session.
-    #[error(
-        "over UDP (-U) nobody authenticates and nothing is encrypted: leave it out, or -Y and -Z"
-    )]
-    UdpInTheOpen,
+    /// Datagrams carry no password.
+    #[error("UDP (-U) has no authentication: leave it out, or -Y")]
+    UdpWithUsers,
+    /// Passwords are shown in the text protocol.
+    #[error("the binary protocol (-B binary) has no users and passwords here: leave it out, or -Y")]
+    BinaryWithUsers,
     /// A host without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
@@ -130,20 +131,13 @@ pub enum StartError {
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The memory is too little for the largest items.
-    #[error(
-        "-m {given} is too little for {workers} workers and items of up to {item_bytes_max} bytes; \
-         give at least -m {needed}, or fewer workers (-t), or smaller items (-I)"
-    )]
+    /// The memory is too little for any server.
+    #[error("-m {given} is too little for one worker and small items; give at least -m {needed}")]
     Memory {
         /// What was given, in MiB.
         given: usize,
         /// What would do, in MiB.
         needed: usize,
-        /// How many the memory is split over.
-        workers: usize,
-        /// The largest item.
-        item_bytes_max: usize,
     },
     /// The items cannot be kept in a file.
     #[error(transparent)]

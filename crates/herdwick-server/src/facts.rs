@@ -6,7 +6,7 @@ use herdwick_mica::{Clock, Second};
 use crate::{
     accept::{Opened, Source},
     auth::Auth,
-    config::{Config, Listen, Offers, ShutdownHook, StartError},
+    config::{Config, Listen, Offers, Protocol, ShutdownHook, StartError},
     hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
     lease::{Arrival, Host},
     stats,
@@ -53,6 +53,7 @@ pub(crate) struct Settings {
     /// 0: none.
     pub(crate) udp_port: u16,
     pub(crate) offers: Offers,
+    pub(crate) protocol: Protocol,
     pub(crate) shutdown: Option<ShutdownHook>,
     pub(crate) turn_requests: usize,
     pub(crate) backlog: u32,
@@ -95,6 +96,7 @@ impl Facts {
                 port,
                 udp_port,
                 offers: config.offers,
+                protocol: config.protocol,
                 shutdown: config.shutdown.clone(),
                 turn_requests: config.turn_requests,
                 backlog: config.backlog,

@@ -12,6 +12,7 @@ mod crossing;
 mod dump;
 mod error;
 mod facts;
+mod fit;
 mod freight;
 mod front;
 mod herd;
@@ -43,9 +44,10 @@ mod worker;
 
 pub use auth::AuthError;
 pub use config::{
-    Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, ShutdownHook, StartError,
-    Verbs, WORKERS_MAX,
+    Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, Protocol, ShutdownHook,
+    StartError, Verbs, WORKERS_MAX,
 };
+pub use fit::Reduced;
 pub use herdwick_herd::RequestPath;
 pub use lease::check_lease_directory;
 pub use memory_file::{Cold, MemoryFileError, Restart};

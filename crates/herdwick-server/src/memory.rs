@@ -4,7 +4,7 @@ use std::{io, path::Path, time::Duration};
 
 use herdwick_fabric::Capabilities;
 use herdwick_herd::ServerOptions;
-use herdwick_mica::{HashKey, Second, Store, StoreConfig, StoreError};
+use herdwick_mica::{HashKey, Second, Store, StoreConfig};
 
 use crate::{
     config::{Config, StartError},
@@ -174,12 +174,12 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         hash_key: random_key()?,
     };
     if let Some(path) = &config.memory_file {
-        return lasting_stores(config, workers, store, path);
+        return lasting_stores(workers, store, path);
     }
     let stores = (0..workers)
         .map(|_| Store::new(&store))
         .collect::<Result<_, _>>()
-        .map_err(|error| no_store(config, workers, error))?;
+        .map_err(StartError::Store)?;
     Ok(Stores {
         stores,
         hash_key: store.hash_key,
@@ -190,13 +190,11 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
 
 /// As [`evicting_stores`], with their items in a file: those of the server before, where they can be read.
 fn lasting_stores(
-    config: &Config,
     workers: usize,
     mut store: StoreConfig,
     path: &Path,
 ) -> Result<Stores, StartError> {
-    let no_store = |error| no_store(config, workers, error);
-    let bytes = Store::file_bytes(&store).map_err(no_store)?;
+    let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
     let parts = Parts { workers, bytes };
     let (file, cold) = MemoryFile::open(path, parts)?;
     let keep = file.left.is_some();
@@ -209,7 +207,7 @@ fn lasting_stores(
     let mut restart = Restart::new(path, cold);
     let (mut stores, mut second) = (Vec::new(), Second(0));
     for opened in opened {
-        let (store, recovered) = opened.map_err(no_store)?;
+        let (store, recovered) = opened.map_err(StartError::Store)?;
         stores.push(store);
         if keep {
             restart.add(recovered);
@@ -258,25 +256,8 @@ fn random_key() -> Result<HashKey, StartError> {
 }
 
 /// What each partition would have of `memory_bytes`.
-fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
+pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
     LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
-}
-
-fn no_store(config: &Config, workers: usize, error: StoreError) -> StartError {
-    let StoreError::TooSmall { needed, .. } = error else {
-        return StartError::Store(error);
-    };
-    let least = (workers * needed) >> 20;
-    let enough = |mb: &usize| partition_bytes(config, workers, mb << 20) >= needed;
-    StartError::Memory {
-        given: config.memory_bytes >> 20,
-        // Leases take a fifth at most, and each worker half a MiB.
-        needed: (least..=2 * least + workers + 1)
-            .find(enough)
-            .unwrap_or(2 * least),
-        workers,
-        item_bytes_max: config.item_bytes_max,
-    }
 }
 
 #[cfg(test)]

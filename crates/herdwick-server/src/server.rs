@@ -20,6 +20,7 @@ use crate::{
     config::{Address, Config, StartError},
     crossing::Crossing,
     facts::Facts,
+    fit::{Reduced, fit},
     front::{Front, Tokens},
     hot::HotKeys,
     lease::{Closing, FabricId, Host, Office, WorkerEnd},
@@ -48,6 +49,7 @@ pub struct Server {
     socket_file: Option<SocketFile>,
     udp_addresses: Vec<SocketAddr>,
     left_out: Vec<StartError>,
+    reduced: Vec<Reduced>,
     lasting: Option<(MemoryFile, Restart)>,
     verbs: VerbsStatus,
     workers: usize,
@@ -68,6 +70,7 @@ pub struct Server {
 pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let workers = config.settle(cpus.len())?;
+    let (workers, reduced) = fit(&mut config, workers)?;
     let pinned = config.pin.cpus(&cpus, workers)?;
     let ways = Ways::open(&mut config, workers)?;
     let mut left_out = Vec::new();
@@ -96,6 +99,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         socket_file: opened.socket_file,
         udp_addresses: opened.udp_addresses,
         left_out,
+        reduced,
         lasting: stores.lasting.take(),
         verbs: ways.verbs_status().clone(),
         workers,
@@ -206,6 +210,12 @@ impl Server {
     #[must_use]
     pub fn left_out(&self) -> &[StartError] {
         &self.left_out
+    }
+
+    /// What it was asked for and has no memory for, and what it does instead.
+    #[must_use]
+    pub fn reduced(&self) -> &[Reduced] {
+        &self.reduced
     }
 
     /// Where it serves metrics, if it does.

@@ -352,6 +352,7 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     let idle = patience.idle.unwrap_or_default();
     out.say("idle_timeout", idle.as_secs());
     out.say("client_flags_size", size_of::<u32>());
+    out.say("binding_protocol", settings.protocol.name());
     for (name, value) in OF_THE_SLABS {
         out.say(name, value);
     }
@@ -422,10 +423,9 @@ fn yes(is_so: bool) -> &'static str {
 }
 
 /// Settings of machinery that is not here, as a memcached shows them that runs without it.
-const OF_THE_SLABS: [(&str, &str); 25] = [
+const OF_THE_SLABS: [(&str, &str); 24] = [
     ("growth_factor", "1.00"),
     ("chunk_size", "8"),
-    ("binding_protocol", "auto-negotiate"),
     ("hashpower_init", "0"),
     ("slab_reassign", "no"),
     ("slab_automove", "0"),

@@ -55,6 +55,11 @@ pub(crate) fn try_shm() -> io::Result<()> {
     device.destroy_pd(port, pd).map_err(io::Error::other)
 }
 
+/// Whether the kernel knows of an RDMA device, which may still turn out to be of no use.
+pub(crate) fn has_rdma_devices() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
 /// What became of [`Config::verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerbsStatus {

@@ -469,6 +469,6 @@ fn no_datagrams_beside_passwords() {
         udp: Some(udp()),
         ..Config::local()
     };
-    assert!(matches!(spawn(config), Err(StartError::UdpInTheOpen)));
+    assert!(matches!(spawn(config), Err(StartError::UdpWithUsers)));
     fs::remove_file(&path).unwrap();
 }

@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::{PORT, Pin, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
+use herdwick_server::{PORT, Pin, Protocol, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
+
+use crate::units;
 
 use super::{
     extended::{self, Extended},
@@ -18,18 +20,14 @@ use super::{
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true, before_help = BANNER, display_name = "herdwick")]
 pub(crate) struct ServeArgs {
-    /// TCP port; 0 takes a free one
-    #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT)]
-    pub(super) port: u16,
-    /// UDP port; 0: none. Whoever is not trusted (-o udp_trusted) gets at most three times what they
-    /// have sent
-    #[arg(
-        short = 'U',
-        long = "udp-port",
-        value_name = "NUM",
-        default_value_t = 0
-    )]
-    pub(super) udp_port: u16,
+    /// TCP port; 0 and -1 take a free one, which is written to the file that MEMCACHED_PORT_FILENAME
+    /// in the environment names
+    #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT.into(), allow_negative_numbers = true, value_parser = units::port)]
+    pub(super) port: i32,
+    /// UDP port; 0: none, -1: a free one. Whoever is not trusted (-o udp_trusted) gets at most three
+    /// times what they have sent
+    #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, allow_negative_numbers = true, value_parser = units::port)]
+    pub(super) udp_port: i32,
     /// Unix socket to listen on, instead of TCP
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
     pub(super) unix_socket: Option<PathBuf>,
@@ -55,34 +53,32 @@ pub(crate) struct ServeArgs {
     /// Become this user; only for root, who is told of it if this is left out
     #[arg(short = 'u', long = "user", value_name = "NAME")]
     pub(super) user: Option<String>,
-    /// Memory for items, in megabytes
-    #[arg(
-        short = 'm',
-        long = "memory-limit",
-        value_name = "MB",
-        default_value_t = 64
-    )]
+    /// Memory for items, in megabytes, or with a unit, such as 2g. Where it is too little for -t
+    /// and -I, there are fewer workers, or smaller items, and a line that says so
+    #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64, value_parser = units::megabytes)]
     pub(super) memory: usize,
     /// Most connections at a time
     #[arg(
         short = 'c',
         long = "conn-limit",
         value_name = "NUM",
-        default_value_t = 1024
+        default_value_t = 1024,
+        value_parser = units::count::<usize>
     )]
     pub(super) connections: usize,
     /// Keep all memory out of swap
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
     /// Workers, each a thread with a partition of the data [default: allowed CPUs, at most 4]
-    #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM")]
+    #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM", value_parser = units::count::<usize>)]
     pub(super) workers: Option<usize>,
     /// Most requests of one connection before the next one's turn, rounded up to a multiple of 128
     #[arg(
         short = 'R',
         long = "max-reqs-per-event",
         value_name = "NUM",
-        default_value_t = 512
+        default_value_t = 512,
+        value_parser = units::count::<usize>
     )]
     pub(super) turn_requests: usize,
     /// Connections that may wait to be accepted
@@ -90,15 +86,20 @@ pub(crate) struct ServeArgs {
         short = 'b',
         long = "listen-backlog",
         value_name = "NUM",
-        default_value_t = 1024
+        default_value_t = 1024,
+        value_parser = units::count::<u32>
     )]
     pub(super) backlog: u32,
-    /// Largest item, in bytes, or with k or m behind it
+    /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
     /// Evict nothing: refuse what there is no room for, when items take 3/4 of their memory
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
+    /// The protocols that are spoken: auto (text and binary), ascii, or binary, which keeps
+    /// Herdwick's own clients out
+    #[arg(short = 'B', long = "protocol", value_name = "NAME", default_value = "auto", value_parser = protocol)]
+    pub(super) protocol: Protocol,
     /// Refuse the command "flush_all"
     #[arg(short = 'F', long = "disable-flush-all")]
     pub(super) no_flush: bool,
@@ -132,7 +133,7 @@ pub(crate) struct ServeArgs {
     pub(super) config: Option<PathBuf>,
     /// Microseconds that a worker looks for work before it sleeps; up to 320 while HERD's clients
     /// keep waking it soon after it fell asleep, where there are more CPUs than workers
-    #[arg(long = "spin", value_name = "US", default_value_t = 20)]
+    #[arg(long = "spin", value_name = "US", default_value_t = 20, value_parser = units::microseconds)]
     pub(super) spin: u64,
     /// Keep each worker on one CPU: of those that the process may use the first ones (auto), or
     /// these, such as 0-3,8
@@ -203,14 +204,6 @@ const BANNER: &str = concat!("memcached 1.6.45-herdwick.", env!("CARGO_PKG_VERSI
 pub(crate) struct Missing {
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     sasl: bool,
-    #[arg(
-        short = 'B',
-        long = "protocol",
-        value_name = "NAME",
-        value_parser = ["auto", "auto-negotiate", "ascii", "binary"],
-        hide = true
-    )]
-    protocol: Option<String>,
     #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]
     napi_ids: Option<String>,
     #[arg(short = 'D', value_name = "CHAR", hide = true)]
@@ -257,10 +250,6 @@ impl Missing {
             (self.growth.is_some(), "-f: there are no slab classes"),
             (self.chunk.is_some(), "-n: there are no slab classes"),
             (
-                self.protocol.is_some(),
-                "-B: protocols are told apart on each connection, by its first byte",
-            ),
-            (
                 self.large_pages,
                 "-L: large pages are asked for in any case",
             ),
@@ -306,6 +295,15 @@ fn verbs(text: &str) -> Result<Verbs, String> {
     })
 }
 
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "auto" | "auto-negotiate" => Ok(Protocol::Any),
+        "ascii" => Ok(Protocol::Text),
+        "binary" => Ok(Protocol::Binary),
+        _ => Err("give auto, ascii or binary".into()),
+    }
+}
+
 fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
         "auto" => Ok(true),
@@ -333,15 +331,7 @@ fn octal(text: &str) -> Result<u32, String> {
 const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
 
 fn size(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|count| count.checked_mul(unit))
+    units::bytes(text, 1)
         .filter(|size| ITEM_BYTES.contains(size))
         .ok_or_else(|| "give a size between 1k and 1024m".into())
 }
@@ -355,7 +345,8 @@ mod tests {
         assert_eq!(size("1m"), Ok(1 << 20));
         assert_eq!(size("512k"), Ok(512 << 10));
         assert_eq!(size("1024"), Ok(1024));
-        for wrong in ["", "m", "1023", "1025m", "x", "1g", "99999999999999999999m"] {
+        assert_eq!(size("1g"), Ok(1 << 30));
+        for wrong in ["", "m", "1023", "1025m", "x", "2g", "99999999999999999999m"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,6 +2,8 @@
 
 use herdwick_server::Network;
 
+use crate::units;
+
 use super::tls::{self, TlsOption};
 
 /// An extended option that means something here.
@@ -26,7 +28,7 @@ pub(super) const HELP: &str = "\
 Extended options, NAME or NAME=VALUE, several by commas:
   maxconns_fast      close connections beyond -c at once (on)
   no_maxconns_fast   let them wait unaccepted
-  idle_timeout=S     close connections without a command for S seconds (0: never)
+  idle_timeout=S     close connections without a command for S seconds, or 15m, 1h (0: never)
   request_timeout=S  close connections in the middle of a command for S seconds (30)
   udp_trusted=NET    whole answers over UDP (-U) to addresses of NET, such as 10.0.0.0/8, as to
                      loopback; nobody outside may be able to forge them
@@ -117,7 +119,7 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
         None => (text, None),
     };
     let seconds = |least| {
-        let number = value.and_then(|value| value.parse::<u32>().ok());
+        let number = value.and_then(|value| units::seconds(value).ok());
         number
             .filter(|seconds| (least..=SECONDS_MAX).contains(seconds))
             .ok_or_else(|| format!("give {name}=SECONDS, from {least} on"))

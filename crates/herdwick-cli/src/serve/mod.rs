@@ -18,11 +18,11 @@ use std::{
 };
 
 use herdwick_server::{
-    Address, Config, Interface, Leases, Listen, Offers, Restart, Server, ShutdownHook, StartError,
-    Tls, Udp, VerbsStatus,
+    Address, Config, Interface, Leases, Listen, Offers, Protocol, Restart, Server, ShutdownHook,
+    StartError, Tls, Udp, VerbsStatus,
 };
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::{Handle, Signals},
 };
 
@@ -83,13 +83,15 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         return Ok(());
     }
     // Before the server starts, so that no signal is missed.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    // SIGUSR1 is memcached's for an end that keeps the file of items; here each of them does.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(ServeError::Signals)?;
     let mut config = config(args, signals.handle())?;
     config.connections_max = process::allow_connections(args.connections)?;
     let pid_file = args.pid_file.as_deref().map(absolute);
     prepare(args)?;
     let server = herdwick_server::spawn(config)?;
     let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
+    process::write_ports(&server);
     announce(&server, args);
     if args.in_background && args.verbosity == 0 {
         process::leave_stderr()?;
@@ -143,7 +145,25 @@ fn announce(server: &Server, args: &ServeArgs) {
     for reason in server.left_out() {
         warn!("left out: {reason}");
     }
-    if args.udp_port > 0 && args.unix_socket.is_some() {
+    for reduced in server.reduced() {
+        warn!("{reduced}");
+    }
+    if let Some(ram) = process::ram_bytes().filter(|ram| (args.memory as u64) << 20 > *ram) {
+        let (memory, ram) = (args.memory, ram >> 20);
+        warn!(
+            memory,
+            ram,
+            "-m {memory} is more than the {ram} MiB of memory that this process may have: it will \
+             be killed, or swap, before the cache is full; give less"
+        );
+    }
+    if args.udp_port != 0 && args.tls {
+        warn!("-U: datagrams are not encrypted; TLS (-Z) is for TCP alone");
+    }
+    if args.protocol == Protocol::Binary {
+        warn!("-B binary: connections that speak text are closed, those of `herdwick get` too");
+    }
+    if args.udp_port != 0 && args.unix_socket.is_some() {
         warn!("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
     }
     if !args.tls && tls_options(args).next().is_some() {
@@ -234,6 +254,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         roce_capture: args.roce_pcap.as_deref().map(absolute),
         verbs: args.verbs.clone(),
         request_path: args.request_path,
+        protocol: args.protocol,
         backlog: args.backlog,
         turn_requests: args.turn_requests.max(1),
         offers: Offers {
@@ -266,10 +287,15 @@ fn udp(args: &ServeArgs) -> Option<Udp> {
         Extended::UdpTrusted(network) => Some(*network),
         _ => None,
     });
-    (args.udp_port > 0).then(|| Udp {
-        port: args.udp_port,
+    (args.udp_port != 0).then(|| Udp {
+        port: port(args.udp_port),
         trusted: trusted.collect(),
     })
+}
+
+/// A port as the system takes it, which gives a free one for 0.
+fn port(asked: i32) -> u16 {
+    u16::try_from(asked).unwrap_or(0)
 }
 
 fn tls_settings(args: &ServeArgs) -> Result<Tls, ServeError> {
@@ -306,12 +332,13 @@ fn extend(config: &mut Config, option: &Extended) {
 }
 
 fn interfaces(args: &ServeArgs) -> Result<Vec<Interface>, ServeError> {
+    let port = port(args.port);
     if args.listen.is_empty() {
-        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], args.port)).into()]);
+        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port)).into()]);
     }
     let mut all = Vec::new();
     for interface in &args.listen {
-        let addresses = interface.addresses(args.port);
+        let addresses = interface.addresses(port);
         let addresses = addresses.map_err(|source| ServeError::Listen {
             host: interface.host().to_owned(),
             source,

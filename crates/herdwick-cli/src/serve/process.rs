@@ -9,6 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use herdwick_server::{Address, Server};
 use rustix::{
     mm::{MlockAllFlags, mlockall},
     process::{Pid, Resource, Rlimit, getrlimit, getuid, setrlimit, setsid, test_kill_process},
@@ -199,6 +200,61 @@ pub(super) fn leave_stderr() -> Result<(), ProcessError> {
         source,
     };
     dup2_stderr(null.map_err(to)?).map_err(|errno| to(errno.into()))
+}
+
+/// Bytes of memory that this process may have: the host's, or less by a control group. `None`:
+/// nothing tells.
+pub(super) fn ram_bytes() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = meminfo.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?;
+        Some(kib.parse::<u64>().ok()? * 1024)
+    })?;
+    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
+    let groups = Path::new("/sys/fs/cgroup").join(group.unwrap_or_default());
+    // A limit holds for all groups below; what is "max", or not there, limits nothing.
+    let limits = groups.ancestors().filter_map(|group| {
+        let limit = fs::read_to_string(group.join("memory.max")).ok()?;
+        limit.trim().parse::<u64>().ok()
+    });
+    Some(limits.fold(total, u64::min))
+}
+
+/// Names the ports in the file that the environment asks for, in memcached's words, for whoever has
+/// the server take free ones. As in memcached, one that cannot be written keeps nothing from going
+/// on.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "memcached's test suites and wrappers ask by the environment alone"
+)]
+pub(super) fn write_ports(server: &Server) {
+    let Ok(path) = std::env::var("MEMCACHED_PORT_FILENAME") else {
+        return;
+    };
+    let tcp = server
+        .addresses()
+        .iter()
+        .filter_map(|address| match address {
+            Address::Tcp(address) => Some(("TCP", *address)),
+            Address::Unix(_) => None,
+        });
+    let udp = server
+        .udp_addresses()
+        .iter()
+        .map(|&address| ("UDP", address));
+    let lines: String = tcp
+        .chain(udp)
+        .map(|(kind, address)| {
+            let family = if address.is_ipv4() { "INET" } else { "INET6" };
+            format!("{kind} {family}: {}\n", address.port())
+        })
+        .collect();
+    // It appears whole: whoever waits for it reads it at once.
+    let beside = format!("{path}.lck");
+    if let Err(error) = fs::write(&beside, lines).and_then(|()| fs::rename(&beside, &path)) {
+        tracing::warn!("cannot write the ports to {path} (MEMCACHED_PORT_FILENAME): {error}");
+    }
 }
 
 /// The file with the process's number; gone with it.

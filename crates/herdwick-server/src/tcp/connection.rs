@@ -14,7 +14,7 @@ use super::{
     stream::Stream,
     upload::Upload,
 };
-use crate::{dump::Dump, parcel::Ticket, tally::Tally};
+use crate::{config::Protocol, dump::Dump, parcel::Ticket, tally::Tally};
 
 /// A client, and where the conversation with it stands.
 pub(crate) struct Connection {
@@ -274,6 +274,12 @@ impl Connection {
             self.need = Claim::FRAME_BYTES;
             self.has_work()
         })
+    }
+
+    /// Whether it begins with a protocol that is not spoken here.
+    pub(crate) fn begins_otherwise(&self, spoken: Protocol) -> bool {
+        let first = self.input.data().first();
+        self.opening && first.is_some_and(|&byte| !spoken.may_begin_with(byte))
     }
 
     /// Whether the peer owes the rest of a command, and nothing but that is waited for.

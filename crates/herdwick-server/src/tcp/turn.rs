@@ -64,6 +64,12 @@ pub(super) fn serve(
         connection.claims = whole;
         return Turn::flows(Flow::Moved);
     }
+    if connection.begins_otherwise(service.facts.settings.protocol) {
+        pass.tally.closed_not_memcached += 1;
+        connection.faulty = true;
+        connection.hang_up();
+        return Turn::flows(Flow::Moved);
+    }
     if !connection.admitted && !service.admit(connection, pass.tally) {
         return Turn::flows(connection.write(&mut service.pool, pass.tally));
     }

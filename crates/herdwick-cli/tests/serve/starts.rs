@@ -1,0 +1,204 @@
+//! Where memcached starts, `herdwick serve` starts, and its log shows what differs from the flags.
+
+use std::io::{Read, Write};
+
+use super::*;
+
+/// All that it writes to standard error until it ends by `signal`.
+fn log_until(mut server: Serve, signal: Signal) -> String {
+    kill_process(server.pid(), signal).unwrap();
+    let mut log = String::new();
+    let complaints = server.complaints.as_mut().unwrap();
+    complaints.read_to_string(&mut log).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    log
+}
+
+fn setting(server: &Serve, name: &str) -> usize {
+    let settings = server.ask("stats settings\r\n");
+    let line = format!("STAT {name} ");
+    let value = settings.lines().find_map(|said| said.strip_prefix(&line));
+    value.unwrap().trim().parse().unwrap()
+}
+
+/// Stores a value of so many bytes; gives the answer.
+fn store(server: &Serve, bytes: usize) -> String {
+    let value = "v".repeat(bytes);
+    server.ask(&format!("set k 0 0 {bytes}\r\n{value}\r\n"))
+}
+
+#[test]
+fn too_little_memory_for_the_workers_starts_fewer() {
+    for (arguments, item) in [
+        ("-m 8", 1 << 20),
+        ("-m 16 -t 4", 1 << 20),
+        ("-m 64 -t 4 -I 8m", 8 << 20),
+        ("-m 1024 -t 4 -I 128m", 128 << 20),
+        ("-m 64 -t 64", 1 << 20),
+    ] {
+        let server = Serve::saying(&format!("-p 0 {arguments}"));
+        let workers = setting(&server, "num_threads");
+        assert_eq!(setting(&server, "item_size_max"), item, "{arguments}");
+        let shown = format!("({workers} worker");
+        assert!(server.ready.contains(&shown), "{}", server.ready);
+        // Not all of it is value; 128 MiB take a while on a slow host.
+        assert_eq!(
+            store(&server, item.min(8 << 20) - 200),
+            "STORED\r\n",
+            "{arguments}"
+        );
+        let log = log_until(server, Signal::TERM);
+        let told = log.contains(&format!(": {workers} started; give more memory (-m)"));
+        assert!(
+            told || arguments == "-m 8" && workers == 1,
+            "{arguments}: {log}"
+        );
+    }
+}
+
+#[test]
+fn items_that_do_not_fit_the_memory_are_refused_when_they_come() {
+    let server = Serve::saying("-p 0 -m 1 -t 2");
+    let most = setting(&server, "item_size_max");
+    assert!((100 << 10..1 << 20).contains(&most), "{most}");
+    assert_eq!(store(&server, most - 200), "STORED\r\n");
+    let refused = store(&server, most + 1);
+    assert!(
+        refused.starts_with("SERVER_ERROR object too large for cache"),
+        "{refused}"
+    );
+    let log = log_until(server, Signal::TERM);
+    for told in [
+        format!("those of more than {most} bytes are refused"),
+        "no shared memory and no RDMA".into(),
+        "1 started".into(),
+    ] {
+        assert!(log.contains(&told), "{told}: {log}");
+    }
+}
+
+#[test]
+fn more_workers_than_a_lease_can_name_do_without_leases() {
+    let server = Serve::saying("-p 0 -m 256 -t 33 --verbs off");
+    assert_eq!(setting(&server, "num_threads"), 33);
+    let log = log_until(server, Signal::TERM);
+    assert!(
+        log.contains("at most 32 workers, and there are 33"),
+        "{log}"
+    );
+    let asked_for = complaint("-p 0 -m 256 -t 33 --shm-mode 0700");
+    assert!(asked_for.contains("at most 32"), "{asked_for}");
+}
+
+#[test]
+fn more_memory_than_the_host_has_is_warned_of() {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.unwrap().trim().trim_end_matches(" kB");
+    let more = total.parse::<usize>().unwrap() / 1024 + 1024;
+    let server = Serve::saying(&format!("-p 0 -t 1 -m {more}"));
+    let log = log_until(server, Signal::TERM);
+    assert!(
+        log.contains(&format!("-m {more} is more than the ")),
+        "{log}"
+    );
+    let log = log_until(Serve::saying("-p 0 -t 1 -m 64"), Signal::TERM);
+    assert!(!log.contains("is more than"), "{log}");
+}
+
+#[test]
+fn ports_taken_are_written_where_the_environment_asks() {
+    let path = Path::new("ports");
+    let mut command = command("-p -1 -U -1 -t 1 -l 127.0.0.1,::1");
+    let server = Serve::of(
+        command
+            .env("MEMCACHED_PORT_FILENAME", &path.0)
+            .stderr(Stdio::null()),
+    );
+    let written = fs::read_to_string(&path.0).unwrap();
+    let ports = |kind: &str| -> Vec<usize> {
+        let lines = written.lines().filter_map(|line| line.strip_prefix(kind));
+        lines.map(|port| port.trim().parse().unwrap()).collect()
+    };
+    let of_tcp: Vec<usize> = [ports("TCP INET:"), ports("TCP INET6:")].concat();
+    let addresses = server.addresses();
+    let listened = addresses
+        .iter()
+        .map(|address| address.rsplit_once(':').unwrap().1);
+    let listened: Vec<usize> = listened.map(|port| port.parse().unwrap()).collect();
+    assert_eq!(of_tcp, listened, "{written}");
+    assert_eq!(
+        ports("UDP INET:"),
+        [setting(&server, "udpport")],
+        "{written}"
+    );
+    assert_eq!(ports("UDP INET6:").len(), 1, "{written}");
+    drop(server);
+    // One that cannot be written is no reason not to serve.
+    let mut command = super::command("-p -1 -t 1");
+    let command = command.env("MEMCACHED_PORT_FILENAME", "/nowhere/ports");
+    let log = log_until(Serve::of(command.stderr(Stdio::piped())), Signal::TERM);
+    assert!(
+        log.contains("cannot write the ports to /nowhere/ports"),
+        "{log}"
+    );
+}
+
+/// memcached ends gracefully then, and keeps what `-e` names.
+#[test]
+fn sigusr1_ends_it_and_keeps_the_items() {
+    let path = Path::new("memory");
+    let arguments = format!("-p 0 -t 1 -m 64 -e {path}");
+    let server = Serve::saying(&arguments);
+    assert_eq!(server.ask("set kept 0 0 1\r\nv\r\n"), "STORED\r\n");
+    log_until(server, Signal::USR1);
+    let again = Serve::start(&arguments);
+    assert!(again.ask("get kept\r\n").starts_with("VALUE kept"));
+}
+
+/// The first bytes of an answer, nothing if the server hangs up.
+fn first_bytes(address: &str, question: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(question).unwrap();
+    let mut answer = [0; 8];
+    let length = stream.read(&mut answer).unwrap_or(0);
+    answer[..length].to_vec()
+}
+
+#[test]
+fn only_the_protocol_that_is_asked_for_is_spoken() {
+    /// The binary protocol's version request: magic, opcode, no key, no value.
+    const VERSION: [u8; 24] = {
+        let mut packet = [0; 24];
+        packet[0] = 0x80;
+        packet[1] = 0x0b;
+        packet
+    };
+    for (protocol, text, binary) in [
+        ("auto", true, true),
+        ("ascii", true, false),
+        ("binary", false, true),
+    ] {
+        let server = Serve::start(&format!("-p 0 -t 1 -B {protocol}"));
+        let address = &server.addresses()[0];
+        let said = first_bytes(address, b"version\r\n");
+        assert_eq!(said.starts_with(b"VERSION"), text, "{protocol}");
+        let said = first_bytes(address, &VERSION);
+        assert_eq!(said.starts_with(&[0x81]), binary, "{protocol}");
+    }
+    let refused = complaint("-p 0 -B binary -Y /nowhere/users");
+    assert!(refused.contains("-B binary"), "{refused}");
+}
+
+/// As in memcached, datagrams go on beside TLS; that nothing encrypts them is in the log.
+#[test]
+fn datagrams_beside_tls_are_taken_and_warned_of() {
+    let path = Path::new("udp-tls");
+    let key = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    fs::write(&path.0, key.cert.pem() + &key.signing_key.serialize_pem()).unwrap();
+    let server = Serve::saying(&format!("-p 0 -t 1 -U -1 -Z -o ssl_chain_cert={path}"));
+    let log = log_until(server, Signal::TERM);
+    assert!(log.contains("datagrams are not encrypted"), "{log}");
+}

@@ -1,0 +1,265 @@
+//! Fits a configuration into its memory (`-m`). Where memcached starts, this server starts too: what
+//! does not fit is reduced, in an order that keeps what a memcached client can see for longest.
+
+use std::fmt;
+
+use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
+use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
+
+use crate::{
+    config::{Config, StartError, Verbs},
+    memory::partition_bytes,
+    ways,
+};
+
+/// memcached's smallest `-I`: a server that cannot hold such an item does not start.
+const ITEM_BYTES_MIN: usize = 1 << 10;
+
+/// What was asked for and is not had, and what is used instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reduced {
+    /// Each worker has a part of the memory, and one of so many would not hold the largest item.
+    Workers {
+        /// As many as were asked for.
+        asked: usize,
+        /// As many as there are.
+        started: usize,
+        /// The memory, in MiB.
+        memory: usize,
+        /// The largest item.
+        item_bytes_max: usize,
+    },
+    /// More workers than a lease can name were asked for: the server does without fabrics.
+    FabricsForWorkers {
+        /// As many as there are.
+        workers: usize,
+    },
+    /// What leases would take is needed for items.
+    FabricsForMemory {
+        /// The memory, in MiB.
+        memory: usize,
+    },
+    /// Larger items are refused when they come.
+    Items {
+        /// The largest that was asked for.
+        asked: usize,
+        /// The largest that is taken.
+        taken: usize,
+        /// The memory, in MiB.
+        memory: usize,
+    },
+}
+
+impl fmt::Display for Reduced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Workers {
+                asked,
+                started,
+                memory,
+                item_bytes_max,
+            } => write!(
+                f,
+                "-m {memory} is too little for {asked} workers and items of up to \
+                 {item_bytes_max} bytes: {started} started; give more memory (-m), fewer workers \
+                 (-t), or smaller items (-I)"
+            ),
+            Self::FabricsForWorkers { workers } => write!(
+                f,
+                "shared memory and RDMA are for at most {LEASE_WORKERS_MAX} workers, and there are \
+                 {workers}: clients use TCP; give fewer workers (-t) to have them"
+            ),
+            Self::FabricsForMemory { memory } => write!(
+                f,
+                "-m {memory} is too little for items and for leases: no shared memory and no RDMA; \
+                 give more memory (-m) to have them"
+            ),
+            Self::Items {
+                asked,
+                taken,
+                memory,
+            } => write!(
+                f,
+                "-m {memory} holds no items of {asked} bytes (-I): those of more than {taken} \
+                 bytes are refused as too large; give more memory (-m)"
+            ),
+        }
+    }
+}
+
+/// Makes `config`, with `asked` workers, one that fits its memory. Gives the number of workers, and
+/// what was reduced.
+///
+/// # Errors
+/// [`StartError::Memory`]: not even the smallest server fits.
+pub(crate) fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), StartError> {
+    let memory = config.memory_bytes >> 20;
+    let item_bytes_max = config.item_bytes_max;
+    let fewer = |started| Reduced::Workers {
+        asked,
+        started,
+        memory,
+        item_bytes_max,
+    };
+    let found = (1..=asked).rev().find(|&workers| {
+        let tried = if workers > LEASE_WORKERS_MAX {
+            without_fabrics(config)
+        } else {
+            counted(config)
+        };
+        lacks(&tried, workers).is_none()
+    });
+    let mut reduced = Vec::new();
+    let workers = found.unwrap_or(1);
+    if workers < asked {
+        reduced.push(fewer(workers));
+    }
+    if workers > LEASE_WORKERS_MAX && config.leases.is_some() {
+        *config = without_fabrics(config);
+        reduced.push(Reduced::FabricsForWorkers { workers });
+    }
+    if found.is_some() {
+        return Ok((workers, reduced));
+    }
+    if counted(config).fabrics() > without_fabrics(config).fabrics() {
+        *config = without_fabrics(config);
+        reduced.push(Reduced::FabricsForMemory { memory });
+    }
+    if lacks(config, 1).is_some() {
+        config.item_bytes_max = largest_item(config)?;
+        reduced.push(Reduced::Items {
+            asked: item_bytes_max,
+            taken: config.item_bytes_max,
+            memory,
+        });
+    }
+    Ok((1, reduced))
+}
+
+/// The configuration without the fabrics that nobody has asked for by name.
+fn without_fabrics(config: &Config) -> Config {
+    let mut without = config.clone();
+    without.leases = without.leases.filter(|leases| leases.needed);
+    if matches!(without.verbs, Verbs::IfThere(_)) {
+        without.verbs = Verbs::Off;
+    }
+    without
+}
+
+/// The configuration with the fabrics that there will be, as far as can be known by now: on a host
+/// without RDMA devices no memory is kept for one.
+fn counted(config: &Config) -> Config {
+    let mut counted = config.clone();
+    let optional = matches!(counted.verbs, Verbs::IfThere(_));
+    // With a file of items the partitions are of one size, whether the device is there or not.
+    if optional && counted.memory_file.is_none() && !ways::has_rdma_devices() {
+        counted.verbs = Verbs::Off;
+    }
+    counted
+}
+
+/// What a partition of so many workers needs, if that is more than it has.
+fn lacks(config: &Config, workers: usize) -> Option<usize> {
+    let shape = StoreConfig {
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        item_bytes_max: config.item_bytes_max,
+        hash_key: HashKey([0; 2]),
+    };
+    match Store::file_bytes(&shape) {
+        Err(StoreError::TooSmall { needed, .. }) => Some(needed),
+        _ => None,
+    }
+}
+
+/// The largest items that one worker's partition holds.
+fn largest_item(config: &Config) -> Result<usize, StartError> {
+    let mut tried = config.clone();
+    let mut fits = |item_bytes_max| {
+        tried.item_bytes_max = item_bytes_max;
+        lacks(&tried, 1)
+    };
+    if let Some(needed) = fits(ITEM_BYTES_MIN) {
+        return Err(StartError::Memory {
+            given: config.memory_bytes >> 20,
+            needed: (needed >> 20) + 1,
+        });
+    }
+    let (mut least, mut most) = (ITEM_BYTES_MIN, config.item_bytes_max);
+    while most - least > 1 {
+        let middle = least + (most - least) / 2;
+        match fits(middle) {
+            None => least = middle,
+            Some(_) => most = middle,
+        }
+    }
+    Ok(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Leases;
+
+    /// Workers, largest item, and whether there is shared memory.
+    fn fitted(memory: usize, workers: usize, item: usize) -> (usize, usize, bool) {
+        let mut config = Config {
+            memory_bytes: memory << 20,
+            item_bytes_max: item,
+            ..Config::default()
+        };
+        let (workers, reduced) = fit(&mut config, workers).unwrap();
+        assert_eq!(lacks(&config, workers), None);
+        let is_as_asked = reduced.is_empty();
+        let shm = config.leases.is_some();
+        assert!(!is_as_asked || (shm && config.item_bytes_max == item));
+        (workers, config.item_bytes_max, shm)
+    }
+
+    #[test]
+    fn workers_go_first_then_fabrics_then_large_items() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(fitted(64, 4, MIB), (4, MIB, true));
+        assert_eq!(fitted(1024, 4, MIB), (4, MIB, true));
+        let (workers, item, shm) = fitted(16, 4, MIB);
+        assert!((1..4).contains(&workers) && item == MIB && shm, "{workers}");
+        assert_eq!(fitted(8, 4, MIB), (1, MIB, true));
+        assert_eq!(fitted(6, 4, MIB), (1, MIB, false));
+        let (workers, item, shm) = fitted(1, 4, MIB);
+        assert!(
+            workers == 1 && (100_000..MIB).contains(&item) && !shm,
+            "{item}"
+        );
+        assert_eq!(fitted(1 << 12, 64, MIB), (64, MIB, false));
+        // Fewer than a lease can name: then there are leases.
+        let (workers, _, shm) = fitted(128, 64, MIB);
+        assert!(
+            (2..=LEASE_WORKERS_MAX).contains(&workers) && shm,
+            "{workers}"
+        );
+    }
+
+    #[test]
+    fn what_is_asked_for_by_name_stays() {
+        let mut config = Config {
+            memory_bytes: 1 << 20,
+            leases: Some(Leases {
+                needed: true,
+                ..Leases::default()
+            }),
+            ..Config::default()
+        };
+        let (_, reduced) = fit(&mut config, 4).unwrap();
+        assert!(config.leases.is_some());
+        assert_eq!(reduced.len(), 2, "{reduced:?}");
+    }
+
+    #[test]
+    fn no_memory_is_refused() {
+        let mut config = Config {
+            memory_bytes: 0,
+            ..Config::default()
+        };
+        let refused = fit(&mut config, 1);
+        assert!(matches!(refused, Err(StartError::Memory { needed: 1, .. })));
+    }
+}
