@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use herdwick_mica::HashKey;
 
 use crate::{
-    Address, Cause, DialError, Options,
+    Address, Cause, DialError, Options, Tls,
     due::Due,
     hello::{self, Said},
     memcached::Memcached,
@@ -18,6 +18,8 @@ use crate::{
 pub(crate) struct Door {
     address: Address,
     options: Options,
+    /// TLS, for the server's name.
+    tls: Option<Result<Tls, DialError>>,
 }
 
 impl Door {
@@ -25,6 +27,7 @@ impl Door {
         Self {
             address: address.clone(),
             options: options.clone(),
+            tls: options.tls.as_ref().map(|tls| tls.for_server(address)),
         }
     }
 
@@ -42,6 +45,9 @@ impl Door {
     /// Opens a connection on which the peer accepts commands; logs in if it requires that.
     pub(crate) fn open(&self, due: Due) -> Result<Stream, DialError> {
         let mut stream = Stream::dial(&self.address, due)?;
+        if let Some(tls) = &self.tls {
+            stream = stream.encrypted(tls.as_ref().map_err(Clone::clone)?, due)?;
+        }
         if let Some(login) = &self.options.login {
             hello::log_in(&mut stream, login, due)?;
         }
@@ -54,7 +60,10 @@ impl Door {
         let mut stream = self.open(due).map_err(|error| match error {
             DialError::Io(error) if error.kind() == ErrorKind::TimedOut => Cause::Timeout,
             DialError::Io(error) => Cause::Io(error),
-            DialError::LoginNeeded | DialError::LoginRefused | DialError::Name(_) => Cause::Closed,
+            DialError::LoginNeeded
+            | DialError::LoginRefused
+            | DialError::Tls(_)
+            | DialError::Name(_) => Cause::Closed,
         })?;
         // Do not request a token: there is a lease already.
         let greeting = Options {

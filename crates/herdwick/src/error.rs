@@ -96,6 +96,9 @@ pub enum DialError {
     /// The server rejects this user or this password.
     #[error("the server does not know this user by this password")]
     LoginRefused,
+    /// TLS could not be agreed on, or the server's certificate is not one to be trusted.
+    #[error("TLS: {0}")]
+    Tls(String),
     /// The host name does not resolve.
     #[error("the name does not resolve: {0}")]
     Name(String),

@@ -38,6 +38,7 @@ mod request;
 mod session;
 mod stream;
 mod text;
+mod tls;
 mod ways;
 
 pub use address::Address;
@@ -49,3 +50,4 @@ pub use herd::Direct;
 pub use options::{Fabric, Login, Options, RequestPath, VerbsOptions};
 pub use request::{Key, Mode, Op, Put, Ttl};
 pub use session::Session;
+pub use tls::{Tls, TlsError, TlsFiles};

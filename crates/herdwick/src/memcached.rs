@@ -92,7 +92,7 @@ impl Memcached {
 
     /// Sleeps until there is something to do, or for `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
-        if self.broken.is_some() {
+        if self.broken.is_some() || self.stream.has_unread() {
             return;
         }
         let writes = if self.text.unsent().is_empty() {

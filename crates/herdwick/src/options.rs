@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use crate::Tls;
 pub use crate::ways::VerbsOptions;
 pub use herdwick_herd::RequestPath;
 
@@ -38,6 +39,9 @@ pub struct Options {
     pub window: usize,
     /// Sent to a server that requires a password (memcached's `-Y`), and to no other.
     pub login: Option<Login>,
+    /// TLS on the connection; `None`: in plain text. With it no fabric is used that leaves the host,
+    /// for none is encrypted.
+    pub tls: Option<Tls>,
 }
 
 /// A user and a password. `Debug` prints neither.
@@ -65,7 +69,7 @@ impl fmt::Debug for Login {
 }
 
 impl Default for Options {
-    /// One second, 128 MiB, the best transport available, 32 requests, and no password.
+    /// One second, 128 MiB, the best transport available, 32 requests, no password, and no TLS.
     fn default() -> Self {
         Self {
             deadline: Duration::from_secs(1),
@@ -76,6 +80,7 @@ impl Default for Options {
             verbs: None,
             window: 32,
             login: None,
+            tls: None,
         }
     }
 }
@@ -83,7 +88,8 @@ impl Default for Options {
 impl Options {
     /// Whether `fabric` may be tried.
     pub(crate) fn allows(&self, fabric: Fabric) -> bool {
-        self.fabric && self.only.is_none_or(|only| only == fabric)
+        let is_private = self.tls.is_none() || fabric == Fabric::Shm;
+        self.fabric && is_private && self.only.is_none_or(|only| only == fabric)
     }
 }
 

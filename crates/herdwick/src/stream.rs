@@ -19,7 +19,11 @@ use rustix::{
     },
 };
 
-use crate::{Address, DialError, due::Due};
+use crate::{
+    Address, DialError,
+    due::Due,
+    tls::{Tls, TlsStream},
+};
 
 /// Idle time after which a connection sends keepalive probes, so that a NAT in between does not
 /// forget it.
@@ -30,6 +34,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -49,7 +54,27 @@ impl Stream {
     pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         match self {
             Self::Tcp(stream) => Some((stream.local_addr().ok()?, stream.peer_addr().ok()?)),
+            Self::Tls(stream) => {
+                let socket = stream.socket();
+                Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
+            }
             Self::Unix(_) => None,
+        }
+    }
+
+    /// The same connection under TLS.
+    pub(crate) fn encrypted(self, tls: &Tls, due: Due) -> Result<Self, DialError> {
+        match self {
+            Self::Tcp(socket) => Ok(Self::Tls(tls.connect(socket, due)?.into())),
+            other => Ok(other),
+        }
+    }
+
+    /// Whether a read would find something that no wait for the descriptor shows.
+    pub(crate) fn has_unread(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.has_unread(),
         }
     }
 
@@ -58,6 +83,7 @@ impl Stream {
         unless_blocked(match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         })
     }
 
@@ -66,6 +92,7 @@ impl Stream {
         unless_blocked(match self {
             Self::Tcp(stream) => stream.read(room),
             Self::Unix(stream) => stream.read(room),
+            Self::Tls(stream) => stream.read(room),
         })
     }
 }
@@ -75,6 +102,7 @@ impl AsFd for Stream {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.as_fd(),
         }
     }
 }

@@ -17,6 +17,7 @@ const PATIENT: Options = Options {
     fabric: false,
     window: 1,
     login: None,
+    tls: None,
 };
 
 fn patient(address: &str) -> Client {
