@@ -227,6 +227,8 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("udp_crowded", facts.udp.crowded.load(Relaxed)),
         ("udp_withheld", tally.udp_withheld),
         ("udp_unsent", tally.udp_unsent),
+        ("fabric_bytes_read", tally.fabric_bytes_read),
+        ("fabric_bytes_written", tally.fabric_bytes_written),
         ("tcp_requests", tally.tcp_requests),
         ("tcp_batches", tally.tcp_batches),
         ("crossed", tally.crossed),

@@ -28,6 +28,8 @@ tally! {
     touch_hits, touch_misses,
     store_too_large, store_no_memory,
     bytes_read, bytes_written,
+    /// Of requests over fabrics: keys and values stored, and values found.
+    fabric_bytes_read, fabric_bytes_written,
     /// A connection had more to do than one pass allows.
     conn_yields,
     /// Connections of this worker now.

@@ -13,8 +13,9 @@ impl Execute for Counted<'_> {
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         let tally = &mut *self.tally;
         // Plain reads are counted here and added once a batch.
-        let (mut reads, mut hits) = (0, 0);
+        let (mut reads, mut hits, mut written) = (0, 0, 0);
         let mut count = |index: usize, reply: &Reply<'_>| {
+            written += reply.item.map_or(0, |item| item.value.len());
             match batch.get(index).map(|request| &request.op) {
                 Some(Op::Get(get)) if get.touch.is_none() && reply.status == Status::Done => {
                     reads += 1;
@@ -28,5 +29,17 @@ impl Execute for Counted<'_> {
         self.store.execute(clock, batch, &mut count);
         self.tally.cmd_get += reads;
         self.tally.get_hits += hits;
+        let read: usize = batch.iter().map(bytes).sum();
+        self.tally.fabric_bytes_read += read as u64;
+        self.tally.fabric_bytes_written += written as u64;
     }
+}
+
+/// Bytes of a request's key, and of what it stores.
+fn bytes(request: &Request<'_>) -> usize {
+    request.key.len()
+        + match &request.op {
+            Op::Put(put) => put.value_len(),
+            _ => 0,
+        }
 }

@@ -192,6 +192,16 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
             store.kept,
             "Items that the log came round to and that were kept.",
         ),
+        (
+            "herdwick_fabric_read_bytes_total",
+            sum.tally.fabric_bytes_read,
+            "Bytes of keys and values in requests over shared memory and RDMA.",
+        ),
+        (
+            "herdwick_fabric_written_bytes_total",
+            sum.tally.fabric_bytes_written,
+            "Bytes of values in replies over shared memory and RDMA.",
+        ),
     ] {
         page.add(name, Kind::Counter, help, [(vec![], count as f64)]);
     }
