@@ -155,6 +155,27 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Whether the configuration is wrong by itself: on no system would it start.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Workers { .. }
+                | Self::LeaseWorkers { .. }
+                | Self::Pinned { .. }
+                | Self::PinnedTo { .. }
+                | Self::NoConnections
+                | Self::UdpWithUsers
+                | Self::BinaryWithUsers
+                | Self::NoAddress
+                | Self::Memory { .. }
+                | Self::Auth(_)
+                | Self::Tls(_)
+        )
+    }
+}
+
 /// What to give instead of an address that the operating system refuses.
 fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
     match (address, source.kind()) {

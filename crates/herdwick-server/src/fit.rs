@@ -87,12 +87,25 @@ impl fmt::Display for Reduced {
     }
 }
 
+/// Checks `config`, and makes it one that fits its memory, on a host with so many CPUs. Gives the
+/// number of workers, and what was reduced.
+///
+/// # Errors
+/// [`StartError`].
+pub(crate) fn settle(
+    config: &mut Config,
+    cpus: usize,
+) -> Result<(usize, Vec<Reduced>), StartError> {
+    let asked = config.settle(cpus)?;
+    fit(config, asked)
+}
+
 /// Makes `config`, with `asked` workers, one that fits its memory. Gives the number of workers, and
 /// what was reduced.
 ///
 /// # Errors
 /// [`StartError::Memory`]: not even the smallest server fits.
-pub(crate) fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), StartError> {
+fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), StartError> {
     let memory = config.memory_bytes >> 20;
     let item_bytes_max = config.item_bytes_max;
     let fewer = |started| Reduced::Workers {

@@ -20,7 +20,7 @@ use crate::{
     config::{Address, Config, StartError},
     crossing::Crossing,
     facts::Facts,
-    fit::{Reduced, fit},
+    fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
     lease::{Closing, FabricId, Host, Office, WorkerEnd},
@@ -69,8 +69,7 @@ pub struct Server {
 /// [`StartError`]: nothing is left running.
 pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
-    let workers = config.settle(cpus.len())?;
-    let (workers, reduced) = fit(&mut config, workers)?;
+    let (workers, reduced) = fit::settle(&mut config, cpus.len())?;
     let pinned = config.pin.cpus(&cpus, workers)?;
     let ways = Ways::open(&mut config, workers)?;
     let mut left_out = Vec::new();
@@ -240,6 +239,12 @@ impl Server {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
+    }
+
+    /// How much it is to log: memcached's `-v`, or what a client has set since by `verbosity`.
+    #[must_use]
+    pub fn verbosity(&self) -> u8 {
+        self.facts.tunables.verbosity.load(Relaxed)
     }
 
     /// Changes what may change while the server runs.
