@@ -130,7 +130,7 @@ fn a_page_has_all_that_the_exporter_has() {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_is_there() {
+fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
     let server = with(Config {
         metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         metrics_hot_keys: true,
@@ -139,7 +139,9 @@ fn the_dashboard_asks_for_what_is_there() {
     server.say(&[b"get a\r\n"]);
     let page = scrape(&server);
     let dashboard = include_str!("../../../packaging/grafana.json");
-    let words = dashboard.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let alerts = include_str!("../../../packaging/alerts.yml");
+    let all = format!("{dashboard}\n{alerts}");
+    let words = all.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let asked = |word: &&str| word.starts_with("memcached_") || word.starts_with("herdwick_");
     let names: Vec<&str> = words.filter(asked).collect();
     assert!(names.len() > 20);
