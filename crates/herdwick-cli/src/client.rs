@@ -1,5 +1,4 @@
-//! `herdwick get`, `set`, `delete`, `stats`: the client from a shell. Exit codes: 0 found or done,
-//! 1 not there, 2 an error.
+//! `herdwick get`, `set`, `delete`, `stats`: the client from a shell.
 
 use std::{
     ffi::OsString,
@@ -10,7 +9,11 @@ use std::{
 };
 
 use clap::Args;
-use herdwick::{Cause, Client, DialError, Error, Item, Login, Options, Put, Session, Ttl};
+use herdwick::{
+    Cause, Client, DialError, Error, Item, Login, Options, Put, Session, TlsError, Ttl,
+};
+
+use crate::{exit::Exit, tls::TlsArgs, units};
 
 /// Which server.
 #[derive(Args, Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct Server {
     /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Say on standard error which way was taken, and why a better one that the server offers was
     /// not.
     #[arg(short, long)]
@@ -48,8 +53,8 @@ pub(crate) struct SetArgs {
     key: OsString,
     /// The value; - reads it from standard input.
     value: OsString,
-    /// Seconds until it goes; without, it stays until it is evicted.
-    #[arg(long, value_name = "S")]
+    /// Seconds until it goes, or 15m, 2h, 1d; without, it stays until it is evicted.
+    #[arg(long, value_name = "S", value_parser = units::seconds)]
     ttl: Option<u32>,
     /// A number kept with the value.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -89,10 +94,22 @@ pub(crate) enum Failure {
     Client(#[from] Error),
     #[error("cannot use {path} (--login): {reason}")]
     Login { path: PathBuf, reason: String },
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     #[error("cannot read the value from standard input: {0}")]
     Input(io::Error),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
+}
+
+impl From<&Failure> for Exit {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Client(error) => error.into(),
+            Failure::Login { .. } | Failure::Tls(_) => Self::Usage,
+            Failure::Input(_) | Failure::Output(_) => Self::Failed,
+        }
+    }
 }
 
 /// Connects, runs `command`, says what went wrong.
@@ -100,7 +117,7 @@ pub(crate) fn run(
     server: &Server,
     command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
 ) -> ExitCode {
-    let outcome = options(server.login.as_deref())
+    let outcome = options(server.login.as_deref(), &server.tls)
         .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
@@ -110,20 +127,20 @@ pub(crate) fn run(
         });
     match outcome {
         Ok(Outcome::Found) => ExitCode::SUCCESS,
-        Ok(Outcome::Missing) => ExitCode::from(1),
+        Ok(Outcome::Missing) => Exit::No.into(),
         // Its reader has seen enough: `herdwick stats | head`.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
         Err(failure) => {
             eprintln!("herdwick: {failure}{}", advice(&failure));
-            ExitCode::from(2)
+            Exit::from(&failure).into()
         }
     }
 }
 
 /// What the client is to know besides the address.
-pub(crate) fn options(login: Option<&Path>) -> Result<Options, Failure> {
+pub(crate) fn options(login: Option<&Path>, tls: &TlsArgs) -> Result<Options, Failure> {
     let login = login.map(|path| {
         let unusable = |reason| Failure::Login {
             path: path.to_owned(),
@@ -134,6 +151,7 @@ pub(crate) fn options(login: Option<&Path>) -> Result<Options, Failure> {
     });
     Ok(Options {
         login: login.transpose()?,
+        tls: tls.read()?,
         ..Options::default()
     })
 }
@@ -234,8 +252,13 @@ fn advice(failure: &Failure) -> &'static str {
             reason: DialError::LoginNeeded | DialError::LoginRefused,
             ..
         }) => "; give a file with a line user:password by --login",
-        Failure::Client(Error::Disconnected(Cause::Malformed(_))) => {
-            "; is that a memcached or a herdwick? Name another with --server"
+        Failure::Client(Error::Unreachable {
+            reason: DialError::Tls(why),
+            ..
+        }) => tls_advice(why),
+        Failure::Client(Error::Disconnected(Cause::Malformed(_) | Cause::Closed)) => {
+            "; is that a memcached or a herdwick? With TLS (`serve -Z`) it takes --tls; name \
+             another with --server"
         }
         Failure::Client(Error::Unreachable {
             reason: DialError::Io(error),
@@ -251,6 +274,18 @@ fn advice(failure: &Failure) -> &'static str {
             "; a server started with a larger `herdwick serve -I` takes it"
         }
         _ => "",
+    }
+}
+
+fn tls_advice(why: &str) -> &'static str {
+    if why.contains("UnknownIssuer") {
+        "; name the authority of the server's certificate with --tls-ca"
+    } else if why.contains("not valid for name") {
+        "; name the one that the certificate is for with --tls-name"
+    } else if why.contains("InvalidContentType") {
+        "; is that a server without TLS? Leave --tls out"
+    } else {
+        "; see --tls-ca, --tls-name and --tls-cert"
     }
 }
 

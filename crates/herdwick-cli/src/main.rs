@@ -4,8 +4,10 @@
 mod bench;
 mod client;
 mod doctor;
+mod exit;
 mod manual;
 mod serve;
+mod tls;
 mod top;
 mod units;
 
@@ -15,7 +17,7 @@ use clap::{Parser, Subcommand};
 
 /// An in-memory cache that memcached clients and RDMA clients share.
 #[derive(Parser, Debug)]
-#[command(name = "herdwick", version, propagate_version = true)]
+#[command(name = "herdwick", version, propagate_version = true, after_help = exit::TABLE)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -31,9 +33,7 @@ enum Command {
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
-    #[command(hide = true)]
     Man(manual::ManArgs),
-    #[command(hide = true)]
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
     BenchNeighbour(bench::NeighbourArgs),

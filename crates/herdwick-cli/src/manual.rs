@@ -9,6 +9,8 @@ use std::{
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
+use crate::exit::Exit;
+
 /// Write a manual page for each subcommand.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
@@ -30,7 +32,7 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
         Err(error) => {
             let directory = args.directory.display();
             eprintln!("herdwick: cannot write to {directory}: {error}; give another directory");
-            ExitCode::FAILURE
+            Exit::Failed.into()
         }
     }
 }

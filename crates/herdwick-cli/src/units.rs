@@ -6,8 +6,8 @@ use std::{str::FromStr, time::Duration};
 /// A number without a unit.
 pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| match is_digits(text) {
-        true => "is too large a number".into(),
-        false => "is not a number".into(),
+        true => "too large a number".into(),
+        false => "not a number".into(),
     })
 }
 
@@ -15,7 +15,7 @@ pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
 pub(crate) fn port(text: &str) -> Result<i32, String> {
     let port = text.parse().ok();
     port.filter(|port| (-1..=i32::from(u16::MAX)).contains(port))
-        .ok_or_else(|| "is not a port: give 0 to 65535, or -1 for a free one".into())
+        .ok_or_else(|| "not a port: give 0 to 65535, or -1 for a free one".into())
 }
 
 /// Bytes: `1024`, `512k`, `1m`, `2g`, `1t`, in powers of 1024, with `b` or `ib` behind the unit or
@@ -37,10 +37,10 @@ pub(crate) fn bytes(text: &str, bare: usize) -> Option<usize> {
 
 /// Megabytes, as memcached's `-m`.
 pub(crate) fn megabytes(text: &str) -> Result<usize, String> {
-    let bytes = bytes(text, 1 << 20).ok_or("is not a size: give megabytes, or 512m, 2g")?;
+    let bytes = bytes(text, 1 << 20).ok_or("not a size: give megabytes, or 512m, 2g")?;
     match bytes % (1 << 20) {
         0 => Ok(bytes >> 20),
-        _ => Err("is not a whole number of megabytes".into()),
+        _ => Err("not a whole number of megabytes".into()),
     }
 }
 
@@ -70,14 +70,14 @@ pub(crate) fn seconds(text: &str) -> Result<u32, String> {
     let whole = time.filter(|time| time.subsec_nanos() == 0);
     whole
         .and_then(|time| u32::try_from(time.as_secs()).ok())
-        .ok_or_else(|| "is not a time: give whole seconds, or 90s, 15m, 2h, 1d".into())
+        .ok_or_else(|| "not a time: give whole seconds, or 90s, 15m, 2h, 1d".into())
 }
 
 /// Microseconds.
 pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
     let time = time(text, Duration::from_micros(1));
     time.and_then(|time| u64::try_from(time.as_micros()).ok())
-        .ok_or_else(|| "is not a time: give microseconds, or 50us, 1ms".into())
+        .ok_or_else(|| "not a time: give microseconds, or 50us, 1ms".into())
 }
 
 fn is_digits(text: &str) -> bool {
@@ -140,7 +140,7 @@ mod tests {
         for wrong in ["-2", "65536", "x", ""] {
             assert!(port(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(count::<u8>("256"), Err("is too large a number".into()));
-        assert_eq!(count::<u8>("x"), Err("is not a number".into()));
+        assert_eq!(count::<u8>("256"), Err("too large a number".into()));
+        assert_eq!(count::<u8>("x"), Err("not a number".into()));
     }
 }

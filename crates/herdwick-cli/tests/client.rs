@@ -184,7 +184,7 @@ fn a_server_that_is_not_there_is_named_with_a_way_out() {
         err.contains("does not resolve") && err.contains("name another"),
         "{err}"
     );
-    assert_eq!(code, 2);
+    assert_eq!(code, 3);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -193,7 +193,7 @@ fn a_server_that_is_not_there_is_named_with_a_way_out() {
         "herdwick: cannot reach {address}: Connection refused (os error 111); start one with"
     );
     assert!(err.starts_with(&start), "{err}");
-    assert_eq!(code, 2);
+    assert_eq!(code, 3);
 }
 
 #[test]

@@ -318,16 +318,79 @@ fn a_file_holds_flags() {
     ] {
         assert!(said.contains(&format!("STAT {line}\r\n")), "{line}: {said}");
     }
-    for (wrong, word) in [
-        ("port = 1.5", "float"),
-        ("x =", "no TOML"),
-        ("no-such-flag = 1", "no-such-flag"),
-        ("config = \"x\"", "no other"),
+}
+
+/// One line, which names the file, the line in it, the flag, and what is wrong with it.
+#[test]
+fn what_is_wrong_in_a_file_is_named_by_its_line() {
+    let path = Path::new("wrong-flags");
+    for (wrong, expected) in [
+        ("port = \"abc\"", "1: port: 'abc' is not a port: "),
+        ("# flags\n\nport = 1.5", "3: port: not a float: "),
+        ("port = 1\nx =", "2: not TOML: "),
+        (
+            "port = 0\nno-such-flag = 1",
+            "2: no-such-flag: no such flag; ",
+        ),
+        (
+            "conn-limt = 1",
+            "1: conn-limt: no such flag; is it conn-limit?",
+        ),
+        ("daemon = \"yes\"", "1: daemon: 'yes' is not true or false"),
+        ("threads = \"two\"", "1: threads: 'two' is not a number"),
+        (
+            "memory-limit = \"1q\"",
+            "1: memory-limit: '1q' is not a size: ",
+        ),
+        (
+            "log-format = \"xml\"",
+            "1: log-format: 'xml' is not one of text, json",
+        ),
+        (
+            "port = 0\nlisten = [\"127.0.0.1\",\n\"btls:127.0.0.1\"]",
+            "2: listen: 'btls:127.0.0.1': ",
+        ),
+        (
+            "config = \"x\"",
+            "1: config: a file of flags names no other",
+        ),
+        (
+            "extended = [\"idle_timeout=x\"]",
+            "1: extended: 'idle_timeout=x': give ",
+        ),
     ] {
         fs::write(&path.0, wrong).unwrap();
-        let said = complaint(&format!("--config {path}"));
-        assert!(said.contains(word), "{wrong}: {said}");
+        let output = output(&format!("--config {path}"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let start = format!("herdwick: {path}:{expected}");
+        assert!(said.starts_with(&start), "{wrong}: {said}");
+        assert_eq!((said.lines().count(), output.status.code()), (1, Some(2)));
     }
+    // What one flag needs of another is nowhere in the file.
+    fs::write(&path.0, "metrics-hot-keys = true").unwrap();
+    let said = complaint(&format!("--config {path}"));
+    assert!(said.starts_with(&format!("herdwick: {path}: ")), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// What is logged follows the file, and what clients set, while the server runs.
+#[test]
+fn the_log_is_as_verbose_as_the_file_is_by_now() {
+    let path = Path::new("verbose");
+    fs::write(&path.0, "port = 0\nthreads = 1\n").unwrap();
+    let mut server = Serve::saying(&format!("--config {path}"));
+    fs::write(&path.0, "port = 0\nthreads = 1\nverbose = true\n").unwrap();
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    assert_eq!(server.complaint(), "herdwick: flags read again\n");
+    fs::write(&path.0, "port = 0\nthreads = 1\n").unwrap();
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    // That it has become silent shows in what comes next.
+    while !server.ask("stats settings\r\n").contains("verbosity 0") {}
+    kill_process(server.pid(), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    let complaints = server.complaints.as_mut().unwrap();
+    complaints.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("draining"), "{rest}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::{
 use clap::Args;
 
 use self::report::{Fabric, Report};
-use crate::serve::lease_directory;
+use crate::{exit::Exit, serve::lease_directory};
 
 /// Say which fabrics work on this host and, for each that does not, why and what to type.
 ///
@@ -36,10 +36,10 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let report = examine(&lease_directory(args.shm_directory.as_deref()));
     match show(&report, args.json) {
         Ok(()) if report.all_fabrics_work() => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::from(1),
+        Ok(()) => Exit::No.into(),
         Err(error) => {
             eprintln!("herdwick: cannot write to standard output: {error}");
-            ExitCode::from(2)
+            Exit::Failed.into()
         }
     }
 }

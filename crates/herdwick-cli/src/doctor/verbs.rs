@@ -22,6 +22,9 @@ const ADD_SOFT_ROCE: &str =
     "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev <interface>";
 
 pub(super) fn checks() -> Checks {
+    if !kernel_has_rdma(Path::new("/")) {
+        return Checks::from([("kernel", no_rdma())]);
+    }
     let mut checks = Checks::from([("locked_memory", locked(getrlimit(Resource::Memlock)))]);
     let library = match Library::load() {
         Ok(library) => Arc::new(library),
@@ -49,6 +52,20 @@ pub(super) fn checks() -> Checks {
         }
     }
     checks
+}
+
+/// Whether the running kernel has the RDMA subsystem, loaded or to be loaded; its file systems are
+/// below `root`.
+fn kernel_has_rdma(root: &Path) -> bool {
+    let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
+    let modules = root.join("lib/modules").join(release.trim());
+    root.join("sys/class/infiniband_verbs").exists()
+        || root.join("sys/module/ib_core").exists()
+        || modules.join("kernel/drivers/infiniband").exists()
+}
+
+fn no_rdma() -> Check {
+    Check::cannot("this kernel has no RDMA; only needed for RNICs")
 }
 
 fn missing(error: &LibraryError) -> Check {
@@ -214,6 +231,19 @@ mod tests {
 
     fn place(error: NoPlace) -> Check {
         port(Err(&VerbsError::Place(error)))
+    }
+
+    #[test]
+    fn a_kernel_without_rdma_is_told_from_one_with() {
+        let root = std::env::temp_dir().join(format!("herdwick-doctor-{}", std::process::id()));
+        fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
+        fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-test\n").unwrap();
+        assert!(!kernel_has_rdma(&root));
+        let modules = root.join("lib/modules/6.1.0-test/kernel/drivers/infiniband");
+        fs::create_dir_all(modules).unwrap();
+        assert!(kernel_has_rdma(&root));
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(no_rdma().status, Status::Cannot);
     }
 
     #[test]

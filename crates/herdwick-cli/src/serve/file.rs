@@ -1,107 +1,186 @@
-//! `--config FILE`: flags in TOML, by their long names.
+//! `--config FILE`: flags in TOML, by their long names. What is wrong in it is named by its line.
 
 use std::{
+    error::Error as _,
     ffi::OsString,
     io,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
-use toml::{Table, Value};
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use toml::de::{DeTable, DeValue};
 
 /// A file of flags that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("cannot read {path} (--config): {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{path} is no TOML: {source}")]
-    Toml {
+    #[error("{path}:{line}: {reason}")]
+    Wrong {
         path: PathBuf,
-        source: toml::de::Error,
-    },
-    #[error("{path}: a file of flags names no other; put all into one")]
-    Nested { path: PathBuf },
-    #[error("{path}: {name} is a {kind}; write a number, a text, true or false, or a list of them")]
-    Kind {
-        path: PathBuf,
-        name: String,
-        kind: &'static str,
+        line: usize,
+        reason: String,
     },
 }
 
-/// The flags in `path`, as they would stand on a command line.
-pub(super) fn flags(path: &Path) -> Result<Vec<OsString>, FileError> {
+/// A flag as it would stand on a command line, and the line of the file that it comes from.
+#[derive(Debug, PartialEq, Eq)]
+struct Flag {
+    word: String,
+    line: usize,
+}
+
+/// The flags in `path`, as they would stand on a command line of `command`.
+pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<OsString>, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
         source,
     })?;
-    let table: Table = text.parse().map_err(|source| FileError::Toml {
-        path: path.to_owned(),
-        source,
-    })?;
-    if table.contains_key("config") {
-        return Err(FileError::Nested {
+    let checked = read(&text).and_then(|flags| {
+        flags.iter().try_for_each(|flag| check(flag, command))?;
+        Ok(flags)
+    });
+    match checked {
+        Ok(flags) => Ok(flags.into_iter().map(|flag| flag.word.into()).collect()),
+        Err((line, reason)) => Err(FileError::Wrong {
             path: path.to_owned(),
-        });
+            line,
+            reason,
+        }),
     }
+}
+
+/// What is wrong, and in which line.
+type Wrong = (usize, String);
+
+/// The flags of `text`, in the order of their names.
+fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
+    let line = |span: Range<usize>| 1 + text[..span.start].matches('\n').count();
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(1, line);
+        (at, format!("not TOML: {}", error.message()))
+    })?;
     let mut flags = Vec::new();
-    for (name, value) in &table {
-        push(&mut flags, name, value).map_err(|kind| FileError::Kind {
-            path: path.to_owned(),
-            name: name.clone(),
-            kind,
-        })?;
+    for (name, value) in table.get_ref() {
+        let at = line(name.span());
+        if name.get_ref() == "config" {
+            return Err((at, "config: a file of flags names no other".into()));
+        }
+        push(&mut flags, name.get_ref(), value.get_ref(), at)?;
     }
     Ok(flags)
 }
 
-/// Appends the flag, or says of what kind the value is that is none.
-fn push(flags: &mut Vec<OsString>, name: &str, value: &Value) -> Result<(), &'static str> {
-    let said = match value {
-        Value::Boolean(true) => {
-            flags.push(format!("--{name}").into());
+/// Appends the flag.
+fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> Result<(), Wrong> {
+    let value = match value {
+        DeValue::Boolean(true) => {
+            let word = format!("--{name}");
+            flags.push(Flag { word, line });
             return Ok(());
         }
-        Value::Boolean(false) => return Ok(()),
-        Value::Array(values) => {
-            return values.iter().try_for_each(|value| push(flags, name, value));
+        DeValue::Boolean(false) => return Ok(()),
+        DeValue::Array(values) => {
+            let mut values = values.iter();
+            return values.try_for_each(|value| push(flags, name, value.get_ref(), line));
         }
-        Value::String(text) => text.clone(),
-        Value::Integer(number) => number.to_string(),
-        other => return Err(other.type_str()),
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+        other => {
+            let kind = other.type_str();
+            return Err((
+                line,
+                format!(
+                    "{name}: not a {kind}: write a decimal number, \"text\", true or false, or a \
+                     list of them"
+                ),
+            ));
+        }
     };
-    flags.push(format!("--{name}={said}").into());
+    let word = format!("--{name}={value}");
+    flags.push(Flag { word, line });
     Ok(())
+}
+
+/// Whether `command` takes the flag, whatever stands beside it.
+fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
+    let words = ["serve", &flag.word];
+    let Err(error) = command.clone().try_get_matches_from(words) else {
+        return Ok(());
+    };
+    let (name, value) = match flag.word.split_once('=') {
+        Some((name, value)) => (name, value),
+        None => (&flag.word[..], ""),
+    };
+    let name = name.trim_start_matches('-');
+    let reason = match error.kind() {
+        ErrorKind::UnknownArgument => match suggested(&error) {
+            Some(other) => format!("{name}: no such flag; is it {other}?"),
+            None => format!("{name}: no such flag; `herdwick serve --help` lists them"),
+        },
+        ErrorKind::TooManyValues => format!("{name}: '{value}' is not true or false"),
+        ErrorKind::InvalidValue if value.is_empty() => format!("{name}: a value is missing"),
+        ErrorKind::InvalidValue => match error.get(ContextKind::ValidValue) {
+            Some(ContextValue::Strings(all)) => {
+                format!("{name}: '{value}' is not one of {}", all.join(", "))
+            }
+            _ => format!("{name}: '{value}' is not a value for it"),
+        },
+        ErrorKind::ValueValidation => {
+            let reason = error.source().map(ToString::to_string);
+            let reason = reason.unwrap_or_default();
+            match ["not ", "too "].iter().any(|word| reason.starts_with(word)) {
+                true => format!("{name}: '{value}' is {reason}"),
+                false => format!("{name}: '{value}': {reason}"),
+            }
+        }
+        // What is missing may stand elsewhere.
+        _ => return Ok(()),
+    };
+    Err((flag.line, reason))
+}
+
+/// The flag that clap takes an unknown one for.
+fn suggested(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(flag) => Some(flag.trim_start_matches('-')),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> Result<Vec<OsString>, &'static str> {
-        let table: Table = text.parse().unwrap();
-        let mut flags = Vec::new();
-        for (name, value) in &table {
-            push(&mut flags, name, value)?;
-        }
-        Ok(flags)
-    }
-
     #[test]
-    fn each_kind_of_value_is_a_flag() {
-        let text = "port = 1\nlisten = [\"a\", \"b\"]\ndaemon = true\nmax-item-size = \"2m\"\nenable-shutdown = false";
-        let mut flags = said(text).unwrap();
-        flags.sort();
-        assert_eq!(
-            flags,
-            [
-                "--daemon",
-                "--listen=a",
-                "--listen=b",
-                "--max-item-size=2m",
-                "--port=1"
-            ]
-        );
-        assert_eq!(said("port = 1.5"), Err("float"));
-        assert_eq!(said("[port]\nx = 1"), Err("table"));
+    fn each_kind_of_value_is_a_flag_with_its_line() {
+        let text = "port = 1\nlisten = [\n\"a\", \"b\"]\n# nothing\ndaemon = true\n\
+                    max-item-size = \"2m\"\nenable-shutdown = false";
+        let flags = read(text).unwrap();
+        let flags: Vec<_> = flags
+            .iter()
+            .map(|flag| (&flag.word[..], flag.line))
+            .collect();
+        for flag in [
+            ("--port=1", 1),
+            ("--listen=a", 2),
+            ("--listen=b", 2),
+            ("--daemon", 5),
+            ("--max-item-size=2m", 6),
+        ] {
+            assert!(flags.contains(&flag), "{flag:?} in {flags:?}");
+        }
+        assert_eq!(flags.len(), 5);
+        for (text, line) in [
+            ("\nport = 1.5", 2),
+            ("[port]\nx = 1", 1),
+            ("a = 1\n\nx =", 3),
+        ] {
+            assert_eq!(read(text).unwrap_err().0, line, "{text}");
+        }
     }
 }

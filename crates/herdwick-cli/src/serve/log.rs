@@ -1,14 +1,20 @@
 //! What the server says to whoever runs it: a line an event on standard error, as words or as JSON.
 //! All of it is said by the thread that started the server, never by a worker.
 
-use std::{fmt, io, panic};
+use std::{
+    fmt,
+    io::{self, Stderr},
+    panic,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use tracing::{
-    Event, Level, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::fmt::{
-    FmtContext, FormatEvent, FormatFields, format::Writer, time::SystemTime,
+    FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer, time::SystemTime,
+    writer::OptionalWriter,
 };
 use tracing_subscriber::registry::LookupSpan;
 
@@ -22,12 +28,20 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// From here on events are written. Those of a `verbose` server are more.
-pub(super) fn start(format: LogFormat, verbose: bool) {
-    let level = if verbose { Level::DEBUG } else { Level::INFO };
+/// Whether events are written that only a verbose server (`-v`) tells.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// From now on a server is as verbose as this.
+pub(super) fn set_verbosity(verbosity: u8) {
+    VERBOSE.store(verbosity > 0, Relaxed);
+}
+
+/// From here on events are written. Those of a verbose server are more.
+pub(super) fn start(format: LogFormat, verbosity: u8) {
+    set_verbosity(verbosity);
     let all = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_max_level(level);
+        .with_writer(Lines)
+        .with_max_level(Level::DEBUG);
     // It fails if it was done before, by a start that has failed since.
     let _ = match format {
         LogFormat::Text => all.event_format(Words).try_init(),
@@ -37,6 +51,25 @@ pub(super) fn start(format: LogFormat, verbose: bool) {
             json.with_timer(SystemTime).try_init()
         }
     };
+}
+
+/// Standard error, for the events that are to be written now: the level may change while the server
+/// runs.
+struct Lines;
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = OptionalWriter<Stderr>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OptionalWriter::some(io::stderr())
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        if *event.level() > Level::INFO && !VERBOSE.load(Relaxed) {
+            return OptionalWriter::none();
+        }
+        self.make_writer()
+    }
 }
 
 /// An event's message alone, behind the program's name.

@@ -21,11 +21,13 @@ use herdwick_server::{
     Address, Config, Interface, Leases, Listen, Offers, Protocol, Restart, Server, ShutdownHook,
     StartError, Tls, Udp, VerbsStatus,
 };
+use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::{Handle, Signals},
 };
 
+use crate::exit::Exit;
 pub(crate) use args::ServeArgs;
 use extended::Extended;
 use file::FileError;
@@ -41,9 +43,9 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If the flags of a file were what is wrong, those of the command line say how.
-            log::start(args.log_format, args.verbosity > 0);
+            log::start(args.log_format, args.verbosity);
             error!("{error}");
-            ExitCode::FAILURE
+            Exit::from(&error).into()
         }
     }
 }
@@ -59,12 +61,26 @@ enum ServeError {
     Process(#[from] ProcessError),
     #[error("{0}")]
     Refused(&'static str),
-    #[error("{0}")]
-    Flags(clap::Error),
+    #[error("{path}: {reason}")]
+    Flags { path: PathBuf, reason: String },
     #[error("cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1")]
     Listen { host: String, source: io::Error },
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
+}
+
+impl From<&ServeError> for Exit {
+    fn from(error: &ServeError) -> Self {
+        match error {
+            ServeError::Start(error) if error.is_usage() => Self::Usage,
+            ServeError::File(_)
+            | ServeError::Refused(_)
+            | ServeError::Flags { .. }
+            | ServeError::Listen { .. }
+            | ServeError::Process(ProcessError::NoUser { .. }) => Self::Usage,
+            ServeError::Start(_) | ServeError::Process(_) | ServeError::Signals(_) => Self::Failed,
+        }
+    }
 }
 
 fn serve(args: &ServeArgs) -> Result<(), ServeError> {
@@ -74,7 +90,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         Some(flags) => &flags.args.clone(),
         None => args,
     };
-    log::start(args.log_format, args.verbosity > 0);
+    log::start(args.log_format, args.verbosity);
     if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
@@ -93,10 +109,12 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
     process::write_ports(&server);
     announce(&server, args);
+    process::tell_systemd(NotifyState::Ready);
     if args.in_background && args.verbosity == 0 {
         process::leave_stderr()?;
     }
     wait(signals, &server, flags);
+    process::tell_systemd(NotifyState::Stopping);
     server.shutdown();
     Ok(())
 }
@@ -207,6 +225,8 @@ fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
 /// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads again what may change.
 fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
     for signal in signals.forever() {
+        // A client may have changed it since (`verbosity`).
+        log::set_verbosity(server.verbosity());
         if signal != SIGHUP {
             debug!(signal, "signal {signal}, draining");
             return;

@@ -10,6 +10,8 @@ use std::{
 };
 
 use herdwick_server::{Address, Server};
+use sd_notify::NotifyState;
+
 use rustix::{
     mm::{MlockAllFlags, mlockall},
     process::{Pid, Resource, Rlimit, getrlimit, getuid, setrlimit, setsid, test_kill_process},
@@ -219,6 +221,14 @@ pub(super) fn ram_bytes() -> Option<u64> {
         limit.trim().parse::<u64>().ok()
     });
     Some(limits.fold(total, u64::min))
+}
+
+/// Tells the service manager how far the server is, where it is started by one that asks
+/// (`Type=notify`).
+pub(super) fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::warn!("cannot tell the service manager (NOTIFY_SOCKET): {error}");
+    }
 }
 
 /// Names the ports in the file that the environment asks for, in memcached's words, for whoever has

@@ -10,7 +10,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use herdwick_server::{Config, Server};
 use tracing::{debug, warn};
 
-use super::{Extended, ServeArgs, ServeError, extend, file, process};
+use super::{Extended, ServeArgs, ServeError, extend, file, log, process};
 
 /// The flags of a file and, behind them, those of the command line.
 pub(super) struct Flags {
@@ -23,16 +23,16 @@ impl Flags {
     /// Reads the file.
     pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
         let mut line: Vec<OsString> = vec!["serve".into()];
-        line.extend(file::flags(path)?);
+        let command = command();
+        line.extend(file::flags(path, &command)?);
         line.extend(
             std::env::args_os()
                 .skip_while(|word| word != "serve")
                 .skip(1),
         );
-        let matches = command()
-            .try_get_matches_from(line)
-            .map_err(ServeError::Flags)?;
-        let args = ServeArgs::from_arg_matches(&matches).map_err(ServeError::Flags)?;
+        let wrong = |error| wrong(path, &error);
+        let matches = command.try_get_matches_from(line).map_err(wrong)?;
+        let args = ServeArgs::from_arg_matches(&matches).map_err(wrong)?;
         Ok(Self {
             path: path.to_owned(),
             matches,
@@ -52,6 +52,7 @@ impl Flags {
             extend(&mut config, option);
         }
         server.tune(&config.tuning());
+        log::set_verbosity(server.verbosity());
         for name in self.changed(&new) {
             warn!(name, "{name}: a new value takes a restart");
         }
@@ -90,6 +91,17 @@ fn report<E: Display>(what: &str, outcome: Result<(), E>) {
     match outcome {
         Ok(()) => debug!(what, "{what} read again"),
         Err(error) => warn!(what, "{error}; the {what} stay as they were"),
+    }
+}
+
+/// What is wrong with all flags together, in one line.
+fn wrong(path: &Path, error: &clap::Error) -> ServeError {
+    let text = error.to_string();
+    let reason = text.split("\n\n").next().unwrap_or_default();
+    let words = reason.trim_start_matches("error: ").split_whitespace();
+    ServeError::Flags {
+        path: path.to_owned(),
+        reason: words.collect::<Vec<_>>().join(" "),
     }
 }
 

@@ -1,10 +1,12 @@
 //! `herdwick top`: what a server does, live, read from `stats` like anybody else's.
 
+mod batch;
 mod sample;
 mod view;
 
 use std::{
     io::{self, IsTerminal},
+    ops::RangeInclusive,
     path::PathBuf,
     process::ExitCode,
     sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
@@ -19,7 +21,7 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
 
-use crate::client;
+use crate::{client, exit::Exit, tls::TlsArgs, units};
 use sample::{Sample, State};
 
 /// Watch a server: rates, hit ratio, latency, hot keys, workers, fabrics.
@@ -34,7 +36,13 @@ pub(crate) struct TopArgs {
     /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
-    /// Seconds between two looks.
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Look twice, --interval apart, and print one JSON object with what lies between, for scripts;
+    /// no terminal is needed.
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks, or 500ms, 1m.
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     interval: Duration,
 }
@@ -44,18 +52,20 @@ type Found = Result<Sample, String>;
 
 /// The screen follows the keys this fast.
 const KEYS: Duration = Duration::from_millis(50);
+/// How long there may be between two looks.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows the server until the user has seen enough.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
-    if !io::stdout().is_terminal() {
-        eprintln!("herdwick: top needs a terminal; `herdwick stats` says the same numbers once");
-        return ExitCode::from(2);
+    if !args.json && !io::stdout().is_terminal() {
+        eprintln!("herdwick: top needs a terminal; without one, give --json");
+        return Exit::Usage.into();
     }
     let (to_screen, found) = mpsc::sync_channel(1);
     let (enough, done) = mpsc::channel();
-    let options = match client::options(args.login.as_deref()) {
+    let options = match client::options(args.login.as_deref(), &args.tls) {
         Ok(options) => Options {
             fabric: false,
             deadline: PATIENCE,
@@ -63,9 +73,12 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
         },
         Err(failure) => {
             eprintln!("herdwick: {failure}");
-            return ExitCode::from(2);
+            return Exit::from(&failure).into();
         }
     };
+    if args.json {
+        return batch::run(&args.server, &options, args.interval);
+    }
     let (server, interval) = (args.server.clone(), args.interval);
     let sampler = thread::spawn(move || look_again(&server, &options, interval, &to_screen, &done));
     let mut terminal = ratatui::init();
@@ -78,7 +91,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("herdwick: the terminal refused: {error}");
-            ExitCode::from(2)
+            Exit::Failed.into()
         }
     }
 }
@@ -155,11 +168,9 @@ fn follow(state: &mut State, key: KeyEvent) -> bool {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok();
-    seconds
-        .filter(|seconds| (0.1..=3600.0).contains(seconds))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "give seconds between 0.1 and 3600".into())
+    units::time(text, Duration::from_secs(1))
+        .filter(|time| INTERVALS.contains(time))
+        .ok_or_else(|| "give seconds between 0.1 and 3600, or 500ms, 1m".into())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What is known of the server: two looks at its numbers, and what lies between them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -30,7 +30,12 @@ pub(super) struct State {
     pub(super) trouble: Option<String>,
     before: Option<Sample>,
     now: Option<Sample>,
+    /// Requests a second between the looks so far, the latest last.
+    history: VecDeque<u64>,
 }
+
+/// Looks that are remembered: as many as a wide screen shows.
+const HISTORY: usize = 240;
 
 /// A worker between two looks.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +120,7 @@ impl State {
             trouble: None,
             before: None,
             now: None,
+            history: VecDeque::new(),
         }
     }
 
@@ -127,6 +133,12 @@ impl State {
             Ok(sample) => {
                 self.trouble = None;
                 self.before = self.now.replace(sample);
+                if let Some(requests) = self.requests() {
+                    self.history.push_back(requests as u64);
+                    if self.history.len() > HISTORY {
+                        self.history.pop_front();
+                    }
+                }
             }
             Err(trouble) => self.trouble = Some(trouble),
         }
@@ -148,6 +160,27 @@ impl State {
         let (before, now, seconds) = self.between()?;
         let sum = |sample: &Sample| names.iter().filter_map(|name| sample.number(name)).sum();
         growth(sum(before), sum(now), seconds)
+    }
+
+    /// Requests a second, of every kind.
+    pub(super) fn requests(&self) -> Option<f64> {
+        self.rate(&[
+            "cmd_get",
+            "cmd_set",
+            "cmd_touch",
+            "delete_hits",
+            "delete_misses",
+            "incr_hits",
+            "incr_misses",
+            "decr_hits",
+            "decr_misses",
+        ])
+    }
+
+    /// Requests a second at the looks so far, the latest last, no more than `most`.
+    pub(super) fn history(&self, most: usize) -> Vec<u64> {
+        let skipped = self.history.len().saturating_sub(most);
+        self.history.iter().copied().skip(skipped).collect()
     }
 
     /// The share of reads that found an item, between the looks; without reads, since the start.

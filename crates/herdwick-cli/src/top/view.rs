@@ -7,7 +7,7 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style},
     text::{Line, Span},
-    widgets::{Paragraph, Row, Table},
+    widgets::{Paragraph, Row, Sparkline, Table},
 };
 
 use super::sample::State;
@@ -29,9 +29,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let fabrics = fabrics(state);
     let workers = workers(state, frame.area().width);
     let height = |count: usize| if count == 0 { 0 } else { count as u16 + 2 };
-    let [head, overview, ways, crew, keys, foot] = Layout::vertical([
+    let graph_height = if state.history(1).is_empty() {
+        0
+    } else {
+        GRAPH
+    };
+    let [head, overview, graph, ways, crew, keys, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(rows + 1),
+        Constraint::Length(graph_height),
         Constraint::Length(height(fabrics.len())),
         Constraint::Length(height(workers.len())),
         Constraint::Min(0),
@@ -40,10 +46,33 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     .areas(frame.area());
     frame.render_widget(Paragraph::new(headline(state)), head);
     frame.render_widget(Paragraph::new(grid(&numbers, columns)), overview);
+    draw_history(frame, state, graph);
     table(frame, ways, &["fabric", "requests/s", "a batch"], fabrics);
     table(frame, crew, worker_head(frame.area().width), workers);
     table(frame, keys, &["hot key", "requests/s"], hot(state, keys));
     frame.render_widget(Paragraph::new(footer(state)), foot);
+}
+
+/// Rows of the graph: its name, two of bars, and an empty one.
+const GRAPH: u16 = 4;
+
+/// Requests a second, a column for each look.
+fn draw_history(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    let history = state.history(area.width.into());
+    let Some(&highest) = history.iter().max() else {
+        return;
+    };
+    let [name, bars, _] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    let highest = shown(Some(highest as f64));
+    let now = shown(state.requests());
+    let title = format!("requests/s {now}, highest {highest}");
+    frame.render_widget(Line::styled(title, HEAD), name);
+    frame.render_widget(Sparkline::default().data(history), bars);
 }
 
 fn headline(state: &State) -> Line<'_> {
@@ -96,8 +125,8 @@ fn numbers(state: &State) -> Vec<(&'static str, String)> {
         ("items", is("curr_items")),
         ("memory", percent(used.map(|(bytes, most)| bytes / most))),
         ("connections", is("curr_connections")),
-        ("B/s in", rate(&["bytes_read"])),
-        ("B/s out", rate(&["bytes_written"])),
+        ("B/s in", rate(&["bytes_read", "fabric_bytes_read"])),
+        ("B/s out", rate(&["bytes_written", "fabric_bytes_written"])),
         ("leases", is("leases")),
         ("answers in", state.round_trip().map_or_else(none, short)),
     ]
@@ -168,14 +197,24 @@ fn hot(state: &State, area: Rect) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// A table, if it has rows. The first column takes what room there is.
+/// Most columns of the first cell of a row: of a hot key.
+const FIRST: usize = 60;
+
+/// A table, if it has rows.
 fn table(frame: &mut Frame<'_>, area: Rect, head: &[&'static str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
     }
-    let mut widths = vec![Constraint::Length(12); head.len()];
-    if let Some(first) = widths.first_mut() {
-        *first = Constraint::Max(40);
+    // As wide as its head or a number, which has five places at most.
+    let width = |head: &&str| Constraint::Length(head.len().max(7) as u16 + 1);
+    let mut widths: Vec<_> = head.iter().map(width).collect();
+    let longest = rows
+        .iter()
+        .filter_map(|row| row.first())
+        .map(|cell| cell.chars().count());
+    if let (Some(first), Some(longest)) = (widths.first_mut(), longest.max()) {
+        let least = head.first().map_or(0, |head| head.len());
+        *first = Constraint::Length(longest.clamp(least, FIRST) as u16 + 1);
     }
     let rows = rows.into_iter().map(Row::new);
     let head = Row::new(head.iter().copied()).style(HEAD);
@@ -262,6 +301,7 @@ mod tests {
             "up 1h01m",
             "gets/s 2.0k",
             "hits 100.0 %",
+            "requests/s 0, highest 0",
             "memory 25.0 %",
             "answers in 123 us",
             "user:1",
@@ -270,11 +310,32 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in:\n{said}");
         }
+        for head in ["worker", "connections", "crossed/s", "sleeps/s"] {
+            assert!(said.contains(head), "{head} in:\n{said}");
+        }
         let fabric = said.lines().find(|line| line.starts_with("tcp")).unwrap();
         assert!(
             fabric.contains("2.0k") && fabric.contains("4.0"),
             "{fabric}"
         );
+    }
+
+    #[test]
+    fn what_comes_over_fabrics_counts_as_bytes_and_the_past_is_drawn() {
+        let first = [
+            ("bytes_read", "0"),
+            ("fabric_bytes_read", "0"),
+            ("cmd_get", "0"),
+        ];
+        let next = [
+            ("bytes_read", "500"),
+            ("fabric_bytes_read", "1500"),
+            ("cmd_get", "80"),
+        ];
+        let said = screen(&state(&first, &next), 80, 24);
+        assert!(said.contains("B/s in 1.0k"), "{said}");
+        assert!(said.contains("requests/s 40, highest 40"), "{said}");
+        assert!(said.contains('\u{2588}'), "{said}");
     }
 
     #[test]

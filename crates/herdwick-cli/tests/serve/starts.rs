@@ -202,3 +202,44 @@ fn datagrams_beside_tls_are_taken_and_warned_of() {
     let log = log_until(server, Signal::TERM);
     assert!(log.contains("datagrams are not encrypted"), "{log}");
 }
+
+/// As systemd starts it (`Type=notify`).
+#[test]
+fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
+    let path = Path::new("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path.0).unwrap();
+    let mut command = command("-p 0 -t 1");
+    let server = Serve::of(command.env("NOTIFY_SOCKET", &path.0).stderr(Stdio::piped()));
+    let hear = || {
+        let mut message = [0; 64];
+        let length = manager.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length])
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(hear(), "READY=1");
+    log_until(server, Signal::TERM);
+    assert_eq!(hear(), "STOPPING=1");
+    let unit = include_str!("../../../../packaging/herdwick.service");
+    assert!(unit.lines().any(|line| line == "Type=notify"));
+}
+
+/// The image's health check, of a server that is there and of one that is not.
+#[test]
+fn the_image_is_healthy_as_long_as_the_server_answers() {
+    let image = include_str!("../../../../packaging/Dockerfile");
+    let check = image.lines().find(|line| line.starts_with("HEALTHCHECK"));
+    let (_, words) = check.unwrap().split_once("CMD ").unwrap();
+    let words: Vec<String> = serde_json::from_str(words).unwrap();
+    assert_eq!(words[0], "herdwick");
+    let healthy = |address: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        let command = command.args(&words[1..]).args(["--server", address]);
+        command.output().unwrap().status.success()
+    };
+    let server = Serve::start("-p 0 -t 1");
+    let address = server.addresses().remove(0);
+    assert!(healthy(&address));
+    drop(server);
+    assert!(!healthy(&address));
+}

@@ -1,0 +1,52 @@
+//! Exit codes, the same for every subcommand.
+
+use std::process::ExitCode;
+
+use herdwick::{DialError, Error};
+
+/// How a command ended, if not with 0: it did what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It did, and the answer is no.
+    No = 1,
+    /// The command line or a file that it names is wrong; clap's own, too.
+    Usage = 2,
+    /// No server, or no answer.
+    Unreachable = 3,
+    /// Something else failed.
+    Failed = 4,
+}
+
+/// What `--help` shows of them; docs/operating.md has the same lines.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  0  done
+  1  no: a key is not there, a fabric does not work (doctor), a benchmark failed (bench)
+  2  the command line is wrong, or a file that it names
+  3  no server there, the connection was lost, or no answer came in time
+  4  anything else: the server refused, a file cannot be written, the server cannot start";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Usage(_) => Self::Usage,
+            Error::Unreachable {
+                reason: DialError::LoginNeeded | DialError::LoginRefused | DialError::Tls(_),
+                ..
+            }
+            | Error::TooLarge
+            | Error::NotNumeric
+            | Error::Server(_) => Self::Failed,
+            Error::Unreachable { .. }
+            | Error::Timeout(_)
+            | Error::Disconnected(_)
+            | Error::UnknownOutcome(_) => Self::Unreachable,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `herdwick top --json`: two looks, and one object with what lies between.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use herdwick::{Client, Error, Options};
+use serde_json::{Value, json};
+
+use super::sample::{Sample, State};
+use crate::exit::Exit;
+
+/// Prints the object.
+pub(super) fn run(server: &str, options: &Options, interval: Duration) -> ExitCode {
+    let state = match look_twice(server, options, interval) {
+        Ok(state) => state,
+        Err(error) => {
+            eprintln!("herdwick: {error}");
+            return Exit::from(&error).into();
+        }
+    };
+    match writeln!(io::stdout().lock(), "{:#}", object(&state)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("herdwick: cannot write to standard output: {error}");
+            Exit::Failed.into()
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the shell that reads the clock"
+)]
+fn look_twice(server: &str, options: &Options, interval: Duration) -> Result<State, Error> {
+    let mut client = Client::connect_with(server, options.clone())?;
+    let mut state = State::new(server);
+    state.take(Ok(Sample::take(&mut client, &mut Instant::now)?));
+    // Nobody sends: this is a wait that a signal ends.
+    let (_sender, nothing) = mpsc::channel::<()>();
+    let _ = nothing.recv_timeout(interval);
+    state.take(Ok(Sample::take(&mut client, &mut Instant::now)?));
+    Ok(state)
+}
+
+/// What the screen would show, in units: rates a second, bytes, microseconds. What the server does not
+/// tell is null.
+fn object(state: &State) -> Value {
+    let rate = |names: &[&str]| json!(state.rate(names));
+    let fabrics = state.fabrics().into_iter().map(|fabric| {
+        let numbers = json!({ "requests_per_s": fabric.requests, "batch": fabric.batch });
+        (fabric.name, numbers)
+    });
+    let workers = state.workers().into_iter().map(|worker| {
+        json!({
+            "worker": worker.number,
+            "items": worker.items,
+            "connections": worker.connections,
+            "gets_per_s": worker.gets,
+            "sets_per_s": worker.sets,
+            "crossed_per_s": worker.crossed,
+            "sleeps_per_s": worker.sleeps,
+        })
+    });
+    let hot = state.hot().into_iter();
+    let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rate }));
+    json!({
+        "server": state.server,
+        "version": state.text("version"),
+        "uptime_s": state.number("uptime"),
+        "requests_per_s": state.requests(),
+        "gets_per_s": rate(&["get_hits", "get_misses"]),
+        "sets_per_s": rate(&["cmd_set"]),
+        "hit_ratio": state.hit_ratio(),
+        "evictions_per_s": rate(&["evictions"]),
+        "items": state.number("curr_items"),
+        "bytes": state.number("bytes"),
+        "limit_bytes": state.number("limit_maxbytes"),
+        "connections": state.number("curr_connections"),
+        "read_bytes_per_s": rate(&["bytes_read", "fabric_bytes_read"]),
+        "written_bytes_per_s": rate(&["bytes_written", "fabric_bytes_written"]),
+        "leases": state.number("leases"),
+        "round_trip_us": state.round_trip().map(|time| time.as_micros() as u64),
+        "fabrics": fabrics.collect::<serde_json::Map<_, _>>(),
+        "workers": workers.collect::<Vec<_>>(),
+        "hot_keys": hot.collect::<Vec<_>>(),
+    })
+}

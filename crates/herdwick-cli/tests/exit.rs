@@ -1,0 +1,107 @@
+//! Exit codes: the table in docs/operating.md, the one in `--help`, and what commands return.
+
+mod common;
+
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Command, Output},
+};
+
+use common::{Folder, Server};
+
+fn herdwick(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    command.args(arguments).output().unwrap()
+}
+
+fn code(arguments: &[&str]) -> i32 {
+    herdwick(arguments).status.code().unwrap()
+}
+
+#[test]
+fn each_code_has_one_meaning() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let at = ["--server", &server.address];
+    let with = |arguments: &[&'static str]| -> i32 {
+        let all: Vec<&str> = arguments.iter().copied().chain(at).collect();
+        code(&all)
+    };
+    assert_eq!(with(&["set", "k", "v"]), 0);
+    assert_eq!(with(&["get", "k"]), 0);
+    assert_eq!(with(&["get", "k", "missing"]), 1);
+    assert_eq!(with(&["delete", "missing"]), 1);
+    assert_eq!(with(&["get", "a key"]), 2);
+    assert_eq!(with(&["set", "k", "v", "--ttl", "soon"]), 2);
+    assert_eq!(with(&["get", "k", "--login", "/nowhere/login"]), 2);
+    assert_eq!(code(&["no-such-command"]), 2);
+    assert_eq!(with(&["top"]), 2);
+    // Nobody listens there any more.
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    assert_eq!(code(&["get", "k", "--server", &free.to_string()]), 3);
+    assert_eq!(code(&["stats", "--server", "no.such.host.invalid:1"]), 3);
+    let value = "v".repeat(100_000);
+    let small = Server::run(&folder, 1, &["-p", "0", "-I", "1k"]);
+    assert_eq!(code(&["set", "k", &value, "--server", &small.address]), 4);
+    for (arguments, expected) in [
+        (&["-t", "0"][..], 2),
+        (&["-S"], 2),
+        (&["-p", "abc"], 2),
+        (&["--config", "/nowhere/file"], 2),
+        (&["-l", &server.address], 4),
+        (&["-e", "/nowhere/file"], 4),
+    ] {
+        let all = [&["serve", "-u", "root", "-p", "0"][..], arguments].concat();
+        assert_eq!(code(&all), expected, "{arguments:?}");
+    }
+}
+
+/// The lines `  N  meaning` of the help, and the rows of the table.
+#[test]
+fn the_documented_table_is_the_one_in_the_help() {
+    let help = String::from_utf8(herdwick(&["--help"]).stdout).unwrap();
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("## Exit codes\n").unwrap();
+    let rows: Vec<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect();
+    let lines: Vec<String> = codes
+        .lines()
+        .map(|line| {
+            let (code, meaning) = line.trim().split_once("  ").unwrap();
+            format!("| {code} | {meaning} |")
+        })
+        .collect();
+    assert_eq!(lines.len(), 5);
+    assert_eq!(rows[1..], lines);
+}
+
+#[test]
+fn packagers_find_their_commands_in_the_help() {
+    let help = String::from_utf8(herdwick(&["--help"]).stdout).unwrap();
+    for command in ["man", "completions"] {
+        let found = help
+            .lines()
+            .any(|line| line.trim_start().starts_with(command));
+        assert!(found, "{help}");
+    }
+}
+
+#[test]
+fn doctor_on_a_kernel_without_rdma_asks_for_nothing() {
+    if std::path::Path::new("/sys/class/infiniband_verbs").exists() {
+        println!("skipped: this kernel has RDMA");
+        return;
+    }
+    let report = String::from_utf8(herdwick(&["doctor"]).stdout).unwrap();
+    let without = report.contains("this kernel has no RDMA; only needed for RNICs");
+    assert!(without || report.contains("modprobe rdma_rxe"), "{report}");
+    assert!(!report.contains("ENOSYS"), "{report}");
+}

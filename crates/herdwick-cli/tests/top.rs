@@ -1,0 +1,92 @@
+//! `herdwick top --json` as a script runs it.
+
+mod common;
+
+use std::{
+    process::{Command, Output},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
+use common::{Folder, Server};
+use herdwick::Client;
+use serde_json::Value;
+
+fn top(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    command.arg("top").args(arguments).output().unwrap()
+}
+
+/// Bytes of each value that is stored meanwhile.
+const BYTES: usize = 1000;
+
+#[test]
+fn one_object_has_what_was_done_between_two_looks() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    let enough = AtomicBool::new(false);
+    let output = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = server.client();
+            assert_eq!(client.session().unwrap().way(), "shm");
+            let value = vec![b'v'; BYTES];
+            while !enough.load(Relaxed) {
+                client.set("k", &value[..]).unwrap();
+                client.get("k").unwrap();
+            }
+        });
+        let output = top(&["--json", "--interval", "500ms", "--server", &server.address]);
+        enough.store(true, Relaxed);
+        output
+    });
+    assert!(output.status.success(), "{output:?}");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |name: &str| {
+        object[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {object}"))
+    };
+    assert!(
+        number("sets_per_s") > 0.0 && number("gets_per_s") > 0.0,
+        "{object}"
+    );
+    assert_eq!(number("hit_ratio"), 1.0);
+    assert_eq!(number("items"), 1.0);
+    // What came and went over shared memory is in it: each value, and its key.
+    assert!(
+        number("read_bytes_per_s") >= number("sets_per_s") * BYTES as f64,
+        "{object}"
+    );
+    assert!(
+        number("written_bytes_per_s") >= number("gets_per_s") * BYTES as f64,
+        "{object}"
+    );
+    assert!(
+        object["fabrics"]["shm"]["requests_per_s"].as_f64() > Some(0.0),
+        "{object}"
+    );
+    assert_eq!(object["workers"][0]["worker"], 0);
+}
+
+#[test]
+fn without_a_terminal_it_asks_for_json_and_without_a_server_it_fails() {
+    let complaint = top(&[]);
+    assert_eq!(complaint.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&complaint.stderr).contains("--json"));
+    let gone = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    assert_eq!(top(&["--json", "--server", &gone]).status.code(), Some(3));
+}
+
+/// A server without workers of its own to show: memcached's general numbers are enough.
+#[test]
+fn numbers_that_a_server_lacks_are_null() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    Client::connect(&server.address).unwrap();
+    let output = top(&["--json", "--interval", "0.1", "--server", &server.address]);
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(object["hit_ratio"].is_null(), "{object}");
+}
