@@ -9,7 +9,6 @@ use std::{
 };
 
 use common::{Folder, Server};
-use herdwick::Client;
 use serde_json::Value;
 
 fn top(arguments: &[&str]) -> Output {
@@ -80,12 +79,10 @@ fn without_a_terminal_it_asks_for_json_and_without_a_server_it_fails() {
     assert_eq!(top(&["--json", "--server", &gone]).status.code(), Some(3));
 }
 
-/// A server without workers of its own to show: memcached's general numbers are enough.
 #[test]
-fn numbers_that_a_server_lacks_are_null() {
+fn a_ratio_of_nothing_is_null() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
-    Client::connect(&server.address).unwrap();
     let output = top(&["--json", "--interval", "0.1", "--server", &server.address]);
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(object["hit_ratio"].is_null(), "{object}");
