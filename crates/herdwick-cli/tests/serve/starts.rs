@@ -208,6 +208,9 @@ fn datagrams_beside_tls_are_taken_and_warned_of() {
 fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
     let path = Path::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path.0).unwrap();
+    // A bound for failures, which nothing waits out.
+    let bound = std::time::Duration::from_secs(20);
+    manager.set_read_timeout(Some(bound)).unwrap();
     let mut command = command("-p 0 -t 1");
     let server = Serve::of(command.env("NOTIFY_SOCKET", &path.0).stderr(Stdio::piped()));
     let hear = || {
