@@ -25,11 +25,14 @@ pub(crate) enum Mark {
     FlushAt,
     /// The second of the last batch.
     Second,
+    /// What lies before it is flushed, whatever its generation: 1 more than where that is, in units
+    /// of 8 bytes; 0: nothing is.
+    Horizon,
 }
 
 /// Words of marks: a line.
 const MARKS: usize = 8;
-const _: () = assert!((Mark::Second as usize) < MARKS);
+const _: () = assert!((Mark::Horizon as usize) < MARKS);
 
 /// Bits of a word that check the others.
 const CHECK_BITS: u32 = 20;

@@ -92,12 +92,6 @@ impl Index {
         self.edits
     }
 
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        self.edits += 1;
-        self.buckets.as_mut_bytes().fill(0);
-    }
-
     /// The entry of `hash` whose item `is_it`.
     #[inline(always)]
     pub(crate) fn find(

@@ -47,7 +47,9 @@
 //! # Time
 //! Deadlines and flushes are enforced by whoever meets the item: a request or the walk. A flush
 //! ends a generation, and items carry theirs, so that it needs no clock finer than seconds to tell
-//! what was stored before it from what came after.
+//! what was stored before it from what came after. When their numbers come around, after 65,536
+//! flushes, all that lies in the log before that point is flushed by where it lies: a flush takes the
+//! same few stores however much there is.
 //!
 //! The request and reply types here are the one internal language of Herdwick: the superset of
 //! memcached's meta commands. memcached text is one front end of them, the HERD line another.

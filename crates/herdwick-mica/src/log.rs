@@ -48,6 +48,9 @@ pub(crate) struct Log {
     pub(crate) sums: bool,
     head: Cursor,
     tail: Cursor,
+    /// Items that begin before this point are flushed, whatever their generation: bytes passed since
+    /// the start.
+    horizon: u64,
 }
 
 /// What is skipped at the physical end begins with these.
@@ -70,6 +73,7 @@ impl Log {
             sums: false,
             head: Cursor::default(),
             tail: Cursor::default(),
+            horizon: 0,
         }
     }
 
@@ -140,6 +144,27 @@ impl Log {
         debug_assert!(self.head.passed <= cursor.passed && cursor.passed <= self.tail.passed);
         self.head = cursor;
         self.book.put(Mark::Head, (cursor.at / ALIGN) as u64);
+        // Not before: a kill in between would bring back what is flushed.
+        if self.horizon != 0 && self.horizon <= cursor.passed {
+            self.put_horizon(0, 0);
+        }
+    }
+
+    /// From now on all that is here is flushed.
+    pub(crate) fn end_generations(&mut self) {
+        self.put_horizon(self.tail.passed, (self.tail.at / ALIGN) as u64 + 1);
+    }
+
+    #[cold]
+    fn put_horizon(&mut self, passed: u64, mark: u64) {
+        self.horizon = passed;
+        self.book.put(Mark::Horizon, mark);
+    }
+
+    /// Whether the item at `at` was there when the generations ended.
+    #[inline]
+    pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
+        self.horizon != 0 && self.tail.passed - (self.age(at) as u64) < self.horizon
     }
 
     /// What was reserved is written.
@@ -347,6 +372,17 @@ impl Log {
         };
         let lap = if tail < head { self.len() } else { 0 };
         (self.head, self.tail) = (cursor(head, head), cursor(tail, lap + tail));
+        let mark = usize::try_from(self.book.get(Mark::Horizon)?).ok()?;
+        if let Some(at) = mark.checked_sub(1) {
+            let at = at.checked_mul(ALIGN)?;
+            let passed = if at < head { self.len() + at } else { at } as u64;
+            // What lies beyond the tail has been released: a kill came before that was noted.
+            let stands = (head as u64) < passed && passed <= self.tail.passed;
+            self.put_horizon(
+                if stands { passed } else { 0 },
+                if stands { mark as u64 } else { 0 },
+            );
+        }
         Some(())
     }
 

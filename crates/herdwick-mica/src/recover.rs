@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Changes whenever a log of before cannot be read any more.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Parts of a file begin at multiples of this.
 const PAGE: u64 = 4096;
@@ -75,6 +75,7 @@ impl Store {
         self.log.clear();
         self.log.commit();
         self.log.book.put(Mark::Versions, 0);
+        self.log.book.put(Mark::Horizon, 0);
         self.note_flushes();
         self.note_second(self.now);
     }

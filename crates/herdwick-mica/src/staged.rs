@@ -258,8 +258,9 @@ impl Store {
         if !self.log.is(at, request.key) {
             return Reply::bare(Status::BadKey);
         }
-        if matches!(put.mode, Mode::Append | Mode::Prepend) {
-            return self.join_staged(clock, request, put, at);
+        // What was staged before the generations ended, but is stored now, is not flushed.
+        if matches!(put.mode, Mode::Append | Mode::Prepend) || self.log.is_beyond_horizon(at) {
+            return self.put_elsewhere(clock, request, put, at);
         }
         let (old, judged) = match self.seek(request) {
             Ok(hit) if put.mode == Mode::Add => (Some(hit), Err(Reply::bare(Status::NotStored))),
@@ -277,8 +278,8 @@ impl Store {
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// The value is joined to another, so it goes the way of those that come at once.
-    fn join_staged(
+    /// The value cannot stay where it is, so it goes the way of those that come at once.
+    fn put_elsewhere(
         &mut self,
         clock: &Clock,
         request: &Request<'_>,
@@ -370,20 +371,6 @@ impl Store {
             {
                 self.log.put_back(at, &bytes);
             }
-        }
-    }
-
-    /// The log forgets everything: takes out what is staged.
-    pub(crate) fn set_aside(&mut self) {
-        for slot in 0..self.staging.slots.len() {
-            let Some(Reservation {
-                place: Place::At(at),
-                ..
-            }) = self.staging.slots[slot]
-            else {
-                continue;
-            };
-            self.carry(at, Keep::None);
         }
     }
 }

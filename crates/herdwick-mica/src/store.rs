@@ -227,13 +227,7 @@ impl Store {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == 0 {
             // Items from 65,536 flushes ago would come alive again.
-            self.set_aside();
-            self.index.clear();
-            self.log.clear();
-            self.lookout = Lookout::default();
-            self.counters.items = 0;
-            self.counters.bytes = 0;
-            self.settle();
+            self.log.end_generations();
         }
         self.note_flushes();
     }
@@ -354,7 +348,7 @@ impl Store {
 
     #[cold]
     fn drop_gone(&mut self, hit: Hit) -> Absent {
-        let flushed = self.log.header(hit.at).generation.get() != self.generation;
+        let flushed = self.flushed(hit.at);
         self.unlink(hit);
         Absent {
             expired: !flushed,
@@ -365,8 +359,13 @@ impl Store {
     /// Whether no read may find the item any more.
     #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
-        let header = self.log.header(at);
-        header.generation.get() != self.generation || header.deadline().passed(self.now)
+        self.flushed(at) || self.log.header(at).deadline().passed(self.now)
+    }
+
+    /// Whether a flush came after it was stored.
+    #[inline]
+    fn flushed(&self, at: Offset) -> bool {
+        self.log.header(at).generation.get() != self.generation || self.log.is_beyond_horizon(at)
     }
 
     #[inline]

@@ -21,6 +21,8 @@ enum Act {
     Finish(usize),
     Abort(usize),
     Restart,
+    /// As many flushes as there are generations.
+    FlushAround,
 }
 
 /// A staged put, and what of it has come.
@@ -99,6 +101,13 @@ impl Uploads {
                 pair.restart()?;
             }
             Act::Restart => {}
+            Act::FlushAround => {
+                let now = Second(pair.second);
+                for _ in 0..=u16::MAX {
+                    pair.store.flush(now, now);
+                }
+                pair.model.flush(now, now);
+            }
         }
         Ok(())
     }
@@ -191,6 +200,24 @@ proptest! {
     ) {
         let mut pair = Pair::new(&LAPPING);
         all(&mut pair, &acts)?;
+    }
+
+    /// After 65,536 flushes an item carries the generation at hand again; nothing comes back, after a
+    /// kill neither.
+    #[test]
+    fn flushes_that_come_around_bring_nothing_back(
+        acts in vec(acts(Plan { mortal: true, ..LAPPING }, 60), 2..6),
+        lasts in any::<bool>(),
+    ) {
+        let mut pair = if lasts { Pair::lasting(&LAPPING) } else { Pair::new(&LAPPING) };
+        let mut uploads = Uploads::default();
+        for some in &acts {
+            for act in some {
+                uploads.act(&mut pair, act)?;
+            }
+            uploads.act(&mut pair, &Act::FlushAround)?;
+        }
+        pair.audit()?;
     }
 
     #[test]
