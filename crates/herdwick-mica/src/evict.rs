@@ -22,9 +22,17 @@ const AHEAD_RATE: usize = 4;
 /// the young one, at the cost of one of its uses, of which two are counted. These copies take at
 /// most this many times the bytes that come in ...
 const CHANCE_RATE: isize = 4;
-/// ... of which so many may be saved up. So no request pays for more than this and one item, and
-/// the reservations that lie together at the old end: those are always carried along.
+/// ... of which so many may be saved up. So no request pays for more than this and one item.
 const CHANCES_MAX: isize = 4 << 10;
+
+/// Reservations are carried along, and leave no room behind. So that no single request pays for
+/// those that lie together, the old end of a log that is a cache runs ahead, too: as long as less is
+/// free than this part of what is reserved ...
+const CARRY_PART: usize = 4;
+/// ... it moves on by this many times the bytes that come in, of which [`CHANCE_RATE`] may be copies
+/// of what was used. What comes in while it crosses all reservations is then no more than what was
+/// free; and what needs more than half of that at once is at least an eighth of those left to cross.
+const CARRY_RATE: usize = 8;
 
 /// Items at the old end whose buckets are fetched ahead together.
 const LOOKOUT: usize = 8;
@@ -57,10 +65,15 @@ pub(crate) enum Keep {
 }
 
 impl Store {
+    /// `len` bytes are to come in: sets what that may cost beside them.
+    pub(crate) fn take_in(&mut self, len: usize) {
+        self.chances = (self.chances + len as isize * CHANCE_RATE).min(CHANCES_MAX);
+        self.staging.may_move = len * CARRY_RATE + self.item_bytes_max;
+    }
+
     /// Makes room for `len` bytes at the cost of the oldest items that were not used, but not of
     /// the one at `stop`, nor of what is younger.
     pub(crate) fn let_go(&mut self, len: usize, stop: Option<Offset>) {
-        self.chances = (self.chances + len as isize * CHANCE_RATE).min(CHANCES_MAX);
         while self.log.free() < self.log.needs(len) && !self.is_oldest(stop) {
             self.release_oldest(Keep::Used(stop));
         }
@@ -71,24 +84,38 @@ impl Store {
         stop.is_some() && self.peek_oldest().map(|oldest| oldest.at) == stop
     }
 
-    /// Moves the old end of a sparse log on by what an intake of `len` bytes calls for, not past
-    /// `stop`.
+    /// Moves the old end on by what an intake of `len` bytes calls for, not past `stop`. What the
+    /// last item was longer than that, later intakes need not.
     pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
-        if self.log.free() >= self.log.share(AHEAD) {
+        let stays = self.log.next(stop).map(|(at, _)| at);
+        let Some((_, rate)) = self.ahead_of_need(stays) else {
             return;
-        }
-        let goal = self.log.head().passed() + (len * AHEAD_RATE) as u64;
-        let goal = goal.min(stop.passed());
-        while self.log.head().passed() < goal {
+        };
+        self.ahead = self.ahead.min(0) + (len * rate) as isize;
+        while self.ahead > 0
+            && self.log.head().passed() < stop.passed()
+            && let Some((keep, _)) = self.ahead_of_need(stays)
+        {
+            let from = self.log.head().passed();
             if self.lossless {
                 if !self.clean_oldest() {
                     return;
                 }
-            } else if self.is_sparse() {
-                self.release_oldest(Keep::All);
             } else {
-                return;
+                self.release_oldest(keep);
             }
+            self.ahead -= (self.log.head().passed() - from) as isize;
+        }
+    }
+
+    /// What the old end keeps when it runs ahead, and how many times as fast as bytes come in;
+    /// `None` while enough is free.
+    fn ahead_of_need(&self, stays: Option<Offset>) -> Option<(Keep, usize)> {
+        let free = self.log.free();
+        if self.lossless || self.is_sparse() {
+            (free < self.log.share(AHEAD)).then_some((Keep::All, AHEAD_RATE))
+        } else {
+            (free < self.staging.reserved / CARRY_PART).then_some((Keep::Used(stays), CARRY_RATE))
         }
     }
 

@@ -52,6 +52,7 @@ impl Store {
         let header = self.header(request.key, value.len(), fresh);
         let len = header.footprint();
         let place = old.map(|hit| self.unlink(hit));
+        self.take_in(len);
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
         let at = self.claim(request.hash, place, len);
@@ -70,6 +71,7 @@ impl Store {
         let run = self.log.value_run(old.at);
         let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
         let len = header.footprint();
+        self.take_in(len);
         self.let_go(len, Some(old.at));
         // The old value is read from where it was, so from here nothing may be kept, that is
         // written, until it has been.

@@ -4,7 +4,8 @@
 //! checksum covers no more than header and key: whoever walks the log, after a kill too, finds a
 //! dead item of a known length. At the end of the log it is carried over to the young one, with as
 //! much of the value as has come. Where that is not safe, because something else that has been let
-//! go is still to be read, it waits outside the log until the request is done.
+//! go is still to be read, it waits outside the log until the request is done. What one request may so
+//! move is bounded, by [`Store::take_in`]; a reservation that is in the way beyond that is given up.
 
 use std::{collections::VecDeque, num::NonZeroU64};
 
@@ -91,6 +92,8 @@ pub(crate) struct Staging {
     turn: u32,
     /// Bytes of log that are reserved.
     pub(crate) reserved: usize,
+    /// Bytes of reservations that the request at hand may still move; the last one may be longer.
+    pub(crate) may_move: usize,
     /// Those that wait outside the log.
     aside: VecDeque<Id>,
 }
@@ -178,11 +181,9 @@ impl Store {
         if let Some(status) = refusal {
             return self.staging.add(Place::Refused(status), 0, value_len);
         }
+        self.take_in(len);
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
-        while self.log.free() < self.log.needs(len) {
-            self.release_oldest(Keep::None);
-        }
         let at = self.log.reserve(len);
         let id = self.staging.add(Place::At(at), len, value_len);
         let header = Header {
@@ -243,7 +244,6 @@ impl Store {
         put: &Put<'_>,
         staged: Staged,
     ) -> Reply<'_> {
-        self.settle();
         let Some(reservation) = self.staging.take(staged.id) else {
             return Reply::bare(Status::BadKey);
         };
@@ -320,16 +320,23 @@ impl Store {
         let Some(reservation) = self.staging.live_at(&header, at) else {
             return;
         };
+        let (id, len) = (reservation.id, reservation.footprint);
         let came = HEADER + usize::from(header.key_len) + reservation.came;
+        if self.staging.may_move == 0 {
+            return self.staging.refuse(id);
+        }
+        self.staging.may_move = self.staging.may_move.saturating_sub(len);
         let may_write = !matches!(keep, Keep::None);
-        if may_write && self.log.needs(reservation.footprint) <= self.log.free() {
-            let to = self.log.reserve(reservation.footprint);
+        let place = if may_write && self.log.needs(len) <= self.log.free() {
+            let to = self.log.reserve(len);
             self.log.copy(at, came, to);
-            reservation.place = Place::At(to);
+            Place::At(to)
         } else {
-            reservation.place = Place::Aside(self.log.bytes(at, came).to_vec());
-            let id = reservation.id;
             self.staging.aside.push_back(id);
+            Place::Aside(self.log.bytes(at, came).to_vec())
+        };
+        if let Some(reservation) = self.staging.get(id) {
+            reservation.place = place;
         }
     }
 
@@ -348,7 +355,9 @@ impl Store {
             let Some(len) = self.staging.get(id).map(|waits| waits.footprint) else {
                 continue;
             };
-            while self.log.free() < self.log.needs(len) {
+            // A lap: what has not helped by then does not.
+            let lap = self.log.head().passed() + self.log.len() as u64;
+            while self.log.free() < self.log.needs(len) && self.log.head().passed() < lap {
                 let released = if self.lossless {
                     self.clean_oldest()
                 } else {
@@ -371,6 +380,179 @@ impl Store {
             {
                 self.log.put_back(at, &bytes);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Execute, HashKey, KeyHash, Op, StoreConfig};
+
+    const HASH_KEY: HashKey = HashKey([3, 4]);
+    const CLOCK: Clock = Clock {
+        epoch_unix: 0,
+        second: Second(1),
+    };
+    const ITEM_BYTES_MAX: usize = 4 << 10;
+    const VALUE: [u8; ITEM_BYTES_MAX] = [b'v'; ITEM_BYTES_MAX];
+
+    fn store() -> Store {
+        Store::new(&StoreConfig {
+            memory_bytes: 256 << 10,
+            item_bytes_max: ITEM_BYTES_MAX,
+            hash_key: HASH_KEY,
+        })
+        .unwrap()
+    }
+
+    fn put_as(store: &mut Store, hash: KeyHash, key: &[u8], put: Put<'_>) -> Status {
+        let op = Op::Put(put);
+        let mut status = None;
+        let request = Request { hash, key, op };
+        store.execute(CLOCK, &[request], &mut |_, reply: &Reply<'_>| {
+            status = Some(reply.status);
+        });
+        status.unwrap()
+    }
+
+    fn put(store: &mut Store, key: &[u8], put: Put<'_>) -> Status {
+        put_as(store, HASH_KEY.hash(key), key, put)
+    }
+
+    fn set(store: &mut Store, key: &[u8], len: usize, mode: Mode) {
+        let value = &VALUE[..len];
+        let status = put(
+            store,
+            key,
+            Put {
+                mode,
+                value,
+                ..Put::default()
+            },
+        );
+        assert_eq!(status, Status::Done);
+    }
+
+    fn ends(store: &mut Store, key: &[u8], staged: Staged) -> Status {
+        let staged = Some(staged);
+        put(
+            store,
+            key,
+            Put {
+                staged,
+                ..Put::default()
+            },
+        )
+    }
+
+    /// As many as there may be, whole but for their end.
+    fn stage_all(store: &mut Store) -> Vec<Staged> {
+        let len = ITEM_BYTES_MAX - HEADER - 1;
+        let most = store.staged_max() as u8;
+        let stage = |key: u8| {
+            let staged = store.stage(Second(1), &[key], len);
+            store.append(staged, &VALUE[..len]);
+            staged
+        };
+        (0..most).map(stage).collect()
+    }
+
+    /// No request moves more of the log than eight times what it stores, and some of the largest
+    /// items, wherever the reservations lie.
+    #[test]
+    fn reservations_that_lie_together_are_carried_by_many_requests() {
+        for (grow, used) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut store = store();
+            for n in 0..2000u32 {
+                set(&mut store, &n.to_le_bytes(), 200, Mode::Set);
+            }
+            assert!(store.counters().evictions > 0);
+            let all = stage_all(&mut store);
+            assert!(all.len() > 20, "{}", all.len());
+            for n in 0..4000u32 {
+                let key = if grow { n % 50 + 9000 } else { n + 9000 }.to_le_bytes();
+                let mode = match store.seek(&Request {
+                    hash: HASH_KEY.hash(&key),
+                    key: &key,
+                    op: Op::Put(Put::default()),
+                }) {
+                    Ok(hit) if grow && store.log.header(hit.at).value_len() < 2000 => Mode::Append,
+                    _ => Mode::Set,
+                };
+                let before = store.log.head().passed();
+                set(&mut store, &key, 100, mode);
+                let moved = store.log.head().passed() - before;
+                let stored = if grow { 2200 } else { 136 };
+                let most = 8 * stored + 4 * ITEM_BYTES_MAX as u64;
+                assert!(moved <= most, "{moved} by request {n}");
+                assert!(store.staging.aside.is_empty());
+                if used {
+                    let get = Op::Get(crate::Get::default());
+                    let hash = HASH_KEY.hash(&key);
+                    let request = Request {
+                        hash,
+                        key: &key,
+                        op: get,
+                    };
+                    store.execute(CLOCK, &[request], &mut |_, _: &Reply<'_>| {});
+                }
+            }
+            assert!(store.log.tail().passed() > 3 * store.log.len() as u64);
+            for (key, staged) in (0..).zip(all) {
+                assert_eq!(ends(&mut store, &[key], staged), Status::Done);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reservation_in_the_way_of_what_may_be_moved_is_given_up() {
+        let mut store = store();
+        let all = stage_all(&mut store);
+        store.take_in(0);
+        for _ in 0..all.len() {
+            store.release_oldest(Keep::Used(None));
+        }
+        let ends: Vec<_> = (0..)
+            .zip(all)
+            .map(|(key, staged)| ends(&mut store, &[key], staged))
+            .collect();
+        let done = ends.iter().take_while(|&&status| status == Status::Done);
+        assert_eq!(done.count(), 1, "the largest item");
+        assert!(ends[1..].iter().all(|&end| end == Status::OutOfMemory));
+        assert_eq!(store.staging.reserved, 0);
+    }
+
+    /// The flush before which no generation is left moves nothing, and takes no memory.
+    #[test]
+    fn the_last_generation_ends_where_it_is() {
+        let mut store = store();
+        let all = stage_all(&mut store);
+        let (head, tail) = (store.log.head(), store.log.tail());
+        for _ in 0..=u16::MAX {
+            store.flush(Second(1), Second(1));
+            assert!((store.log.head(), store.log.tail()) == (head, tail));
+            assert!(store.staging.aside.is_empty());
+        }
+        for (key, staged) in (0..).zip(all) {
+            assert_eq!(ends(&mut store, &[key], staged), Status::Done);
+        }
+    }
+
+    #[test]
+    fn a_put_under_a_wrong_hash_leaves_no_reservation_behind() {
+        let mut store = store();
+        for (key, staged) in (0..).zip(stage_all(&mut store)) {
+            let put = Put {
+                staged: Some(staged),
+                ..Put::default()
+            };
+            let status = put_as(&mut store, HASH_KEY.hash(b"other"), &[key], put);
+            assert_eq!(status, Status::BadKey);
+        }
+        assert_eq!(store.staging.reserved, 0);
+        for (key, staged) in (0..).zip(stage_all(&mut store)) {
+            assert_eq!(ends(&mut store, &[key], staged), Status::Done);
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct Store {
     /// Bytes that may be copied at the old end because they were used; less than none after a
     /// large item.
     pub(crate) chances: isize,
+    /// Bytes that the old end is still to run ahead; less than none after a large item.
+    pub(crate) ahead: isize,
     pub(crate) counters: Counters,
     /// Values on their way.
     pub(crate) staging: Staging,
@@ -102,13 +104,13 @@ impl Execute for Store {
                             None => continue,
                         }
                     }
-                    _ if forged & 1 << i != 0 => self.refuse_key(),
+                    _ if forged & 1 << i != 0 => self.refuse_key(request),
                     _ => self.mutate(&clock, request, guess),
                 };
                 sink.reply(index, &reply);
+                self.settle();
             }
         }
-        self.settle();
     }
 }
 
@@ -160,6 +162,7 @@ impl Store {
             log,
             lookout: Lookout::default(),
             chances: 0,
+            ahead: 0,
             counters: Counters::default(),
             staging: Staging::default(),
             obituaries: None,
@@ -297,8 +300,13 @@ impl Store {
     }
 
     #[cold]
-    fn refuse_key(&mut self) -> Reply<'static> {
+    fn refuse_key(&mut self, request: &Request<'_>) -> Reply<'static> {
         self.counters.bad_keys += 1;
+        if let Op::Put(put) = &request.op
+            && let Some(staged) = put.staged
+        {
+            self.abort(staged);
+        }
         Reply::bare(Status::BadKey)
     }
 
