@@ -471,3 +471,40 @@ fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
     resting.write_all(b"\r\n").unwrap();
     assert_eq!(line(&resting), "STORED\r\n");
 }
+
+/// Small replies that fill a buffer wait for their reader, and not for the room that others hold,
+/// whichever worker they come from.
+#[test]
+fn small_replies_do_not_wait_behind_large() {
+    const LEN: usize = 10_000;
+    const HOARD: u64 = 48;
+    /// So many long lines take all the room, a MiB each.
+    const ROOM: u64 = 16;
+    for workers in [1, 2] {
+        let server = with(Config {
+            workers: Some(workers),
+            memory_bytes: 64 << 20,
+            ..Config::local()
+        });
+        let (mut ask, mut expected) = (Vec::new(), Vec::new());
+        for n in 0..60 {
+            let key = format!("small-{n}");
+            store(&server, &key, LEN);
+            ask.extend(format!("get {key}\r\n").into_bytes());
+            expected.extend(format!("VALUE {key} 0 {LEN}\r\n").into_bytes());
+            expected.extend(common::crowd::value(1, LEN));
+            expected.extend(b"\r\nEND\r\n");
+        }
+        let long = format!("get {}", "miss ".repeat(8000));
+        let hoard = begun(&server, HOARD as usize, &long);
+        let begun = Since::now();
+        while stat(&server, "replies_queued") < HOARD - ROOM {
+            assert!(begun.elapsed() < PATIENCE, "they do not wait");
+        }
+        let queued = stat(&server, "replies_queued");
+        let talk = |_| Talk::new(&server, ask.clone(), expected.clone(), 64 << 10);
+        all_done((0..4).map(talk).collect(), || {});
+        assert_eq!(stat(&server, "replies_queued"), queued);
+        drop(hoard);
+    }
+}

@@ -21,7 +21,8 @@ const AMPLE_PART: usize = 4;
 const AMPLE_MIN: usize = 16 << 20;
 const AMPLE_MAX: usize = 32 << 20;
 /// At this many times as much, which small buffers and those that wait can come to, whoever has
-/// stalled longest is given up at once, and then the youngest of those that wait.
+/// stalled longest is given up at the next look, and then the youngest of those that wait. Not before:
+/// the replies that come back in the parcels of one pass may be more than that for a moment.
 const HARD: usize = 2;
 /// What a connection holds that is not worth giving it up for.
 const SMALL_BYTES: usize = 4 << 10;
@@ -97,6 +98,11 @@ impl Budget {
     pub(super) fn note(&mut self, connection: &mut Connection, now: u32) {
         let (half_sent, quiet) = (connection.is_half_sent(), connection.is_quiet());
         connection.pulse.note(now, half_sent, quiet);
+        self.count(connection);
+    }
+
+    /// Counts what a connection holds.
+    pub(super) fn count(&mut self, connection: &mut Connection) {
         let share = Share::of(connection);
         self.uncount(connection.share);
         self.held += share.buffers;
@@ -283,11 +289,12 @@ impl Budget {
     }
 }
 
-/// Those whose peers are late, and have stalled unless it is to be `at_once`, the longest first.
-fn stalled(connections: &[Option<Connection>], at_once: bool) -> Vec<(u32, &Connection)> {
+/// Those whose peers are late, and, unless more is held than may be (`is_over`), have stalled; the
+/// longest first.
+fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Connection)> {
     let all = (0u32..).zip(connections);
     let late = |connection: &&Connection| {
-        connection.peer_is_late() && (at_once || connection.pulse.has_stalled())
+        connection.peer_is_late() && (is_over || connection.pulse.has_stalled())
     };
     let late = all.filter_map(|(place, c)| Some((place, c.as_ref().filter(late)?)));
     let mut stalled: Vec<_> = late.collect();

@@ -313,9 +313,6 @@ impl Service {
             return Round::Starved;
         };
         let outstanding = gather.outstanding;
-        if gather.large {
-            self.budget.used(connection);
-        }
         connection.gather = Some(gather);
         if outstanding == 0 {
             self.complete(connection);
@@ -337,17 +334,22 @@ impl Service {
             Purpose::Replies(mut replies) => {
                 let progress = replies.say(out, connection.input.data());
                 connection.advance(progress);
+                if gather.large {
+                    // Not before: what it was granted is on its way until now.
+                    self.budget.used(connection);
+                }
                 if replies.wants_room() && !gather.large {
                     connection.room = Room::Wanted;
                 }
                 if replies.holds() {
                     connection.behind = Some(replies);
-                    return;
+                } else {
+                    replies.shrink();
+                    if self.spare.len() < SPARE {
+                        self.spare.push(replies);
+                    }
                 }
-                replies.shrink();
-                if self.spare.len() < SPARE {
-                    self.spare.push(replies);
-                }
+                self.budget.count(connection);
             }
             Purpose::Consent { voice } => voice.done(out),
             Purpose::Dump { dump, text } => {
