@@ -6,7 +6,7 @@ mod common;
 use std::{
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     path::PathBuf,
     sync::{
         Arc,
@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use common::{PATIENCE, Peer, shown, stat, tcp, with};
+use common::{PATIENCE, Peer, connect, shown, stat, tcp, with};
 use herdwick_server::{
     Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
     TlsError, spawn,
@@ -138,13 +138,17 @@ fn serving(tls: Tls) -> Server {
 
 /// One that also listens without TLS, where tests ask for counters. The TLS port comes first.
 fn both(tls: Tls) -> (Server, SocketAddr) {
+    both_of(tls, 2)
+}
+
+fn both_of(tls: Tls, workers: usize) -> (Server, SocketAddr) {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let plain = Interface {
         addresses: vec![loopback],
         plain: true,
     };
     let server = with(Config {
-        workers: Some(2),
+        workers: Some(workers),
         listen: Listen::Tcp(vec![plain, loopback.into()]),
         tls: Some(tls),
         ..Config::local()
@@ -478,5 +482,38 @@ fn a_server_without_its_certificates_does_not_start() {
 fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         std::thread::yield_now();
+    }
+}
+
+/// Who ends a session before a large value is whole does not wait for room, though those that have
+/// it go on.
+#[test]
+fn who_ends_a_session_amid_a_value_does_not_wait() {
+    let authority = Authority::new();
+    let (server, address) = both_of(authority.tls(), 1);
+    let half = format!("set x 0 0 1000000\r\n{}", "x".repeat(20_000));
+    let mut holders = Vec::new();
+    while stat(&server, "uploads_queued") == 0 {
+        let mut stream = connect(&server);
+        stream.write_all(half.as_bytes()).unwrap();
+        holders.push(stream);
+        let begun = holders.len() as u64;
+        while stat(&server, "uploads") + stat(&server, "uploads_queued") < begun {}
+    }
+    let mut ended = authority.client(None).connect(address);
+    ended.write_all(half.as_bytes()).unwrap();
+    while stat(&server, "uploads_queued") < 2 {}
+    let before = stat(&server, "curr_connections");
+    ended.conn.send_close_notify();
+    ended.flush().unwrap();
+    ended.sock.shutdown(Shutdown::Write).unwrap();
+    let mut asked = 0;
+    while stat(&server, "curr_connections") >= before {
+        // Far from the end of their values.
+        for holder in &mut holders {
+            let _ = holder.write_all(&[b'x'; 200]);
+        }
+        asked += 1;
+        assert!(asked < 2_000, "it still waits");
     }
 }

@@ -67,12 +67,13 @@ impl Stream {
         }
     }
 
-    /// Bytes that have come and that the kernel holds; `None`: that says little of what can be read.
+    /// Most bytes that can still be read of those that have come; `None`: that cannot be told.
     pub(crate) fn unread(&self) -> Option<usize> {
         let unread = match self {
             Self::Tcp(stream) => rustix::io::ioctl_fionread(stream),
             Self::Unix(stream) => rustix::io::ioctl_fionread(stream),
-            Self::Tls(_) | Self::Datagram(_) => return None,
+            Self::Tls(stream) => return stream.unread_most(),
+            Self::Datagram(_) => return None,
         };
         usize::try_from(unread.ok()?).ok()
     }

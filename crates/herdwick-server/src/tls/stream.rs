@@ -7,6 +7,8 @@ use rustls::{HandshakeKind, ServerConnection};
 pub(crate) const SENDING_BYTES: usize = 32 << 10;
 /// Reads of the socket in one read of the stream: records without text in them cost, too.
 const READS: usize = 64;
+/// Most bytes of one record (RFC 8446, 5.2, and TLS 1.2's).
+const RECORD_BYTES_MAX: usize = 5 + (16 << 10) + 2048;
 /// What a session takes besides; measured, roundly.
 const SESSION_BYTES: usize = 8 << 10;
 
@@ -19,6 +21,8 @@ pub(crate) struct TlsStream {
     /// Bytes that the caller has given and that are encrypted, but have not all left. They count as
     /// written once they have: the next write has to begin with them.
     owed: usize,
+    /// Bytes that are decrypted and have not been taken.
+    decrypted: usize,
     /// The last read stopped before the socket was empty, or came to the end.
     has_more: bool,
 }
@@ -30,6 +34,7 @@ impl TlsStream {
             socket,
             session,
             owed: 0,
+            decrypted: 0,
             has_more: false,
         }
     }
@@ -78,6 +83,14 @@ impl TlsStream {
         self.has_more
     }
 
+    /// Most bytes that can still be read of what has come: text is no longer than its records, of
+    /// which one may have begun. `None`: the kernel does not tell.
+    pub(crate) fn unread_most(&self) -> Option<usize> {
+        let in_socket = rustix::io::ioctl_fionread(&self.socket).ok()?;
+        let in_socket = usize::try_from(in_socket).ok()?;
+        Some(in_socket + self.decrypted + RECORD_BYTES_MAX)
+    }
+
     /// Bytes of memory besides the caller's buffers and what is [owed](Self::owed), about.
     pub(crate) fn memory(&self) -> usize {
         SESSION_BYTES
@@ -90,8 +103,12 @@ impl TlsStream {
 
     /// Decrypts what has come; what the peer is told of an error leaves if it can.
     fn process(&mut self) -> io::Result<()> {
-        let Err(error) = self.session.process_new_packets() else {
-            return Ok(());
+        let error = match self.session.process_new_packets() {
+            Ok(state) => {
+                self.decrypted = state.plaintext_bytes_to_read();
+                return Ok(());
+            }
+            Err(error) => error,
         };
         // What was wrong, if it can be said at once: the connection ends either way.
         let _ = self.session.write_tls(&mut self.socket);
@@ -102,7 +119,10 @@ impl TlsStream {
     fn take(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.reader().read(into) {
             Ok(0) => Ok(None),
-            Ok(count) => Ok(Some(count)),
+            Ok(count) => {
+                self.decrypted = self.decrypted.saturating_sub(count);
+                Ok(Some(count))
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(0)),
             // Without a farewell, as after `kill`: what is whole has been taken.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
