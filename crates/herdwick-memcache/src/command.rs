@@ -41,6 +41,8 @@ pub enum Command<'a> {
     Shutdown {
         /// The word behind it is.
         known: bool,
+        /// Say nothing, if it is refused.
+        noreply: bool,
     },
     /// `cache_memlimit`.
     MemoryLimit {
@@ -51,7 +53,8 @@ pub enum Command<'a> {
     },
     /// `quit`.
     Quit,
-    /// None of these: the whole line. Its answer is `ERROR`.
+    /// None of these: the whole line. Its answer is `ERROR`, unless the line [wants
+    /// none](crate::is_noreply).
     Unknown(&'a [u8]),
     /// A line that asks for an error message.
     Refused(Refused),
@@ -60,7 +63,7 @@ pub enum Command<'a> {
 /// `get KEY+`, `gets KEY+`, `gat EXPTIME KEY+`, `gats EXPTIME KEY+`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get<'a> {
-    /// The keys, each of 1 to 250 bytes. `gat` may come with none.
+    /// The keys, at least one, each of 1 to 250 bytes.
     pub keys: Keys<'a>,
     /// Show the CAS unique.
     pub with_cas: bool,
@@ -191,7 +194,7 @@ pub struct Touch<'a> {
     pub noreply: bool,
 }
 
-/// `delete KEY [0] [noreply]`.
+/// `delete KEY [noreply]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delete<'a> {
     /// The key.
@@ -221,9 +224,9 @@ pub struct Refused {
 /// Why a line was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Too few or too many arguments, or no command at all.
-    Arguments,
-    /// A key that is too long, or a number that is none.
+    /// A limit of memory that is no number.
+    Limit,
+    /// Too few arguments, a key that is too long, or a number that is none.
     Format,
     /// A data block that does not end where it should.
     DataChunk,
@@ -231,24 +234,18 @@ pub enum Refusal {
     Exptime,
     /// A delta that is no number.
     Delta,
-    /// `delete` with arguments of its past.
-    DeleteUsage,
-    /// More words than a meta command may have (`mg`).
-    FlagsAreTooLong,
-    /// The same (`ms`, `md`, `ma`).
+    /// More words than a meta command may have.
     FlagsTooLong,
-    /// A flag given twice, or no letter.
+    /// A flag given twice.
     FlagDuplicate,
     /// No such flag.
     FlagInvalid,
-    /// One of these, or a flaw in a flag (`md`, `ma`).
+    /// Whatever is wrong with the key or the flags of `ma`.
     FlagInvalidOrDuplicate,
     /// A number in a flag that is none.
     Token,
     /// A key that is no base64.
     KeyEncoding,
-    /// A mode that is not one letter.
-    ModeLength,
     /// No mode of `ms`.
     SetMode,
     /// No mode of `ma`.
@@ -266,22 +263,17 @@ impl Refusal {
     #[must_use]
     pub fn line(self) -> &'static [u8] {
         match self {
-            Self::Arguments => b"ERROR\r\n",
+            Self::Limit => b"ERROR\r\n",
             Self::Format => b"CLIENT_ERROR bad command line format\r\n",
             Self::DataChunk => b"CLIENT_ERROR bad data chunk\r\n",
             Self::Exptime => b"CLIENT_ERROR invalid exptime argument\r\n",
             Self::Delta => b"CLIENT_ERROR invalid numeric delta argument\r\n",
-            Self::DeleteUsage => {
-                b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"
-            }
-            Self::FlagsAreTooLong => b"CLIENT_ERROR options flags are too long\r\n",
-            Self::FlagsTooLong => b"CLIENT_ERROR options flags too long\r\n",
+            Self::FlagsTooLong => b"CLIENT_ERROR options flags are too long\r\n",
             Self::FlagDuplicate => b"CLIENT_ERROR duplicate flag\r\n",
             Self::FlagInvalid => b"CLIENT_ERROR invalid flag\r\n",
             Self::FlagInvalidOrDuplicate => b"CLIENT_ERROR invalid or duplicate flag\r\n",
             Self::Token => b"CLIENT_ERROR bad token in command line format\r\n",
             Self::KeyEncoding => b"CLIENT_ERROR error decoding key\r\n",
-            Self::ModeLength => b"CLIENT_ERROR incorrect length for M token\r\n",
             Self::SetMode => b"CLIENT_ERROR invalid mode for ms M token\r\n",
             Self::ArithMode => b"CLIENT_ERROR invalid mode for ma M token\r\n",
             Self::DeltaValue => b"CLIENT_ERROR invalid numeric delta value\r\n",

@@ -157,13 +157,9 @@ fn endless(input: &[u8]) -> Decoded<'_> {
     Decoded::NeedMore { at }
 }
 
-/// The line as memcached's C string: without its line end, up to the first NUL.
+/// The line without its line end.
 fn trim(line: &[u8]) -> &[u8] {
-    let line = match line {
-        [text @ .., b'\r'] if !text.is_empty() => text,
-        line => line,
-    };
-    memchr(0, line).map_or(line, |nul| &line[..nul])
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 #[cfg(test)]

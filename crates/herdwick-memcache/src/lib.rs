@@ -2,9 +2,8 @@
 //!
 //! No sockets and no clock: [`Decoder`] reads commands from a byte slice, each protocol by a parser
 //! of its own; [`text`], [`meta`] and [`binary`] write the replies, and [`reply`] reads classic
-//! text's again on the client's side. The reference is memcached 1.6.18, for what is newer 1.6.45;
-//! where they truncate a number silently (client flags and lengths beyond their range), the
-//! line is refused instead.
+//! text's again on the client's side. The reference is memcached 1.6.45; whatever differs from it has
+//! a reason and a test (`herdwick-server/tests/differential/differences.rs`).
 #![forbid(unsafe_code)]
 
 pub mod binary;
@@ -22,6 +21,7 @@ pub use command::{
     Verb,
 };
 pub use decode::{ANNOUNCED_BYTES, Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+pub use line::is_noreply;
 
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -1,4 +1,17 @@
-use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, Refused, classic, meta};
+use memchr::memchr;
+
+use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, Refusal, Refused, classic, meta};
+
+/// memcached takes a line of fewer bytes, its end included, for none.
+const LINE_BYTES_MIN: usize = 4;
+/// memcached looks at no more words of a line than this, but for the keys of a `get`.
+pub(crate) const WORDS_MAX: usize = 23;
+
+/// Whether the answer to this line, whose command is unknown to the decoder, is not to be heard.
+#[must_use]
+pub fn is_noreply(line: &[u8]) -> bool {
+    Keys::new(line).take(WORDS_MAX).last() == Some(b"noreply")
+}
 
 /// A command line and what follows it.
 pub(crate) struct Line<'a> {
@@ -31,12 +44,23 @@ pub(crate) enum Block<'a> {
 impl<'a> Line<'a> {
     #[inline]
     pub(crate) fn decode(&self) -> Decoded<'a> {
-        let mut words = Keys::new(self.text);
-        let command = words.next().unwrap_or_default();
+        if self.data_at < LINE_BYTES_MIN {
+            return self.refuse(Refusal::Format);
+        }
+        // A space before the command hides it; those of operators are found all the same.
+        let end = memchr(b' ', self.text).unwrap_or(self.text.len());
+        let (command, rest) = self.text.split_at(end);
+        let words = Keys::new(rest);
         match command {
             &[b'm', _] => meta::decode(self, command, words),
             _ => classic::decode(self, command, words),
         }
+    }
+
+    /// A command that is refused, and has no block.
+    pub(crate) fn refuse(&self, refusal: Refusal) -> Decoded<'a> {
+        let noreply = false;
+        self.refused(Refused { refusal, noreply }, 0)
     }
 
     /// A command that is refused: what stands in its block, `swallow` bytes of the stream, is data, and

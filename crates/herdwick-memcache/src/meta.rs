@@ -1,6 +1,6 @@
 //! memcached's meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me`, read and answered.
 //!
-//! The reference is memcached 1.6.45; where 1.6.18 refuses in other words, those of 1.6.18.
+//! The reference is memcached 1.6.45.
 
 pub mod base64;
 mod flags;
@@ -10,13 +10,15 @@ pub use flags::{Flags, Returns};
 pub use reply::{Echo, MISS, NOTHING, OUT_OF_MEMORY, Shown, Status};
 
 use crate::{
-    Command, Decoded, KEY_BYTES_MAX, Keys, Mode, Refusal, Refused,
-    line::{Block, Line, whole_block},
+    Command, Decoded, KEY_BYTES_MAX, Keys, Mode, Refusal, Refused, classic,
+    line::{self, Block, Line, whole_block},
     number,
 };
 
-/// memcached looks at no more words of a meta command than this.
-const WORDS_MAX: usize = 19;
+/// memcached takes no more words of a meta command than this, which are the command and its key too.
+const WORDS_MAX: usize = 20;
+/// The command and its key.
+const BEFORE_FLAGS: usize = 2;
 
 /// One meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +78,7 @@ pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> De
         b"ma" => arith(words),
         b"me" => debug(words),
         b"mn" => return line.just(Command::MetaNoop),
-        _ => return line.just(Command::Unknown(line.text)),
+        _ => return classic::unknown(line),
     };
     line.just(read.map_or_else(refused, Command::Meta))
 }
@@ -89,31 +91,27 @@ fn refused<'a>(refusal: Refusal) -> Command<'a> {
 }
 
 fn get(words: Keys<'_>) -> Read<Meta<'_>> {
-    let (text, rest) = key(words, Refusal::FlagsAreTooLong)?;
-    let (flags, base64) = Flags::read(text, rest)?;
-    flags.check_opaque()?;
-    Ok(Meta {
-        verb: Verb::Get,
-        key: Key { text, base64 },
-        flags,
-    })
+    simple(words, Verb::Get)
 }
 
 fn delete(words: Keys<'_>) -> Read<Meta<'_>> {
-    let (text, rest) = key(words, Refusal::FlagsTooLong)?;
-    let (flags, base64) = Flags::read(text, rest).map_err(|_| Refusal::FlagInvalidOrDuplicate)?;
+    simple(words, Verb::Delete)
+}
+
+/// A command of a key and flags.
+fn simple<'a>(words: Keys<'a>, verb: Verb<'a>) -> Read<Meta<'a>> {
+    let (text, rest) = key(words)?;
+    let (flags, base64) = flags(text, rest, BEFORE_FLAGS)?;
     flags.check_opaque()?;
-    Ok(Meta {
-        verb: Verb::Delete,
-        key: Key { text, base64 },
-        flags,
-    })
+    let key = Key { text, base64 };
+    Ok(Meta { verb, key, flags })
 }
 
 /// memcached counts before it looks at the opaque, so one that is too long is the reply's to refuse.
 fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
-    let (text, rest) = key(words, Refusal::FlagsTooLong)?;
-    let (flags, base64) = Flags::read(text, rest).map_err(|_| Refusal::FlagInvalidOrDuplicate)?;
+    let (text, rest) = key(words)?;
+    let (flags, base64) = flags(text, rest, BEFORE_FLAGS)
+        .map_err(|_| of_words(rest, Refusal::FlagInvalidOrDuplicate))?;
     let decrement = match flags.mode {
         None | Some(b'I' | b'+') => false,
         Some(b'D' | b'-') => true,
@@ -126,10 +124,12 @@ fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
     })
 }
 
-fn debug(mut words: Keys<'_>) -> Read<Meta<'_>> {
-    let text = words.next().ok_or(Refusal::Format)?;
-    let base64 = words.next() == Some(b"b");
-    if text.len() > KEY_BYTES_MAX || base64 && !base64::is_valid(text) {
+/// What is no flag is refused here too, and what no command has is passed over.
+fn debug(words: Keys<'_>) -> Read<Meta<'_>> {
+    let (text, rest) = key(words)?;
+    let base64 = rest.clone().next() == Some(b"b");
+    let spelled = text.len() <= KEY_BYTES_MAX && (!base64 || base64::is_valid(text));
+    if !spelled || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
         return Err(Refusal::Format);
     }
     Ok(Meta {
@@ -140,16 +140,36 @@ fn debug(mut words: Keys<'_>) -> Read<Meta<'_>> {
 }
 
 /// The key, and the words behind it.
-fn key(mut words: Keys<'_>, too_many: Refusal) -> Read<(&[u8], Keys<'_>)> {
-    let key = words.next().ok_or(Refusal::Arguments)?;
-    if key.len() > KEY_BYTES_MAX {
+fn key(mut words: Keys<'_>) -> Read<(&[u8], Keys<'_>)> {
+    let key = words.next().ok_or(Refusal::Format)?;
+    Ok((key, words))
+}
+
+/// The flags in the words `rest`, which so many stand before, and whether the key is base64.
+#[inline]
+fn flags<'a>(text: &[u8], rest: Keys<'a>, before: usize) -> Read<(Flags<'a>, bool)> {
+    if text.len() > KEY_BYTES_MAX {
         return Err(Refusal::Format);
     }
-    // The command and the key are words too.
-    if words.clone().nth(WORDS_MAX - 2).is_some() {
-        return Err(too_many);
+    let too_many = rest.clone().nth(WORDS_MAX - before).is_some();
+    let read = if too_many {
+        Err(Refusal::FlagsTooLong)
+    } else {
+        Flags::read(text, rest)
+    };
+    read.map_err(|refusal| of_words(rest, refusal))
+}
+
+/// The refusal of a command with the flags `rest`: memcached looks first whether they begin as flags
+/// do.
+#[cold]
+fn of_words(rest: Keys<'_>, refusal: Refusal) -> Refusal {
+    let mut looked_at = rest.take(line::WORDS_MAX - BEFORE_FLAGS);
+    if looked_at.all(|word| flags::begins_flag(word[0])) {
+        refusal
+    } else {
+        Refusal::Format
     }
-    Ok((key, words))
 }
 
 /// `ms KEY BYTES FLAG*` and its block. What is refused swallows its block, if its length can be read.
@@ -163,7 +183,7 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         used: line.data_at,
         swallow,
     };
-    let (mode, flags, base64) = match set_flags(words, rest) {
+    let (mode, flags, base64) = match set_flags(text, rest) {
         Ok(read) => read,
         Err(refusal) => return swallowing(refused(refusal), whole_block(bytes)),
     };
@@ -171,7 +191,13 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         let key = Key { text, base64 };
         Command::Meta(Meta { verb, key, flags })
     };
-    let (command, used) = match line.block(bytes) {
+    let block = line.block(bytes);
+    if !matches!(block, Block::Oversized(_))
+        && let Err(refusal) = flags.check_opaque()
+    {
+        return swallowing(refused(refusal), whole_block(bytes));
+    }
+    let (command, used) = match block {
         Block::Whole(value, at) => (meta(Verb::Put { mode, value }), at),
         Block::Unended(at) => (refused(Refusal::DataChunk), at),
         Block::Short(at) => return Decoded::NeedMore { at },
@@ -187,16 +213,14 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
 
 /// Key, length of the block, and the words behind them.
 fn set_line(words: Keys<'_>) -> Read<(&[u8], usize, Keys<'_>)> {
-    let mut all = words;
-    let text = all.next().ok_or(Refusal::Arguments)?;
-    let bytes = all.next().and_then(number::block).ok_or(Refusal::Format)?;
-    Ok((text, bytes, all))
+    let (text, mut rest) = key(words)?;
+    let bytes = rest.next().and_then(number::block).ok_or(Refusal::Format)?;
+    Ok((text, bytes, rest))
 }
 
-/// What the words behind the length say; `words` are all of them.
-fn set_flags<'a>(words: Keys<'a>, rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
-    let (text, _) = key(words, Refusal::FlagsTooLong)?;
-    let (flags, base64) = Flags::read(text, rest)?;
+/// What the words behind the length say.
+fn set_flags<'a>(text: &[u8], rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
+    let (flags, base64) = flags(text, rest, BEFORE_FLAGS + 1)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,
         Some(b'E') => Mode::Add,
@@ -205,7 +229,6 @@ fn set_flags<'a>(words: Keys<'a>, rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool
         Some(b'R') => Mode::Replace,
         Some(_) => return Err(Refusal::SetMode),
     };
-    flags.check_opaque()?;
     Ok((mode, flags, base64))
 }
 

@@ -1,60 +1,91 @@
-//! Numbers as C's `strtoull` and `strtol` read them, which is how memcached reads them: white
-//! space in front (a tab does not separate arguments), a sign, digits, then the end or more white
-//! space.
+//! Numbers as memcached 1.6.45 reads them. Its own conversions take digits and nothing else, at most so
+//! many; the flags and the exptime of a storage command still go through C's `strtoul` and `strtol`:
+//! white space in front (a tab does not separate arguments), a sign, digits, then the end or more
+//! white space.
 
-/// `safe_strtoull`: a negative number counts as long as it wraps around to less than 2^63.
+/// memcached takes no longer number of 32 bits, leading zeros and sign included.
+const DIGITS_32_MAX: usize = 11;
+/// The same of 64 bits.
+const DIGITS_64_MAX: usize = 22;
+
+/// The exptime that stands for a negative one: a time in January 1970 (`EXPTIME_TO_POSITIVE_TIME`).
+const EXPTIME_PAST: u32 = 60 * 60 * 24 * 30 + 1;
+
+/// `mcmc_toktou64`.
 pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
-    let (negative, magnitude) = magnitude(text)?;
-    if !negative {
-        return Some(magnitude);
-    }
-    let wrapped = magnitude.wrapping_neg();
-    (wrapped < 1 << 63).then_some(wrapped)
+    digits(text, DIGITS_64_MAX)
 }
 
-/// `safe_strtoul` into 32 bits, without its truncation, as 1.6.45 reads the flags of meta commands.
+/// `mcmc_toktou32`.
 pub(crate) fn unsigned32(text: &[u8]) -> Option<u32> {
-    u32::try_from(unsigned(text)?).ok()
+    u32::try_from(digits(text, DIGITS_32_MAX)?).ok()
 }
 
-/// `safe_strtol` of a length into 32 bits, without its truncation, as 1.6.45 does it: 1.6.18 takes
-/// the rest of such a block for commands.
+/// `mcmc_tokto32`, which reads a lone minus sign as 0.
 fn signed32(text: &[u8]) -> Option<i32> {
-    i32::try_from(signed(text)?).ok()
+    if text.len() > DIGITS_32_MAX {
+        return None;
+    }
+    let magnitude = |text: &[u8]| i64::try_from(digits(text, DIGITS_32_MAX)?).ok();
+    let value = match text {
+        b"-" => 0,
+        [b'-', rest @ ..] => -magnitude(rest)?,
+        text => magnitude(text)?,
+    };
+    i32::try_from(value).ok()
 }
 
-/// `safe_strtol` of the length of a data block, to which memcached adds the line end in an `int`.
+/// The length of a data block, to which memcached adds the line end in an `int`.
 pub(crate) fn block(text: &[u8]) -> Option<usize> {
     let bytes = signed32(text)?.checked_add(2)?;
     usize::try_from(bytes - 2).ok()
 }
 
-/// `safe_strtol` of an exptime, and of a negative one the time in January 1970 that memcached takes
-/// instead (`EXPTIME_TO_POSITIVE_TIME`).
+/// An exptime, but for that of a storage command.
 pub(crate) fn exptime(text: &[u8]) -> Option<u32> {
-    seconds(text, 60 * 60 * 24 * 30 + 1)
+    signed32(text).map(|seconds| u32::try_from(seconds).unwrap_or(EXPTIME_PAST))
 }
 
-/// The same of `flush_all`, to which a negative one says now, as 0 does.
+/// The delay of `flush_all`, to which a negative one says now, as 0 does.
 pub(crate) fn delay(text: &[u8]) -> Option<u32> {
-    seconds(text, 0)
+    signed32(text).map(|seconds| u32::try_from(seconds).unwrap_or(0))
 }
 
-/// The low 32 bits of what was said, as memcached takes them, or `past` if they are negative.
-fn seconds(text: &[u8], past: u32) -> Option<u32> {
-    let low = signed(text)? as i32;
-    Some(u32::try_from(low).unwrap_or(past))
-}
-
-fn signed(text: &[u8]) -> Option<i64> {
+/// `safe_strtoul`: the flags of a storage command, of which memcached keeps the low 32 bits. A negative
+/// number counts as long as it wraps around to less than 2^63.
+pub(crate) fn stored_flags(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = magnitude(text)?;
-    if negative {
-        0i64.checked_sub_unsigned(magnitude)
+    let value = if negative {
+        magnitude.wrapping_neg()
     } else {
-        i64::try_from(magnitude).ok()
-    }
+        magnitude
+    };
+    (!negative || value < 1 << 63).then_some(value as u32)
 }
 
+/// `safe_strtol`: the exptime of a storage command, of which memcached keeps the low 32 bits.
+pub(crate) fn stored_exptime(text: &[u8]) -> Option<u32> {
+    let (negative, magnitude) = magnitude(text)?;
+    let value = if negative {
+        0i64.checked_sub_unsigned(magnitude)?
+    } else {
+        i64::try_from(magnitude).ok()?
+    };
+    Some(u32::try_from(value as i32).unwrap_or(EXPTIME_PAST))
+}
+
+/// One to so many digits.
+fn digits(text: &[u8], most: usize) -> Option<u64> {
+    if text.is_empty() || text.len() > most {
+        return None;
+    }
+    text.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// What `strtoull` reads: whether there is a minus sign, and the number.
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     let start = text.iter().position(|&byte| !is_space(byte))?;
     let (negative, digits) = match text[start] {
@@ -68,7 +99,9 @@ fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
         value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
         read += 1;
     }
-    let ended = digits.get(read).is_none_or(|&byte| is_space(byte));
+    let ended = digits
+        .get(read)
+        .is_none_or(|&byte| byte == 0 || is_space(byte));
     (read > 0 && ended).then_some((negative, value))
 }
 
@@ -82,43 +115,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsigned_numbers_read_as_strtoull_does() {
+    fn numbers_are_digits_and_nothing_else() {
         assert_eq!(unsigned(b"0"), Some(0));
-        assert_eq!(unsigned(b"+7"), Some(7));
-        assert_eq!(unsigned(b"\t7\tx"), Some(7));
         assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(unsigned(b"18446744073709551616"), None);
-        assert_eq!(unsigned(b"-0"), Some(0));
-        assert_eq!(unsigned(b"-1"), None);
-        assert_eq!(unsigned(b"-18446744073709551615"), Some(1));
-        for broken in [&b""[..], b"-", b"+", b"x", b"7x", b"--7", b"\t"] {
+        assert_eq!(unsigned(b"0000000000000000000007"), Some(7));
+        assert_eq!(unsigned(b"00000000000000000000007"), None);
+        for broken in [&b""[..], b"-", b"-0", b"+7", b"x", b"7x", b"7\t", b"\t7"] {
             assert_eq!(unsigned(broken), None, "{broken:?}");
+            assert_eq!(unsigned32(broken), None, "{broken:?}");
         }
-    }
-
-    #[test]
-    fn lengths_are_refused_where_memcached_truncates() {
-        assert_eq!(signed32(b"-1"), Some(-1));
-        assert_eq!(signed32(b"2147483647"), Some(i32::MAX));
-        assert_eq!(signed32(b"2147483648"), None);
-        assert_eq!(signed32(b"4294967296"), None);
         assert_eq!(unsigned32(b"4294967295"), Some(u32::MAX));
         assert_eq!(unsigned32(b"4294967296"), None);
+        assert_eq!(unsigned32(b"00000000007"), Some(7));
+        assert_eq!(unsigned32(b"000000000007"), None);
     }
 
     #[test]
-    fn a_negative_delay_is_none() {
+    fn signed_numbers_have_32_bits() {
+        assert_eq!(signed32(b"-1"), Some(-1));
+        assert_eq!(signed32(b"-"), Some(0));
+        assert_eq!(signed32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(signed32(b"-2147483649"), None);
+        assert_eq!(signed32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(signed32(b"2147483648"), None);
+        assert_eq!(signed32(b"-00000000001"), None);
+        assert_eq!(signed32(b"+1"), None);
+        assert_eq!(block(b"2147483645"), Some(2_147_483_645));
+        assert_eq!(block(b"2147483646"), None);
+        assert_eq!(block(b"-1"), None);
+    }
+
+    #[test]
+    fn a_negative_time_has_passed_and_a_negative_delay_is_none() {
+        assert_eq!(exptime(b"-1"), Some(2_592_001));
+        assert_eq!(exptime(b"2147483648"), None);
         assert_eq!(delay(b"-1"), Some(0));
         assert_eq!(delay(b"2592001"), Some(2_592_001));
         assert_eq!(delay(b"x"), None);
     }
 
     #[test]
-    fn exptimes_keep_their_low_32_bits() {
-        assert_eq!(exptime(b"-1"), Some(2_592_001));
-        assert_eq!(exptime(b"2147483648"), Some(2_592_001));
-        assert_eq!(exptime(b"4294967297"), Some(1));
-        assert_eq!(exptime(b"-9223372036854775808"), Some(0));
-        assert_eq!(exptime(b"9223372036854775808"), None);
+    fn storage_commands_keep_the_low_32_bits() {
+        assert_eq!(stored_exptime(b"-1"), Some(2_592_001));
+        assert_eq!(stored_exptime(b"2147483648"), Some(2_592_001));
+        assert_eq!(stored_exptime(b"4294967297"), Some(1));
+        assert_eq!(stored_exptime(b"-9223372036854775808"), Some(0));
+        assert_eq!(stored_exptime(b"9223372036854775808"), None);
+        assert_eq!(stored_flags(b"4294967297"), Some(1));
+        assert_eq!(stored_flags(b"18446744073709551615"), Some(u32::MAX));
+        assert_eq!(stored_flags(b"18446744073709551616"), None);
+        assert_eq!(stored_flags(b"-18446744073709551615"), Some(1));
+        assert_eq!(stored_flags(b"-1"), None);
+        assert_eq!(stored_flags(b"\t+7\tx"), Some(7));
+        for broken in [&b""[..], b"-", b"+", b"x", b"7x", b"--7", b"\t"] {
+            assert_eq!(stored_flags(broken), None, "{broken:?}");
+        }
     }
 }

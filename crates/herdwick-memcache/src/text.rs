@@ -33,12 +33,15 @@ pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n
 pub const MEMORY_LIMIT_TOO_SMALL: &[u8] =
     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
 /// `shutdown` from where it is not allowed.
-pub const SHUTDOWN_REFUSED: &[u8] = b"ERROR: shutdown not enabled\r\n";
+pub const SHUTDOWN_REFUSED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 /// `shutdown` in a way that there is not.
 pub const SHUTDOWN_MODE: &[u8] = b"CLIENT_ERROR invalid shutdown mode\r\n";
 /// `cache_memlimit` that cannot be kept.
 pub const MEMORY_LIMIT_FAILED: &[u8] =
     b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
+/// `cache_memlimit` of what are bytes, by the look of them.
+pub const MEMORY_LIMIT_IN_BYTES: &[u8] =
+    b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
 /// Said to a connection beyond the limit, which is then closed.
 pub const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
 

@@ -104,8 +104,10 @@ pub struct Delete {
     pub invalidate: bool,
     /// With `invalidate`: new exptime (`T`).
     pub exptime: Option<u32>,
-    /// Keep the item, without value and flags (`x`).
+    /// Keep the item, without its value (`x`).
     pub drop_value: bool,
+    /// With `drop_value`: the client's flags from then on (`F`).
+    pub flags: u32,
 }
 
 /// Adds to, or subtracts from, a decimal value.

@@ -17,8 +17,11 @@ use crate::{
     udp, watch,
 };
 
-/// What `version` says: clients choose what they send by memcached's version.
-pub(crate) const VERSION: &str = concat!("1.6.45-herdwick.", env!("CARGO_PKG_VERSION"));
+/// The memcached whose protocols these are. Clients choose what they send by it, and some of them read
+/// the last three numbers, so nothing stands behind it.
+pub(crate) const VERSION: &str = "1.6.45";
+/// The version of this server.
+pub(crate) const HERDWICK_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What all workers know of the server.
 pub(crate) struct Facts {
@@ -207,6 +210,7 @@ impl Facts {
         match words.next() {
             // memcached takes the beginning of the word for it.
             Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
+            Some(word) if voice.is_text() && b"extstore".starts_with(word) => {}
             Some(b"sizes") => stats.say("sizes_status", "disabled"),
             _ => {
                 voice.no_topic(out);

@@ -10,7 +10,7 @@ use herdwick_mica::Clock;
 
 use crate::{
     config::Listen,
-    facts::{Facts, Stats, VERSION},
+    facts::{Facts, HERDWICK_VERSION, Stats, VERSION},
     tally::Snapshot,
     tls::{self, Certificates, Tls},
     unix,
@@ -37,6 +37,7 @@ fn process(facts: &Facts, clock: Clock, out: &mut Stats<'_>) {
     out.say("uptime", facts.uptime(clock));
     out.say("time", clock.epoch_unix + u64::from(clock.second.0));
     out.say("version", VERSION);
+    out.say("herdwick_version", HERDWICK_VERSION);
     // memcached's library for events; what waits for them here is mio.
     out.say("libevent", "none");
     out.say("pointer_size", usize::BITS);

@@ -30,6 +30,9 @@ impl Config {
     }
 }
 
+/// memcached's `MAX_VERBOSITY_LEVEL`.
+const VERBOSITY_MAX: u32 = 2;
+
 /// The settings that may change, where every worker sees them.
 #[derive(Debug)]
 pub(crate) struct Tunables {
@@ -60,6 +63,12 @@ impl Tunables {
         self.request_seconds
             .store(seconds(tuning.patience.request), Relaxed);
         self.verbosity.store(tuning.verbosity, Relaxed);
+    }
+
+    /// What a client asks for (`verbosity`), as far as memcached goes.
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        let level = level.min(VERBOSITY_MAX);
+        self.verbosity.store(level as u8, Relaxed);
     }
 
     pub(crate) fn patience(&self) -> Patience {

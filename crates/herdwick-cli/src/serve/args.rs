@@ -197,7 +197,11 @@ pub(crate) struct ServeArgs {
 }
 
 /// The first line of the help is read by test suites, for the version.
-const BANNER: &str = concat!("memcached 1.6.45-herdwick.", env!("CARGO_PKG_VERSION"));
+const BANNER: &str = concat!(
+    "memcached 1.6.45 (herdwick ",
+    env!("CARGO_PKG_VERSION"),
+    ")"
+);
 
 /// Flags of memcached that are taken so that they can be refused with a reason, or passed over.
 #[derive(Args, Clone, Debug)]

@@ -273,7 +273,7 @@ mod tests {
 
     fn herdwick() -> State {
         let general = [
-            ("version", "1.6.45-herdwick"),
+            ("version", "1.6.45"),
             ("uptime", "3700"),
             ("get_hits", "100"),
             ("get_misses", "0"),
@@ -297,7 +297,7 @@ mod tests {
         let said = screen(&herdwick(), 80, 24);
         for part in [
             "127.0.0.1:11211",
-            "1.6.45-herdwick",
+            "1.6.45",
             "up 1h01m",
             "gets/s 2.0k",
             "hits 100.0 %",

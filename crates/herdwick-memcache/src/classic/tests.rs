@@ -91,12 +91,70 @@ fn a_long_key_anywhere_spoils_a_get() {
 }
 
 #[test]
-fn noreply_silences_refusals_but_not_argument_counts() {
-    assert_eq!(refusal(b"set k 0 0 -5 noreply\n"), (Refusal::Format, true));
-    assert_eq!(refusal(b"set k 0 0 noreply\n"), (Refusal::Format, true));
-    assert_eq!(refusal(b"set k 0 noreply\n"), (Refusal::Arguments, false));
-    assert_eq!(refusal(b"verbosity noreply\n"), (Refusal::Format, true));
-    assert_eq!(refusal(b"flush_all x noreply\n"), (Refusal::Exptime, true));
+fn noreply_silences_refusals_but_not_of_too_few_words() {
+    for (line, refusal_of_it) in [
+        (&b"set k x 0 5 noreply\n"[..], (Refusal::Format, true)),
+        (b"set k 0 0 -5 noreply\n", (Refusal::Format, false)),
+        (b"set k 0 0 noreply\n", (Refusal::Format, false)),
+        (b"set k 0 noreply\n", (Refusal::Format, false)),
+        (b"incr k noreply\n", (Refusal::Delta, true)),
+        (b"incr noreply\n", (Refusal::Format, false)),
+        (b"verbosity noreply\n", (Refusal::Format, true)),
+        (b"cache_memlimit noreply\n", (Refusal::Limit, true)),
+        (b"flush_all x noreply\n", (Refusal::Exptime, true)),
+    ] {
+        assert_eq!(refusal(line), refusal_of_it, "{line:?}");
+    }
+    assert!(crate::is_noreply(b"bogus noreply"));
+    assert!(!crate::is_noreply(b"noreply bogus"));
+}
+
+#[test]
+fn too_few_words_are_no_command() {
+    for line in [
+        "\n",
+        "\r\n",
+        "a\r\n",
+        "ab\n",
+        "get\r\n",
+        "gets \r\n",
+        "gat\r\n",
+        "gats 5\r\n",
+        "gat x\r\n",
+        "set a\r\n",
+        "cas a 0 0\r\n",
+        "incr a\r\n",
+        "touch a\r\n",
+        "delete\r\n",
+        "verbosity\r\n",
+        "mg\r\n",
+        "ms a\r\n",
+        "md\r\n",
+        "ma\r\n",
+        "me\r\n",
+    ] {
+        assert_eq!(
+            refusal(line.as_bytes()),
+            (Refusal::Format, false),
+            "{line:?}"
+        );
+    }
+}
+
+/// memcached finds a command by the first space; commands of operators are found behind some, too.
+#[test]
+fn a_space_in_front_hides_a_command() {
+    let unknown = |line: &'static str| matches!(command(line.as_bytes()), Command::Unknown(_));
+    assert!(unknown(" get a\r\n") && unknown("ab\r\n") && unknown("bget a\r\n"));
+    assert!(matches!(command(b"  flush_all\r\n"), Command::FlushAll(_)));
+}
+
+#[test]
+fn a_nul_is_a_byte_like_any_other() {
+    let Command::Delete(delete) = command(b"delete a\0b\r\n") else {
+        panic!("no delete");
+    };
+    assert_eq!(delete.key, b"a\0b");
 }
 
 /// What a client's user put into a value is never run, whatever is wrong with the line before it.
@@ -118,7 +176,7 @@ fn the_block_of_a_refused_line_goes_with_it() {
         (format!("set {long} 0 0 9\r\n"), false),
         (format!("append {long} 0 0 9 noreply\r\n"), true),
         ("set k x 0 9\r\n".into(), false),
-        ("set k 4294967296 0 9\r\n".into(), false),
+        ("set k 18446744073709551616 0 9\r\n".into(), false),
         ("add k 0 x 9 noreply\r\n".into(), true),
         ("cas k 0 0 9\r\n".into(), false),
         ("cas k 0 0 9 \r\n".into(), false),
@@ -128,7 +186,7 @@ fn the_block_of_a_refused_line_goes_with_it() {
         assert_eq!(swallowed(&line), (Refusal::Format, noreply, 11), "{line}");
     }
     // Of these nobody knows how long the block is.
-    assert_eq!(swallowed("set k 0 0\r\n"), (Refusal::Arguments, false, 0));
+    assert_eq!(swallowed("set k 0 0\r\n"), (Refusal::Format, false, 0));
     for bytes in ["-1", "x", "2147483646", "9x"] {
         let line = format!("set k 0 0 {bytes}\r\n");
         assert_eq!(swallowed(&line), (Refusal::Format, false, 0), "{line}");
@@ -144,6 +202,17 @@ fn words_behind_the_last_are_passed_over() {
                 panic!("{line}");
             };
             assert_eq!((put.value, put.noreply), (&b"x"[..], !end.is_empty()));
+            for line in [
+                "delete k",
+                "touch k 1",
+                "incr k 1",
+                "verbosity 1",
+                "flush_all 1",
+            ] {
+                let line = format!("{line}{more}{end}\r\n");
+                let refused = matches!(command(line.as_bytes()), Command::Refused(_));
+                assert!(!refused, "{line}");
+            }
         }
     }
 }
@@ -169,10 +238,10 @@ fn endless_lines_end() {
 fn browsers_are_hung_up_on() {
     assert_eq!(decode(b"GET / HTTP/1.1\r\n"), Decoded::Close);
     assert_eq!(decode(b"POST /x HTTP/1.0\r\n"), Decoded::Close);
-    assert!(matches!(
-        command(b"gopher HTTP/1.1\r\n"),
-        Command::Unknown(_)
-    ));
+    assert_eq!(decode(b"gopher HTTP/1.1\r\n"), Decoded::Close);
+    assert_eq!(decode(b"mx / HTTP/1.1\r\n"), Decoded::Close);
+    assert!(matches!(command(b"HTTP/1.1\r\n"), Command::Unknown(_)));
+    assert!(matches!(command(b"get HTTP/1.1\r\n"), Command::Get(_)));
 }
 
 /// Words of which commands, valid and broken, are made.

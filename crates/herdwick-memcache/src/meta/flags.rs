@@ -3,8 +3,6 @@ use crate::{Keys, Refusal, number};
 
 /// Most bytes of an opaque, its letter included.
 pub(super) const OPAQUE_BYTES_MAX: usize = 32;
-/// What memcached takes for a flag is below this.
-const LETTERS: u8 = 127;
 
 /// The flags of a meta command, each allowed once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +91,11 @@ impl Iterator for Letters {
     }
 }
 
+/// Whether a word that begins so may be a flag (`mcmc_tokenize`).
+pub(super) fn begins_flag(byte: u8) -> bool {
+    matches!(byte, b'A'..=b'z' | b'0'..=b'9')
+}
+
 impl<'a> Flags<'a> {
     /// Reads the flags of a command on `key`, and whether that is base64. Of several flaws the
     /// last is said, unless one ends the reading.
@@ -103,7 +106,10 @@ impl<'a> Flags<'a> {
         let mut base64 = false;
         for word in words {
             let letter = word[0];
-            if letter >= LETTERS || seen & 1 << letter != 0 {
+            if !begins_flag(letter) {
+                return Err(Refusal::Format);
+            }
+            if seen & 1 << letter != 0 {
                 return Err(Refusal::FlagDuplicate);
             }
             seen |= 1 << letter;
@@ -169,10 +175,8 @@ impl<'a> Flags<'a> {
             b'E' => self.unique = Some(unsigned(Refusal::Token)?),
             b'J' => self.initial = unsigned(Refusal::InitialValue)?,
             b'D' => self.delta = Some(unsigned(Refusal::DeltaValue)?),
-            b'M' => match text {
-                &[mode] => self.mode = Some(mode),
-                _ => return Err(Refusal::ModeLength),
-            },
+            // What is behind the letter is passed over; without one it is no mode of any command.
+            b'M' => self.mode = Some(text.first().copied().unwrap_or(b' ')),
             _ => return Err(Refusal::FlagInvalid),
         }
         Ok(())

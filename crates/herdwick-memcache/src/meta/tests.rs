@@ -89,39 +89,76 @@ fn a_set_is_read_with_its_block() {
 #[test]
 fn refusals_say_what_memcached_says() {
     let long = "k".repeat(251);
-    let many = "mg k b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1\r\n";
+    let many = "mg k b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1 E1\r\n";
+    let long_set = many.replace("mg k b", "ms k 5");
     for (line, expected, swallow) in [
-        ("mg\r\n", Refusal::Arguments, 0),
+        ("mg\r\n", Refusal::Format, 0),
         ("ms k\r\n", Refusal::Format, 0),
         ("me\r\n", Refusal::Format, 0),
+        ("me k !\r\n", Refusal::Format, 0),
         ("mg k v v\r\n", Refusal::FlagDuplicate, 0),
-        ("mg k !\r\n", Refusal::FlagInvalid, 0),
+        ("mg k !\r\n", Refusal::Format, 0),
+        ("mg k v v \u{e9}\r\n", Refusal::Format, 0),
+        ("ma k v v {\r\n", Refusal::Format, 0),
+        ("mg k 7\r\n", Refusal::FlagInvalid, 0),
+        ("mg k _\r\n", Refusal::FlagInvalid, 0),
         ("mg k Tx\r\n", Refusal::Token, 0),
+        ("mg k T2147483648\r\n", Refusal::Token, 0),
         ("mg k b\r\n", Refusal::KeyEncoding, 0),
         ("mg k b Tx\r\n", Refusal::Token, 0),
         ("mg k Tx Fx\r\n", Refusal::Token, 0),
         ("mg k Fx\r\n", Refusal::Format, 0),
-        ("md k v v\r\n", Refusal::FlagInvalidOrDuplicate, 0),
+        ("md k v v\r\n", Refusal::FlagDuplicate, 0),
+        ("md k S\r\n", Refusal::FlagInvalid, 0),
+        ("md k Cx\r\n", Refusal::Token, 0),
         ("ma k Dx\r\n", Refusal::FlagInvalidOrDuplicate, 0),
+        ("ma k Fx\r\n", Refusal::FlagInvalidOrDuplicate, 0),
+        (
+            &format!("ma {long}\r\n"),
+            Refusal::FlagInvalidOrDuplicate,
+            0,
+        ),
         ("ma k MX\r\n", Refusal::ArithMode, 0),
+        ("ma k M\r\n", Refusal::ArithMode, 0),
         ("mg k Dx\r\n", Refusal::DeltaValue, 0),
+        ("mg k D\r\n", Refusal::DeltaValue, 0),
         ("mg k Jx\r\n", Refusal::InitialValue, 0),
-        ("ms k 1 MXX\r\n", Refusal::ModeLength, 3),
         ("ms k 1 MX\r\n", Refusal::SetMode, 3),
+        ("ms k 1 M\r\n", Refusal::SetMode, 3),
+        ("ms k 1 !\r\n", Refusal::Format, 3),
         ("ms k x\r\n", Refusal::Format, 0),
         ("ms k -1\r\n", Refusal::Format, 0),
         ("ms k 1\r\nabc", Refusal::DataChunk, 0),
-        (many, Refusal::FlagsAreTooLong, 0),
+        (many, Refusal::FlagsTooLong, 0),
         (&many.replace("mg", "md"), Refusal::FlagsTooLong, 0),
+        (
+            &many.replace("mg", "ma"),
+            Refusal::FlagInvalidOrDuplicate,
+            0,
+        ),
+        (&long_set, Refusal::FlagsTooLong, 7),
         (&format!("mg {long}\r\n"), Refusal::Format, 0),
         (&format!("ms {long} 2\r\n"), Refusal::Format, 4),
         (&format!("ms {long} x\r\n"), Refusal::Format, 0),
-        (&many.replace("mg k", "ms k 5"), Refusal::FlagsTooLong, 7),
         (&format!("mg k O{}\r\n", &long[..32]), Refusal::Opaque, 0),
         (&format!("ms k 2 O{}\r\n", &long[..32]), Refusal::Opaque, 4),
     ] {
         assert_eq!(refusal(line.as_bytes()), (expected, swallow), "{line}");
     }
+}
+
+#[test]
+fn a_mode_is_its_first_letter_and_as_many_flags_may_come_as_memcached_takes() {
+    let set = meta(b"ms k 1 MEX\r\nx\r\n");
+    assert!(matches!(
+        set.verb,
+        Verb::Put {
+            mode: Mode::Add,
+            ..
+        }
+    ));
+    let most = b"mg a2V5 b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1\r\n";
+    assert!(meta(most).key.base64);
 }
 
 #[test]

@@ -41,7 +41,8 @@ impl Store {
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// Puts an empty item in its place: no flags, its own version, and no deadline but a new one.
+    /// Puts an empty item in its place: with its own version, but new flags and a new deadline,
+    /// or none.
     fn drop_value(
         &mut self,
         clock: &Clock,
@@ -54,6 +55,7 @@ impl Store {
             .exptime
             .map_or(Deadline::NEVER, |exptime| clock.deadline(exptime));
         let fresh = Fresh {
+            flags: delete.flags,
             deadline,
             version: Some(delete.version.unwrap_or(version)),
             ..Fresh::default()

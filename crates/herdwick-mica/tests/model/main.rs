@@ -370,14 +370,16 @@ fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {
 
 fn delete(mortal: bool) -> impl Strategy<Value = StepOp> {
     let exptime = option::weighted(0.3, exptime(mortal));
-    (version(), version(), any::<bool>(), exptime, any::<bool>()).prop_map(
-        |(compare, version, invalidate, exptime, drop_value)| {
+    let kept = (any::<bool>(), 0u32..3);
+    (version(), version(), any::<bool>(), exptime, kept).prop_map(
+        |(compare, version, invalidate, exptime, (drop_value, flags))| {
             StepOp::Delete(Delete {
                 compare,
                 version,
                 invalidate,
                 exptime,
                 drop_value,
+                flags,
             })
         },
     )

@@ -188,6 +188,7 @@ impl Model {
             entry = Entry {
                 version: delete.version.unwrap_or(entry.version),
                 deadline: deadline.unwrap_or(Deadline::NEVER),
+                flags: delete.flags,
                 ..Entry::new(b"", clock.second)
             };
         }

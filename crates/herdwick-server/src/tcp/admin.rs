@@ -32,9 +32,10 @@ pub(super) enum Admin {
 }
 
 /// More words than any of these takes.
-const WORDS_MAX: usize = 4;
+const WORDS_MAX: usize = 6;
 
 const ERROR: Admin = Admin::Say(b"ERROR\r\n");
+const UNSEGMENTED: Admin = Admin::Say(b"CLIENT_ERROR segmented LRU disabled\r\n");
 const FORMAT: Admin = Admin::Say(b"CLIENT_ERROR bad command line format\r\n");
 
 impl Admin {
@@ -58,10 +59,19 @@ impl Admin {
                 None => ERROR,
             },
             [b"slabs", rest @ ..] => slabs(rest),
-            [b"refresh_certs"] => Self::Certificates,
+            [b"lru", rest @ ..] => lru(rest),
+            [b"refresh_certs", ..] => Self::Certificates,
             _ => return None,
         };
         Some(admin)
+    }
+
+    /// The same for a line that ends in `noreply`: fixed answers are not heard.
+    pub(super) fn unheard(self) -> Self {
+        match self {
+            Self::Say(_) => Self::Say(b""),
+            other => other,
+        }
     }
 
     /// The same for what stands behind `stats`. memcached takes the beginning of a word for it.
@@ -157,6 +167,20 @@ fn slabs(words: &[&[u8]]) -> Admin {
     }
 }
 
+/// There is one list, and CLOCK goes through it: `OK` to whoever asks for that.
+fn lru(words: &[&[u8]]) -> Admin {
+    match words {
+        [b"mode", b"flat", ..] => Admin::Say(b"OK\r\n"),
+        [b"temp_ttl", ttl, ..] => match str::from_utf8(ttl).map(str::parse::<i32>) {
+            Ok(Ok(..0)) => Admin::Say(b"OK\r\n"),
+            Ok(Ok(_)) => UNSEGMENTED,
+            _ => ERROR,
+        },
+        [b"mode", b"segmented", ..] | [b"tune", _, _, _, _, ..] => UNSEGMENTED,
+        _ => ERROR,
+    }
+}
+
 fn unsigned(word: &[u8]) -> Option<u32> {
     str::from_utf8(word).ok()?.parse().ok()
 }
@@ -189,5 +213,7 @@ mod tests {
         assert_eq!(by(b"lru_crawler sleep x"), Some(FORMAT));
         assert_eq!(by(b"slabs"), Some(ERROR));
         assert_eq!(by(b"slabs a b c d e f g h"), Some(ERROR));
+        assert_eq!(by(b"lru temp_ttl x"), Some(ERROR));
+        assert_eq!(by(b"lru tune 10 25 0.1"), Some(ERROR));
     }
 }

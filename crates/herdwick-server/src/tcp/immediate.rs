@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use herdwick_memcache::{Command, Oversized, meta, text};
+use herdwick_memcache::{Command, Oversized, is_noreply, meta, text};
 use herdwick_mica::Second;
 
 use super::{
@@ -71,10 +71,15 @@ pub(super) fn begin(
         Command::Packet(packet) => {
             packets::begin(service, output, &packet, (used, swallow), ticket, pass)
         }
-        Command::Shutdown { known } => shutdown(service, output, known, used),
+        Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line)
             if let Some(admin) = Admin::read(line, &service.facts.settings.offers) =>
         {
+            let admin = if is_noreply(line) {
+                admin.unheard()
+            } else {
+                admin
+            };
             administer(service, output, admin, used, ticket, pass)
         }
         Command::Stats(words)
@@ -173,12 +178,19 @@ fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
 }
 
 /// Asks the process to end, if it has said how; hangs up, as memcached does.
-fn shutdown(service: &mut Service, output: &mut Output, known: bool, used: usize) -> Begun {
+fn shutdown(
+    service: &mut Service,
+    output: &mut Output,
+    known: bool,
+    noreply: bool,
+    used: usize,
+) -> Begun {
     let line = match &service.facts.settings.shutdown {
         Some(hook) if known => {
             hook.pull();
             return Begun::HangUp { faulty: false };
         }
+        _ if noreply => &[],
         Some(_) => text::SHUTDOWN_MODE,
         None => text::SHUTDOWN_REFUSED,
     };
@@ -260,14 +272,14 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             b"\r\n"
         }
         Command::MetaNoop => meta::NOTHING,
-        Command::Verbosity { noreply: false, .. } => text::OK,
-        Command::Verbosity { noreply: true, .. } => &[],
+        Command::Verbosity { level, noreply } => {
+            service.facts.tunables.set_verbosity(level);
+            if noreply { &[] } else { text::OK }
+        }
         Command::MemoryLimit { noreply: true, .. } => &[],
         Command::MemoryLimit { megabytes, .. } => memory_limit(service, megabytes),
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
-        // A `gat` without keys.
-        Command::Get(_) => text::END,
         Command::Stats(words) => {
             service.facts.say_settings(words, Voice::TEXT, out);
             &[]
@@ -275,11 +287,10 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::Oversized(put) => too_large(put, pass),
         Command::Unknown(line) => {
             if service.facts.greet(line, out) {
-                &[]
-            } else {
-                pass.tally.refused_lines += 1;
-                text::ERROR
+                return;
             }
+            pass.tally.refused_lines += 1;
+            if is_noreply(line) { &[] } else { text::ERROR }
         }
         Command::Refused(refused) => {
             pass.tally.refused_lines += 1;
@@ -297,12 +308,16 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
 
 /// Least megabytes that memcached lets `cache_memlimit` ask for.
 const MEMORY_LIMIT_MEGABYTES: u32 = 8;
+/// What is more than this was not meant as megabytes.
+const MEMORY_LIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
 /// The memory was taken at the start: no other limit can be kept.
 fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
     let asked = u64::from(megabytes) << 20;
     if megabytes < MEMORY_LIMIT_MEGABYTES {
         text::MEMORY_LIMIT_TOO_SMALL
+    } else if megabytes > MEMORY_LIMIT_MEGABYTES_MAX {
+        text::MEMORY_LIMIT_IN_BYTES
     } else if asked == service.facts.settings.memory_bytes as u64 {
         text::OK
     } else {

@@ -9,7 +9,10 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -44,6 +47,27 @@ pub(crate) fn connect(server: &Server) -> TcpStream {
     stream
 }
 
+/// The version whose protocols these are.
+pub(crate) const REFERENCE: [u32; 3] = [1, 6, 45];
+
+/// The memcached to compare with: the one in the path, or another.
+fn oracle() -> std::ffi::OsString {
+    std::env::var_os("HERDWICK_MEMCACHED").unwrap_or_else(|| "memcached".into())
+}
+
+/// Whether it is older than [`REFERENCE`], as Debian's is, so that not everything can be compared.
+pub(crate) fn oracle_is_old() -> bool {
+    static OLD: OnceLock<bool> = OnceLock::new();
+    *OLD.get_or_init(|| {
+        let told = Command::new(oracle()).arg("-V").output();
+        let told = told.map_or_else(|_| Vec::new(), |output| output.stdout);
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let version = told.split_whitespace().nth(1).unwrap_or_default();
+        let numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+        numbers.collect::<Vec<u32>>().as_slice() < &REFERENCE[..]
+    })
+}
+
 /// A stock memcached on a unix socket of its own, or `None` where there is none.
 pub(crate) struct Memcached {
     child: Child,
@@ -56,7 +80,7 @@ impl Memcached {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("herdwick-oracle-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let child = Command::new("memcached")
+        let child = Command::new(oracle())
             .args([
                 "-u",
                 "root",

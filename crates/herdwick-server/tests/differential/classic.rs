@@ -2,6 +2,20 @@
 
 use proptest::prelude::*;
 
+use crate::common::oracle_is_old;
+
+/// One of those that every memcached takes alike, or, beside one that is not old, of these too.
+pub(crate) fn either(
+    all: &[&'static str],
+    newer: &[&'static str],
+) -> impl Strategy<Value = &'static str> {
+    let mut words = all.to_vec();
+    if !oracle_is_old() {
+        words.extend(newer);
+    }
+    prop::sample::select(words)
+}
+
 pub(crate) fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         10 => prop::sample::select(vec!["a", "b", "c", "n", "long-lived"]).prop_map(String::from),
@@ -28,26 +42,24 @@ pub(crate) fn value() -> impl Strategy<Value = Vec<u8>> {
 }
 
 pub(crate) fn number() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "0",
-        "1",
-        "5",
-        "-0",
-        "-1",
-        "+3",
-        "100",
-        "2592000",
-        "4294967295",
-        "1000000",
-        "18446744073709551616",
-        "9223372036854775808",
-        "x",
-        "1x",
-        "0x1",
-        "1\t",
-        "",
-        "noreply",
-    ])
+    either(
+        &[
+            "0",
+            "1",
+            "5",
+            "-1",
+            "100",
+            "2592000",
+            "4294967295",
+            "1000000",
+            "18446744073709551616",
+            "x",
+            "1x",
+            "0x1",
+            "noreply",
+        ],
+        &["-0", "+3", "1\t", "", "-", "007", "9223372036854775808"],
+    )
 }
 
 /// What to count by, or from: see [`value`].
@@ -56,41 +68,42 @@ pub(crate) fn delta() -> impl Strategy<Value = &'static str> {
 }
 
 pub(crate) fn exptime() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "0",
-        "-1",
-        "1000",
-        "2592001",
-        "2147483647",
-        "2147483648",
-        "-9223372036854775808",
-        "4294967296",
-        "x",
-        "9223372036854775808",
-    ])
+    either(
+        &["0", "-1", "1000", "2592001", "2147483647", "x"],
+        &[
+            "-",
+            "+5000",
+            "2147483648",
+            "-9223372036854775808",
+            "4294967296",
+            "9223372036854775808",
+        ],
+    )
 }
 
-/// Client flags that are taken: what is refused for them is among the differences.
+/// Client flags of a storage command, which are read in another way.
 fn flags() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![
-        "0",
-        "1",
-        "5",
-        "-0",
-        "+3",
-        "100",
-        "4294967295",
-        "1\t",
-        "",
-    ])
+    either(
+        &["0", "1", "5", "-0", "+3", "100", "4294967295", "1\t"],
+        &["", "-1", "x", "4294967297", "18446744073709551616"],
+    )
 }
 
 /// The same of times.
-fn taken_exptime() -> impl Strategy<Value = &'static str> {
-    exptime().prop_map(|text| match text {
-        "x" | "9223372036854775808" => "0",
-        other => other,
-    })
+fn stored_exptime() -> impl Strategy<Value = &'static str> {
+    either(
+        &[
+            "0",
+            "-1",
+            "1000",
+            "2592001",
+            "2147483647",
+            "2147483648",
+            "-9223372036854775808",
+            "4294967296",
+        ],
+        &["x", "9223372036854775808"],
+    )
 }
 
 fn noreply() -> impl Strategy<Value = &'static str> {
@@ -111,6 +124,23 @@ pub(crate) fn tail(value: &[u8], tail: &'static str) -> &'static str {
     }
 }
 
+/// What is said to be the length of a block of `len` bytes. An old memcached hides what it says of a
+/// negative one behind `noreply`.
+pub(crate) fn length(len: usize, wrong: i64) -> i64 {
+    let said = len as i64 + wrong;
+    if oracle_is_old() { said.max(0) } else { said }
+}
+
+/// What a block may take that is longer than it should be. An old memcached hears of no `noreply` in
+/// what is left of a command.
+pub(crate) fn behind_block() -> &'static [u8] {
+    if oracle_is_old() {
+        b"nothing-known\r\n"
+    } else {
+        b""
+    }
+}
+
 /// A storage command; sometimes its length or its block's end is wrong.
 fn storage() -> impl Strategy<Value = Vec<u8>> {
     let verb = prop::sample::select(vec!["set", "set", "add", "replace", "append", "prepend"]);
@@ -120,20 +150,21 @@ fn storage() -> impl Strategy<Value = Vec<u8>> {
         verb,
         key(),
         flags(),
-        taken_exptime(),
+        stored_exptime(),
         value(),
         wrong,
-        prop::sample::select(vec!["", "", "", " noreply"]),
+        either(&["", "", "", " noreply"], &[" extra", " extra noreply"]),
         end(),
         tails,
     )
         .prop_map(
             |(verb, key, flags, exptime, value, wrong, noreply, end, ends)| {
-                let length = value.len() as i64 + wrong;
+                let length = length(value.len(), wrong);
                 let mut bytes =
                     format!("{verb} {key} {flags} {exptime} {length}{noreply}{end}").into_bytes();
                 bytes.extend_from_slice(&value);
                 bytes.extend_from_slice(tail(&value, ends).as_bytes());
+                bytes.extend_from_slice(behind_block());
                 bytes
             },
         )
@@ -141,12 +172,9 @@ fn storage() -> impl Strategy<Value = Vec<u8>> {
 
 /// `get` and its kin.
 pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
-    let keys = || prop::collection::vec(key(), 0..6).prop_map(|keys| keys.join(" "));
-    let get = (
-        prop::sample::select(vec!["get", "gets", "bget"]),
-        keys(),
-        end(),
-    )
+    let least = usize::from(oracle_is_old());
+    let keys = move || prop::collection::vec(key(), least..6).prop_map(|keys| keys.join(" "));
+    let get = (either(&["get", "gets"], &["bget", " get"]), keys(), end())
         .prop_map(|(verb, keys, end)| format!("{verb} {keys}{end}"));
     let gat = (
         prop::sample::select(vec!["gat", "gats"]),
@@ -178,52 +206,67 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(key, exptime, noreply, end)| format!("touch {key} {exptime}{noreply}{end}"));
     let delete = (
         key(),
-        prop::sample::select(vec![
-            "",
-            " 0",
-            " 1",
-            " noreply",
-            " 0 noreply",
-            " 0 0",
-            " noreply 0",
-        ]),
+        either(
+            &["", " 0", " noreply", " 0 noreply"],
+            &[" 1", " 0 0", " noreply 0"],
+        ),
         end(),
     )
         .prop_map(|(key, arguments, end)| format!("delete {key}{arguments}{end}"));
-    let other = prop::sample::select(vec![
-        "flush_all\r\n",
-        "flush_all noreply\r\n",
-        "flush_all -5\r\n",
-        "flush_all x\r\n",
-        "flush_all 1 2 3\r\n",
-        "version\r\n",
-        "version x\r\n",
-        "verbosity 1\r\n",
-        "verbosity\r\n",
-        "verbosity x\r\n",
-        "verbosity 1 2 3\r\n",
-        "\r\n",
-        "\n",
-        " \r\n",
-        "x\r\n",
-        "gett a\r\n",
-        "shutdown\r\n",
-        "stats reset\r\n",
-        "stats nothing\r\n",
-        "cas nothing 0 0 1 7\r\n1\r\n",
-        "cas a 0 0 1 0\r\n1\r\n",
-        "get a\0b\r\n",
-        "set a\0b 0 0 1\r\n1\r\n",
-        "incr\r\n",
-        "touch a\r\n",
-        "delete\r\n",
-        "SET a 0 0 1\r\n",
-        "boguscommand x\r\n",
-        "gat 10\r\n",
-        "cache_memlimit 1\r\n",
-        "cache_memlimit x\r\n",
-        "cache_memlimit\r\n",
-    ]);
+    let other = either(
+        &[
+            "flush_all\r\n",
+            "flush_all noreply\r\n",
+            "flush_all -5\r\n",
+            "flush_all x\r\n",
+            "version\r\n",
+            "version x\r\n",
+            "verbosity 1\r\n",
+            "verbosity\r\n",
+            "verbosity x\r\n",
+            "\r\n",
+            "\n",
+            " \r\n",
+            "x\r\n",
+            "gett a\r\n",
+            "stats reset\r\n",
+            "stats nothing\r\n",
+            "cas nothing 0 0 1 7\r\n1\r\n",
+            "cas a 0 0 1 0\r\n1\r\n",
+            "incr\r\n",
+            "touch a\r\n",
+            "delete\r\n",
+            "SET a 0 0 1\r\n",
+            "boguscommand x\r\n",
+            "cache_memlimit 1\r\n",
+            "cache_memlimit x\r\n",
+            "cache_memlimit\r\n",
+        ],
+        &[
+            "flush_all 0 2 3\r\n",
+            " flush_all\r\n",
+            "verbosity 1 2 3\r\n",
+            "verbosity noreply\r\n",
+            "shutdown\r\n",
+            "shutdown noreply\r\n",
+            "cas a 0 0 1 \r\n1\r\n",
+            "cas a 0 0 1 x\r\n1\r\n",
+            "get a\0b\r\n",
+            "set a\0b 0 0 1\r\n1\r\n",
+            "set\r\n",
+            "set a\r\n",
+            "set a 0 0\r\n",
+            "get\r\n",
+            "gat 10\r\n",
+            "gat x\r\n",
+            "boguscommand noreply\r\n",
+            "cache_memlimit 1 2\r\n",
+            "cache_memlimit 1000000001\r\n",
+            "cache_memlimit noreply\r\n",
+            "stats extstore\r\n",
+            "mn x\r\n",
+        ],
+    );
     prop_oneof![
         6 => storage(),
         1 => touch.prop_map(String::into_bytes),

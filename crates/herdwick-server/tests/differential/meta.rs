@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 
-use crate::classic::{delta, end, exptime, key, number, tail, value};
+use crate::{
+    classic::{behind_block, delta, either, end, exptime, key, length, number, tail, value},
+    common::oracle_is_old,
+};
 
 /// A key, and the flag that says how it is spelled.
 fn spelled() -> impl Strategy<Value = (String, &'static str)> {
@@ -28,8 +31,7 @@ fn flags(valid: Vec<BoxedStrategy<String>>) -> impl Strategy<Value = String> {
 fn few_flags(valid: Vec<BoxedStrategy<String>>, most: usize) -> impl Strategy<Value = String> {
     let broken = prop_oneof![
         30 => Just(String::new()),
-        1 => Just(" !".to_owned()),
-        1 => Just(" \u{80}".to_owned()),
+        1 => either(&[" _"], &[" 9"]).prop_map(String::from),
         1 => Just(" k k".to_owned()),
         1 => (most * 3 / 5..most).prop_map(|count| " P".repeat(count)),
     ];
@@ -64,6 +66,17 @@ fn with(
         .boxed()
 }
 
+/// These, beside a memcached that has them.
+fn newer<const N: usize>(flags: [BoxedStrategy<String>; N]) -> Vec<BoxedStrategy<String>> {
+    let flags = flags.into_iter();
+    flags.filter(|_| !oracle_is_old()).collect()
+}
+
+/// A CAS unique to give, or to compare with.
+fn unique() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["0", "1", "77", "18446744073709551615", "x", "-1", ""])
+}
+
 fn opaque() -> BoxedStrategy<String> {
     prop::sample::select(vec!["O", "O1", "Oabc", "O0123456789012345678901234567890"])
         .prop_map(String::from)
@@ -84,30 +97,33 @@ pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
         with('C', Just("999999999")),
         opaque(),
     ]);
+    valid.extend(newer([with('E', unique()), with('C', unique())]));
     let get = (spelled(), flags(valid), end())
         .prop_map(|((key, b), flags, end)| format!("mg {key}{b}{flags}{end}"));
-    let debug = (spelled(), end()).prop_map(|((key, b), end)| format!("me {key}{b}{end}"));
+    // Of `me`, 1.6.45 takes the first flag for `b` only if there is another.
+    let debug = (spelled(), end()).prop_map(|((key, b), end)| {
+        let b = if oracle_is_old() { b } else { "" };
+        format!("me {key}{b}{end}")
+    });
     prop_oneof![8 => get, 1 => debug, 1 => Just("mn\r\n".to_owned()), 1 => Just("mg\r\n".to_owned())]
         .prop_map(String::into_bytes)
 }
 
-/// `ma`. The oracle forgets `q` when it makes a number.
+/// `ma`. An old oracle forgets `q` when it makes a number.
 pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     let valid = |q: &str| {
         let mut valid = bare(&format!("vkct{q}"));
         valid.extend([
             with('D', delta()),
             with('J', delta()),
-            with(
-                'M',
-                prop::sample::select(vec!["I", "D", "+", "-", "X", "", "ID"]),
-            ),
+            with('M', either(&["I", "D", "+", "-", "X", ""], &["ID", "DI"])),
             with('C', prop::sample::select(vec!["0", "999999999", "x"])),
         ]);
+        valid.extend(newer([with('E', unique())]));
         valid
     };
     // The oracle sets the time only if no long opaque comes before it.
-    let mut making = valid("");
+    let mut making = valid(if oracle_is_old() { "" } else { "q" });
     making.extend([with('N', exptime()), with('T', exptime()), opaque()]);
     let mut counting = valid("q");
     counting.push(long_opaque());
@@ -128,23 +144,31 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
         with('C', prop::sample::select(vec!["0", "999999999", "x"])),
         with(
             'M',
-            prop::sample::select(vec!["E", "A", "P", "R", "S", "e", "SS", ""]),
+            either(&["E", "A", "P", "R", "S", "e", ""], &["SS", "EX"]),
         ),
         long_opaque(),
     ]);
+    storing.extend(newer([
+        Just("s".to_owned()).boxed(),
+        with('N', exptime()),
+        with('E', unique()),
+    ]));
     let tails = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "zz\r\n"]);
-    let length = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1]);
-    // What is refused for a long key, or for too many flags, is among the differences.
+    let wrong = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1]);
+    // The block behind what an old oracle refuses for a long key, or for too many flags, it runs.
     let spelled_short = spelled().prop_map(|(mut key, b)| {
-        key.truncate(250);
+        if oracle_is_old() {
+            key.truncate(250);
+        }
         (key, b)
     });
-    let storing = few_flags(storing, 5);
-    let put = (spelled_short, value(), length, storing, end(), tails).prop_map(
+    let storing = few_flags(storing, if oracle_is_old() { 5 } else { 25 });
+    let put = (spelled_short, value(), wrong, storing, end(), tails).prop_map(
         |((key, b), value, wrong, flags, end, ends)| {
-            let length = value.len() as i64 + wrong;
+            let length = length(value.len(), wrong);
             let line = format!("ms {key} {length}{b}{flags}{end}");
-            [line.as_bytes(), &value, tail(&value, ends).as_bytes()].concat()
+            let tail = tail(&value, ends).as_bytes();
+            [line.as_bytes(), &value, tail, behind_block()].concat()
         },
     );
     let mut deleting = bare("kqI");
@@ -153,6 +177,11 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
         with('C', prop::sample::select(vec!["0", "999999999", "x"])),
         long_opaque(),
     ]);
+    deleting.extend(newer([
+        Just("x".to_owned()).boxed(),
+        with('F', number()),
+        with('E', unique()),
+    ]));
     let delete = (spelled(), flags(deleting), end())
         .prop_map(|((key, b), flags, end)| format!("md {key}{b}{flags}{end}").into_bytes());
     let broken = prop::sample::select(vec![

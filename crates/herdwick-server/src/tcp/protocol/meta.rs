@@ -84,7 +84,8 @@ fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
         flags: flags.client_flags,
         exptime: flags.touch.unwrap_or(0),
         compare: flags.compare,
-        version: flags.unique,
+        // To `ms`, and to it alone, 0 is none.
+        version: flags.unique.filter(|&unique| unique != 0),
         invalidate: flags.invalidate,
         vivify: flags.vivify,
         staged: None,
@@ -98,6 +99,7 @@ fn delete(flags: &Flags<'_>) -> Delete {
         invalidate: flags.invalidate,
         exptime: flags.touch,
         drop_value: flags.drop_value,
+        flags: flags.client_flags,
     }
 }
 

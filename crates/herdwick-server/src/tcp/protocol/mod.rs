@@ -186,6 +186,11 @@ impl Voice {
     /// Text, aloud.
     pub(crate) const TEXT: Self = Self::Text { noreply: false };
 
+    /// Whether it is text: some statistics there are in no packets.
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Self::Text { .. })
+    }
+
     /// It is done.
     pub(crate) fn done(self, out: &mut Vec<u8>) {
         match self {
