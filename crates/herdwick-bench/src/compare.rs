@@ -199,7 +199,7 @@ impl Comparison<'_> {
             for (runs, (system, fabric)) in runs.iter_mut().zip(&contenders) {
                 let name = format!(
                     "{} over {fabric}, {turn}/{}",
-                    system.name(),
+                    self.name(*system),
                     self.config.runs
                 );
                 let before = rtt(self.placement);
@@ -338,6 +338,17 @@ impl Comparison<'_> {
         }
     }
 
+    /// What the report calls `system`: by the way to it, or after the server that was found there.
+    fn name(&self, system: System) -> &'static str {
+        let memcached = |server: &Server| server.is_memcached;
+        match system {
+            System::Herd | System::Crowded if self.server.as_ref().is_some_and(memcached) => {
+                "memcached"
+            }
+            system => system.name(),
+        }
+    }
+
     fn subject(&self, (system, fabric): Contender) -> Subject {
         let config = self.config;
         let tcp = |value| (fabric == Fabric::Tcp).then_some(value);
@@ -350,7 +361,7 @@ impl Comparison<'_> {
         };
         Subject {
             beside,
-            system: system.name().to_owned(),
+            system: self.name(system).to_owned(),
             fabric: fabric.name().to_owned(),
             server: server.map(|server| server.version.clone()),
             workers: server.map_or(Some(1), |server| server.workers),

@@ -20,8 +20,10 @@ use crate::host::{ProcessCpu, Stopwatch, pin};
 pub(crate) struct Server {
     /// Its TCP address.
     pub address: SocketAddr,
-    /// What it calls itself.
+    /// What it calls itself: this server by its own version, a memcached by its.
     pub version: String,
+    /// It is a memcached, or whatever else speaks its text.
+    pub is_memcached: bool,
     /// Its worker threads, as its statistics have them.
     pub workers: Option<usize>,
     /// Its CPU time, if it runs on this host.
@@ -144,9 +146,11 @@ impl Server {
         let address = address(&mut own).map_err(not_started)?;
         let cpu = Some(ProcessCpu::new(own.0.id()));
         let (version, stats) = ask(address)?;
+        let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
             address,
             version,
+            is_memcached,
             workers: stat(&stats, "threads"),
             cpu,
             own: Some(own),
@@ -169,9 +173,11 @@ impl Server {
         let (version, stats) = ask(address)?;
         let local = address.ip().is_loopback();
         let pid = stat(&stats, "pid").filter(|pid| local && is_as_old(*pid, &stats));
+        let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
             address,
             version,
+            is_memcached,
             workers: stat(&stats, "threads"),
             cpu: pid.map(ProcessCpu::new),
             own: None,
@@ -300,7 +306,15 @@ fn ask(address: SocketAddr) -> Result<(String, String), ServerError> {
     Ok((version.to_owned(), stats.collect::<Vec<_>>().join("\n")))
 }
 
-/// The number behind `STAT name`.
+/// What a server calls itself, and whether it is none of this program's.
+fn identity(version: String, stats: &str) -> (String, bool) {
+    match stat::<String>(stats, "herdwick_version") {
+        Some(own) => (format!("herdwick {own}"), false),
+        None => (version, true),
+    }
+}
+
+/// The value behind `STAT name`.
 fn stat<N: std::str::FromStr>(stats: &str, name: &str) -> Option<N> {
     let mut values = stats.lines().filter_map(|line| {
         let (stat, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
@@ -338,6 +352,14 @@ mod tests {
         assert_eq!(stat(stats, "threads"), Some(4_usize));
         assert_eq!(stat::<u32>(stats, "pi"), None);
         assert_eq!(stat::<u32>(stats, "babble"), None);
+    }
+
+    #[test]
+    fn a_memcached_is_told_from_this_server() {
+        let version = || "1.6.45".to_owned();
+        assert_eq!(identity(version(), "STAT pid 1"), (version(), true));
+        let own = "STAT version 1.6.45\nSTAT herdwick_version 0.1.0";
+        assert_eq!(identity(version(), own), ("herdwick 0.1.0".into(), false));
     }
 
     #[test]

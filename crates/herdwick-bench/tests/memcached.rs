@@ -50,7 +50,11 @@ impl Memcached {
             runs: 1,
             ..config.clone()
         };
-        compare(&config, &mut |_| {}).unwrap()
+        let report = compare(&config, &mut |_| {}).unwrap();
+        for result in &report.results {
+            assert_eq!(result.subject.system, "memcached");
+        }
+        report
     }
 }
 
