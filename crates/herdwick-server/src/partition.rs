@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, os::fd::RawFd};
 
-use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Staged, Status, Store};
+use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request, Sink, Staged, Status, Store};
 
 use crate::{
     freight::Uploader,
@@ -92,6 +92,21 @@ impl Partition {
         }
     }
 
+    /// Looks for the item of a request, and leaves no trace.
+    fn look(&mut self, clock: Clock, request: &Request<'_>) -> Before {
+        let peek = Request {
+            op: Op::Get(Get {
+                quiet_access: true,
+                unaware: true,
+                ..Get::default()
+            }),
+            ..*request
+        };
+        let mut before = Before::default();
+        self.store.execute(clock, &[peek], &mut before);
+        before
+    }
+
     #[cold]
     fn execute_watched(
         &mut self,
@@ -100,17 +115,40 @@ impl Partition {
         callers: impl Fn(usize) -> RawFd,
         sink: &mut impl Sink,
     ) {
-        let mut witness = Witness {
-            clock,
-            batch,
-            callers,
-            prefixes: self.prefixes.as_deref_mut(),
-            journal: &mut self.journal,
-            sink,
-        };
         self.store
-            .record_evictions(witness.journal.wants(topic::EVICTIONS));
-        self.store.execute(clock, batch, &mut witness);
+            .record_evictions(self.journal.wants(topic::EVICTIONS));
+        let looks = self.journal.wants(topic::FETCHERS | topic::DELETIONS);
+        // One at a time, where each is looked for before it is executed.
+        let step = if looks { 1 } else { batch.len().max(1) };
+        for (turn, requests) in batch.chunks(step).enumerate() {
+            let first = turn * step;
+            let mut before = Before::default();
+            if let [request] = requests
+                && looks
+                && !matches!(request.op, Op::Get(_))
+            {
+                before = self.look(clock, request);
+                let Before { found, size } = before;
+                let caller = callers(first);
+                let what = What::Get {
+                    found,
+                    size,
+                    caller,
+                };
+                self.journal.note(what, request.key);
+            }
+            let mut witness = Witness {
+                clock,
+                batch: requests,
+                first,
+                before,
+                callers: &callers,
+                prefixes: self.prefixes.as_deref_mut(),
+                journal: &mut self.journal,
+                sink,
+            };
+            self.store.execute(clock, requests, &mut witness);
+        }
         let journal = &mut self.journal;
         self.store.take_evictions(|evicted| {
             let what = What::Evicted {
@@ -124,11 +162,38 @@ impl Partition {
     }
 }
 
+/// What a mutation found: memcached looks an item up before it stores, counts or deletes, and says so.
+#[derive(Clone, Copy)]
+struct Before {
+    found: Found,
+    size: usize,
+}
+
+impl Default for Before {
+    fn default() -> Self {
+        Self {
+            found: Found::No,
+            size: 0,
+        }
+    }
+}
+
+impl Sink for Before {
+    fn reply(&mut self, _: usize, reply: &Reply<'_>) {
+        self.found = found(reply);
+        self.size = reply.item.map_or(0, |item| item.value.len());
+    }
+}
+
 /// Sees every reply on its way.
 struct Witness<'a, S, C> {
     clock: Clock,
     batch: &'a [Request<'a>],
-    callers: C,
+    /// The number of the first of them.
+    first: usize,
+    /// What that one found.
+    before: Before,
+    callers: &'a C,
     prefixes: Option<&'a mut Prefixes>,
     journal: &'a mut Journal,
     sink: &'a mut S,
@@ -136,54 +201,71 @@ struct Witness<'a, S, C> {
 
 impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+        let number = self.first + index;
         if let Some(request) = self.batch.get(index) {
             if let Some(prefixes) = &mut self.prefixes {
                 prefixes.count(request, reply.status);
             }
+            let (caller, before) = ((self.callers)(number), &self.before);
             if self.journal.wants(topic::OF_REQUESTS)
-                && let Some(what) = what(&self.clock, &request.op, reply, (self.callers)(index))
+                && let Some(what) = what(&self.clock, &request.op, reply, before, caller)
             {
                 self.journal.note(what, request.key);
             }
         }
-        self.sink.reply(index, reply);
+        self.sink.reply(number, reply);
     }
 
     fn has_room(&mut self, index: usize) -> bool {
-        self.sink.has_room(index)
+        self.sink.has_room(self.first + index)
     }
 
     fn has_room_for(&mut self, index: usize, value_len: usize) -> bool {
-        self.sink.has_room_for(index, value_len)
+        self.sink.has_room_for(self.first + index, value_len)
+    }
+}
+
+/// How a look-up ended.
+fn found(reply: &Reply<'_>) -> Found {
+    match reply {
+        reply if reply.made => Found::No,
+        reply if reply.status == Status::Done => Found::Yes,
+        reply if reply.expired => Found::Expired,
+        reply if reply.flushed => Found::Flushed,
+        _ => Found::No,
     }
 }
 
 /// What a watcher hears of a request.
-fn what(clock: &Clock, op: &Op<'_>, reply: &Reply<'_>, caller: RawFd) -> Option<What> {
+fn what(
+    clock: &Clock,
+    op: &Op<'_>,
+    reply: &Reply<'_>,
+    before: &Before,
+    caller: RawFd,
+) -> Option<What> {
     match op {
-        Op::Get(_) => {
-            let found = match reply {
-                reply if reply.status == Status::Done => Found::Yes,
-                reply if reply.expired => Found::Expired,
-                reply if reply.flushed => Found::Flushed,
-                _ => Found::No,
-            };
-            let size = reply.item.map_or(0, |item| item.value.len());
-            Some(What::Get {
-                found,
-                size,
-                caller,
-            })
-        }
+        Op::Get(_) => Some(What::Get {
+            found: found(reply),
+            size: reply.item.map_or(0, |item| item.value.len()),
+            caller,
+        }),
         Op::Put(put) => Some(What::Store {
             mode: put.mode,
             compared: put.compare.is_some(),
             status: reply.status,
             ttl: clock.deadline(put.exptime).left(clock.second).unwrap_or(0),
-            size: put.value_len(),
+            size: match &reply.item {
+                Some(item) if reply.status == Status::Done => item.value.len(),
+                _ => put.value_len(),
+            },
             caller,
         }),
-        Op::Delete(_) => (reply.status == Status::Done).then_some(What::Deleted),
+        // One that is marked stale stays.
+        Op::Delete(delete) => {
+            let gone = reply.status == Status::Done && !delete.invalidate;
+            gone.then_some(What::Deleted { size: before.size })
+        }
         Op::Arith(_) => None,
     }
 }

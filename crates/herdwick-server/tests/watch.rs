@@ -70,21 +70,56 @@ fn each_topic_has_its_line() {
     let server = server(1);
     let mut fetchers = watch(&server, "");
     let mut changes = watch(&server, "mutations deletions");
-    server.say(&[b"set a:b 0 100 3\r\nabc\r\nget a:b none\r\nadd a:b 0 0 1\r\nx\r\ncas a:b 0 0 1 999999\r\nx\r\ndelete a:b\r\ndelete a:b\r\n"]);
+    server.say(&[b"set a:b 0 100 3\r\nabc\r\nget a:b none\r\nadd a:b 0 0 1\r\nx\r\ncas a:b 0 0 1 999999\r\nx\r\nappend a:b 0 0 1\r\nd\r\nincr n 1\r\nmd a:b I\r\nmg new N30\r\ndelete a:b\r\ndelete a:b\r\n"]);
+    let get = |key: &str, found: bool, size: usize| {
+        let (status, class) = if found {
+            ("found", 1)
+        } else {
+            ("not_found", 0)
+        };
+        format!("type=item_get key={key} status={status} clsid={class} cfd=-1 size={size}")
+    };
     assert_eq!(
-        seen(&mut fetchers, 2),
+        seen(&mut fetchers, 11),
         [
-            "type=item_get key=a%3Ab status=found clsid=1 cfd=-1 size=3",
-            "type=item_get key=none status=not_found clsid=0 cfd=-1 size=0",
+            get("a%3Ab", false, 0),
+            get("a%3Ab", true, 3),
+            get("none", false, 0),
+            get("a%3Ab", true, 3),
+            get("a%3Ab", true, 3),
+            get("a%3Ab", true, 3),
+            get("n", false, 0),
+            get("a%3Ab", true, 4),
+            get("new", false, 0),
+            get("a%3Ab", true, 4),
+            get("a%3Ab", false, 0),
         ]
     );
     assert_eq!(
-        seen(&mut changes, 4),
+        seen(&mut changes, 5),
         [
             "type=item_store key=a%3Ab status=stored cmd=set ttl=100 clsid=1 cfd=-1 size=3",
             "type=item_store key=a%3Ab status=not_stored cmd=add ttl=0 clsid=1 cfd=-1 size=1",
             "type=item_store key=a%3Ab status=exists cmd=cas ttl=0 clsid=1 cfd=-1 size=1",
-            "type=deleted key=a%3Ab cmd=delete clsid=1 size=0",
+            "type=item_store key=a%3Ab status=stored cmd=append ttl=0 clsid=1 cfd=-1 size=4",
+            "type=deleted key=a%3Ab cmd=delete clsid=1 size=4",
+        ]
+    );
+}
+
+/// memcached looks before it stores, and whoever watches both sees it in that order.
+#[test]
+fn a_look_comes_before_its_store() {
+    let server = server(2);
+    let mut both = watch(&server, "fetchers mutations");
+    server.say(&[b"set foo 0 0 5 noreply\r\nhello\r\nset foo 0 0 1\r\n1\r\n"]);
+    assert_eq!(
+        seen(&mut both, 4),
+        [
+            "type=item_get key=foo status=not_found clsid=0 cfd=-1 size=0",
+            "type=item_store key=foo status=stored cmd=set ttl=0 clsid=1 cfd=-1 size=5",
+            "type=item_get key=foo status=found clsid=1 cfd=-1 size=5",
+            "type=item_store key=foo status=stored cmd=set ttl=0 clsid=1 cfd=-1 size=1",
         ]
     );
 }

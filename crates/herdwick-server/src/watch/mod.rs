@@ -73,8 +73,8 @@ pub(crate) enum What {
         size: usize,
         caller: RawFd,
     },
-    /// A deletion.
-    Deleted,
+    /// A deletion of a value of so many bytes.
+    Deleted { size: usize },
     /// An eviction: whether it had been read, seconds left (-1: for ever), seconds since its last
     /// use, the value's length.
     Evicted {
@@ -103,7 +103,7 @@ impl What {
         match self {
             Self::Get { .. } => topic::FETCHERS,
             Self::Store { .. } => topic::MUTATIONS,
-            Self::Deleted => topic::DELETIONS,
+            Self::Deleted { .. } => topic::DELETIONS,
             Self::Evicted { .. } => topic::EVICTIONS,
             Self::Opened(..) | Self::Closed(..) => topic::CONNEVENTS,
         }
@@ -210,11 +210,11 @@ mod tests {
     fn a_full_journal_drops_and_counts() {
         let shared = Arc::new(Shared::default());
         let (mut journal, mut read) = Journal::new(Arc::clone(&shared));
-        journal.note(What::Deleted, b"unwatched");
+        journal.note(What::Deleted { size: 0 }, b"unwatched");
         shared.topics.store(topic::DELETIONS, Relaxed);
         journal.begin(Duration::from_secs(1));
         for _ in 0..EVENTS + 5 {
-            journal.note(What::Deleted, b"key");
+            journal.note(What::Deleted { size: 0 }, b"key");
         }
         assert_eq!((journal.written, journal.dropped), (EVENTS as u64, 5));
         assert_eq!(read.pop().unwrap().key(), b"key");

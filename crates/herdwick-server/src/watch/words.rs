@@ -47,7 +47,9 @@ impl fmt::Display for Line<'_> {
                     "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid=1 cfd={caller} size={size}"
                 )
             }
-            What::Deleted => writeln!(f, "type=deleted key={key} cmd=delete clsid=1 size=0"),
+            What::Deleted { size } => {
+                writeln!(f, "type=deleted key={key} cmd=delete clsid=1 size={size}")
+            }
             What::Evicted {
                 fetched,
                 ttl,
