@@ -93,7 +93,6 @@ fn odd_questions_are_answered_as_memcached_answers_them() {
         "stats detail on\r\nset a:b 0 0 1\r\n1\r\nget a:b a:c none\r\ndelete a:b\r\nincr a:b 1\r\nstats detail dump\r\nstats detail off\r\nget a:b\r\nstats detail on\r\nstats detail dump\r\nstats reset\r\nstats detail dump\r\n",
         "stats foo\r\n",
         "stats sizes\r\n",
-        "refresh_certs\r\n",
         "slabs automove\r\n",
         "lru_crawler crawl\r\n",
         "cache_memlimit 4\r\n",
@@ -101,6 +100,51 @@ fn odd_questions_are_answered_as_memcached_answers_them() {
         "cache_memlimit x\r\n",
     ] {
         assert_eq!(ask(&server, question), ask(&oracle, question), "{question}");
+    }
+}
+
+/// What cannot be done is not said to be, and what is so already is.
+#[test]
+fn what_lru_and_slabs_are_asked_for_is_so_or_refused() {
+    let server = ours(2);
+    const UNSEGMENTED: &str = "CLIENT_ERROR segmented LRU disabled\r\n";
+    const UNMOVED: &str = "CLIENT_ERROR slab reassignment disabled\r\n";
+    for (question, answer) in [
+        ("lru tune 10 25 0.1 2.0", UNSEGMENTED),
+        ("lru mode segmented", UNSEGMENTED),
+        ("lru mode flat", "OK\r\n"),
+        ("lru temp_ttl 60", UNSEGMENTED),
+        ("lru temp_ttl -1", "OK\r\n"),
+        ("slabs automove 0", "OK\r\n"),
+        ("slabs automove 1", UNMOVED),
+        ("slabs automove window 10", UNMOVED),
+        ("slabs automove ratio 0.8", UNMOVED),
+        ("slabs reassign 1 2", UNMOVED),
+        ("refresh_certs", "Error TLS not enabled\r\n"),
+        (
+            "slabs reassign 1 2 noreply\r\nversion",
+            "VERSION 1.6.45\r\n",
+        ),
+    ] {
+        assert_eq!(
+            ask(&server, &format!("{question}\r\n")),
+            answer,
+            "{question}"
+        );
+    }
+}
+
+#[test]
+fn verbosity_is_what_a_client_has_asked_for() {
+    let server = ours(2);
+    for (asked, level) in [(1, 1), (99, 2), (0, 0)] {
+        assert_eq!(ask(&server, &format!("verbosity {asked}\r\n")), "OK\r\n");
+        assert_eq!(server.verbosity(), level);
+        let said = ask(&server, "stats settings\r\n");
+        assert!(
+            said.contains(&format!("STAT verbosity {level}\r\n")),
+            "{said}"
+        );
     }
 }
 

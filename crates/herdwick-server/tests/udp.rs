@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use common::{PATIENCE, Peer, normalised, oracle_is_old, shown, stat, with};
+use common::{PATIENCE, Peer, normalised, oracle, oracle_is_old, shown, stat, with};
 use herdwick_server::{Config, Listen, Server, StartError, Udp, spawn};
 
 fn udp() -> Udp {
@@ -38,7 +38,7 @@ impl Oracle {
     fn start() -> Option<Self> {
         let name = format!("herdwick-udp-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let child = Command::new("memcached")
+        let child = Command::new(oracle())
             .args([
                 "-u",
                 "root",

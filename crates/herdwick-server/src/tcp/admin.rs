@@ -34,7 +34,12 @@ pub(super) enum Admin {
 /// More words than any of these takes.
 const WORDS_MAX: usize = 6;
 
+/// memcached's bounds for the window of `slabs automove`, in seconds.
+const AUTOMOVE_WINDOW_MIN: u32 = 3;
+const AUTOMOVE_WINDOW_MAX: u32 = 1800;
+
 const ERROR: Admin = Admin::Say(b"ERROR\r\n");
+const UNMOVED: Admin = Admin::Say(b"CLIENT_ERROR slab reassignment disabled\r\n");
 const UNSEGMENTED: Admin = Admin::Say(b"CLIENT_ERROR segmented LRU disabled\r\n");
 const FORMAT: Admin = Admin::Say(b"CLIENT_ERROR bad command line format\r\n");
 
@@ -157,10 +162,22 @@ fn is_there(classes: &[u8]) -> bool {
 
 fn slabs(words: &[&[u8]]) -> Admin {
     match words {
-        [b"reassign", _, _] => Admin::Say(b"CLIENT_ERROR slab reassignment disabled\r\n"),
-        [b"automove", b"0"] => Admin::Say(b"OK\r\n"),
+        [b"reassign", _, _] => UNMOVED,
+        [b"automove", b"0", ..] => Admin::Say(b"OK\r\n"),
+        [b"automove", b"window", window, ..] => match unsigned(window) {
+            Some(AUTOMOVE_WINDOW_MIN..=AUTOMOVE_WINDOW_MAX) => UNMOVED,
+            Some(_) => Admin::Say(b"CLIENT_ERROR automove window too low or too high\r\n"),
+            None => FORMAT,
+        },
+        [b"automove", b"ratio" | b"freeratio", ratio, ..] => {
+            match str::from_utf8(ratio).map(str::parse::<f64>) {
+                Ok(Ok(_)) => UNMOVED,
+                _ => ERROR,
+            }
+        }
         [b"automove", mode, ..] => match unsigned(mode) {
-            Some(_) => Admin::Say(b"CLIENT_ERROR slab reassignment disabled\r\n"),
+            Some(1 | 2) => UNMOVED,
+            Some(_) => ERROR,
             None => FORMAT,
         },
         _ => ERROR,

@@ -51,7 +51,7 @@ pub(crate) fn connect(server: &Server) -> TcpStream {
 pub(crate) const REFERENCE: [u32; 3] = [1, 6, 45];
 
 /// The memcached to compare with: the one in the path, or another.
-fn oracle() -> std::ffi::OsString {
+pub(crate) fn oracle() -> std::ffi::OsString {
     std::env::var_os("HERDWICK_MEMCACHED").unwrap_or_else(|| "memcached".into())
 }
 
