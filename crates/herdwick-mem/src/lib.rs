@@ -5,9 +5,9 @@
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel allows. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
-//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, which
-//! process a value belongs to after a `fork` ([`ForkMark`]), what a peer has not read of a socket
-//! ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
+//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, short
+//! copies, which process a value belongs to after a `fork` ([`ForkMark`]), what a peer has not read
+//! of a socket ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
 //!
 //! This crate is one of the few that may contain `unsafe`; each block states why it is sound.
 
@@ -17,6 +17,7 @@ mod fork;
 mod interrupt;
 mod mapping;
 mod prefetch;
+mod short;
 mod span;
 pub mod spsc;
 pub mod sync;
@@ -28,5 +29,6 @@ pub use fork::{ForkMark, OwnProcess};
 pub use interrupt::Interruptible;
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
+pub use short::{append, copy, same};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};
 pub use unread::unread_bytes;

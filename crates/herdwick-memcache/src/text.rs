@@ -1,6 +1,8 @@
 //! The server's side of the conversation: replies, appended to a buffer whose bound the caller
 //! keeps.
 
+use herdwick_mem::append;
+
 use crate::KEY_BYTES_MAX;
 
 /// `set` and its kin have stored.
@@ -53,7 +55,7 @@ pub const VALUE_OVERHEAD_BYTES_MAX: usize = 6 + KEY_BYTES_MAX + 11 + 11 + 21 + 2
 pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {
     out.reserve(VALUE_OVERHEAD_BYTES_MAX + data.len());
     out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
+    append(out, key);
     out.push(b' ');
     decimal(out, u64::from(flags));
     out.push(b' ');
@@ -63,7 +65,7 @@ pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, cas: Option<u64>, data: 
         decimal(out, cas);
     }
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(data);
+    append(out, data);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -120,7 +122,7 @@ pub(crate) fn decimal(out: &mut Vec<u8>, number: u64) {
     if number < 10 {
         out.push(b'0' + number as u8);
     } else {
-        out.extend_from_slice(Digits::new(number).as_bytes());
+        append(out, Digits::new(number).as_bytes());
     }
 }
 

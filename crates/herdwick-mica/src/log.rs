@@ -1,6 +1,6 @@
 use std::io;
 
-use herdwick_mem::{Arena, prefetch_read};
+use herdwick_mem::{Arena, copy, prefetch_read, same};
 use zerocopy::FromBytes;
 
 use crate::{
@@ -249,8 +249,8 @@ impl Log {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
         put_header(item, header);
         let payload = &mut item[HEADER..];
-        payload[..key.len()].copy_from_slice(key);
-        payload[key.len()..].copy_from_slice(value);
+        copy(&mut payload[..key.len()], key);
+        copy(&mut payload[key.len()..], value);
         if self.sums {
             seal(item);
         }
@@ -261,7 +261,7 @@ impl Log {
     pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
         put_header(item, header);
-        item[HEADER..].copy_from_slice(key);
+        copy(&mut item[HEADER..], key);
         seal(item);
         self.bury(at);
         self.commit();
@@ -285,7 +285,7 @@ impl Log {
         let payload = header.payload();
         let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
         put_header(item, header);
-        item[HEADER + payload - value.len()..].copy_from_slice(value);
+        copy(&mut item[HEADER + payload - value.len()..], value);
         if self.sums {
             seal(item);
         }
@@ -478,21 +478,6 @@ impl Log {
 fn put_header(item: &mut [u8], header: Header) {
     let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");
     *to = header;
-}
-
-/// Whether two runs of the same length are equal. Keys are short: a call costs more than the loop.
-#[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let (a, a_rest) = a.as_chunks::<8>();
-    let (b, b_rest) = b.as_chunks::<8>();
-    let words = a.iter().zip(b);
-    let mut differ = words.fold(0, |d, (a, b)| {
-        d | (u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b))
-    });
-    for (a, b) in a_rest.iter().zip(b_rest) {
-        differ |= u64::from(a ^ b);
-    }
-    differ == 0
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Bytes<'_> {
 fn fill(line: &mut [u64; LINE_WORDS], bytes: &[u8]) {
     for (to, bytes) in line.iter_mut().zip(bytes.chunks(WORD)) {
         let mut word = [0; WORD];
-        word[..bytes.len()].copy_from_slice(bytes);
+        herdwick_mem::copy(&mut word[..bytes.len()], bytes);
         *to = u64::from_le_bytes(word);
     }
 }

@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
 
+use herdwick_mem::append;
+
 use crate::{target::Load, workload::KeySpace};
 
 /// Turns steps of a trace into request bytes.
@@ -81,7 +83,7 @@ impl Composer {
             .key_digits(key, &mut self.put[SET.len()..key_end]);
         self.space
             .value(key, load.version, &mut self.put[self.value_at..value_end]);
-        out.extend_from_slice(&self.put);
+        append(out, &self.put);
         Composed { reads: 0 }
     }
 
@@ -89,7 +91,7 @@ impl Composer {
         out.extend_from_slice(b"get");
         for key in &self.group {
             self.space.key_digits(*key, &mut self.key[1..]);
-            out.extend_from_slice(&self.key);
+            append(out, &self.key);
         }
         out.extend_from_slice(b"\r\n");
         let reads = self.group.len();

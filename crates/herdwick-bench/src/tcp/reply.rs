@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
 
+use herdwick_mem::same;
+
 use crate::{tally::Tally, target::DriveError, workload::KeySpace};
 
 /// Recognises replies. Every key and value has the size we gave it, so a hit is checked where it
@@ -86,7 +88,8 @@ impl Reader {
         let key_end = VALUE.len() + self.space.key_size();
         let header_end = key_end + self.tail.len();
         let value_end = header_end + self.space.value_size();
-        if bytes.get(key_end..header_end) != Some(&self.tail) {
+        let tail = bytes.get(key_end..header_end);
+        if !tail.is_some_and(|tail| same(tail, &self.tail)) {
             return foreign_value(bytes, asked, wanted, tally);
         }
         if bytes.len() < value_end + 2 {
@@ -116,7 +119,7 @@ impl Reader {
             let index = wanted.pop_front()?;
             asked.remaining -= 1;
             self.space.key_digits(index, &mut self.key);
-            if self.key == key {
+            if same(&self.key, key) {
                 return Some(index);
             }
             tally.misses += 1;

@@ -320,7 +320,7 @@ fn copy_value(out: &mut [u64; SMALL_WORDS - VALUE.word()], value: &[u8]) {
     }
     if !from.is_empty() {
         let mut last = [0; 8];
-        last[..from.len()].copy_from_slice(from);
+        herdwick_mem::copy(&mut last[..from.len()], from);
         out[at] = u64::from_le_bytes(last);
     }
 }

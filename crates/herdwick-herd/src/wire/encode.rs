@@ -217,23 +217,11 @@ fn emit(head: &Head, key: &[u8], value: &[u8], out: &mut [u8]) {
     copy(rest, value);
 }
 
-/// Copies `from` to the front of `out` and returns the rest of `out`. Copies by words: for the few
-/// bytes of a key that is cheaper than a call to `memcpy`.
+/// Copies `from` to the front of `out` and returns the rest of `out`.
 #[inline]
 fn copy<'a>(out: &'a mut [u8], from: &[u8]) -> &'a mut [u8] {
     let (front, behind) = out.split_at_mut(from.len());
-    if from.len() > BODY_BYTES_MAX {
-        front.copy_from_slice(from);
-        return behind;
-    }
-    let (words, last) = from.as_chunks::<8>();
-    let (to_words, to_last) = front.as_chunks_mut::<8>();
-    for (to, word) in to_words.iter_mut().zip(words) {
-        *to = *word;
-    }
-    for (to, byte) in to_last.iter_mut().zip(last) {
-        *to = *byte;
-    }
+    herdwick_mem::copy(front, from);
     behind
 }
 

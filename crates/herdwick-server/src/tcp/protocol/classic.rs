@@ -57,7 +57,7 @@ impl Answer {
             shape => line(shape, reply.status),
         };
         if !self.noreply {
-            out.extend_from_slice(line);
+            herdwick_mem::append(out, line);
         }
     }
 }
