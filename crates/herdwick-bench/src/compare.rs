@@ -11,12 +11,12 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{BareTarget, EchoTarget, HerdTarget, Rigged},
+    lines::{self, BareTarget, EchoTarget, HerdTarget, Rigged},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
     target::Target,
-    tcp::{TcpOptions, TcpTarget},
+    tcp::{self, TcpOptions, TcpTarget},
     workload::{KeySpace, Trace},
 };
 
@@ -195,8 +195,13 @@ impl Comparison<'_> {
     fn runs(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Vec<Vec<Run>>, BenchError> {
         let contenders = self.contenders.clone();
         let mut runs = vec![Vec::new(); contenders.len()];
+        let generators: Vec<_> = contenders
+            .iter()
+            .map(|contender| self.generator_ns(*contender))
+            .collect::<Result<_, _>>()?;
         for turn in 1..=self.config.runs {
-            for (runs, (system, fabric)) in runs.iter_mut().zip(&contenders) {
+            let parts = runs.iter_mut().zip(&contenders).zip(&generators);
+            for ((runs, (system, fabric)), generator_ns) in parts {
                 let name = format!(
                     "{} over {fabric}, {turn}/{}",
                     self.name(*system),
@@ -205,10 +210,31 @@ impl Comparison<'_> {
                 let before = rtt(self.placement);
                 let mut run = self.run((*system, *fabric), name, watch)?;
                 run.line_rtt_ns = BeforeAfter::lines(before, rtt(self.placement));
+                run.generator_ns_per_op = *generator_ns;
                 runs.push(run);
             }
         }
         Ok(runs)
+    }
+
+    /// What generator and check cost, against a target that answers at once, on a client's CPU.
+    /// The bare echo has neither.
+    fn generator_ns(&self, (system, fabric): Contender) -> Result<Option<f64>, BenchError> {
+        if system == System::Bare {
+            return Ok(None);
+        }
+        let (config, space, cpus) = (self.config, self.space, self.placement.client(0));
+        // Of the trace itself nothing is taken: what it inserts is read later on.
+        let mut trace = self.traces[0].clone();
+        let measure = move || {
+            pin(cpus);
+            match fabric {
+                Fabric::Tcp => tcp::generator_ns(&mut trace, space, tcp_options(config, 0)),
+                _ => lines::generator_ns(&mut trace, space, config.window),
+            }
+        };
+        let measured = std::thread::scope(|scope| scope.spawn(measure).join());
+        Ok(Some(measured.map_err(|_| BenchError::Panicked)??))
     }
 
     fn run(
@@ -254,25 +280,13 @@ impl Comparison<'_> {
         })
     }
 
-    /// The connections, spread over the clients; each client has one at least.
+    /// The connections, spread over the clients.
     fn tcp_targets(&self, server: &Server) -> Result<Vec<TcpTarget>, BenchError> {
-        let Config {
-            connections,
-            clients,
-            pipeline,
-            multiget,
-            ..
-        } = *self.config;
-        let target = |client: usize| {
-            let share = (connections + client) / clients;
-            let options = TcpOptions {
-                connections: share.max(1),
-                pipeline,
-                multiget,
-            };
+        let target = |client| {
+            let options = tcp_options(self.config, client);
             Ok(TcpTarget::connect(server.address, options, self.space)?)
         };
-        (0..clients).map(target).collect()
+        (0..self.config.clients).map(target).collect()
     }
 
     fn herd_targets(&self, fabric: Fabric, server: &Server) -> Result<Vec<HerdTarget>, BenchError> {
@@ -372,6 +386,15 @@ impl Comparison<'_> {
             multiget: tcp(config.multiget),
             ..subject(config, fabric.word())
         }
+    }
+}
+
+/// How client `client` asks over TCP: its share of the connections, one at least.
+fn tcp_options(config: &Config, client: usize) -> TcpOptions {
+    TcpOptions {
+        connections: ((config.connections + client) / config.clients).max(1),
+        pipeline: config.pipeline,
+        multiget: config.multiget,
     }
 }
 

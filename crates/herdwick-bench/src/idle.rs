@@ -232,6 +232,7 @@ impl Rest {
             idle_cpu_ms: self.cpu_ns.map(cpu_ms),
             line_rtt_ns,
             latency_us: crate::report::Latency::of(tally.latencies()),
+            latencies_ns: Some(tally.latencies().clone()),
             ..Run::default()
         }
     }

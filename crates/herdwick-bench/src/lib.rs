@@ -10,6 +10,7 @@
 mod cache;
 mod compare;
 mod config;
+mod cost;
 mod crowd;
 mod host;
 mod hostile;
@@ -37,8 +38,8 @@ pub use hostile::{LeaseError, Neighbour, neighbour};
 pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
 pub use lines::RigError;
 pub use report::{
-    BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Report, Run, SCHEMA, Subject, Table,
-    Word,
+    Against, BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Percentiles, Report, Run,
+    SCHEMA, Subject, Table, Word,
 };
 pub use server::ServerError;
 pub use store::store;

@@ -128,6 +128,7 @@ impl Bout<'_> {
                 client: per_op(client_cpu_ns),
             },
             latency_us: Latency::of(tally.latencies()),
+            latencies_ns: Some(tally.latencies().clone()),
             ..Run::default()
         }
     }

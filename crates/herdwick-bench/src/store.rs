@@ -1,13 +1,14 @@
 //! The store alone: one pinned thread, one partition, batches of requests made beforehand.
 
 use herdwick_mica::{
-    Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, KeyHash, Op, Put, Reply, Request, Second, Sink,
-    Status, Store, StoreConfig,
+    Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
+    Second, Sink, Status, Store, StoreConfig,
 };
 
 use crate::{
     BenchError, Config, Progress, SEED,
     compare::{manifest, rtt, subject},
+    cost,
     host::{Placement, Stopwatch, pin, thread_cpu_ns},
     report::{BeforeAfter, CpuPerOp, Outcome, Report, Run, SCHEMA, Subject, Word},
     tally::Tally,
@@ -81,13 +82,19 @@ impl<'a> Bare<'a> {
             trace.hash(&HASH_KEY, &self.block.space);
             (name, get_share, trace)
         });
+        let generators: Vec<_> = traces
+            .iter_mut()
+            .map(|(_, _, trace)| self.generator_ns(trace))
+            .collect();
         let mut runs = [const { Vec::new() }; 2];
         let before = rtt(&self.placement);
         for turn in 1..=self.config.runs {
-            for ((name, _, trace), runs) in traces.iter_mut().zip(&mut runs) {
+            let parts = traces.iter_mut().zip(&mut runs).zip(&generators);
+            for (((name, _, trace), runs), generator_ns) in parts {
                 let before = rtt(&self.placement);
                 let mut run = self.run(trace, &format!("{name} {turn}"), watch);
                 run.line_rtt_ns = BeforeAfter::lines(before, rtt(&self.placement));
+                run.generator_ns_per_op = Some(*generator_ns);
                 runs.push(run);
             }
         }
@@ -134,7 +141,7 @@ impl<'a> Bare<'a> {
         let (clock, keys) = (Stopwatch::start(), self.config.keys);
         let mut tally = Tally::new();
         loop {
-            self.block.lay_out(&mut trace);
+            self.block.lay_out(&mut trace, BLOCK);
             if self.pass(&mut tally) == 0 {
                 break;
             }
@@ -154,6 +161,26 @@ impl<'a> Bare<'a> {
             0 => Ok(()),
             refused => Err(BenchError::Fill { refused, keys }),
         }
+    }
+
+    /// What laying a batch out and checking its replies cost: the same loop, over a store that
+    /// answers at once.
+    fn generator_ns(&mut self, trace: &mut Trace) -> f64 {
+        let (batch, count) = (self.config.batch, cost::block(&self.block.space));
+        let mut instant = Instant {
+            answers: cost::Answers::new(self.block.space),
+            at: 0,
+        };
+        let (block, mut tally) = (&mut self.block, Tally::new());
+        cost::ns_per_op(|clock| {
+            block.lay_out(trace, count);
+            let steps = block.steps.iter().map(|(step, _)| *step);
+            instant.answers.lay_out(steps);
+            instant.at = 0;
+            let start_ns = clock.ns();
+            let operations = block.execute(&mut instant, batch, &mut tally);
+            (clock.ns() - start_ns, operations as u64)
+        })
     }
 
     fn run(&mut self, trace: &mut Trace, name: &str, watch: &mut dyn FnMut(&Progress)) -> Run {
@@ -191,7 +218,7 @@ impl<'a> Bare<'a> {
         let (clock, end_ns) = (Stopwatch::start(), (seconds * 1e9) as u64);
         let mut spent = Spent::default();
         while spent.elapsed_ns < end_ns {
-            self.block.lay_out(trace);
+            self.block.lay_out(trace, BLOCK);
             let start_ns = clock.ns();
             self.pass(tally);
             spent.elapsed_ns = clock.ns();
@@ -239,10 +266,10 @@ impl Block {
         }
     }
 
-    fn lay_out(&mut self, trace: &mut Trace) {
+    fn lay_out(&mut self, trace: &mut Trace, count: usize) {
         self.steps.clear();
         self.steps
-            .extend(std::iter::from_fn(|| trace.take_hashed()).take(BLOCK));
+            .extend(std::iter::from_fn(|| trace.take_hashed()).take(count));
         let keys = self.keys.chunks_exact_mut(self.space.key_size());
         for ((step, _), key) in self.steps.iter().zip(keys) {
             self.space.key_digits(step.key(), key);
@@ -262,7 +289,7 @@ impl Block {
         }
     }
 
-    fn execute(&self, store: &mut Store, batch: usize, tally: &mut Tally) -> usize {
+    fn execute(&self, store: &mut impl Execute, batch: usize, tally: &mut Tally) -> usize {
         let mut requests = Vec::with_capacity(batch.min(BLOCK));
         for first in (0..self.steps.len()).step_by(batch) {
             let steps = &self.steps[first..self.steps.len().min(first + batch)];
@@ -294,6 +321,39 @@ impl Block {
             key: &self.keys[index * key_size..][..key_size],
             op,
         }
+    }
+}
+
+/// Executes nothing: every key is there.
+struct Instant {
+    answers: cost::Answers,
+    /// Requests of the block that came before this batch.
+    at: usize,
+}
+
+impl Execute for Instant {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        for (index, request) in batch.iter().enumerate() {
+            let is_put = matches!(request.op, Op::Put(_));
+            let value = if is_put {
+                &[]
+            } else {
+                self.answers.value(self.at + index)
+            };
+            let item = Item {
+                value,
+                flags: 0,
+                version: 1,
+                deadline: Deadline::NEVER,
+                fetched: true,
+                last_access: Second(1),
+                won: false,
+                stale: false,
+                win_sent: false,
+            };
+            sink.reply(index, &Reply::with(Status::Done, item));
+        }
+        self.at += batch.len();
     }
 }
 
@@ -372,11 +432,11 @@ mod tests {
             steps: &steps,
             tally: &mut tally,
         };
-        let item = herdwick_mica::Item {
+        let item = Item {
             value: &value,
             flags: 0,
             version: 1,
-            deadline: herdwick_mica::Deadline::NEVER,
+            deadline: Deadline::NEVER,
             fetched: false,
             last_access: Second(0),
             won: false,

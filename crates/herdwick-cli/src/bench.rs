@@ -11,8 +11,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use herdwick::RequestPath;
 use herdwick_bench::{
-    self as bench, BenchError, Config, Dist, Fabric, Mix, Neighbour, Progress, Report, Table,
-    Workload, parse_count, parse_size,
+    self as bench, Against, BenchError, Config, Dist, Fabric, Mix, Neighbour, Percentiles,
+    Progress, Report, Table, Workload, parse_count, parse_size,
 };
 
 /// Measure: the store alone, or a whole server over each way in, with what made every figure.
@@ -100,6 +100,15 @@ pub(crate) struct BenchArgs {
     /// Write the report to this file too, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write all latencies to this file, in HdrHistogram's percentile format (.hgrm), in
+    /// microseconds; of several lines of the table, to a file each (FILE.SYSTEM-FABRIC),
+    /// whose names are in FILE.
+    #[arg(long, value_name = "FILE")]
+    hdr: Option<PathBuf>,
+    /// Compare with this report, which --json has written before: print the change of each figure,
+    /// and how far two runs lie apart by chance.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -171,32 +180,105 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("herdwick bench: {name} is measured alone: `herdwick bench {name}`");
         return ExitCode::FAILURE;
     }
-    // Before minutes are spent on what it is to hold.
-    let json = match args.json.as_deref().map(create).transpose() {
-        Ok(json) => json,
+    let done = Files::open(args).and_then(|files| {
+        let report = measure(args).map_err(|error| error.to_string())?;
+        files.write(&report)?;
+        Ok(report.is_sound())
+    });
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(complaint) => {
             eprintln!("herdwick bench: {complaint}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match measure(args) {
-        Ok(report) => present(&report, json),
-        Err(error) => {
-            eprintln!("herdwick bench: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn create(path: &Path) -> Result<(File, &Path), String> {
-    let file = File::create(path);
-    let file = file.map_err(|error| unwritable(path, &error))?;
-    Ok((file, path))
+/// What the report is written to, and compared with: opened before minutes are spent on it.
+struct Files<'a> {
+    json: Option<Output<'a>>,
+    hdr: Option<Output<'a>>,
+    baseline: Option<Report>,
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> String {
+struct Output<'a> {
+    option: &'static str,
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Output<'a> {
+    fn create(option: &'static str, path: &'a Path) -> Result<Self, String> {
+        let file = File::create(path).map_err(|error| unwritable(option, path, &error))?;
+        Ok(Self { option, path, file })
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), String> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| unwritable(self.option, self.path, &error))
+    }
+}
+
+fn unwritable(option: &str, path: &Path, error: &io::Error) -> String {
     let path = path.display();
-    format!("{path} cannot be written: {error}; give another file (--json)")
+    format!("{path} cannot be written: {error}; give another file ({option})")
+}
+
+impl<'a> Files<'a> {
+    fn open(args: &'a BenchArgs) -> Result<Self, String> {
+        let output = |option, path: &'a Option<PathBuf>| {
+            let path = path.as_deref();
+            path.map(|path| Output::create(option, path)).transpose()
+        };
+        Ok(Self {
+            // First: the baseline may be the file that is written anew.
+            baseline: args.against.as_deref().map(baseline).transpose()?,
+            json: output("--json", &args.json)?,
+            hdr: output("--hdr", &args.hdr)?,
+        })
+    }
+
+    /// Prints the report, and writes it to where it is asked for.
+    fn write(self, report: &Report) -> Result<(), String> {
+        // A closed pipe is the reader's business.
+        let _ = write!(stdout(), "{}", Table(report));
+        if let Some(baseline) = &self.baseline {
+            let _ = write!(stdout(), "{}", Against { baseline, report });
+        }
+        if let Some(mut json) = self.json {
+            json.write(&(report.to_json() + "\n"))?;
+        }
+        self.hdr.map_or(Ok(()), |hdr| write_latencies(hdr, report))
+    }
+}
+
+fn baseline(path: &Path) -> Result<Report, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("{shown} cannot be read: {error} (--against)"))?;
+    serde_json::from_str(&text).map_err(|error| {
+        format!("{shown} is no report that --json has written: {error}; give another (--against)")
+    })
+}
+
+fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), String> {
+    let known = report.results.iter().filter_map(|result| {
+        let latencies = result.latencies_ns.as_ref()?;
+        Some((&result.subject, Percentiles(latencies).to_string()))
+    });
+    let known: Vec<_> = known.collect();
+    match &known[..] {
+        [] => Err("--hdr: no latencies are measured here".to_owned()),
+        [(_, one)] => hdr.write(one),
+        several => several.iter().try_for_each(|(subject, text)| {
+            let system = subject.beside.as_ref().unwrap_or(&subject.system);
+            let mut path = hdr.path.as_os_str().to_owned();
+            path.push(format!(".{system}-{}", subject.fabric));
+            Output::create("--hdr", Path::new(&path))?.write(text)?;
+            hdr.write(&format!("{}\n", Path::new(&path).display()))
+        }),
+    }
 }
 
 fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
@@ -219,22 +301,6 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
         eprint!("\r\x1b[K");
     }
     report
-}
-
-fn present(report: &Report, json: Option<(File, &Path)>) -> ExitCode {
-    // A closed pipe is the reader's business.
-    let _ = write!(stdout(), "{}", Table(report));
-    if let Some((mut file, path)) = json
-        && let Err(error) = file.write_all((report.to_json() + "\n").as_bytes())
-    {
-        eprintln!("herdwick bench: {}", unwritable(path, &error));
-        return ExitCode::FAILURE;
-    }
-    if report.is_sound() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
 }
 
 impl BenchArgs {

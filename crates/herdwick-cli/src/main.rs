@@ -32,7 +32,7 @@ enum Command {
     Stats(client::StatsArgs),
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]

@@ -28,7 +28,10 @@ fn tiny(name: &str, arguments: &str) -> (String, Value) {
     assert_eq!(complaint, "", "progress is for terminals");
     let report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     std::fs::remove_file(json).unwrap();
-    (String::from_utf8(output.stdout).unwrap(), report)
+    let table = String::from_utf8(output.stdout).unwrap();
+    let wide = table.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None, "{table}");
+    (table, report)
 }
 
 /// Everything was answered, rightly, and from the store.
@@ -43,7 +46,7 @@ fn is_sound(result: &Value, table: &str) {
 fn help_has_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
-        window connections idle-connections pipeline multiget rate runs json batch workers memory";
+        window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
@@ -239,6 +242,96 @@ fn a_crowd_of_idle_connections_is_told_apart() {
     );
 }
 
+/// The columns of a `.hgrm` file: value, quantile, count.
+fn percentiles(path: &std::path::Path) -> Vec<[f64; 3]> {
+    let text = std::fs::read_to_string(path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let body = text
+        .lines()
+        .skip(1)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let columns = |line: &str| {
+        let numbers: Vec<f64> = line
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect();
+        [numbers[0], numbers[1], numbers[2]]
+    };
+    body.map(columns).collect()
+}
+
+#[test]
+fn latencies_are_written_for_each_line_and_agree_with_the_report() {
+    let folder = Folder::new();
+    let hdr = folder.0.join("all.hgrm");
+    let shape = format!("--connections 2 --hdr {}", hdr.display());
+    let (_, report) = tiny("hdr", &format!("herd {shape}"));
+    let names = std::fs::read_to_string(&hdr).unwrap();
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(names.lines().count(), results.len());
+    for (name, result) in names.lines().zip(results) {
+        let fabric = result["fabric"].as_str().unwrap();
+        assert!(name.ends_with(&format!("all.hgrm.herd-{fabric}")), "{name}");
+        let lines = percentiles(name.as_ref());
+        let at = |quantile: f64| lines.iter().find(|line| line[1] >= quantile).unwrap()[0];
+        let told = &result["latency_us"];
+        assert_eq!(at(0.5), told["p50"].as_f64().unwrap(), "one run: the same");
+        assert_eq!(at(1.0), told["max"].as_f64().unwrap());
+        assert!(lines.last().unwrap()[2] > 0.0);
+    }
+    let (_, report) = tiny("hdr-one", &format!("herd --fabric tcp {shape}"));
+    let max = report["results"][0]["latency_us"]["max"].as_f64().unwrap();
+    assert_eq!(percentiles(&hdr).last().unwrap()[0], max);
+}
+
+#[test]
+fn a_report_is_compared_with_one_written_before() {
+    let folder = Folder::new();
+    let before = folder.0.join("before.json");
+    let shape = "store --keys 2K --seconds 0.05 --memory 64 --runs 2";
+    let written = bench(&format!("{shape} --json {}", before.display()));
+    assert!(written.status.success());
+    let compared = bench(&format!("{shape} --against {}", before.display()));
+    let text = String::from_utf8(compared.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(&before).unwrap()).unwrap();
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("store") && line.contains("kops/s"));
+    let rates = report["results"].as_array().unwrap();
+    assert_eq!(lines.clone().count(), rates.len(), "{text}");
+    for (line, result) in lines.zip(rates) {
+        let rate = result["ops_per_s"].as_f64().unwrap() / 1000.0;
+        let told: f64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+        assert!((told - rate).abs() < 0.01, "{line}: {rate}");
+        assert!(line.contains(".."), "two runs have a range: {line}");
+    }
+    let other = bench(&format!(
+        "{shape} --batch 8 --value-size 40 --against {}",
+        before.display()
+    ));
+    let text = String::from_utf8(other.stdout).unwrap();
+    assert!(text.contains("not in the baseline"), "{text}");
+}
+
+#[test]
+fn every_figure_stands_beside_what_the_benchmark_itself_costs() {
+    let (_, store) = tiny("cost-store", "store");
+    let (_, herd) = tiny("cost", "echo,herd --fabric shm,tcp --connections 2");
+    let results = [&store, &herd].map(|report| report["results"].as_array().unwrap().clone());
+    for result in results.concat() {
+        let ns = result["generator_ns_per_op"].as_f64().unwrap();
+        let share = result["generator_share"].as_f64().unwrap();
+        let rate = result["ops_per_s"].as_f64().unwrap();
+        assert!(ns > 0.0, "{result}");
+        assert!(
+            (share - ns * rate / 1e9).abs() < 1e-3 + share * 1e-3,
+            "{result}"
+        );
+    }
+    let vectors = store["manifest"]["libc_vectors"].as_str().unwrap();
+    assert!(["avx512", "avx2", "sse2", "unknown"].contains(&vectors));
+}
+
 #[test]
 fn mistakes_say_what_to_type() {
     for (arguments, hint) in [
@@ -257,6 +350,9 @@ fn mistakes_say_what_to_type() {
         ("--server nowhere.invalid:1", "HOST:PORT"),
         ("--fabric shm --window 300 --keys 1K", "power of two"),
         ("--json /nowhere/file", "--json"),
+        ("--hdr /nowhere/file", "--hdr"),
+        ("--against /nowhere/file", "--against"),
+        ("--against /dev/null", "no report that --json has written"),
         ("--keys 1M --key-size 2", "raise --key-size"),
     ] {
         let output = bench(arguments);

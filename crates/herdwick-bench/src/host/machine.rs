@@ -11,6 +11,17 @@ pub struct Machine {
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
+    /// The widest vectors that libc's functions on memory use: `avx512`, `avx2`, `sse2`; or
+    /// `unknown`, where the libc is not glibc on x86-64.
+    #[serde(default = "unknown")]
+    pub libc_vectors: String,
+    /// What glibc was told to leave out, and whatever else it was told.
+    #[serde(default)]
+    pub glibc_tunables: Option<String>,
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 impl Machine {
@@ -19,12 +30,71 @@ impl Machine {
     pub fn here(cpus: usize) -> Self {
         let name = rustix::system::uname();
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let tunables = tunables();
         Self {
+            libc_vectors: if cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+                libc_vectors(&cpuinfo, tunables.as_deref().unwrap_or_default()).to_owned()
+            } else {
+                unknown()
+            },
+            glibc_tunables: tunables,
             host: name.nodename().to_string_lossy().into_owned(),
             cpu_model: cpu_model(&cpuinfo).to_owned(),
             cpus,
             kernel: name.release().to_string_lossy().into_owned(),
         }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "glibc reads it from there alone, and figures depend on it"
+)]
+fn tunables() -> Option<String> {
+    std::env::var("GLIBC_TUNABLES").ok()
+}
+
+/// What glibc chooses on a CPU, less what it is told to leave out.
+fn libc_vectors(cpuinfo: &str, tunables: &str) -> &'static str {
+    let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let flags = lines.find(|(field, _)| field.trim() == "flags");
+    let flags = flags.map_or("", |(_, flags)| flags);
+    let hwcaps = tunables.split(':').find_map(|tunable| {
+        let (name, value) = tunable.split_once('=')?;
+        name.ends_with(".hwcaps").then_some(value)
+    });
+    let left_out = |feature: &str| {
+        let mut words = hwcaps.unwrap_or_default().split(',');
+        // Before glibc 2.33 the names ended with _Usable.
+        words.any(|word| {
+            word.strip_prefix('-')
+                .map(|name| name.trim_end_matches("_Usable"))
+                == Some(feature)
+        })
+    };
+    let has = |flag: &str, feature: &str| {
+        flags.split_whitespace().any(|word| word == flag) && !left_out(feature)
+    };
+    if has("avx512vl", "AVX512VL") && has("avx512bw", "AVX512BW") {
+        "avx512"
+    } else if has("avx2", "AVX2") {
+        "avx2"
+    } else {
+        "sse2"
+    }
+}
+
+impl Machine {
+    /// What makes figures of the two hard to compare.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let pairs = [
+            (&self.host, &other.host),
+            (&self.cpu_model, &other.cpu_model),
+            (&self.kernel, &other.kernel),
+            (&self.libc_vectors, &other.libc_vectors),
+        ];
+        let differs = pairs.into_iter().filter(|(a, b)| a != b);
+        differs.map(|(a, b)| format!("{a}, now {b}")).collect()
     }
 }
 
@@ -47,6 +117,26 @@ mod tests {
             "A: B"
         );
         assert_eq!(cpu_model(""), std::env::consts::ARCH);
+    }
+
+    #[test]
+    fn vectors_are_the_cpus_less_what_glibc_leaves_out() {
+        let zen5 = "flags\t\t: fpu avx2 avx512f avx512bw avx512vl\n";
+        let zen2 = "flags\t\t: fpu avx2\n";
+        assert_eq!(libc_vectors(zen5, ""), "avx512");
+        assert_eq!(libc_vectors(zen2, ""), "avx2");
+        assert_eq!(libc_vectors("flags : fpu\n", ""), "sse2");
+        let without = "glibc.malloc.check=1:glibc.cpu.hwcaps=-AVX512F,-AVX512VL";
+        assert_eq!(libc_vectors(zen5, without), "avx2");
+        assert_eq!(
+            libc_vectors(zen5, "glibc.tune.hwcaps=-AVX512VL_Usable"),
+            "avx2"
+        );
+        assert_eq!(
+            libc_vectors(zen5, "glibc.cpu.hwcaps=-AVX512VL,-AVX2"),
+            "sse2"
+        );
+        assert_eq!(libc_vectors(zen5, "glibc.cpu.hwcaps=AVX512VL"), "avx512");
     }
 
     #[test]

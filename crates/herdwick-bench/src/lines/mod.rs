@@ -4,6 +4,7 @@
 mod bare;
 mod echo;
 mod helper;
+mod instant;
 mod rig;
 mod slots;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use herdwick::{Direct, Options, RequestPath, Session};
 use herdwick_fabric::Port;
 use herdwick_herd::{
-    Answer, Outcome, Refused,
+    Outcome, Refused,
     wire::{ReplyStatus, Window},
 };
 use herdwick_mica::{Get, HashKey, Op, Put, Request};
@@ -26,6 +27,7 @@ use crate::{
 
 pub(crate) use bare::BareTarget;
 pub(crate) use echo::EchoTarget;
+pub(crate) use instant::generator_ns;
 pub use rig::RigError;
 pub(crate) use rig::{Guest, REPLY_BYTES_MAX, Rigged};
 use slots::Slots;
@@ -34,7 +36,28 @@ use slots::Slots;
 trait Lines {
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused>;
     fn flush(&mut self, now: Duration);
-    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize;
+    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Option<Reply<'_>>)) -> usize;
+}
+
+/// What the driver reads of an answer.
+#[derive(Clone, Copy)]
+struct Reply<'a> {
+    status: ReplyStatus,
+    value: &'a [u8],
+}
+
+impl<'a> Reply<'a> {
+    /// `None`: the request was given up.
+    #[inline]
+    fn of(outcome: &Outcome<'a>) -> Option<Self> {
+        match outcome {
+            Outcome::Answered(answer) => Some(Self {
+                status: answer.status,
+                value: answer.value,
+            }),
+            Outcome::Timeout | Outcome::Unknown => None,
+        }
+    }
 }
 
 impl<P: Port> Lines for Direct<'_, P> {
@@ -49,8 +72,10 @@ impl<P: Port> Lines for Direct<'_, P> {
     }
 
     #[inline]
-    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
-        Direct::poll(self, now, sink)
+    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Option<Reply<'_>>)) -> usize {
+        Direct::poll(self, now, &mut |token, outcome| {
+            sink(token, Reply::of(&outcome));
+        })
     }
 }
 
@@ -118,14 +143,14 @@ impl Driver {
             answered,
             ..
         } = self;
-        lines.poll(now, &mut |token, outcome| {
+        lines.poll(now, &mut |token, reply| {
             let Some((step, start_ns)) = slots.release(token) else {
                 return;
             };
             answered.push(start_ns);
-            match &outcome {
-                Outcome::Answered(answer) => count(space, *stored, step, answer, tally),
-                Outcome::Timeout | Outcome::Unknown => tally.errors += 1,
+            match reply {
+                Some(reply) => count(space, *stored, step, reply, tally),
+                None => tally.errors += 1,
             }
         })
     }
@@ -184,12 +209,12 @@ impl Driver {
 }
 
 #[inline]
-fn count(space: &KeySpace, stored: bool, step: Step, answer: &Answer<'_>, tally: &mut Tally) {
-    match answer.status {
+fn count(space: &KeySpace, stored: bool, step: Step, reply: Reply<'_>, tally: &mut Tally) {
+    match reply.status {
         // An echo stores nothing and says so.
         ReplyStatus::NotFound if !stored && step.is_put() => tally.puts += 1,
         ReplyStatus::Done if step.is_put() => tally.puts += 1,
-        ReplyStatus::Done if !stored || space.check(step.key(), answer.value) => tally.hits += 1,
+        ReplyStatus::Done if !stored || space.check(step.key(), reply.value) => tally.hits += 1,
         ReplyStatus::Done => tally.wrong_values += 1,
         ReplyStatus::NotFound if !step.is_put() => tally.misses += 1,
         _ => tally.errors += 1,

@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_fabric::{ControlError, Device, PdId, Port};
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientSide, ClientTerms, Outcome, Refused, RequestPath, SetupError,
+    ClientEnd, ClientRig, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -16,7 +16,7 @@ use herdwick_mica::Request;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
-use super::Lines;
+use super::{Lines, Reply};
 
 /// The rig could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -149,9 +149,11 @@ impl<P: Port> Lines for End<P> {
     }
 
     #[inline]
-    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+    fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Option<Reply<'_>>)) -> usize {
         self.port.progress(now);
-        self.side.poll(&mut self.port, now, sink)
+        self.side.poll(&mut self.port, now, &mut |token, outcome| {
+            sink(token, Reply::of(&outcome));
+        })
     }
 }
 

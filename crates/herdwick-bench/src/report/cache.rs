@@ -6,7 +6,7 @@ use super::Outcome;
 const UNEQUAL: f64 = 1.03;
 
 /// A line for each thing asked: memcached's figures beside this server's.
-pub(super) fn cells(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
+pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     writeln!(
         f,
         "work   room   {:<14.14} {:>9} {:>9} {:>9} {:>9}",
@@ -28,7 +28,7 @@ pub(super) fn cells(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Res
     Ok(())
 }
 
-fn cell(f: &mut fmt::Formatter<'_>, result: &Outcome) -> fmt::Result {
+fn cell(f: &mut impl fmt::Write, result: &Outcome) -> fmt::Result {
     let subject = &result.subject;
     let resident = result.server_rss_mb.unwrap_or_default();
     let items = result.items.unwrap_or_default();

@@ -89,7 +89,7 @@ impl Latency {
 }
 
 /// The figures of one run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Operations answered in a second.
     pub ops_per_s: f64,
@@ -115,8 +115,51 @@ pub struct Run {
     pub cpu_ns_per_op: CpuPerOp,
     /// Line round trip around the run.
     pub line_rtt_ns: BeforeAfter,
+    /// What generator and check take for an operation, against a target that answers at once.
+    #[serde(default)]
+    pub generator_ns_per_op: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
+    /// All latencies, in nanoseconds.
+    #[serde(skip)]
+    pub latencies_ns: Option<Histogram<u64>>,
+}
+
+impl Run {
+    /// Nanoseconds that each of `clients` clients had for an operation.
+    fn ns_per_op(ops_per_s: f64, clients: usize) -> f64 {
+        1e9 * clients.max(1) as f64 / ops_per_s
+    }
+
+    /// As it goes into a report: of the figures, the digits that mean something.
+    fn rounded(&self) -> Self {
+        let to = |value: Option<f64>, digits| value.map(|value| round(value, digits));
+        Self {
+            ops_per_s: round(self.ops_per_s, 1),
+            slowest_client: to(self.slowest_client, 3),
+            hit_ratio: to(self.hit_ratio, 6),
+            batch_mean: to(self.batch_mean, 2),
+            idle_cpu_ms: to(self.idle_cpu_ms, 3),
+            cpu_ns_per_op: CpuPerOp {
+                server: to(self.cpu_ns_per_op.server, 1),
+                client: to(self.cpu_ns_per_op.client, 1),
+            },
+            generator_ns_per_op: to(self.generator_ns_per_op, 2),
+            latencies_ns: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// The latencies of all runs together.
+fn sum(runs: &[Run]) -> Option<Histogram<u64>> {
+    let mut histograms = runs.iter().filter_map(|run| run.latencies_ns.as_ref());
+    let mut all = histograms.next()?.clone();
+    for histogram in histograms {
+        let same_bounds = all.add(histogram);
+        debug_assert!(same_bounds.is_ok());
+    }
+    Some(all)
 }
 
 impl Outcome {
@@ -126,10 +169,17 @@ impl Outcome {
         let rates = || runs.iter().map(|run| run.ops_per_s);
         let known = |field: fn(&Run) -> Option<f64>| median(runs.iter().filter_map(field));
         let latencies: Vec<_> = runs.iter().filter_map(|run| run.latency_us).collect();
+        let generator = known(|run| run.generator_ns_per_op);
+        let rate = median(rates()).unwrap_or(0.0);
+        let share = generator.map(|ns| ns / Run::ns_per_op(rate, subject.clients));
         Self {
+            per_run: runs.iter().map(Run::rounded).collect(),
+            latencies_ns: sum(runs),
+            generator_ns_per_op: generator.map(|ns| round(ns, 2)),
+            generator_share: share.map(|share| round(share, 4)),
             subject,
             runs: runs.len(),
-            ops_per_s: median(rates()).map_or(0.0, |rate| round(rate, 1)),
+            ops_per_s: round(rate, 1),
             ops_per_s_min: round(rates().reduce(f64::min).unwrap_or(0.0), 1),
             ops_per_s_max: round(rates().fold(0.0, f64::max), 1),
             slowest_client: known(|run| run.slowest_client).map(|share| round(share, 3)),

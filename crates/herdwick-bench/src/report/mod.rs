@@ -1,14 +1,20 @@
 //! What a benchmark says: figures that never leave without what made them.
 
+mod against;
 mod cache;
 mod figures;
+mod histogram;
 mod table;
+mod wrap;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::host::Machine;
 
+pub use against::Against;
 pub use figures::{BeforeAfter, CpuPerOp, Latency, Run};
+pub use histogram::Percentiles;
 pub use table::Table;
 
 /// Version of the JSON; fields are only ever added to it.
@@ -152,8 +158,20 @@ pub struct Outcome {
     pub line_rtt_ns: BeforeAfter,
     /// Runs around which it moved by more than a fifth.
     pub drifted_runs: usize,
+    /// What generator and check take for an operation, against a target that answers at once.
+    #[serde(default)]
+    pub generator_ns_per_op: Option<f64>,
+    /// Its share of the time that a client has for an operation.
+    #[serde(default)]
+    pub generator_share: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
+    /// The figures of each run.
+    #[serde(default)]
+    pub per_run: Vec<Run>,
+    /// All latencies of all runs, in nanoseconds: `--hdr` writes them, JSON does not have them.
+    #[serde(skip)]
+    pub latencies_ns: Option<Histogram<u64>>,
 }
 
 /// What an [`Outcome`] is about.

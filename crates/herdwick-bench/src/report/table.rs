@@ -1,29 +1,44 @@
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
-use super::{BeforeAfter, Outcome, Report, Subject, cache};
+use super::{Outcome, Report, Subject, cache, wrap::wrapped};
+use crate::cost::SHARE_MAX;
 
 /// A report as a person reads it: what was measured on what, a line per result, ratios between
 /// fabrics, and a warning for whatever makes a figure doubtful.
 #[derive(Debug)]
 pub struct Table<'a>(pub &'a Report);
 
-const HEADER: [&str; 12] = [
-    "system",
-    "fabric",
-    "work",
-    "clients",
-    "kops/s",
-    "min..max",
-    "hit %",
-    "p50 us",
-    "p99",
-    "p99.9",
-    "cpu ns/op s+c",
-    "line RTT ns",
+/// Headings, and how wide their columns are; with a space between them they fill 80 columns.
+const COLUMNS: [(&str, usize); 12] = [
+    ("what", 13),
+    ("work", 8),
+    ("kops/s", 6),
+    ("+-%", 4),
+    ("hit %", 6),
+    ("p50", 5),
+    ("p99", 5),
+    ("p99.9", 5),
+    ("srv", 5),
+    ("cli", 5),
+    ("gen", 4),
+    ("%", 3),
 ];
+
+const LEGEND: &str = "\
++-%: how far runs lie from the median; hit %: of reads; p50, p99, p99.9: latency in us; srv, cli: CPU \
+time of server and clients, ns for each operation; gen, %: ns that generator and check take for an \
+operation, and their share of a client's time for it";
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text)?;
+        wrapped(f, &text)
+    }
+}
+
+impl Table<'_> {
+    fn write(&self, f: &mut impl fmt::Write) -> fmt::Result {
         let report = self.0;
         manifest(f, report)?;
         if report
@@ -34,12 +49,12 @@ impl fmt::Display for Table<'_> {
             cache::cells(f, &report.results)?;
             return warnings(f, &report.results);
         }
-        let rows: Vec<_> = report.results.iter().map(row).collect();
-        grid(f, &rows)?;
+        grid(f, &report.results)?;
         match report.results.iter().find_map(|result| result.idle_cpu_ms) {
             Some(ms) => rest(f, &report.results, ms)?,
             None => ratios(f, &report.results)?,
         }
+        lines(f, report)?;
         fairness(f, &report.results)?;
         crowds(f, report)?;
         if let Some(reason) = &report.manifest.left_out {
@@ -49,19 +64,26 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-fn manifest(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+fn manifest(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let (manifest, knobs) = (&report.manifest, &report.manifest.knobs);
     let machine = &manifest.machine;
     writeln!(
         f,
-        "herdwick {} ({}), {}; {}: {}, {} CPUs, Linux {}",
+        "herdwick {} ({}), {}; {}: {}, {} CPUs, Linux {}, libc's memcpy with {}{}",
         manifest.version,
         manifest.commit,
         manifest.word,
         machine.host,
         machine.cpu_model,
         machine.cpus,
-        machine.kernel
+        machine.kernel,
+        machine.libc_vectors,
+        machine
+            .glibc_tunables
+            .as_ref()
+            .map_or_else(String::new, |tunables| format!(
+                " (GLIBC_TUNABLES={tunables})"
+            )),
     )?;
     write!(
         f,
@@ -78,44 +100,60 @@ fn manifest(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     if let Some(server) = server {
         write!(f, ", server {server}")?;
     }
-    f.write_str("\n\n")
+    f.write_char('\n')?;
+    let asked: BTreeSet<String> = report.results.iter().filter_map(clients).collect();
+    for fabric in asked {
+        writeln!(f, "{fabric}")?;
+    }
+    f.write_char('\n')
 }
 
 fn row(result: &Outcome) -> [String; 12] {
     let subject = &result.subject;
     let latency = |value: fn(&super::Latency) -> f64| {
-        result
-            .latency_us
-            .as_ref()
-            .map_or_else(nothing, |latency| format!("{:.1}", value(latency)))
+        let latency = result.latency_us.as_ref();
+        latency.map_or_else(nothing, |latency| short(value(latency)))
     };
-    let cpu = [result.cpu_ns_per_op.server, result.cpu_ns_per_op.client];
+    let known = |value: Option<f64>| value.map_or_else(nothing, short);
     [
-        system(subject),
-        subject.fabric.clone(),
+        name(subject),
         format!("{} {:.0}%", subject.workload, subject.get_share * 100.0),
-        clients(result),
-        kilo(result.ops_per_s),
-        format!(
-            "{}..{}",
-            kilo(result.ops_per_s_min),
-            kilo(result.ops_per_s_max)
-        ),
+        short(result.ops_per_s / 1000.0),
+        spread(result),
         result
             .hit_ratio
             .map_or_else(nothing, |ratio| format!("{:.2}", ratio * 100.0)),
         latency(|l| l.p50),
         latency(|l| l.p99),
         latency(|l| l.p999),
-        cpu.map(whole).join("+"),
-        line_rtt(&result.line_rtt_ns),
+        known(result.cpu_ns_per_op.server),
+        known(result.cpu_ns_per_op.client),
+        result
+            .generator_ns_per_op
+            .map_or_else(nothing, |ns| cut(ns, 4)),
+        result
+            .generator_share
+            .map_or_else(nothing, |share| format!("{:.0}", share * 100.0)),
     ]
 }
 
-fn system(subject: &Subject) -> String {
-    match &subject.beside {
-        Some(beside) => format!("{}, {beside}", subject.system),
-        None => subject.system.clone(),
+/// What a line is about, in short: `herd shm`, `crowd tcp`.
+pub(super) fn name(subject: &Subject) -> String {
+    let system = subject.beside.as_ref().unwrap_or(&subject.system);
+    match subject.fabric.as_str() {
+        "none" => system.clone(),
+        fabric => format!("{system} {fabric}"),
+    }
+}
+
+/// How far the runs lie from the median at most, in percent of it.
+fn spread(result: &Outcome) -> String {
+    let median = result.ops_per_s;
+    let away = (result.ops_per_s_max - median).max(median - result.ops_per_s_min);
+    match result.runs {
+        0 | 1 => nothing(),
+        _ if median > 0.0 => cut(away / median * 100.0, 3),
+        _ => nothing(),
     }
 }
 
@@ -126,80 +164,80 @@ fn title(subject: &Subject) -> String {
     format!("{} over {}{beside}", subject.system, subject.fabric)
 }
 
-/// How many clients ask how: `2 w32`, or `1 c50 p4 m100`.
-fn clients(result: &Outcome) -> String {
+/// How it is asked: `tcp: 1 client, 50 connections, pipeline 4, multiget 100`.
+fn clients(result: &Outcome) -> Option<String> {
     let subject = &result.subject;
-    let knobs = [
-        ("w", subject.window),
-        ("c", subject.connections),
-        ("p", subject.pipeline),
-        ("m", subject.multiget),
+    let parts = [
+        subject.window.map(|window| format!("window {window}")),
+        subject
+            .connections
+            .map(|count| format!("{count} connections")),
+        subject.pipeline.map(|depth| format!("pipeline {depth}")),
+        subject.multiget.map(|keys| format!("multiget {keys}")),
     ];
-    let mut text = subject.clients.to_string();
-    for (letter, value) in knobs {
-        if let Some(value) = value {
-            text.push_str(&format!(" {letter}{value}"));
-        }
-    }
-    text
-}
-
-fn line_rtt(line: &BeforeAfter) -> String {
-    match (line.before, line.after) {
-        (Some(before), Some(after)) => format!("{before:.0}>{after:.0}"),
-        _ => nothing(),
-    }
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let plural = if subject.clients == 1 { "" } else { "s" };
+    let (fabric, clients) = (&subject.fabric, subject.clients);
+    let asked = format!("{fabric}: {clients} client{plural}, {}", parts.join(", "));
+    (!parts.is_empty()).then_some(asked)
 }
 
 fn nothing() -> String {
     "-".to_owned()
 }
 
-fn whole(value: Option<f64>) -> String {
-    value.map_or_else(nothing, |value| format!("{value:.0}"))
+/// In five columns.
+fn short(value: f64) -> String {
+    cut(value, 5)
 }
 
-fn kilo(per_second: f64) -> String {
-    let kilo = per_second / 1000.0;
-    if kilo < 100.0 {
-        format!("{kilo:.1}")
-    } else {
-        format!("{kilo:.0}")
-    }
+/// With as many digits as `width` columns hold, at most two behind the point; as thousands or
+/// millions where they do not fit.
+fn cut(value: f64, width: usize) -> String {
+    let plain = (0..=2).rev().map(|digits| format!("{value:.digits$}"));
+    let thousands = [("k", 1e3), ("M", 1e6)];
+    let scaled = thousands.map(|(unit, size)| format!("{:.0}{unit}", value / size));
+    let mut texts = plain.chain(scaled);
+    let fits = texts.find(|text| text.len() <= width);
+    fits.unwrap_or_else(|| format!("{:.0}G", value / 1e9))
 }
 
-fn grid(f: &mut fmt::Formatter<'_>, rows: &[[String; 12]]) -> fmt::Result {
-    let mut widths = HEADER.map(str::len);
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
+fn grid(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
+    line(f, COLUMNS.map(|(heading, _)| heading.to_owned()))?;
+    for result in results {
+        line(f, row(result))?;
     }
-    line(f, &widths, HEADER.into_iter())?;
-    for row in rows {
-        line(f, &widths, row.iter().map(String::as_str))?;
-    }
-    Ok(())
+    writeln!(f, "{LEGEND}\n")
 }
 
 /// Names to the left, figures to the right.
-fn line<'a>(
-    f: &mut fmt::Formatter<'_>,
-    widths: &[usize],
-    cells: impl Iterator<Item = &'a str>,
-) -> fmt::Result {
-    for (i, (cell, width)) in cells.zip(widths).enumerate() {
+fn line(f: &mut impl fmt::Write, cells: [String; 12]) -> fmt::Result {
+    for (i, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
         match i {
             0 => write!(f, "{cell:<width$}")?,
-            1..=3 => write!(f, "  {cell:<width$}")?,
-            _ => write!(f, "  {cell:>width$}")?,
+            1 => write!(f, " {cell:<width$}")?,
+            _ => write!(f, " {cell:>width$}")?,
         }
     }
-    writeln!(f)
+    f.write_char('\n')
+}
+
+/// The machine's cache-line round trip, around the runs of each line.
+fn lines(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
+    let around = report.results.iter().filter_map(|result| {
+        let line = &result.line_rtt_ns;
+        let (before, after) = (line.before?, line.after?);
+        Some(format!("{} {before:.0}>{after:.0}", name(&result.subject)))
+    });
+    let around: Vec<String> = around.collect();
+    match around.is_empty() {
+        true => Ok(()),
+        false => writeln!(f, "line RTT before>after, ns: {}", around.join(", ")),
+    }
 }
 
 /// The same system and workload over several fabrics: each against the last.
-fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
+fn ratios(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     let Some((last, others)) = results.split_last() else {
         return Ok(());
     };
@@ -220,7 +258,7 @@ fn ratios(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
 }
 
 /// How evenly several clients were served.
-fn fairness(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
+fn fairness(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     for result in results {
         if let Some(share) = result.slowest_client {
             writeln!(
@@ -235,7 +273,7 @@ fn fairness(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
 }
 
 /// What idle connections cost those that are busy, and in memory.
-fn crowds(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+fn crowds(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let Some(count) = report.manifest.knobs.idle_connections else {
         return Ok(());
     };
@@ -262,7 +300,7 @@ fn crowds(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
 }
 
 /// What a server cost that nobody asked.
-fn rest(f: &mut fmt::Formatter<'_>, results: &[Outcome], ms: f64) -> fmt::Result {
+fn rest(f: &mut impl fmt::Write, results: &[Outcome], ms: f64) -> fmt::Result {
     let clients = results.iter().map(|result| {
         let subject = &result.subject;
         format!("{} over {}", subject.clients, subject.fabric)
@@ -274,7 +312,7 @@ fn rest(f: &mut fmt::Formatter<'_>, results: &[Outcome], ms: f64) -> fmt::Result
     )
 }
 
-fn warnings(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
+fn warnings(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     for result in results {
         let name = format!("{} over {}", result.subject.system, result.subject.fabric);
         if result.wrong_values > 0 {
@@ -286,6 +324,14 @@ fn warnings(f: &mut fmt::Formatter<'_>, results: &[Outcome]) -> fmt::Result {
         }
         if result.errors > 0 {
             writeln!(f, "errors: {name}: {} requests were refused", result.errors)?;
+        }
+        if let Some(share) = result.generator_share.filter(|share| *share > SHARE_MAX) {
+            writeln!(
+                f,
+                "generator: {name}: the benchmark itself takes {:.0} % of an operation's time; \
+                 take more --clients, or read the figure as a lower bound",
+                share * 100.0
+            )?;
         }
         if result.drifted_runs > 0 {
             writeln!(

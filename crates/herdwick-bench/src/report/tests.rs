@@ -18,6 +18,7 @@ fn report() -> Report {
         ops_per_s: 250_000.0,
         slowest_client: Some(0.87),
         hit_ratio: Some(0.998),
+        generator_ns_per_op: Some(2000.0),
         line_rtt_ns: BeforeAfter {
             before: Some(300.0),
             after: Some(310.0),
@@ -55,6 +56,8 @@ fn report() -> Report {
                 cpu_model: "CPU".to_owned(),
                 cpus: 2,
                 kernel: "6.1".to_owned(),
+                libc_vectors: "avx2".to_owned(),
+                glibc_tunables: None,
             },
             fabric: "shm,tcp".to_owned(),
             word: "shm,soft".to_owned(),
@@ -124,18 +127,26 @@ fn the_table_says_what_was_measured_and_what_is_doubtful() {
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(
         lines[0],
-        "herdwick 0.1.0 (abc), shm,soft; box: CPU, 2 CPUs, Linux 6.1"
+        "herdwick 0.1.0 (abc), shm,soft; box: CPU, 2 CPUs, Linux 6.1, libc's memcpy with"
     );
-    assert!(lines[1].starts_with("1000 keys of 0 B"), "{table}");
+    assert!(lines[2].starts_with("1000 keys of 0 B"), "{table}");
     let tcp = lines
         .iter()
-        .find(|line| line.contains("herd    tcp"))
+        .find(|line| line.starts_with("herd tcp"))
         .unwrap();
     for cell in [
-        "b 95%", "2 c50 p4", " 250 ", "99.80", "12.2", "40.0", "80.5", "300>310",
+        "b 95%", " 250.0 ", "99.80", "12.25", "40.00", "80.50", " 2000 ", " 25",
     ] {
         assert!(tcp.contains(cell), "{cell} in {table}");
     }
+    assert!(
+        table.contains("tcp: 2 clients, 50 connections, pipeline 4"),
+        "{table}"
+    );
+    assert!(table.contains("herd tcp 300>310"), "{table}");
+    let costly = "generator: herd over tcp: the benchmark itself takes 25 %";
+    assert!(table.contains(costly), "{table}");
+    assert!(!table.contains("generator: herd over shm"), "{table}");
     assert!(
         table.contains("herd over shm : herd over tcp = 4.00"),
         "{table}"
@@ -149,11 +160,130 @@ fn the_table_says_what_was_measured_and_what_is_doubtful() {
 }
 
 #[test]
-fn columns_line_up() {
-    let table = Table(&report()).to_string();
-    let grid: Vec<&str> = table.lines().skip(3).take(3).collect();
+fn columns_line_up_in_eighty() {
+    let mut report = report();
+    let table = Table(&report).to_string();
+    let grid: Vec<&str> = table
+        .lines()
+        .skip_while(|line| !line.is_empty())
+        .skip(1)
+        .take(3)
+        .collect();
+    assert!(grid[0].starts_with("what"), "{table}");
     assert!(
         grid.iter().all(|line| line.len() == grid[0].len()),
         "{table}"
     );
+    // Whatever is measured: the longest names there are, and figures from hundredths to billions.
+    for (scale, beside) in [
+        (1.0, None),
+        (1e-3, Some("scribbler")),
+        (1e4, Some("spinner")),
+    ] {
+        report.manifest.left_out = Some("a reason of many words ".repeat(9));
+        for result in &mut report.results {
+            result.subject.beside = beside.map(str::to_owned);
+            result.subject.workload = "first".to_owned();
+            (result.runs, result.errors) = (3, 1_000_000_000);
+            result.ops_per_s *= scale;
+            result.ops_per_s_max = result.ops_per_s * 3.0;
+            let latency = result.latency_us.get_or_insert_default();
+            latency.p99 = 1e7 * scale;
+            result.cpu_ns_per_op.server = Some(100_000.0 * scale);
+            result.generator_ns_per_op = Some(1234.5 * scale);
+        }
+        let table = Table(&report).to_string();
+        for line in table.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}
+
+/// A report of one line: herd over tcp, of runs at so many operations a second.
+fn runs_at(rates: &[f64], latency: Latency) -> Report {
+    let run = |ops_per_s: &f64| Run {
+        ops_per_s: *ops_per_s,
+        hit_ratio: Some(0.5),
+        latency_us: Some(latency),
+        ..Run::default()
+    };
+    let runs: Vec<Run> = rates.iter().map(run).collect();
+    let mut report = report();
+    let subject = report.results[1].subject.clone();
+    report.results = vec![Outcome::of(subject, &runs)];
+    report
+}
+
+#[test]
+fn a_change_is_told_with_the_range_that_runs_span() {
+    let latency = |p99| Latency {
+        p99,
+        ..Latency::default()
+    };
+    let before = runs_at(&[100e3, 90e3, 110e3], latency(10.0));
+    let mut now = runs_at(&[120e3, 121e3, 132e3], latency(10.0));
+    let baseline: Report = serde_json::from_str(&before.to_json()).unwrap();
+    now.results[0].subject.server = Some("another version".to_owned());
+    let show = |report: &Report| {
+        let (baseline, report) = (&baseline, report);
+        Against { baseline, report }.to_string()
+    };
+    let text = show(&now);
+    let words = |text: &str, figure: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.contains(figure));
+        let line = line.unwrap_or_else(|| panic!("{figure} in {text}"));
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    // 121/100; 120/110 at the least, and 132/90 at the most.
+    let rate = words(&text, "kops/s");
+    let expected = [
+        "herd",
+        "tcp",
+        "kops/s",
+        "100.00",
+        "121.00",
+        "+21.0",
+        "%",
+        "[+9.1..+46.7]",
+        "*",
+    ];
+    assert_eq!(rate, expected, "{text}");
+    let p99 = words(&text, "p99 us");
+    assert_eq!(p99[5..], ["10.00", "+0.0", "%", "[+0.0..+0.0]"], "{text}");
+    assert!(
+        !text.contains("srv ns"),
+        "what was not measured is left out: {text}"
+    );
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+
+    let inside = show(&runs_at(&[105e3, 95e3], latency(10.0)));
+    assert_eq!(words(&inside, "kops/s").last().unwrap(), "[-13.6..+16.7]");
+    let one = show(&runs_at(&[105e3], latency(10.0)));
+    assert_eq!(words(&one, "kops/s")[7..], ["[one", "run]"]);
+
+    now.manifest.machine.libc_vectors = "avx512".to_owned();
+    now.results[0].subject.keys += 1;
+    let other = show(&now);
+    assert!(
+        other.contains("another machine: avx2, now avx512"),
+        "{other}"
+    );
+    assert!(
+        other.contains("herd tcp       not in the baseline"),
+        "{other}"
+    );
+}
+
+#[test]
+fn json_has_the_figures_of_each_run() {
+    let report = runs_at(&[100e3, 90e3], Latency::default());
+    let json: Value = serde_json::from_str(&report.to_json()).unwrap();
+    let rates: Vec<_> = json["results"][0]["per_run"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["ops_per_s"].as_f64().unwrap())
+        .collect();
+    assert_eq!(rates, [100e3, 90e3]);
+    assert_eq!(json["manifest"]["libc_vectors"], "avx2");
 }

@@ -3,8 +3,6 @@ use std::{
     io::{ErrorKind, Read, Write},
 };
 
-use mio::net::TcpStream;
-
 use super::{
     compose::Composer,
     reply::{Asked, FOREIGN_MAX, Front, Reader},
@@ -17,8 +15,8 @@ use crate::{
 /// One connection: requests composed but not written, bytes received but not understood, and what
 /// was asked in between.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S> {
+    stream: S,
     outbox: Vec<u8>,
     /// Bytes of `outbox` that are written.
     sent: usize,
@@ -33,8 +31,8 @@ pub(super) struct Connection {
 /// Room for headers beside a value, and for many small replies in one read.
 const INBOX: usize = 2 * FOREIGN_MAX as usize;
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream, value_size: usize) -> Self {
+impl<S: Read + Write> Connection<S> {
+    pub(super) fn new(stream: S, value_size: usize) -> Self {
         Self {
             stream,
             outbox: Vec::new(),
@@ -44,6 +42,11 @@ impl Connection {
             asked: VecDeque::new(),
             wanted: VecDeque::new(),
         }
+    }
+
+    /// What it writes to and reads from.
+    pub(super) fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -66,6 +69,24 @@ impl Connection {
             is_put: composed.reads == 0,
             remaining: composed.reads,
         });
+    }
+
+    /// Closed loop: fills the pipeline up when half of it has run out, so that requests leave many
+    /// to a write.
+    pub(super) fn refill(
+        &mut self,
+        composer: &mut Composer,
+        load: &mut Load<'_>,
+        pipeline: usize,
+        now_ns: u64,
+    ) -> Result<(), DriveError> {
+        if self.in_flight() > pipeline / 2 {
+            return Ok(());
+        }
+        while self.in_flight() < pipeline && composer.has_more(load) {
+            self.ask(composer, load, now_ns);
+        }
+        self.send()
     }
 
     /// Writes what the socket takes.

@@ -3,6 +3,7 @@
 
 mod compose;
 mod connection;
+mod instant;
 mod reply;
 
 use std::{
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, net::TcpStream as TcpSocket};
 
 use crate::{
     target::{DriveError, Load, Target},
@@ -19,6 +20,7 @@ use crate::{
 
 use compose::Composer;
 use connection::Connection;
+pub(crate) use instant::generator_ns;
 use reply::Reader;
 
 /// How one thread asks over TCP.
@@ -37,7 +39,7 @@ pub(crate) struct TcpOptions {
 pub(crate) struct TcpTarget {
     poll: Poll,
     events: Events,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<TcpSocket>>,
     composer: Composer,
     reader: Reader,
     pipeline: usize,
@@ -68,7 +70,7 @@ impl TcpTarget {
             let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            let mut stream = mio::net::TcpStream::from_std(stream);
+            let mut stream = TcpSocket::from_std(stream);
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry()
                 .register(&mut stream, Token(token), interest)?;
@@ -85,17 +87,8 @@ impl TcpTarget {
         })
     }
 
-    /// Closed loop: fills up every connection whose pipeline has half run out, so that requests
-    /// leave many to a write.
     fn refill(&mut self, index: usize, load: &mut Load<'_>, now_ns: u64) -> Result<(), DriveError> {
-        let connection = &mut self.connections[index];
-        if connection.in_flight() > self.pipeline / 2 {
-            return Ok(());
-        }
-        while connection.in_flight() < self.pipeline && self.composer.has_more(load) {
-            connection.ask(&mut self.composer, load, now_ns);
-        }
-        connection.send()
+        self.connections[index].refill(&mut self.composer, load, self.pipeline, now_ns)
     }
 
     /// Open loop: gives what is due to the connections in turn, as far as they have room.

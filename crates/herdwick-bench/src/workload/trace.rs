@@ -86,6 +86,27 @@ impl Trace {
         }
     }
 
+    /// Takes the next `count` requests out as a trace that ends, hashed.
+    #[must_use]
+    pub(crate) fn piece(&mut self, count: usize, hash_key: &HashKey, space: &KeySpace) -> Self {
+        let steps = std::iter::from_fn(|| self.take()).take(count);
+        let mut piece = Self {
+            steps: steps.collect(),
+            hashes: Vec::new(),
+            hashed_by: None,
+            at: 0,
+            cyclic: false,
+        };
+        piece.hash(hash_key, space);
+        piece
+    }
+
+    /// Every request of a round, in order.
+    #[must_use]
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
     /// Computes every step's locator hash beforehand, unless that is done.
     pub(crate) fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
         if self.hashed_by == Some(*hash_key) {

@@ -1,0 +1,66 @@
+//! What the benchmark itself costs: its generator and its check, run as in a measurement, against
+//! a target that answers at once.
+
+use crate::{
+    host::Stopwatch,
+    workload::{KeySpace, Step},
+};
+
+/// Share of an operation's time above which the cost of the benchmark makes a figure doubtful.
+pub(crate) const SHARE_MAX: f64 = 0.2;
+/// Most operations between two looks at the clock, so that reading it does not count.
+const BLOCK: usize = 256;
+/// Bytes of values laid out for a block: they lie in a second-level cache, as what has just come
+/// from a server does.
+const VALUES_BYTES: usize = 256 << 10;
+/// How long blocks are timed.
+const MEASURE_NS: u64 = 30_000_000;
+/// Blocks that are timed however long they take.
+const BLOCKS_MIN: usize = 8;
+
+/// Operations of a block with values of this size.
+pub(crate) fn block(space: &KeySpace) -> usize {
+    (VALUES_BYTES / space.value_size().max(1)).clamp(16, BLOCK)
+}
+
+/// The values that answer a block's requests, laid out before the clock starts.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    space: KeySpace,
+    values: Vec<u8>,
+}
+
+impl Answers {
+    pub(crate) fn new(space: KeySpace) -> Self {
+        let values = vec![0; space.value_size() * block(&space)];
+        Self { space, values }
+    }
+
+    /// Lays out the value of each step's key; at most [`block`] steps.
+    pub(crate) fn lay_out(&mut self, steps: impl Iterator<Item = Step>) {
+        let values = self.values.chunks_exact_mut(self.space.value_size().max(1));
+        for (step, value) in steps.zip(values) {
+            self.space.value(step.key(), 0, value);
+        }
+    }
+
+    /// The value for step `index` of the block.
+    #[inline]
+    pub(crate) fn value(&self, index: usize) -> &[u8] {
+        let size = self.space.value_size();
+        &self.values[index * size..][..size]
+    }
+}
+
+/// Nanoseconds an operation: the median over blocks, each of which returns its nanoseconds and its
+/// operations. A block during which the thread lost its CPU does not matter.
+pub(crate) fn ns_per_op(mut run_block: impl FnMut(&Stopwatch) -> (u64, u64)) -> f64 {
+    let (clock, mut samples, mut spent_ns) = (Stopwatch::start(), Vec::new(), 0);
+    while spent_ns < MEASURE_NS || samples.len() < BLOCKS_MIN {
+        let (ns, operations) = run_block(&clock);
+        spent_ns += ns.max(1);
+        samples.push(ns as f64 / operations.max(1) as f64);
+    }
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}

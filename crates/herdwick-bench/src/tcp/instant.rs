@@ -1,0 +1,186 @@
+//! The memcached client against a server in its own memory that answers at once: what the client
+//! itself costs, without its system calls.
+
+use std::io::{ErrorKind, Read, Write};
+
+use super::{TcpOptions, compose::Composer, connection::Connection, reply::Reader};
+use crate::{
+    cost::ns_per_op,
+    pace::Pace,
+    tally::Tally,
+    target::{DriveError, Load},
+    workload::{KeySpace, Trace},
+};
+
+/// Requests in flight on all connections together, at least: so many that looking at the clock
+/// twice for all of them does not count.
+const IN_FLIGHT: usize = 64;
+/// Bytes of replies that may lie on one connection; the rest of a reply comes with the next read.
+const REPLIES_MAX: usize = 48 << 10;
+
+/// What was written, and what there is to read.
+#[derive(Debug, Default)]
+struct Memory {
+    requests: Vec<u8>,
+    replies: Vec<u8>,
+    read: usize,
+}
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.requests.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Memory {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let rest = &self.replies[self.read..];
+        if rest.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        self.read += count;
+        Ok(count)
+    }
+}
+
+impl Memory {
+    /// Answers everything that was written: every key is there.
+    fn answer(&mut self, space: &KeySpace, value: &mut [u8]) {
+        (self.read, self.replies) = (0, Vec::with_capacity(self.replies.len()));
+        let tail = format!(" 0 {}\r\n", value.len());
+        let mut rest = &self.requests[..];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, behind) = rest.split_at(end + 1);
+            let mut words = line.trim_ascii().split(|byte| *byte == b' ');
+            if words.next() == Some(b"set") {
+                self.replies.extend_from_slice(b"STORED\r\n");
+                rest = &behind[space.value_size() + 2..];
+                continue;
+            }
+            for key in words {
+                space.value(index_of(key), 0, value);
+                self.replies.extend_from_slice(b"VALUE ");
+                self.replies.extend_from_slice(key);
+                self.replies.extend_from_slice(tail.as_bytes());
+                self.replies.extend_from_slice(value);
+                self.replies.extend_from_slice(b"\r\n");
+            }
+            self.replies.extend_from_slice(b"END\r\n");
+            rest = behind;
+        }
+        self.requests.clear();
+    }
+}
+
+/// The index that a key of ours names: its last eight hexadecimal digits.
+fn index_of(key: &[u8]) -> u32 {
+    let digits = &key[key.len().saturating_sub(8)..];
+    digits.iter().fold(0, |index, digit| {
+        index << 4 | char::from(*digit).to_digit(16).unwrap_or(0)
+    })
+}
+
+/// Nanoseconds that composing a request of `trace` and checking its reply take for each key.
+///
+/// # Errors
+/// A reply that the client does not understand, which would be a bug of ours.
+pub(crate) fn generator_ns(
+    trace: &mut Trace,
+    space: KeySpace,
+    options: TcpOptions,
+) -> Result<f64, DriveError> {
+    let pipeline = options.pipeline.max(1);
+    let count = options.connections.max(IN_FLIGHT.div_ceil(pipeline));
+    let mut connections = Vec::from_iter((0..count).map(|_| {
+        let room = space.value_size() + REPLIES_MAX;
+        Connection::new(Memory::default(), room)
+    }));
+    let (mut composer, mut reader) = (
+        Composer::new(space, options.multiget.max(1)),
+        Reader::new(space),
+    );
+    let (mut pace, mut tally) = (Pace::closed(), Tally::new());
+    let (mut value, mut failed) = (vec![0; space.value_size()], None);
+    let ns = ns_per_op(|clock| {
+        let before = tally.operations();
+        let mut load = Load {
+            trace: &mut *trace,
+            pace: &mut pace,
+            tally: &mut tally,
+            version: 0,
+        };
+        let start_ns = clock.ns();
+        for connection in &mut connections {
+            let now_ns = start_ns;
+            let asked = connection.refill(&mut composer, &mut load, pipeline, now_ns);
+            failed = asked.err().or_else(|| failed.take());
+        }
+        let asking_ns = clock.ns() - start_ns;
+        for connection in &mut connections {
+            connection.stream().answer(&space, &mut value);
+        }
+        let start_ns = clock.ns();
+        for connection in &mut connections {
+            let now_ns = clock.ns();
+            let heard = connection.receive(&mut reader, load.tally, now_ns);
+            failed = heard.err().or_else(|| failed.take());
+        }
+        let checking_ns = clock.ns() - start_ns;
+        (asking_ns + checking_ns, tally.operations() - before)
+    });
+    debug_assert_eq!((tally.wrong_values, tally.errors), (0, 0));
+    failed.map_or(Ok(ns), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Dist, Mix};
+
+    /// What the client composes is answered as a server would, to the last byte: see
+    /// `tests/memcached.rs` for the same client against a real one.
+    #[test]
+    fn everything_asked_is_answered_and_right() {
+        let space = KeySpace::new(100, 5, 7).unwrap();
+        let shapes = [(1, 1), (8, 1), (2, 10), (4, 100)];
+        for (pipeline, multiget) in shapes {
+            let mut trace = Trace::new(Mix::GetShare(0.7), Dist::Uniform, 100, 500, 1);
+            let options = TcpOptions {
+                connections: 3,
+                pipeline,
+                multiget,
+            };
+            assert!(generator_ns(&mut trace, space, options).unwrap() > 0.0);
+        }
+    }
+
+    #[test]
+    fn a_request_is_answered_by_the_protocol() {
+        let space = KeySpace::new(100, 5, 3).unwrap();
+        let mut memory = Memory::default();
+        let _ = memory.write(b"get 00001 0000a\r\nset 00002 0 0 3\r\nx\n\r\r\nget 00003\r\n");
+        memory.answer(&space, &mut [0; 3]);
+        let text = memory.replies.split(|byte| *byte == b'\n');
+        let lines: Vec<_> = text.map(<[u8]>::len).collect();
+        let value = b"VALUE 00001 0 3\r".len();
+        assert_eq!(lines[0], value);
+        assert!(memory.replies.starts_with(b"VALUE 00001 0 3\r\n"));
+        let mut expected = [0; 3];
+        space.value(3, 0, &mut expected);
+        let last = [
+            b"END\r\nSTORED\r\nVALUE 00003 0 3\r\n",
+            &expected[..],
+            b"\r\nEND\r\n",
+        ]
+        .concat();
+        assert!(memory.replies.ends_with(&last));
+        assert_eq!(index_of(b"kkk0000beef"), 0xbeef);
+    }
+}
