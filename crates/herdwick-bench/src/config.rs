@@ -57,6 +57,10 @@ pub struct Config {
     pub rate: Option<f64>,
     /// Runs; the report has their medians.
     pub runs: usize,
+    /// Traces for a cache: names, files, or `all`; none: three patterns of small items.
+    pub traces: Vec<String>,
+    /// A quick look at them: fewer requests, and one size of memory.
+    pub quick: bool,
 }
 
 /// What answers.
@@ -151,6 +155,8 @@ impl Default for Config {
             batch: 16,
             rate: None,
             runs: 3,
+            traces: Vec::new(),
+            quick: false,
         }
     }
 }

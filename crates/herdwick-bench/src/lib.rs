@@ -28,7 +28,7 @@ mod workload;
 
 use std::fmt;
 
-pub use cache::cache;
+pub use cache::{TraceError, cache};
 pub use compare::compare;
 pub use config::{
     Config, ConfigError, CountError, Fabric, FabricError, SEED, System, parse_count, parse_size,
@@ -66,6 +66,9 @@ pub enum BenchError {
         /// How many it may have.
         limit: u64,
     },
+    /// No trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// The way to the server broke.
     #[error(transparent)]
     Drive(#[from] DriveError),

@@ -97,6 +97,14 @@ pub(crate) struct BenchArgs {
     /// Memory of the own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
+    /// With cache: put these traces to this store, to memcached, and to models of LRU, S3-FIFO,
+    /// SIEVE and Belady's rule: all, names of the built-in ones, or files, libCacheSim's
+    /// oracleGeneral or, where the name ends in .csv, time,key,size[,op[,ttl]].
+    #[arg(long, value_delimiter = ',', value_name = "TRACE,..")]
+    trace: Vec<String>,
+    /// With --trace: a quarter of the requests, and memory for a tenth alone.
+    #[arg(long, requires = "trace")]
+    quick: bool,
     /// Write the report to this file too, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -342,6 +350,8 @@ impl BenchArgs {
             batch: self.batch,
             rate: self.rate.map(|rate| rate as f64),
             runs: self.runs,
+            traces: self.trace.clone(),
+            quick: self.quick,
         }
     }
 

@@ -46,7 +46,8 @@ fn is_sound(result: &Value, table: &str) {
 fn help_has_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
-        window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against";
+        window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against trace \
+        quick";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
@@ -111,6 +112,53 @@ fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
         assert!(result["server_rss_mb"].as_f64().unwrap() > 1.0);
     }
     assert!(table.contains("B/item"), "{table}");
+}
+
+#[test]
+fn a_trace_from_a_file_is_put_to_every_cache() {
+    let folder = Folder::new();
+    let [oracle, csv] = ["t.oracleGeneral.bin", "t.csv"].map(|name| folder.0.join(name));
+    // 1,000 keys, four times round: room for all, so the second half hits throughout.
+    let requests = (0..4000_u32).map(|at| (at / 100, at % 1000, 100 + at % 1000));
+    let record = |(second, key, size): (u32, u32, u32)| {
+        let mut bytes = second.to_le_bytes().to_vec();
+        bytes.extend(u64::from(key).to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        bytes.extend((-1_i64).to_le_bytes());
+        bytes
+    };
+    let bytes: Vec<u8> = requests.clone().flat_map(record).collect();
+    std::fs::write(&oracle, bytes).unwrap();
+    let line = |(second, key, size)| format!("{second},{key},{size},get,3600\n");
+    let text: String = requests.map(line).collect();
+    std::fs::write(&csv, format!("time,key,size,op,ttl\n{text}")).unwrap();
+    let shape = format!(
+        "cache --quick --trace {},{}",
+        oracle.display(),
+        csv.display()
+    );
+    let (table, report) = tiny("trace", &shape);
+    let results = report["results"].as_array().unwrap();
+    let caches: Vec<_> = results
+        .iter()
+        .map(|result| result["system"].as_str().unwrap())
+        .collect();
+    let models = ["lru", "s3-fifo", "sieve", "belady"];
+    let expected = [
+        &["memcached", "herdwick"][..],
+        &models,
+        &["herdwick"],
+        &models,
+    ]
+    .concat();
+    assert_eq!(caches, expected, "memcached has no time but the host's");
+    for result in results {
+        let ratios = (&result["hit_ratio"], &result["byte_hit_ratio"]);
+        assert_eq!(ratios, (&1.0.into(), &1.0.into()), "{result}");
+        assert_eq!(result["wrong_values"], 0);
+    }
+    let rows = table.lines().filter(|line| line.contains("100.00")).count();
+    assert_eq!(rows, 4, "{table}");
 }
 
 #[test]
@@ -352,6 +400,9 @@ fn mistakes_say_what_to_type() {
         ("--json /nowhere/file", "--json"),
         ("--hdr /nowhere/file", "--hdr"),
         ("--against /nowhere/file", "--against"),
+        ("cache --trace no-such", "one of zipf-900k"),
+        ("cache --trace /dev/null", "too few requests"),
+        ("cache --quick", "--trace"),
         ("--against /dev/null", "no report that --json has written"),
         ("--keys 1M --key-size 2", "raise --key-size"),
     ] {

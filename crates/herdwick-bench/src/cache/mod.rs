@@ -3,6 +3,7 @@
 
 mod client;
 mod pattern;
+mod traces;
 
 use crate::{
     BenchError, Config, Fabric, Progress, SEED,
@@ -15,6 +16,7 @@ use crate::{
 };
 use client::Client;
 use pattern::{PATTERNS, Pattern, Requests};
+pub use traces::TraceError;
 
 /// Room for so many hundredths of the data set.
 const PERCENTS: [u64; 2] = [10, 30];
@@ -37,6 +39,9 @@ const WATCH_EVERY: u64 = 1 << 14;
 /// # Errors
 /// One of them did not start, or broke.
 pub fn cache(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+    if !config.traces.is_empty() {
+        return traces::traces(config, watch);
+    }
     let space = config.checked()?;
     let placement = config.placement();
     // On a thread of its own, so that the caller's stays unpinned.

@@ -99,6 +99,9 @@ pub struct Run {
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.
     pub hit_ratio: Option<f64>,
+    /// Share of the bytes of reads that hit.
+    #[serde(default)]
+    pub byte_hit_ratio: Option<f64>,
     /// Requests answered with an error.
     pub errors: u64,
     /// Values that were not their key's.
@@ -138,6 +141,7 @@ impl Run {
             ops_per_s: round(self.ops_per_s, 1),
             slowest_client: to(self.slowest_client, 3),
             hit_ratio: to(self.hit_ratio, 6),
+            byte_hit_ratio: to(self.byte_hit_ratio, 6),
             batch_mean: to(self.batch_mean, 2),
             idle_cpu_ms: to(self.idle_cpu_ms, 3),
             cpu_ns_per_op: CpuPerOp {
@@ -185,6 +189,7 @@ impl Outcome {
             slowest_client: known(|run| run.slowest_client).map(|share| round(share, 3)),
             offered_per_s: known(|run| run.offered_per_s),
             hit_ratio: known(|run| run.hit_ratio).map(|ratio| round(ratio, 6)),
+            byte_hit_ratio: known(|run| run.byte_hit_ratio).map(|ratio| round(ratio, 6)),
             errors: runs.iter().map(|run| run.errors).sum(),
             wrong_values: runs.iter().map(|run| run.wrong_values).sum(),
             batch_mean: known(|run| run.batch_mean).map(|mean| round(mean, 2)),

@@ -5,6 +5,7 @@ mod cache;
 mod figures;
 mod histogram;
 mod table;
+mod traces;
 mod wrap;
 
 use hdrhistogram::Histogram;
@@ -138,6 +139,9 @@ pub struct Outcome {
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.
     pub hit_ratio: Option<f64>,
+    /// Share of the bytes of reads that hit.
+    #[serde(default)]
+    pub byte_hit_ratio: Option<f64>,
     /// Requests answered with an error, in all runs.
     pub errors: u64,
     /// Values that were not their key's, in all runs.
@@ -204,6 +208,9 @@ pub struct Subject {
     /// For how much of the data set there was room, in memcached's measure.
     #[serde(default)]
     pub room_percent: Option<u64>,
+    /// How much that was, in MiB.
+    #[serde(default)]
+    pub room_mb: Option<f64>,
 }
 
 impl Report {

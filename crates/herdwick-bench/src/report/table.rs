@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, fmt};
 
-use super::{Outcome, Report, Subject, cache, wrap::wrapped};
+use super::{Outcome, Report, Subject, cache, traces, wrap::wrapped};
 use crate::cost::SHARE_MAX;
 
 /// A report as a person reads it: what was measured on what, a line per result, ratios between
@@ -41,6 +41,10 @@ impl Table<'_> {
     fn write(&self, f: &mut impl fmt::Write) -> fmt::Result {
         let report = self.0;
         manifest(f, report)?;
+        if report.results.iter().any(|r| r.byte_hit_ratio.is_some()) {
+            traces::cells(f, &report.results)?;
+            return warnings(f, &report.results);
+        }
         if report
             .results
             .iter()
@@ -85,6 +89,9 @@ fn manifest(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
                 " (GLIBC_TUNABLES={tunables})"
             )),
     )?;
+    if report.results.iter().any(|r| r.byte_hit_ratio.is_some()) {
+        return writeln!(f, "one half of each trace to warm up, the other measured\n");
+    }
     write!(
         f,
         "{} keys of {} B, values of {} B, {}, {} x {} s",

@@ -1,0 +1,407 @@
+//! Traces, made or read from files, run through this server's store, memcached and models of other
+//! caches in the same memory, which is what memcached has made resident: which reads hit, and how many of their bytes.
+//!
+//! The store and the models live in the trace's own time. memcached has no time but the host's, so
+//! traces in which items expire are not put to it.
+
+mod file;
+mod model;
+mod peer;
+mod store;
+mod table;
+
+use std::collections::HashMap;
+
+use crate::{
+    BenchError, Config, Fabric, Progress,
+    compare::{manifest, subject},
+    host::{Placement, Stopwatch, pin},
+    report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject},
+};
+pub use file::TraceError;
+use model::{Answer, Belady, Lru, Model, Policy, S3Fifo, Sieve};
+use table::{ROOMS, Request, Row, TRACES};
+
+/// A quick look has so many times fewer requests and keys, and one size of memory.
+const QUICK: u64 = 4;
+/// The least memory that is tried: what the largest items need.
+const ROOM_MIN: u64 = 8 << 20;
+/// Requests between two words about how far it is.
+const WATCH_EVERY: usize = 1 << 14;
+
+/// The names of all traces, for a message.
+fn names() -> String {
+    TRACES
+        .iter()
+        .map(|row| row.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// What is measured: a trace and how much memory there is for it.
+struct Trace {
+    name: String,
+    requests: Vec<Request>,
+    /// Memory, in percent of `data`.
+    rooms: Vec<u64>,
+    /// Bytes that a cache without end would hold at most.
+    data: u64,
+}
+
+impl Trace {
+    fn new(name: &str, requests: Vec<Request>, rooms: &[u64]) -> Result<Self, TraceError> {
+        let half = requests.len() / 2;
+        let reads = requests[half..]
+            .iter()
+            .any(|request| request.op == table::Op::Get);
+        if half == 0 || !reads {
+            return Err(TraceError::Empty(name.to_owned()));
+        }
+        let mut rooms = rooms.to_vec();
+        rooms.dedup();
+        let data = data(&requests);
+        let name = name.to_owned();
+        Ok(Self {
+            name,
+            requests,
+            rooms,
+            data,
+        })
+    }
+
+    fn of_row(row: &Row, quick: bool) -> Result<Self, TraceError> {
+        let one_of = if quick { QUICK } else { 1 };
+        let rooms = if quick {
+            &row.rooms[1..2]
+        } else {
+            &row.rooms[..]
+        };
+        Self::new(row.name, row.requests(one_of), rooms)
+    }
+
+    /// The row of that name, or else the file.
+    fn named(name: &str, quick: bool) -> Result<Self, TraceError> {
+        match TRACES.iter().find(|row| row.name == name) {
+            Some(row) => Self::of_row(row, quick),
+            None => {
+                let rooms = if quick { &ROOMS[1..2] } else { &ROOMS[..] };
+                Self::new(name, file::read(name)?, rooms)
+            }
+        }
+    }
+
+    fn expires(&self) -> bool {
+        self.requests.iter().any(|request| request.ttl > 0)
+    }
+}
+
+/// Bytes charged in a cache without end, at most at any time; what has expired is gone.
+fn data(requests: &[Request]) -> u64 {
+    let mut endless = Model::new(Lru::default(), u64::MAX / 2);
+    let mut ends: std::collections::BTreeSet<(u32, u64)> = Default::default();
+    let (mut most, mut at_end) = (0, HashMap::new());
+    for (at, request) in requests.iter().enumerate() {
+        while let Some((second, key)) = ends.first().copied().filter(|end| end.0 <= request.second)
+        {
+            ends.pop_first();
+            if at_end.remove(&key).is_some_and(|end: u32| end == second) {
+                endless.expire(key);
+            }
+        }
+        endless.execute(request, at);
+        if request.ttl > 0 {
+            let end = endless.deadline(request.key);
+            if end > 0 && at_end.insert(request.key, end) != Some(end) {
+                ends.insert((end, request.key));
+            }
+        }
+        most = most.max(endless.used());
+    }
+    most
+}
+
+/// A cache under measurement.
+trait Cache {
+    /// Executes the requests from `at` on, and counts the answers of reads.
+    fn run(&mut self, requests: &[Request], at: usize, score: &mut Score)
+    -> Result<(), BenchError>;
+}
+
+/// Reads, and how many found something.
+#[derive(Clone, Copy, Debug, Default)]
+struct Score {
+    reads: u64,
+    hits: u64,
+    /// Bytes of what was read, found or not.
+    read_bytes: u64,
+    hit_bytes: u64,
+    wrong_values: u64,
+}
+
+impl Score {
+    fn count(&mut self, request: &Request, answer: Answer) {
+        let (hit, bytes) = match answer {
+            Answer::Hit(bytes) => (true, bytes),
+            Answer::Miss => (false, request.size.into()),
+            Answer::Done => return,
+        };
+        self.reads += 1;
+        self.read_bytes += bytes;
+        self.hits += u64::from(hit);
+        self.hit_bytes += if hit { bytes } else { 0 };
+    }
+}
+
+impl<P: Policy> Cache for Model<P> {
+    fn run(
+        &mut self,
+        requests: &[Request],
+        at: usize,
+        score: &mut Score,
+    ) -> Result<(), BenchError> {
+        for (index, request) in requests.iter().enumerate() {
+            score.count(request, self.execute(request, at + index));
+        }
+        Ok(())
+    }
+}
+
+/// Measures every trace that `config` names.
+///
+/// # Errors
+/// A trace cannot be read, or memcached did not start or broke.
+pub(super) fn traces(
+    config: &Config,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    config.checked()?;
+    let placement = config.placement();
+    std::thread::scope(|scope| {
+        let (sender, progress) = std::sync::mpsc::sync_channel(1);
+        let measuring = scope.spawn(move || {
+            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
+            pin(placement.client(0));
+            Bench {
+                config,
+                placement,
+                results: Vec::new(),
+            }
+            .report(&mut tell)
+        });
+        progress.iter().for_each(|progress| watch(&progress));
+        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
+
+struct Bench<'a> {
+    config: &'a Config,
+    placement: Placement,
+    results: Vec<Outcome>,
+}
+
+impl Bench<'_> {
+    fn report(mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+        let all = TRACES.iter().map(|row| row.name);
+        for name in &self.config.traces {
+            match name.as_str() {
+                "all" => {
+                    for name in all.clone() {
+                        self.measure(&Trace::named(name, self.config.quick)?, watch)?;
+                    }
+                }
+                name => self.measure(&Trace::named(name, self.config.quick)?, watch)?,
+            }
+        }
+        let lines = BeforeAfter::default();
+        let manifest = manifest(self.config, &self.placement, &[Fabric::Tcp], lines);
+        Ok(Report {
+            schema: SCHEMA,
+            results: self.results,
+            manifest: Manifest { ..manifest },
+        })
+    }
+
+    fn measure(
+        &mut self,
+        trace: &Trace,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
+        for percent in &trace.rooms {
+            let mut cell = Cell {
+                trace,
+                percent: *percent,
+                room: (trace.data * percent / 100).max(ROOM_MIN),
+            };
+            if !trace.expires() {
+                let peer = peer::Peer::start(&self.placement.server, cell.room)?;
+                let resident = peer.resident();
+                let held_mb = self.run(&cell, "memcached", peer, watch, resident)?;
+                // It holds more than it is told to, and whoever stands beside it may too.
+                let held = (held_mb.unwrap_or_default() * f64::from(1 << 20)) as u64;
+                cell.room = cell.room.max(held);
+            }
+            let room = cell.room;
+            let (own, resident) = store::Own::new(room)?;
+            self.run(&cell, "herdwick", own, watch, resident)?;
+            let none = || None;
+            self.run(&cell, "lru", Model::new(Lru::default(), room), watch, none)?;
+            self.run(
+                &cell,
+                "s3-fifo",
+                Model::new(S3Fifo::new(room), room),
+                watch,
+                none,
+            )?;
+            self.run(
+                &cell,
+                "sieve",
+                Model::new(Sieve::default(), room),
+                watch,
+                none,
+            )?;
+            let belady = Belady::new(&trace.requests);
+            self.run(&cell, "belady", Model::new(belady, room), watch, none)?;
+        }
+        Ok(())
+    }
+
+    /// Warms `cache` up with one half of the trace and measures it by the other.
+    fn run(
+        &mut self,
+        cell: &Cell<'_>,
+        name: &str,
+        mut cache: impl Cache,
+        watch: &mut dyn FnMut(&Progress),
+        resident: impl Fn() -> Option<f64>,
+    ) -> Result<Option<f64>, BenchError> {
+        let (requests, clock) = (&cell.trace.requests, Stopwatch::start());
+        let (mut score, half) = (Score::default(), requests.len() / 2);
+        let mut start_ns = 0;
+        for (part, from) in [(&requests[..half], 0), (&requests[half..], half)] {
+            (score, start_ns) = (
+                Score {
+                    wrong_values: score.wrong_values,
+                    ..Score::default()
+                },
+                clock.ns(),
+            );
+            for (index, piece) in part.chunks(WATCH_EVERY).enumerate() {
+                let at = from + index * WATCH_EVERY;
+                cache.run(piece, at, &mut score)?;
+                watch(&Progress {
+                    what: format!("{} {} %, {name}", cell.trace.name, cell.percent),
+                    operations: (at + piece.len()) as u64,
+                    seconds: clock.ns() as f64 / 1e9,
+                    of: Some(requests.len() as u64),
+                });
+            }
+        }
+        let seconds = (clock.ns() - start_ns) as f64 / 1e9;
+        let resident_mb = resident();
+        let run = Run {
+            ops_per_s: (requests.len() - half) as f64 / seconds,
+            hit_ratio: Some(score.hits as f64 / score.reads.max(1) as f64),
+            byte_hit_ratio: Some(score.hit_bytes as f64 / score.read_bytes.max(1) as f64),
+            wrong_values: score.wrong_values,
+            server_rss_mb: resident_mb,
+            ..Run::default()
+        };
+        let subject = self.subject(cell, name);
+        self.results.push(Outcome::of(subject, &[run]));
+        Ok(resident_mb)
+    }
+
+    fn subject(&self, cell: &Cell<'_>, name: &str) -> Subject {
+        let reads = cell
+            .trace
+            .requests
+            .iter()
+            .filter(|request| request.op == table::Op::Get);
+        let peer = name == "memcached";
+        Subject {
+            system: name.to_owned(),
+            fabric: if peer { Fabric::Tcp.name() } else { "none" }.to_owned(),
+            workload: cell.trace.name.clone(),
+            get_share: reads.count() as f64 / cell.trace.requests.len() as f64,
+            room_percent: Some(cell.percent),
+            room_mb: Some(cell.room as f64 / f64::from(1 << 20)),
+            clients: 1,
+            dist: String::new(),
+            keys: 0,
+            key_bytes: KEY,
+            value_bytes: 0,
+            ..subject(self.config, Fabric::Tcp.word())
+        }
+    }
+}
+
+/// A trace in so much memory.
+struct Cell<'a> {
+    trace: &'a Trace,
+    percent: u64,
+    room: u64,
+}
+
+/// Bytes of a key: its number in hexadecimal.
+const KEY: usize = 16;
+
+/// A key as bytes.
+fn key_text(key: u64) -> [u8; KEY] {
+    std::array::from_fn(|i| b"0123456789abcdef"[(key >> (60 - 4 * i)) as usize & 15])
+}
+
+/// Writes whose it is at the front of a value; what is shorter says nothing.
+fn sign(value: &mut [u8], key: u64) {
+    if let Some(front) = value.first_chunk_mut() {
+        *front = key.to_le_bytes();
+    }
+}
+
+/// Whether a value is the key's, as far as it says.
+fn is_signed(value: &[u8], key: u64) -> bool {
+    value
+        .first_chunk()
+        .is_none_or(|front| *front == key.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{model::charge, *};
+
+    #[test]
+    fn keys_are_hexadecimal() {
+        for key in [0, 7, 0x0123_4567_89ab_cdef, u64::MAX] {
+            assert_eq!(
+                String::from_utf8_lossy(&key_text(key)),
+                format!("{key:016x}")
+            );
+        }
+    }
+
+    #[test]
+    fn memory_is_for_what_lives_at_one_time() {
+        let row = TRACES.iter().find(|row| row.name == "ttl-beside").unwrap();
+        let data = data(&row.requests(1)) as f64;
+        // 10,000 that stay, and 10,000 of the last 20 seconds.
+        let lives = 20_000.0 * charge(1000) as f64;
+        assert!((data / lives - 1.0).abs() < 0.02, "{data} for {lives}");
+    }
+
+    /// The store, in the trace's time, against a model that holds everything: with room for all,
+    /// every read finds the same.
+    #[test]
+    fn with_room_for_all_the_store_answers_as_the_model_does() {
+        for row in &TRACES {
+            let trace = Trace::of_row(row, true).unwrap();
+            let requests = &trace.requests[..trace.requests.len().min(40_000)];
+            let (mut own, _) = store::Own::new(trace.data * 3 + (64 << 20)).unwrap();
+            let mut model = Model::new(Lru::default(), u64::MAX / 2);
+            let mut scores = [Score::default(); 2];
+            own.run(requests, 0, &mut scores[0]).unwrap();
+            model.run(requests, 0, &mut scores[1]).unwrap();
+            let counts = scores.map(|score| (score.reads, score.hits, score.hit_bytes));
+            assert_eq!(counts[0], counts[1], "{}", trace.name);
+            assert_eq!(scores[0].wrong_values, 0, "{}", trace.name);
+        }
+    }
+}

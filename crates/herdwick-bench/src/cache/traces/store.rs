@@ -1,0 +1,111 @@
+//! This server's store, in the trace's time.
+
+use herdwick_mica::{
+    Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Mode, Op as StoreOp, Put, Reply,
+    Request as Asked, Second, Sink, Status, Store, StoreConfig,
+};
+
+use super::{
+    Cache, Score, is_signed, key_text,
+    model::Answer,
+    sign,
+    table::{Op, Request},
+};
+use crate::{BenchError, host::ProcessCpu};
+
+/// Any key will do: nobody attacks a benchmark.
+const HASH_KEY: HashKey = HashKey([0x7472, 0x6163]);
+
+/// A store of one partition.
+pub(super) struct Own {
+    store: Store,
+    value: Vec<u8>,
+}
+
+impl Own {
+    /// One in `room` bytes, index and all; and what tells how much memory it has made resident, in
+    /// MiB.
+    pub(super) fn new(room: u64) -> Result<(Self, impl Fn() -> Option<f64>), BenchError> {
+        let process = ProcessCpu::new(std::process::id());
+        let before = process.resident_mb();
+        let store = Store::new(&StoreConfig {
+            memory_bytes: room as usize,
+            item_bytes_max: ITEM_BYTES_MAX,
+            hash_key: HASH_KEY,
+        })?;
+        let value = vec![b'v'; ITEM_BYTES_MAX];
+        let resident = move || Some((process.resident_mb()? - before?).max(0.0));
+        Ok((Self { store, value }, resident))
+    }
+
+    fn execute(&mut self, request: &Request, op: Op) -> Heard {
+        let size = (request.size as usize).min(ITEM_BYTES_MAX - 1024);
+        sign(&mut self.value[..size], request.key);
+        let put = |mode| {
+            StoreOp::Put(Put {
+                mode,
+                value: &self.value[..size],
+                exptime: request.ttl,
+                ..Put::default()
+            })
+        };
+        let key = key_text(request.key);
+        let asked = Asked {
+            hash: HASH_KEY.hash(&key),
+            key: &key,
+            op: match op {
+                Op::Get => StoreOp::Get(Get::default()),
+                Op::Set => put(Mode::Set),
+                Op::Append => put(Mode::Append),
+                Op::Delete => StoreOp::Delete(Default::default()),
+            },
+        };
+        let clock = Clock {
+            epoch_unix: 0,
+            second: Second(request.second),
+        };
+        let mut heard = Heard {
+            key: request.key,
+            found: None,
+            wrong: false,
+        };
+        self.store.execute(clock, &[asked], &mut heard);
+        heard
+    }
+}
+
+/// What the store answered.
+struct Heard {
+    key: u64,
+    found: Option<u64>,
+    wrong: bool,
+}
+
+impl Sink for Heard {
+    fn reply(&mut self, _: usize, reply: &Reply<'_>) {
+        if let (Status::Done, Some(item)) = (reply.status, &reply.item) {
+            self.found = Some(item.value.len() as u64);
+            self.wrong = !is_signed(item.value, self.key);
+        }
+    }
+}
+
+impl Cache for Own {
+    fn run(&mut self, requests: &[Request], _: usize, score: &mut Score) -> Result<(), BenchError> {
+        for request in requests {
+            let heard = self.execute(request, request.op);
+            if request.op != Op::Get {
+                continue;
+            }
+            score.wrong_values += u64::from(heard.wrong);
+            match heard.found {
+                Some(bytes) => score.count(request, Answer::Hit(bytes)),
+                None => {
+                    score.count(request, Answer::Miss);
+                    self.execute(request, Op::Set);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! The traces that a cache is judged by: one table, each trace a row.
+
+use crate::{
+    SEED,
+    workload::{Rng, Zipf},
+};
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    /// Reads it, and stores it on a miss, with the request's size and time to live.
+    Get,
+    /// Stores it.
+    Set,
+    /// Adds `size` bytes to it, if it is there.
+    Append,
+    /// Deletes it.
+    Delete,
+}
+
+/// One request of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// When, in seconds of the trace's own time.
+    pub(super) second: u32,
+    pub(super) key: u64,
+    /// Bytes of the value.
+    pub(super) size: u32,
+    /// Seconds that what is stored lives; 0: for ever.
+    pub(super) ttl: u32,
+    pub(super) op: Op,
+}
+
+/// A trace that is made, not read.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// Keys of its Zipf distribution.
+    keys: u64,
+    /// Requests for each of them.
+    per_key: u64,
+    /// Requests in a second of the trace's time.
+    per_second: u64,
+    /// Memory, in percent of what an endless cache would hold at most.
+    pub(super) rooms: [u64; 3],
+    step: fn(&mut Source) -> Request,
+}
+
+/// Memory of a trace without a reason for another.
+pub(super) const ROOMS: [u64; 3] = [5, 10, 30];
+
+const ROW: Row = Row {
+    name: "",
+    keys: 80_000,
+    per_key: 10,
+    per_second: 10_000,
+    rooms: ROOMS,
+    step: |s| s.get(400),
+};
+
+/// Values rewritten with other sizes, half of the requests reads; what lives takes a share of the
+/// memory that the name says.
+const REWRITE: Row = Row {
+    keys: 40_000,
+    per_key: 20,
+    step: |s| {
+        let (key, size) = (s.any(), s.between(500, 1500));
+        s.set_one_in(2, key, size)
+    },
+    ..ROW
+};
+
+/// Values of 1 to 64 KiB.
+const LARGE: Row = Row {
+    keys: 8_000,
+    per_key: 40,
+    ..ROW
+};
+
+pub(super) const TRACES: [Row; 18] = [
+    Row {
+        name: "zipf-900k",
+        keys: 19_500,
+        per_key: 20,
+        // 10 B to 900 KB, most of them small: 218 MB in all.
+        step: |s| {
+            let key = s.zipf();
+            s.read(key, log_uniform(10.0, 900e3, unit(key).powf(7.75)))
+        },
+        ..ROW
+    },
+    Row {
+        name: "rewrite-55",
+        rooms: [182; 3],
+        ..REWRITE
+    },
+    Row {
+        name: "rewrite-65",
+        rooms: [154; 3],
+        ..REWRITE
+    },
+    Row {
+        name: "rewrite-75",
+        rooms: [133; 3],
+        ..REWRITE
+    },
+    Row {
+        name: "ttl-beside",
+        keys: 10_000,
+        per_key: 60,
+        per_second: 1_000,
+        rooms: [60, 80, 110],
+        // Every other request stores a new key for 20 s: 500 a second, 10,000 live.
+        step: |s| match s.at % 2 {
+            0 => Request {
+                op: Op::Set,
+                ttl: 20,
+                ..s.read(s.fresh(), 1000)
+            },
+            _ => s.get_any(1000),
+        },
+    },
+    Row {
+        name: "zipf-64k",
+        step: |s| {
+            let key = s.zipf();
+            s.read(key, log_uniform(1e3, 64e3, unit(key)))
+        },
+        ..LARGE
+    },
+    Row {
+        name: "scan-64k",
+        step: |s| {
+            let key = if s.at % 4 == 0 {
+                s.at / 4 % s.keys
+            } else {
+                s.zipf()
+            };
+            s.read(key, log_uniform(1e3, 64e3, unit(key)))
+        },
+        ..LARGE
+    },
+    Row {
+        name: "shift-64k",
+        step: |s| {
+            let key = s.hot();
+            s.read(key, log_uniform(1e3, 64e3, unit(key)))
+        },
+        ..LARGE
+    },
+    Row {
+        name: "lognormal",
+        step: |s| {
+            let key = s.zipf();
+            s.read(key, lognormal(400.0, 1.5, key))
+        },
+        ..ROW
+    },
+    Row {
+        name: "bimodal",
+        step: |s| {
+            let key = s.zipf();
+            s.read(key, if unit(key) < 0.9 { 100 } else { 10_000 })
+        },
+        ..ROW
+    },
+    Row {
+        name: "one-hit",
+        step: |s| match s.at % 2 {
+            0 => s.read(s.fresh(), 500),
+            _ => s.get(500),
+        },
+        ..ROW
+    },
+    Row {
+        name: "hot-moves",
+        step: |s| {
+            let key = s.hot();
+            s.read(key, 300)
+        },
+        ..ROW
+    },
+    Row {
+        name: "size-drift",
+        // Over a few hours values grow from 200 B to 2 KB, and which keys are hot changes.
+        per_second: 60,
+        step: |s| {
+            let (key, grown) = (s.zipf() + s.at / 20, 200 + 1800 * s.at / s.requests);
+            s.read(key, grown as u32)
+        },
+        ..ROW
+    },
+    Row {
+        name: "ttl-mix",
+        per_second: 30,
+        // From 5 seconds to two weeks.
+        step: |s| Request {
+            ttl: log_uniform(5.0, 1.2e6, s.rng.unit()),
+            ..s.get(500)
+        },
+        ..ROW
+    },
+    Row {
+        name: "write-5",
+        step: |s| {
+            let (key, size) = (s.zipf(), s.between(100, 4000));
+            s.set_one_in(20, key, size)
+        },
+        ..ROW
+    },
+    Row {
+        name: "write-50",
+        step: |s| {
+            let (key, size) = (s.zipf(), s.between(100, 4000));
+            s.set_one_in(2, key, size)
+        },
+        ..ROW
+    },
+    Row {
+        name: "append",
+        step: |s| {
+            let key = s.zipf();
+            match s.rng.below(16) {
+                0 => Request {
+                    op: Op::Set,
+                    ..s.read(key, 200)
+                },
+                1..4 => Request {
+                    op: Op::Append,
+                    ..s.read(key, 100)
+                },
+                _ => s.read(key, 200),
+            }
+        },
+        ..ROW
+    },
+    Row {
+        name: "delete",
+        step: |s| match s.rng.below(10) {
+            0 => Request {
+                op: Op::Delete,
+                ..s.get(500)
+            },
+            _ => s.get(500),
+        },
+        ..ROW
+    },
+];
+
+impl Row {
+    /// Its requests, the same each time; `one_of` as many keys, for a quick look.
+    pub(super) fn requests(&self, one_of: u64) -> Vec<Request> {
+        let keys = (self.keys / one_of).max(1);
+        let mut source = Source {
+            rng: Rng::new(SEED),
+            zipf: Zipf::new(keys, 0.99),
+            keys,
+            requests: keys * self.per_key,
+            at: 0,
+            per_second: self.per_second,
+        };
+        let mut step = |at| {
+            source.at = at;
+            (self.step)(&mut source)
+        };
+        (0..keys * self.per_key).map(&mut step).collect()
+    }
+}
+
+/// What a row makes its requests of.
+pub(super) struct Source {
+    rng: Rng,
+    zipf: Zipf,
+    keys: u64,
+    requests: u64,
+    /// Requests made before this one.
+    at: u64,
+    per_second: u64,
+}
+
+/// Keys that are asked for once are counted from here.
+const FRESH: u64 = 1 << 40;
+const HOT_PART: u64 = 20;
+
+impl Source {
+    fn read(&self, key: u64, size: u32) -> Request {
+        let second = 1 + (self.at / self.per_second) as u32;
+        let (ttl, op) = (0, Op::Get);
+        Request {
+            second,
+            key,
+            size,
+            ttl,
+            op,
+        }
+    }
+
+    /// A read of a key by Zipf.
+    fn get(&mut self, size: u32) -> Request {
+        let key = self.zipf();
+        self.read(key, size)
+    }
+
+    fn get_any(&mut self, size: u32) -> Request {
+        let key = self.any();
+        self.read(key, size)
+    }
+
+    /// A write of `key` once in `n` requests, else a read.
+    fn set_one_in(&mut self, n: u64, key: u64, size: u32) -> Request {
+        let op = if self.rng.below(n) == 0 {
+            Op::Set
+        } else {
+            Op::Get
+        };
+        Request {
+            op,
+            ..self.read(key, size)
+        }
+    }
+
+    fn zipf(&mut self) -> u64 {
+        self.zipf.draw(&mut self.rng)
+    }
+
+    fn any(&mut self) -> u64 {
+        self.rng.below(self.keys)
+    }
+
+    fn fresh(&self) -> u64 {
+        FRESH + self.at
+    }
+
+    /// Nine of ten times a key of a hot set of a twentieth of the keys, which moves on by a tenth
+    /// of itself each time that a twentieth as many requests as there are keys have passed.
+    fn hot(&mut self) -> u64 {
+        let size = (self.keys / HOT_PART).max(1);
+        let from = self.at / size * (size / 10).max(1);
+        match self.rng.below(10) {
+            0 => self.any(),
+            _ => (from + self.rng.below(size)) % self.keys,
+        }
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u32 {
+        (low + self.rng.below(high - low + 1)) as u32
+    }
+}
+
+/// Where in `[0, 1)` a key lies: always the same.
+fn unit(key: u64) -> f64 {
+    Rng::new(key ^ 0x517c_c1b7_2722_0a95).unit()
+}
+
+fn log_uniform(low: f64, high: f64, unit: f64) -> u32 {
+    (low * (high / low).powf(unit)) as u32
+}
+
+/// By Box and Muller.
+fn lognormal(median: f64, sigma: f64, key: u64) -> u32 {
+    let (a, b) = (1.0 - unit(key), unit(!key));
+    let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
+    (median * (sigma * normal).exp()).clamp(8.0, 900e3) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use super::*;
+
+    fn row(name: &str) -> &'static Row {
+        let found = TRACES.iter().find(|row| row.name == name);
+        found.unwrap_or_else(|| panic!("{name}"))
+    }
+
+    #[test]
+    fn every_row_has_a_name_of_its_own_and_the_same_requests_each_time() {
+        let names: HashSet<_> = TRACES.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), TRACES.len());
+        for row in &TRACES {
+            let requests = row.requests(100);
+            assert_eq!(requests, row.requests(100), "{}", row.name);
+            assert!(
+                requests.is_sorted_by_key(|request| request.second),
+                "{}",
+                row.name
+            );
+            assert!(
+                requests
+                    .iter()
+                    .all(|request| request.second > 0 && request.size > 0)
+            );
+            assert!(requests.iter().any(|request| request.op == Op::Get));
+        }
+    }
+
+    #[test]
+    fn the_first_holds_218_megabytes_of_10_bytes_to_900_kilobytes() {
+        let size = |key| log_uniform(10.0, 900e3, unit(key).powf(7.75));
+        let sizes: Vec<u64> = (0..19_500).map(|key| size(key).into()).collect();
+        let total = sizes.iter().sum::<u64>() as f64 / 1e6;
+        assert!((200.0..236.0).contains(&total), "{total}");
+        assert!(sizes.iter().all(|size| (10..=900_000).contains(size)));
+        assert!(*sizes.iter().max().unwrap() > 800_000);
+        let asked = row("zipf-900k").requests(1);
+        assert!(
+            asked[..1000]
+                .iter()
+                .all(|request| request.size == size(request.key))
+        );
+    }
+
+    #[test]
+    fn what_lives_for_twenty_seconds_is_half_of_what_lives() {
+        let requests = row("ttl-beside").requests(1);
+        let in_a_second = requests.iter().filter(|request| request.second == 7);
+        let (stored, read): (Vec<&Request>, Vec<_>) =
+            in_a_second.partition(|request| request.ttl == 20);
+        assert_eq!((stored.len(), read.len()), (500, 500));
+        assert!(
+            stored
+                .iter()
+                .all(|request| request.op == Op::Set && request.key >= FRESH)
+        );
+        assert!(
+            read.iter()
+                .all(|request| request.ttl == 0 && request.key < 10_000)
+        );
+    }
+
+    #[test]
+    fn shares_and_sizes_are_those_of_the_names() {
+        let share = |name, op| {
+            let requests = row(name).requests(10);
+            let count = requests.iter().filter(|request| request.op == op).count();
+            count as f64 / requests.len() as f64
+        };
+        assert!((0.045..0.055).contains(&share("write-5", Op::Set)));
+        assert!((0.49..0.51).contains(&share("write-50", Op::Set)));
+        assert!((0.09..0.11).contains(&share("delete", Op::Delete)));
+        let mut sizes: Vec<u32> = (0..20_000).map(|key| lognormal(400.0, 1.5, key)).collect();
+        sizes.sort_unstable();
+        // Median 400, and 84 % below 400 * e^1.5.
+        assert!((370..430).contains(&sizes[10_000]), "{}", sizes[10_000]);
+        assert!((1600..2000).contains(&sizes[16_827]), "{}", sizes[16_827]);
+        let once: HashMap<u64, u32> =
+            row("one-hit")
+                .requests(10)
+                .iter()
+                .fold(HashMap::new(), |mut seen, request| {
+                    *seen.entry(request.key).or_default() += 1;
+                    seen
+                });
+        assert!(
+            once.iter()
+                .filter(|(key, _)| **key >= FRESH)
+                .all(|(_, count)| *count == 1)
+        );
+    }
+}

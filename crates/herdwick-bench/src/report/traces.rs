@@ -1,0 +1,82 @@
+//! The table of traces: hit ratios by objects and by bytes, and resident memory.
+
+use std::fmt;
+
+use super::Outcome;
+
+/// Caches, as the columns have them: the name in the report, and the heading.
+const CACHES: [(&str, &str); 6] = [
+    ("herdwick", "herd"),
+    ("memcached", "memcd"),
+    ("lru", "lru"),
+    ("s3-fifo", "s3fifo"),
+    ("sieve", "sieve"),
+    ("belady", "belady"),
+];
+
+const LEGEND: &str = "\
+obj, byte: % of reads, and of their bytes, that hit, in the second half of the trace; room: memory, in \
+% of what a cache without end would hold at most; MiB: the same, or what memcached held with -m of as \
+much, if that is more; herd: this store; memcd: memcached (not where items expire: it has no time but \
+the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
+future; RSS: resident memory in MiB";
+
+/// Two lines for each trace and room.
+pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
+    write!(f, "{:<11} {:>5} {:>5} {:<4}", "trace", "room", "MiB", "hit")?;
+    for (_, heading) in CACHES {
+        write!(f, " {heading:>6}")?;
+    }
+    writeln!(f, " RSS h/m")?;
+    let same = |a: &Outcome, b: &Outcome| {
+        let of = |outcome: &Outcome| {
+            (
+                outcome.subject.workload.clone(),
+                outcome.subject.room_percent,
+            )
+        };
+        of(a) == of(b)
+    };
+    for cell in results.chunk_by(same) {
+        line(f, cell, "obj", |outcome| outcome.hit_ratio)?;
+        line(f, cell, "byte", |outcome| outcome.byte_hit_ratio)?;
+    }
+    writeln!(f, "{LEGEND}")
+}
+
+fn line(
+    f: &mut impl fmt::Write,
+    cell: &[Outcome],
+    kind: &str,
+    ratio: fn(&Outcome) -> Option<f64>,
+) -> fmt::Result {
+    let of = |name: &str| cell.iter().find(|outcome| outcome.subject.system == name);
+    // What came last was given what memcached, which came first, had taken.
+    let subject = &cell[cell.len() - 1].subject;
+    // Of a file, its name without the folders.
+    let name = subject.workload.rsplit('/').next().unwrap_or_default();
+    write!(
+        f,
+        "{name:<11.11} {:>3} % {:>5.0} {kind:<4}",
+        subject.room_percent.unwrap_or_default(),
+        subject.room_mb.unwrap_or_default()
+    )?;
+    for (name, _) in CACHES {
+        match of(name).and_then(ratio) {
+            Some(ratio) => write!(f, " {:>6.2}", ratio * 100.0)?,
+            None => write!(f, " {:>6}", "-")?,
+        }
+    }
+    if kind == "byte" {
+        return f.write_char('\n');
+    }
+    let resident = |name| {
+        let mb = of(name).and_then(|outcome| outcome.server_rss_mb);
+        mb.map_or_else(|| "-".to_owned(), |mb| format!("{mb:.0}"))
+    };
+    writeln!(
+        f,
+        " {:>7}",
+        format!("{}/{}", resident("herdwick"), resident("memcached"))
+    )
+}
