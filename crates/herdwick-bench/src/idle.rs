@@ -11,10 +11,10 @@ use herdwick::{Client, Options};
 use crate::{
     BenchError, Config, DriveError, Fabric, Progress,
     compare::{manifest, rtt, server, subject},
+    counters::RunCounters,
     host::{Placement, Stopwatch, pin},
     report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
-    tally::Tally,
 };
 
 /// Sessions over shared memory that are attached and say nothing.
@@ -80,11 +80,11 @@ impl Guests {
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Report, BenchError> {
         let before = rtt(placement);
-        let (mut rest, mut tallies) = (Rest::default(), [Tally::new(), Tally::new()]);
+        let (mut rest, mut tallies) = (Rest::default(), [RunCounters::new(), RunCounters::new()]);
         for run in 1..=config.runs {
             watch(&Progress {
                 what: format!("rest {run}/{}", config.runs),
-                operations: tallies.iter().map(Tally::operations).sum(),
+                operations: tallies.iter().map(RunCounters::operations).sum(),
                 seconds: rest.seconds,
                 of: None,
             });
@@ -93,9 +93,9 @@ impl Guests {
         }
         let lines = BeforeAfter::lines(before, rtt(placement));
         let fabrics = [Fabric::Shm, Fabric::Tcp];
-        let outcome = |(fabric, tally): (&Fabric, &Tally)| Outcome {
+        let outcome = |(fabric, counters): (&Fabric, &RunCounters)| Outcome {
             runs: config.runs,
-            ..Outcome::of(self.subject(config, *fabric), &[rest.run(tally, lines)])
+            ..Outcome::of(self.subject(config, *fabric), &[rest.run(counters, lines)])
         };
         Ok(Report {
             schema: SCHEMA,
@@ -105,7 +105,7 @@ impl Guests {
     }
 
     /// Asks once by each session and by as many connections, each time after a pause.
-    fn wake(&mut self, [by_shm, by_tcp]: &mut [Tally; 2]) -> Result<(), BenchError> {
+    fn wake(&mut self, [by_shm, by_tcp]: &mut [RunCounters; 2]) -> Result<(), BenchError> {
         let clock = Stopwatch::start();
         for session in &mut self.sessions {
             sleep(APART);
@@ -196,13 +196,13 @@ impl Connection {
     }
 }
 
-fn count(tally: &mut Tally, value: Option<&[u8]>, start_ns: u64, end_ns: u64) {
+fn count(counters: &mut RunCounters, value: Option<&[u8]>, start_ns: u64, end_ns: u64) {
     match value {
-        Some(VALUE) => tally.hits += 1,
-        Some(_) => tally.wrong_values += 1,
-        None => tally.misses += 1,
+        Some(VALUE) => counters.hits += 1,
+        Some(_) => counters.wrong_values += 1,
+        None => counters.misses += 1,
     }
-    tally.latency(start_ns, end_ns);
+    counters.latency(start_ns, end_ns);
 }
 
 /// What the rests took and cost.
@@ -223,16 +223,16 @@ impl Rest {
         }
     }
 
-    fn run(&self, tally: &Tally, line_rtt_ns: BeforeAfter) -> Run {
+    fn run(&self, counters: &RunCounters, line_rtt_ns: BeforeAfter) -> Run {
         let cpu_ms = |ns| ns as f64 / 1e6 / self.seconds * PER_S;
         Run {
-            ops_per_s: tally.operations() as f64 / self.seconds,
-            hit_ratio: tally.hit_ratio(),
-            wrong_values: tally.wrong_values,
+            ops_per_s: counters.operations() as f64 / self.seconds,
+            hit_ratio: counters.hit_ratio(),
+            wrong_values: counters.wrong_values,
             idle_cpu_ms: self.cpu_ns.map(cpu_ms),
             line_rtt_ns,
-            latency_us: crate::report::Latency::of(tally.latencies()),
-            latencies_ns: Some(tally.latencies().clone()),
+            latency_us: crate::report::Latency::of(counters.latencies()),
+            latencies_ns: Some(counters.latencies().clone()),
             ..Run::default()
         }
     }

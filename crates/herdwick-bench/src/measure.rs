@@ -13,11 +13,11 @@ use std::{
 
 use crate::{
     BenchError, Config, Progress,
+    counters::RunCounters,
     host::{Placement, ProcessCpu, Stopwatch, pin, thread_cpu_ns},
     pace::Pace,
     report::{CpuPerOp, Latency, Run},
     server::batches,
-    tally::Tally,
     target::{Load, Target},
     workload::{KeySpace, Trace},
 };
@@ -37,7 +37,7 @@ pub(crate) struct Bout<'a> {
 
 /// What one client measured.
 struct Part {
-    tally: Tally,
+    counters: RunCounters,
     elapsed_ns: u64,
     client_cpu_ns: u64,
     server_cpu_ns: Option<u64>,
@@ -103,10 +103,10 @@ impl Bout<'_> {
     }
 
     fn sum(&self, parts: &[Part]) -> Run {
-        let mut tally = Tally::new();
-        parts.iter().for_each(|part| tally.add(&part.tally));
-        let rate = |part: &Part| part.tally.operations() as f64 / part.elapsed_ns as f64 * 1e9;
-        let operations = tally.operations();
+        let mut counters = RunCounters::new();
+        parts.iter().for_each(|part| counters.add(&part.counters));
+        let rate = |part: &Part| part.counters.operations() as f64 / part.elapsed_ns as f64 * 1e9;
+        let operations = counters.operations();
         let ops_per_s: f64 = parts.iter().map(rate).sum();
         let slowest = parts.iter().map(rate).reduce(f64::min);
         let slowest = slowest.filter(|_| parts.len() > 1 && ops_per_s > 0.0);
@@ -116,9 +116,9 @@ impl Bout<'_> {
             ops_per_s,
             slowest_client: slowest.map(|rate| rate * parts.len() as f64 / ops_per_s),
             offered_per_s: self.config.rate,
-            hit_ratio: tally.hit_ratio(),
-            errors: tally.errors,
-            wrong_values: tally.wrong_values,
+            hit_ratio: counters.hit_ratio(),
+            errors: counters.errors,
+            wrong_values: counters.wrong_values,
             batch_mean: parts.iter().find_map(|part| part.batch_mean),
             cpu_ns_per_op: CpuPerOp {
                 server: parts
@@ -127,8 +127,8 @@ impl Bout<'_> {
                     .and_then(per_op),
                 client: per_op(client_cpu_ns),
             },
-            latency_us: Latency::of(tally.latencies()),
-            latencies_ns: Some(tally.latencies().clone()),
+            latency_us: Latency::of(counters.latencies()),
+            latencies_ns: Some(counters.latencies().clone()),
             ..Run::default()
         }
     }
@@ -144,22 +144,22 @@ impl Bout<'_> {
             trace.hash(&hash_key, &self.space);
         }
         let clock = Stopwatch::start();
-        let (mut tally, mut pace) = (Tally::new(), Pace::closed());
+        let (mut counters, mut pace) = (RunCounters::new(), Pace::closed());
         let keys = trace.len() as u64;
         let mut still = 0;
         let (mut version, mut stored) = (0, 0);
-        while tally.puts + tally.errors < keys {
+        while counters.puts + counters.errors < keys {
             let mut load = Load {
                 trace: &mut trace,
                 pace: &mut pace,
-                tally: &mut tally,
+                counters: &mut counters,
                 version,
             };
             let until_ns = clock.ns() + TICK.as_nanos() as u64;
             target.drive(&mut load, until_ns, &mut || clock.ns())?;
             version = load.version;
-            still = if tally.puts > stored { 0 } else { still + 1 };
-            stored = tally.puts;
+            still = if counters.puts > stored { 0 } else { still + 1 };
+            stored = counters.puts;
             if still == STALL_TICKS {
                 return Err(BenchError::Stalled { answered: stored });
             }
@@ -170,7 +170,7 @@ impl Bout<'_> {
                 of: Some(keys),
             });
         }
-        match tally.errors {
+        match counters.errors {
             0 => Ok(()),
             refused => Err(BenchError::Fill { refused, keys }),
         }
@@ -192,7 +192,7 @@ impl Client<'_> {
         barrier: &Barrier,
     ) -> Result<Part, BenchError> {
         pin(self.bout.placement.client(self.index));
-        let mut tally = Tally::new();
+        let mut counters = RunCounters::new();
         if let Some(hash_key) = target.hash_key() {
             trace.hash(&hash_key, &self.bout.space);
         }
@@ -202,11 +202,11 @@ impl Client<'_> {
         let mut load = Load {
             trace,
             pace: &mut pace,
-            tally: &mut tally,
+            counters: &mut counters,
             version: (self.index as u32).wrapping_mul(VERSIONS_PER_CLIENT),
         };
         self.drive_for(config.warmup_seconds(), &mut target, &mut load)?;
-        load.tally.clear();
+        load.counters.clear();
 
         let leads = self.index == 0;
         let server_cpu = || self.bout.server_cpu.as_ref().filter(|_| leads)?.ns();
@@ -219,7 +219,7 @@ impl Client<'_> {
         load.count_unanswered(target.in_flight(), end_ns);
         let batches = batches_before.zip(batches_of.and_then(batches));
         Ok(Part {
-            tally,
+            counters,
             elapsed_ns: (end_ns - start_ns).max(1),
             client_cpu_ns,
             server_cpu_ns,
@@ -259,7 +259,7 @@ impl Client<'_> {
             }
             let slice_end = end_ns.min(now_ns + TICK.as_nanos() as u64);
             target.drive(load, slice_end, &mut || self.clock.ns())?;
-            let operations = load.tally.operations();
+            let operations = load.counters.operations();
             self.answered
                 .fetch_add(operations - counted, Ordering::Relaxed);
             counted = operations;

@@ -9,9 +9,9 @@ use crate::{
     BenchError, Config, Progress, SEED,
     compare::{manifest, rtt, subject},
     cost,
+    counters::RunCounters,
     host::{Placement, Stopwatch, pin, thread_cpu_ns},
     report::{BeforeAfter, CpuPerOp, Outcome, Report, Run, SCHEMA, Subject, Word},
-    tally::Tally,
     workload::{KeySpace, Mix, Step, Trace},
 };
 
@@ -139,13 +139,13 @@ impl<'a> Bare<'a> {
         let mut trace = Trace::fill(0..self.config.keys as u32);
         trace.hash(&HASH_KEY, &self.block.space);
         let (clock, keys) = (Stopwatch::start(), self.config.keys);
-        let mut tally = Tally::new();
+        let mut counters = RunCounters::new();
         loop {
             self.block.lay_out(&mut trace, BLOCK);
-            if self.pass(&mut tally) == 0 {
+            if self.pass(&mut counters) == 0 {
                 break;
             }
-            let operations = tally.puts;
+            let operations = counters.puts;
             if operations.is_multiple_of(BLOCK as u64 * 1024) {
                 let seconds = clock.ns() as f64 / 1e9;
                 let what = "fill".to_owned();
@@ -157,7 +157,7 @@ impl<'a> Bare<'a> {
                 });
             }
         }
-        match tally.errors {
+        match counters.errors {
             0 => Ok(()),
             refused => Err(BenchError::Fill { refused, keys }),
         }
@@ -171,28 +171,28 @@ impl<'a> Bare<'a> {
             answers: cost::Answers::new(self.block.space),
             at: 0,
         };
-        let (block, mut tally) = (&mut self.block, Tally::new());
+        let (block, mut counters) = (&mut self.block, RunCounters::new());
         cost::ns_per_op(|clock| {
             block.lay_out(trace, count);
             let steps = block.steps.iter().map(|(step, _)| *step);
             instant.answers.lay_out(steps);
             instant.at = 0;
             let start_ns = clock.ns();
-            let operations = block.execute(&mut instant, batch, &mut tally);
+            let operations = block.execute(&mut instant, batch, &mut counters);
             (clock.ns() - start_ns, operations as u64)
         })
     }
 
     fn run(&mut self, trace: &mut Trace, name: &str, watch: &mut dyn FnMut(&Progress)) -> Run {
-        let mut tally = Tally::new();
-        self.pass_for(self.config.warmup_seconds(), trace, &mut tally);
-        tally.clear();
+        let mut counters = RunCounters::new();
+        self.pass_for(self.config.warmup_seconds(), trace, &mut counters);
+        counters.clear();
         let cpu_ns = thread_cpu_ns();
-        let spent = self.pass_for(self.config.seconds, trace, &mut tally);
+        let spent = self.pass_for(self.config.seconds, trace, &mut counters);
         // The thread never waits, so its CPU time divides as the time on the clock does.
         let cpu_ns = (thread_cpu_ns() - cpu_ns) as f64 * spent.in_store_ns as f64
             / spent.elapsed_ns.max(1) as f64;
-        let operations = tally.operations();
+        let operations = counters.operations();
         let seconds = spent.in_store_ns as f64 / 1e9;
         watch(&Progress {
             what: name.to_owned(),
@@ -202,9 +202,9 @@ impl<'a> Bare<'a> {
         });
         Run {
             ops_per_s: operations as f64 / seconds,
-            hit_ratio: tally.hit_ratio(),
-            errors: tally.errors,
-            wrong_values: tally.wrong_values,
+            hit_ratio: counters.hit_ratio(),
+            errors: counters.errors,
+            wrong_values: counters.wrong_values,
             batch_mean: Some(self.config.batch as f64),
             cpu_ns_per_op: CpuPerOp {
                 server: Some(cpu_ns / operations.max(1) as f64),
@@ -214,13 +214,13 @@ impl<'a> Bare<'a> {
         }
     }
 
-    fn pass_for(&mut self, seconds: f64, trace: &mut Trace, tally: &mut Tally) -> Spent {
+    fn pass_for(&mut self, seconds: f64, trace: &mut Trace, counters: &mut RunCounters) -> Spent {
         let (clock, end_ns) = (Stopwatch::start(), (seconds * 1e9) as u64);
         let mut spent = Spent::default();
         while spent.elapsed_ns < end_ns {
             self.block.lay_out(trace, BLOCK);
             let start_ns = clock.ns();
-            self.pass(tally);
+            self.pass(counters);
             spent.elapsed_ns = clock.ns();
             spent.in_store_ns += spent.elapsed_ns - start_ns;
         }
@@ -228,9 +228,9 @@ impl<'a> Bare<'a> {
     }
 
     /// Executes the block in batches; returns how many requests it had.
-    fn pass(&mut self, tally: &mut Tally) -> usize {
+    fn pass(&mut self, counters: &mut RunCounters) -> usize {
         self.block
-            .execute(&mut self.store, self.config.batch, tally)
+            .execute(&mut self.store, self.config.batch, counters)
     }
 }
 
@@ -289,7 +289,7 @@ impl Block {
         }
     }
 
-    fn execute(&self, store: &mut impl Execute, batch: usize, tally: &mut Tally) -> usize {
+    fn execute(&self, store: &mut impl Execute, batch: usize, counters: &mut RunCounters) -> usize {
         let mut requests = Vec::with_capacity(batch.min(BLOCK));
         for first in (0..self.steps.len()).step_by(batch) {
             let steps = &self.steps[first..self.steps.len().min(first + batch)];
@@ -298,7 +298,7 @@ impl Block {
             let mut check = Check {
                 space: &self.space,
                 steps,
-                tally,
+                counters,
             };
             store.execute(CLOCK, &requests, &mut check);
         }
@@ -360,7 +360,7 @@ impl Execute for Instant {
 struct Check<'a> {
     space: &'a KeySpace,
     steps: &'a [(Step, KeyHash)],
-    tally: &'a mut Tally,
+    counters: &'a mut RunCounters,
 }
 
 impl Sink for Check<'_> {
@@ -368,13 +368,13 @@ impl Sink for Check<'_> {
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
         let step = self.steps[index].0;
         match (reply.status, &reply.item) {
-            (Status::Done, _) if step.is_put() => self.tally.puts += 1,
+            (Status::Done, _) if step.is_put() => self.counters.puts += 1,
             (Status::Done, Some(item)) if self.space.check(step.key(), item.value) => {
-                self.tally.hits += 1;
+                self.counters.hits += 1;
             }
-            (Status::Done, _) => self.tally.wrong_values += 1,
-            (Status::NotFound, _) if !step.is_put() => self.tally.misses += 1,
-            _ => self.tally.errors += 1,
+            (Status::Done, _) => self.counters.wrong_values += 1,
+            (Status::NotFound, _) if !step.is_put() => self.counters.misses += 1,
+            _ => self.counters.errors += 1,
         }
     }
 }
@@ -424,13 +424,13 @@ mod tests {
     #[test]
     fn a_store_that_answers_with_another_keys_value_is_found_out() {
         let space = KeySpace::new(10, 16, 32).unwrap();
-        let (mut tally, mut value) = (Tally::new(), [0; 32]);
+        let (mut counters, mut value) = (RunCounters::new(), [0; 32]);
         space.value(3, 1, &mut value);
         let steps = [3, 4].map(|key| (Step::get(key), KeyHash(0)));
         let mut check = Check {
             space: &space,
             steps: &steps,
-            tally: &mut tally,
+            counters: &mut counters,
         };
         let item = Item {
             value: &value,
@@ -445,6 +445,6 @@ mod tests {
         };
         check.reply(0, &Reply::with(Status::Done, item));
         check.reply(1, &Reply::with(Status::Done, item));
-        assert_eq!((tally.hits, tally.wrong_values), (1, 1));
+        assert_eq!((counters.hits, counters.wrong_values), (1, 1));
     }
 }

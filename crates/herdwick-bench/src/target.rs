@@ -1,13 +1,13 @@
 use herdwick_mica::HashKey;
 
-use crate::{pace::Pace, tally::Tally, workload::Trace};
+use crate::{counters::RunCounters, pace::Pace, workload::Trace};
 
 /// A way to a server that requests can be driven through: one thread's connections, or one
 /// thread's HERD session.
 pub(crate) trait Target {
     /// Sends requests of `load.trace` when `load.pace` lets them start, and counts the answers in
-    /// `load.tally`, until `clock` (nanoseconds since any start) reaches `until_ns`, or until the
-    /// trace has ended and everything is answered. Requests in flight stay in flight: the next
+    /// `load.counters`, until `clock` (nanoseconds since any start) reaches `until_ns`, or until
+    /// the trace has ended and everything is answered. Requests in flight stay in flight: the next
     /// call counts their answers.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ pub(crate) struct Load<'a> {
     /// When.
     pub pace: &'a mut Pace,
     /// What came back.
-    pub tally: &'a mut Tally,
+    pub counters: &'a mut RunCounters,
     /// Version of the next value written.
     pub version: u32,
 }
@@ -49,7 +49,7 @@ impl Load<'_> {
             return;
         }
         for due in in_flight.chain(self.pace.owed(now_ns)) {
-            self.tally.latency(due, now_ns);
+            self.counters.latency(due, now_ns);
         }
     }
 }
@@ -112,8 +112,8 @@ mod tests {
                     continue;
                 }
                 if let Some(start) = self.waiting.pop_front() {
-                    load.tally.hits += 1;
-                    load.tally.latency(start, self.now_ns);
+                    load.counters.hits += 1;
+                    load.counters.latency(start, self.now_ns);
                 }
             }
             Ok(())
@@ -125,8 +125,8 @@ mod tests {
     }
 
     /// One second of 100,000 operations a second beside a stall.
-    fn second_with(stall_ns: std::ops::Range<u64>, mut pace: Pace) -> Tally {
-        let mut tally = Tally::new();
+    fn second_with(stall_ns: std::ops::Range<u64>, mut pace: Pace) -> RunCounters {
+        let mut counters = RunCounters::new();
         let mut trace = Trace::new(Mix::GetShare(1.0), Dist::Uniform, 10, 100, 1);
         let mut target = Stalling {
             now_ns: 0,
@@ -136,18 +136,18 @@ mod tests {
         let mut load = Load {
             trace: &mut trace,
             pace: &mut pace,
-            tally: &mut tally,
+            counters: &mut counters,
             version: 0,
         };
         target.drive(&mut load, 1_000_000_000, &mut || 0).unwrap();
         load.count_unanswered(target.in_flight(), 1_000_000_000);
-        tally
+        counters
     }
 
     #[test]
     fn an_open_loop_sees_a_stall_as_its_users_would() {
-        let tally = second_with(500_000_000..600_000_000, Pace::open(1e5, 0));
-        let latencies = tally.latencies();
+        let counters = second_with(500_000_000..600_000_000, Pace::open(1e5, 0));
+        let latencies = counters.latencies();
         // A tenth of the users came during the stall of 100 ms and a tenth while it was worked
         // off (served twice as fast as they come), so 20 % waited, evenly from 0 to 100 ms.
         assert_eq!(latencies.len(), 100_000);
@@ -160,17 +160,17 @@ mod tests {
 
     #[test]
     fn a_closed_loop_does_not_and_says_so_by_its_rate() {
-        let tally = second_with(500_000_000..600_000_000, Pace::closed());
-        assert!(tally.latencies().value_at_quantile(0.99) < 1_000_000);
-        assert!((179_000..181_000).contains(&tally.operations()));
+        let counters = second_with(500_000_000..600_000_000, Pace::closed());
+        assert!(counters.latencies().value_at_quantile(0.99) < 1_000_000);
+        assert!((179_000..181_000).contains(&counters.operations()));
     }
 
     #[test]
     fn a_server_that_stands_still_to_the_end_is_not_hidden() {
-        let tally = second_with(900_000_000..2_000_000_000, Pace::open(1e5, 0));
-        assert_eq!(tally.latencies().len(), 100_000);
-        let p99 = tally.latencies().value_at_quantile(0.99);
+        let counters = second_with(900_000_000..2_000_000_000, Pace::open(1e5, 0));
+        assert_eq!(counters.latencies().len(), 100_000);
+        let p99 = counters.latencies().value_at_quantile(0.99);
         assert!((88_000_000..92_000_000).contains(&p99), "{p99}");
-        assert!(tally.operations() < 90_100);
+        assert!(counters.operations() < 90_100);
     }
 }

@@ -6,11 +6,11 @@ use herdwick_mem::spsc::{self, Consumer, Producer};
 use herdwick_mica::{Clock, Request};
 
 use crate::{
+    counters::WorkerCounters,
     freight::{Step, Uploader},
     parcel::{Order, Parcel, Scratch, Ticket},
     parking::Bell,
     partition::Partition,
-    tally::Tally,
     tcp::Answer,
 };
 
@@ -207,9 +207,9 @@ impl Crossing {
         (peer, parcel): (usize, &mut Parcel),
         store: &mut Partition,
         clock: Clock,
-        tally: &mut Tally,
+        counters: &mut WorkerCounters,
     ) {
-        parcel.execute(peer, store, clock, tally, &mut self.scratch);
+        parcel.execute(peer, store, clock, counters, &mut self.scratch);
     }
 
     /// Sends an executed parcel back.

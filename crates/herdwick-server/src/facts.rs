@@ -7,18 +7,18 @@ use crate::{
     accept::{Opened, Source},
     auth::Auth,
     config::{Config, Listen, Offers, Protocol, ShutdownHook, StartError},
+    counters::Snapshot,
     hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
     lease::{Arrival, Host},
     stats,
-    tally::Snapshot,
     tcp::{Topic, Voice},
     tls::Certificates,
     tuning::{Limits, Tunables},
     udp, watch,
 };
 
-/// The memcached whose protocols these are. Clients choose what they send by it, and some of them read
-/// the last three numbers, so nothing stands behind it.
+/// The memcached whose protocols these are. Clients choose what they send by it, and some of them
+/// read the last three numbers, so nothing stands behind it.
 pub(crate) const VERSION: &str = "1.6.45";
 /// The version of this server.
 pub(crate) const HERDWICK_VERSION: &str = env!("CARGO_PKG_VERSION");

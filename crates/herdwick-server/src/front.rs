@@ -3,7 +3,7 @@ use std::{io, time::Duration};
 use herdwick_mica::{Clock, Second};
 use mio::{Registry, Token, event::Event};
 
-use crate::{crossing::Crossing, partition::Partition, tally::Tally};
+use crate::{counters::WorkerCounters, crossing::Crossing, partition::Partition};
 
 /// One way into a worker: sockets, or a fabric's request lines.
 ///
@@ -41,8 +41,8 @@ pub(crate) trait Front {
     /// Whether a draining front has finished.
     fn is_drained(&self) -> bool;
 
-    /// Lists some of its connections, from the one at place `from` on, in the words of `stats conns`;
-    /// gives the place to go on at, if there are more. One front of a worker has any.
+    /// Lists some of its connections, from the one at place `from` on, in the words of `stats
+    /// conns`; gives the place to go on at, if there are more. One front of a worker has any.
     fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
         let _ = (now, from, out);
         None
@@ -74,7 +74,7 @@ pub(crate) struct Pass<'a> {
     /// The way to the other partitions.
     pub(crate) crossing: &'a mut Crossing,
     /// This worker's counters.
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) counters: &'a mut WorkerCounters,
     /// For sources that come and go.
     pub(crate) registry: &'a Registry,
 }

@@ -8,6 +8,7 @@
 mod accept;
 mod auth;
 mod config;
+mod counters;
 mod crossing;
 mod dump;
 mod error;
@@ -31,7 +32,6 @@ mod readiness;
 mod server;
 mod stats;
 mod stopping;
-mod tally;
 mod tcp;
 mod time;
 mod tls;

@@ -3,12 +3,12 @@ use std::{ops::Range, os::fd::RawFd};
 use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
+    counters::{Snapshot, WorkerCounters},
     dump::Dump,
     freight::{Freight, Uploader},
     partition::{NOBODY, Partition},
     prefixes::Prefixes,
     recycle,
-    tally::{Snapshot, Tally},
     tcp::{Answer, Large, Mark, Speaker},
     time::Warp,
 };
@@ -174,7 +174,7 @@ impl Parcel {
         peer: usize,
         store: &mut Partition,
         clock: Clock,
-        tally: &mut Tally,
+        counters: &mut WorkerCounters,
         scratch: &mut Scratch,
     ) {
         self.freight.unload(store, clock);
@@ -200,8 +200,8 @@ impl Parcel {
             scratch.large.push(errand.large);
             answers.push(errand.answer.with_opaque(opaque));
         }
-        tally.crossed += requests.len() as u64;
-        tally.tcp_batches += 1;
+        counters.crossed += requests.len() as u64;
+        counters.tcp_batches += 1;
         let mut speaker = Speaker {
             clock,
             requests: &requests,
@@ -210,7 +210,7 @@ impl Parcel {
             marks: &mut self.marks,
             large: Large::Some(&scratch.large),
             refused_large: false,
-            tally,
+            counters,
         };
         let tickets = &self.tickets;
         let caller = |index: usize| tickets.get(index).map_or(NOBODY, |ticket| ticket.caller);

@@ -10,8 +10,8 @@ use herdwick_mica::Clock;
 
 use crate::{
     config::Listen,
+    counters::Snapshot,
     facts::{Facts, HERDWICK_VERSION, Stats, VERSION},
-    tally::Snapshot,
     tls::{self, Certificates, Tls},
     unix,
 };
@@ -68,18 +68,18 @@ fn cpu_time() -> (String, String) {
 fn connections(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     let limits = &facts.limits;
     out.say("max_connections", limits.connections_max.load(Relaxed));
-    out.say("curr_connections", sum.tally.connections);
+    out.say("curr_connections", sum.counters.connections);
     out.say("total_connections", limits.total.load(Relaxed));
     out.say("rejected_connections", limits.rejected.load(Relaxed));
-    out.say("connection_structures", sum.tally.connections);
+    out.say("connection_structures", sum.counters.connections);
     for (name, count) in [
         ("response_obj_oom", 0),
         ("response_obj_count", 0),
         ("response_obj_bytes", 0),
-        ("read_buf_count", sum.tally.connections),
-        ("read_buf_bytes", sum.tally.held_bytes),
+        ("read_buf_count", sum.counters.connections),
+        ("read_buf_bytes", sum.counters.held_bytes),
         ("read_buf_bytes_free", 0),
-        ("read_buf_oom", sum.tally.closed_stalled),
+        ("read_buf_oom", sum.counters.closed_stalled),
         ("reserved_fds", 0),
     ] {
         out.say(name, count);
@@ -87,35 +87,35 @@ fn connections(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
 }
 
 fn commands(sum: &Snapshot, out: &mut Stats<'_>) {
-    let tally = &sum.tally;
+    let counters = &sum.counters;
     for (name, count) in [
-        ("cmd_get", tally.cmd_get),
-        ("cmd_set", tally.cmd_set),
-        ("cmd_flush", tally.cmd_flush),
-        ("cmd_touch", tally.cmd_touch),
-        ("cmd_meta", tally.cmd_meta),
-        ("get_hits", tally.get_hits),
-        ("get_misses", tally.get_misses),
-        ("get_expired", tally.get_expired),
-        ("get_flushed", tally.get_flushed),
-        ("delete_misses", tally.delete_misses),
-        ("delete_hits", tally.delete_hits),
-        ("incr_misses", tally.incr_misses),
-        ("incr_hits", tally.incr_hits),
-        ("decr_misses", tally.decr_misses),
-        ("decr_hits", tally.decr_hits),
-        ("cas_misses", tally.cas_misses),
-        ("cas_hits", tally.cas_hits),
-        ("cas_badval", tally.cas_badval),
-        ("touch_hits", tally.touch_hits),
-        ("touch_misses", tally.touch_misses),
-        ("store_too_large", tally.store_too_large),
-        ("store_no_memory", tally.store_no_memory),
-        ("auth_cmds", tally.auth_cmds),
-        ("auth_errors", tally.auth_errors),
-        ("idle_kicks", tally.idle_kicks),
-        ("bytes_read", tally.bytes_read),
-        ("bytes_written", tally.bytes_written),
+        ("cmd_get", counters.cmd_get),
+        ("cmd_set", counters.cmd_set),
+        ("cmd_flush", counters.cmd_flush),
+        ("cmd_touch", counters.cmd_touch),
+        ("cmd_meta", counters.cmd_meta),
+        ("get_hits", counters.get_hits),
+        ("get_misses", counters.get_misses),
+        ("get_expired", counters.get_expired),
+        ("get_flushed", counters.get_flushed),
+        ("delete_misses", counters.delete_misses),
+        ("delete_hits", counters.delete_hits),
+        ("incr_misses", counters.incr_misses),
+        ("incr_hits", counters.incr_hits),
+        ("decr_misses", counters.decr_misses),
+        ("decr_hits", counters.decr_hits),
+        ("cas_misses", counters.cas_misses),
+        ("cas_hits", counters.cas_hits),
+        ("cas_badval", counters.cas_badval),
+        ("touch_hits", counters.touch_hits),
+        ("touch_misses", counters.touch_misses),
+        ("store_too_large", counters.store_too_large),
+        ("store_no_memory", counters.store_no_memory),
+        ("auth_cmds", counters.auth_cmds),
+        ("auth_errors", counters.auth_errors),
+        ("idle_kicks", counters.idle_kicks),
+        ("bytes_read", counters.bytes_read),
+        ("bytes_written", counters.bytes_written),
     ] {
         out.say(name, count);
     }
@@ -129,7 +129,7 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     let paused_us = facts.limits.paused_us.load(Relaxed);
     out.say("time_in_listen_disabled_us", paused_us);
     out.say("threads", facts.settings.workers);
-    out.say("conn_yields", sum.tally.conn_yields);
+    out.say("conn_yields", sum.counters.conn_yields);
     out.say("hash_power_level", sum.slots.checked_ilog2().unwrap_or(0));
     out.say("hash_bytes", sum.slots * SLOT_BYTES);
     out.say("hash_is_expanding", 0);
@@ -138,8 +138,8 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         out.say(idle, 0);
     }
     let watch = &facts.watch;
-    out.say("log_worker_dropped", sum.tally.log_worker_dropped);
-    out.say("log_worker_written", sum.tally.log_worker_written);
+    out.say("log_worker_dropped", sum.counters.log_worker_dropped);
+    out.say("log_worker_written", sum.counters.log_worker_written);
     out.say("log_watcher_skipped", watch.skipped.load(Relaxed));
     out.say("log_watcher_sent", watch.sent.load(Relaxed));
     out.say("log_watchers", watch.watchers.load(Relaxed));
@@ -156,7 +156,7 @@ fn encryption(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) 
     out.say("ssl_handshake_errors", counters.failed.load(Relaxed));
     out.say("ssl_handshakes_late", counters.late.load(Relaxed));
     out.say("ssl_handshakes_crowded", counters.crowded.load(Relaxed));
-    out.say("ssl_proto_errors", sum.tally.ssl_proto_errors);
+    out.say("ssl_proto_errors", sum.counters.ssl_proto_errors);
     let read_at = certificates.read_at.load(Relaxed);
     let since = clock.second.0.saturating_sub(read_at);
     out.say("time_since_server_cert_refresh", since);
@@ -208,36 +208,36 @@ fn store(sum: &Snapshot, out: &mut Stats<'_>) {
 
 /// What memcached has no name for: every drop and refusal, by reason.
 fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
-    let (tally, unix) = (&sum.tally, unix::counts());
+    let (counters, unix) = (&sum.counters, unix::counts());
     for (name, count) in [
         ("index_evictions", sum.store.index_evictions),
         ("items_kept", sum.store.kept),
         ("bad_keys", sum.store.bad_keys),
-        ("refused_lines", tally.refused_lines),
-        ("refused_blocks", tally.refused_blocks),
-        ("closed_not_memcached", tally.closed_not_memcached),
-        ("closed_binary", tally.closed_binary),
-        ("closed_errors", tally.closed_errors),
-        ("closed_half_sent", tally.closed_half_sent),
-        ("closed_stalled", tally.closed_stalled),
+        ("refused_lines", counters.refused_lines),
+        ("refused_blocks", counters.refused_blocks),
+        ("closed_not_memcached", counters.closed_not_memcached),
+        ("closed_binary", counters.closed_binary),
+        ("closed_errors", counters.closed_errors),
+        ("closed_half_sent", counters.closed_half_sent),
+        ("closed_stalled", counters.closed_stalled),
         ("unix_descriptors_refused", unix.descriptors_refused),
         ("unix_users_refused", unix.users_refused),
         ("unix_sockets_closing", unix.sockets_closing),
         ("unix_closers_stuck", unix.closers_stuck),
         ("udp_malformed", facts.udp.malformed.load(Relaxed)),
         ("udp_crowded", facts.udp.crowded.load(Relaxed)),
-        ("udp_withheld", tally.udp_withheld),
-        ("udp_unsent", tally.udp_unsent),
-        ("fabric_bytes_read", tally.fabric_bytes_read),
-        ("fabric_bytes_written", tally.fabric_bytes_written),
-        ("tcp_requests", tally.tcp_requests),
-        ("tcp_batches", tally.tcp_batches),
-        ("crossed", tally.crossed),
-        ("parcels_exhausted", tally.parcels_exhausted),
-        ("reads_deferred", tally.reads_deferred),
-        ("uploads", tally.uploads),
-        ("uploads_queued", tally.uploads_queued),
-        ("replies_queued", tally.replies_queued),
+        ("udp_withheld", counters.udp_withheld),
+        ("udp_unsent", counters.udp_unsent),
+        ("fabric_bytes_read", counters.fabric_bytes_read),
+        ("fabric_bytes_written", counters.fabric_bytes_written),
+        ("tcp_requests", counters.tcp_requests),
+        ("tcp_batches", counters.tcp_batches),
+        ("crossed", counters.crossed),
+        ("parcels_exhausted", counters.parcels_exhausted),
+        ("reads_deferred", counters.reads_deferred),
+        ("uploads", counters.uploads),
+        ("uploads_queued", counters.uploads_queued),
+        ("replies_queued", counters.replies_queued),
     ] {
         out.say(name, count);
     }
@@ -272,7 +272,7 @@ pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
         ("evicted", store.evictions),
         ("evicted_nonzero", store.evicted_nonzero),
         ("evicted_time", zero),
-        ("outofmemory", sum.tally.store_no_memory),
+        ("outofmemory", sum.counters.store_no_memory),
         ("tailrepairs", zero),
         ("reclaimed", store.reclaimed),
         ("expired_unfetched", store.expired_unfetched),
@@ -287,7 +287,7 @@ pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
         ("direct_reclaims", zero),
         ("hits_to_hot", zero),
         ("hits_to_warm", zero),
-        ("hits_to_cold", sum.tally.get_hits),
+        ("hits_to_cold", sum.counters.get_hits),
         ("hits_to_temp", zero),
     ] {
         out.say(&format!("items:1:{name}"), count);
@@ -296,7 +296,7 @@ pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
 
 /// `stats slabs`: the log is one class of 8-byte chunks.
 pub(crate) fn slabs(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
-    let tally = &sum.tally;
+    let counters = &sum.counters;
     let chunks = (facts.settings.memory_bytes as u64).saturating_sub(sum.slots * SLOT_BYTES) / 8;
     let used = sum.store.bytes / 8;
     for (name, count) in [
@@ -307,14 +307,14 @@ pub(crate) fn slabs(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("1:used_chunks", used),
         ("1:free_chunks", chunks.saturating_sub(used)),
         ("1:free_chunks_end", 0),
-        ("1:get_hits", tally.get_hits),
-        ("1:cmd_set", tally.cmd_set),
-        ("1:delete_hits", tally.delete_hits),
-        ("1:incr_hits", tally.incr_hits),
-        ("1:decr_hits", tally.decr_hits),
-        ("1:cas_hits", tally.cas_hits),
-        ("1:cas_badval", tally.cas_badval),
-        ("1:touch_hits", tally.touch_hits),
+        ("1:get_hits", counters.get_hits),
+        ("1:cmd_set", counters.cmd_set),
+        ("1:delete_hits", counters.delete_hits),
+        ("1:incr_hits", counters.incr_hits),
+        ("1:decr_hits", counters.decr_hits),
+        ("1:cas_hits", counters.cas_hits),
+        ("1:cas_badval", counters.cas_badval),
+        ("1:touch_hits", counters.touch_hits),
         ("active_slabs", 1),
         ("total_malloced", facts.settings.memory_bytes as u64),
     ] {

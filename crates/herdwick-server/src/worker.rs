@@ -4,6 +4,7 @@ use herdwick_mica::Clock;
 use mio::{Events, Poll};
 
 use crate::{
+    counters::{Snapshot, WayCount, WorkerCounters},
     crossing::Crossing,
     front::{Activity, Front, Pass, Tokens},
     parcel::{Order, Parcel},
@@ -12,12 +13,11 @@ use crate::{
     patience::Patience,
     readiness,
     stopping::Stopping,
-    tally::{Snapshot, Tally, WayCount},
     time::Timer,
 };
 
-/// While fronts find work in memory, and as long as it is looked for there, the sockets are looked at
-/// once in so many passes: a look takes longer than a request does.
+/// While fronts find work in memory, and as long as it is looked for there, the sockets are looked
+/// at once in so many passes: a look takes longer than a request does.
 const SOCKET_PASSES: u32 = 16;
 /// A sleeping worker wakes at least this often, to notice the time.
 const TICK: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) struct Worker {
     /// How long to look for work before it sleeps.
     pub(crate) patience: Patience,
     pub(crate) stopping: Arc<Stopping>,
-    pub(crate) tally: Tally,
+    pub(crate) counters: WorkerCounters,
     /// Which of the workers this is.
     pub(crate) index: usize,
     /// When the drain ends, once it has begun.
@@ -116,7 +116,7 @@ impl Worker {
             clock,
             store: &mut self.partition,
             crossing: &mut self.crossing,
-            tally: &mut self.tally,
+            counters: &mut self.counters,
             registry: self.poll.registry(),
         };
         for front in &mut self.fronts {
@@ -138,13 +138,14 @@ impl Worker {
         let clock = self.timer.clock(now);
         match parcel.order {
             Order::Execute => {
-                let (store, tally) = (&mut self.partition, &mut self.tally);
-                self.crossing.execute((peer, parcel), store, clock, tally);
+                let (store, counters) = (&mut self.partition, &mut self.counters);
+                self.crossing
+                    .execute((peer, parcel), store, clock, counters);
             }
             Order::Flush(at) => self.partition.store.flush(clock.second, at),
             Order::Warp(warp) => self.timer.warp(warp, now),
             Order::Reset => {
-                self.tally.reset();
+                self.counters.reset();
                 self.partition.reset();
             }
             Order::Dump(mut dump) => {
@@ -175,7 +176,7 @@ impl Worker {
     fn snapshot(&self, clock: Clock) -> Snapshot {
         let store = &self.partition.store;
         let mut snapshot = Snapshot {
-            tally: self.tally,
+            counters: self.counters,
             store: store.counters(),
             slots: store.slots() as u64,
             age: store.age(clock.second),
@@ -183,8 +184,8 @@ impl Worker {
             hot: Vec::new(),
             worker: self.index,
         };
-        snapshot.tally.log_worker_written = self.partition.journal.written;
-        snapshot.tally.log_worker_dropped = self.partition.journal.dropped;
+        snapshot.counters.log_worker_written = self.partition.journal.written;
+        snapshot.counters.log_worker_dropped = self.partition.journal.dropped;
         for front in &self.fronts {
             let way = front.way();
             let count = |(what, count)| WayCount { way, what, count };
@@ -212,7 +213,7 @@ impl Worker {
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
-        self.tally.sleeps += u64::from(may_sleep);
+        self.counters.sleeps += u64::from(may_sleep);
         let ticks = self.fronts.iter().filter_map(|front| front.tick());
         let longest = ticks.min().unwrap_or(TICK);
         self.look(if may_sleep { longest } else { Duration::ZERO });

@@ -5,7 +5,7 @@ use std::{
 
 use crate::{
     DriveError,
-    tally::Tally,
+    counters::RunCounters,
     workload::{KeySpace, Step},
 };
 
@@ -50,7 +50,7 @@ impl Client {
     pub(super) fn run(
         &mut self,
         steps: impl Iterator<Item = Step>,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
         mut watch: impl FnMut(u64),
     ) -> Result<(), DriveError> {
         let mut steps = steps.peekable();
@@ -61,7 +61,7 @@ impl Client {
             self.batch.extend(steps.by_ref().take(BATCH));
             self.send()?;
             for n in 0..self.batch.len() {
-                self.receive(self.batch[n], tally)?;
+                self.receive(self.batch[n], counters)?;
             }
             asked += self.batch.len() as u64;
             watch(asked);
@@ -86,26 +86,26 @@ impl Client {
         Ok(self.to.write_all(&self.out)?)
     }
 
-    fn receive(&mut self, step: Step, tally: &mut Tally) -> Result<(), DriveError> {
+    fn receive(&mut self, step: Step, counters: &mut RunCounters) -> Result<(), DriveError> {
         self.read_line()?;
         match (&self.line[..], step.is_put()) {
-            (b"STORED", true) => tally.puts += 1,
+            (b"STORED", true) => counters.puts += 1,
             (b"END", false) => {
-                tally.misses += 1;
+                counters.misses += 1;
                 self.missed.push(Step::put(step.key()));
             }
-            (line, false) if line.starts_with(b"VALUE ") => self.value(step, tally)?,
+            (line, false) if line.starts_with(b"VALUE ") => self.value(step, counters)?,
             (line, _) => return Err(DriveError::Reply(String::from_utf8_lossy(line).into())),
         }
         Ok(())
     }
 
-    fn value(&mut self, step: Step, tally: &mut Tally) -> Result<(), DriveError> {
+    fn value(&mut self, step: Step, counters: &mut RunCounters) -> Result<(), DriveError> {
         self.from.read_exact(&mut self.value)?;
         if self.space.check(step.key(), &self.value) {
-            tally.hits += 1;
+            counters.hits += 1;
         } else {
-            tally.wrong_values += 1;
+            counters.wrong_values += 1;
         }
         for expected in [&b""[..], b"END"] {
             self.read_line()?;

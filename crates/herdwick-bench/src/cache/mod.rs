@@ -8,10 +8,10 @@ mod traces;
 use crate::{
     BenchError, Config, Fabric, Progress, SEED,
     compare::{manifest, rtt, subject},
+    counters::RunCounters,
     host::{Placement, Stopwatch, pin},
     report::{BeforeAfter, Knobs, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
-    tally::Tally,
     workload::{KeySpace, Step},
 };
 use client::Client;
@@ -79,7 +79,7 @@ struct Cell {
 struct Full {
     server: Server,
     client: Client,
-    tally: Tally,
+    counters: RunCounters,
 }
 
 impl Full {
@@ -187,7 +187,7 @@ impl CacheBench<'_> {
         let mut full = Full {
             client: Client::connect(server.address, self.space)?,
             server,
-            tally: Tally::new(),
+            counters: RunCounters::new(),
         };
         let what = format!("{} {} % fill", cell.pattern.name(), cell.percent);
         let steps = (0..self.config.keys as u32).map(Step::put);
@@ -205,14 +205,14 @@ impl CacheBench<'_> {
         let mut requests = Requests::new(cell.pattern, self.config.keys);
         let count = self.requests();
         full.ask(requests.by_ref().take(count as usize), count, &what, watch)?;
-        full.tally.clear();
+        full.counters.clear();
         let clock = Stopwatch::start();
         full.ask(requests.take(count as usize), count, &what, watch)?;
         let seconds = clock.ns() as f64 / 1e9;
         let run = Run {
-            ops_per_s: full.tally.operations() as f64 / seconds,
-            hit_ratio: full.tally.hit_ratio(),
-            wrong_values: full.tally.wrong_values,
+            ops_per_s: full.counters.operations() as f64 / seconds,
+            hit_ratio: full.counters.hit_ratio(),
+            wrong_values: full.counters.wrong_values,
             server_rss_mb: Some(full.resident_mb()),
             items: full.server.items(),
             ..Run::default()
@@ -248,7 +248,7 @@ impl Full {
         let clock = Stopwatch::start();
         let mut next = 0;
         let what = format!("{what}, {}", self.server.version);
-        Ok(self.client.run(steps, &mut self.tally, |operations| {
+        Ok(self.client.run(steps, &mut self.counters, |operations| {
             if operations >= next {
                 next = operations + WATCH_EVERY;
                 watch(&Progress {

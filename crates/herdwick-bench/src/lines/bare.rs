@@ -70,10 +70,10 @@ impl BareTarget {
     /// Counts `count` answers.
     fn answered(&mut self, mut count: usize, load: &mut Load<'_>, now_ns: u64) {
         self.in_flight = self.in_flight.saturating_sub(count);
-        load.tally.hits += count as u64;
+        load.counters.hits += count as u64;
         while let Some((start_ns, rest)) = self.sent.front_mut() {
             let here = count.min(*rest);
-            load.tally.latencies_of(here, *start_ns, now_ns);
+            load.counters.latencies_of(here, *start_ns, now_ns);
             (count, *rest) = (count - here, *rest - here);
             if *rest > 0 {
                 return;

@@ -8,8 +8,8 @@ use herdwick_mica::{HashKey, Op, Request};
 use super::{Driver, Lines, Reply};
 use crate::{
     cost::{Answers, block, ns_per_op},
+    counters::RunCounters,
     pace::Pace,
-    tally::Tally,
     target::{DriveError, Load},
     workload::{KeySpace, Trace},
 };
@@ -67,7 +67,7 @@ pub(crate) fn generator_ns(
     window: usize,
 ) -> Result<f64, DriveError> {
     let mut driver = Driver::new(space, true);
-    let (mut pace, mut tally) = (Pace::closed(), Tally::new());
+    let (mut pace, mut counters) = (Pace::closed(), RunCounters::new());
     let (mut answers, mut failed) = (Answers::new(space), None);
     let ns = ns_per_op(|clock| {
         let mut piece = trace.piece(block(&space), &HASH_KEY, &space);
@@ -76,7 +76,7 @@ pub(crate) fn generator_ns(
         let mut load = Load {
             trace: &mut piece,
             pace: &mut pace,
-            tally: &mut tally,
+            counters: &mut counters,
             version: 0,
         };
         let mut lines = Instant {
@@ -90,7 +90,7 @@ pub(crate) fn generator_ns(
         failed = driven.err().or_else(|| failed.take());
         (clock.ns() - start_ns, operations)
     });
-    debug_assert_eq!((tally.wrong_values, tally.errors), (0, 0));
+    debug_assert_eq!((counters.wrong_values, counters.errors), (0, 0));
     failed.map_or(Ok(ns), Err)
 }
 
@@ -114,7 +114,7 @@ mod tests {
                 let steps = piece.steps().iter();
                 answers.lay_out(steps.map(|step| Step::get(step.key() ^ 1)));
             }
-            let (mut pace, mut tally) = (Pace::closed(), Tally::new());
+            let (mut pace, mut counters) = (Pace::closed(), RunCounters::new());
             let mut lines = Instant {
                 answers: &answers,
                 window,
@@ -125,7 +125,7 @@ mod tests {
             let mut load = Load {
                 trace: &mut fresh,
                 pace: &mut pace,
-                tally: &mut tally,
+                counters: &mut counters,
                 version: 0,
             };
             let mut driver = Driver::new(space, true);
@@ -134,7 +134,7 @@ mod tests {
             let gets = 200 - puts;
             let expected = if wrong { (0, gets) } else { (gets, 0) };
             assert_eq!(
-                (tally.hits, tally.wrong_values, tally.puts),
+                (counters.hits, counters.wrong_values, counters.puts),
                 (expected.0, expected.1, puts)
             );
         }

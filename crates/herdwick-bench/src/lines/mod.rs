@@ -20,7 +20,7 @@ use herdwick_mica::{Get, HashKey, Op, Put, Request};
 
 use crate::{
     BenchError, Fabric,
-    tally::Tally,
+    counters::RunCounters,
     target::{DriveError, Load, Target},
     workload::{KeySpace, Step},
 };
@@ -116,14 +116,14 @@ impl Driver {
     ) -> Result<(), DriveError> {
         let (closed, mut now_ns, mut idle) = (load.pace.next_due_ns().is_none(), clock(), 0_u32);
         loop {
-            let answers = self.answers(lines, load.tally, Duration::from_nanos(now_ns));
+            let answers = self.answers(lines, load.counters, Duration::from_nanos(now_ns));
             // A closed loop that got no answer has nothing to ask: look again before the time.
             idle = if answers == 0 { idle + 1 } else { 0 };
             if closed && !self.slots.is_empty() && !idle.is_multiple_of(IDLE_PASSES) {
                 continue;
             }
             now_ns = clock();
-            self.record(load.tally, now_ns);
+            self.record(load.counters, now_ns);
             let ended = load.trace.peek().is_none() && self.slots.is_empty();
             if ended || now_ns >= until_ns {
                 return Ok(());
@@ -135,7 +135,12 @@ impl Driver {
     }
 
     #[inline]
-    fn answers(&mut self, lines: &mut impl Lines, tally: &mut Tally, now: Duration) -> usize {
+    fn answers(
+        &mut self,
+        lines: &mut impl Lines,
+        counters: &mut RunCounters,
+        now: Duration,
+    ) -> usize {
         let Self {
             slots,
             space,
@@ -149,8 +154,8 @@ impl Driver {
             };
             answered.push(start_ns);
             match reply {
-                Some(reply) => count(space, *stored, step, reply, tally),
-                None => tally.errors += 1,
+                Some(reply) => count(space, *stored, step, reply, counters),
+                None => counters.errors += 1,
             }
         })
     }
@@ -158,9 +163,9 @@ impl Driver {
     /// Counts the latencies of what was just answered: by a look at the clock behind the answers,
     /// so never too short.
     #[inline]
-    fn record(&mut self, tally: &mut Tally, now_ns: u64) {
+    fn record(&mut self, counters: &mut RunCounters, now_ns: u64) {
         for start_ns in self.answered.drain(..) {
-            tally.latency(start_ns, now_ns);
+            counters.latency(start_ns, now_ns);
         }
     }
 
@@ -209,15 +214,15 @@ impl Driver {
 }
 
 #[inline]
-fn count(space: &KeySpace, stored: bool, step: Step, reply: Reply<'_>, tally: &mut Tally) {
+fn count(space: &KeySpace, stored: bool, step: Step, reply: Reply<'_>, counters: &mut RunCounters) {
     match reply.status {
         // An echo stores nothing and says so.
-        ReplyStatus::NotFound if !stored && step.is_put() => tally.puts += 1,
-        ReplyStatus::Done if step.is_put() => tally.puts += 1,
-        ReplyStatus::Done if !stored || space.check(step.key(), reply.value) => tally.hits += 1,
-        ReplyStatus::Done => tally.wrong_values += 1,
-        ReplyStatus::NotFound if !step.is_put() => tally.misses += 1,
-        _ => tally.errors += 1,
+        ReplyStatus::NotFound if !stored && step.is_put() => counters.puts += 1,
+        ReplyStatus::Done if step.is_put() => counters.puts += 1,
+        ReplyStatus::Done if !stored || space.check(step.key(), reply.value) => counters.hits += 1,
+        ReplyStatus::Done => counters.wrong_values += 1,
+        ReplyStatus::NotFound if !step.is_put() => counters.misses += 1,
+        _ => counters.errors += 1,
     }
 }
 

@@ -104,8 +104,8 @@ impl Composer {
 mod tests {
     use super::*;
     use crate::{
+        counters::RunCounters,
         pace::Pace,
-        tally::Tally,
         workload::{Dist, Mix, Trace},
     };
 
@@ -113,11 +113,11 @@ mod tests {
     fn composed(mix: Mix, multiget: usize, requests: usize) -> (String, Vec<Composed>) {
         let space = KeySpace::new(100, 3, 4).unwrap();
         let mut trace = Trace::new(mix, Dist::Uniform, 100, 1000, 3);
-        let (mut pace, mut tally) = (Pace::closed(), Tally::new());
+        let (mut pace, mut counters) = (Pace::closed(), RunCounters::new());
         let mut load = Load {
             trace: &mut trace,
             pace: &mut pace,
-            tally: &mut tally,
+            counters: &mut counters,
             version: 0,
         };
         let mut composer = Composer::new(space, multiget);

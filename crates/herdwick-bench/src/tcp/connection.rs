@@ -8,7 +8,7 @@ use super::{
     reply::{Asked, FOREIGN_MAX, Front, Reader},
 };
 use crate::{
-    tally::Tally,
+    counters::RunCounters,
     target::{DriveError, Load},
 };
 
@@ -109,7 +109,7 @@ impl<S: Read + Write> Connection<S> {
     pub(super) fn receive(
         &mut self,
         reader: &mut Reader,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
         now_ns: u64,
     ) -> Result<(), DriveError> {
         loop {
@@ -118,7 +118,7 @@ impl<S: Read + Write> Connection<S> {
                 Ok(0) => return Err(DriveError::Closed),
                 Ok(n) => {
                     self.filled += n;
-                    self.understand(reader, tally, now_ns)?;
+                    self.understand(reader, counters, now_ns)?;
                     // A short read has emptied the socket (epoll(7), edge-triggered streams).
                     if n < room {
                         return Ok(());
@@ -134,18 +134,18 @@ impl<S: Read + Write> Connection<S> {
     fn understand(
         &mut self,
         reader: &mut Reader,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
         now_ns: u64,
     ) -> Result<(), DriveError> {
         let mut at = 0;
         while let Some(asked) = self.asked.front_mut() {
             let bytes = &self.inbox[at..self.filled];
-            match reader.front(bytes, asked, &mut self.wanted, tally)? {
+            match reader.front(bytes, asked, &mut self.wanted, counters)? {
                 Front::Partial => break,
                 Front::Part(n) => at += n,
                 Front::End(n) => {
                     at += n;
-                    tally.latency(asked.start_ns, now_ns);
+                    counters.latency(asked.start_ns, now_ns);
                     self.asked.pop_front();
                 }
             }

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read, Write};
 use super::{TcpOptions, compose::Composer, connection::Connection, reply::Reader};
 use crate::{
     cost::ns_per_op,
+    counters::RunCounters,
     pace::Pace,
-    tally::Tally,
     target::{DriveError, Load},
     workload::{KeySpace, Trace},
 };
@@ -106,14 +106,14 @@ pub(crate) fn generator_ns(
         Composer::new(space, options.multiget.max(1)),
         Reader::new(space),
     );
-    let (mut pace, mut tally) = (Pace::closed(), Tally::new());
+    let (mut pace, mut counters) = (Pace::closed(), RunCounters::new());
     let (mut value, mut failed) = (vec![0; space.value_size()], None);
     let ns = ns_per_op(|clock| {
-        let before = tally.operations();
+        let before = counters.operations();
         let mut load = Load {
             trace: &mut *trace,
             pace: &mut pace,
-            tally: &mut tally,
+            counters: &mut counters,
             version: 0,
         };
         let start_ns = clock.ns();
@@ -129,13 +129,13 @@ pub(crate) fn generator_ns(
         let start_ns = clock.ns();
         for connection in &mut connections {
             let now_ns = clock.ns();
-            let heard = connection.receive(&mut reader, load.tally, now_ns);
+            let heard = connection.receive(&mut reader, load.counters, now_ns);
             failed = heard.err().or_else(|| failed.take());
         }
         let checking_ns = clock.ns() - start_ns;
-        (asking_ns + checking_ns, tally.operations() - before)
+        (asking_ns + checking_ns, counters.operations() - before)
     });
-    debug_assert_eq!((tally.wrong_values, tally.errors), (0, 0));
+    debug_assert_eq!((counters.wrong_values, counters.errors), (0, 0));
     failed.map_or(Ok(ns), Err)
 }
 

@@ -131,7 +131,7 @@ impl TcpTarget {
             }
             if event.is_readable() || event.is_read_closed() {
                 let now_ns = clock();
-                self.connections[index].receive(&mut self.reader, load.tally, now_ns)?;
+                self.connections[index].receive(&mut self.reader, load.counters, now_ns)?;
                 if load.pace.next_due_ns().is_none() {
                     self.refill(index, load, now_ns)?;
                 }

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use herdwick_mem::same;
 
-use crate::{tally::Tally, target::DriveError, workload::KeySpace};
+use crate::{counters::RunCounters, target::DriveError, workload::KeySpace};
 
 /// Recognises replies. Every key and value has the size we gave it, so a hit is checked where it
 /// must lie rather than parsed; what looks different is read as the line it is.
@@ -61,21 +61,21 @@ impl Reader {
         bytes: &[u8],
         asked: &mut Asked,
         wanted: &mut VecDeque<u32>,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
     ) -> Result<Front, DriveError> {
         if asked.is_put && bytes.starts_with(STORED) {
-            tally.puts += 1;
+            counters.puts += 1;
             return Ok(Front::End(STORED.len()));
         }
         if !asked.is_put && bytes.starts_with(VALUE) {
-            return self.value(bytes, asked, wanted, tally);
+            return self.value(bytes, asked, wanted, counters);
         }
         if !asked.is_put && bytes.starts_with(END) {
-            tally.misses += asked.remaining as u64;
+            counters.misses += asked.remaining as u64;
             wanted.drain(..asked.remaining);
             return Ok(Front::End(END.len()));
         }
-        refusal(bytes, asked, wanted, tally)
+        refusal(bytes, asked, wanted, counters)
     }
 
     fn value(
@@ -83,26 +83,26 @@ impl Reader {
         bytes: &[u8],
         asked: &mut Asked,
         wanted: &mut VecDeque<u32>,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
     ) -> Result<Front, DriveError> {
         let key_end = VALUE.len() + self.space.key_size();
         let header_end = key_end + self.tail.len();
         let value_end = header_end + self.space.value_size();
         let tail = bytes.get(key_end..header_end);
         if !tail.is_some_and(|tail| same(tail, &self.tail)) {
-            return foreign_value(bytes, asked, wanted, tally);
+            return foreign_value(bytes, asked, wanted, counters);
         }
         if bytes.len() < value_end + 2 {
             return Ok(Front::Partial);
         }
-        match self.expected(&bytes[VALUE.len()..key_end], asked, wanted, tally) {
+        match self.expected(&bytes[VALUE.len()..key_end], asked, wanted, counters) {
             Some(key)
                 if self.space.check(key, &bytes[header_end..value_end])
                     && bytes[value_end..].starts_with(b"\r\n") =>
             {
-                tally.hits += 1;
+                counters.hits += 1;
             }
-            _ => tally.wrong_values += 1,
+            _ => counters.wrong_values += 1,
         }
         Ok(Front::Part(value_end + 2))
     }
@@ -113,7 +113,7 @@ impl Reader {
         key: &[u8],
         asked: &mut Asked,
         wanted: &mut VecDeque<u32>,
-        tally: &mut Tally,
+        counters: &mut RunCounters,
     ) -> Option<u32> {
         while asked.remaining > 0 {
             let index = wanted.pop_front()?;
@@ -122,7 +122,7 @@ impl Reader {
             if same(&self.key, key) {
                 return Some(index);
             }
-            tally.misses += 1;
+            counters.misses += 1;
         }
         None
     }
@@ -133,7 +133,7 @@ fn foreign_value(
     bytes: &[u8],
     asked: &mut Asked,
     wanted: &mut VecDeque<u32>,
-    tally: &mut Tally,
+    counters: &mut RunCounters,
 ) -> Result<Front, DriveError> {
     let Some(line) = line(bytes)? else {
         return Ok(Front::Partial);
@@ -150,7 +150,7 @@ fn foreign_value(
     if bytes.len() < total {
         return Ok(Front::Partial);
     }
-    tally.wrong_values += 1;
+    counters.wrong_values += 1;
     if asked.remaining > 0 {
         wanted.pop_front();
         asked.remaining -= 1;
@@ -163,7 +163,7 @@ fn refusal(
     bytes: &[u8],
     asked: &Asked,
     wanted: &mut VecDeque<u32>,
-    tally: &mut Tally,
+    counters: &mut RunCounters,
 ) -> Result<Front, DriveError> {
     let Some(line) = line(bytes)? else {
         return Ok(Front::Partial);
@@ -174,7 +174,7 @@ fn refusal(
         return Err(DriveError::Reply(text.trim_end().to_owned()));
     }
     wanted.drain(..asked.remaining);
-    tally.errors += 1;
+    counters.errors += 1;
     Ok(Front::End(line.len()))
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     /// Reads `replies` as the answers to `asked`, all at once and byte by byte, which must agree.
-    fn read(asked: &[Asked], wanted: &[u32], replies: &[u8]) -> Result<Tally, DriveError> {
+    fn read(asked: &[Asked], wanted: &[u32], replies: &[u8]) -> Result<RunCounters, DriveError> {
         let whole = feed(asked, wanted, replies, replies.len());
         let bytewise = feed(asked, wanted, replies, 1);
         match (&whole, &bytewise) {
@@ -212,13 +212,13 @@ mod tests {
         wanted: &[u32],
         replies: &[u8],
         step: usize,
-    ) -> Result<Tally, DriveError> {
+    ) -> Result<RunCounters, DriveError> {
         let mut reader = Reader::new(space());
         let mut wanted: VecDeque<u32> = wanted.iter().copied().collect();
         let mut asked: VecDeque<Asked> = asked.iter().copied().collect();
-        let (mut tally, mut at, mut seen) = (Tally::new(), 0, 0);
+        let (mut counters, mut at, mut seen) = (RunCounters::new(), 0, 0);
         while let Some(front) = asked.front_mut() {
-            match reader.front(&replies[at..seen], front, &mut wanted, &mut tally)? {
+            match reader.front(&replies[at..seen], front, &mut wanted, &mut counters)? {
                 Front::Partial => {
                     assert!(seen < replies.len(), "waits for more than there is");
                     seen = (seen + step).min(replies.len());
@@ -231,18 +231,18 @@ mod tests {
             }
         }
         assert_eq!((at, wanted.len()), (replies.len(), 0));
-        Ok(tally)
+        Ok(counters)
     }
 
-    fn counts(tally: &Tally) -> [u64; 5] {
-        let Tally {
+    fn counts(counters: &RunCounters) -> [u64; 5] {
+        let RunCounters {
             hits,
             misses,
             puts,
             errors,
             wrong_values,
             ..
-        } = tally;
+        } = counters;
         [*hits, *misses, *puts, *errors, *wrong_values]
     }
 
@@ -279,23 +279,23 @@ mod tests {
             b"END\r\nEND\r\nSTORED\r\n",
         ]
         .concat();
-        let tally = read(&[PUT, get(1), get(1), PUT], &[7, 8], &replies).unwrap();
-        assert_eq!(counts(&tally), [1, 1, 2, 0, 0]);
+        let counters = read(&[PUT, get(1), get(1), PUT], &[7, 8], &replies).unwrap();
+        assert_eq!(counts(&counters), [1, 1, 2, 0, 0]);
     }
 
     #[test]
     fn a_multiget_finds_its_holes() {
         let replies = [&value(2, 2)[..], &value(4, 4), b"END\r\n"].concat();
-        let tally = read(&[get(5)], &[1, 2, 3, 4, 5], &replies).unwrap();
-        assert_eq!(counts(&tally), [2, 3, 0, 0, 0]);
+        let counters = read(&[get(5)], &[1, 2, 3, 4, 5], &replies).unwrap();
+        assert_eq!(counts(&counters), [2, 3, 0, 0, 0]);
     }
 
     #[test]
     fn a_value_of_another_key_is_wrong() {
-        let tally = read(&[get(1)], &[1], &[&value(1, 2)[..], b"END\r\n"].concat()).unwrap();
-        assert_eq!(counts(&tally), [0, 0, 0, 0, 1]);
-        let tally = read(&[get(1)], &[1], &[&value(2, 2)[..], b"END\r\n"].concat()).unwrap();
-        assert_eq!(counts(&tally), [0, 1, 0, 0, 1], "nobody asked for it");
+        let counters = read(&[get(1)], &[1], &[&value(1, 2)[..], b"END\r\n"].concat()).unwrap();
+        assert_eq!(counts(&counters), [0, 0, 0, 0, 1]);
+        let counters = read(&[get(1)], &[1], &[&value(2, 2)[..], b"END\r\n"].concat()).unwrap();
+        assert_eq!(counts(&counters), [0, 1, 0, 0, 1], "nobody asked for it");
     }
 
     #[test]
@@ -304,8 +304,8 @@ mod tests {
             "VALUE 0001 0 1\r\nx\r\n",
             "VALUE 0001 0 20\r\n01234567890123456789\r\n",
         ] {
-            let tally = read(&[get(1)], &[1], [odd, "END\r\n"].concat().as_bytes()).unwrap();
-            assert_eq!(counts(&tally), [0, 0, 0, 0, 1], "{odd}");
+            let counters = read(&[get(1)], &[1], [odd, "END\r\n"].concat().as_bytes()).unwrap();
+            assert_eq!(counts(&counters), [0, 0, 0, 0, 1], "{odd}");
         }
         let flags = "VALUE 0001 5 12\r\n012345678901\r\nEND\r\n";
         assert_eq!(
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn refusals_are_errors_and_babble_ends_it() {
         let replies = b"SERVER_ERROR out of memory storing object\r\nERROR\r\nNOT_STORED\r\n";
-        let tally = read(&[PUT, get(3), PUT], &[1, 2, 3], replies).unwrap();
-        assert_eq!(counts(&tally), [0, 0, 0, 3, 0]);
+        let counters = read(&[PUT, get(3), PUT], &[1, 2, 3], replies).unwrap();
+        assert_eq!(counts(&counters), [0, 0, 0, 3, 0]);
         let http = read(&[get(1)], &[1], b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(http, Err(DriveError::Reply(text)) if text.starts_with("HTTP")));
         assert!(matches!(

@@ -194,7 +194,7 @@ impl Part {
         let mut run = Run::new(Arc::clone(server), stage, evicted);
         run.start(before, self.lanes);
         let fault = run.wait();
-        println!("{self:?}, {length:.1?} of it: {:#?}", run.stage.tally());
+        println!("{self:?}, {length:.1?} of it: {:#?}", run.stage.counters());
         if let Some(fault) = fault {
             let now = control.stats("").map(|stats| nonzero(&stats));
             server.signal(Signal::KILL);

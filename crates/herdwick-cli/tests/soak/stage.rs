@@ -37,7 +37,7 @@ pub(crate) struct Stage {
     pub(crate) until: Duration,
     over: AtomicBool,
     fault: Mutex<Option<String>>,
-    tally: Mutex<BTreeMap<String, u64>>,
+    counters: Mutex<BTreeMap<String, u64>>,
     missing: Mutex<HashSet<(String, u64)>>,
     pub(crate) registers: Vec<Register>,
     pub(crate) counter: Counter,
@@ -60,7 +60,7 @@ impl Stage {
             until: length,
             over: AtomicBool::new(false),
             fault: Mutex::default(),
-            tally: Mutex::default(),
+            counters: Mutex::default(),
             missing: Mutex::default(),
             registers: (0..REGISTERS).map(Register::new).collect(),
             counter: Counter::default(),
@@ -87,20 +87,20 @@ impl Stage {
 
     /// Counts an event.
     pub(crate) fn count(&self, what: &str, times: u64) {
-        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        *tally.entry(what.to_owned()).or_default() += times;
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        *counters.entry(what.to_owned()).or_default() += times;
     }
 
     /// Returns the sum of the counters with names that begin with `what`.
     pub(crate) fn counted(&self, what: &str) -> u64 {
-        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = tally.iter().filter(|(name, _)| name.starts_with(what));
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = counters.iter().filter(|(name, _)| name.starts_with(what));
         named.map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn tally(&self) -> BTreeMap<String, u64> {
-        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        tally.clone()
+    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.clone()
     }
 
     /// Records that a value stored under `key` was not found: an eviction has to explain it. The

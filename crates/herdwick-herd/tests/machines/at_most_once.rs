@@ -29,13 +29,13 @@ const KEYS: [&[u8]; 13] = [
 
 /// What the clients know at the end, and what the store contains.
 #[derive(Debug, Default)]
-struct Tally {
+struct Totals {
     acknowledged: u64,
     unknown: u64,
     value: u64,
 }
 
-impl Tally {
+impl Totals {
     fn holds(&self) -> bool {
         let most = self.acknowledged + self.unknown;
         (self.acknowledged..=most).contains(&self.value)
@@ -48,7 +48,7 @@ fn count(
     total: u64,
     faults: Faults,
     serve: &mut impl FnMut(&mut Rig<Model>),
-) -> Tally {
+) -> Totals {
     let mut rig = Rig::over(path, seed, 16, vec![Model::default(); 2]);
     for client in 0..CLIENTS {
         rig.join(client as u16 + 1);
@@ -60,7 +60,7 @@ fn count(
         initial: 1,
         ..Arith::default()
     });
-    let mut tally = Tally::default();
+    let mut totals = Totals::default();
     let (mut submitted, mut finished) = (0, 0);
     while finished < total {
         for client in &mut rig.clients {
@@ -80,9 +80,9 @@ fn count(
             match outcome {
                 Outcome::Answered(answer) => {
                     assert_eq!(answer.status, ReplyStatus::Done, "seed {seed}");
-                    tally.acknowledged += 1;
+                    totals.acknowledged += 1;
                 }
-                Outcome::Unknown => tally.unknown += 1,
+                Outcome::Unknown => totals.unknown += 1,
                 // It waited for another request for its key, and was never sent.
                 Outcome::Timeout => {}
             }
@@ -92,8 +92,8 @@ fn count(
         .workers
         .iter()
         .flat_map(|worker| KEYS.map(|key| worker.exec.number(key)));
-    tally.value = numbers.flatten().sum();
-    tally
+    totals.value = numbers.flatten().sum();
+    totals
 }
 
 fn lossy() -> Faults {
@@ -111,9 +111,9 @@ fn plainly(rig: &mut Rig<Model>) {
 
 #[test]
 fn a_million_increments_survive_one_loss_in_ten() {
-    let tally = count((UcWrite, 1), 1_000_000, lossy(), &mut plainly);
-    assert!(tally.holds(), "{tally:?}");
-    assert!(tally.acknowledged > 990_000, "{tally:?}");
+    let totals = count((UcWrite, 1), 1_000_000, lossy(), &mut plainly);
+    assert!(totals.holds(), "{totals:?}");
+    assert!(totals.acknowledged > 990_000, "{totals:?}");
 }
 
 #[test]
@@ -125,16 +125,16 @@ fn a_million_increments_sent_as_datagrams_survive_loss_duplication_and_overtakin
         reorder_window: Duration::from_micros(100),
         ..lossy()
     };
-    let tally = count((UdSend, 1), 1_000_000, faults, &mut plainly);
-    assert!(tally.holds(), "{tally:?}");
-    assert!(tally.acknowledged > 990_000, "{tally:?}");
+    let totals = count((UdSend, 1), 1_000_000, faults, &mut plainly);
+    assert!(totals.holds(), "{totals:?}");
+    assert!(totals.acknowledged > 990_000, "{totals:?}");
 }
 
 #[test]
 fn increments_written_reliably_are_counted_once_though_replies_are_lost() {
-    let tally = count((RcWrite, 1), 100_000, lossy(), &mut plainly);
-    assert!(tally.holds(), "{tally:?}");
-    assert!(tally.acknowledged > 99_000, "{tally:?}");
+    let totals = count((RcWrite, 1), 100_000, lossy(), &mut plainly);
+    assert!(totals.holds(), "{totals:?}");
+    assert!(totals.acknowledged > 99_000, "{totals:?}");
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
             ..lossy()
         };
         for path in [UcWrite, UdSend] {
-            let tally = count((path, seed), 2_000, faults.clone(), &mut plainly);
-            assert!(tally.holds(), "{path}, seed {seed}: {tally:?}");
-            assert!(tally.unknown > 0, "{path}, seed {seed}: {tally:?}");
+            let totals = count((path, seed), 2_000, faults.clone(), &mut plainly);
+            assert!(totals.holds(), "{path}, seed {seed}: {totals:?}");
+            assert!(totals.unknown > 0, "{path}, seed {seed}: {totals:?}");
         }
     }
 }
@@ -158,7 +158,7 @@ fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
 #[test]
 fn a_server_that_forgets_fails_the_same_check() {
     let mut forgetful: Option<Vec<Forgetful>> = None;
-    let tally = count((UcWrite, 1), 20_000, lossy(), &mut |rig| {
+    let totals = count((UcWrite, 1), 20_000, lossy(), &mut |rig| {
         let views = forgetful.get_or_insert_with(|| {
             let workers = 0..rig.workers.len();
             workers.map(|worker| Forgetful::new(rig, worker)).collect()
@@ -172,10 +172,10 @@ fn a_server_that_forgets_fails_the_same_check() {
             worker.side.pass(&mut port, CLOCK, &mut worker.exec);
         }
     });
-    assert!(!tally.holds(), "{tally:?}");
+    assert!(!totals.holds(), "{totals:?}");
     assert!(
-        tally.value > tally.acknowledged + tally.unknown,
-        "{tally:?}"
+        totals.value > totals.acknowledged + totals.unknown,
+        "{totals:?}"
     );
 }
 

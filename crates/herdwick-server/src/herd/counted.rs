@@ -1,17 +1,17 @@
 use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
-use crate::{partition::Partition, tally::Tally};
+use crate::{counters::WorkerCounters, partition::Partition};
 
 /// A partition whose requests are counted in memcached's words as they are answered.
 pub(super) struct Counted<'a> {
     pub(super) store: &'a mut Partition,
-    pub(super) tally: &'a mut Tally,
+    pub(super) counters: &'a mut WorkerCounters,
 }
 
 impl Execute for Counted<'_> {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        let tally = &mut *self.tally;
+        let counters = &mut *self.counters;
         // Plain reads are counted here and added once a batch.
         let (mut reads, mut hits, mut written) = (0, 0, 0);
         let mut count = |index: usize, reply: &Reply<'_>| {
@@ -21,17 +21,17 @@ impl Execute for Counted<'_> {
                     reads += 1;
                     hits += 1;
                 }
-                Some(op) => tally.count(op, reply),
+                Some(op) => counters.count(op, reply),
                 None => {}
             }
             sink.reply(index, reply);
         };
         self.store.execute(clock, batch, &mut count);
-        self.tally.cmd_get += reads;
-        self.tally.get_hits += hits;
+        self.counters.cmd_get += reads;
+        self.counters.get_hits += hits;
         let read: usize = batch.iter().map(bytes).sum();
-        self.tally.fabric_bytes_read += read as u64;
-        self.tally.fabric_bytes_written += written as u64;
+        self.counters.fabric_bytes_read += read as u64;
+        self.counters.fabric_bytes_written += written as u64;
     }
 }
 

@@ -47,14 +47,14 @@ pub(crate) trait LeaseDevice: Device {
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
 
-    /// Destroys the domain `pd`, and calls `done` when its memory is the system's again. A client may
-    /// put that off: where it can, this does not wait.
+    /// Destroys the domain `pd`, and calls `done` when its memory is the system's again. A client
+    /// may put that off: where it can, this does not wait.
     fn release_pd(&self, port: &mut Self::Port, pd: PdId, done: Released) {
         done(self.destroy_pd(port, pd));
     }
 
-    /// Whether `endpoints` lie where their client came from: on `host`, or on this one, and there in
-    /// the client's own domain `pd` where the provider knows whose an endpoint is.
+    /// Whether `endpoints` lie where their client came from: on `host`, or on this one, and there
+    /// in the client's own domain `pd` where the provider knows whose an endpoint is.
     fn is_at(
         &self,
         port: &Self::Port,
@@ -231,8 +231,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         connected.map_err(|error| error.refusal())
     }
 
-    /// Takes a lease out of service at once. The desk hears of it when the memory is given back: until
-    /// then it counts against the lease's owner, who may be what puts it off.
+    /// Takes a lease out of service at once. The desk hears of it when the memory is given back:
+    /// until then it counts against the lease's owner, who may be what puts it off.
     fn revoke(&mut self, id: LeaseId) {
         let unrevoked = Arc::clone(&self.unrevoked);
         let (answers, desk) = (
@@ -355,7 +355,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         };
         let mut counted = Counted {
             store: pass.store,
-            tally: pass.tally,
+            counters: pass.counters,
         };
         let served = server.round(pass.now, pass.clock, &mut counted);
         if ordered || served > 0 {

@@ -18,6 +18,7 @@ use mio::{
 use crate::{
     accept::WAKE,
     config::StartError,
+    counters::Snapshot,
     crossing::Crossing,
     facts::Facts,
     parcel::{Order, Ticket},
@@ -25,7 +26,6 @@ use crate::{
     partition::NOBODY,
     readiness,
     stopping::Stopping,
-    tally::Snapshot,
     time::Timer,
 };
 use visitor::{Step, Visitor};

@@ -10,11 +10,10 @@ use prometheus::{
 
 use super::exporter::{CLASS_SETS, Family, GENERAL, Kind, Labels, OF_THE_CLASS, SETS};
 use crate::{
+    counters::Snapshot,
     dump::Uri,
     facts::{Facts, Stats, VERSION},
-    stats,
-    tally::Snapshot,
-    unix,
+    stats, unix,
 };
 
 /// What all workers have counted, as Prometheus reads it.
@@ -40,7 +39,7 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
     if facts.settings.metrics_hot_keys {
         hot_keys(facts, &sum, &mut page);
     }
-    let held = [(vec![], sum.tally.held_bytes as f64)];
+    let held = [(vec![], sum.counters.held_bytes as f64)];
     let help = "Bytes of the connections' buffers.";
     page.add("herdwick_buffer_bytes", Kind::Gauge, help, held);
     page.text()
@@ -55,11 +54,11 @@ fn said(facts: &Facts, clock: Clock, sum: &Snapshot) -> HashMap<String, f64> {
         }
     };
     facts.say_all(clock, sum, &mut Stats(&mut say));
-    let tally = &sum.tally;
-    let compared = tally.cas_hits + tally.cas_badval;
+    let counters = &sum.counters;
+    let compared = counters.cas_hits + counters.cas_badval;
     // memcached counts those that compared among the sets.
-    let sets = |compared: u64| tally.cmd_set.saturating_sub(compared) as f64;
-    said.insert(SETS.into(), sets(compared + tally.cas_misses));
+    let sets = |compared: u64| counters.cmd_set.saturating_sub(compared) as f64;
+    said.insert(SETS.into(), sets(compared + counters.cas_misses));
     said.insert(CLASS_SETS.into(), sets(compared));
     said
 }
@@ -137,28 +136,28 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
 
 /// Everything refused or dropped, by way in and reason.
 fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
-    let (tally, store, unix) = (&sum.tally, &sum.store, unix::counts());
+    let (counters, store, unix) = (&sum.counters, &sum.store, unix::counts());
     let labels = |way: &str, reason: &str| {
         let way = ("fabric", way.to_owned());
         vec![way, ("reason", reason.to_owned())]
     };
     let of_tcp = [
-        ("refused_lines", tally.refused_lines),
-        ("refused_blocks", tally.refused_blocks),
-        ("closed_not_memcached", tally.closed_not_memcached),
-        ("closed_binary", tally.closed_binary),
-        ("closed_errors", tally.closed_errors),
-        ("closed_half_sent", tally.closed_half_sent),
-        ("closed_stalled", tally.closed_stalled),
-        ("idle_kicks", tally.idle_kicks),
-        ("log_worker_dropped", tally.log_worker_dropped),
+        ("refused_lines", counters.refused_lines),
+        ("refused_blocks", counters.refused_blocks),
+        ("closed_not_memcached", counters.closed_not_memcached),
+        ("closed_binary", counters.closed_binary),
+        ("closed_errors", counters.closed_errors),
+        ("closed_half_sent", counters.closed_half_sent),
+        ("closed_stalled", counters.closed_stalled),
+        ("idle_kicks", counters.idle_kicks),
+        ("log_worker_dropped", counters.log_worker_dropped),
     ]
     .map(|(reason, count)| (labels("tcp", reason), count as f64));
     let of_udp = [
         ("malformed", facts.udp.malformed.load(Relaxed)),
         ("crowded", facts.udp.crowded.load(Relaxed)),
-        ("withheld", tally.udp_withheld),
-        ("unsent", tally.udp_unsent),
+        ("withheld", counters.udp_withheld),
+        ("unsent", counters.udp_unsent),
     ]
     .map(|(reason, count)| (labels("udp", reason), count as f64));
     let of_unix = [
@@ -194,12 +193,12 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
         ),
         (
             "herdwick_fabric_read_bytes_total",
-            sum.tally.fabric_bytes_read,
+            sum.counters.fabric_bytes_read,
             "Bytes of keys and values in requests over shared memory and RDMA.",
         ),
         (
             "herdwick_fabric_written_bytes_total",
-            sum.tally.fabric_bytes_written,
+            sum.counters.fabric_bytes_written,
             "Bytes of values in replies over shared memory and RDMA.",
         ),
     ] {

@@ -1,6 +1,6 @@
 //! What memcached has no `stats` for.
 
-use crate::{dump::Uri, facts::Stats, hot::HotKey, tally::Snapshot};
+use crate::{counters::Snapshot, dump::Uri, facts::Stats, hot::HotKey};
 
 /// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
 pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
@@ -36,24 +36,26 @@ pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
 
 /// What is worth knowing of one worker.
 pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
-    let Snapshot { tally, store, .. } = part;
+    let Snapshot {
+        counters, store, ..
+    } = part;
     [
         ("items", store.items),
         ("bytes", store.bytes),
-        ("connections", tally.connections),
-        ("get_hits", tally.get_hits),
-        ("get_misses", tally.get_misses),
-        ("cmd_set", tally.cmd_set),
+        ("connections", counters.connections),
+        ("get_hits", counters.get_hits),
+        ("get_misses", counters.get_misses),
+        ("cmd_set", counters.cmd_set),
         ("evictions", store.evictions),
-        ("crossed", tally.crossed),
-        ("parcels_exhausted", tally.parcels_exhausted),
-        ("sleeps", tally.sleeps),
+        ("crossed", counters.crossed),
+        ("parcels_exhausted", counters.parcels_exhausted),
+        ("sleeps", counters.sleeps),
     ]
 }
 
 /// The ways in: name, requests executed, batches they came in.
 pub(crate) fn ways(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
-    let mut ways = vec![("tcp", part.tally.tcp_requests, part.tally.tcp_batches)];
+    let mut ways = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
     for counted in &part.ways {
         let (requests, batches) = match counted.what {
             "requests" => (counted.count, 0),

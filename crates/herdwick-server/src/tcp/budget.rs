@@ -7,7 +7,7 @@ use herdwick_memcache::GET_LINE_BYTES_MAX;
 
 use crate::{
     config::Patience,
-    tally::{Closed, Tally},
+    counters::{Closed, WorkerCounters},
 };
 
 use super::{
@@ -21,8 +21,9 @@ const AMPLE_PART: usize = 4;
 const AMPLE_MIN: usize = 16 << 20;
 const AMPLE_MAX: usize = 32 << 20;
 /// At this many times as much, which small buffers and those that wait can come to, whoever has
-/// stalled longest is given up at the next look, and then the youngest of those that wait. Not before:
-/// the replies that come back in the parcels of one pass may be more than that for a moment.
+/// stalled longest is given up at the next look, and then the youngest of those that wait. Not
+/// before: the replies that come back in the parcels of one pass may be more than that for a
+/// moment.
 const HARD: usize = 2;
 /// What a connection holds that is not worth giving it up for.
 const SMALL_BYTES: usize = 4 << 10;
@@ -206,7 +207,7 @@ impl Budget {
         desk: &Desk,
         patience: Patience,
         (now, second): (Duration, u32),
-        tally: &mut Tally,
+        counters: &mut WorkerCounters,
     ) -> Vec<(u32, Closed)> {
         let mut given_up = Vec::new();
         if second != self.second {
@@ -221,7 +222,7 @@ impl Budget {
             self.shed(connections, desk, &mut given_up);
         }
         for (_, reason) in &given_up {
-            tally.closed(*reason);
+            counters.closed(*reason);
         }
         given_up
     }

@@ -14,7 +14,7 @@ use super::{
     stream::Stream,
     upload::Upload,
 };
-use crate::{config::Protocol, dump::Dump, parcel::Ticket, tally::Tally};
+use crate::{config::Protocol, counters::WorkerCounters, dump::Dump, parcel::Ticket};
 
 /// A client, and where the conversation with it stands.
 pub(crate) struct Connection {
@@ -136,13 +136,22 @@ impl Connection {
     }
 
     /// Reads once.
-    pub(crate) fn read(&mut self, pool: &mut Pool, limit: usize, tally: &mut Tally) -> Flow {
+    pub(crate) fn read(
+        &mut self,
+        pool: &mut Pool,
+        limit: usize,
+        counters: &mut WorkerCounters,
+    ) -> Flow {
         let taken = self.input.read(&mut self.stream, pool, limit);
-        self.took(taken, tally)
+        self.took(taken, counters)
     }
 
     /// What became of a read; the second value says whether there may be more.
-    pub(crate) fn took(&mut self, taken: io::Result<(usize, bool)>, tally: &mut Tally) -> Flow {
+    pub(crate) fn took(
+        &mut self,
+        taken: io::Result<(usize, bool)>,
+        counters: &mut WorkerCounters,
+    ) -> Flow {
         match taken {
             Ok((0, _)) => {
                 self.readable = false;
@@ -153,26 +162,26 @@ impl Connection {
                 // A short read has emptied the socket; more announces itself.
                 self.readable =
                     filled || self.half_closed || self.draining || self.stream.has_more();
-                tally.bytes_read += count as u64;
+                counters.bytes_read += count as u64;
                 self.pulse.came(count);
                 Flow::Moved
             }
-            Err(error) => self.trouble(error.kind(), tally),
+            Err(error) => self.trouble(error.kind(), counters),
         }
     }
 
     /// Writes once.
-    pub(crate) fn write(&mut self, pool: &mut Pool, tally: &mut Tally) -> Flow {
+    pub(crate) fn write(&mut self, pool: &mut Pool, counters: &mut WorkerCounters) -> Flow {
         if self.output.is_empty() {
             return match self.stream.flush() {
                 Ok(()) => Flow::Moved,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Flow::Blocked,
-                Err(error) => self.trouble(error.kind(), tally),
+                Err(error) => self.trouble(error.kind(), counters),
             };
         }
         match self.output.write(&mut self.stream, pool) {
             Ok(count) => {
-                tally.bytes_written += count as u64;
+                counters.bytes_written += count as u64;
                 self.pulse.went(count);
                 if self.output.is_empty() {
                     Flow::Moved
@@ -181,11 +190,11 @@ impl Connection {
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Flow::Blocked,
-            Err(error) => self.trouble(error.kind(), tally),
+            Err(error) => self.trouble(error.kind(), counters),
         }
     }
 
-    fn trouble(&mut self, kind: ErrorKind, tally: &mut Tally) -> Flow {
+    fn trouble(&mut self, kind: ErrorKind, counters: &mut WorkerCounters) -> Flow {
         match kind {
             ErrorKind::WouldBlock => {
                 self.readable = false;
@@ -196,12 +205,12 @@ impl Connection {
             ErrorKind::Interrupted => Flow::Moved,
             // An answer over UDP that is longer than it may be.
             ErrorKind::FileTooLarge => {
-                tally.udp_withheld += 1;
+                counters.udp_withheld += 1;
                 Flow::Broken
             }
             kind => {
-                tally.closed_errors += 1;
-                tally.ssl_proto_errors += u64::from(kind == ErrorKind::InvalidData);
+                counters.closed_errors += 1;
+                counters.ssl_proto_errors += u64::from(kind == ErrorKind::InvalidData);
                 Flow::Broken
             }
         }
@@ -232,8 +241,8 @@ impl Connection {
                 .is_some_and(|upload| upload.is_queued())
     }
 
-    /// Whether nothing can come of its waiting: the peer has gone, or has ended what it sends before
-    /// the value is whole. One that has closed its side only still gets its answer.
+    /// Whether nothing can come of its waiting: the peer has gone, or has ended what it sends
+    /// before the value is whole. One that has closed its side only still gets its answer.
     pub(crate) fn waits_in_vain(&self) -> bool {
         if !self.waits() {
             return false;
@@ -265,8 +274,8 @@ impl Connection {
         served && (!self.output.is_empty() || !self.readable)
     }
 
-    /// Whether it begins with a claim, and if so, whether all of that is here: the rest is waited for
-    /// like that of any command. A token is proof that its client was let in before.
+    /// Whether it begins with a claim, and if so, whether all of that is here: the rest is waited
+    /// for like that of any command. A token is proof that its client was let in before.
     pub(crate) fn begins_with_claim(&mut self) -> Option<bool> {
         let lasts = !matches!(self.stream, Stream::Datagram(_));
         let claims = lasts && self.opening && self.input.data().starts_with(&MAGIC);

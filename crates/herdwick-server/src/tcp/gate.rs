@@ -4,7 +4,7 @@
 
 use herdwick_memcache::{Keys, text};
 
-use crate::{auth::Auth, tally::Tally};
+use crate::{auth::Auth, counters::WorkerCounters};
 
 /// Most bytes of a `user password` (memcached's `MAX_AUTH_REQ_LEN`).
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -27,7 +27,7 @@ pub(super) enum Knock {
 }
 
 /// Looks at the front of `input`.
-pub(super) fn knock(auth: &Auth, input: &[u8], tally: &mut Tally) -> Knock {
+pub(super) fn knock(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> Knock {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX + 1)]) else {
         return if input.len() > LINE_BYTES_MAX {
             Knock::Close
@@ -57,11 +57,11 @@ pub(super) fn knock(auth: &Auth, input: &[u8], tally: &mut Tally) -> Knock {
         let answer = b"CLIENT_ERROR bad authentication token format\r\n";
         return turned(used, answer);
     };
-    tally.auth_cmds += 1;
+    counters.auth_cmds += 1;
     if auth.admits(&token[..space], &token[space + 1..]) {
         return Knock::Admitted { used };
     }
-    tally.auth_errors += 1;
+    counters.auth_errors += 1;
     turned(used, b"CLIENT_ERROR authentication failure\r\n")
 }
 

@@ -8,10 +8,10 @@ use super::{
     run::{Cursor, Point, Progress},
 };
 use crate::{
+    counters::Snapshot,
     dump::Dump,
     parcel::{Order, Parcel},
     prefixes::Prefixes,
-    tally::Snapshot,
 };
 
 /// A round of one connection that other workers take part in: its replies, until the last is in.
@@ -203,8 +203,8 @@ impl Replies {
         self.finished()
     }
 
-    /// Keeps the replies from slot `from` on: their requests have been executed, which some must not
-    /// be twice.
+    /// Keeps the replies from slot `from` on: their requests have been executed, which some must
+    /// not be twice.
     fn hold(&mut self, from: usize) {
         self.slots.drain(..from);
         let mut text = Vec::new();

@@ -55,7 +55,7 @@ pub(super) fn begin(
             swallow,
         } => (command, used, swallow),
         Stop::Close => {
-            pass.tally.closed_not_memcached += 1;
+            pass.counters.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
         Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => {
@@ -222,8 +222,8 @@ pub(super) fn stats(
     broadcast(order, purpose, used, ticket, pass)
 }
 
-/// Makes everything older than the exptime `delay` go, a second before it, as in memcached; 0 is now.
-/// A time before the server's start is none, and no flush is to come.
+/// Makes everything older than the exptime `delay` go, a second before it, as in memcached; 0 is
+/// now. A time before the server's start is none, and no flush is to come.
 pub(super) fn flush_all(
     delay: u32,
     voice: Voice,
@@ -238,7 +238,7 @@ pub(super) fn flush_all(
     let purpose = Purpose::Consent { voice };
     let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);
     if matches!(begun, Begun::Away { .. }) {
-        pass.tally.cmd_flush += 1;
+        pass.counters.cmd_flush += 1;
     }
     begun
 }
@@ -257,7 +257,7 @@ fn broadcast(
             gather: Gather::new(outstanding, purpose),
         },
         Err(_) => {
-            pass.tally.parcels_exhausted += 1;
+            pass.counters.parcels_exhausted += 1;
             Begun::Starved
         }
     }
@@ -289,11 +289,11 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             if service.facts.greet(line, out) {
                 return;
             }
-            pass.tally.refused_lines += 1;
+            pass.counters.refused_lines += 1;
             if is_noreply(line) { &[] } else { text::ERROR }
         }
         Command::Refused(refused) => {
-            pass.tally.refused_lines += 1;
+            pass.counters.refused_lines += 1;
             if refused.noreply {
                 &[]
             } else {
@@ -326,8 +326,8 @@ fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
 }
 
 fn too_large(put: Oversized<'_>, pass: &mut Pass<'_>) -> &'static [u8] {
-    pass.tally.store_too_large += 1;
-    pass.tally.refused_blocks += 1;
+    pass.counters.store_too_large += 1;
+    pass.counters.refused_blocks += 1;
     if put.noreply { &[] } else { text::TOO_LARGE }
 }
 

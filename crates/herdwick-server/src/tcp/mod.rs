@@ -38,12 +38,12 @@ pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 
 use crate::{
+    counters::Closed,
     facts::Facts,
     front::{Activity, Front, Pass, Tokens},
     lease::{Arrival, Seat},
     parcel::{Parcel, Ticket},
     partition::NOBODY,
-    tally::Closed,
     tcp::{
         budget::LOOK,
         connection::{Connection, Flow, Room},
@@ -64,8 +64,8 @@ const INPUT_BYTES_MAX: usize = 32 << 10;
 const _: () = assert!(LINE_BYTES_MAX + UPLOAD_BYTES_MIN + 2 <= INPUT_BYTES_MAX);
 /// And if that is a long `get`.
 const LONG_INPUT_BYTES_MAX: usize = GET_LINE_BYTES_MAX + 1;
-/// While some wait for room in the log of another partition than those of this worker's connections,
-/// it is asked for so often.
+/// While some wait for room in the log of another partition than those of this worker's
+/// connections, it is asked for so often.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// One worker's connections.
@@ -124,7 +124,7 @@ impl TcpFront {
         });
         let token = self.tokens.token(place as usize);
         if stream.register(pass.registry, token).is_err() {
-            pass.tally.closed_errors += 1;
+            pass.counters.closed_errors += 1;
             self.service.facts.limits.leave();
             self.vacant.push(place);
             return;
@@ -145,7 +145,7 @@ impl TcpFront {
         }
         self.connections[place as usize] = Some(connection);
         self.queue.push_back(place);
-        pass.tally.connections += 1;
+        pass.counters.connections += 1;
     }
 
     /// Serves one connection: one read, some rounds, one write.
@@ -175,7 +175,7 @@ impl TcpFront {
                 "error"
             } else {
                 let sent = connection.stream.conclude();
-                pass.tally.udp_unsent += u64::from(sent == Sent::Less);
+                pass.counters.udp_unsent += u64::from(sent == Sent::Less);
                 if connection.faulty { "error" } else { "normal" }
             };
             self.dismiss(place, reason, pass);
@@ -184,13 +184,13 @@ impl TcpFront {
         connection.rest(&mut self.service.pool);
         let budget = &mut self.service.budget;
         budget.note(connection, pass.clock.second.0);
-        pass.tally.held_bytes = budget.held() as u64;
+        pass.counters.held_bytes = budget.held() as u64;
         let may_go_on = flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
         if starved {
             connection.queued = true;
             self.starved.push(place);
         } else if may_go_on && (connection.readable || connection.has_work()) {
-            pass.tally.conn_yields += u64::from(connection.has_work());
+            pass.counters.conn_yields += u64::from(connection.has_work());
             connection.queued = true;
             self.queue.push_back(place);
         }
@@ -246,7 +246,7 @@ impl TcpFront {
             upload::abort(&mut self.service, &mut upload, ticket, pass);
         }
         self.vacant.push(place);
-        pass.tally.connections -= 1;
+        pass.counters.connections -= 1;
         Some(connection)
     }
 
@@ -256,7 +256,7 @@ impl TcpFront {
         let patience = self.service.facts.tunables.patience();
         let Service { budget, desk, .. } = &mut self.service;
         let now = (pass.now, pass.clock.second.0);
-        let given_up = budget.look(&mut self.connections, desk, patience, now, pass.tally);
+        let given_up = budget.look(&mut self.connections, desk, patience, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
@@ -264,7 +264,7 @@ impl TcpFront {
             };
             self.dismiss(place, reason, pass);
         }
-        pass.tally.held_bytes = self.service.budget.held() as u64;
+        pass.counters.held_bytes = self.service.budget.held() as u64;
     }
 
     /// Lets those go on that have waited for room, here or in a log, and now have it.

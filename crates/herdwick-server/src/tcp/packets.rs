@@ -62,16 +62,16 @@ pub(super) fn begin(
             return Begun::HangUp { faulty: false };
         }
         Verb::Oversized { .. } => {
-            pass.tally.store_too_large += 1;
-            pass.tally.refused_blocks += 1;
+            pass.counters.store_too_large += 1;
+            pass.counters.refused_blocks += 1;
             echo.error(out, Status::TooLarge);
         }
         Verb::Refused(status) => {
-            pass.tally.refused_lines += 1;
+            pass.counters.refused_lines += 1;
             echo.error(out, status);
         }
         Verb::Fatal(status) => {
-            pass.tally.closed_binary += 1;
+            pass.counters.closed_binary += 1;
             echo.error(out, status);
             return Begun::HangUp { faulty: true };
         }

@@ -16,12 +16,12 @@ use super::{
     upload::{self, Left, Upload},
 };
 use crate::{
+    counters::WorkerCounters,
     dump::Dump,
     facts::Facts,
     front::Pass,
     parcel::{Order, Ticket},
     recycle,
-    tally::Tally,
 };
 
 /// Serves connections, one round at a time: reads a run of requests, executes it here or sends
@@ -95,18 +95,22 @@ impl Service {
     }
 
     /// Lets `connection` in if it shows a password; as many tries as have come.
-    pub(crate) fn admit(&mut self, connection: &mut Connection, tally: &mut Tally) -> bool {
+    pub(crate) fn admit(
+        &mut self,
+        connection: &mut Connection,
+        counters: &mut WorkerCounters,
+    ) -> bool {
         while let Some(auth) = &self.facts.auth
             && connection.has_work()
         {
-            let knock = gate::knock(auth, connection.input.data(), tally);
+            let knock = gate::knock(auth, connection.input.data(), counters);
             let (used, answer) = match knock {
                 Knock::NeedMore(need) => {
                     connection.await_bytes(need);
                     return false;
                 }
                 Knock::Close => {
-                    tally.closed_not_memcached += 1;
+                    counters.closed_not_memcached += 1;
                     connection.faulty = true;
                     connection.hang_up();
                     return false;
@@ -289,9 +293,9 @@ impl Service {
             marks: &mut self.marks,
             large: Large::All(own.slots.first().is_some_and(|&slot| run.is_large(slot))),
             refused_large: false,
-            tally: pass.tally,
+            counters: pass.counters,
         };
-        speaker.tally.tcp_batches += u64::from(!requests.is_empty());
+        speaker.counters.tcp_batches += u64::from(!requests.is_empty());
         pass.store.execute(pass.clock, &requests, &mut speaker);
         own.requests = recycle(requests);
         own.answers = recycle(answers);
@@ -382,7 +386,7 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
         .order(dump.worker, Order::Dump(dump), ticket)
         .is_err()
     {
-        pass.tally.parcels_exhausted += 1;
+        pass.counters.parcels_exhausted += 1;
         return Round::Starved;
     }
     let text = Vec::new();
@@ -390,8 +394,8 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
     Round::Away
 }
 
-/// Puts the `wanted` requests into parcels; returns how many requests, from the first, go ahead, and
-/// how many of those are away.
+/// Puts the `wanted` requests into parcels; returns how many requests, from the first, go ahead,
+/// and how many of those are away.
 fn send_away(
     run: &Run<'_>,
     wanted: impl Fn(usize) -> bool,
@@ -420,7 +424,7 @@ fn send_away(
             )
             .is_err()
         {
-            pass.tally.parcels_exhausted += 1;
+            pass.counters.parcels_exhausted += 1;
             return (slot, away);
         }
         away += 1;
@@ -445,9 +449,9 @@ fn execute(
         marks,
         large: Large::All(run.large),
         refused_large: false,
-        tally: pass.tally,
+        counters: pass.counters,
     };
-    speaker.tally.tcp_batches += 1;
+    speaker.counters.tcp_batches += 1;
     pass.store.execute(pass.clock, &run.requests, &mut speaker);
     let short = speaker.refused_large;
     // Deferrals are the reads at the end.

@@ -31,13 +31,13 @@ pub(super) fn serve(
     rounds: usize,
     pass: &mut Pass<'_>,
 ) -> Turn {
-    let flow = connection.write(&mut service.pool, pass.tally);
+    let flow = connection.write(&mut service.pool, pass.counters);
     if flow != Flow::Moved || connection.gather.is_some() {
         return Turn::flows(flow);
     }
     if connection.room == Room::Wanted && !service.budget.allows(connection) {
         service.budget.wait(connection, ticket.connection);
-        pass.tally.replies_queued += 1;
+        pass.counters.replies_queued += 1;
     }
     if connection.waits() {
         return Turn::flows(flow);
@@ -53,7 +53,7 @@ pub(super) fn serve(
         let Some(limit) = input_limit(service, connection) else {
             return Turn::flows(Flow::Moved);
         };
-        let flow = connection.read(&mut service.pool, limit, pass.tally);
+        let flow = connection.read(&mut service.pool, limit, pass.counters);
         if flow == Flow::Broken {
             return Turn::flows(flow);
         }
@@ -65,13 +65,13 @@ pub(super) fn serve(
         return Turn::flows(Flow::Moved);
     }
     if connection.begins_otherwise(service.facts.settings.protocol) {
-        pass.tally.closed_not_memcached += 1;
+        pass.counters.closed_not_memcached += 1;
         connection.faulty = true;
         connection.hang_up();
         return Turn::flows(Flow::Moved);
     }
-    if !connection.admitted && !service.admit(connection, pass.tally) {
-        return Turn::flows(connection.write(&mut service.pool, pass.tally));
+    if !connection.admitted && !service.admit(connection, pass.counters) {
+        return Turn::flows(connection.write(&mut service.pool, pass.counters));
     }
     let mut starved = false;
     for _ in 0..rounds {
@@ -89,7 +89,7 @@ pub(super) fn serve(
         }
     }
     Turn {
-        flow: connection.write(&mut service.pool, pass.tally),
+        flow: connection.write(&mut service.pool, pass.counters),
         starved,
     }
 }
@@ -104,7 +104,7 @@ fn after_upload(
         return Turn::flows(Flow::Broken);
     }
     Turn {
-        flow: connection.write(&mut service.pool, pass.tally),
+        flow: connection.write(&mut service.pool, pass.counters),
         starved: went == Went::Starved,
     }
 }

@@ -167,7 +167,7 @@ pub(super) fn go_on(
     };
     let went = advance(service, connection, &mut upload, ticket, pass);
     if went == Went::Starved {
-        pass.tally.parcels_exhausted += 1;
+        pass.counters.parcels_exhausted += 1;
     }
     if went != Went::Over {
         connection.upload = Some(upload);
@@ -195,7 +195,7 @@ fn advance(
     }
     if !upload.has_come(connection.input.data().len())
         && connection.may_read()
-        && connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.tally) == Flow::Broken
+        && connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.counters) == Flow::Broken
     {
         return Went::Broken;
     }
@@ -222,7 +222,7 @@ fn begin(
     if upload.lot.is_none() {
         upload.lot = service.desk.ask(owner, ticket.connection);
         upload.queued = upload.lot.is_none();
-        pass.tally.uploads_queued += u64::from(upload.queued);
+        pass.counters.uploads_queued += u64::from(upload.queued);
     }
     if upload.queued {
         return Err(Went::On);
@@ -236,7 +236,7 @@ fn begin(
         pass.crossing.upload(owner, who, step)?;
     }
     upload.begun = true;
-    pass.tally.uploads += 1;
+    pass.counters.uploads += 1;
     Ok(())
 }
 
@@ -277,7 +277,7 @@ fn feed(
             let room = pass.store.store.room(staged);
             if room.is_empty() {
                 // It will be refused: what comes is dropped in the next turn.
-                let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.tally);
+                let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.counters);
                 return broken_or_on(flow);
             }
             let taken = stream.read(&mut room[..most]);
@@ -293,7 +293,7 @@ fn feed(
     };
     upload.lacking -= *taken.as_ref().unwrap_or(&0);
     let taken = taken.map(|count| (count, count >= least));
-    broken_or_on(connection.took(taken, pass.tally))
+    broken_or_on(connection.took(taken, pass.counters))
 }
 
 fn broken_or_on(flow: Flow) -> Result<(), Went> {
@@ -311,7 +311,7 @@ fn refuse(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Went {
-    pass.tally.refused_lines += 1;
+    pass.counters.refused_lines += 1;
     if !upload.answer.is_silent() {
         let out = connection.output.buffer(&mut service.pool);
         out.extend_from_slice(Refusal::DataChunk.line());
@@ -358,10 +358,10 @@ fn finish(
         marks: &mut service.marks,
         large: Large::All(true),
         refused_large: false,
-        tally: pass.tally,
+        counters: pass.counters,
     };
     speaker.marks.clear();
-    speaker.tally.tcp_batches += 1;
+    speaker.counters.tcp_batches += 1;
     pass.store.execute(pass.clock, &[request], &mut speaker);
     connection.advance(after);
     over(service, upload);

@@ -39,11 +39,11 @@ enum Verdict {
 
 /// Counts the results of a run's calls, to check that every kind occurred.
 #[derive(Debug, Default)]
-struct Tally {
+struct Outcomes {
     calls: HashMap<&'static str, usize>,
 }
 
-impl Tally {
+impl Outcomes {
     fn count(&mut self, what: &'static str) {
         *self.calls.entry(what).or_default() += 1;
     }
@@ -93,7 +93,7 @@ impl Run {
     }
 
     /// Makes one call, checks its result and counts it.
-    fn step(&mut self, number: u64, tally: &mut Tally) {
+    fn step(&mut self, number: u64, outcomes: &mut Outcomes) {
         self.world.begin(DEADLINE);
         let name = key_name(self.chance.below(KEYS));
         let result = match self.chance.below(10) {
@@ -106,7 +106,7 @@ impl Run {
                 |answer| (answer == Answer::Done).then_some(Ok(())),
             ),
         };
-        tally.count(match &result {
+        outcomes.count(match &result {
             Ok(()) => "answered",
             Err(Error::UnknownOutcome(_)) => "unknown",
             Err(Error::Timeout(_)) => "timeout",
@@ -130,7 +130,7 @@ impl Run {
         }
         self.verdicts.insert(number, verdict);
         if let Some(session) = self.caller.session() {
-            tally.count(session.way());
+            outcomes.count(session.way());
         }
     }
 
@@ -237,19 +237,19 @@ impl Run {
     }
 }
 
-fn run(seed: u64, tally: &mut Tally) {
+fn run(seed: u64, outcomes: &mut Outcomes) {
     eprintln!("seed {seed}");
     let Some(mut run) = Run::new(seed) else {
-        tally.count("no first session");
+        outcomes.count("no first session");
         return;
     };
     for number in 0..CALLS {
-        run.step(1 + number as u64, tally);
+        run.step(1 + number as u64, outcomes);
     }
     let effects = run.world.effects();
     for effect in Effect::ALL {
         if effects.contains(&effect) {
-            tally.count(effect.name());
+            outcomes.count(effect.name());
         }
     }
     run.settle();
@@ -257,11 +257,11 @@ fn run(seed: u64, tally: &mut Tally) {
 
 #[test]
 fn every_schedule_ends_its_calls_and_tells_the_truth() {
-    let mut tally = Tally::default();
+    let mut outcomes = Outcomes::default();
     for seed in 0..100 {
-        run(seed, &mut tally);
+        run(seed, &mut outcomes);
     }
-    eprintln!("{tally:?}");
+    eprintln!("{outcomes:?}");
     let mut wanted = vec![
         "answered",
         "unknown",
@@ -272,7 +272,7 @@ fn every_schedule_ends_its_calls_and_tells_the_truth() {
     ];
     wanted.extend(Effect::ALL.map(Effect::name));
     for what in wanted {
-        assert!(tally.calls.contains_key(what), "{what}: {tally:?}");
+        assert!(outcomes.calls.contains_key(what), "{what}: {outcomes:?}");
     }
 }
 
@@ -304,8 +304,8 @@ fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
     }
 }
 
-/// Nothing is sent to a server that was gone before the call, though the thread that keeps the lease
-/// has not run since.
+/// Nothing is sent to a server that was gone before the call, though the thread that keeps the
+/// lease has not run since.
 #[test]
 fn a_server_that_is_gone_before_a_call_leaves_nothing_unknown() {
     let (world, mut caller) = calm();

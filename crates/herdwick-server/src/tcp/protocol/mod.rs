@@ -14,7 +14,7 @@ use herdwick_memcache::{
 use herdwick_mica::{self as store, Clock, Op, Reply, Request, Sink};
 
 use super::keys::KeyRoom;
-use crate::tally::Tally;
+use crate::counters::WorkerCounters;
 
 /// Output beyond which a connection, or a parcel, takes no further values for now: what one of
 /// them holds is this much and one item.
@@ -256,7 +256,7 @@ pub(crate) struct Speaker<'a> {
     pub(crate) large: Large<'a>,
     /// One was not.
     pub(crate) refused_large: bool,
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) counters: &'a mut WorkerCounters,
 }
 
 /// Which replies may be large.
@@ -282,7 +282,7 @@ impl Sink for Speaker<'_> {
         let full =
             (self.out.len() >= OUTPUT_BYTES || self.is_held_up()) && self.answers[index].is_read();
         if full {
-            self.tally.reads_deferred += 1;
+            self.counters.reads_deferred += 1;
             self.marks.push(DEFERRED);
         }
         !full
@@ -297,7 +297,7 @@ impl Sink for Speaker<'_> {
         let refused = !may && self.answers[index].is_read();
         if refused {
             self.refused_large = true;
-            self.tally.reads_deferred += 1;
+            self.counters.reads_deferred += 1;
             self.marks.push(DEFERRED_LARGE);
         }
         !refused
@@ -306,13 +306,13 @@ impl Sink for Speaker<'_> {
     #[inline]
     fn reply(&mut self, index: usize, reply: &Reply<'_>) {
         let (request, answer) = (&self.requests[index], &self.answers[index]);
-        self.tally.tcp_requests += 1;
+        self.counters.tcp_requests += 1;
         if answer.is_refusal() {
-            self.tally.store_too_large += 1;
+            self.counters.store_too_large += 1;
         } else if answer.is_debug() {
-            self.tally.cmd_meta += 1;
+            self.counters.cmd_meta += 1;
         } else {
-            self.tally.count(&request.op, reply);
+            self.counters.count(&request.op, reply);
         }
         answer.say(self.clock, request, reply, self.out);
         // `OUTPUT_BYTES` and one item, of at most 1 GiB.

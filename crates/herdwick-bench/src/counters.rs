@@ -2,7 +2,7 @@ use hdrhistogram::Histogram;
 
 /// What came back. Counting starts over between warm-up and measurement.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct RunCounters {
     /// Reads answered with a value.
     pub hits: u64,
     /// Reads answered without one.
@@ -21,7 +21,7 @@ const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Latencies keep three significant digits.
 const DIGITS: u8 = 3;
 
-impl Tally {
+impl RunCounters {
     /// Nothing counted yet.
     ///
     /// # Panics
@@ -53,7 +53,7 @@ impl Tally {
             .saturating_record(now_ns.saturating_sub(start_ns));
     }
 
-    /// As [`Tally::latency`], of `count` requests.
+    /// As [`RunCounters::latency`], of `count` requests.
     #[inline]
     pub(crate) fn latencies_of(&mut self, count: usize, start_ns: u64, now_ns: u64) {
         self.latency_ns
@@ -96,7 +96,7 @@ impl Tally {
     }
 }
 
-impl Default for Tally {
+impl Default for RunCounters {
     fn default() -> Self {
         Self::new()
     }

@@ -2,16 +2,16 @@ use herdwick_mica::{Arith, Counters, Get, Op, Put, Reply, Status};
 
 use crate::hot::HotKey;
 
-/// Declares [`Tally`] and its sum in one place, so that no counter can be left out.
-macro_rules! tally {
+/// Declares [`WorkerCounters`] and its sum in one place, so that no counter can be left out.
+macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What one worker has counted outside its store.
         #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct Tally {
+        pub(crate) struct WorkerCounters {
             $($(#[$doc])* pub(crate) $name: u64,)*
         }
 
-        impl std::ops::AddAssign<&Self> for Tally {
+        impl std::ops::AddAssign<&Self> for WorkerCounters {
             fn add_assign(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
@@ -19,7 +19,7 @@ macro_rules! tally {
     };
 }
 
-tally! {
+counters! {
     cmd_get, cmd_set, cmd_flush, cmd_touch, cmd_meta,
     get_hits, get_misses, get_expired, get_flushed,
     delete_hits, delete_misses,
@@ -87,7 +87,7 @@ pub(crate) enum Closed {
 /// All that one worker has counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    pub(crate) tally: Tally,
+    pub(crate) counters: WorkerCounters,
     pub(crate) store: Counters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
@@ -109,7 +109,7 @@ pub(crate) struct WayCount {
     pub(crate) count: u64,
 }
 
-impl Tally {
+impl WorkerCounters {
     pub(crate) fn closed(&mut self, reason: Closed) {
         *match reason {
             Closed::HalfSent => &mut self.closed_half_sent,
@@ -202,7 +202,7 @@ impl Snapshot {
     }
 
     fn add(&mut self, other: &Self) {
-        self.tally += &other.tally;
+        self.counters += &other.counters;
         add_store(&mut self.store, &other.store);
         self.slots += other.slots;
         self.age = self.age.max(other.age);
