@@ -393,23 +393,23 @@ impl Device for RoceDevice {
     }
 
     fn endpoint(&self, port: &RocePort, qp: QpId) -> Result<Endpoint, ControlError> {
-        let facts = port.engine.facts(qp)?;
+        let endpoint = port.engine.endpoint(qp)?;
         let place = Place {
-            transport: facts.transport,
+            transport: endpoint.transport,
             lane: port.shard,
-            qpn: facts.qpn,
-            psn: facts.psn,
-            qkey: facts.qkey,
+            qpn: endpoint.qpn,
+            psn: endpoint.psn,
+            qkey: endpoint.qkey,
             address: self.0.local,
-            mtu: match facts.transport {
+            mtu: match endpoint.transport {
                 Transport::Rc | Transport::Uc => self.0.offer,
-                Transport::Ud => facts.mtu,
+                Transport::Ud => endpoint.mtu,
             },
-            reads: match facts.transport {
+            reads: match endpoint.transport {
                 Transport::Rc => RD_ATOMIC_MAX,
                 Transport::Uc | Transport::Ud => 0,
             },
-            secret: self.0.options.keyed.then_some(facts.secret),
+            secret: self.0.options.keyed.then_some(endpoint.secret),
         };
         Ok(place.endpoint())
     }
@@ -422,8 +422,8 @@ impl Device for RoceDevice {
 
     fn connect(&self, port: &mut RocePort, qp: QpId, peer: &Endpoint) -> Result<(), ConnectError> {
         let place = self.place(peer)?;
-        let facts = port.engine.facts(qp)?;
-        of(facts.transport, &place)?;
+        let endpoint = port.engine.endpoint(qp)?;
+        of(endpoint.transport, &place)?;
         let (path, mtu) = (self.path(&place)?, self.0.offer.min(place.mtu));
         // The peer relies on both offers only, so this end cannot choose smaller packets.
         if path.mtu < mtu {
@@ -436,7 +436,7 @@ impl Device for RoceDevice {
             mtu,
             rd_atomic: place.reads.min(RD_ATOMIC_MAX),
             refusals_are_fatal: false,
-            key: self.key(&facts.secret, &place)?,
+            key: self.key(&endpoint.secret, &place)?,
         };
         let flow = port.engine.connect(qp, &peering)?;
         self.lay(port, flow, &place, &path)
@@ -458,7 +458,7 @@ impl Device for RoceDevice {
             peer: peer_at(&place),
             qpn: place.qpn,
             qkey: place.qkey,
-            key: self.key(&port.engine.facts(qp)?.secret, &place)?,
+            key: self.key(&port.engine.endpoint(qp)?.secret, &place)?,
         };
         let (address, flow) = port.engine.create_address(qp, &to)?;
         self.lay(port, flow, &place, &path)?;

@@ -108,11 +108,11 @@ fn peer() -> Peer {
 }
 
 fn peering(other: &End, key: Option<Secret>) -> Peering {
-    let facts = other.engine.facts(other.qp).expect("known");
+    let endpoint = other.engine.endpoint(other.qp).expect("known");
     Peering {
         peer: peer(),
-        qpn: facts.qpn,
-        psn: facts.psn,
+        qpn: endpoint.qpn,
+        psn: endpoint.psn,
         mtu: Mtu::B1024,
         rd_atomic: RD_ATOMIC_MAX,
         refusals_are_fatal: false,
@@ -134,11 +134,11 @@ fn main() {
     let (mut a, mut b) = (end(transport), end(transport));
     let mut to = None;
     if datagrams {
-        let facts = b.engine.facts(b.qp).expect("known");
+        let endpoint = b.engine.endpoint(b.qp).expect("known");
         let destination = Destination {
             peer: peer(),
-            qpn: facts.qpn,
-            qkey: facts.qkey,
+            qpn: endpoint.qpn,
+            qkey: endpoint.qkey,
             key: None,
         };
         let made = a.engine.create_address(a.qp, &destination);

@@ -183,7 +183,7 @@ pub struct Destination {
 
 /// A local queue pair as its endpoint describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct LocalEndpoint {
     /// Its transport.
     pub transport: Transport,
     /// Its number.

@@ -33,7 +33,7 @@ mod table;
 mod timers;
 
 pub use config::{
-    Config, Destination, Facts, Mtu, Peer, Peering, RD_ATOMIC_MAX, RNR_FOR_EVER, Retry,
+    Config, Destination, LocalEndpoint, Mtu, Peer, Peering, RD_ATOMIC_MAX, RNR_FOR_EVER, Retry,
 };
 pub use counters::{Counters, Drop};
 pub use engine::Engine;

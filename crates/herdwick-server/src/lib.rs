@@ -8,11 +8,11 @@
 mod accept;
 mod auth;
 mod config;
+mod context;
 mod counters;
 mod crossing;
 mod dump;
 mod error;
-mod facts;
 mod fit;
 mod freight;
 mod front;

@@ -18,9 +18,9 @@ use crate::{
     accept::{self, Acceptor, Porch, SocketFile, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
+    context::Context,
     counters::WorkerCounters,
     crossing::Crossing,
-    facts::Facts,
     fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
@@ -44,7 +44,7 @@ use crate::{
 
 /// A running server. Dropping it shuts it down.
 pub struct Server {
-    facts: Arc<Facts>,
+    context: Arc<Context>,
     addresses: Vec<Address>,
     socket_file: Option<SocketFile>,
     udp_addresses: Vec<SocketAddr>,
@@ -87,13 +87,13 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, office.as_mut(), timer);
     let clock = timer.clock(timer.now());
-    let facts = Facts::new(&config, workers, &opened, host, clock)?;
-    let facts = Arc::new(facts);
+    let context = Context::new(&config, workers, &opened, host, clock)?;
+    let context = Arc::new(context);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 
     let mut server = Server {
-        facts: Arc::clone(&facts),
+        context: Arc::clone(&context),
         addresses: opened.addresses,
         socket_file: opened.socket_file,
         udp_addresses: opened.udp_addresses,
@@ -115,7 +115,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let crew = Crew {
         config: &config,
         ways: &ways,
-        facts: &facts,
+        context: &context,
         pinned: pinned.as_deref(),
         spare_cpus: cpus.len() > workers,
         bells: &bells,
@@ -129,7 +129,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         listeners: opened.listeners,
         udp: opened.udp,
         intakes,
-        facts,
+        context,
         timer,
         stopping: Arc::clone(&server.stopping),
         next: 0,
@@ -171,7 +171,7 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<Bell>), StartError> {
 struct Crew<'a> {
     config: &'a Config,
     ways: &'a Ways,
-    facts: &'a Arc<Facts>,
+    context: &'a Arc<Context>,
     /// The CPU of each worker, if it is to stay there.
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
@@ -244,13 +244,13 @@ impl Server {
     /// How much it is to log: memcached's `-v`, or what a client has set since by `verbosity`.
     #[must_use]
     pub fn verbosity(&self) -> u8 {
-        self.facts.tunables.verbosity.load(Relaxed)
+        self.context.tunables.verbosity.load(Relaxed)
     }
 
     /// Changes what may change while the server runs.
     pub fn tune(&self, tuning: &Tuning) {
-        self.facts.tunables.set(tuning);
-        let limits = &self.facts.limits;
+        self.context.tunables.set(tuning);
+        let limits = &self.context.limits;
         limits
             .connections_max
             .store(tuning.connections_max, Relaxed);
@@ -262,7 +262,7 @@ impl Server {
     /// # Errors
     /// [`AuthError`].
     pub fn reload_users(&self) -> Result<(), AuthError> {
-        self.facts.auth.as_ref().map_or(Ok(()), Auth::reload)
+        self.context.auth.as_ref().map_or(Ok(()), Auth::reload)
     }
 
     /// Reads certificates and key again, for connections to come. What was read before stays if
@@ -272,7 +272,7 @@ impl Server {
     /// [`TlsError`].
     pub fn reload_certificates(&self) -> Result<(), TlsError> {
         let second = self.timer.clock(self.timer.now()).second.0;
-        let certificates = self.facts.certificates.as_ref();
+        let certificates = self.context.certificates.as_ref();
         certificates.map_or(Ok(()), |certificates| certificates.reload(second))
     }
 
@@ -288,16 +288,16 @@ impl Server {
             return Ok(());
         };
         self.metrics = Some(gauges.place());
-        let reporter = gauges.reporter(crossing, &self.facts, self.timer, &self.stopping);
+        let reporter = gauges.reporter(crossing, &self.context, self.timer, &self.stopping);
         self.start("metrics".into(), move || reporter.run())
     }
 
     /// Starts the thread that does TLS handshakes, if there are any.
     fn start_greeter(&mut self, connections_max: usize) -> Result<Option<Porch>, StartError> {
-        if self.facts.certificates.is_none() {
+        if self.context.certificates.is_none() {
             return Ok(None);
         }
-        let rest = (&self.facts, self.timer, &self.stopping);
+        let rest = (&self.context, self.timer, &self.stopping);
         let (greeter, porch, waker) = accept::greeter(connections_max, &self.acceptor, rest)?;
         self.greeter = Some(waker);
         self.start("tls".into(), move || greeter.run())?;
@@ -356,7 +356,7 @@ impl Server {
                 own: index,
             };
             let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(TcpFront::new(
-                Arc::clone(crew.facts),
+                Arc::clone(crew.context),
                 owners,
                 taken,
                 teller.clone(),
@@ -397,7 +397,7 @@ impl Server {
         &mut self,
         crew: &Crew<'_>,
     ) -> Result<(Sender<Asking>, Vec<Journal>), StartError> {
-        let shared = &crew.facts.watch;
+        let shared = &crew.context.watch;
         let ends = (0..self.workers).map(|_| Journal::new(Arc::clone(shared)));
         let (journals, read) = ends.unzip();
         let (teller, arrivals) = mpsc::channel();
@@ -405,7 +405,7 @@ impl Server {
             journals: read,
             arrivals,
             shared: Arc::clone(shared),
-            facts: Arc::clone(crew.facts),
+            context: Arc::clone(crew.context),
             timer: crew.timer,
         };
         self.start("watch".into(), move || thread.run())?;

@@ -10,8 +10,8 @@ use herdwick_mica::Clock;
 
 use crate::{
     config::Listen,
+    context::{Context, HERDWICK_VERSION, Stats, VERSION},
     counters::Snapshot,
-    facts::{Facts, HERDWICK_VERSION, Stats, VERSION},
     tls::{self, Certificates, Tls},
     unix,
 };
@@ -22,19 +22,19 @@ pub(crate) use ours::{hot_keys, of_worker, ways, workers};
 const SLOT_BYTES: u64 = 8;
 
 /// `stats`.
-pub(crate) fn general(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
-    process(facts, clock, out);
-    connections(facts, sum, out);
+pub(crate) fn general(context: &Context, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
+    process(context, clock, out);
+    connections(context, sum, out);
     commands(sum, out);
-    memory(facts, sum, out);
-    encryption(facts, clock, sum, out);
+    memory(context, sum, out);
+    encryption(context, clock, sum, out);
     store(sum, out);
-    refusals(facts, sum, out);
+    refusals(context, sum, out);
 }
 
-fn process(facts: &Facts, clock: Clock, out: &mut Stats<'_>) {
+fn process(context: &Context, clock: Clock, out: &mut Stats<'_>) {
     out.say("pid", std::process::id());
-    out.say("uptime", facts.uptime(clock));
+    out.say("uptime", context.uptime(clock));
     out.say("time", clock.epoch_unix + u64::from(clock.second.0));
     out.say("version", VERSION);
     out.say("herdwick_version", HERDWICK_VERSION);
@@ -65,8 +65,8 @@ fn cpu_time() -> (String, String) {
     (next(), next())
 }
 
-fn connections(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
-    let limits = &facts.limits;
+fn connections(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
+    let limits = &context.limits;
     out.say("max_connections", limits.connections_max.load(Relaxed));
     out.say("curr_connections", sum.counters.connections);
     out.say("total_connections", limits.total.load(Relaxed));
@@ -121,14 +121,14 @@ fn commands(sum: &Snapshot, out: &mut Stats<'_>) {
     }
 }
 
-fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
-    out.say("limit_maxbytes", facts.settings.memory_bytes);
-    let accepting = !facts.limits.is_resting();
+fn memory(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
+    out.say("limit_maxbytes", context.settings.memory_bytes);
+    let accepting = !context.limits.is_resting();
     out.say("accepting_conns", u8::from(accepting));
-    out.say("listen_disabled_num", facts.limits.paused.load(Relaxed));
-    let paused_us = facts.limits.paused_us.load(Relaxed);
+    out.say("listen_disabled_num", context.limits.paused.load(Relaxed));
+    let paused_us = context.limits.paused_us.load(Relaxed);
     out.say("time_in_listen_disabled_us", paused_us);
-    out.say("threads", facts.settings.workers);
+    out.say("threads", context.settings.workers);
     out.say("conn_yields", sum.counters.conn_yields);
     out.say("hash_power_level", sum.slots.checked_ilog2().unwrap_or(0));
     out.say("hash_bytes", sum.slots * SLOT_BYTES);
@@ -137,7 +137,7 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     for idle in IDLE {
         out.say(idle, 0);
     }
-    let watch = &facts.watch;
+    let watch = &context.watch;
     out.say("log_worker_dropped", sum.counters.log_worker_dropped);
     out.say("log_worker_written", sum.counters.log_worker_written);
     out.say("log_watcher_skipped", watch.skipped.load(Relaxed));
@@ -145,8 +145,8 @@ fn memory(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
     out.say("log_watchers", watch.watchers.load(Relaxed));
 }
 
-fn encryption(facts: &Facts, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
-    let Some(certificates) = &facts.certificates else {
+fn encryption(context: &Context, clock: Clock, sum: &Snapshot, out: &mut Stats<'_>) {
+    let Some(certificates) = &context.certificates else {
         return;
     };
     let counters = &certificates.counters;
@@ -207,7 +207,7 @@ fn store(sum: &Snapshot, out: &mut Stats<'_>) {
 }
 
 /// What memcached has no name for: every drop and refusal, by reason.
-fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
+fn refusals(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
     let (counters, unix) = (&sum.counters, unix::counts());
     for (name, count) in [
         ("index_evictions", sum.store.index_evictions),
@@ -224,8 +224,8 @@ fn refusals(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("unix_users_refused", unix.users_refused),
         ("unix_sockets_closing", unix.sockets_closing),
         ("unix_closers_stuck", unix.closers_stuck),
-        ("udp_malformed", facts.udp.malformed.load(Relaxed)),
-        ("udp_crowded", facts.udp.crowded.load(Relaxed)),
+        ("udp_malformed", context.udp.malformed.load(Relaxed)),
+        ("udp_crowded", context.udp.crowded.load(Relaxed)),
         ("udp_withheld", counters.udp_withheld),
         ("udp_unsent", counters.udp_unsent),
         ("fabric_bytes_read", counters.fabric_bytes_read),
@@ -295,9 +295,9 @@ pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
 }
 
 /// `stats slabs`: the log is one class of 8-byte chunks.
-pub(crate) fn slabs(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
+pub(crate) fn slabs(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
     let counters = &sum.counters;
-    let chunks = (facts.settings.memory_bytes as u64).saturating_sub(sum.slots * SLOT_BYTES) / 8;
+    let chunks = (context.settings.memory_bytes as u64).saturating_sub(sum.slots * SLOT_BYTES) / 8;
     let used = sum.store.bytes / 8;
     for (name, count) in [
         ("1:chunk_size", 8),
@@ -316,33 +316,33 @@ pub(crate) fn slabs(facts: &Facts, sum: &Snapshot, out: &mut Stats<'_>) {
         ("1:cas_badval", counters.cas_badval),
         ("1:touch_hits", counters.touch_hits),
         ("active_slabs", 1),
-        ("total_malloced", facts.settings.memory_bytes as u64),
+        ("total_malloced", context.settings.memory_bytes as u64),
     ] {
         out.say(name, count);
     }
 }
 
 /// `stats settings`.
-pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
-    let settings = &facts.settings;
+pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
+    let settings = &context.settings;
     out.say("maxbytes", settings.memory_bytes);
-    let connections_max = facts.limits.connections_max.load(Relaxed);
+    let connections_max = context.limits.connections_max.load(Relaxed);
     out.say("maxconns", connections_max);
-    listening(facts, out);
-    out.say("verbosity", facts.tunables.verbosity.load(Relaxed));
+    listening(context, out);
+    out.say("verbosity", context.tunables.verbosity.load(Relaxed));
     out.say("oldest", 0);
     out.say("evictions", if settings.lossless { "off" } else { "on" });
     out.say("shutdown_command", yes(settings.shutdown.is_some()));
     out.say("num_threads", settings.workers);
     out.say("num_threads_per_udp", settings.workers);
     out.say("stat_key_prefix", ":");
-    let detail = facts.tunables.detail.load(Relaxed);
+    let detail = context.tunables.detail.load(Relaxed);
     out.say("detail_enabled", yes(detail));
     out.say("reqs_per_event", settings.turn_requests);
     out.say("cas_enabled", "yes");
     out.say("tcp_backlog", settings.backlog);
     out.say("auth_enabled_sasl", "no");
-    match &facts.auth {
+    match &context.auth {
         Some(auth) => out.say("auth_enabled_ascii", auth.path().display()),
         None => out.say("auth_enabled_ascii", "no"),
     }
@@ -351,7 +351,7 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     out.say("flush_enabled", yes(settings.offers.flush));
     out.say("dump_enabled", yes(settings.offers.dump));
     out.say("hash_algorithm", "siphash13");
-    let patience = facts.tunables.patience();
+    let patience = context.tunables.patience();
     let idle = patience.idle.unwrap_or_default();
     out.say("idle_timeout", idle.as_secs());
     out.say("client_flags_size", size_of::<u32>());
@@ -359,7 +359,7 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
     for (name, value) in OF_THE_SLABS {
         out.say(name, value);
     }
-    tls_settings(facts, out);
+    tls_settings(context, out);
     let request = patience.request.as_secs();
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
@@ -370,8 +370,8 @@ pub(crate) fn settings(facts: &Facts, out: &mut Stats<'_>) {
 }
 
 /// memcached shows these with or without TLS.
-fn tls_settings(facts: &Facts, out: &mut Stats<'_>) {
-    let tls = facts.certificates.as_ref().map(Certificates::files);
+fn tls_settings(context: &Context, out: &mut Stats<'_>) {
+    let tls = context.certificates.as_ref().map(Certificates::files);
     let path = |of: fn(&Tls) -> &Path| {
         tls.map_or_else(|| "(null)".into(), |tls| of(tls).to_string_lossy())
     };
@@ -399,10 +399,10 @@ fn tls_settings(facts: &Facts, out: &mut Stats<'_>) {
     );
 }
 
-fn listening(facts: &Facts, out: &mut Stats<'_>) {
-    out.say("tcpport", facts.settings.port);
-    out.say("udpport", facts.settings.udp_port);
-    match &facts.settings.listen {
+fn listening(context: &Context, out: &mut Stats<'_>) {
+    out.say("tcpport", context.settings.port);
+    out.say("udpport", context.settings.udp_port);
+    match &context.settings.listen {
         Listen::Tcp(interfaces) => {
             let hosts: Vec<String> = interfaces
                 .iter()

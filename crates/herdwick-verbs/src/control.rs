@@ -104,7 +104,7 @@ fn access(access: Access) -> i32 {
 }
 
 pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, ControlError> {
-    let most = port.facts.found.cq_depth_max;
+    let most = port.state.found.cq_depth_max;
     if spec.depth > most {
         return Err(limit("entries of a completion queue", most));
     }
@@ -135,7 +135,7 @@ fn claims(qp: (CqId, usize), recv: (CqId, usize)) -> [(CqId, usize); 2] {
 }
 
 pub(crate) fn create_qp(port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, ControlError> {
-    let capabilities = &port.facts.found.capabilities;
+    let capabilities = &port.state.found.capabilities;
     let (there, name) = match spec.transport {
         Transport::Rc => (capabilities.rc, "RC queue pairs"),
         Transport::Uc => (capabilities.uc, "UC queue pairs"),
@@ -144,7 +144,7 @@ pub(crate) fn create_qp(port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, Con
     if !there {
         return Err(ControlError::Unsupported(name));
     }
-    let most = port.facts.found.queue_depth_max;
+    let most = port.state.found.queue_depth_max;
     if spec.send_depth.max(spec.recv_depth) > most {
         return Err(limit("entries of a work queue", most));
     }
@@ -178,7 +178,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
         kind: kind(spec.transport),
         sends: depth(spec.send_depth),
         recvs: depth(spec.recv_depth),
-        inline_bytes: depth(port.facts.bounds.inline),
+        inline_bytes: depth(port.state.bounds.inline),
     };
     let raw = raw::Qp::new(pd, cq(spec.send_cq)?, cq(spec.recv_cq)?, shape);
     let random = getrandom::u64().map_err(|error| ControlError::System {
@@ -272,7 +272,7 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
 pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlError> {
     let qp = port.qps.get(qp.0).ok_or(NO_QP)?;
     let place = &port.place;
-    let wish = &port.facts.wish;
+    let wish = &port.state.wish;
     let peer = Peer {
         transport: qp.transport,
         link: place.port.link,
@@ -287,7 +287,7 @@ pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlEr
             sl: wish.sl.unwrap_or(0),
         },
         pkey: place.pkey(),
-        fetches: port.facts.found.fetches,
+        fetches: port.state.found.fetches,
     };
     Ok(peer.encode())
 }
@@ -318,8 +318,8 @@ fn meet(one: u16, other: u16) -> bool {
 }
 
 fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
-    let (place, facts) = (&port.place, &*port.facts);
-    let theirs = if facts.follow_class {
+    let (place, state) = (&port.place, &*port.state);
+    let theirs = if state.follow_class {
         peer.class
     } else {
         Class::default()
@@ -331,10 +331,10 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
             // Only GIDs whose index fits are selected.
             sgid_index: u8::try_from(place.gid.index).unwrap_or(0),
             hop_limit: HOP_LIMIT,
-            traffic_class: facts.wish.traffic_class.unwrap_or(theirs.traffic_class),
+            traffic_class: state.wish.traffic_class.unwrap_or(theirs.traffic_class),
         },
         dlid: peer.lid,
-        sl: facts.wish.sl.unwrap_or(theirs.sl),
+        sl: state.wish.sl.unwrap_or(theirs.sl),
         is_global: u8::from(place.port.link == Link::Ethernet),
         port_num: place.port.number,
         ..sys::AhAttr::default()
@@ -361,7 +361,7 @@ pub(crate) fn connect(
         return Err(ConnectError::State(qp.state));
     }
     let peer = peer(port, qp.transport, endpoint)?;
-    let fetches = port.facts.found.fetches.agreed(peer.fetches);
+    let fetches = port.state.found.fetches.agreed(peer.fetches);
     let receive = ready_to_receive(port, qp, &peer, fetches);
     let send = ready_to_send(qp, fetches);
     qp.raw

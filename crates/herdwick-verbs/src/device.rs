@@ -17,7 +17,7 @@ use crate::{
     INLINE_BYTES_WANTED, Library, LibraryError, control,
     endpoint::{Peer, mtu_bytes},
     measure::{self, TrialError},
-    place::{self, DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts},
+    place::{self, DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo},
     port::VerbsPort,
     probe::{self, Found},
     raw::{self, Context, Pd},
@@ -103,7 +103,7 @@ pub enum VerbsError {
 
 /// The data that all ports of a device share.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct DeviceState {
     /// The place when the device was opened; each port has its own.
     pub(crate) place: Place,
     pub(crate) wish: Wish,
@@ -117,7 +117,7 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub struct VerbsDevice {
     library: Arc<Library>,
-    facts: Arc<Facts>,
+    state: Arc<DeviceState>,
 }
 
 impl VerbsDevice {
@@ -143,7 +143,7 @@ impl VerbsDevice {
             message: found.capabilities.message_bytes_max,
             copied: 0,
         };
-        let mut facts = Facts {
+        let mut state = DeviceState {
             place,
             wish: options.wish.clone(),
             own_address: options.own_address,
@@ -151,30 +151,30 @@ impl VerbsDevice {
             found,
             bounds,
         };
-        let most = facts.bounds.inline;
-        facts.bounds.copied = match options.inlining {
+        let most = state.bounds.inline;
+        state.bounds.copied = match options.inlining {
             Inlining::Never => 0,
             Inlining::UpTo(bytes) => bytes.min(most),
             Inlining::Measured => {
-                let facts = Arc::new(facts.clone());
+                let state = Arc::new(state.clone());
                 let library = Arc::clone(&library);
-                measure::worth_copying(&Self { library, facts }, most)?
+                measure::worth_copying(&Self { library, state }, most)?
             }
         };
-        let facts = Arc::new(facts);
-        Ok(Self { library, facts })
+        let state = Arc::new(state);
+        Ok(Self { library, state })
     }
 
     /// Returns up to how many bytes payloads in registered memory are sent inline.
     #[must_use]
     pub fn copied_bytes_max(&self) -> usize {
-        self.facts.bounds.copied
+        self.state.bounds.copied
     }
 
     /// Returns the device, port and address that were selected, for the operator.
     #[must_use]
     pub fn place(&self) -> &Place {
-        &self.facts.place
+        &self.state.place
     }
 
     /// Returns whether the queue pairs at `endpoints` are on `host`. This is decided by address on
@@ -197,24 +197,24 @@ impl VerbsDevice {
     /// Returns the place for a new port: the one selected at first, unless the device's addresses
     /// or partitions have changed.
     fn place_now(&self, context: &Context) -> Result<Place, OpenError> {
-        let Facts {
+        let DeviceState {
             place,
             wish,
             own_address,
             found,
             ..
-        } = &*self.facts;
+        } = &*self.state;
         let system = |source| OpenError::System {
             what: "looking at the RDMA device's ports",
             source,
         };
-        let facts = DeviceFacts {
+        let state = DeviceInfo {
             name: place.device.clone(),
             iwarp: false,
             ports: ports(context).map_err(system)?,
             refusal: None,
         };
-        let own_port = facts
+        let own_port = state
             .ports
             .iter()
             .find(|port| port.number == place.port.number);
@@ -229,7 +229,7 @@ impl VerbsDevice {
             port: Some(place.port.number),
             ..wish.clone()
         };
-        let now = place::choose(&[facts], &same, *own_address)
+        let now = place::choose(&[state], &same, *own_address)
             .map_err(|error| system(io::Error::other(error)))?;
         if now.port.mtu < found.capabilities.datagram_bytes_max {
             return Err(OpenError::Limit {
@@ -246,37 +246,37 @@ impl VerbsDevice {
 ///
 /// # Errors
 /// [`VerbsError::System`] if they cannot be listed.
-pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceFacts>, VerbsError> {
+pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceInfo>, VerbsError> {
     let devices = raw::devices(library).map_err(|source| VerbsError::System {
         what: "listing RDMA devices".to_owned(),
         source,
     })?;
-    let facts = devices.into_iter().map(|(name, transport)| {
+    let state = devices.into_iter().map(|(name, transport)| {
         let looked = look(library, &name);
         let refusal = looked.as_ref().err().map(ToString::to_string);
-        DeviceFacts {
+        DeviceInfo {
             name,
             iwarp: transport == sys::IBV_TRANSPORT_IWARP,
             ports: looked.unwrap_or_default(),
             refusal,
         }
     });
-    Ok(facts.collect())
+    Ok(state.collect())
 }
 
-fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortFacts>> {
+fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortInfo>> {
     ports(&*Context::open(library, name)?)
 }
 
 /// Returns the current state of a device's ports.
-pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortFacts>> {
+pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortInfo>> {
     let gids = context.gids(GIDS_MAX)?;
     let count = context.query_device()?.phys_port_cnt;
     let port = |number| {
         let found = context.query_port(number)?;
         let own = gids.iter().filter(|gid| gid.port_num == u32::from(number));
         let pkeys = (0..found.pkey_tbl_len.min(PKEYS_MAX)).map(|i| context.pkey(number, i));
-        Ok(PortFacts {
+        Ok(PortInfo {
             number,
             active: found.state == sys::IBV_PORT_ACTIVE,
             link: match i32::from(found.link_layer) {
@@ -310,7 +310,7 @@ impl Device for VerbsDevice {
     type Port = VerbsPort;
 
     fn capabilities(&self) -> &Capabilities {
-        &self.facts.found.capabilities
+        &self.state.found.capabilities
     }
 
     fn open_port(&self, limits: &PortLimits) -> Result<VerbsPort, OpenError> {
@@ -330,10 +330,10 @@ impl Device for VerbsDevice {
             });
         }
         let system = |what| move |source| OpenError::System { what, source };
-        let context = Context::open(&self.library, &self.facts.place.device);
+        let context = Context::open(&self.library, &self.state.place.device);
         let context = context.map_err(system("opening the RDMA device"))?;
         let place = self.place_now(&context)?;
-        VerbsPort::new(context, Arc::clone(&self.facts), place, limits)
+        VerbsPort::new(context, Arc::clone(&self.state), place, limits)
             .map_err(system("opening a port of the RDMA device"))
     }
 

@@ -30,7 +30,7 @@ mod wish;
 pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
-pub use place::{DeviceFacts, Gid, GidKind, Link, NoPlace, Place, PortFacts};
+pub use place::{DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo};
 pub use port::{Health, VerbsPort};
 pub use wish::{Wish, WishError};
 

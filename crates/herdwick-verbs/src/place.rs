@@ -14,20 +14,20 @@ const PARTITION: u16 = 0x7fff;
 
 /// A device as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceFacts {
+pub struct DeviceInfo {
     /// Its name, as `ibv_devices` lists it.
     pub name: String,
     /// Whether it is iWARP, which this provider does not support.
     pub iwarp: bool,
     /// Its ports; empty when it could not be opened.
-    pub ports: Vec<PortFacts>,
+    pub ports: Vec<PortInfo>,
     /// The error from opening it, if that failed.
     pub refusal: Option<String>,
 }
 
 /// A port as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortFacts {
+pub struct PortInfo {
     /// Its number, from 1 on.
     pub number: u8,
     /// Whether the link is active.
@@ -115,7 +115,7 @@ pub struct Place {
     /// The device's name.
     pub device: String,
     /// The port.
-    pub port: PortFacts,
+    pub port: PortInfo,
     /// The GID that peers send to.
     pub gid: Gid,
     /// Index of the partition in the port's P_Key table.
@@ -203,16 +203,16 @@ pub enum NoPlace {
 
 /// Returns the best place that meets `wish`; on Ethernet, with the address `own` if that is given.
 pub(crate) fn choose(
-    devices: &[DeviceFacts],
+    devices: &[DeviceInfo],
     wish: &Wish,
     own: Option<IpAddr>,
 ) -> Result<Place, NoPlace> {
-    let wanted = |facts: &&DeviceFacts| wish.device.as_ref().is_none_or(|name| *name == facts.name);
+    let wanted = |info: &&DeviceInfo| wish.device.as_ref().is_none_or(|name| *name == info.name);
     let candidates: Vec<_> = devices.iter().filter(wanted).collect();
     let mut best: Option<Place> = None;
     let mut first_failure = None;
-    for facts in &candidates {
-        match on_device(facts, wish, own) {
+    for info in &candidates {
+        match on_device(info, wish, own) {
             Ok(place) => {
                 let rank = |place: &Place| place.gid.rank();
                 if best.as_ref().is_none_or(|best| rank(best) < rank(&place)) {
@@ -225,28 +225,28 @@ pub(crate) fn choose(
     best.ok_or_else(|| first_failure.unwrap_or_else(|| nothing(devices, wish)))
 }
 
-fn nothing(devices: &[DeviceFacts], wish: &Wish) -> NoPlace {
+fn nothing(devices: &[DeviceInfo], wish: &Wish) -> NoPlace {
     match &wish.device {
         Some(name) if !devices.is_empty() => {
-            let names: Vec<_> = devices.iter().map(|facts| facts.name.as_str()).collect();
+            let names: Vec<_> = devices.iter().map(|info| info.name.as_str()).collect();
             NoPlace::NoSuchDevice(name.clone(), names.join(", "))
         }
         _ => NoPlace::NoDevice,
     }
 }
 
-fn on_device(facts: &DeviceFacts, wish: &Wish, own: Option<IpAddr>) -> Result<Place, NoPlace> {
-    let device = || facts.name.clone();
-    if facts.iwarp {
+fn on_device(info: &DeviceInfo, wish: &Wish, own: Option<IpAddr>) -> Result<Place, NoPlace> {
+    let device = || info.name.clone();
+    if info.iwarp {
         return Err(NoPlace::Iwarp(device()));
     }
-    if let Some(why) = facts.refusal.clone() {
+    if let Some(why) = info.refusal.clone() {
         let device = device();
         return Err(NoPlace::Refused { device, why });
     }
-    let wanted = |port: &&PortFacts| wish.port.is_none_or(|number| number == port.number);
-    let active = facts.ports.iter().filter(wanted).filter(|port| port.active);
-    let best = |port: &PortFacts| best_gid(port, wish, own).copied();
+    let wanted = |port: &&PortInfo| wish.port.is_none_or(|number| number == port.number);
+    let active = info.ports.iter().filter(wanted).filter(|port| port.active);
+    let best = |port: &PortInfo| best_gid(port, wish, own).copied();
     let port = active.max_by_key(|port| best(port).map(|gid| gid.rank()));
     let port = port.ok_or_else(|| NoPlace::PortDown(device()))?;
     let gid = best(port).ok_or_else(|| match own {
@@ -268,7 +268,7 @@ fn on_device(facts: &DeviceFacts, wish: &Wish, own: Option<IpAddr>) -> Result<Pl
 
 /// Returns the index of the partition `wanted` in the port's table, preferably with full
 /// membership; index 0 if none is wanted.
-fn partition(port: &PortFacts, wanted: Option<u16>) -> Option<u16> {
+fn partition(port: &PortInfo, wanted: Option<u16>) -> Option<u16> {
     let Some(wanted) = wanted else { return Some(0) };
     let of_it = |key: &u16| key & PARTITION == wanted & PARTITION && *key != 0;
     let found = port.pkeys.iter().enumerate().filter(|(_, key)| of_it(key));
@@ -276,7 +276,7 @@ fn partition(port: &PortFacts, wanted: Option<u16>) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-fn best_gid<'a>(port: &'a PortFacts, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
+fn best_gid<'a>(port: &'a PortInfo, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
     let there = |gid: &Gid| own.is_none_or(|own| gid.address.to_canonical() == own.to_canonical());
     let wanted = |gid: &&Gid| {
         // The source GID index of a work request is one byte.
@@ -304,8 +304,8 @@ mod tests {
         }
     }
 
-    fn device(name: &str, active: bool, gids: &[Gid]) -> DeviceFacts {
-        let port = PortFacts {
+    fn device(name: &str, active: bool, gids: &[Gid]) -> DeviceInfo {
+        let port = PortInfo {
             number: 1,
             active,
             link: Link::Ethernet,
@@ -315,7 +315,7 @@ mod tests {
             gids: gids.to_vec(),
             pkeys: vec![0xffff, 0x0001, 0x8001, 0x0002],
         };
-        DeviceFacts {
+        DeviceInfo {
             name: name.to_owned(),
             iwarp: false,
             ports: vec![port],
@@ -416,7 +416,7 @@ mod tests {
             choose(&devices, &wish("b:2"), None),
             Err(NoPlace::PortDown("b".into()))
         );
-        let iwarp = DeviceFacts {
+        let iwarp = DeviceInfo {
             iwarp: true,
             ..device("siw0", true, &table())
         };

@@ -17,7 +17,7 @@ use rustix::event::epoll;
 
 use crate::{
     complete::{self, Look, Scratch, TAKE},
-    device::Facts,
+    device::DeviceState,
     events::{self, Fault, Faults},
     objects::{Address, Cq, Qp, Region},
     place::Place,
@@ -56,7 +56,7 @@ pub struct VerbsPort {
     pub(crate) pds: Slab<Arc<Pd>>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) context: Arc<Context>,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) state: Arc<DeviceState>,
     pub(crate) place: Place,
     pub(crate) faults: Faults,
     pub(crate) health: Health,
@@ -70,7 +70,7 @@ pub struct VerbsPort {
 impl VerbsPort {
     pub(crate) fn new(
         context: Arc<Context>,
-        facts: Arc<Facts>,
+        state: Arc<DeviceState>,
         place: Place,
         limits: &PortLimits,
     ) -> io::Result<Self> {
@@ -84,7 +84,7 @@ impl VerbsPort {
             bell: Bell::new(&channel, &context)?,
             channel,
             context,
-            facts,
+            state,
             place,
             faults: Faults::new(),
             health: Health::Well,
@@ -159,7 +159,7 @@ impl Port for VerbsPort {
         let post = Post {
             regions: &self.regions,
             addresses: &self.addresses,
-            bounds: self.facts.bounds,
+            bounds: self.state.bounds,
         };
         let taken = send::post(qp, &mut self.sends, &post, batch)?;
         if taken < batch.len() {

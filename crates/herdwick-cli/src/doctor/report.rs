@@ -24,7 +24,7 @@ pub(crate) struct Check {
     pub(crate) advice: Option<String>,
     /// What was measured, by name.
     #[serde(flatten)]
-    pub(crate) facts: BTreeMap<&'static str, Value>,
+    pub(crate) endpoint: BTreeMap<&'static str, Value>,
 }
 
 impl Check {
@@ -41,7 +41,7 @@ impl Check {
     }
 
     pub(crate) fn fact(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.facts.insert(name, value.into());
+        self.endpoint.insert(name, value.into());
         self
     }
 
@@ -50,7 +50,7 @@ impl Check {
             status,
             reason,
             advice,
-            facts: BTreeMap::new(),
+            endpoint: BTreeMap::new(),
         }
     }
 }

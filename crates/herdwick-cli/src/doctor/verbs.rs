@@ -5,8 +5,8 @@ use std::{fs, path::Path, sync::Arc};
 
 use herdwick_fabric::{Capabilities, Device};
 use herdwick_verbs::{
-    DeviceFacts, Library, LibraryError, Link, NoPlace, Place, VerbsDevice, VerbsError,
-    VerbsOptions, survey,
+    DeviceInfo, Library, LibraryError, Link, NoPlace, Place, VerbsDevice, VerbsError, VerbsOptions,
+    survey,
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -81,7 +81,7 @@ fn missing(error: &LibraryError) -> Check {
     }
 }
 
-fn devices(found: Result<&[DeviceFacts], &VerbsError>, module: bool) -> Check {
+fn devices(found: Result<&[DeviceInfo], &VerbsError>, module: bool) -> Check {
     match found {
         Ok([]) if module => Check::would_work_if("there is no RDMA device", ADD_SOFT_ROCE),
         Ok([]) => Check::cannot("there is no RDMA device, and this kernel has no rdma_rxe"),
@@ -256,7 +256,7 @@ mod tests {
             name: "libibverbs.so.1".into(),
             symbol: "ibv_reg_mr_iova",
         };
-        let device = |name: &str| DeviceFacts {
+        let device = |name: &str| DeviceInfo {
             name: name.into(),
             iwarp: false,
             ports: Vec::new(),

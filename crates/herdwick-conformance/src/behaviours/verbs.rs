@@ -154,8 +154,8 @@ pub(crate) fn zero_bytes_are_a_message(mut stage: Stage) -> Result<(), Skip> {
         stage.sides[B].recv(link.qp[B], 5);
         stage.perform(link.qp[A], link.send(A, Payload::Inline(&[]), Some(9)));
         let received = stage.success(B);
-        let facts = (received.wr_id, received.byte_len, received.imm);
-        assert_eq!(facts, (5, 0, Some(9)));
+        let endpoint = (received.wr_id, received.byte_len, received.imm);
+        assert_eq!(endpoint, (5, 0, Some(9)));
         if transport != Ud {
             let region = stage.sides[B].region(Access::WRITE);
             let at = stage.sides[B].remote(region);

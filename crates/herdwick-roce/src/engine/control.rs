@@ -7,7 +7,7 @@ use herdwick_fabric::{
 
 use super::{Address, Engine, Shared};
 use crate::{
-    Destination, Facts, FlowId, Peer, Peering, Secret,
+    Destination, FlowId, LocalEndpoint, Peer, Peering, Secret,
     completions::Cq,
     keyed::Keyed,
     packet::{LOW_24, Psn24},
@@ -180,9 +180,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`ControlError::Unknown`].
-    pub fn facts(&self, qp: QpId) -> Result<Facts, ControlError> {
+    pub fn endpoint(&self, qp: QpId) -> Result<LocalEndpoint, ControlError> {
         let qp = self.known(qp)?;
-        Ok(Facts {
+        Ok(LocalEndpoint {
             transport: qp.transport,
             qpn: Qpn(qp.qpn),
             psn: Psn(qp.first_psn.get()),

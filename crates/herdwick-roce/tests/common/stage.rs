@@ -99,15 +99,15 @@ impl Party {
     }
 
     pub fn qpn(&self, qp: QpId) -> u32 {
-        self.engine.facts(qp).unwrap().qpn.0
+        self.engine.endpoint(qp).unwrap().qpn.0
     }
 
     fn connect(&mut self, qp: QpId, peer: &Self, peer_qp: QpId) {
-        let facts = peer.engine.facts(peer_qp).unwrap();
+        let endpoint = peer.engine.endpoint(peer_qp).unwrap();
         let peering = Peering {
             peer: peer.peer(),
-            qpn: facts.qpn,
-            psn: facts.psn,
+            qpn: endpoint.qpn,
+            psn: endpoint.psn,
             mtu: Mtu::B1024,
             rd_atomic: 16,
             refusals_are_fatal: false,
@@ -212,18 +212,18 @@ impl Stage {
             victim.connect(ours, &friend, theirs);
             friend.connect(theirs, &victim, ours);
         }
-        let facts = victim.engine.facts(victim.ud).unwrap();
+        let endpoint = victim.engine.endpoint(victim.ud).unwrap();
         let destination = Destination {
             peer: victim.peer(),
-            qpn: facts.qpn,
-            qkey: facts.qkey,
+            qpn: endpoint.qpn,
+            qkey: endpoint.qkey,
             key: None,
         };
         let to_victim = friend.engine.create_address(friend.ud, &destination);
         for qp in [victim.rc, victim.uc, victim.ud] {
             (0..RECVS / 2).for_each(|slot| victim.recv(qp, slot));
         }
-        let psn = |qp| friend.engine.facts(qp).unwrap().psn.0;
+        let psn = |qp| friend.engine.endpoint(qp).unwrap().psn.0;
         Self {
             next_rc: psn(friend.rc),
             next_uc: psn(friend.uc),

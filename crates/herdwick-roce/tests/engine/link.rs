@@ -267,11 +267,11 @@ impl World {
 
     /// Returns the peering with which the other side connects to `qp` of side `other`.
     pub(crate) fn peering(&self, other: usize, qp: QpId) -> Peering {
-        let facts = self.sides[other].engine.facts(qp).expect("known");
+        let endpoint = self.sides[other].engine.endpoint(qp).expect("known");
         Peering {
             peer: self.peer(other),
-            qpn: facts.qpn,
-            psn: facts.psn,
+            qpn: endpoint.qpn,
+            psn: endpoint.psn,
             mtu: self.mtu,
             rd_atomic: RD_ATOMIC_MAX,
             refusals_are_fatal: true,
@@ -304,11 +304,11 @@ impl World {
         other: usize,
         other_qp: QpId,
     ) -> AddressHandle {
-        let facts = self.sides[other].engine.facts(other_qp).expect("known");
+        let endpoint = self.sides[other].engine.endpoint(other_qp).expect("known");
         let to = Destination {
             peer: self.peer(other),
-            qpn: facts.qpn,
-            qkey: facts.qkey,
+            qpn: endpoint.qpn,
+            qkey: endpoint.qkey,
             key: self.key(),
         };
         let address = self.sides[side].engine.create_address(qp, &to);

@@ -60,8 +60,8 @@ fn one_request_for_megabytes_does_not_hold_up_a_pass() {
     let qps = world.connected(Transport::Rc);
     let there = world.sides[B].region_of(LEN, Access::ALL);
     let from = world.sides[B].remote(there);
-    let to = world.sides[B].engine.facts(qps[B]).expect("known").qpn.0;
-    let psn = world.sides[A].engine.facts(qps[A]).expect("known").psn.0;
+    let to = world.sides[B].engine.endpoint(qps[B]).expect("known").qpn.0;
+    let psn = world.sides[A].engine.endpoint(qps[A]).expect("known").psn.0;
     // READ request: BTH, RETH, room for the ICRC.
     let mut packet = vec![0x0c, 0, 0xff, 0xff];
     packet.extend(to.to_be_bytes());

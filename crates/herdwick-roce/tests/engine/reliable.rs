@@ -699,10 +699,10 @@ fn a_peer_that_takes_no_reads_is_asked_for_none() {
 
 /// Builds a packet from A's queue pair to B's with this opcode, and `headers` after the BTH.
 fn by_hand(pair: &Pair, opcode: u8, ahead: u32, headers: &[u8]) -> Vec<u8> {
-    let facts = |side: usize| pair.world.sides[side].engine.facts(pair.qps[side]);
-    let psn = (facts(A).expect("known").psn.0 + ahead) & 0xff_ffff;
+    let endpoint = |side: usize| pair.world.sides[side].engine.endpoint(pair.qps[side]);
+    let psn = (endpoint(A).expect("known").psn.0 + ahead) & 0xff_ffff;
     let mut packet = vec![opcode, 0, 0xff, 0xff];
-    packet.extend(facts(B).expect("known").qpn.0.to_be_bytes());
+    packet.extend(endpoint(B).expect("known").qpn.0.to_be_bytes());
     packet.extend((0x8000_0000 | psn).to_be_bytes());
     packet.extend(headers);
     packet.extend([0; 4]);

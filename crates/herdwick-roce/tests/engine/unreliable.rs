@@ -210,7 +210,7 @@ fn datagrams_name_their_source_and_lie_behind_a_header() {
         };
         world.sides[A].post(qps[A], &[signaled(1, op)]);
         let got = world.next(B);
-        let sender = world.sides[A].engine.facts(qps[A]).expect("known").qpn;
+        let sender = world.sides[A].engine.endpoint(qps[A]).expect("known").qpn;
         assert_eq!(got.source.expect("a datagram").qpn, sender);
         assert_eq!((got.byte_len as usize, got.imm), (len, Some(5)));
         let inbox = world.sides[B].inbox;

@@ -61,14 +61,14 @@ fn u18_nobody_else_is_answered() {
         }
     }
     // A datagram is never answered, whatever its source.
-    let facts = siege
+    let endpoint = siege
         .stage
         .victim
         .engine
-        .facts(siege.stage.victim.ud)
+        .endpoint(siege.stage.victim.ud)
         .unwrap();
-    let datagram = Packet::new(op::UD | op::SEND_ONLY, facts.qpn.0, 0).ack();
-    let datagram = datagram.deth(facts.qkey, 5).payload(&[7; 64]);
+    let datagram = Packet::new(op::UD | op::SEND_ONLY, endpoint.qpn.0, 0).ack();
+    let datagram = datagram.deth(endpoint.qkey, 5).payload(&[7; 64]);
     let bytes = datagram.sealed(&Way::new(STRANGER, VICTIM));
     for _ in 0..1000 {
         assert!(siege.stage.hand(STRANGER, &bytes).is_empty());

@@ -169,13 +169,13 @@ fn u21_other_families_and_the_longest_datagrams_are_dropped() {
     let mut packet = write(&siege);
     packet.payload = vec![9; LONGEST - 12 - 16 - 4 - 3];
     siege.dropped(FRIEND, &packet);
-    let facts = siege
+    let endpoint = siege
         .stage
         .victim
         .engine
-        .facts(siege.stage.victim.ud)
+        .endpoint(siege.stage.victim.ud)
         .unwrap();
-    let datagram = Packet::new(op::UD | op::SEND_ONLY, facts.qpn.0, 0).deth(facts.qkey, 5);
+    let datagram = Packet::new(op::UD | op::SEND_ONLY, endpoint.qpn.0, 0).deth(endpoint.qkey, 5);
     siege.dropped(
         STRANGER,
         &datagram.payload(&vec![9; LONGEST - 12 - 8 - 4 - 3]),

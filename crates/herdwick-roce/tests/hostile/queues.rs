@@ -68,15 +68,15 @@ fn u07_a_connection_has_one_source() {
 #[test]
 fn u08_a_wrong_qkey_opens_nothing() {
     let mut siege = Siege::new();
-    let facts = siege
+    let endpoint = siege
         .stage
         .victim
         .engine
-        .facts(siege.stage.victim.ud)
+        .endpoint(siege.stage.victim.ud)
         .unwrap();
     for bit in 0..32 {
-        let packet = Packet::new(op::UD | op::SEND_ONLY, facts.qpn.0, 0);
-        let packet = packet.deth(facts.qkey ^ 1 << bit, 5).payload(&[7; 64]);
+        let packet = Packet::new(op::UD | op::SEND_ONLY, endpoint.qpn.0, 0);
+        let packet = packet.deth(endpoint.qkey ^ 1 << bit, 5).payload(&[7; 64]);
         siege.dropped_for(STRANGER, &packet, Drop::Qkey);
         siege.dropped_for(FRIEND, &packet, Drop::Qkey);
     }

@@ -211,7 +211,7 @@ impl Judge {
             lane: 0,
         };
         let qpn = Qpn(there.qpn);
-        if self.engine.facts(qp).expect("it is there").transport == Transport::Ud {
+        if self.engine.endpoint(qp).expect("it is there").transport == Transport::Ud {
             let to = Destination {
                 peer,
                 qpn,
@@ -238,11 +238,11 @@ impl Judge {
 
     /// Returns what the guest has to know to reach a queue pair and all memory here.
     pub(crate) fn here(&self, qp: Place) -> There {
-        let facts = self.engine.facts(qp).expect("it is there");
+        let endpoint = self.engine.endpoint(qp).expect("it is there");
         let remote = self.engine.remote(self.region).expect("it is there");
         There {
-            qpn: facts.qpn.0,
-            psn: facts.psn.0,
+            qpn: endpoint.qpn.0,
+            psn: endpoint.psn.0,
             rkey: remote.rkey.0,
             addr: remote.addr,
             gid: match self.family.ours() {

@@ -21,7 +21,7 @@ pub(crate) use listen::{Listener, Opened, SocketFile, Source, open};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
-    facts::Facts, parking::Bell, readiness, stopping::Stopping, tcp::Stream, time::Timer,
+    context::Context, parking::Bell, readiness, stopping::Stopping, tcp::Stream, time::Timer,
     udp::UdpListener, unix,
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Acceptor {
     pub(crate) porch: Option<Porch>,
     /// One for each worker. A queue holds as many as there might be connections at the start.
     pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) context: Arc<Context>,
     pub(crate) timer: Timer,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) next: usize,
@@ -85,7 +85,7 @@ impl Acceptor {
             let now = self.timer.now();
             self.deal_greeted();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
-            self.facts.limits.rest(exhausted, now);
+            self.context.limits.rest(exhausted, now);
             let more = !self.take_in();
             patience = if more {
                 Some(Duration::ZERO)
@@ -98,7 +98,7 @@ impl Acceptor {
     /// Accepts all that wait; `false`: some may be left for want of descriptors, or of room.
     fn accept_all(&mut self, index: usize, now: Duration) -> bool {
         loop {
-            if !self.facts.settings.refuse_at_once && self.facts.limits.is_full() {
+            if !self.context.settings.refuse_at_once && self.context.limits.is_full() {
                 return false;
             }
             let accepted = match &self.listeners[index] {
@@ -121,14 +121,14 @@ impl Acceptor {
     /// Takes in datagrams; `false`: there may be more.
     fn take_in(&mut self) -> bool {
         let mut udp = std::mem::take(&mut self.udp);
-        let facts = Arc::clone(&self.facts);
+        let context = Arc::clone(&self.context);
         let mut emptied = true;
         for socket in &mut udp {
-            emptied &= socket.take_in(&facts.udp, |exchange| {
-                if facts.limits.enter_briefly() {
+            emptied &= socket.take_in(&context.udp, |exchange| {
+                if context.limits.enter_briefly() {
                     self.deal(Stream::Datagram(Box::new(exchange)));
                 } else {
-                    facts.udp.crowded.fetch_add(1, Relaxed);
+                    context.udp.crowded.fetch_add(1, Relaxed);
                 }
             });
         }
@@ -137,7 +137,7 @@ impl Acceptor {
     }
 
     fn admit(&mut self, arrival: Arrival, now: Duration) {
-        let has_room = self.facts.limits.enter();
+        let has_room = self.context.limits.enter();
         match arrival {
             Arrival::Plain(stream) if has_room => self.deal(stream),
             Arrival::Plain(mut stream) => {
@@ -145,11 +145,11 @@ impl Acceptor {
                 let _ = stream.write(text::TOO_MANY_CONNECTIONS);
             }
             Arrival::Tls(socket) if has_room => {
-                let deadline = now + self.facts.tunables.patience().request;
+                let deadline = now + self.context.tunables.patience().request;
                 let porch = self.porch.as_mut();
                 if !porch.is_some_and(|porch| porch.begin(socket, deadline)) {
-                    self.facts.limits.rejected.fetch_add(1, Relaxed);
-                    self.facts.limits.leave();
+                    self.context.limits.rejected.fetch_add(1, Relaxed);
+                    self.context.limits.leave();
                 }
             }
             // It would take the line for a broken record.
@@ -167,8 +167,8 @@ impl Acceptor {
     fn deal(&mut self, stream: Stream) {
         let (intake, bell) = &mut self.intakes[self.next];
         if intake.push(stream).is_err() {
-            self.facts.limits.rejected.fetch_add(1, Relaxed);
-            self.facts.limits.leave();
+            self.context.limits.rejected.fetch_add(1, Relaxed);
+            self.context.limits.leave();
         }
         bell.ring();
         self.next = (self.next + 1) % self.intakes.len();

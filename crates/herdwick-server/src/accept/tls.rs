@@ -12,7 +12,7 @@ use mio::{Events, Poll, Waker, net::TcpStream};
 use super::{EVENTS, WAKE};
 use crate::{
     config::StartError,
-    facts::Facts,
+    context::Context,
     readiness,
     server::refused,
     stopping::Stopping,
@@ -57,7 +57,7 @@ pub(crate) struct Greeter {
     /// Wakes the acceptor.
     acceptor: Arc<Waker>,
     handshakes: Handshakes,
-    facts: Arc<Facts>,
+    context: Arc<Context>,
     timer: Timer,
     stopping: Arc<Stopping>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Greeter {
 pub(crate) fn greeter(
     connections_max: usize,
     acceptor: &Arc<Waker>,
-    (facts, timer, stopping): (&Arc<Facts>, Timer, &Arc<Stopping>),
+    (context, timer, stopping): (&Arc<Context>, Timer, &Arc<Stopping>),
 ) -> Result<(Greeter, Porch, Arc<Waker>), StartError> {
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
@@ -85,7 +85,7 @@ pub(crate) fn greeter(
         done,
         acceptor: Arc::clone(acceptor),
         handshakes: Handshakes::new(0),
-        facts: Arc::clone(facts),
+        context: Arc::clone(context),
         timer,
         stopping: Arc::clone(stopping),
     };
@@ -95,8 +95,8 @@ pub(crate) fn greeter(
 impl Greeter {
     /// Shakes hands until the server stops.
     pub(crate) fn run(mut self) {
-        let facts = Arc::clone(&self.facts);
-        let Some(certificates) = &facts.certificates else {
+        let context = Arc::clone(&self.context);
+        let Some(certificates) = &context.certificates else {
             return;
         };
         let mut events = Events::with_capacity(EVENTS);
@@ -112,7 +112,7 @@ impl Greeter {
             let registry = self.poll.registry();
             let now = self.timer.now();
             for _ in 0..self.handshakes.give_up(now, certificates, registry) {
-                facts.limits.leave();
+                context.limits.leave();
             }
         }
     }
@@ -132,13 +132,13 @@ impl Greeter {
             Progress::UnderWay => {}
             Progress::Done(stream) => {
                 if self.done.push(stream).is_err() {
-                    self.facts.limits.rejected.fetch_add(1, Relaxed);
-                    self.facts.limits.leave();
+                    self.context.limits.rejected.fetch_add(1, Relaxed);
+                    self.context.limits.leave();
                 }
                 // Fails only while a wake is pending already.
                 let _ = self.acceptor.wake();
             }
-            Progress::Failed => self.facts.limits.leave(),
+            Progress::Failed => self.context.limits.leave(),
         }
     }
 }

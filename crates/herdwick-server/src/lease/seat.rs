@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::{facts::Facts, tcp::Stream};
+use crate::{context::Context, tcp::Stream};
 
 /// A connection that came to the memcached port and began with a claim.
 pub(crate) struct Arrival {
@@ -11,7 +11,7 @@ pub(crate) struct Arrival {
 }
 
 /// One of the connections that there may be; given back when dropped.
-pub(crate) struct Seat(pub(crate) Arc<Facts>);
+pub(crate) struct Seat(pub(crate) Arc<Context>);
 
 impl Drop for Seat {
     fn drop(&mut self) {

@@ -18,9 +18,9 @@ use mio::{
 use crate::{
     accept::WAKE,
     config::StartError,
+    context::Context,
     counters::Snapshot,
     crossing::Crossing,
-    facts::Facts,
     parcel::{Order, Ticket},
     parking::Bell,
     partition::NOBODY,
@@ -82,7 +82,7 @@ impl Gauges {
     pub(crate) fn reporter(
         self,
         crossing: Crossing,
-        facts: &Arc<Facts>,
+        context: &Arc<Context>,
         timer: Timer,
         stopping: &Arc<Stopping>,
     ) -> Reporter {
@@ -91,7 +91,7 @@ impl Gauges {
             listener: self.listener,
             bell: self.bell,
             crossing,
-            facts: Arc::clone(facts),
+            context: Arc::clone(context),
             timer,
             stopping: Arc::clone(stopping),
             visitors: Default::default(),
@@ -106,7 +106,7 @@ pub(crate) struct Reporter {
     listener: TcpListener,
     bell: Bell,
     crossing: Crossing,
-    facts: Arc<Facts>,
+    context: Arc<Context>,
     timer: Timer,
     stopping: Arc<Stopping>,
     visitors: [Option<Visitor>; VISITORS_MAX],
@@ -191,7 +191,7 @@ impl Reporter {
         // There is one round at a time, so there are parcels.
         if let Ok(outstanding) = self.crossing.broadcast(
             Order::Count {
-                hot: self.facts.settings.metrics_hot_keys,
+                hot: self.context.settings.metrics_hot_keys,
             },
             TICKET,
         ) {
@@ -216,7 +216,7 @@ impl Reporter {
             return;
         };
         let clock = self.timer.clock(self.timer.now());
-        let page = page::page(&self.facts, clock, &round.parts);
+        let page = page::page(&self.context, clock, &round.parts);
         for visitor in self.visitors.iter_mut().flatten() {
             visitor.hand(&page);
         }

@@ -10,14 +10,14 @@ use prometheus::{
 
 use super::exporter::{CLASS_SETS, Family, GENERAL, Kind, Labels, OF_THE_CLASS, SETS};
 use crate::{
+    context::{Context, Stats, VERSION},
     counters::Snapshot,
     dump::Uri,
-    facts::{Facts, Stats, VERSION},
     stats, unix,
 };
 
 /// What all workers have counted, as Prometheus reads it.
-pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
+pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> String {
     let sum = Snapshot::sum(parts);
     let mut page = Page::default();
     page.add(
@@ -28,16 +28,16 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
     );
     let version = [(vec![("version", VERSION.to_owned())], 1.0)];
     page.add("memcached_version", Kind::Gauge, "The version.", version);
-    let said = said(facts, clock, &sum);
+    let said = said(context, clock, &sum);
     for family in GENERAL.iter().chain(OF_THE_CLASS) {
         page.add_exported(family, &said);
     }
     workers(parts, &mut page);
-    drops(facts, &sum, &mut page);
-    leases(facts, &mut page);
+    drops(context, &sum, &mut page);
+    leases(context, &mut page);
     closers(&mut page);
-    if facts.settings.metrics_hot_keys {
-        hot_keys(facts, &sum, &mut page);
+    if context.settings.metrics_hot_keys {
+        hot_keys(context, &sum, &mut page);
     }
     let held = [(vec![], sum.counters.held_bytes as f64)];
     let help = "Bytes of the connections' buffers.";
@@ -46,14 +46,14 @@ pub(super) fn page(facts: &Facts, clock: Clock, parts: &[Snapshot]) -> String {
 }
 
 /// The numbers that clients read, by name.
-fn said(facts: &Facts, clock: Clock, sum: &Snapshot) -> HashMap<String, f64> {
+fn said(context: &Context, clock: Clock, sum: &Snapshot) -> HashMap<String, f64> {
     let mut said = HashMap::new();
     let mut say = |name: &str, value: &dyn Display| {
         if let Ok(value) = value.to_string().parse() {
             said.insert(name.to_owned(), value);
         }
     };
-    facts.say_all(clock, sum, &mut Stats(&mut say));
+    context.say_all(clock, sum, &mut Stats(&mut say));
     let counters = &sum.counters;
     let compared = counters.cas_hits + counters.cas_badval;
     // memcached counts those that compared among the sets.
@@ -135,7 +135,7 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
 }
 
 /// Everything refused or dropped, by way in and reason.
-fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
+fn drops(context: &Context, sum: &Snapshot, page: &mut Page) {
     let (counters, store, unix) = (&sum.counters, &sum.store, unix::counts());
     let labels = |way: &str, reason: &str| {
         let way = ("fabric", way.to_owned());
@@ -154,8 +154,8 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
     ]
     .map(|(reason, count)| (labels("tcp", reason), count as f64));
     let of_udp = [
-        ("malformed", facts.udp.malformed.load(Relaxed)),
-        ("crowded", facts.udp.crowded.load(Relaxed)),
+        ("malformed", context.udp.malformed.load(Relaxed)),
+        ("crowded", context.udp.crowded.load(Relaxed)),
         ("withheld", counters.udp_withheld),
         ("unsent", counters.udp_unsent),
     ]
@@ -209,8 +209,8 @@ fn drops(facts: &Facts, sum: &Snapshot, page: &mut Page) {
 /// Most hot keys on the page: each makes a series of its own.
 const HOT_KEYS_MAX: usize = 10;
 
-fn hot_keys(facts: &Facts, sum: &Snapshot, page: &mut Page) {
-    let keys = facts.hot_keys(sum, HOT_KEYS_MAX);
+fn hot_keys(context: &Context, sum: &Snapshot, page: &mut Page) {
+    let keys = context.hot_keys(sum, HOT_KEYS_MAX);
     let samples = keys.iter().map(|hot| {
         let key = Uri(&hot.key).to_string();
         (vec![("key", key)], hot.rate() as f64)
@@ -221,9 +221,9 @@ fn hot_keys(facts: &Facts, sum: &Snapshot, page: &mut Page) {
 }
 
 /// What the desk has counted; nothing where there is none.
-fn leases(facts: &Facts, page: &mut Page) {
+fn leases(context: &Context, page: &mut Page) {
     let (mut paths, mut ended) = (Vec::new(), Vec::new());
-    for (stat, count) in facts.leases() {
+    for (stat, count) in context.leases() {
         let (name, kind, help) = match stat {
             "leases" => ("herdwick_leases", Kind::Gauge, "Leases that stand now."),
             "lease_bytes" => (

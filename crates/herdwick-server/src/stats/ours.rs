@@ -1,6 +1,6 @@
 //! What memcached has no `stats` for.
 
-use crate::{counters::Snapshot, dump::Uri, facts::Stats, hot::HotKey};
+use crate::{context::Stats, counters::Snapshot, dump::Uri, hot::HotKey};
 
 /// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
 pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {

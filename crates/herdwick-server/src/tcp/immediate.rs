@@ -16,8 +16,8 @@ use super::{
     service::{Round, Service},
 };
 use crate::{
+    context::VERSION,
     dump::{Dump, Format},
-    facts::VERSION,
     front::Pass,
     parcel::{Order, Ticket},
 };
@@ -64,7 +64,7 @@ pub(super) fn begin(
     };
     match command {
         Command::Quit => Begun::HangUp { faulty: false },
-        Command::FlushAll(flush) if service.facts.settings.offers.flush => {
+        Command::FlushAll(flush) if service.context.settings.offers.flush => {
             let noreply = flush.noreply;
             flush_all(flush.delay, Voice::Text { noreply }, used, ticket, pass)
         }
@@ -73,7 +73,7 @@ pub(super) fn begin(
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line)
-            if let Some(admin) = Admin::read(line, &service.facts.settings.offers) =>
+            if let Some(admin) = Admin::read(line, &service.context.settings.offers) =>
         {
             let admin = if is_noreply(line) {
                 admin.unheard()
@@ -83,7 +83,7 @@ pub(super) fn begin(
             administer(service, output, admin, used, ticket, pass)
         }
         Command::Stats(words)
-            if let Some(admin) = Admin::read_stats(words, &service.facts.settings.offers) =>
+            if let Some(admin) = Admin::read_stats(words, &service.context.settings.offers) =>
         {
             administer(service, output, admin, used, ticket, pass)
         }
@@ -114,7 +114,7 @@ fn administer(
         Admin::Prefixes => return prefixes(Voice::TEXT, used, ticket, pass),
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
-            listing::say_listeners(&service.facts, pass.clock, out);
+            listing::say_listeners(&service.context, pass.clock, out);
             let dump = Dump::new(Format::Connections);
             return Begun::Dump { used, dump };
         }
@@ -149,7 +149,7 @@ pub(super) fn detail(
     let purpose = Purpose::Consent { voice };
     let begun = broadcast(Order::Detail(on), purpose, used, ticket, pass);
     if matches!(begun, Begun::Away { .. }) {
-        service.facts.tunables.detail.store(on, Relaxed);
+        service.context.tunables.detail.store(on, Relaxed);
     }
     begun
 }
@@ -167,7 +167,7 @@ pub(super) fn prefixes(voice: Voice, used: usize, ticket: Ticket, pass: &mut Pas
 /// memcached's does: this is an operator's command, and they are small.
 #[cold]
 fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
-    let Some(certificates) = &service.facts.certificates else {
+    let Some(certificates) = &service.context.certificates else {
         out.extend_from_slice(b"Error TLS not enabled\r\n");
         return;
     };
@@ -185,7 +185,7 @@ fn shutdown(
     noreply: bool,
     used: usize,
 ) -> Begun {
-    let line = match &service.facts.settings.shutdown {
+    let line = match &service.context.settings.shutdown {
         Some(hook) if known => {
             hook.pull();
             return Begun::HangUp { faulty: false };
@@ -273,7 +273,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         }
         Command::MetaNoop => meta::NOTHING,
         Command::Verbosity { level, noreply } => {
-            service.facts.tunables.set_verbosity(level);
+            service.context.tunables.set_verbosity(level);
             if noreply { &[] } else { text::OK }
         }
         Command::MemoryLimit { noreply: true, .. } => &[],
@@ -281,12 +281,12 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         Command::Stats(words) => {
-            service.facts.say_settings(words, Voice::TEXT, out);
+            service.context.say_settings(words, Voice::TEXT, out);
             &[]
         }
         Command::Oversized(put) => too_large(put, pass),
         Command::Unknown(line) => {
-            if service.facts.greet(line, out) {
+            if service.context.greet(line, out) {
                 return;
             }
             pass.counters.refused_lines += 1;
@@ -318,7 +318,7 @@ fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
         text::MEMORY_LIMIT_TOO_SMALL
     } else if megabytes > MEMORY_LIMIT_MEGABYTES_MAX {
         text::MEMORY_LIMIT_IN_BYTES
-    } else if asked == service.facts.settings.memory_bytes as u64 {
+    } else if asked == service.context.settings.memory_bytes as u64 {
         text::OK
     } else {
         text::MEMORY_LIMIT_FAILED

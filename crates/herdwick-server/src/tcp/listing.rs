@@ -6,7 +6,7 @@ use herdwick_mica::Clock;
 use mio::net::TcpStream;
 
 use super::{connection::Connection, stream::Stream};
-use crate::facts::Facts;
+use crate::context::Context;
 
 /// Says who `connection` is and what it does at second `now`.
 pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
@@ -42,8 +42,8 @@ pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
 }
 
 /// Says where connections come from.
-pub(super) fn say_listeners(facts: &Facts, clock: Clock, out: &mut Vec<u8>) {
-    for source in &facts.sources {
+pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) {
+    for source in &context.sources {
         let number = source.number;
         let mut stat = |name: &str, value: &str| {
             text::stat(out, &format!("{number}:{name}"), value);
@@ -60,7 +60,7 @@ pub(super) fn say_listeners(facts: &Facts, clock: Clock, out: &mut Vec<u8>) {
                 "conn_listening"
             },
         );
-        stat("secs_since_last_cmd", &facts.uptime(clock).to_string());
+        stat("secs_since_last_cmd", &context.uptime(clock).to_string());
     }
 }
 

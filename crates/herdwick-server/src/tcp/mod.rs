@@ -38,8 +38,8 @@ pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 
 use crate::{
+    context::Context,
     counters::Closed,
-    facts::Facts,
     front::{Activity, Front, Pass, Tokens},
     lease::{Arrival, Seat},
     parcel::{Parcel, Ticket},
@@ -93,20 +93,20 @@ pub(crate) struct TcpFront {
 
 impl TcpFront {
     pub(crate) fn new(
-        facts: Arc<Facts>,
+        context: Arc<Context>,
         owners: Owners,
         intake: Consumer<Stream>,
         teller: Sender<Asking>,
         lots: Arc<Lots>,
     ) -> Self {
-        let rounds = facts.settings.turn_requests.div_ceil(RUN_REQUESTS);
+        let rounds = context.settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
             intake,
             connections: Vec::new(),
             vacant: Vec::new(),
             queue: VecDeque::new(),
             starved: Vec::new(),
-            service: Service::new(facts, owners, lots),
+            service: Service::new(context, owners, lots),
             tokens: Tokens::of_front(0),
             generation: 0,
             rounds,
@@ -125,15 +125,15 @@ impl TcpFront {
         let token = self.tokens.token(place as usize);
         if stream.register(pass.registry, token).is_err() {
             pass.counters.closed_errors += 1;
-            self.service.facts.limits.leave();
+            self.service.context.limits.leave();
             self.vacant.push(place);
             return;
         }
         self.generation = self.generation.wrapping_add(1);
-        let item_bytes_max = self.service.facts.settings.item_bytes_max;
+        let item_bytes_max = self.service.context.settings.item_bytes_max;
         let decoder = Decoder::new(item_bytes_max).announcing(UPLOAD_BYTES_MIN);
         let mut connection = Connection::new(stream, self.generation, decoder);
-        connection.admitted = self.service.facts.auth.is_none();
+        connection.admitted = self.service.context.auth.is_none();
         connection.pulse = Pulse::new(pass.clock.second.0);
         connection.queued = true;
         if self.draining {
@@ -203,7 +203,7 @@ impl TcpFront {
                 let what = What::Closed(number, from, reason);
                 pass.store.journal.note(what, &[]);
             }
-            self.service.facts.limits.leave();
+            self.service.context.limits.leave();
         }
     }
 
@@ -220,18 +220,18 @@ impl TcpFront {
         };
         if self.teller.send(Asking { stream, topics }).is_err() {
             // It ends with the workers, and not before.
-            self.service.facts.limits.leave();
+            self.service.context.limits.leave();
         }
     }
 
     /// Gives the connection to the desk for leases; it stays counted until that lets it go.
     fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
         if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
-            let facts = &self.service.facts;
-            facts.pass_on(Arrival {
+            let context = &self.service.context;
+            context.pass_on(Arrival {
                 stream,
                 input: input.data().to_vec(),
-                seat: Seat(Arc::clone(facts)),
+                seat: Seat(Arc::clone(context)),
             });
         }
     }
@@ -253,7 +253,7 @@ impl TcpFront {
     /// Gives up those that stall too long or hold too much.
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
-        let patience = self.service.facts.tunables.patience();
+        let patience = self.service.context.tunables.patience();
         let Service { budget, desk, .. } = &mut self.service;
         let now = (pass.now, pass.clock.second.0);
         let given_up = budget.look(&mut self.connections, desk, patience, now, pass.counters);

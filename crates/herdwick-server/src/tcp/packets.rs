@@ -12,7 +12,7 @@ use super::{
     protocol::Voice,
     service::Service,
 };
-use crate::{facts::VERSION, front::Pass, parcel::Ticket};
+use crate::{context::VERSION, front::Pass, parcel::Ticket};
 
 /// Begins what `packet` asks for; `used` and `swallow` are its bytes.
 pub(super) fn begin(
@@ -25,7 +25,7 @@ pub(super) fn begin(
 ) -> Begun {
     let echo = packet.echo;
     let voice = Voice::Packet(echo);
-    let may_flush = service.facts.settings.offers.flush;
+    let may_flush = service.context.settings.offers.flush;
     if let Verb::Flush { delay } = packet.verb
         && may_flush
     {
@@ -36,7 +36,7 @@ pub(super) fn begin(
     {
         return immediate::stats(topic, voice, used, ticket, pass);
     }
-    if packet.verb == Verb::Stat && service.facts.settings.offers.dump {
+    if packet.verb == Verb::Stat && service.context.settings.offers.dump {
         match packet.key {
             b"detail on" => return immediate::detail(service, true, voice, used, ticket, pass),
             b"detail off" => return immediate::detail(service, false, voice, used, ticket, pass),
@@ -47,7 +47,7 @@ pub(super) fn begin(
     let out = output.buffer(&mut service.pool);
     match packet.verb {
         Verb::Stat => service
-            .facts
+            .context
             .say_settings(Keys::new(packet.key), voice, out),
         Verb::Noop => echo.done(out, &Body::default()),
         Verb::Version => {

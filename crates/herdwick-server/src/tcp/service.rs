@@ -16,9 +16,9 @@ use super::{
     upload::{self, Left, Upload},
 };
 use crate::{
+    context::Context,
     counters::WorkerCounters,
     dump::Dump,
-    facts::Facts,
     front::Pass,
     parcel::{Order, Ticket},
     recycle,
@@ -28,7 +28,7 @@ use crate::{
 /// parts of it away, and says the replies.
 pub(crate) struct Service {
     pub(crate) pool: Pool,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) context: Arc<Context>,
     pub(crate) owners: Owners,
     run: Run<'static>,
     room: KeyRoom,
@@ -76,15 +76,15 @@ pub(crate) enum Round {
 }
 
 impl Service {
-    pub(crate) fn new(facts: Arc<Facts>, owners: Owners, lots: Arc<Lots>) -> Self {
-        let settings = &facts.settings;
+    pub(crate) fn new(context: Arc<Context>, owners: Owners, lots: Arc<Lots>) -> Self {
+        let settings = &context.settings;
         let (memory, workers) = (settings.memory_bytes, settings.workers);
         Self {
             budget: Budget::new(memory, workers, settings.item_bytes_max),
             desk: Desk::new(lots),
             left: Vec::new(),
             pool: Pool::default(),
-            facts,
+            context,
             owners,
             run: Run::default(),
             room: KeyRoom::new(RUN_REQUESTS),
@@ -100,7 +100,7 @@ impl Service {
         connection: &mut Connection,
         counters: &mut WorkerCounters,
     ) -> bool {
-        while let Some(auth) = &self.facts.auth
+        while let Some(auth) = &self.context.auth
             && connection.has_work()
         {
             let knock = gate::knock(auth, connection.input.data(), counters);
@@ -374,7 +374,7 @@ impl Service {
                 voice,
                 clock,
                 parts,
-            } => self.facts.say(topic, voice, clock, &parts, out),
+            } => self.context.say(topic, voice, clock, &parts, out),
         }
     }
 }

@@ -58,13 +58,13 @@ pub(super) fn serve(
             return Turn::flows(flow);
         }
     }
-    if service.facts.takes_claims()
+    if service.context.takes_claims()
         && let Some(whole) = connection.begins_with_claim()
     {
         connection.claims = whole;
         return Turn::flows(Flow::Moved);
     }
-    if connection.begins_otherwise(service.facts.settings.protocol) {
+    if connection.begins_otherwise(service.context.settings.protocol) {
         pass.counters.closed_not_memcached += 1;
         connection.faulty = true;
         connection.hang_up();

@@ -13,7 +13,7 @@ use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
 use super::{EVENTS, Event, Shared, words::Line};
-use crate::{facts::Facts, tcp::Stream, time::Timer};
+use crate::{context::Context, tcp::Stream, time::Timer};
 
 /// Most watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
@@ -37,7 +37,7 @@ pub(crate) struct Teller {
     pub(crate) journals: Vec<Consumer<Event>>,
     pub(crate) arrivals: Receiver<Asking>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) context: Arc<Context>,
     pub(crate) timer: Timer,
 }
 
@@ -96,7 +96,7 @@ impl Teller {
             watchers.retain_mut(|watcher| {
                 let stays = watcher.serve(&self.shared, passed);
                 if !stays {
-                    self.facts.limits.leave();
+                    self.context.limits.leave();
                 }
                 stays
             });
@@ -110,7 +110,7 @@ impl Teller {
         if watchers.len() >= WATCHERS_MAX {
             // Best effort: the connection ends either way.
             let _ = stream.write(b"WATCHER_TOO_MANY log watcher limit reached\r\n");
-            self.facts.limits.leave();
+            self.context.limits.leave();
             return;
         }
         watchers.push(Watcher {

@@ -83,14 +83,14 @@ fn end() -> (Engine, QpId, herdwick_fabric::Remote) {
 
 /// Returns the peering for a connection to `engine`'s queue pair.
 fn peering(engine: &Engine, qp: QpId) -> Peering {
-    let facts = engine.facts(qp).expect("known");
+    let endpoint = engine.endpoint(qp).expect("known");
     Peering {
         peer: Peer {
             addr: ADDR,
             lane: 0,
         },
-        qpn: facts.qpn,
-        psn: facts.psn,
+        qpn: endpoint.qpn,
+        psn: endpoint.psn,
         mtu: Mtu::B256,
         rd_atomic: 1,
         refusals_are_fatal: true,
@@ -154,8 +154,8 @@ fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
     let ((a, qa, _), (mut b, qb, to)) = (end(), end());
     b.connect(qb, &peering(&a, qa)).expect("a connection");
     let (qpn, first) = (
-        b.facts(qb).expect("known").qpn.0,
-        a.facts(qa).expect("known").psn.0,
+        b.endpoint(qb).expect("known").qpn.0,
+        a.endpoint(qa).expect("known").psn.0,
     );
     let mut memory = Word(0);
     let mut ask = |opcode: u8, psn: u32, b: &mut Engine| {

@@ -24,7 +24,7 @@ pub(crate) const VERSION: &str = "1.6.45";
 pub(crate) const HERDWICK_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What all workers know of the server.
-pub(crate) struct Facts {
+pub(crate) struct Context {
     /// The second of the start.
     started: Second,
     pub(crate) settings: Settings,
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     pub(crate) memory_file: Option<PathBuf>,
 }
 
-impl Facts {
+impl Context {
     /// Seconds since the start.
     pub(crate) fn uptime(&self, clock: Clock) -> u32 {
         clock.second.0.saturating_sub(self.started.0)
