@@ -11,7 +11,7 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{self, BareTarget, EchoTarget, HerdTarget, Rigged},
+    lines::{self, BareTarget, BenchDevice, EchoTarget, HerdTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -307,17 +307,17 @@ impl Comparison<'_> {
         Ok(Process::start(program, kind, server.address, cpus)?)
     }
 
-    fn echo_targets<D: Rigged<Port: Send> + Send + 'static>(
+    fn echo_targets<D: BenchDevice<Port: Send> + Send + 'static>(
         &self,
     ) -> Result<Vec<EchoTarget<D::Port>>, BenchError> {
         let (clients, way, cpus) = self.echo_terms();
-        Ok(EchoTarget::rig::<D>(clients, way, self.space, cpus)?)
+        Ok(EchoTarget::endpoints::<D>(clients, way, self.space, cpus)?)
     }
 
     fn bare_targets(&self) -> Result<Vec<BareTarget>, BenchError> {
         let (clients, way, cpus) = self.echo_terms();
         let value_size = self.space.value_size();
-        Ok(BareTarget::rig(clients, way, value_size, cpus)?)
+        Ok(BareTarget::endpoints(clients, way, value_size, cpus)?)
     }
 
     /// How many clients, how they ask, and where they are answered.

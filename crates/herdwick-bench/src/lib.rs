@@ -36,7 +36,7 @@ pub use config::{
 pub use host::Machine;
 pub use hostile::{LeaseError, Neighbour, neighbour};
 pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
-pub use lines::RigError;
+pub use lines::EndpointError;
 pub use report::{
     Against, BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Percentiles, Report, Run,
     SCHEMA, Subject, Table, Word,
@@ -93,7 +93,7 @@ pub enum BenchError {
     Store(#[from] herdwick_mica::StoreError),
     /// HERD's objects could not be made.
     #[error(transparent)]
-    Rig(#[from] RigError),
+    Rig(#[from] EndpointError),
     /// The server does not offer that fabric.
     #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
     NoWay {

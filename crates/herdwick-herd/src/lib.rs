@@ -34,7 +34,7 @@ pub use server::{
     REPLY_QPS_MAX, ServerOptions, ServerOptionsError, ServerSide,
 };
 pub use setup::{
-    Admitted, Berth, ClientEnd, ClientRig, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,
+    Admitted, Berth, ClientEnd, ClientSetup, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,
     SetupError,
 };
 pub use signals::SEND_DEPTH_MIN;

@@ -26,9 +26,9 @@ const PATIENCE: usize = 10_000_000;
 ///
 /// The device refuses a call that it supports.
 pub(crate) fn worth_copying(device: &VerbsDevice, most: usize) -> Result<usize, TrialError> {
-    let mut rig = Rig::new(device)?;
+    let mut fixture = Fixture::new(device)?;
     let worth = |size: &usize| {
-        let [inline, fetched] = rig.fastest(*size)?;
+        let [inline, fetched] = fixture.fastest(*size)?;
         (inline <= fetched).then_some(*size)
     };
     let sizes = SIZES.iter().filter(|size| **size <= most);
@@ -50,7 +50,7 @@ pub enum TrialError {
 }
 
 /// A UD queue pair that sends to itself.
-struct Rig {
+struct Fixture {
     port: VerbsPort,
     cq: CqId,
     qp: QpId,
@@ -59,7 +59,7 @@ struct Rig {
     bytes: Vec<u8>,
 }
 
-impl Rig {
+impl Fixture {
     fn new(device: &VerbsDevice) -> Result<Self, TrialError> {
         let mut port = device.open_port(&PortLimits::default())?;
         let pd = device.create_pd(&mut port)?;

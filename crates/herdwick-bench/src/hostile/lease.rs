@@ -28,7 +28,7 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 
-use crate::lines::{Guest, REPLY_BYTES_MAX, RigError};
+use crate::lines::{BenchClient, EndpointError, REPLY_BYTES_MAX};
 
 /// How often a lease must be heard of.
 pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
@@ -54,14 +54,14 @@ pub enum LeaseError {
     Frame(#[from] FrameError),
     /// The objects were refused.
     #[error(transparent)]
-    Rig(#[from] RigError),
+    Rig(#[from] EndpointError),
 }
 
 /// A lease, and the memory of it that we may write: request lines, overflow areas, rings.
 pub(super) struct Prey {
     pub(super) memory: Vec<Span>,
     socket: UnixStream,
-    _guest: Guest<ShmDevice>,
+    _guest: BenchClient<ShmDevice>,
 }
 
 impl Prey {
@@ -80,7 +80,7 @@ impl Prey {
         let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let mut guest = Guest::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
+        let mut guest = BenchClient::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
         let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
         let mut accept = Accept {
             workers: Vec::new(),

@@ -9,8 +9,8 @@ use herdwick_roce::packet::{Class, ICRC_BYTES, Operation, PacketOp, Place, pad_o
 use herdwick_roce_udp::bare::BareEnd;
 
 use super::{
+    endpoints::{EndpointError, LOOPBACK},
     helper::Helper,
-    rig::{LOOPBACK, RigError},
 };
 use crate::target::{DriveError, Load, Target};
 
@@ -37,13 +37,13 @@ impl BareTarget {
     /// flight: as long as requests by `path`, and replies with values of `value_size`.
     ///
     /// # Errors
-    /// [`RigError`].
-    pub(crate) fn rig(
+    /// [`EndpointError`].
+    pub(crate) fn endpoints(
         clients: usize,
         (path, window): (RequestPath, usize),
         value_size: usize,
         cpus: &[usize],
-    ) -> Result<Vec<Self>, RigError> {
+    ) -> Result<Vec<Self>, EndpointError> {
         let request_bytes = request_bytes(path);
         let reply = vec![0; reply_bytes(value_size) * BareEnd::TRAIN];
         let mut host = BareEnd::bind(LOOPBACK)?;

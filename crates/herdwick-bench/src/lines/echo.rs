@@ -12,8 +12,8 @@ use herdwick_mica::{Clock, HashKey, Second};
 
 use super::{
     Driver,
+    endpoints::{BenchClient, BenchDevice, End, EndpointError, REPLY_BYTES_MAX},
     helper::Helper,
-    rig::{End, Guest, REPLY_BYTES_MAX, RigError, Rigged},
 };
 use crate::{
     host::Stopwatch,
@@ -40,17 +40,17 @@ impl<P: Port + Send + 'static> EchoTarget<P> {
     /// Starts an echo on `cpus` and connects `clients` clients to it.
     ///
     /// # Errors
-    /// [`RigError`].
-    pub(crate) fn rig<D: Rigged<Port = P> + Send + 'static>(
+    /// [`EndpointError`].
+    pub(crate) fn endpoints<D: BenchDevice<Port = P> + Send + 'static>(
         clients: usize,
         (path, window): (RequestPath, usize),
         space: KeySpace,
         cpus: &[usize],
-    ) -> Result<Vec<Self>, RigError> {
+    ) -> Result<Vec<Self>, EndpointError> {
         if space.value_size() + herdwick_herd::REPLY_BYTES_MIN > REPLY_BYTES_MAX {
-            return Err(RigError::Value);
+            return Err(EndpointError::Value);
         }
-        let window = Window::new(window).ok_or(RigError::Window(window))?;
+        let window = Window::new(window).ok_or(EndpointError::Window(window))?;
         let mut host = Host::<D>::new(clients)?;
         let ends = (0..clients).map(|_| host.admit(path, window));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
@@ -90,8 +90,8 @@ struct Host<D: Device> {
     end: ServerEnd<D::Port>,
 }
 
-impl<D: Rigged> Host<D> {
-    fn new(clients: usize) -> Result<Self, RigError> {
+impl<D: BenchDevice> Host<D> {
+    fn new(clients: usize) -> Result<Self, EndpointError> {
         let device = D::host()?;
         let terms = ServerTerms {
             worker: 0,
@@ -105,13 +105,13 @@ impl<D: Rigged> Host<D> {
     }
 
     /// Makes a domain for a client, and the client in it.
-    fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, RigError> {
+    fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, EndpointError> {
         let Self { device, end } = self;
         let pd = device.create_pd(&mut end.port)?;
         let berth = end.furnish(device, pd, path, window)?;
         let (blob, fds) = device.hand_over(&mut end.port, pd)?;
         let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
-        let mut guest = Guest::<D>::new(path, window, epoch(), 1)?;
+        let mut guest = BenchClient::<D>::new(path, window, epoch(), 1)?;
         let peer = guest.join(&grant, fds)?;
         end.admit(device, &berth, &peer, epoch(), REPLY_BYTES_MAX)?;
         guest.finish()

@@ -3,9 +3,9 @@
 
 mod bare;
 mod echo;
+mod endpoints;
 mod helper;
 mod instant;
-mod rig;
 mod slots;
 
 use std::time::Duration;
@@ -27,9 +27,9 @@ use crate::{
 
 pub(crate) use bare::BareTarget;
 pub(crate) use echo::EchoTarget;
+pub use endpoints::EndpointError;
+pub(crate) use endpoints::{BenchClient, BenchDevice, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;
-pub use rig::RigError;
-pub(crate) use rig::{Guest, REPLY_BYTES_MAX, Rigged};
 use slots::Slots;
 
 /// The client half of HERD as a driver sees it.
@@ -247,7 +247,7 @@ impl HerdTarget {
         space: KeySpace,
     ) -> Result<Self, BenchError> {
         let no_way = |reason: String| BenchError::NoWay { fabric, reason };
-        Window::new(window).ok_or(RigError::Window(window))?;
+        Window::new(window).ok_or(EndpointError::Window(window))?;
         let options = Options {
             window,
             only: fabric.session(),

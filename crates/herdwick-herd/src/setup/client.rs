@@ -34,8 +34,8 @@ pub struct ClientTerms {
 }
 
 /// A client's objects on one port while they are made: one domain after the other.
-pub struct ClientRig<P> {
-    /// The port; attach a worker's domain to it before [`ClientRig::join`].
+pub struct ClientSetup<P> {
+    /// The port; attach a worker's domain to it before [`ClientSetup::join`].
     pub port: P,
     options: ClientOptions,
     path: RequestPath,
@@ -53,7 +53,7 @@ pub struct ClientEnd<P> {
     pub reply_cq: CqId,
 }
 
-impl<P: Port> ClientRig<P> {
+impl<P: Port> ClientSetup<P> {
     /// Opens a port for a client of `workers` workers.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl<P: Port> ClientRig<P> {
     }
 }
 
-impl<P> fmt::Debug for ClientRig<P> {
+impl<P> fmt::Debug for ClientSetup<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientRig")
             .field("options", &self.options)

@@ -18,7 +18,7 @@
 mod client;
 mod server;
 
-pub use client::{ClientEnd, ClientRig, ClientTerms, RECV_SLACK};
+pub use client::{ClientEnd, ClientSetup, ClientTerms, RECV_SLACK};
 pub use server::{Admitted, Berth, ServerEnd, ServerTerms};
 
 use herdwick_fabric::{

@@ -13,8 +13,8 @@ use herdwick_herd::{
 use herdwick_mica::{Get, Op, Put};
 
 use crate::{
+    fixture::{Fixture, capabilities},
     model::Model,
-    rig::{Rig, capabilities},
 };
 
 fn unordered() -> Capabilities {
@@ -34,10 +34,10 @@ fn torn() -> Faults {
 
 /// Stores and reads values that differ in every word. Returns how many requests ended wrongly.
 fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
-    let mut rig = Rig::on(unordered(), path, (seed, 4), vec![Model::default()]);
-    rig.announce = announce;
-    let client = rig.join(7);
-    rig.faults(torn());
+    let mut fixture = Fixture::on(unordered(), path, (seed, 4), vec![Model::default()]);
+    fixture.announce = announce;
+    let client = fixture.join(7);
+    fixture.faults(torn());
     let mut wrong = 0;
     for round in 0_u8..200 {
         // Values that fit the line, and values that overflow it.
@@ -51,8 +51,8 @@ fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
             Outcome::Answered(answer) => Some(answer.status),
             Outcome::Timeout | Outcome::Unknown => None,
         };
-        let stored = rig.call(client, &key, put, status) == Some(ReplyStatus::Done);
-        let found = rig.call(
+        let stored = fixture.call(client, &key, put, status) == Some(ReplyStatus::Done);
+        let found = fixture.call(
             client,
             &key,
             Op::Get(Get::default()),
@@ -61,7 +61,7 @@ fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
         wrong += usize::from(!stored || !found);
     }
     if announce == Announce::Always {
-        let counters = *rig.workers[0].side.counters();
+        let counters = *fixture.workers[0].side.counters();
         assert!(counters.announcements >= 400, "{counters:?}");
     }
     wrong
@@ -83,10 +83,10 @@ fn what_is_announced_is_whole_and_what_is_not_is_torn() {
 
 #[test]
 fn a_lost_announcement_is_made_again() {
-    let mut rig = Rig::on(unordered(), UcWrite, (3, 16), vec![Model::default()]);
-    rig.announce = Announce::Always;
-    let client = rig.join(7);
-    rig.faults(Faults {
+    let mut fixture = Fixture::on(unordered(), UcWrite, (3, 16), vec![Model::default()]);
+    fixture.announce = Announce::Always;
+    let client = fixture.join(7);
+    fixture.faults(Faults {
         drop_per_mille: 200,
         ..torn()
     });
@@ -96,34 +96,34 @@ fn a_lost_announcement_is_made_again() {
             value: &value,
             ..Put::default()
         });
-        rig.call(client, b"key", put, |_| ());
-        rig.call(client, b"key", Op::Get(Get::default()), |outcome| {
+        fixture.call(client, b"key", put, |_| ());
+        fixture.call(client, b"key", Op::Get(Get::default()), |outcome| {
             if let Outcome::Answered(answer) = outcome {
                 assert_eq!(answer.value, value);
             }
         });
     }
-    let client = rig.clients[client].side.counters();
+    let client = fixture.clients[client].side.counters();
     assert!(client.retries > 0, "{client:?}");
 }
 
 #[test]
 fn the_first_request_after_a_pause_is_announced_and_no_other() {
-    let mut rig = Rig::over(UcWrite, 1, 16, vec![Model::default()]);
-    rig.announce = Announce::AfterPause;
-    let client = rig.join(7);
+    let mut fixture = Fixture::over(UcWrite, 1, 16, vec![Model::default()]);
+    fixture.announce = Announce::AfterPause;
+    let client = fixture.join(7);
     let mut announced = 0;
     for pause in [50, 0, 0, 50, 0, 500] {
-        rig.now += Duration::from_micros(pause);
-        rig.call(client, b"key", Op::Get(Get::default()), |_| ());
+        fixture.now += Duration::from_micros(pause);
+        fixture.call(client, b"key", Op::Get(Get::default()), |_| ());
         announced += u64::from(pause > 0);
         assert_eq!(
-            rig.workers[0].side.counters().announcements,
+            fixture.workers[0].side.counters().announcements,
             announced,
             "after {pause} us"
         );
     }
-    assert_eq!(rig.clients[client].side.counters().retries, 0);
+    assert_eq!(fixture.clients[client].side.counters().retries, 0);
 }
 
 #[test]

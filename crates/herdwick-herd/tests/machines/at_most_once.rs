@@ -17,8 +17,8 @@ use herdwick_mem::{Span, Words};
 use herdwick_mica::{Arith, Op};
 
 use crate::{
+    fixture::{CLOCK, Fixture, request},
     model::Model,
-    rig::{CLOCK, Rig, request},
 };
 
 const CLIENTS: usize = 4;
@@ -47,13 +47,13 @@ fn count(
     (path, seed): (RequestPath, u64),
     total: u64,
     faults: Faults,
-    serve: &mut impl FnMut(&mut Rig<Model>),
+    serve: &mut impl FnMut(&mut Fixture<Model>),
 ) -> Totals {
-    let mut rig = Rig::over(path, seed, 16, vec![Model::default(); 2]);
+    let mut fixture = Fixture::over(path, seed, 16, vec![Model::default(); 2]);
     for client in 0..CLIENTS {
-        rig.join(client as u16 + 1);
+        fixture.join(client as u16 + 1);
     }
-    rig.faults(faults);
+    fixture.faults(faults);
     let add = Op::Arith(Arith {
         delta: 1,
         vivify: Some(0),
@@ -63,7 +63,7 @@ fn count(
     let mut totals = Totals::default();
     let (mut submitted, mut finished) = (0, 0);
     while finished < total {
-        for client in &mut rig.clients {
+        for client in &mut fixture.clients {
             while submitted < total {
                 let key = KEYS[submitted as usize % KEYS.len()];
                 match client.side.submit(&request(key, add), submitted) {
@@ -73,9 +73,9 @@ fn count(
                 }
             }
         }
-        rig.advance();
-        serve(&mut rig);
-        rig.poll_clients(&mut |_, _, outcome| {
+        fixture.advance();
+        serve(&mut fixture);
+        fixture.poll_clients(&mut |_, _, outcome| {
             finished += 1;
             match outcome {
                 Outcome::Answered(answer) => {
@@ -88,7 +88,7 @@ fn count(
             }
         });
     }
-    let numbers = rig
+    let numbers = fixture
         .workers
         .iter()
         .flat_map(|worker| KEYS.map(|key| worker.exec.number(key)));
@@ -105,8 +105,8 @@ fn lossy() -> Faults {
     }
 }
 
-fn plainly(rig: &mut Rig<Model>) {
-    rig.serve();
+fn plainly(fixture: &mut Fixture<Model>) {
+    fixture.serve();
 }
 
 #[test]
@@ -158,12 +158,14 @@ fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
 #[test]
 fn a_server_that_forgets_fails_the_same_check() {
     let mut forgetful: Option<Vec<Forgetful>> = None;
-    let totals = count((UcWrite, 1), 20_000, lossy(), &mut |rig| {
+    let totals = count((UcWrite, 1), 20_000, lossy(), &mut |fixture| {
         let views = forgetful.get_or_insert_with(|| {
-            let workers = 0..rig.workers.len();
-            workers.map(|worker| Forgetful::new(rig, worker)).collect()
+            let workers = 0..fixture.workers.len();
+            workers
+                .map(|worker| Forgetful::new(fixture, worker))
+                .collect()
         });
-        for (worker, view) in rig.workers.iter_mut().zip(views) {
+        for (worker, view) in fixture.workers.iter_mut().zip(views) {
             view.make_retries_new();
             let mut port = Renaming {
                 port: &mut worker.port,
@@ -197,15 +199,15 @@ struct Forgotten {
 const SEQUENCE_SHIFT: u32 = 24;
 
 impl Forgetful {
-    fn new(rig: &Rig<Model>, worker: usize) -> Self {
-        let slots = rig.window.slots();
-        let clients = rig.clients.iter().map(|client| Forgotten {
+    fn new(fixture: &Fixture<Model>, worker: usize) -> Self {
+        let slots = fixture.window.slots();
+        let clients = fixture.clients.iter().map(|client| Forgotten {
             address: client.leases[worker].address,
             lines: client.leases[worker].lines.clone(),
             slots: vec![(0, 0); slots],
         });
         Self {
-            window: rig.window,
+            window: fixture.window,
             clients: clients.collect(),
         }
     }

@@ -9,8 +9,8 @@ use herdwick_mem::Words;
 use herdwick_mica::{Arith, Get, Op};
 
 use crate::{
+    fixture::{Client, Fixture, request},
     model::Model,
-    rig::{Client, Rig, request},
 };
 
 const WINDOW: usize = 8;
@@ -18,10 +18,10 @@ const WINDOW: usize = 8;
 const KEYS: [&[u8]; WINDOW] = [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7"];
 const KEY: &[u8] = b"a counter";
 
-fn rig() -> Rig<Model> {
-    let mut rig = Rig::new(1, WINDOW, vec![Model::default()]);
-    rig.join(1);
-    rig
+fn fixture() -> Fixture<Model> {
+    let mut fixture = Fixture::new(1, WINDOW, vec![Model::default()]);
+    fixture.join(1);
+    fixture
 }
 
 fn add_one() -> Op<'static> {
@@ -34,8 +34,8 @@ fn add_one() -> Op<'static> {
 }
 
 /// Submits a window of requests, one read among them.
-fn submit_window(rig: &mut Rig<Model>) {
-    let client = &mut rig.clients[0];
+fn submit_window(fixture: &mut Fixture<Model>) {
+    let client = &mut fixture.clients[0];
     for token in 0..WINDOW as u64 {
         let op = match token {
             3 => Op::Get(Get::default()),
@@ -44,24 +44,24 @@ fn submit_window(rig: &mut Rig<Model>) {
         let key = KEYS[token as usize];
         client.side.submit(&request(key, op), token).unwrap();
     }
-    client.side.flush(&mut client.port, rig.now);
+    client.side.flush(&mut client.port, fixture.now);
 }
 
-fn cut(rig: &Rig<Model>) {
-    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
-    rig.network.partition(client, worker);
+fn cut(fixture: &Fixture<Model>) {
+    let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
+    fixture.network.partition(client, worker);
 }
 
-fn heal(rig: &Rig<Model>) {
-    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
-    rig.network.heal(client, worker);
+fn heal(fixture: &Fixture<Model>) {
+    let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
+    fixture.network.heal(client, worker);
 }
 
 /// Runs until every request has its outcome: unknown for mutations, a timeout for the read.
-fn wait_for_deadlines(rig: &mut Rig<Model>) {
+fn wait_for_deadlines(fixture: &mut Fixture<Model>) {
     let mut outcomes = [0; WINDOW];
     while outcomes != [1; WINDOW] {
-        rig.step(&mut |_, token, outcome| {
+        fixture.step(&mut |_, token, outcome| {
             outcomes[token as usize] += 1;
             match outcome {
                 Outcome::Timeout => assert_eq!(token, 3),
@@ -70,22 +70,22 @@ fn wait_for_deadlines(rig: &mut Rig<Model>) {
             }
         });
     }
-    assert_eq!(rig.clients[0].side.in_flight(), WINDOW);
+    assert_eq!(fixture.clients[0].side.in_flight(), WINDOW);
 }
 
-fn wait_for_slots(rig: &mut Rig<Model>) {
-    while rig.clients[0].side.in_flight() > 0 {
-        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+fn wait_for_slots(fixture: &mut Fixture<Model>) {
+    while fixture.clients[0].side.in_flight() > 0 {
+        fixture.step(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
-    let counters = rig.clients[0].side.counters();
+    let counters = fixture.clients[0].side.counters();
     assert_eq!(counters.abandoned, WINDOW as u64);
     assert_eq!(counters.reclaimed, WINDOW as u64);
 }
 
 /// Checks that every slot accepts another request and is answered.
-fn every_slot_serves(rig: &mut Rig<Model>) {
+fn every_slot_serves(fixture: &mut Fixture<Model>) {
     for n in 1..=2 * WINDOW as u64 {
-        rig.call(0, KEY, add_one(), |outcome| match outcome {
+        fixture.call(0, KEY, add_one(), |outcome| match outcome {
             Outcome::Answered(answer) => {
                 assert_eq!(answer.status, ReplyStatus::Done);
                 assert_eq!(answer.number, Some(n));
@@ -97,89 +97,89 @@ fn every_slot_serves(rig: &mut Rig<Model>) {
 
 #[test]
 fn requests_that_never_arrived_are_not_executed_later() {
-    let mut rig = rig();
-    cut(&rig);
-    submit_window(&mut rig);
-    wait_for_deadlines(&mut rig);
-    heal(&rig);
-    wait_for_slots(&mut rig);
-    assert_eq!(rig.workers[0].exec.executed, 0);
-    assert_eq!(rig.workers[0].side.counters().canceled, WINDOW as u64);
-    every_slot_serves(&mut rig);
+    let mut fixture = fixture();
+    cut(&fixture);
+    submit_window(&mut fixture);
+    wait_for_deadlines(&mut fixture);
+    heal(&fixture);
+    wait_for_slots(&mut fixture);
+    assert_eq!(fixture.workers[0].exec.executed, 0);
+    assert_eq!(fixture.workers[0].side.counters().canceled, WINDOW as u64);
+    every_slot_serves(&mut fixture);
 }
 
 #[test]
 fn requests_that_were_executed_stay_so_once() {
-    let mut rig = rig();
-    submit_window(&mut rig);
-    rig.advance();
-    cut(&rig);
-    rig.serve();
-    wait_for_deadlines(&mut rig);
-    heal(&rig);
-    wait_for_slots(&mut rig);
+    let mut fixture = fixture();
+    submit_window(&mut fixture);
+    fixture.advance();
+    cut(&fixture);
+    fixture.serve();
+    wait_for_deadlines(&mut fixture);
+    heal(&fixture);
+    wait_for_slots(&mut fixture);
     for (token, key) in KEYS.into_iter().enumerate() {
         let stored = (token != 3).then_some(1);
-        assert_eq!(rig.workers[0].exec.number(key), stored);
+        assert_eq!(fixture.workers[0].exec.number(key), stored);
     }
-    every_slot_serves(&mut rig);
+    every_slot_serves(&mut fixture);
 }
 
 #[test]
 fn a_line_delayed_beyond_its_cancellation_is_not_executed() {
-    let mut rig = rig();
-    cut(&rig);
-    submit_window(&mut rig);
-    wait_for_deadlines(&mut rig);
-    heal(&rig);
-    wait_for_slots(&mut rig);
-    let lines = rig.clients[0].leases[0].lines.clone();
+    let mut fixture = fixture();
+    cut(&fixture);
+    submit_window(&mut fixture);
+    wait_for_deadlines(&mut fixture);
+    heal(&fixture);
+    wait_for_slots(&mut fixture);
+    let lines = fixture.clients[0].leases[0].lines.clone();
     // The slot holds the cancellation: all words but the control word are those of the request.
     let mut late = lines.read_words::<LINE_WORDS>(0);
     let opcode = 0x19;
     late[LINE_WORDS - 1] = late[LINE_WORDS - 1] & !0xff | opcode;
     lines.write_words(0, &late);
     for _ in 0..100 {
-        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+        fixture.step(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
-    assert_eq!(rig.workers[0].exec.executed, 0);
+    assert_eq!(fixture.workers[0].exec.executed, 0);
     assert_eq!(lines.load(LINE_WORDS - 1), late[LINE_WORDS - 1]);
-    assert_eq!(rig.clients[0].side.counters().stale_replies, 1);
-    every_slot_serves(&mut rig);
+    assert_eq!(fixture.clients[0].side.counters().stale_replies, 1);
+    every_slot_serves(&mut fixture);
 }
 
 #[test]
 fn a_worker_silent_for_good_breaks_the_session_and_no_request_waits_for_it() {
-    let mut rig = rig();
-    cut(&rig);
-    submit_window(&mut rig);
-    wait_for_deadlines(&mut rig);
-    while !rig.clients[0].side.is_broken() {
-        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+    let mut fixture = fixture();
+    cut(&fixture);
+    submit_window(&mut fixture);
+    wait_for_deadlines(&mut fixture);
+    while !fixture.clients[0].side.is_broken() {
+        fixture.step(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
-    let mut client = rig.clients.remove(0);
+    let mut client = fixture.clients.remove(0);
     let Client { side, port, .. } = &mut client;
-    side.close(port, rig.now, &mut |_, outcome| panic!("{outcome:?}"));
+    side.close(port, fixture.now, &mut |_, outcome| panic!("{outcome:?}"));
 }
 
 #[test]
 fn closing_tells_every_request_its_outcome() {
-    let mut rig = rig();
-    submit_window(&mut rig);
-    let mut client = rig.clients.remove(0);
+    let mut fixture = fixture();
+    submit_window(&mut fixture);
+    let mut client = fixture.clients.remove(0);
     let mut outcomes = Vec::new();
     let Client { side, port, .. } = &mut client;
-    side.close(port, rig.now, &mut |token, outcome| {
+    side.close(port, fixture.now, &mut |token, outcome| {
         outcomes.push((token, matches!(outcome, Outcome::Unknown)));
     });
     let expected = (0..WINDOW as u64).map(|token| (token, token != 3));
     assert!(outcomes.into_iter().eq(expected));
     // Late replies free nothing.
-    rig.clients.push(client);
+    fixture.clients.push(client);
     for _ in 0..100 {
-        rig.step(&mut |_, _, outcome| panic!("{outcome:?}"));
+        fixture.step(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
-    let side = &mut rig.clients[0].side;
+    let side = &mut fixture.clients[0].side;
     assert!(side.counters().stale_replies > 0);
     let refused = side.submit(&request(KEY, add_one()), 99);
     assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
@@ -189,16 +189,16 @@ fn closing_tells_every_request_its_outcome() {
 #[test]
 fn what_no_worker_has_seen_is_not_executed_after_closing() {
     for path in [RequestPath::UcWrite, RequestPath::RcWrite] {
-        let mut rig = Rig::over(path, 1, WINDOW, vec![Model::default()]);
-        rig.join(1);
-        submit_window(&mut rig);
-        (0..10).for_each(|_| rig.advance());
-        let Client { side, port, .. } = &mut rig.clients[0];
-        side.close(port, rig.now, &mut |_, _| ());
-        (0..10).for_each(|_| rig.advance());
-        assert_eq!(rig.serve(), WINDOW);
-        assert_eq!(rig.workers[0].exec.executed, 0, "{path}");
-        let counters = rig.workers[0].side.counters();
+        let mut fixture = Fixture::over(path, 1, WINDOW, vec![Model::default()]);
+        fixture.join(1);
+        submit_window(&mut fixture);
+        (0..10).for_each(|_| fixture.advance());
+        let Client { side, port, .. } = &mut fixture.clients[0];
+        side.close(port, fixture.now, &mut |_, _| ());
+        (0..10).for_each(|_| fixture.advance());
+        assert_eq!(fixture.serve(), WINDOW);
+        assert_eq!(fixture.workers[0].exec.executed, 0, "{path}");
+        let counters = fixture.workers[0].side.counters();
         assert_eq!(counters.canceled, WINDOW as u64, "{path}");
     }
 }
@@ -208,9 +208,9 @@ fn what_no_worker_has_seen_is_not_executed_after_closing() {
 #[test]
 fn what_was_given_up_before_is_not_executed_after_closing_either() {
     const WINDOW: usize = 32;
-    let mut rig = Rig::new(1, WINDOW, vec![Model::default()]);
-    rig.join(1);
-    let client = &mut rig.clients[0];
+    let mut fixture = Fixture::new(1, WINDOW, vec![Model::default()]);
+    fixture.join(1);
+    let client = &mut fixture.clients[0];
     for token in 0..WINDOW as u64 {
         let key = [b'a' + token as u8];
         client
@@ -218,15 +218,15 @@ fn what_was_given_up_before_is_not_executed_after_closing_either() {
             .submit(&request(&key, add_one()), token)
             .unwrap();
     }
-    client.side.flush(&mut client.port, rig.now);
+    client.side.flush(&mut client.port, fixture.now);
     let mut given_up = 0;
     while given_up < WINDOW {
-        rig.advance();
-        rig.poll_clients(&mut |_, _, _| given_up += 1);
+        fixture.advance();
+        fixture.poll_clients(&mut |_, _, _| given_up += 1);
     }
-    let Client { side, port, .. } = &mut rig.clients[0];
-    side.close(port, rig.now, &mut |_, _| ());
-    (0..10).for_each(|_| rig.advance());
-    assert_eq!(rig.serve(), WINDOW);
-    assert_eq!(rig.workers[0].exec.executed, 0);
+    let Client { side, port, .. } = &mut fixture.clients[0];
+    side.close(port, fixture.now, &mut |_, _| ());
+    (0..10).for_each(|_| fixture.advance());
+    assert_eq!(fixture.serve(), WINDOW);
+    assert_eq!(fixture.workers[0].exec.executed, 0);
 }

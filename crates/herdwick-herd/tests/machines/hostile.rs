@@ -23,8 +23,8 @@ use herdwick_mem::{Span, Words};
 use herdwick_mica::{Arith, Clock, Execute, Get, KeyHash, Op, Put, Reply, Request, Sink, Status};
 
 use crate::{
+    fixture::{Fixture, HASH_KEY, Worker, request},
     model::Model,
-    rig::{HASH_KEY, Rig, Worker, request},
 };
 
 const WINDOW: usize = 8;
@@ -34,21 +34,21 @@ const EPOCH: u16 = 666;
 
 /// One worker, an honest client with a value that must survive, and a hostile client.
 struct Siege<E> {
-    rig: Rig<E>,
+    fixture: Fixture<E>,
 }
 
 impl<E: Execute> Siege<E> {
     fn new(execs: Vec<E>) -> Self {
-        let mut rig = Rig::new(1, WINDOW, execs);
-        assert_eq!(rig.join(1), HONEST);
-        assert_eq!(rig.join(EPOCH), HOSTILE);
-        let mut siege = Self { rig };
+        let mut fixture = Fixture::new(1, WINDOW, execs);
+        assert_eq!(fixture.join(1), HONEST);
+        assert_eq!(fixture.join(EPOCH), HOSTILE);
+        let mut siege = Self { fixture };
         siege.honest(put(b"untouched"), ReplyStatus::Done, b"");
         siege
     }
 
     fn honest(&mut self, op: Op<'_>, status: ReplyStatus, value: &[u8]) {
-        self.rig
+        self.fixture
             .call(HONEST, b"honest key", op, |outcome| match outcome {
                 Outcome::Answered(answer) => {
                     assert_eq!((answer.status, answer.value), (status, value))
@@ -63,15 +63,15 @@ impl<E: Execute> Siege<E> {
     }
 
     fn lines(&self) -> &Span {
-        &self.rig.clients[HOSTILE].leases[0].lines
+        &self.fixture.clients[HOSTILE].leases[0].lines
     }
 
     fn overflow(&self) -> &Span {
-        &self.rig.clients[HOSTILE].leases[0].overflow
+        &self.fixture.clients[HOSTILE].leases[0].overflow
     }
 
     fn counters(&self) -> ServerCounters {
-        *self.rig.workers[0].side.counters()
+        *self.fixture.workers[0].side.counters()
     }
 
     /// Writes a line as a client would: the control word last.
@@ -96,10 +96,10 @@ impl<E: Execute> Siege<E> {
     /// client, by sequence.
     fn replies(&mut self) -> Vec<(u32, ReplyStatus)> {
         for _ in 0..4 * WINDOW {
-            self.rig.serve();
+            self.fixture.serve();
         }
-        self.rig.advance();
-        let client = &mut self.rig.clients[HOSTILE];
+        self.fixture.advance();
+        let client = &mut self.fixture.clients[HOSTILE];
         let mut out = [Completion::BLANK; 64];
         let found = client.port.poll(client.reply_cq, &mut out);
         out[..found].iter().map(reply).collect()
@@ -166,7 +166,7 @@ fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
         }
         siege.write(slot, &words);
         let before = siege.counters().requests;
-        siege.rig.serve();
+        siege.fixture.serve();
         next[slot] += u32::from(siege.counters().requests > before && round % 2 == 0);
         if round % 1000 == 0 {
             siege.replies();
@@ -189,7 +189,7 @@ fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
 #[test]
 fn r02_a_length_beyond_what_there_is_is_refused() {
     let mut siege = siege();
-    let executed = siege.rig.workers[0].exec.executed;
+    let executed = siege.fixture.workers[0].exec.executed;
     let mut sequence = 0;
     let mut refused = |siege: &mut Siege<Model>, bits, body_len, word1: u64| {
         let control = Control::new(OpCode::Set, bits, 4, body_len, stamp(EPOCH, sequence));
@@ -208,7 +208,7 @@ fn r02_a_length_beyond_what_there_is_is_refused() {
     refused(&mut siege, 0, 3, 0);
     assert_eq!(siege.counters().bad_body_length, 20);
     assert_eq!(siege.counters().bad_truncated, 1);
-    assert_eq!(siege.rig.workers[0].exec.executed, executed);
+    assert_eq!(siege.fixture.workers[0].exec.executed, executed);
     siege.survives();
 }
 
@@ -220,7 +220,7 @@ fn r02_a_body_longer_than_what_was_written_fails_its_checksum() {
     siege.overflow().write_bytes(200, &[0; 100]);
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.counters().torn_overflow, 1);
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), None);
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), None);
     // The slot is unchanged: a retry with the whole body is executed.
     siege.submit(&request(b"key", put(&value)), 0);
     let mut line = line;
@@ -253,10 +253,10 @@ impl Execute for Wary {
 #[test]
 fn r03_a_header_flipped_during_the_read_is_read_once() {
     const REQUESTS: u32 = 3_000;
-    let mut rig = Rig::new(1, 1, vec![Wary::default()]);
-    rig.join(EPOCH);
-    let lines = rig.clients[0].leases[0].lines.clone();
-    let executed = Arc::clone(&rig.workers[0].exec.executed);
+    let mut fixture = Fixture::new(1, 1, vec![Wary::default()]);
+    fixture.join(EPOCH);
+    let lines = fixture.clients[0].leases[0].lines.clone();
+    let executed = Arc::clone(&fixture.workers[0].exec.executed);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut sequence = 0;
@@ -270,12 +270,12 @@ fn r03_a_header_flipped_during_the_read_is_read_once() {
                 sequence = executed.load(Ordering::Relaxed);
             }
         });
-        let worker = &mut rig.workers[0];
+        let worker = &mut fixture.workers[0];
         while worker.exec.executed.load(Ordering::Relaxed) < REQUESTS {
             worker.pass();
         }
     });
-    assert_eq!(rig.workers[0].side.counters().out_of_window, 0);
+    assert_eq!(fixture.workers[0].side.counters().out_of_window, 0);
 }
 
 #[test]
@@ -286,7 +286,12 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
     siege.overflow().write_bytes(400, b"V");
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.counters().torn_overflow, 1);
-    assert!(!siege.rig.workers[0].exec.items.contains_key(&b"key"[..]));
+    assert!(
+        !siege.fixture.workers[0]
+            .exec
+            .items
+            .contains_key(&b"key"[..])
+    );
     siege.survives();
 }
 
@@ -314,17 +319,17 @@ fn r06_a_line_without_its_control_word_waits_for_ever_and_stops_nobody() {
     siege.replies();
     line[CONTROL_WORD] = 0;
     siege.lines().write_words(LINE_WORDS, &line);
-    let executed = siege.rig.workers[0].exec.executed;
+    let executed = siege.fixture.workers[0].exec.executed;
     assert_eq!(siege.replies(), []);
-    assert_eq!(siege.rig.workers[0].exec.executed, executed);
-    assert!(!siege.rig.workers[0].side.has_news());
+    assert_eq!(siege.fixture.workers[0].exec.executed, executed);
+    assert!(!siege.fixture.workers[0].side.has_news());
     siege.survives();
 }
 
 #[test]
 fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
     let mut siege = siege();
-    let executed = siege.rig.workers[0].exec.executed;
+    let executed = siege.fixture.workers[0].exec.executed;
     let cases: &[(u8, u8, u8, u8)] = &[
         // Operation, bits, key length, body length.
         (0, 0, 4, 4),
@@ -364,7 +369,7 @@ fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
             "{op} {bits:#x} {key_len} {body_len}"
         );
     }
-    assert_eq!(siege.rig.workers[0].exec.executed, executed);
+    assert_eq!(siege.fixture.workers[0].exec.executed, executed);
     let counted: u64 = siege
         .counters()
         .iter()
@@ -382,7 +387,7 @@ fn r08_a_value_of_another_length_replaces_the_old_one() {
         siege.submit(&request(b"key", put(&[b'x'; 700][..len])), sequence);
         assert_eq!(siege.replies(), [(sequence, ReplyStatus::Done)]);
         assert_eq!(
-            siege.rig.workers[0].exec.items[&b"key"[..]].value.len(),
+            siege.fixture.workers[0].exec.items[&b"key"[..]].value.len(),
             len
         );
     }
@@ -403,7 +408,7 @@ fn r09_the_same_request_again_has_no_second_effect() {
         siege.write(0, line.words());
         assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
     }
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(1));
     assert_eq!(siege.counters().retries_remembered, 10);
     siege.survives();
 }
@@ -426,7 +431,7 @@ fn r09_a_retry_that_changed_its_operation_gets_the_old_answer_or_none() {
         "{replies:?}"
     );
     assert!(siege.counters().retries_changed > 0);
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(1));
     siege.survives();
 }
 
@@ -450,7 +455,7 @@ fn r10_sequences_out_of_their_window_are_dropped() {
     // A slot that has had no request has no last request either.
     siege.submit(&request(b"key", add_one()), (1 << 24) - window + 3);
     assert_eq!(siege.replies(), []);
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(1));
     siege.submit(&request(b"key", add_one()), window);
     assert_eq!(siege.replies(), [(window, ReplyStatus::Done)]);
     siege.survives();
@@ -479,9 +484,9 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once_each() {
         let expected =
             (0..WINDOW as u32).map(|slot| (lap * WINDOW as u32 + slot, ReplyStatus::Done));
         assert!(answered.into_iter().eq(expected), "lap {lap}");
-        siege.rig.clients[HOSTILE].post_recvs(WINDOW);
+        siege.fixture.clients[HOSTILE].post_recvs(WINDOW);
         let count = u64::from(lap + 1) * WINDOW as u64;
-        assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(count));
+        assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(count));
     }
     siege.survives();
 }
@@ -503,12 +508,12 @@ fn r11_a_missing_request_stalls_its_own_slot_alone() {
 #[test]
 fn r12_a_write_into_another_clients_lines_is_refused() {
     let mut siege = siege();
-    let victim = siege.rig.clients[HONEST].leases[0].lines.clone();
+    let victim = siege.fixture.clients[HONEST].leases[0].lines.clone();
     let before: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
-    let Destination::Slots { lines: to, .. } = siege.rig.clients[HONEST].lanes[0].to else {
+    let Destination::Slots { lines: to, .. } = siege.fixture.clients[HONEST].lanes[0].to else {
         panic!("this siege's clients write");
     };
-    let attacker = &mut siege.rig.clients[HOSTILE];
+    let attacker = &mut siege.fixture.clients[HOSTILE];
     let write = SendWr {
         wr_id: 0,
         op: SendOp::Write {
@@ -521,8 +526,8 @@ fn r12_a_write_into_another_clients_lines_is_refused() {
     };
     let requests = attacker.lanes[0].requests;
     attacker.port.post_send(requests, &[write]).unwrap();
-    siege.rig.advance();
-    let (now, port) = (siege.rig.now, &mut siege.rig.workers[0].port);
+    siege.fixture.advance();
+    let (now, port) = (siege.fixture.now, &mut siege.fixture.workers[0].port);
     port.progress(now);
     assert!(port.drops().iter().any(|(_, count)| *count > 0));
     let after: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
@@ -547,7 +552,7 @@ fn r14_keys_of_another_worker_are_refused_not_stored() {
     assert_eq!(siege.replies(), [(0, refused)]);
     assert_eq!(siege.counters().wrong_partition, 2);
     let stored = siege
-        .rig
+        .fixture
         .workers
         .iter()
         .any(|worker| worker.exec.items.contains_key(foreign.as_bytes()));
@@ -579,12 +584,12 @@ fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
     let mut siege = siege();
     for sequence in 0..500 {
         siege.submit(&request(b"key", add_one()), sequence);
-        siege.rig.serve();
-        siege.rig.advance();
+        siege.fixture.serve();
+        siege.fixture.advance();
     }
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(500));
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(500));
     assert_eq!(siege.counters().replies_refused, 0);
-    let (now, port) = (siege.rig.now, &mut siege.rig.clients[HOSTILE].port);
+    let (now, port) = (siege.fixture.now, &mut siege.fixture.clients[HOSTILE].port);
     port.progress(now);
     let drops = port.drops();
     assert!(drops.iter().any(|(_, count)| *count > 400), "{drops:?}");
@@ -596,11 +601,14 @@ fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
 fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
     let mut siege = siege();
     // A third lease, whose replies are sent from the same queue pair as the honest client's.
-    let third = siege.rig.join(3);
-    let leases = |rig: &Rig<Model>, n: usize| rig.clients[n].leases[0].replies;
-    assert_eq!(leases(&siege.rig, HONEST), leases(&siege.rig, third));
-    let gone = siege.rig.clients[third].leases[0].address;
-    let worker = &mut siege.rig.workers[0];
+    let third = siege.fixture.join(3);
+    let leases = |fixture: &Fixture<Model>, n: usize| fixture.clients[n].leases[0].replies;
+    assert_eq!(
+        leases(&siege.fixture, HONEST),
+        leases(&siege.fixture, third)
+    );
+    let gone = siege.fixture.clients[third].leases[0].address;
+    let worker = &mut siege.fixture.workers[0];
     worker
         .device
         .destroy_address(&mut worker.port, gone)
@@ -611,22 +619,24 @@ fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
     siege.honest(put(&large), ReplyStatus::Done, b"");
     for round in 1..=WINDOW as u64 {
         for client in [third, HONEST] {
-            let client = &mut siege.rig.clients[client];
+            let client = &mut siege.fixture.clients[client];
             let read = request(b"honest key", get());
             client.side.submit(&read, round).unwrap();
-            client.side.flush(&mut client.port, siege.rig.now);
+            client.side.flush(&mut client.port, siege.fixture.now);
         }
-        siege.rig.advance();
-        assert_eq!(siege.rig.workers[0].pass(), 2);
+        siege.fixture.advance();
+        assert_eq!(siege.fixture.workers[0].pass(), 2);
         assert_eq!(siege.counters().replies_refused, round);
-        siege.rig.advance();
+        siege.fixture.advance();
         let mut answered = 0;
-        let client = &mut siege.rig.clients[HONEST];
+        let client = &mut siege.fixture.clients[HONEST];
         let mut sink = |_, outcome: Outcome<'_>| match outcome {
             Outcome::Answered(answer) => answered += usize::from(answer.value == large),
             _ => panic!("{outcome:?}"),
         };
-        client.side.poll(&mut client.port, siege.rig.now, &mut sink);
+        client
+            .side
+            .poll(&mut client.port, siege.fixture.now, &mut sink);
         assert_eq!(answered, 1, "{round}");
     }
 }
@@ -667,9 +677,9 @@ fn r19_a_slot_cleared_or_rewritten_in_mid_execution_is_executed_once() {
                 *line.words()
             }
         };
-        let exec = &mut siege.rig.workers[0].exec;
+        let exec = &mut siege.fixture.workers[0].exec;
         (exec.lines, exec.rewrite) = (None, rewrite);
-        exec.lines = Some(siege.rig.clients[HOSTILE].leases[0].lines.clone());
+        exec.lines = Some(siege.fixture.clients[HOSTILE].leases[0].lines.clone());
         let replies = siege.replies();
         assert!(
             replies
@@ -677,8 +687,8 @@ fn r19_a_slot_cleared_or_rewritten_in_mid_execution_is_executed_once() {
                 .all(|reply| *reply == (sequence, ReplyStatus::Done))
         );
         assert!(!replies.is_empty(), "lap {lap}");
-        siege.rig.clients[HOSTILE].post_recvs(replies.len());
-        let exec = &mut siege.rig.workers[0].exec;
+        siege.fixture.clients[HOSTILE].post_recvs(replies.len());
+        let exec = &mut siege.fixture.workers[0].exec;
         exec.lines = None;
         assert_eq!(
             exec.inner.number(b"key"),
@@ -694,9 +704,9 @@ fn r20_lines_of_an_old_lease_are_refused() {
     let mut siege = siege();
     let old = siege.submit(&request(b"key", add_one()), 0);
     siege.replies();
-    let lease = &siege.rig.clients[HOSTILE].leases[0];
+    let lease = &siege.fixture.clients[HOSTILE].leases[0];
     let (id, address) = (lease.id, lease.address);
-    let Worker { side, port, .. } = &mut siege.rig.workers[0];
+    let Worker { side, port, .. } = &mut siege.fixture.workers[0];
     let chunk = side.detach(id).unwrap();
     assert!(side.detach(id).is_none());
     let chunk = Chunk {
@@ -713,42 +723,42 @@ fn r20_lines_of_an_old_lease_are_refused() {
     siege.write(0, late.words());
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.counters().stale_epoch, 2);
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), Some(1));
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(1));
     siege.survives();
 }
 
 #[test]
 fn a_detached_clients_lines_are_not_looked_at() {
     let mut siege = siege();
-    let id = siege.rig.clients[HOSTILE].leases[0].id;
-    siege.rig.workers[0].side.detach(id).unwrap();
+    let id = siege.fixture.clients[HOSTILE].leases[0].id;
+    siege.fixture.workers[0].side.detach(id).unwrap();
     siege.submit(&request(b"key", add_one()), 0);
     assert_eq!(siege.replies(), []);
-    assert!(!siege.rig.workers[0].side.has_news());
-    assert_eq!(siege.rig.workers[0].exec.number(b"key"), None);
+    assert!(!siege.fixture.workers[0].side.has_news());
+    assert_eq!(siege.fixture.workers[0].exec.number(b"key"), None);
     siege.survives();
 }
 
 #[test]
 fn a_stopped_client_keeps_nobody_waiting() {
     let mut siege = siege();
-    siege.rig.faults(Faults {
+    siege.fixture.faults(Faults {
         delay_max: Duration::from_micros(2),
         ..Faults::default()
     });
-    let client = &mut siege.rig.clients[HOSTILE];
+    let client = &mut siege.fixture.clients[HOSTILE];
     for token in 0..WINDOW as u64 {
         client
             .side
             .submit(&request(b"key", add_one()), token)
             .unwrap();
     }
-    client.side.flush(&mut client.port, siege.rig.now);
+    client.side.flush(&mut client.port, siege.fixture.now);
     let party = client.party();
-    siege.rig.network.stop_after(party, 3);
+    siege.fixture.network.stop_after(party, 3);
     for _ in 0..100 {
         siege.survives();
     }
-    let executed = siege.rig.workers[0].exec.number(b"key").unwrap_or(0);
+    let executed = siege.fixture.workers[0].exec.number(b"key").unwrap_or(0);
     assert!(executed <= WINDOW as u64);
 }

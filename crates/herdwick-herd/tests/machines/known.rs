@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use herdwick_herd::{Answer, Outcome, wire::ReplyStatus};
 use herdwick_mica::{Arith, Delete, EXPTIME_PAST, Get, Mode, Op, Put};
 
-use crate::{model::Stored, rig::REPLY_BYTES_MAX};
+use crate::{fixture::REPLY_BYTES_MAX, model::Stored};
 
 /// An item, or `None`.
 type State = Option<Item>;

@@ -13,8 +13,8 @@ use herdwick_herd::{
 use herdwick_mica::{Arith, Get, Op, Put};
 
 use crate::{
+    fixture::{Client, Fixture, request},
     model::Model,
-    rig::{Client, Rig, request},
 };
 
 const WINDOW: usize = 8;
@@ -23,27 +23,27 @@ const HOSTILE: usize = 1;
 
 /// A worker with an honest client, whose value must survive, and a hostile one.
 struct Post {
-    rig: Rig<Model>,
+    fixture: Fixture<Model>,
     /// The hostile client's destinations: its own receive queue, and the honest client's.
     to: [AddressHandle; 2],
 }
 
 impl Post {
     fn new() -> Self {
-        let mut rig = Rig::over(RequestPath::UdSend, 1, WINDOW, vec![Model::default()]);
-        assert_eq!((rig.join(1), rig.join(666)), (HONEST, HOSTILE));
-        let ends = [HOSTILE, HONEST].map(|client| rig.clients[client].leases[0].requests);
-        let hostile = &mut rig.clients[HOSTILE];
-        let (qp, device) = (hostile.lanes[0].requests, rig.network.device());
+        let mut fixture = Fixture::over(RequestPath::UdSend, 1, WINDOW, vec![Model::default()]);
+        assert_eq!((fixture.join(1), fixture.join(666)), (HONEST, HOSTILE));
+        let ends = [HOSTILE, HONEST].map(|client| fixture.clients[client].leases[0].requests);
+        let hostile = &mut fixture.clients[HOSTILE];
+        let (qp, device) = (hostile.lanes[0].requests, fixture.network.device());
         let to = ends.map(|end| device.create_address(&mut hostile.port, qp, &end).unwrap());
-        let mut post = Self { rig, to };
+        let mut post = Self { fixture, to };
         post.honest(put(b"untouched"), b"");
         post
     }
 
     fn honest(&mut self, op: Op<'_>, value: &[u8]) {
         let key = b"honest key";
-        self.rig.call(HONEST, key, op, |outcome| match outcome {
+        self.fixture.call(HONEST, key, op, |outcome| match outcome {
             Outcome::Answered(answer) => {
                 assert_eq!((answer.status, answer.value), (ReplyStatus::Done, value));
             }
@@ -53,18 +53,21 @@ impl Post {
 
     /// Checks that the honest client is served without a retry and finds its value.
     fn survives(&mut self) {
-        let retries = self.rig.clients[HONEST].side.counters().retries;
+        let retries = self.fixture.clients[HONEST].side.counters().retries;
         self.honest(Op::Get(Get::default()), b"untouched");
-        assert_eq!(self.rig.clients[HONEST].side.counters().retries, retries);
+        assert_eq!(
+            self.fixture.clients[HONEST].side.counters().retries,
+            retries
+        );
     }
 
     fn counters(&self) -> ServerCounters {
-        *self.rig.workers[0].side.counters()
+        *self.fixture.workers[0].side.counters()
     }
 
     /// Makes the hostile client send `bytes` `times` times.
     fn post(&mut self, to: AddressHandle, bytes: &[u8], times: usize) {
-        let hostile = &mut self.rig.clients[HOSTILE];
+        let hostile = &mut self.fixture.clients[HOSTILE];
         let WorkerLane {
             requests, stage, ..
         } = hostile.lanes[0];
@@ -92,10 +95,10 @@ impl Post {
 
     /// Makes the worker poll, and the hostile client take its completions.
     fn step(&mut self) {
-        self.rig.step(&mut |_, _, _| {});
+        self.fixture.step(&mut |_, _, _| {});
         let Client {
             port, request_cq, ..
-        } = &mut self.rig.clients[HOSTILE];
+        } = &mut self.fixture.clients[HOSTILE];
         while port.poll(*request_cq, &mut [Completion::BLANK; 8]) > 0 {}
     }
 
@@ -172,14 +175,14 @@ fn a_body_cut_short_is_dropped_and_counted() {
     post.send(post.to[0], &whole[..whole.len() - 100]);
     assert_eq!(post.counters().torn_overflow, 1);
     assert_eq!(
-        post.rig.workers[0].exec.items.len(),
+        post.fixture.workers[0].exec.items.len(),
         1,
         "nothing was stored"
     );
     line.retry();
     let again = [&bytes(line.words())[..], &body[..len]].concat();
     post.send(post.to[0], &again);
-    assert_eq!(post.rig.workers[0].exec.items[&b"key"[..]].value, value);
+    assert_eq!(post.fixture.workers[0].exec.items[&b"key"[..]].value, value);
     post.survives();
 }
 
@@ -224,7 +227,7 @@ fn a_flood_takes_nobody_elses_recvs() {
         post.survives();
         post.step();
     }
-    let (now, port) = (post.rig.now, &mut post.rig.workers[0].port);
+    let (now, port) = (post.fixture.now, &mut post.fixture.workers[0].port);
     port.progress(now);
     let drops = port.drops();
     let lost: u64 = drops.iter().map(|(_, count)| count).sum();
@@ -237,17 +240,18 @@ fn a_flood_takes_nobody_elses_recvs() {
 #[test]
 fn what_the_network_repeats_is_done_once() {
     let mut post = Post::new();
-    post.rig.faults(Faults {
+    post.fixture.faults(Faults {
         duplicate_per_mille: 1000,
         ..Faults::default()
     });
     for _ in 0..4 * WINDOW {
-        post.rig.call(HOSTILE, b"counter", add_one(), |outcome| {
-            assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
-        });
+        post.fixture
+            .call(HOSTILE, b"counter", add_one(), |outcome| {
+                assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+            });
     }
     assert_eq!(
-        post.rig.workers[0].exec.number(b"counter"),
+        post.fixture.workers[0].exec.number(b"counter"),
         Some(4 * WINDOW as u64)
     );
     assert!(post.counters().datagrams > 6 * WINDOW as u64);
@@ -256,9 +260,9 @@ fn what_the_network_repeats_is_done_once() {
 #[test]
 fn a_client_that_left_is_heard_no_more() {
     let mut post = Post::new();
-    let id = post.rig.clients[HOSTILE].leases[0].id;
-    post.rig.workers[0].side.detach(id).unwrap();
-    assert_eq!(post.rig.workers[0].side.clients(), 1);
+    let id = post.fixture.clients[HOSTILE].leases[0].id;
+    post.fixture.workers[0].side.detach(id).unwrap();
+    assert_eq!(post.fixture.workers[0].side.clients(), 1);
     let before = post.counters();
     post.send(post.to[0], &[0; 64]);
     assert_eq!(post.counters(), before);
@@ -267,14 +271,16 @@ fn a_client_that_left_is_heard_no_more() {
 
 #[test]
 fn what_no_datagram_holds_is_refused_for_another_way() {
-    let mut rig = Rig::over(RequestPath::UdSend, 1, WINDOW, vec![Model::default()]);
-    rig.request_bytes_max = 512;
-    rig.join(1);
+    let mut fixture = Fixture::over(RequestPath::UdSend, 1, WINDOW, vec![Model::default()]);
+    fixture.request_bytes_max = 512;
+    fixture.join(1);
     let key = b"key";
     // The key and 445 bytes of value follow the line.
     for (len, fits) in [(445, true), (446, false)] {
         let value = vec![1; len];
-        let submitted = rig.clients[0].side.submit(&request(key, put(&value)), 0);
+        let submitted = fixture.clients[0]
+            .side
+            .submit(&request(key, put(&value)), 0);
         let refused = Err(Refused::Unencodable(Unencodable::TooLarge));
         assert_eq!(submitted.is_ok(), fits, "{len}");
         assert!(fits || submitted == refused);

@@ -2,6 +2,7 @@
 
 mod announced;
 mod at_most_once;
+mod fixture;
 mod given_up;
 mod hostile;
 mod known;
@@ -10,7 +11,6 @@ mod model;
 mod odd_replies;
 mod order;
 mod probe;
-mod rig;
 mod round_trip;
 mod schedules;
 mod setup;

@@ -7,7 +7,7 @@ use herdwick_mica::{
     Second, Sink, Status,
 };
 
-use crate::rig::HASH_KEY;
+use crate::fixture::HASH_KEY;
 
 /// The simplest possible store, against which the machines' answers are checked.
 #[derive(Clone, Debug, Default)]

@@ -8,28 +8,28 @@ use herdwick_herd::{
 use herdwick_mica::{Get, Op, Put};
 
 use crate::{
+    fixture::{Fixture, HASH_KEY, request},
     model::Model,
-    rig::{HASH_KEY, Rig, request},
 };
 
 const EPOCH: u16 = 9;
 
 struct Forger {
-    rig: Rig<Model>,
+    fixture: Fixture<Model>,
 }
 
 impl Forger {
     fn new() -> Self {
-        let mut rig = Rig::new(1, 4, vec![Model::default(); 2]);
-        rig.join(EPOCH);
-        Self { rig }
+        let mut fixture = Fixture::new(1, 4, vec![Model::default(); 2]);
+        fixture.join(EPOCH);
+        Self { fixture }
     }
 
     /// Sends `bytes` to the client as worker 0. It must not give an outcome.
     fn send(&mut self, bytes: &[u8], imm: Option<u32>) {
-        let lease = &self.rig.clients[0].leases[0];
+        let lease = &self.fixture.clients[0].leases[0];
         let (to, replies) = (lease.address, lease.replies);
-        let worker = &mut self.rig.workers[0];
+        let worker = &mut self.fixture.workers[0];
         let send = SendWr {
             wr_id: 0,
             op: SendOp::Send {
@@ -41,15 +41,15 @@ impl Forger {
             solicited: false,
         };
         worker.port.post_send(replies, &[send]).unwrap();
-        self.rig.advance();
-        let worker = &mut self.rig.workers[0];
+        self.fixture.advance();
+        let worker = &mut self.fixture.workers[0];
         worker.port.poll(worker.cq, &mut [Completion::BLANK; 4]);
-        self.rig
+        self.fixture
             .poll_clients(&mut |_, _, outcome| panic!("{outcome:?}"));
     }
 
     fn counters(&self) -> ClientCounters {
-        *self.rig.clients[0].side.counters()
+        *self.fixture.clients[0].side.counters()
     }
 
     /// Checks that requests are still answered, on every slot and at both workers.
@@ -60,7 +60,7 @@ impl Forger {
                 value: b"v",
                 ..Put::default()
             });
-            self.rig.call(0, key.as_bytes(), op, |outcome| {
+            self.fixture.call(0, key.as_bytes(), op, |outcome| {
                 assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
             });
         }
@@ -106,7 +106,7 @@ fn messages_that_are_no_replies_are_counted_and_cost_no_recv() {
 #[test]
 fn replies_of_another_lease_are_dropped() {
     let mut forger = Forger::new();
-    let side = &mut forger.rig.clients[0].side;
+    let side = &mut forger.fixture.clients[0].side;
     let key = (0..)
         .map(|n| format!("{n}"))
         .find(|key| HASH_KEY.hash(key.as_bytes()).partition(2) == 0);

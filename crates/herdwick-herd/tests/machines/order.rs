@@ -8,8 +8,8 @@ use herdwick_herd::{Outcome, Refused, RequestPath, wire::ReplyStatus};
 use herdwick_mica::{Arith, Delete, Get, Op, Put};
 
 use crate::{
+    fixture::{Client, Fixture, request},
     model::Model,
-    rig::{Client, Rig, request},
 };
 
 const WINDOW: usize = 16;
@@ -44,10 +44,10 @@ fn lossy() -> Faults {
     }
 }
 
-fn rig(path: RequestPath, seed: u64) -> Rig<Model> {
-    let mut rig = Rig::over(path, seed, WINDOW, vec![Model::default()]);
-    rig.join(1);
-    rig
+fn fixture(path: RequestPath, seed: u64) -> Fixture<Model> {
+    let mut fixture = Fixture::over(path, seed, WINDOW, vec![Model::default()]);
+    fixture.join(1);
+    fixture
 }
 
 /// The answer that a request for [`KEY`] must get when all requests before it have taken effect.
@@ -73,11 +73,11 @@ fn told(outcome: &Outcome<'_>, is_arith: bool) -> Told {
 /// Keeps as many requests for one key outstanding as there are slots: SET, GET and INCR in an order
 /// that `seed` chooses. Each is answered as if it were alone.
 fn pipelined(path: RequestPath, seed: u64) {
-    let mut rig = rig(path, seed);
-    rig.faults(lossy());
+    let mut fixture = fixture(path, seed);
+    fixture.faults(lossy());
     let mut number = 1000_u64;
     let first = number.to_string();
-    rig.call(0, KEY, set(first.as_bytes()), |outcome| {
+    fixture.call(0, KEY, set(first.as_bytes()), |outcome| {
         told(&outcome, false)
     });
     let mut due: VecDeque<(u64, bool, Told)> = VecDeque::new();
@@ -93,7 +93,7 @@ fn pipelined(path: RequestPath, seed: u64) {
                 1 => (get(), Told::Value(number.to_string().into_bytes())),
                 _ => (incr(), Told::Number(number + 1)),
             };
-            match rig.clients[0].side.submit(&request(KEY, op), token) {
+            match fixture.clients[0].side.submit(&request(KEY, op), token) {
                 Ok(()) => {}
                 Err(Refused::Full) => break,
                 Err(refused) => panic!("{refused}"),
@@ -106,7 +106,7 @@ fn pipelined(path: RequestPath, seed: u64) {
             due.push_back((token, matches!(told, Told::Number(_)), told));
             token += 1;
         }
-        rig.step(&mut |_, token, outcome| {
+        fixture.step(&mut |_, token, outcome| {
             let place = due.iter().position(|due| due.0 == token).unwrap();
             let (_, is_arith, expected) = due.remove(place).unwrap();
             assert_eq!(told(&outcome, is_arith), expected, "{path}, seed {seed}");
@@ -116,8 +116,8 @@ fn pipelined(path: RequestPath, seed: u64) {
             assert!(place == 0 || matches!(expected, Told::Value(_)));
         });
     }
-    assert_eq!(rig.workers[0].exec.number(KEY), Some(number));
-    assert_eq!(rig.clients[0].side.in_flight(), 0);
+    assert_eq!(fixture.workers[0].exec.number(KEY), Some(number));
+    assert_eq!(fixture.clients[0].side.in_flight(), 0);
 }
 
 #[test]
@@ -133,19 +133,22 @@ fn what_is_pipelined_on_one_key_takes_effect_in_order() {
 #[test]
 fn a_lost_set_is_not_stored_over_a_later_one() {
     for op in [set(b"2"), get(), Op::Delete(Delete::default())] {
-        let mut rig = rig(RequestPath::UcWrite, 1);
-        let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
-        rig.network.partition(client, worker);
-        let side = &mut rig.clients[0].side;
+        let mut fixture = fixture(RequestPath::UcWrite, 1);
+        let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
+        fixture.network.partition(client, worker);
+        let side = &mut fixture.clients[0].side;
         side.submit(&request(KEY, set(b"1")), 1).unwrap();
-        let client = &mut rig.clients[0];
-        client.side.flush(&mut client.port, rig.now);
-        rig.advance();
-        rig.network.heal(rig.clients[0].party(), worker);
-        rig.clients[0].side.submit(&request(KEY, op), 2).unwrap();
+        let client = &mut fixture.clients[0];
+        client.side.flush(&mut client.port, fixture.now);
+        fixture.advance();
+        fixture.network.heal(fixture.clients[0].party(), worker);
+        fixture.clients[0]
+            .side
+            .submit(&request(KEY, op), 2)
+            .unwrap();
         let mut answers = Vec::new();
         while answers.len() < 2 {
-            rig.step(&mut |_, token, outcome| {
+            fixture.step(&mut |_, token, outcome| {
                 let Outcome::Answered(answer) = outcome else {
                     panic!("{outcome:?}");
                 };
@@ -164,14 +167,14 @@ fn a_lost_set_is_not_stored_over_a_later_one() {
 
 /// Returns how many requests the worker finds at once when the client submits `ops`.
 fn found_at_once(ops: &[(&[u8], Op<'_>)]) -> usize {
-    let mut rig = rig(RequestPath::UcWrite, 1);
-    let client = &mut rig.clients[0];
+    let mut fixture = fixture(RequestPath::UcWrite, 1);
+    let client = &mut fixture.clients[0];
     for (token, (key, op)) in (0..).zip(ops) {
         client.side.submit(&request(key, *op), token).unwrap();
     }
-    client.side.flush(&mut client.port, rig.now);
-    (0..10).for_each(|_| rig.advance());
-    rig.serve()
+    client.side.flush(&mut client.port, fixture.now);
+    (0..10).for_each(|_| fixture.advance());
+    fixture.serve()
 }
 
 #[test]
@@ -196,78 +199,78 @@ fn who_waits_is_not_in_the_way() {
 /// A request that was held back is sent by the poll that takes the answer it waited for.
 #[test]
 fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
-    let mut rig = rig(RequestPath::UcWrite, 1);
+    let mut fixture = fixture(RequestPath::UcWrite, 1);
     let long = [7; 300];
     for (token, value) in (0..).zip([&b"1"[..], &long, b"3"]) {
-        let side = &mut rig.clients[0].side;
+        let side = &mut fixture.clients[0].side;
         side.submit(&request(KEY, set(value)), token).unwrap();
     }
-    let client = &mut rig.clients[0];
-    client.side.flush(&mut client.port, rig.now);
+    let client = &mut fixture.clients[0];
+    client.side.flush(&mut client.port, fixture.now);
     let mut answered = Vec::new();
     for _ in 0..3 {
-        (0..10).for_each(|_| rig.advance());
-        assert_eq!(rig.serve(), 1);
-        (0..10).for_each(|_| rig.advance());
-        let client = &mut rig.clients[0];
+        (0..10).for_each(|_| fixture.advance());
+        assert_eq!(fixture.serve(), 1);
+        (0..10).for_each(|_| fixture.advance());
+        let client = &mut fixture.clients[0];
         client
             .side
-            .poll(&mut client.port, rig.now, &mut |token, outcome| {
+            .poll(&mut client.port, fixture.now, &mut |token, outcome| {
                 assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
                 answered.push(token);
             });
     }
     assert_eq!(answered, [0, 1, 2]);
-    assert_eq!(rig.clients[0].side.counters().retries, 0);
+    assert_eq!(fixture.clients[0].side.counters().retries, 0);
 }
 
 /// A request that was never sent has changed nothing, and its slot is free at once.
 #[test]
 fn who_waits_too_long_has_changed_nothing() {
-    let mut rig = rig(RequestPath::UcWrite, 1);
-    let (client, worker) = (rig.clients[0].party(), rig.workers[0].port.party());
-    rig.network.partition(client, worker);
+    let mut fixture = fixture(RequestPath::UcWrite, 1);
+    let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
+    fixture.network.partition(client, worker);
     for token in 0..WINDOW as u64 {
-        let side = &mut rig.clients[0].side;
+        let side = &mut fixture.clients[0].side;
         side.submit(&request(KEY, set(b"v")), token).unwrap();
     }
     let mut outcomes = Vec::new();
     while outcomes.len() < WINDOW {
-        rig.step(&mut |_, token, outcome| {
+        fixture.step(&mut |_, token, outcome| {
             outcomes.push((token, matches!(outcome, Outcome::Timeout)));
         });
     }
     outcomes.sort_unstable();
     let expected = (0..WINDOW as u64).map(|token| (token, token > 0));
     assert!(outcomes.iter().copied().eq(expected), "{outcomes:?}");
-    assert_eq!(rig.clients[0].side.in_flight(), 1);
+    assert_eq!(fixture.clients[0].side.in_flight(), 1);
     // A request submitted now waits for the cancellation of the first, and for nothing else.
-    rig.clients[0]
+    fixture.clients[0]
         .side
         .submit(&request(KEY, set(b"last")), 99)
         .unwrap();
-    rig.network.heal(client, worker);
+    fixture.network.heal(client, worker);
     let mut last = None;
     while last.is_none() {
-        rig.step(&mut |_, token, outcome| last = Some((token, told(&outcome, false))));
+        fixture.step(&mut |_, token, outcome| last = Some((token, told(&outcome, false))));
     }
     assert_eq!(last, Some((99, Told::Done)));
-    assert_eq!(rig.workers[0].side.counters().canceled, 1);
-    assert_eq!(rig.workers[0].exec.executed, 1);
+    assert_eq!(fixture.workers[0].side.counters().canceled, 1);
+    assert_eq!(fixture.workers[0].exec.executed, 1);
 }
 
 #[test]
 fn closing_tells_who_waits_that_nothing_was_changed() {
-    let mut rig = rig(RequestPath::UcWrite, 1);
+    let mut fixture = fixture(RequestPath::UcWrite, 1);
     for token in 0..4 {
-        let side = &mut rig.clients[0].side;
+        let side = &mut fixture.clients[0].side;
         side.submit(&request(KEY, set(b"v")), token).unwrap();
     }
-    let client = &mut rig.clients[0];
-    client.side.flush(&mut client.port, rig.now);
+    let client = &mut fixture.clients[0];
+    client.side.flush(&mut client.port, fixture.now);
     let mut outcomes = Vec::new();
     let Client { side, port, .. } = client;
-    side.close(port, rig.now, &mut |token, outcome| {
+    side.close(port, fixture.now, &mut |token, outcome| {
         outcomes.push((token, matches!(outcome, Outcome::Timeout)));
     });
     outcomes.sort_unstable();

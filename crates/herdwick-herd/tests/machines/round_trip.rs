@@ -1,14 +1,14 @@
 //! Round trips of every operation, on several workers, over every path and with values of every
 //! size.
 
-use crate::{model::Model, rig::Rig};
+use crate::{fixture::Fixture, model::Model};
 use herdwick_herd::{Outcome, RECV_BYTES_MIN, RequestPath, wire::ReplyStatus};
 use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put};
 
-fn rig(path: RequestPath) -> Rig<Model> {
-    let mut rig = Rig::over(path, 1, 8, vec![Model::default(); 3]);
-    rig.join(1);
-    rig
+fn fixture(path: RequestPath) -> Fixture<Model> {
+    let mut fixture = Fixture::over(path, 1, 8, vec![Model::default(); 3]);
+    fixture.join(1);
+    fixture
 }
 
 /// Status, number, flags and value of an answer.
@@ -38,13 +38,13 @@ fn get() -> Op<'static> {
 #[test]
 fn every_operation_is_answered_as_the_model_says() {
     for path in RequestPath::ALL {
-        every_operation(&mut rig(path));
+        every_operation(&mut fixture(path));
     }
 }
 
-fn every_operation(rig: &mut Rig<Model>) {
+fn every_operation(fixture: &mut Fixture<Model>) {
     use ReplyStatus::{Done, Exists, NonNumeric, NotFound, NotStored};
-    let mut call = |op| rig.call(0, b"a key of 16 bytes", op, seen);
+    let mut call = |op| fixture.call(0, b"a key of 16 bytes", op, seen);
     let incr = |delta, vivify| {
         Op::Arith(Arith {
             delta,
@@ -90,28 +90,28 @@ fn every_operation(rig: &mut Rig<Model>) {
 #[test]
 fn values_of_every_size_come_back_whole() {
     for path in RequestPath::ALL {
-        every_size(&mut rig(path));
+        every_size(&mut fixture(path));
     }
 }
 
-fn every_size(rig: &mut Rig<Model>) {
+fn every_size(fixture: &mut Fixture<Model>) {
     for len in (0..770).chain([1000, 1007, 1008]) {
         let key = format!("key {len}");
         let value: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
-        let stored = rig.call(0, key.as_bytes(), put(Mode::Set, &value), seen);
+        let stored = fixture.call(0, key.as_bytes(), put(Mode::Set, &value), seen);
         assert_eq!(stored.0, ReplyStatus::Done, "{len}");
-        let found = rig.call(0, key.as_bytes(), get(), seen);
+        let found = fixture.call(0, key.as_bytes(), get(), seen);
         assert_eq!((found.0, found.3), (ReplyStatus::Done, value), "{len}");
     }
 }
 
 #[test]
 fn what_exceeds_the_receive_buffer_is_named_not_sent() {
-    let mut rig = rig(RequestPath::UcWrite);
+    let mut fixture = fixture(RequestPath::UcWrite);
     let half = [b'h'; 700];
-    rig.call(0, b"k", put(Mode::Set, &half), seen);
-    rig.call(0, b"k", put(Mode::Append, &half), seen);
-    let (status, version, flags, len) = rig.call(0, b"k", get(), |outcome| match outcome {
+    fixture.call(0, b"k", put(Mode::Set, &half), seen);
+    fixture.call(0, b"k", put(Mode::Append, &half), seen);
+    let (status, version, flags, len) = fixture.call(0, b"k", get(), |outcome| match outcome {
         Outcome::Answered(answer) => {
             assert_eq!(answer.value, b"");
             (
@@ -131,16 +131,20 @@ fn what_exceeds_the_receive_buffer_is_named_not_sent() {
 #[test]
 fn a_reply_is_no_longer_than_the_least_recv_where_the_client_takes_no_more() {
     assert_eq!(RECV_BYTES_MIN, 56);
-    let mut rig = Rig::new(1, 8, vec![Model::default()]);
-    rig.join(1);
-    let worker = &mut rig.workers[0];
-    let mut chunk = worker.side.detach(rig.clients[0].leases[0].id).unwrap();
+    let mut fixture = Fixture::new(1, 8, vec![Model::default()]);
+    fixture.join(1);
+    let worker = &mut fixture.workers[0];
+    let mut chunk = worker.side.detach(fixture.clients[0].leases[0].id).unwrap();
     chunk.reply_bytes_max = 0;
     worker.side.attach(&mut worker.port, chunk).unwrap();
     for (len, status) in [(40, ReplyStatus::Done), (41, ReplyStatus::ReplyTooLarge)] {
         let value = vec![b'v'; len];
-        let stored = rig.call(0, b"key", put(Mode::Set, &value), seen);
+        let stored = fixture.call(0, b"key", put(Mode::Set, &value), seen);
         assert_eq!(stored.0, ReplyStatus::Done);
-        assert_eq!(rig.call(0, b"key", get(), seen).0, status, "{len} bytes");
+        assert_eq!(
+            fixture.call(0, b"key", get(), seen).0,
+            status,
+            "{len} bytes"
+        );
     }
 }

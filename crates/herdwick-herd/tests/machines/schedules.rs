@@ -30,9 +30,9 @@ use herdwick_herd::{Announce, ClientId, Refused, RequestPath, wire::ReplyStatus}
 use herdwick_mica::{EXPTIME_PAST, Mode};
 
 use crate::{
+    fixture::{Client, Fixture, capabilities, request},
     known::{Doing, Key},
     model::Model,
-    rig::{Client, Rig, capabilities, request},
 };
 
 /// Keys of each client.
@@ -142,7 +142,7 @@ impl Chance {
 struct Schedule {
     chance: Chance,
     planted: Planted,
-    rig: Rig<Model>,
+    fixture: Fixture<Model>,
     seats: Vec<Seat>,
     /// The keys of each place.
     keys: Vec<Vec<Key>>,
@@ -172,9 +172,9 @@ impl Schedule {
             ..capabilities()
         };
         let execs = vec![Model::default(); workers];
-        let mut rig = Rig::on(has, path, (seed, window), execs);
-        rig.faults(chance.faults(path));
-        rig.deadline = Duration::from_micros([200, 1000, 5000][chance.below(3)]);
+        let mut fixture = Fixture::on(has, path, (seed, window), execs);
+        fixture.faults(chance.faults(path));
+        fixture.deadline = Duration::from_micros([200, 1000, 5000][chance.below(3)]);
         let seats = if greedy {
             SEATS_MAX
         } else {
@@ -183,7 +183,7 @@ impl Schedule {
         let mut schedule = Self {
             chance,
             planted,
-            rig,
+            fixture,
             seats: vec![Seat::Serves; seats],
             keys: (0..seats).map(keys_of).collect(),
             old: Vec::new(),
@@ -193,19 +193,19 @@ impl Schedule {
             greedy,
             cut: None,
         };
-        for worker in &mut schedule.rig.workers {
+        for worker in &mut schedule.fixture.workers {
             worker.pools = true;
         }
         for _ in 0..seats {
             let epoch = schedule.next_epoch();
-            schedule.rig.join(epoch);
+            schedule.fixture.join(epoch);
         }
         schedule
     }
 
     fn next_epoch(&mut self) -> u16 {
         self.epoch += u16::from(self.planted != Planted::OldEpoch || self.epoch == 0);
-        self.rig.announce = match (self.rig.path, self.chance.below(3)) {
+        self.fixture.announce = match (self.fixture.path, self.chance.below(3)) {
             (RequestPath::UdSend, _) | (_, 0) => Announce::Never,
             (_, 1) => Announce::AfterPause,
             _ => Announce::Always,
@@ -233,17 +233,17 @@ impl Schedule {
         self.part_and_heal();
         // Workers and clients do not poll in lockstep.
         for _ in 0..self.chance.below(3) {
-            self.rig.advance();
-            self.rig.serve();
+            self.fixture.advance();
+            self.fixture.serve();
         }
         let keys = &mut self.keys;
-        self.rig
+        self.fixture
             .step(&mut |number, token, outcome| end(&mut keys[number], token, &outcome));
     }
 
     /// Separates a client and a worker for a while.
     fn part_and_heal(&mut self) {
-        let network = &self.rig.network;
+        let network = &self.fixture.network;
         self.cut = match self.cut {
             Some((client, worker, 0)) => {
                 network.heal(client, worker);
@@ -251,8 +251,8 @@ impl Schedule {
             }
             Some((client, worker, steps)) => Some((client, worker, steps - 1)),
             None if self.chance.below(400) == 0 => {
-                let client = &self.rig.clients[self.chance.below(self.seats.len())];
-                let worker = &self.rig.workers[self.chance.below(self.rig.workers.len())];
+                let client = &self.fixture.clients[self.chance.below(self.seats.len())];
+                let worker = &self.fixture.workers[self.chance.below(self.fixture.workers.len())];
                 let (client, worker) = (client.party(), worker.port.party());
                 network.partition(client, worker);
                 Some((client, worker, self.chance.below(1000)))
@@ -264,7 +264,7 @@ impl Schedule {
     /// Changes the state of the client in a place, at random.
     fn change(&mut self, number: usize) {
         self.seats[number] = match self.seats[number] {
-            Seat::Serves if self.rig.clients[number].side.is_broken() => self.leave(number),
+            Seat::Serves if self.fixture.clients[number].side.is_broken() => self.leave(number),
             // A client that leaves may take others along in the same step.
             Seat::Serves if self.seats[..number].contains(&Seat::Gone(0)) => self.leave(number),
             Seat::Serves => match self.chance.below(600) {
@@ -286,7 +286,7 @@ impl Schedule {
             }
             Seat::Empty(0) => {
                 let epoch = self.next_epoch();
-                self.rig.rejoin(number, epoch);
+                self.fixture.rejoin(number, epoch);
                 Seat::Serves
             }
             Seat::Revoked(steps) => Seat::Revoked(steps - 1),
@@ -298,9 +298,9 @@ impl Schedule {
     /// Lets the client leave with as many requests under way as possible.
     fn leave(&mut self, number: usize) -> Seat {
         self.submit(number, usize::MAX);
-        let Client { side, port, .. } = &mut self.rig.clients[number];
-        side.flush(port, self.rig.now);
-        (0..self.chance.below(3)).for_each(|_| self.rig.advance());
+        let Client { side, port, .. } = &mut self.fixture.clients[number];
+        side.flush(port, self.fixture.now);
+        (0..self.chance.below(3)).for_each(|_| self.fixture.advance());
         self.close(number);
         Seat::Gone([0, self.chance.below(200)][self.chance.below(2)])
     }
@@ -308,23 +308,23 @@ impl Schedule {
     /// Kills the client: half a line may be visible, and remains so.
     fn die(&mut self, number: usize) -> Seat {
         self.submit(number, usize::MAX);
-        let Client { side, port, .. } = &mut self.rig.clients[number];
-        side.flush(port, self.rig.now);
-        let party = self.rig.clients[number].party();
-        self.rig
+        let Client { side, port, .. } = &mut self.fixture.clients[number];
+        side.flush(port, self.fixture.now);
+        let party = self.fixture.clients[number].party();
+        self.fixture
             .network
             .stop_after(party, self.chance.below(30) as u64);
-        (0..self.chance.below(10)).for_each(|_| self.rig.advance());
-        self.rig.network.stop(party);
+        (0..self.chance.below(10)).for_each(|_| self.fixture.advance());
+        self.fixture.network.stop(party);
         self.close(number);
         Seat::Gone(self.chance.below(200))
     }
 
     /// Ends the client's requests on its side only: a dead client learns nothing.
     fn close(&mut self, number: usize) {
-        let Client { side, port, .. } = &mut self.rig.clients[number];
+        let Client { side, port, .. } = &mut self.fixture.clients[number];
         let keys = &mut self.keys[number];
-        side.close(port, self.rig.now, &mut |token, outcome| {
+        side.close(port, self.fixture.now, &mut |token, outcome| {
             end(keys, token, &outcome)
         });
         assert!(keys.iter().all(|key| key.outstanding() == 0), "forgotten");
@@ -332,12 +332,15 @@ impl Schedule {
 
     /// Ends the client's leases at the workers. They reject the id of every earlier lease.
     fn revoke(&mut self, number: usize) {
-        let ids = self.rig.clients[number].leases.iter().map(|lease| lease.id);
+        let ids = self.fixture.clients[number]
+            .leases
+            .iter()
+            .map(|lease| lease.id);
         let ids: Vec<_> = (0..).zip(ids).collect();
         for (worker, id) in &self.old {
-            assert!(self.rig.workers[*worker].side.detach(*id).is_none());
+            assert!(self.fixture.workers[*worker].side.detach(*id).is_none());
         }
-        self.rig.revoke(number);
+        self.fixture.revoke(number);
         self.old.extend(ids);
     }
 
@@ -348,7 +351,7 @@ impl Schedule {
             let key = &mut self.keys[number][place];
             let doing = self.chance.doing(key);
             let token = self.tokens * KEYS as u64 + place as u64;
-            let side = &mut self.rig.clients[number].side;
+            let side = &mut self.fixture.clients[number].side;
             match side.submit(&request(&key.name, doing.op()), token) {
                 Ok(()) => {
                     key.submitted(token, doing);
@@ -368,26 +371,26 @@ impl Schedule {
     /// Checks, after the faults have ended, that every slot of every served client is freed, that
     /// no RECV was short, and that the store contains a possible state.
     fn settle(mut self) {
-        self.rig.faults(Faults::default());
+        self.fixture.faults(Faults::default());
         if let Some((client, worker, _)) = self.cut.take() {
-            self.rig.network.heal(client, worker);
+            self.fixture.network.heal(client, worker);
         }
         for number in 0..self.seats.len() {
-            let broken = self.rig.clients[number].side.is_broken();
+            let broken = self.fixture.clients[number].side.is_broken();
             if self.seats[number] == Seat::Serves && broken {
                 self.seats[number] = self.leave(number);
             }
         }
         let serves = |seat: &Seat| *seat == Seat::Serves;
         for _ in 0..20_000 {
-            self.rig
+            self.fixture
                 .step(&mut |_, _, outcome| panic!("an outcome for nothing: {outcome:?}"));
-            let mut clients = self.rig.clients.iter().zip(&self.seats);
+            let mut clients = self.fixture.clients.iter().zip(&self.seats);
             if clients.all(|(client, seat)| !serves(seat) || client.side.in_flight() == 0) {
                 break;
             }
         }
-        for (client, seat) in self.rig.clients.iter().zip(&self.seats) {
+        for (client, seat) in self.fixture.clients.iter().zip(&self.seats) {
             let counters = client.side.counters();
             assert_eq!(counters.malformed_replies, 0);
             assert_eq!(counters.stale_epoch, 0);
@@ -397,7 +400,7 @@ impl Schedule {
             }
         }
         for key in self.keys.iter().flatten() {
-            let mut workers = self.rig.workers.iter();
+            let mut workers = self.fixture.workers.iter();
             let stored = workers.find_map(|worker| worker.exec.items.get(&key.name));
             let name = String::from_utf8_lossy(&key.name);
             assert!(key.may_be(stored), "{name}: {stored:?} of {key:?}");
@@ -407,7 +410,7 @@ impl Schedule {
             .iter()
             .filter(|seat| matches!(seat, Seat::Serves | Seat::Gone(_)));
         let served = served.count();
-        for worker in &self.rig.workers {
+        for worker in &self.fixture.workers {
             assert_eq!(worker.side.clients(), served);
         }
     }
@@ -441,7 +444,7 @@ fn run(seed: u64, planted: Planted) -> u64 {
     while !schedule.is_over() {
         schedule.step();
     }
-    let trace = schedule.rig.network.trace();
+    let trace = schedule.fixture.network.trace();
     schedule.settle();
     trace
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{ControlError, Device};
 use herdwick_herd::{
-    AttachError, ClientEnd, ClientRig, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms,
+    AttachError, ClientEnd, ClientSetup, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms,
     SetupError,
     wire::{Epoch, ReplyStatus, Window},
 };
 use herdwick_mica::{Get, Op, Put};
 
 use crate::{
+    fixture::{CLOCK, request},
     model::Model,
-    rig::{CLOCK, request},
 };
 
 const WORKERS: usize = 2;
@@ -55,14 +55,14 @@ fn come_together_and_part(path: RequestPath) {
         retry_after_max: Duration::from_millis(1),
         deadline: Duration::from_millis(5),
     };
-    let mut rig = ClientRig::open(&theirs, WORKERS, &terms).unwrap();
+    let mut fixture = ClientSetup::open(&theirs, WORKERS, &terms).unwrap();
     let mut admitted = Vec::new();
     for server in &mut servers {
         let pd = ours.create_pd(&mut server.port).unwrap();
         let berth = server.furnish(&ours, pd, path, window).unwrap();
         let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
-        let their_pd = theirs.create_pd(&mut rig.port).unwrap();
-        let peer = rig.join(&theirs, their_pd, &grant).unwrap();
+        let their_pd = theirs.create_pd(&mut fixture.port).unwrap();
+        let peer = fixture.join(&theirs, their_pd, &grant).unwrap();
         let client = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
         admitted.push(client.unwrap());
         let again = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
@@ -74,7 +74,7 @@ fn come_together_and_part(path: RequestPath) {
             "{refused:?}"
         );
     }
-    let mut end = rig.finish().unwrap();
+    let mut end = fixture.finish().unwrap();
     let ClientEnd { port, side, .. } = &mut end;
     let value = [7; 700];
     let put = Op::Put(Put {

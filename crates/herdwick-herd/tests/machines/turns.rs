@@ -5,8 +5,8 @@ use herdwick_herd::RequestPath;
 use herdwick_mica::{Get, Op};
 
 use crate::{
+    fixture::{Fixture, capabilities, request},
     model::Model,
-    rig::{Rig, capabilities, request},
 };
 
 /// Far longer than the network takes to deliver, in microseconds.
@@ -18,48 +18,48 @@ fn get() -> Op<'static> {
 
 /// Makes one worker and `clients` clients, all hot, so that every pass polls them. `trains`:
 /// whether messages travel in GSO batches.
-fn rig(clients: usize, trains: bool) -> Rig<Model> {
+fn fixture(clients: usize, trains: bool) -> Fixture<Model> {
     let has = Capabilities {
         trains,
         ..capabilities()
     };
     let execs = vec![Model::default()];
-    let mut rig = Rig::on(has, RequestPath::UcWrite, (1, 32), execs);
+    let mut fixture = Fixture::on(has, RequestPath::UcWrite, (1, 32), execs);
     for client in 0..clients {
-        rig.join(1 + client as u16);
-        rig.call(client, b"key", get(), |_| ());
+        fixture.join(1 + client as u16);
+        fixture.call(client, b"key", get(), |_| ());
     }
-    rig
+    fixture
 }
 
 /// Makes every client submit until it has `in_flight` requests, and the network deliver them.
-fn ask(rig: &mut Rig<Model>, in_flight: usize) {
-    for client in &mut rig.clients {
+fn ask(fixture: &mut Fixture<Model>, in_flight: usize) {
+    for client in &mut fixture.clients {
         while client.side.in_flight() < in_flight {
             client
                 .side
                 .submit(&request(b"key", get()), 0)
                 .expect("a slot");
         }
-        client.side.flush(&mut client.port, rig.now);
+        client.side.flush(&mut client.port, fixture.now);
     }
-    (0..DELIVERED).for_each(|_| rig.advance());
+    (0..DELIVERED).for_each(|_| fixture.advance());
 }
 
 /// Adds the new answers to `answers`, by client.
-fn hear(rig: &mut Rig<Model>, answers: &mut [usize]) {
+fn hear(fixture: &mut Fixture<Model>, answers: &mut [usize]) {
     for _ in 0..DELIVERED {
-        rig.advance();
-        rig.poll_clients(&mut |client, _, _| answers[client] += 1);
+        fixture.advance();
+        fixture.poll_clients(&mut |client, _, _| answers[client] += 1);
     }
 }
 
 /// Returns how many requests of each of twelve busy clients one batch answers.
 fn shares(trains: bool) -> [usize; 12] {
-    let (mut rig, mut answers) = (rig(12, trains), [0; 12]);
-    ask(&mut rig, 16);
-    assert_eq!(rig.serve(), 32, "a whole batch");
-    hear(&mut rig, &mut answers);
+    let (mut fixture, mut answers) = (fixture(12, trains), [0; 12]);
+    ask(&mut fixture, 16);
+    assert_eq!(fixture.serve(), 32, "a whole batch");
+    hear(&mut fixture, &mut answers);
     answers.sort_unstable();
     answers
 }
@@ -77,11 +77,11 @@ fn a_batch_is_of_few_clients_where_replies_travel_in_trains() {
 #[test]
 fn whom_a_batch_cuts_short_is_made_up_for_it() {
     for clients in [2, 4, 5] {
-        let (mut rig, mut answers) = (rig(clients, true), vec![0; clients]);
+        let (mut fixture, mut answers) = (fixture(clients, true), vec![0; clients]);
         for _ in 0..40 * clients {
-            ask(&mut rig, 20);
-            rig.serve();
-            hear(&mut rig, &mut answers);
+            ask(&mut fixture, 20);
+            fixture.serve();
+            hear(&mut fixture, &mut answers);
         }
         let (least, most) = (answers.iter().min(), answers.iter().max());
         let (Some(least), Some(most)) = (least, most) else {
@@ -94,47 +94,47 @@ fn whom_a_batch_cuts_short_is_made_up_for_it() {
 /// Clients that were silent are looked at 16 a pass, in turns; a batch is full after eight of them.
 #[test]
 fn whom_a_full_batch_left_out_is_looked_at_first_in_the_next() {
-    let mut rig = Rig::new(1, 32, vec![Model::default()]);
-    (0..32).for_each(|client| _ = rig.join(1 + client));
+    let mut fixture = Fixture::new(1, 32, vec![Model::default()]);
+    (0..32).for_each(|client| _ = fixture.join(1 + client));
     // The last takes the place of each that had requests, and so comes behind it.
     let busy = [0, 31, 30, 29, 28, 27, 26, 25, 24];
     for client in busy {
-        let client = &mut rig.clients[client];
+        let client = &mut fixture.clients[client];
         for _ in 0..4 {
             let slot = client.side.submit(&request(b"key", get()), 0);
             slot.expect("a slot");
         }
-        client.side.flush(&mut client.port, rig.now);
+        client.side.flush(&mut client.port, fixture.now);
     }
-    (0..DELIVERED).for_each(|_| rig.advance());
-    assert_eq!(rig.serve(), 32, "a whole batch");
-    assert_eq!(rig.serve(), 4, "of the ninth");
+    (0..DELIVERED).for_each(|_| fixture.advance());
+    assert_eq!(fixture.serve(), 32, "a whole batch");
+    assert_eq!(fixture.serve(), 4, "of the ninth");
     let mut answers = [0; 32];
-    hear(&mut rig, &mut answers);
+    hear(&mut fixture, &mut answers);
     assert!(busy.into_iter().all(|client| answers[client] == 4));
 }
 
 /// Three busy clients and one pass, so that the next does not begin with the first of them.
-fn in_the_middle_of_a_turn() -> Rig<Model> {
-    let mut rig = rig(3, true);
+fn in_the_middle_of_a_turn() -> Fixture<Model> {
+    let mut fixture = fixture(3, true);
     for _ in 0..2 {
-        ask(&mut rig, 32);
-        rig.serve();
+        ask(&mut fixture, 32);
+        fixture.serve();
     }
-    rig
+    fixture
 }
 
-fn leave(rig: &mut Rig<Model>, client: usize) {
-    let id = rig.clients[client].leases[0].id;
-    assert!(rig.workers[0].side.detach(id).is_some());
+fn leave(fixture: &mut Fixture<Model>, client: usize) {
+    let id = fixture.clients[client].leases[0].id;
+    assert!(fixture.workers[0].side.detach(id).is_some());
 }
 
 /// Returns how many answers each client gets from now on, until there are no more.
-fn drain(rig: &mut Rig<Model>) -> [usize; 3] {
+fn drain(fixture: &mut Fixture<Model>) -> [usize; 3] {
     let mut answers = [0; 3];
-    hear(rig, &mut answers);
-    while rig.serve() > 0 {
-        hear(rig, &mut answers);
+    hear(fixture, &mut answers);
+    while fixture.serve() > 0 {
+        hear(fixture, &mut answers);
     }
     answers
 }
@@ -142,23 +142,23 @@ fn drain(rig: &mut Rig<Model>) -> [usize; 3] {
 #[test]
 fn who_leaves_in_the_middle_of_a_turn_stops_nobody() {
     for leavers in [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]] {
-        let mut rig = in_the_middle_of_a_turn();
+        let mut fixture = in_the_middle_of_a_turn();
         for leaver in leavers {
-            leave(&mut rig, leaver);
-            rig.serve();
+            leave(&mut fixture, leaver);
+            fixture.serve();
         }
         let stays = 3 - leavers[0] - leavers[1];
-        let busy = rig.clients[stays].side.in_flight();
-        assert_eq!(drain(&mut rig)[stays], busy, "{leavers:?} left");
+        let busy = fixture.clients[stays].side.in_flight();
+        assert_eq!(drain(&mut fixture)[stays], busy, "{leavers:?} left");
     }
 }
 
 #[test]
 fn when_all_have_left_in_the_middle_of_a_turn_the_next_is_served() {
-    let mut rig = in_the_middle_of_a_turn();
-    (0..3).for_each(|client| leave(&mut rig, client));
-    assert_eq!(rig.serve(), 0);
-    rig.clients.clear();
-    let next = rig.join(9);
-    rig.call(next, b"key", get(), |_| ());
+    let mut fixture = in_the_middle_of_a_turn();
+    (0..3).for_each(|client| leave(&mut fixture, client));
+    assert_eq!(fixture.serve(), 0);
+    fixture.clients.clear();
+    let next = fixture.join(9);
+    fixture.call(next, b"key", get(), |_| ());
 }

@@ -16,7 +16,7 @@ use std::{
 
 use herdwick_fabric::{Device, PdId, Port};
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientTerms, RequestPath, SetupError,
+    ClientEnd, ClientSetup, ClientTerms, RequestPath, SetupError,
     hello::{
         Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal,
         TICKET_FDS_MAX, Token, WORKERS_MAX,
@@ -268,7 +268,7 @@ pub(crate) fn take<D: TicketDevice>(
     let (body, fds) = receive(&mut socket, Kind::Grant)?;
     let grant = Grant::parse(&body)?;
     let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
-    let mut rig = ClientRig::open(
+    let mut fixture = ClientSetup::open(
         device,
         grant.workers.len(),
         &terms(&grant, asked.path, window)?,
@@ -279,16 +279,16 @@ pub(crate) fn take<D: TicketDevice>(
     };
     for worker in &grant.workers {
         let fds = fds.by_ref().take(worker.fds.into()).collect();
-        let pd = device.attach(&mut rig.port, worker.ticket.clone(), fds);
+        let pd = device.attach(&mut fixture.port, worker.ticket.clone(), fds);
         let pd = pd.map_err(LeaseError::Ticket)?;
-        accept.workers.push(rig.join(device, pd, worker)?);
+        accept.workers.push(fixture.join(device, pd, worker)?);
     }
     socket.write_all(&accept.to_frame())?;
     receive(&mut socket, Kind::Go)?;
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
     socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
-    let mut end = rig.finish()?;
+    let mut end = fixture.finish()?;
     let elapsed = try_out(&mut end, due.within(TRIAL))?;
     Ok(Taken {
         end,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, os::unix::net::UnixStream};
 use herdwick_conformance::seeded::{Faults, PartyId, SeededNetwork, SeededPort};
 use herdwick_fabric::Device;
 use herdwick_herd::wire::Window;
-use herdwick_herd::{ClientRig, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
+use herdwick_herd::{ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
 use herdwick_mica::{Clock, Second};
 
 use super::*;
@@ -20,7 +20,7 @@ const REPLY_BYTES_MAX: usize = 1040;
 const WINDOW: usize = 16;
 
 /// A session's end, a worker, and what is between them.
-struct Rig {
+struct Fixture {
     network: SeededNetwork,
     herd: Herd<SeededPort>,
     server: ServerEnd<SeededPort>,
@@ -31,7 +31,7 @@ struct Rig {
     _peers: [UnixStream; 2],
 }
 
-impl Rig {
+impl Fixture {
     fn new(seed: u64) -> Self {
         let network = SeededNetwork::new(seed);
         let (ours, theirs) = (network.device(), network.device());
@@ -54,12 +54,12 @@ impl Rig {
             retry_after_max: Duration::from_millis(1),
             deadline: Duration::from_secs(1000),
         };
-        let mut rig = ClientRig::open(&theirs, 1, &terms).unwrap();
+        let mut fixture = ClientSetup::open(&theirs, 1, &terms).unwrap();
         let pd = ours.create_pd(&mut server.port).unwrap();
         let berth = server.furnish(&ours, pd, path, window).unwrap();
         let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
-        let their_pd = theirs.create_pd(&mut rig.port).unwrap();
-        let peer = rig.join(&theirs, their_pd, &grant).unwrap();
+        let their_pd = theirs.create_pd(&mut fixture.port).unwrap();
+        let peer = fixture.join(&theirs, their_pd, &grant).unwrap();
         server
             .admit(&ours, &berth, &peer, epoch, REPLY_BYTES_MAX)
             .unwrap();
@@ -67,7 +67,7 @@ impl Rig {
         let (text, their_text) = UnixStream::pair().unwrap();
         text.set_nonblocking(true).unwrap();
         let taken = Taken {
-            end: rig.finish().unwrap(),
+            end: fixture.finish().unwrap(),
             lease: Lease::keep(LeaseSocket::of(lease)).unwrap(),
             capacity: WINDOW as u32,
             elapsed: Duration::ZERO,
@@ -111,8 +111,8 @@ const PATIENT: Duration = Duration::from_secs(100);
 #[test]
 fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
     for seed in 0..30 {
-        let mut rig = Rig::new(seed);
-        rig.network.set_faults(Faults {
+        let mut fixture = Fixture::new(seed);
+        fixture.network.set_faults(Faults {
             drop_per_mille: 100,
             duplicate_per_mille: 50,
             reorder_per_mille: 100,
@@ -126,7 +126,7 @@ fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
                 let value = (submitted * 1000).to_string();
                 let set = Op::Store(Mode::Set, Put::new(&value));
                 let op = [set, Op::Get, Op::Incr(1), Op::Get][submitted % 4];
-                let Some(ticket) = rig.submit(PATIENT, &op) else {
+                let Some(ticket) = fixture.submit(PATIENT, &op) else {
                     break;
                 };
                 match op {
@@ -137,7 +137,7 @@ fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
                 due.insert(ticket, number);
                 submitted += 1;
             }
-            rig.step(&mut |ticket, answer| {
+            fixture.step(&mut |ticket, answer| {
                 let number = due.remove(&ticket).expect("one answer each");
                 answered += 1;
                 match answer {
@@ -147,31 +147,34 @@ fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
                 }
             });
         }
-        assert_eq!(rig.map.items[&b"key"[..]].0, number.to_string().as_bytes());
+        assert_eq!(
+            fixture.map.items[&b"key"[..]].0,
+            number.to_string().as_bytes()
+        );
     }
 }
 
 /// Returns how a request for a stored key ends if it was executed and its replies are lost.
 fn unanswered(op: &Op<'_>) -> Lost {
-    let mut rig = Rig::new(1);
-    rig.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
-    while rig.map.executed == 0 || rig.herd.side.in_flight() > 0 {
-        rig.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
+    let mut fixture = Fixture::new(1);
+    fixture.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
+    while fixture.map.executed == 0 || fixture.herd.side.in_flight() > 0 {
+        fixture.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
     }
-    rig.submit(Duration::from_micros(500), op);
-    rig.herd.flush(rig.now);
-    while !rig.network.run(rig.now) {
-        rig.now += Duration::from_micros(1);
+    fixture.submit(Duration::from_micros(500), op);
+    fixture.herd.flush(fixture.now);
+    while !fixture.network.run(fixture.now) {
+        fixture.now += Duration::from_micros(1);
     }
-    rig.network.partition(rig.ends[0], rig.ends[1]);
+    fixture.network.partition(fixture.ends[0], fixture.ends[1]);
     let mut end = None;
     while end.is_none() {
-        rig.step(&mut |_, answer| match answer {
+        fixture.step(&mut |_, answer| match answer {
             Answer::Lost(lost) => end = Some(lost),
             other => panic!("{other:?}"),
         });
     }
-    assert_eq!(rig.map.executed, 2);
+    assert_eq!(fixture.map.executed, 2);
     end.unwrap()
 }
 
@@ -192,51 +195,53 @@ fn a_touch_without_answer_is_no_read() {
 /// The first reply is lost and the touch is sent again: the answer is that of its execution.
 #[test]
 fn a_touch_that_is_sent_again_did_what_it_did() {
-    let mut rig = Rig::new(1);
-    rig.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
-    while rig.map.executed == 0 || rig.herd.side.in_flight() > 0 {
-        rig.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
+    let mut fixture = Fixture::new(1);
+    fixture.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
+    while fixture.map.executed == 0 || fixture.herd.side.in_flight() > 0 {
+        fixture.step(&mut |_, answer| assert_eq!(answer, Answer::Done));
     }
-    rig.submit(PATIENT, &Op::Touch(Ttl::Seconds(0)));
-    rig.herd.flush(rig.now);
-    while !rig.network.run(rig.now) {
-        rig.now += Duration::from_micros(1);
+    fixture.submit(PATIENT, &Op::Touch(Ttl::Seconds(0)));
+    fixture.herd.flush(fixture.now);
+    while !fixture.network.run(fixture.now) {
+        fixture.now += Duration::from_micros(1);
     }
-    rig.network.partition(rig.ends[0], rig.ends[1]);
-    while rig.map.executed < 2 {
-        rig.step(&mut |_, answer| panic!("{answer:?}"));
+    fixture.network.partition(fixture.ends[0], fixture.ends[1]);
+    while fixture.map.executed < 2 {
+        fixture.step(&mut |_, answer| panic!("{answer:?}"));
     }
-    rig.network.heal(rig.ends[0], rig.ends[1]);
+    fixture.network.heal(fixture.ends[0], fixture.ends[1]);
     let mut done = None;
     while done.is_none() {
-        rig.step(&mut |_, answer| done = Some(answer == Answer::Done));
+        fixture.step(&mut |_, answer| done = Some(answer == Answer::Done));
     }
     assert_eq!(done, Some(true));
-    assert!(rig.map.items.is_empty());
+    assert!(fixture.map.items.is_empty());
 }
 
 /// A request that times out before a worker has seen it is canceled: it is never executed.
 #[test]
 fn what_was_given_up_unseen_is_not_carried_out_later() {
-    let mut rig = Rig::new(1);
-    rig.submit(
+    let mut fixture = Fixture::new(1);
+    fixture.submit(
         Duration::from_micros(100),
         &Op::Store(Mode::Set, Put::new("1")),
     );
-    rig.herd.flush(rig.now);
+    fixture.herd.flush(fixture.now);
     let mut lost = None;
     while lost.is_none() {
-        rig.now += Duration::from_micros(1);
-        rig.network.run(rig.now);
-        rig.herd.poll(rig.now, &mut |_, answer| match answer {
-            Answer::Lost(end) => lost = Some(end.perhaps_done),
-            other => panic!("{other:?}"),
-        });
+        fixture.now += Duration::from_micros(1);
+        fixture.network.run(fixture.now);
+        fixture
+            .herd
+            .poll(fixture.now, &mut |_, answer| match answer {
+                Answer::Lost(end) => lost = Some(end.perhaps_done),
+                other => panic!("{other:?}"),
+            });
     }
     assert_eq!(lost, Some(true));
     for _ in 0..100 {
-        rig.step(&mut |_, answer| panic!("{answer:?}"));
+        fixture.step(&mut |_, answer| panic!("{answer:?}"));
     }
-    assert_eq!(rig.map.executed, 0);
-    assert_eq!(rig.server.side.counters().canceled, 1);
+    assert_eq!(fixture.map.executed, 0);
+    assert_eq!(fixture.server.side.counters().canceled, 1);
 }

@@ -37,7 +37,7 @@ pub(super) const LOCAL: Kind = Kind {
     path: RequestPath::UcWrite,
 };
 
-struct Rig {
+struct Fixture {
     path: PathBuf,
     tokens: Arc<Tokens>,
     counters: Arc<DeskCounters>,
@@ -50,7 +50,7 @@ struct Rig {
     _socket: LeaseSocket,
 }
 
-impl Rig {
+impl Fixture {
     fn new(leases_max: usize) -> Self {
         Self::with_bytes(leases_max, 1 << 30)
     }
@@ -149,7 +149,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake().unwrap();
@@ -245,14 +245,14 @@ fn ended(stream: &mut UnixStream) -> bool {
 
 #[test]
 fn a_lease_stands_until_its_socket_closes() {
-    let rig = Rig::new(8);
-    let stream = rig.live();
-    assert_eq!(rig.counters.live.load(Ordering::Relaxed), 1);
-    rig.until_held(1);
+    let fixture = Fixture::new(8);
+    let stream = fixture.live();
+    assert_eq!(fixture.counters.live.load(Ordering::Relaxed), 1);
+    fixture.until_held(1);
     drop(stream);
-    rig.until_held(0);
-    assert_eq!(rig.counters.live.load(Ordering::Relaxed), 0);
-    while rig.counters.releasing.load(Ordering::Relaxed) > 0 {
+    fixture.until_held(0);
+    assert_eq!(fixture.counters.live.load(Ordering::Relaxed), 0);
+    while fixture.counters.releasing.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
 }
@@ -292,18 +292,18 @@ fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
 
 #[test]
 fn terms_are_clamped_and_epochs_differ() {
-    let rig = Rig::new(8);
-    let (mut stream, first) = rig.granted();
+    let fixture = Fixture::new(8);
+    let (mut stream, first) = fixture.granted();
     assert_eq!(
         (first.window, first.reply_bytes_max, first.workers.len()),
         (16, 4096, WORKERS)
     );
     let greedy = Claim {
-        token: rig.token(),
+        token: fixture.token(),
         window: u32::MAX,
         reply_bytes_max: 0,
     };
-    let mut other = rig.dial();
+    let mut other = fixture.dial();
     other.write_all(&greedy.to_frame()).unwrap();
     let second = Grant::parse(&frame(&mut other).1).unwrap();
     // What is sent inside a completion is sent to everybody.
@@ -325,15 +325,15 @@ fn terms_are_clamped_and_epochs_differ() {
         .unwrap();
     assert_eq!(frame(&mut stream).0, hello::Kind::Refusal);
     drop((stream, other));
-    rig.until_held(0);
+    fixture.until_held(0);
 }
 
 #[test]
 fn tokens_wrong_or_replayed_open_nothing() {
-    let rig = Rig::new(8);
-    let token = rig.token();
+    let fixture = Fixture::new(8);
+    let token = fixture.token();
     for (token, opens) in [(Token([9; 16]), false), (token, true), (token, false)] {
-        let mut stream = rig.dial();
+        let mut stream = fixture.dial();
         stream.write_all(&claim(token).to_frame()).unwrap();
         let (kind, body) = frame(&mut stream);
         assert_eq!(kind == hello::Kind::Grant, opens);
@@ -342,35 +342,35 @@ fn tokens_wrong_or_replayed_open_nothing() {
             assert!(ended(&mut stream));
         }
     }
-    rig.until_held(0);
-    assert_eq!(rig.counters.refused_token.load(Ordering::Relaxed), 2);
+    fixture.until_held(0);
+    assert_eq!(fixture.counters.refused_token.load(Ordering::Relaxed), 2);
 }
 
 #[test]
 fn a_handshake_cut_at_any_byte_leaves_nothing() {
-    let rig = Rig::new(8);
-    let bystander = rig.live();
-    let first = claim(rig.token()).to_frame().len();
+    let fixture = Fixture::new(8);
+    let bystander = fixture.live();
+    let first = claim(fixture.token()).to_frame().len();
     for cut in 0..first {
-        let mut stream = rig.dial();
+        let mut stream = fixture.dial();
         stream
-            .write_all(&claim(rig.token()).to_frame()[..cut])
+            .write_all(&claim(fixture.token()).to_frame()[..cut])
             .unwrap();
     }
     let second = accept(WORKERS).to_frame();
     for cut in 0..second.len() {
-        let (mut stream, _) = rig.granted();
+        let (mut stream, _) = fixture.granted();
         stream.write_all(&second[..cut]).unwrap();
     }
-    rig.until_held(1);
-    drop((rig.live(), bystander));
-    rig.until_held(0);
+    fixture.until_held(1);
+    drop((fixture.live(), bystander));
+    fixture.until_held(0);
 }
 
 #[test]
 fn nonsense_ends_the_socket_and_nothing_else() {
-    let rig = Rig::new(8);
-    let bystander = rig.live();
+    let fixture = Fixture::new(8);
+    let bystander = fixture.live();
     let huge = [b"HWL\x00\x01\x00\xff\xff".as_slice(), &[0; 100]].concat();
     for bytes in [
         b"GET / HTTP/1.0\r\n\r\n".as_slice(),
@@ -378,34 +378,36 @@ fn nonsense_ends_the_socket_and_nothing_else() {
         &accept(2).to_frame(),
         &huge,
     ] {
-        let mut stream = rig.dial();
+        let mut stream = fixture.dial();
         stream.write_all(bytes).unwrap();
         assert!(ended(&mut stream));
     }
-    let (mut stream, _) = rig.granted();
+    let (mut stream, _) = fixture.granted();
     stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap();
     assert_eq!(frame(&mut stream).0, hello::Kind::Refusal);
-    rig.until_held(1);
+    fixture.until_held(1);
     drop(bystander);
 }
 
 #[test]
 fn one_lease_too_many_is_refused_and_room_comes_back() {
-    let rig = Rig::new(1);
-    let first = rig.live();
-    let mut second = rig.dial();
-    second.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let fixture = Fixture::new(1);
+    let first = fixture.live();
+    let mut second = fixture.dial();
+    second
+        .write_all(&claim(fixture.token()).to_frame())
+        .unwrap();
     let (kind, body) = frame(&mut second);
     assert_eq!(
         (kind, Refusal::parse(&body)),
         (hello::Kind::Refusal, Refusal::Full)
     );
     drop(first);
-    rig.until_held(0);
+    fixture.until_held(0);
     // The workers have let go; the desk may hear of it only after the next claim.
     loop {
-        let mut third = rig.dial();
-        third.write_all(&claim(rig.token()).to_frame()).unwrap();
+        let mut third = fixture.dial();
+        third.write_all(&claim(fixture.token()).to_frame()).unwrap();
         if frame(&mut third).0 == hello::Kind::Grant {
             break;
         }
@@ -415,26 +417,28 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
 #[test]
 fn windows_shrink_before_anybody_is_refused() {
     // 128 bytes a slot: two workers, a line at each. An eighth is for others than us.
-    let rig = Rig::with_bytes(100, 32 * 128 * 8 / 7 + 1);
+    let fixture = Fixture::with_bytes(100, 32 * 128 * 8 / 7 + 1);
     let mut held = Vec::new();
     for window in [16, 8, 4, 2, 1, 1] {
-        let mut stream = rig.dial();
+        let mut stream = fixture.dial();
         let claim = Claim {
             window: 32,
-            ..claim(rig.token())
+            ..claim(fixture.token())
         };
         stream.write_all(&claim.to_frame()).unwrap();
         assert_eq!(Grant::parse(&frame(&mut stream).1).unwrap().window, window);
         held.push(stream);
     }
-    assert_eq!(rig.counters.bytes.load(Ordering::Relaxed), 32 * 128);
-    let mut stream = rig.dial();
-    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+    assert_eq!(fixture.counters.bytes.load(Ordering::Relaxed), 32 * 128);
+    let mut stream = fixture.dial();
+    stream
+        .write_all(&claim(fixture.token()).to_frame())
+        .unwrap();
     let (kind, body) = frame(&mut stream);
     let full = (hello::Kind::Refusal, Refusal::Full);
     assert_eq!((kind, Refusal::parse(&body)), full);
     drop(held);
-    while rig.counters.bytes.load(Ordering::Relaxed) > 0 {
+    while fixture.counters.bytes.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
 }
@@ -447,28 +451,28 @@ fn is_granted(stream: &mut UnixStream, token: Token) -> bool {
 
 #[test]
 fn of_those_who_stay_silent_the_oldest_gives_way() {
-    let rig = Rig::new(8);
-    let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| rig.dial()).collect();
+    let fixture = Fixture::new(8);
+    let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| fixture.dial()).collect();
     for _ in 0..3 {
         // Whoever comes finds a seat, though all were taken.
-        let mut stream = rig.dial();
-        assert!(is_granted(&mut stream, rig.token()));
+        let mut stream = fixture.dial();
+        assert!(is_granted(&mut stream, fixture.token()));
         assert!(ended(&mut silent.remove(0)));
-        silent.push(rig.dial());
+        silent.push(fixture.dial());
     }
     // The others were left alone, and may speak yet.
-    assert!(is_granted(&mut silent[1], rig.token()));
-    let refused = rig.counters.strangers_refused.load(Ordering::Relaxed);
+    assert!(is_granted(&mut silent[1], fixture.token()));
+    let refused = fixture.counters.strangers_refused.load(Ordering::Relaxed);
     assert!((3..=6).contains(&refused), "{refused}");
 }
 
 #[test]
 fn who_has_spoken_is_heard_before_it_gives_way() {
-    let rig = Rig::new(STRANGERS_MAX * 2);
-    let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| rig.dial()).collect();
+    let fixture = Fixture::new(STRANGERS_MAX * 2);
+    let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| fixture.dial()).collect();
     for stream in &mut streams {
         // Some are hung up on already.
-        let _ = stream.write_all(&claim(rig.token()).to_frame());
+        let _ = stream.write_all(&claim(fixture.token()).to_frame());
     }
     let mut head = [0; HEADER_BYTES];
     let granted = streams
@@ -479,8 +483,8 @@ fn who_has_spoken_is_heard_before_it_gives_way() {
 
 #[test]
 fn epochs_are_drawn_and_the_next_is_another() {
-    let rig = Rig::new(200);
-    let epochs: Vec<u16> = (0..60).map(|_| rig.granted().1.epoch).collect();
+    let fixture = Fixture::new(200);
+    let epochs: Vec<u16> = (0..60).map(|_| fixture.granted().1.epoch).collect();
     assert!(epochs.iter().all(|epoch| *epoch != 0));
     assert!(epochs.windows(2).all(|pair| pair[0] != pair[1]));
     let counted = epochs
@@ -491,44 +495,48 @@ fn epochs_are_drawn_and_the_next_is_another() {
 
 #[test]
 fn no_random_bytes_no_lease() {
-    let rig = Rig::drawing(8, 1 << 30, |_| Err(ErrorKind::Unsupported.into()));
-    let mut stream = rig.dial();
-    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+    let fixture = Fixture::drawing(8, 1 << 30, |_| Err(ErrorKind::Unsupported.into()));
+    let mut stream = fixture.dial();
+    stream
+        .write_all(&claim(fixture.token()).to_frame())
+        .unwrap();
     let (kind, body) = frame(&mut stream);
     let refused = (hello::Kind::Refusal, Refusal::Memory);
     assert_eq!((kind, Refusal::parse(&body)), refused);
-    assert_eq!(rig.counters.bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.counters.bytes.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn one_user_leaves_the_last_share_to_others() {
-    let rig = Rig::with_bytes(100, 64 * 128);
+    let fixture = Fixture::with_bytes(100, 64 * 128);
     let mut held = Vec::new();
     loop {
-        let mut stream = rig.dial();
-        if !is_granted(&mut stream, rig.token()) {
+        let mut stream = fixture.dial();
+        if !is_granted(&mut stream, fixture.token()) {
             break;
         }
         held.push(stream);
     }
-    let (bytes, kept) = (rig.counters.bytes.load(Ordering::Relaxed), 64 * 128 / 8);
+    let (bytes, kept) = (fixture.counters.bytes.load(Ordering::Relaxed), 64 * 128 / 8);
     assert_eq!(bytes, 64 * 128 - kept);
     drop(held);
-    rig.until_held(0);
+    fixture.until_held(0);
     // The workers have let go before the desk hears of it.
-    while rig.counters.bytes.load(Ordering::Relaxed) > 0 {
+    while fixture.counters.bytes.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
-    drop(rig.live());
+    drop(fixture.live());
 }
 
 #[test]
 fn who_reads_no_grant_gets_no_more_of_them() {
-    let rig = Rig::new(2 * UNREAD_MAX);
-    let mut unread: Vec<_> = (0..UNREAD_MAX).map(|_| rig.dial()).collect();
+    let fixture = Fixture::new(2 * UNREAD_MAX);
+    let mut unread: Vec<_> = (0..UNREAD_MAX).map(|_| fixture.dial()).collect();
     for (n, stream) in (1..).zip(&mut unread) {
-        stream.write_all(&claim(rig.token()).to_frame()).unwrap();
-        rig.until_held(n);
+        stream
+            .write_all(&claim(fixture.token()).to_frame())
+            .unwrap();
+        fixture.until_held(n);
         // The grant has come when there is something to peek at.
         let peeked = rustix::net::recv(&*stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
         assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
@@ -540,30 +548,34 @@ fn who_reads_no_grant_gets_no_more_of_them() {
             _ => stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap(),
         }
     }
-    rig.until_held(0);
-    assert!(is_full(&rig));
+    fixture.until_held(0);
+    assert!(is_full(&fixture));
     // One reads, or goes.
     assert!(ended(&mut unread[0]));
-    drop(rig.live());
-    assert_eq!(rig.counters.grants_unsent.load(Ordering::Relaxed), 0);
+    drop(fixture.live());
+    assert_eq!(fixture.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }
 
 /// A claim is refused because there is too much of its owner already.
-fn is_full(rig: &Rig) -> bool {
-    let mut stream = rig.dial();
-    stream.write_all(&claim(rig.token()).to_frame()).unwrap();
+fn is_full(fixture: &Fixture) -> bool {
+    let mut stream = fixture.dial();
+    stream
+        .write_all(&claim(fixture.token()).to_frame())
+        .unwrap();
     let (kind, body) = frame(&mut stream);
     kind == hello::Kind::Refusal && Refusal::parse(&body) == Refusal::Full
 }
 
 #[test]
 fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
-    let rig = Rig::new(4 * UNREAD_HELD_MAX);
+    let fixture = Fixture::new(4 * UNREAD_HELD_MAX);
     let mut unread = Vec::new();
     for n in 1..=UNREAD_HELD_MAX {
-        let mut stream = rig.dial();
-        stream.write_all(&claim(rig.token()).to_frame()).unwrap();
-        rig.until_held(n);
+        let mut stream = fixture.dial();
+        stream
+            .write_all(&claim(fixture.token()).to_frame())
+            .unwrap();
+        fixture.until_held(n);
         let peeked = rustix::net::recv(&stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
         assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
         // Some take up what they did not read.
@@ -572,19 +584,19 @@ fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
         }
         unread.push(stream);
     }
-    assert!(is_full(&rig));
+    assert!(is_full(&fixture));
     // One reads, and there is room for one that does as well.
     assert_eq!(frame(&mut unread[0]).0, hello::Kind::Grant);
-    drop(rig.live());
-    assert_eq!(rig.counters.grants_unsent.load(Ordering::Relaxed), 0);
+    drop(fixture.live());
+    assert_eq!(fixture.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn descriptors_end_a_lease_socket_and_the_desk_goes_on() {
-    let rig = Rig::new(8);
-    let bystander = rig.live();
+    let fixture = Fixture::new(8);
+    let bystander = fixture.live();
     let (end, _) = UnixStream::pair().unwrap();
-    for mut stream in [rig.dial(), rig.granted().0, rig.live()] {
+    for mut stream in [fixture.dial(), fixture.granted().0, fixture.live()] {
         let fds = [rustix::fd::AsFd::as_fd(&end)];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
@@ -595,6 +607,6 @@ fn descriptors_end_a_lease_socket_and_the_desk_goes_on() {
         // The end, or a reset: our byte was never taken.
         while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
     }
-    rig.until_held(1);
+    fixture.until_held(1);
     drop(bystander);
 }

@@ -18,7 +18,7 @@ use std::{
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::Device;
 use herdwick_herd::{
-    Admitted, ClientRig, ClientTerms, RequestPath, ServerEnd, ServerTerms,
+    Admitted, ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
@@ -388,21 +388,21 @@ impl Server {
             retry_after_max: Duration::from_micros(400),
             deadline: Duration::from_secs(1 << 30),
         };
-        let mut rig = ClientRig::open(device, WORKERS, &terms).unwrap();
+        let mut fixture = ClientSetup::open(device, WORKERS, &terms).unwrap();
         let mut admitted = Vec::new();
         for worker in &mut self.workers {
             let pd = self.device.create_pd(&mut worker.port).unwrap();
             let berth = worker.furnish(&self.device, pd, path, window).unwrap();
             let grant = worker.grant(&self.device, &berth, Vec::new(), 0).unwrap();
-            let pd = device.create_pd(&mut rig.port).unwrap();
-            let peer = rig.join(device, pd, &grant).unwrap();
+            let pd = device.create_pd(&mut fixture.port).unwrap();
+            let peer = fixture.join(device, pd, &grant).unwrap();
             let client = worker.admit(&self.device, &berth, &peer, terms.epoch, REPLY_BYTES_MAX);
             admitted.push(client.unwrap());
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         let over = Arc::new(AtomicBool::new(false));
-        let taken = Taken::held(rig.finish().unwrap(), ours, Arc::clone(&over));
+        let taken = Taken::held(fixture.finish().unwrap(), ours, Arc::clone(&over));
         let held = Held {
             socket: Some(theirs),
             admitted: Some(admitted),

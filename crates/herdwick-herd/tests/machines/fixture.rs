@@ -66,7 +66,7 @@ pub(crate) struct Lease {
 }
 
 /// Workers, clients, and the network between them.
-pub(crate) struct Rig<E> {
+pub(crate) struct Fixture<E> {
     pub(crate) network: SeededNetwork,
     pub(crate) workers: Vec<Worker<E>>,
     pub(crate) clients: Vec<Client>,
@@ -81,7 +81,7 @@ pub(crate) struct Rig<E> {
     pub(crate) now: Duration,
 }
 
-impl<E: Execute> Rig<E> {
+impl<E: Execute> Fixture<E> {
     pub(crate) fn new(seed: u64, window: usize, execs: Vec<E>) -> Self {
         Self::over(RequestPath::UcWrite, seed, window, execs)
     }

@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_fabric::{ControlError, Device, PdId, Port};
 use herdwick_herd::{
-    ClientEnd, ClientRig, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
+    ClientEnd, ClientSetup, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -18,9 +18,9 @@ use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
 use super::{Lines, Reply};
 
-/// The rig could not be built.
+/// The endpoints could not be built.
 #[derive(Debug, thiserror::Error)]
-pub enum RigError {
+pub enum EndpointError {
     /// HERD's objects could not be made, or do not meet.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -49,7 +49,7 @@ const NEVER: Duration = Duration::from_secs(1 << 30);
 pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A provider on which both ends can be made by hand.
-pub(crate) trait Rigged: Device + Sized {
+pub(crate) trait BenchDevice: Device + Sized {
     /// How long a client waits for an answer before it asks again.
     const RETRY_AFTER: Duration;
 
@@ -64,7 +64,7 @@ pub(crate) trait Rigged: Device + Sized {
         &self,
         port: &mut Self::Port,
         pd: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError>;
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError>;
 
     /// The client's domain that a ticket opens.
     fn take_up(
@@ -72,13 +72,13 @@ pub(crate) trait Rigged: Device + Sized {
         port: &mut Self::Port,
         ticket: Vec<u8>,
         fds: Vec<OwnedFd>,
-    ) -> Result<PdId, RigError>;
+    ) -> Result<PdId, EndpointError>;
 }
 
 /// Room for the lines and rings of the largest window there is; what is not used is not taken.
 const RINGS_BYTES: usize = 16 << 20;
 
-impl Rigged for ShmDevice {
+impl BenchDevice for ShmDevice {
     /// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
     const RETRY_AFTER: Duration = NEVER;
 
@@ -94,7 +94,11 @@ impl Rigged for ShmDevice {
         Ok(Self::guest())
     }
 
-    fn hand_over(&self, port: &mut ShmPort, pd: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError> {
+    fn hand_over(
+        &self,
+        port: &mut ShmPort,
+        pd: PdId,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError> {
         let PdTicket { blob, fds } = self.ticket(port, pd)?;
         Ok((blob, fds))
     }
@@ -104,12 +108,12 @@ impl Rigged for ShmDevice {
         port: &mut ShmPort,
         blob: Vec<u8>,
         fds: Vec<OwnedFd>,
-    ) -> Result<PdId, RigError> {
+    ) -> Result<PdId, EndpointError> {
         Ok(self.attach(port, PdTicket { fds, blob })?)
     }
 }
 
-impl Rigged for RoceDevice {
+impl BenchDevice for RoceDevice {
     /// As the client that people link has it.
     const RETRY_AFTER: Duration = Duration::from_millis(5);
 
@@ -121,11 +125,20 @@ impl Rigged for RoceDevice {
         Self::host()
     }
 
-    fn hand_over(&self, _: &mut RocePort, _: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), RigError> {
+    fn hand_over(
+        &self,
+        _: &mut RocePort,
+        _: PdId,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError> {
         Ok(Default::default())
     }
 
-    fn take_up(&self, port: &mut RocePort, _: Vec<u8>, _: Vec<OwnedFd>) -> Result<PdId, RigError> {
+    fn take_up(
+        &self,
+        port: &mut RocePort,
+        _: Vec<u8>,
+        _: Vec<OwnedFd>,
+    ) -> Result<PdId, EndpointError> {
         Ok(self.create_pd(port)?)
     }
 }
@@ -157,20 +170,20 @@ impl<P: Port> Lines for End<P> {
     }
 }
 
-/// A client's rig on a provider.
-pub(crate) struct Guest<D: Rigged> {
+/// A client's endpoints on a provider.
+pub(crate) struct BenchClient<D: BenchDevice> {
     device: D,
-    rig: ClientRig<D::Port>,
+    endpoints: ClientSetup<D::Port>,
 }
 
-impl<D: Rigged> Guest<D> {
+impl<D: BenchDevice> BenchClient<D> {
     /// Of `workers` workers.
     pub(crate) fn new(
         path: RequestPath,
         window: Window,
         epoch: Epoch,
         workers: usize,
-    ) -> Result<Self, RigError> {
+    ) -> Result<Self, EndpointError> {
         let device = D::guest()?;
         let terms = ClientTerms {
             path,
@@ -181,8 +194,8 @@ impl<D: Rigged> Guest<D> {
             retry_after_max: D::RETRY_AFTER.saturating_mul(40).min(NEVER),
             deadline: NEVER,
         };
-        let rig = ClientRig::open(&device, workers, &terms)?;
-        Ok(Self { device, rig })
+        let endpoints = ClientSetup::open(&device, workers, &terms)?;
+        Ok(Self { device, endpoints })
     }
 
     /// Takes up the next worker's domain.
@@ -190,15 +203,15 @@ impl<D: Rigged> Guest<D> {
         &mut self,
         grant: &WorkerGrant,
         fds: Vec<OwnedFd>,
-    ) -> Result<WorkerAccept, RigError> {
+    ) -> Result<WorkerAccept, EndpointError> {
         let ticket = grant.ticket.clone();
-        let pd = self.device.take_up(&mut self.rig.port, ticket, fds)?;
-        Ok(self.rig.join(&self.device, pd, grant)?)
+        let pd = self.device.take_up(&mut self.endpoints.port, ticket, fds)?;
+        Ok(self.endpoints.join(&self.device, pd, grant)?)
     }
 
     /// Posts the RECVs.
-    pub(crate) fn finish(self) -> Result<End<D::Port>, RigError> {
-        let ClientEnd { port, side, .. } = self.rig.finish()?;
+    pub(crate) fn finish(self) -> Result<End<D::Port>, EndpointError> {
+        let ClientEnd { port, side, .. } = self.endpoints.finish()?;
         Ok(End { port, side })
     }
 }
