@@ -15,7 +15,7 @@ use herdwick::{Answer, Key, Mode, Op, Options, Put, Session, Ticket};
 /// The server's end of the veth.
 const SERVER: &str = "10.8.0.1";
 /// Requests in flight, each on keys of its own.
-const LANES: usize = 64;
+const CHANNELS: usize = 64;
 /// How long each network is tried.
 const STRETCH: Duration = Duration::from_secs(3);
 /// After a loss the rate must be back within this.
@@ -69,7 +69,7 @@ impl Far {
 
     fn session(&self) -> Session {
         let options = Options {
-            window: LANES,
+            window: CHANNELS,
             deadline: Duration::from_secs(20),
             ..Options::default()
         };
@@ -89,7 +89,7 @@ impl Drop for Far {
 
 /// One request after the other on a value and a number that nobody else touches.
 #[derive(Default)]
-struct Lane {
+struct Channel {
     name: String,
     turn: u64,
     stored: u64,
@@ -97,7 +97,7 @@ struct Lane {
     waits: Option<Ticket>,
 }
 
-impl Lane {
+impl Channel {
     fn value(&self) -> Vec<u8> {
         common::value(&self.name, self.stored, 8 + self.stored as usize % 100)
     }
@@ -134,10 +134,10 @@ impl Lane {
     }
 }
 
-/// A client that keeps all its lanes busy.
+/// A client that keeps all its channels busy.
 struct Load {
     session: Session,
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     clock: Clock,
 }
 
@@ -145,42 +145,46 @@ impl Load {
     fn new(far: &Far) -> Self {
         let mut load = Self {
             session: far.session(),
-            lanes: Vec::new(),
+            channels: Vec::new(),
             clock: Clock::start(),
         };
-        for n in 0..LANES {
-            let mut lane = Lane {
-                name: format!("lane:{n}"),
-                ..Lane::default()
+        for n in 0..CHANNELS {
+            let mut channel = Channel {
+                name: format!("channel:{n}"),
+                ..Channel::default()
             };
-            let counter = format!("{}:count", lane.name);
+            let counter = format!("{}:count", channel.name);
             let key = Key::new(counter.as_bytes()).expect("a key");
             let op = Op::Store(Mode::Set, Put::new("0"));
-            lane.waits = load.session.submit(load.clock.now(), key, &op);
-            assert!(lane.waits.is_some());
-            lane.turn = 1;
-            load.lanes.push(lane);
+            channel.waits = load.session.submit(load.clock.now(), key, &op);
+            assert!(channel.waits.is_some());
+            channel.turn = 1;
+            load.channels.push(channel);
         }
-        while load.lanes.iter().any(|lane| lane.waits.is_some()) {
+        while load.channels.iter().any(|channel| channel.waits.is_some()) {
             load.pass(false);
         }
-        load.lanes.iter_mut().for_each(|lane| lane.turn = 0);
+        load.channels
+            .iter_mut()
+            .for_each(|channel| channel.turn = 0);
         load
     }
 
     /// Submits where nothing is outstanding, takes what answers there are. Returns how many.
     fn pass(&mut self, busy: bool) -> u64 {
         let now = self.clock.now();
-        for lane in &mut self.lanes {
-            if busy && lane.waits.is_none() {
-                lane.submit(&mut self.session, now);
+        for channel in &mut self.channels {
+            if busy && channel.waits.is_none() {
+                channel.submit(&mut self.session, now);
             }
         }
         self.session.flush(now);
         let mut answers = 0;
-        let lanes = &mut self.lanes;
+        let channels = &mut self.channels;
         self.session.poll(now, &mut |ticket, answer| {
-            let waits = lanes.iter_mut().find(|lane| lane.waits == Some(ticket));
+            let waits = channels
+                .iter_mut()
+                .find(|channel| channel.waits == Some(ticket));
             waits.expect("somebody asked").hear(answer);
             answers += 1;
         });
@@ -230,7 +234,7 @@ fn nothing_is_lost_or_done_twice_however_much_the_network_loses() {
         let recovers = (0..TRIES).any(|_| load.recovers(&far, per_mille, calm));
         assert!(recovers, "the rate does not come back");
     }
-    let counted: u64 = load.lanes.iter().map(|lane| lane.counted).sum();
+    let counted: u64 = load.channels.iter().map(|channel| channel.counted).sum();
     println!("{counted} increments, each once");
     assert!(counted > 1000);
 }

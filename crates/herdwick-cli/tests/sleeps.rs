@@ -22,7 +22,7 @@ use std::{
 use common::{Chance, Clock, Folder, PATIENCE, Server};
 use herdwick::{Answer, Key, Op, Session};
 use herdwick_mem::Words;
-use raw::{Lane, NOT_FOUND, Raw};
+use raw::{Channel, NOT_FOUND, Raw};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity},
@@ -231,8 +231,8 @@ struct Patient {
 }
 
 impl Patient {
-    fn lane(&mut self) -> &mut Lane {
-        &mut self.raw.lanes[0]
+    fn channel(&mut self) -> &mut Channel {
+        &mut self.raw.channels[0]
     }
 
     /// Sleeps until the bell rings, unless there is an answer already.
@@ -240,22 +240,22 @@ impl Patient {
         loop {
             self.parked += 1;
             let parked = self.parked;
-            self.lane().up.store_release(0, parked);
+            self.channel().up.store_release(0, parked);
             fence(Ordering::SeqCst);
-            let mut found = self.lane().poll();
+            let mut found = self.channel().poll();
             if found.is_none() {
                 let rung = self.sleep();
-                found = self.lane().poll();
+                found = self.channel().poll();
                 assert!(rung || found.is_none(), "answered, and not woken");
             }
             self.parked += 1;
             let parked = self.parked;
-            self.lane().up.store_release(0, parked);
+            self.channel().up.store_release(0, parked);
             if let Some(reply) = found {
                 return reply;
             }
             night.check(|| {
-                found = self.lane().poll();
+                found = self.channel().poll();
                 found.is_some()
             });
             if let Some(reply) = found {
@@ -266,7 +266,7 @@ impl Patient {
 
     /// Whether the bell rang within a tenth of a second.
     fn sleep(&mut self) -> bool {
-        let bell = &self.lane().bell;
+        let bell = &self.channel().bell;
         let limit = Timespec {
             tv_sec: 0,
             tv_nsec: 100_000_000,
@@ -288,9 +288,9 @@ fn a_client_that_tries_nothing_twice_is_woken_each_time() {
     let get = raw.get(b"key");
     let mut patient = Patient { raw, parked: 0 };
     let mut night = Night::new(&server);
-    let board = patient.lane().board.clone();
+    let board = patient.channel().board.clone();
     while night.lasts(|| board.load(0) & 1 == 1) {
-        let sequence = patient.lane().submit(&get);
+        let sequence = patient.channel().submit(&get);
         let reply = patient.reply(&night);
         assert_eq!((reply.sequence, reply.status()), (sequence, NOT_FOUND));
     }

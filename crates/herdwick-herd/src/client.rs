@@ -1,7 +1,7 @@
 //! The client side of HERD: writes requests into its slots at the workers and matches the replies
 //! to them. A request ends exactly once: with an answer, a timeout or an unknown outcome.
 
-mod lane;
+mod channel;
 mod order;
 mod post;
 mod probe;
@@ -18,7 +18,7 @@ use crate::{
     server::REPLY_BYTES_MIN,
     wire::{Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Unencodable, WORKERS_MAX, Window},
 };
-use lane::Lane;
+use channel::Channel;
 
 /// Fewest and most completions taken in one poll. In between it is half a window: the client
 /// handles one half while the other is in flight, so neither end waits for the other.
@@ -59,7 +59,7 @@ pub struct ClientOptions {
 
 /// A channel to one worker.
 #[derive(Clone, Debug)]
-pub struct WorkerLane {
+pub struct WorkerChannel {
     /// The lease's epoch at that worker.
     pub epoch: Epoch,
     /// The queue pair that sends the lines, with a send queue of at least
@@ -110,7 +110,7 @@ impl ClientOptions {
 ///
 /// `now` is the time since any fixed start; it never runs backwards.
 pub struct ClientSide {
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     options: ClientOptions,
     completions: Box<[Completion]>,
     /// A large reply, copied out of its RECV's buffer.
@@ -123,7 +123,8 @@ pub struct ClientSide {
 /// Why a request was not accepted; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Every slot at the key's worker is taken, or as many lines wait to be posted as may: poll first.
+    /// Every slot at the key's worker is taken, or as many lines wait to be posted as may: poll
+    /// first.
     #[error("every slot at the key's worker is taken")]
     Full,
     /// The line cannot carry the request; another transport may.
@@ -160,7 +161,7 @@ pub struct Answer<'a> {
 /// Why a client side cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientSetupError {
-    /// There must be from one to [`WORKERS_MAX`] lanes, one for each worker.
+    /// There must be from one to [`WORKERS_MAX`] channels, one for each worker.
     #[error("{0} workers: there are 1 to {WORKERS_MAX}")]
     Workers(usize),
     /// An option is too small.
@@ -191,24 +192,24 @@ pub enum ClientSetupError {
 }
 
 impl ClientSide {
-    /// Makes a client of `lanes.len()` workers, in their order, and posts all RECVs.
+    /// Makes a client of `channels.len()` workers, in their order, and posts all RECVs.
     ///
     /// # Errors
     /// [`ClientSetupError`].
     pub fn new<P: Port>(
         port: &mut P,
         options: ClientOptions,
-        lanes: Vec<WorkerLane>,
+        channels: Vec<WorkerChannel>,
     ) -> Result<Self, ClientSetupError> {
-        check(&options, lanes.len())?;
+        check(&options, channels.len())?;
         let poll = (options.window.slots() / 2).clamp(POLL_MIN, POLL_MAX);
-        let lanes = lanes
+        let channels = channels
             .into_iter()
             .enumerate()
-            .map(|(worker, lane)| Lane::new(port, &options, worker, lane))
+            .map(|(worker, channel)| Channel::new(port, &options, worker, channel))
             .collect::<Result<_, _>>()?;
         Ok(Self {
-            lanes,
+            channels,
             completions: vec![Completion::BLANK; poll].into(),
             large: vec![0; options.reply_bytes_max.div_ceil(8)].into(),
             next_scan: 0,
@@ -228,8 +229,8 @@ impl ClientSide {
     /// [`Refused`]: nothing was done.
     #[inline]
     pub fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        let worker = request.hash.partition(self.lanes.len());
-        self.lanes[worker].submit(request, token)?;
+        let worker = request.hash.partition(self.channels.len());
+        self.channels[worker].submit(request, token)?;
         self.counters.requests += 1;
         Ok(())
     }
@@ -239,9 +240,9 @@ impl ClientSide {
     #[inline]
     pub fn flush<P: Port>(&mut self, port: &mut P, now: Duration) {
         let now = nanos(now);
-        for lane in &mut self.lanes {
-            if lane.has_pending() {
-                lane.flush(port, now, &self.options, &mut self.counters);
+        for channel in &mut self.channels {
+            if channel.has_pending() {
+                channel.flush(port, now, &self.options, &mut self.counters);
             }
         }
     }
@@ -258,12 +259,12 @@ impl ClientSide {
         let mut outcomes = self.take_replies(port, now, sink);
         if nanos(now) >= self.next_scan {
             outcomes += self.scan(nanos(now), sink);
-            for lane in &mut self.lanes {
-                self.counters.posts_failed += u64::from(lane.is_deaf(port));
+            for channel in &mut self.channels {
+                self.counters.posts_failed += u64::from(channel.is_deaf(port));
             }
             self.flush(port, now);
         }
-        if self.lanes.iter().any(Lane::awaits_completion) && self.take_completions(port) {
+        if self.channels.iter().any(Channel::awaits_completion) && self.take_completions(port) {
             // Lines that a full send queue held back may be posted now.
             self.flush(port, now);
         }
@@ -289,23 +290,23 @@ impl ClientSide {
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) {
         let told = &mut (&self.options, &mut self.counters);
-        for lane in &mut self.lanes {
-            lane.close(port, nanos(now), (told.0, told.1), sink);
+        for channel in &mut self.channels {
+            channel.close(port, nanos(now), (told.0, told.1), sink);
         }
     }
 
     /// Ends every request like [`ClientSide::close`], without sending anything: for a forked
     /// process, whose port belongs to its parent and is still in use there.
     pub fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
-        for lane in &mut self.lanes {
-            lane.forget(sink);
+        for channel in &mut self.channels {
+            channel.forget(sink);
         }
     }
 
     /// Number of slots in use: requests without outcome, and abandoned ones not reclaimed yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.lanes.iter().map(Lane::in_flight).sum()
+        self.channels.iter().map(Channel::in_flight).sum()
     }
 
     /// Whether a new lease is due: a slot was lost because its worker does not answer, or a queue
@@ -318,7 +319,7 @@ impl ClientSide {
     /// Number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.lanes.len()
+        self.channels.len()
     }
 
     /// The window at each worker.

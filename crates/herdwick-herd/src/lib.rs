@@ -24,7 +24,8 @@ mod signals;
 pub mod wire;
 
 pub use client::{
-    Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused, WorkerLane,
+    Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused,
+    WorkerChannel,
 };
 pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;

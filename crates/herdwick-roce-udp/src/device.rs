@@ -215,7 +215,7 @@ impl RoceDevice {
         // A receiving network card merges datagrams of one source port: one port for each socket of
         // a server. With several shards, everything is sent from the main socket.
         let wanted = if self.0.options.shards == 1 {
-            usize::from(place.lane) % SOURCES_MAX
+            usize::from(place.channel) % SOURCES_MAX
         } else {
             0
         };
@@ -279,7 +279,7 @@ const NARROW: ConnectError = ConnectError::Endpoint(
 fn peer_at(place: &Place) -> Peer {
     Peer {
         addr: place.address,
-        lane: place.lane,
+        channel: place.channel,
     }
 }
 
@@ -396,7 +396,7 @@ impl Device for RoceDevice {
         let endpoint = port.engine.endpoint(qp)?;
         let place = Place {
             transport: endpoint.transport,
-            lane: port.shard,
+            channel: port.shard,
             qpn: endpoint.qpn,
             psn: endpoint.psn,
             qkey: endpoint.qkey,

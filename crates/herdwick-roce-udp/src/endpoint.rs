@@ -23,7 +23,7 @@ struct Blob {
     version: u8,
     /// 0 RC, 1 UC, 2 UD.
     transport: u8,
-    lane: U16,
+    channel: U16,
     qpn: U32,
     psn: U32,
     qkey: U32,
@@ -48,7 +48,7 @@ const SECRET_BYTES: usize = 16;
 pub(crate) struct Place {
     pub(crate) transport: Transport,
     /// Index of its socket among those at its address.
-    pub(crate) lane: u16,
+    pub(crate) channel: u16,
     pub(crate) qpn: Qpn,
     /// The number of the first packet that it will send.
     pub(crate) psn: Psn,
@@ -78,7 +78,7 @@ impl Place {
         let blob = Blob {
             version: if self.secret.is_some() { KEYED } else { PLAIN },
             transport,
-            lane: self.lane.into(),
+            channel: self.channel.into(),
             qpn: self.qpn.0.into(),
             psn: self.psn.0.into(),
             qkey: self.qkey.into(),
@@ -130,7 +130,7 @@ impl Place {
         }
         Ok(Self {
             transport,
-            lane: blob.lane.get(),
+            channel: blob.channel.get(),
             qpn: Qpn(qpn),
             psn: Psn(psn),
             qkey: blob.qkey.get(),
@@ -151,7 +151,7 @@ mod tests {
     fn place(address: &str) -> Place {
         Place {
             transport: Transport::Uc,
-            lane: 3,
+            channel: 3,
             qpn: Qpn(0x0012_3456),
             psn: Psn(0x00ff_ffff),
             qkey: 0x1111_1111,
@@ -239,7 +239,7 @@ mod tests {
         let offsets = [
             offset_of!(Blob, version),
             offset_of!(Blob, transport),
-            offset_of!(Blob, lane),
+            offset_of!(Blob, channel),
             offset_of!(Blob, qpn),
             offset_of!(Blob, psn),
             offset_of!(Blob, qkey),

@@ -32,7 +32,7 @@ impl Stray {
 }
 
 /// The queues to and from one other port. Buffers circulate, so nothing is allocated.
-struct Lane {
+struct PortQueues {
     there: spsc::Producer<Stray>,
     /// Empty buffers that return from there.
     back: spsc::Consumer<Stray>,
@@ -46,7 +46,7 @@ struct Lane {
 pub(crate) struct Mail {
     shard: usize,
     /// By shard; `None` for this port's own.
-    lanes: Vec<Option<Lane>>,
+    queues: Vec<Option<PortQueues>>,
     pub(crate) forwarded: u64,
     pub(crate) lost: u64,
 }
@@ -73,16 +73,16 @@ impl Mail {
     pub(crate) fn between(shards: usize) -> Vec<Self> {
         let mail = |shard| Self {
             shard,
-            lanes: (0..shards).map(|_| None).collect(),
+            queues: (0..shards).map(|_| None).collect(),
             forwarded: 0,
             lost: 0,
         };
         let mut all: Vec<Self> = (0..shards).map(mail).collect();
         for a in 0..shards {
             for b in 0..a {
-                let (one, other) = lanes();
-                all[a].lanes[b] = Some(one);
-                all[b].lanes[a] = Some(other);
+                let (one, other) = queues();
+                all[a].queues[b] = Some(one);
+                all[b].queues[a] = Some(other);
             }
         }
         all
@@ -92,14 +92,14 @@ impl Mail {
     #[inline]
     pub(crate) fn all_belong_here(&self, train: &[u8], segment: usize) -> bool {
         let mut packets = train.chunks(segment);
-        self.lanes.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
+        self.queues.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
     }
 
     /// Returns the port that `packet` belongs to. One too short to carry the number stays here,
     /// where the engine drops and counts it.
     #[inline]
     pub(crate) fn belongs(&self, packet: &[u8]) -> Belongs {
-        let shards = self.lanes.len();
+        let shards = self.queues.len();
         let Some(low) = packet.get(LOW_BYTE_OF_DEST_QP).filter(|_| shards > 1) else {
             return Belongs::Here;
         };
@@ -117,8 +117,8 @@ impl Mail {
         (id, class): (u16, u8),
         packet: &[u8],
     ) -> bool {
-        let lane = self.lanes.get_mut(shard).and_then(Option::as_mut);
-        let sent = lane.is_some_and(|lane| lane.send((from, to), (id, class), packet));
+        let queue = self.queues.get_mut(shard).and_then(Option::as_mut);
+        let sent = queue.is_some_and(|queue| queue.send((from, to), (id, class), packet));
         self.forwarded += u64::from(sent);
         self.lost += u64::from(!sent);
         sent
@@ -127,19 +127,19 @@ impl Mail {
     /// Passes the packets that other ports sent here to `sink`; returns how many.
     pub(crate) fn arrived(&mut self, mut sink: impl FnMut(&Stray)) -> usize {
         let mut count = 0;
-        for lane in self.lanes.iter_mut().flatten() {
-            while let Some(stray) = lane.here.pop() {
+        for queue in self.queues.iter_mut().flatten() {
+            while let Some(stray) = queue.here.pop() {
                 count += 1;
                 sink(&stray);
                 // The return queue has room for every buffer there is, so this cannot fail.
-                let _ = lane.home.push(stray);
+                let _ = queue.home.push(stray);
             }
         }
         count
     }
 }
 
-impl Lane {
+impl PortQueues {
     fn send(
         &mut self,
         (from, to): (SocketAddr, SocketAddr),
@@ -166,18 +166,18 @@ impl Lane {
 }
 
 /// Makes both ends of the channel between two ports, each with its empty buffers.
-fn lanes() -> (Lane, Lane) {
+fn queues() -> (PortQueues, PortQueues) {
     let (there, here) = spsc::channel(UNDER_WAY);
     let (other_there, other_here) = spsc::channel(UNDER_WAY);
     let (home, back) = stock();
     let (other_home, other_back) = stock();
-    let one = Lane {
+    let one = PortQueues {
         there,
         back,
         here: other_here,
         home: other_home,
     };
-    let other = Lane {
+    let other = PortQueues {
         there: other_there,
         back: other_back,
         here,

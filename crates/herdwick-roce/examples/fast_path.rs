@@ -103,7 +103,7 @@ fn end(transport: Transport) -> End {
 fn peer() -> Peer {
     Peer {
         addr: ADDR.parse().expect("an address"),
-        lane: 0,
+        channel: 0,
     }
 }
 

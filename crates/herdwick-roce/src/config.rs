@@ -142,7 +142,7 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Index of the engine behind that address. A GSO batch goes to one engine, so packets for
     /// several engines never share a flow.
-    pub lane: u16,
+    pub channel: u16,
 }
 
 /// A peer's queue pair as its endpoint describes it, for a connection.

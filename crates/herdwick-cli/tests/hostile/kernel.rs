@@ -74,9 +74,9 @@ fn descriptors_sent_along_make_nobody_wait() {
     let mut far = Vec::new();
     for stage in 0..3 {
         let raw = Raw::take(&address, 8);
-        for lane in &raw.lanes {
+        for channel in &raw.channels {
             // If anything could be queued here, the worker would have to close it.
-            assert_eq!(send_along(&lane.bell, &lane.fds[2]), Err(Errno::PIPE));
+            assert_eq!(send_along(&channel.bell, &channel.fds[2]), Err(Errno::PIPE));
         }
         let mut step = Step::hello(&address);
         if stage > 0 {
@@ -192,8 +192,8 @@ fn keep_files(server: &Server, leases: usize) {
     let mut kept = Vec::new();
     for _ in 0..leases {
         let raw = Raw::take(&server.address, 8);
-        for lane in raw.lanes {
-            let mut fds = lane.fds.into_iter();
+        for channel in raw.channels {
+            let mut fds = channel.fds.into_iter();
             let (up, down) = (fds.next().unwrap(), fds.next().unwrap());
             if kept.len() < 8 {
                 assert!(held(&up) > 0 && held(&down) > 0);

@@ -24,25 +24,27 @@ use crate::{
 fn r20_lines_of_an_old_lease_are_refused() {
     let mut siege = Siege::new();
     let ask = siege.raw.add_one(b"key");
-    let lane = siege.raw.lane_of(b"key");
-    let old = lane.line(&ask, lane.next);
-    assert_eq!(lane.call(&ask).number(), 1);
+    let channel = siege.raw.channel_of(b"key");
+    let old = channel.line(&ask, channel.next);
+    assert_eq!(channel.call(&ask).number(), 1);
     let fresh = Raw::take(&siege.server.address, WINDOW);
     let ended = std::mem::replace(&mut siege.raw, fresh);
-    let Raw { lease, lanes, .. } = ended;
+    let Raw {
+        lease, channels, ..
+    } = ended;
     drop(lease);
     siege.until("the lease ends", |siege| siege.stat("leases") == 2);
     let requests = siege.stat("requests");
     // The memory of the old lease is still mapped here, but no lease uses it any more.
-    for lane in &lanes {
-        lane.write(0, &old);
+    for channel in &channels {
+        channel.write(0, &old);
     }
     assert_eq!(siege.stat("requests"), requests);
     // In the memory of the next lease, the old line belongs to another epoch.
     let stale = siege.stat("stale_epoch");
-    siege.raw.lane_of(b"key").write(0, &old);
+    siege.raw.channel_of(b"key").write(0, &old);
     siege.until_stat("stale_epoch", stale + 1);
-    assert_eq!(siege.raw.lane_of(b"key").poll(), None);
+    assert_eq!(siege.raw.channel_of(b"key").poll(), None);
     assert_eq!(siege.get(b"key").as_deref(), Some(&b"1"[..]));
     let ask = siege.raw.add_one(b"key");
     assert_eq!(siege.raw.call(&ask, b"key").number(), 2);
@@ -55,9 +57,9 @@ fn vanish(address: &str, stage: usize) {
     if stage == 6 {
         let mut raw = Raw::take(address, SLOTS);
         let ask = raw.set(b"key", b"v");
-        let lane = raw.lane_of(b"key");
+        let channel = raw.channel_of(b"key");
         for _ in 0..SLOTS {
-            lane.submit(&ask);
+            channel.submit(&ask);
         }
         return;
     }
@@ -145,11 +147,11 @@ fn replies_to_another_lease_are_refused() {
     let mut siege = Siege::new();
     let other = Raw::take(&siege.server.address, 8);
     let mut step = Step::hello(&siege.server.address);
-    let mine = step.lanes(8, ROOMY);
+    let mine = step.channels(8, ROOMY);
     let malformed = siege.stat("lease_malformed");
     let named = mine
         .iter()
-        .zip(&other.lanes)
+        .zip(&other.channels)
         .map(|(mine, other)| WorkerAccept {
             replies: other.accept().replies,
             ..mine.accept()

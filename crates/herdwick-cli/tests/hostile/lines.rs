@@ -7,7 +7,7 @@ use crate::{
     common::{Chance, Clock, value},
     meanwhile,
     raw::{
-        ADD, Ask, BAD_KEY, BAD_REQUEST, CONTROL_WORD, DONE, GET, HAS_ATTR, LINE_WORDS, Lane,
+        ADD, Ask, BAD_KEY, BAD_REQUEST, CONTROL_WORD, Channel, DONE, GET, HAS_ATTR, LINE_WORDS,
         NOT_FOUND, OVERFLOW, OVERFLOW_BYTES, Reply, SET, WRONG_PARTITION,
     },
 };
@@ -21,11 +21,11 @@ fn likely(chance: &mut Chance, epoch: u64) -> u64 {
 #[test]
 fn r01_random_words_everywhere_are_counted() {
     let mut siege = Siege::new();
-    let lanes = &siege.raw.lanes;
-    let epoch = lanes[0].control(&siege.raw.get(b"k"), 0, 0) >> 48;
-    let memory: Vec<_> = lanes
+    let channels = &siege.raw.channels;
+    let epoch = channels[0].control(&siege.raw.get(b"k"), 0, 0) >> 48;
+    let memory: Vec<_> = channels
         .iter()
-        .map(|lane| (lane.up.clone(), lane.slot_word(0)))
+        .map(|channel| (channel.up.clone(), channel.slot_word(0)))
         .collect();
     let mut chance = Chance::new(1);
     let scribble = || {
@@ -56,8 +56,8 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
     let mut inline = siege.raw.set(&key, b"");
     for len in 49..64 {
         inline.body.resize(len, b'v');
-        let sequence = siege.raw.lanes[0].submit(&inline);
-        let reply = siege.raw.lanes[0].reply_to(sequence);
+        let sequence = siege.raw.channels[0].submit(&inline);
+        let reply = siege.raw.channels[0].reply_to(sequence);
         assert_eq!(reply.status(), BAD_REQUEST, "{len}");
     }
     for len in [0, 1025, 65_535, u32::MAX] {
@@ -73,36 +73,36 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
         body: vec![0; whole.body.len()],
         ..whole.clone()
     };
-    let lane = &mut siege.raw.lanes[0];
-    let sequence = lane.submit_overflow(&torn, crc32c::crc32c(&whole.body));
+    let channel = &mut siege.raw.channels[0];
+    let sequence = channel.submit_overflow(&torn, crc32c::crc32c(&whole.body));
     siege.until_stat("torn_overflow", 1);
     assert_eq!(siege.get(&key), None);
-    let lane = &mut siege.raw.lanes[0];
-    let area = lane.overflow + sequence as usize % WINDOW * OVERFLOW_BYTES;
-    lane.up.write_bytes(area, &whole.body);
-    lane.retry(sequence, 1);
-    assert_eq!(lane.reply_to(sequence).status(), DONE, "the whole of it");
+    let channel = &mut siege.raw.channels[0];
+    let area = channel.overflow + sequence as usize % WINDOW * OVERFLOW_BYTES;
+    channel.up.write_bytes(area, &whole.body);
+    channel.retry(sequence, 1);
+    assert_eq!(channel.reply_to(sequence).status(), DONE, "the whole of it");
     assert_eq!(siege.get(&key), Some(vec![b'v'; 300]));
     siege.survives();
 }
 
 /// Writes the next request with the header of `pair[0]`, then both headers in turn until a reply
 /// arrives.
-fn flipped_until_answered(lane: &mut Lane, mut pair: [&Ask; 2]) -> Reply {
-    let sequence = lane.submit(pair[0]);
-    let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
+fn flipped_until_answered(channel: &mut Channel, mut pair: [&Ask; 2]) -> Reply {
+    let sequence = channel.submit(pair[0]);
+    let at = channel.slot_word(sequence as usize) + CONTROL_WORD;
     let clock = Clock::start();
     loop {
         clock.hurry("a reply");
         for attempt in [0, 1] {
             for ask in pair {
-                let control = lane.control(ask, sequence, attempt);
-                lane.up.store_release(at, control);
+                let control = channel.control(ask, sequence, attempt);
+                channel.up.store_release(at, control);
             }
         }
         pair.reverse();
-        lane.ring_bell();
-        if let Some(reply) = lane.poll().filter(|reply| reply.sequence == sequence) {
+        channel.ring_bell();
+        if let Some(reply) = channel.poll().filter(|reply| reply.sequence == sequence) {
             return reply;
         }
     }
@@ -125,15 +125,15 @@ fn r03_a_header_flipped_while_it_is_read_is_read_once() {
     let clock = Clock::start();
     while done < 200 || refused < 200 {
         clock.hurry("both headers to be met");
-        let lane = &mut siege.raw.lanes[0];
-        let reply = flipped_until_answered(lane, [&short, &long]);
+        let channel = &mut siege.raw.channels[0];
+        let reply = flipped_until_answered(channel, [&short, &long]);
         match reply.status() {
             DONE => done += 1,
             BAD_KEY => refused += 1,
             _ => panic!("{reply:?}"),
         }
         if done > 0 {
-            assert_eq!(lane.call(&get).value(), [b'v'; 16]);
+            assert_eq!(channel.call(&get).value(), [b'v'; 16]);
         }
     }
     assert!(siege.stat("bad_keys") >= refused);
@@ -155,8 +155,8 @@ fn r03_an_operation_flipped_while_it_is_judged_is_done_as_judged() {
     let clock = Clock::start();
     while added < 200 || canceled < 200 || added + canceled < 5000 {
         clock.hurry("both operations to be met");
-        let lane = siege.raw.lane_of(b"key");
-        let reply = flipped_until_answered(lane, [&incr, &cancel]);
+        let channel = siege.raw.channel_of(b"key");
+        let reply = flipped_until_answered(channel, [&incr, &cancel]);
         match reply.status() {
             DONE => {
                 added += 1;
@@ -176,9 +176,9 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
     let mut siege = Siege::of(1);
     let key = siege.raw.key_at(0, "key");
     let ask = siege.raw.set(&key, &[b'v'; 700]);
-    let lane = &siege.raw.lanes[0];
-    let word = (lane.overflow + 600) / 8;
-    let up = lane.up.clone();
+    let channel = &siege.raw.channels[0];
+    let word = (channel.overflow + 600) / 8;
+    let up = channel.up.clone();
     let flicker = || {
         up.store(word, u64::from_le_bytes([b'V'; 8]));
         up.store(word, u64::from_le_bytes([b'v'; 8]));
@@ -186,14 +186,14 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
     meanwhile(flicker, || {
         let (mut torn, mut stored, clock) = (0, 0, Clock::start());
         while torn < 100 || stored < 100 {
-            let lane = &mut siege.raw.lanes[0];
-            let sequence = lane.submit_overflow(&ask, crc32c::crc32c(&ask.body));
+            let channel = &mut siege.raw.channels[0];
+            let sequence = channel.submit_overflow(&ask, crc32c::crc32c(&ask.body));
             // A torn body is not answered; a later attempt may be.
             for attempt in 1.. {
                 clock.hurry("a whole one, and torn ones");
-                match lane.poll() {
+                match channel.poll() {
                     Some(reply) if reply.sequence == sequence => break,
-                    _ => lane.retry(sequence, attempt),
+                    _ => channel.retry(sequence, attempt),
                 }
             }
             assert_eq!(siege.get(&key), Some(vec![b'v'; 700]));
@@ -213,7 +213,7 @@ fn r05_a_hash_of_zero_is_a_wrong_hash() {
         (siege.raw.get(&key), NOT_FOUND),
     ] {
         let ask = Ask { hash: 0, ..ask };
-        assert_eq!(siege.raw.lanes[0].call(&ask).status(), status);
+        assert_eq!(siege.raw.channels[0].call(&ask).status(), status);
     }
     assert_eq!(siege.stat("bad_keys"), 1);
     assert_eq!(siege.get(&key), None);
@@ -225,16 +225,16 @@ fn r06_a_body_without_its_control_word_is_not_executed() {
     let mut siege = Siege::new();
     let key = siege.raw.key_at(0, "key");
     let ask = siege.raw.set(&key, b"v");
-    let lane = &mut siege.raw.lanes[0];
-    let line = lane.line(&ask, 0);
+    let channel = &mut siege.raw.channels[0];
+    let line = channel.line(&ask, 0);
     let mut body = line;
     body[CONTROL_WORD] = 0;
-    lane.write(0, &body);
+    channel.write(0, &body);
     let requests = siege.stat("requests");
     assert_eq!(siege.stat("requests"), requests, "nothing is found");
     siege.survives();
     assert_eq!(siege.get(&key), None);
-    assert_eq!(siege.raw.lanes[0].poll(), None);
+    assert_eq!(siege.raw.channels[0].poll(), None);
     // The slot waits for its control word for any length of time.
     assert_eq!(siege.raw.call(&ask, &key).status(), DONE);
     assert_eq!(siege.get(&key).as_deref(), Some(&b"v"[..]));
@@ -272,7 +272,7 @@ fn r07_operations_that_make_no_sense_are_refused() {
             key_len: *key_len,
             body: vec![b'f'; *body_len],
         };
-        let reply = siege.raw.lanes[0].call(&ask);
+        let reply = siege.raw.channels[0].call(&ask);
         assert_eq!(reply.status(), BAD_REQUEST, "{case:?}");
     }
     assert_eq!(siege.stats("bad_"), cases.len() as u64);
@@ -300,14 +300,14 @@ fn r08_a_value_of_another_length_replaces_the_old_one() {
 fn r09_the_same_request_again_has_no_second_effect() {
     let mut siege = Siege::new();
     let ask = siege.raw.add_one(b"key");
-    let lane = siege.raw.lane_of(b"key");
-    let sequence = lane.submit(&ask);
-    assert_eq!(lane.reply_to(sequence).number(), 1);
+    let channel = siege.raw.channel_of(b"key");
+    let sequence = channel.submit(&ask);
+    assert_eq!(channel.reply_to(sequence).number(), 1);
     // The same bytes are not a new request, and another attempt gets the same answer.
-    lane.write(0, &lane.line(&ask, sequence));
+    channel.write(0, &channel.line(&ask, sequence));
     for attempt in 1..=10 {
-        lane.retry(sequence, attempt);
-        let reply = lane.reply();
+        channel.retry(sequence, attempt);
+        let reply = channel.reply();
         assert_eq!((reply.sequence, reply.number()), (sequence, 1));
     }
     assert!(siege.stat("retries_remembered") >= 10);
@@ -330,14 +330,18 @@ fn r10_sequences_out_of_their_window_are_dropped() {
         (1 << 24) - window + 3,
     ];
     for (count, sequence) in (1..).zip(outside) {
-        let lane = siege.raw.lane_of(b"key");
-        lane.write(sequence as usize, &lane.line(&ask, sequence));
+        let channel = siege.raw.channel_of(b"key");
+        channel.write(sequence as usize, &channel.line(&ask, sequence));
         siege.until_stat("out_of_window", count);
     }
-    let lane = siege.raw.lane_of(b"key");
-    assert_eq!(lane.poll(), None, "nothing was answered");
-    lane.write(0, &lane.line(&ask, window));
-    assert_eq!(lane.reply_to(window).number(), 2, "the slot's next one is");
+    let channel = siege.raw.channel_of(b"key");
+    assert_eq!(channel.poll(), None, "nothing was answered");
+    channel.write(0, &channel.line(&ask, window));
+    assert_eq!(
+        channel.reply_to(window).number(),
+        2,
+        "the slot's next one is"
+    );
     assert_eq!(siege.stat("out_of_window"), outside.len() as u64);
     siege.survives();
 }
@@ -349,7 +353,7 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once() {
     let ask = siege.raw.add_one(b"key");
     let window = WINDOW as u32;
     for lap in 0..LAPS {
-        let lane = siege.raw.lane_of(b"key");
+        let channel = siege.raw.channel_of(b"key");
         let mut slots: Vec<u32> = (0..window).collect();
         slots.rotate_left(lap as usize % WINDOW);
         if lap % 2 == 0 {
@@ -360,12 +364,12 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once() {
             let sequence = lap * window + slot;
             // The request that the worker expects next is written after the others were answered.
             if lap % 2 == 0 && written + 1 == WINDOW {
-                numbers.extend((0..written).map(|_| lane.reply().number()));
+                numbers.extend((0..written).map(|_| channel.reply().number()));
             }
-            lane.write(*slot as usize, &lane.line(&ask, sequence));
+            channel.write(*slot as usize, &channel.line(&ask, sequence));
         }
         while numbers.len() < WINDOW {
-            numbers.push(lane.reply().number());
+            numbers.push(channel.reply().number());
         }
         numbers.sort_unstable();
         let first = u64::from(lap * window);
@@ -386,7 +390,7 @@ fn r14_keys_of_another_worker_are_refused() {
     let mut siege = Siege::new();
     let foreign = siege.raw.key_at(1, "key");
     for ask in [siege.raw.set(&foreign, b"v"), siege.raw.get(&foreign)] {
-        let reply = siege.raw.lanes[0].call(&ask);
+        let reply = siege.raw.channels[0].call(&ask);
         assert_eq!(reply.status(), WRONG_PARTITION);
     }
     assert_eq!(siege.stat("wrong_partition"), 2);
@@ -431,8 +435,8 @@ fn r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once() {
     siege.until("it is met in execution, and cleared", |siege| {
         for _ in 0..1000 {
             round += 1;
-            let lane = siege.raw.lane_of(b"key");
-            assert_eq!(rewritten_until_answered(lane, &ask), round);
+            let channel = siege.raw.channel_of(b"key");
+            assert_eq!(rewritten_until_answered(channel, &ask), round);
         }
         siege.stat("retries_remembered") > 0 && siege.stat("stale_epoch") > 0
     });
@@ -442,19 +446,19 @@ fn r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once() {
 
 /// Writes the next request, clears and rewrites it until its reply arrives, and returns the number
 /// in the reply.
-fn rewritten_until_answered(lane: &mut Lane, ask: &Ask) -> u64 {
-    let sequence = lane.submit(ask);
-    let at = lane.slot_word(sequence as usize) + CONTROL_WORD;
+fn rewritten_until_answered(channel: &mut Channel, ask: &Ask) -> u64 {
+    let sequence = channel.submit(ask);
+    let at = channel.slot_word(sequence as usize) + CONTROL_WORD;
     let clock = Clock::start();
     loop {
         clock.hurry("a reply");
         for attempt in [0, 1, 2] {
-            lane.up.store_release(at, 0);
-            let control = lane.control(ask, sequence, attempt);
-            lane.up.store_release(at, control);
+            channel.up.store_release(at, 0);
+            let control = channel.control(ask, sequence, attempt);
+            channel.up.store_release(at, control);
         }
-        lane.ring_bell();
-        if let Some(reply) = lane.poll().filter(|reply| reply.sequence == sequence) {
+        channel.ring_bell();
+        if let Some(reply) = channel.poll().filter(|reply| reply.sequence == sequence) {
             return reply.number();
         }
     }

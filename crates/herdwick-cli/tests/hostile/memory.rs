@@ -13,7 +13,7 @@ use crate::{
     Siege, WINDOW,
     common::{Chance, settle},
     meanwhile,
-    raw::{DONE, Lane, REGION_WORDS, REGIONS, REGIONS_WORD, ROOMY, Raw, Shape, Step},
+    raw::{Channel, DONE, REGION_WORDS, REGIONS, REGIONS_WORD, ROOMY, Raw, Shape, Step},
 };
 
 fn words(span: &Span) -> Vec<u64> {
@@ -26,8 +26,11 @@ fn len(fd: &OwnedFd) -> u64 {
 
 /// The files that the client may only read, and the errors of writing to them: `down` is not open
 /// for writing, the board is sealed.
-fn read_only(lane: &Lane) -> [(&OwnedFd, Errno); 2] {
-    [(&lane.fds[1], Errno::BADF), (&lane.fds[2], Errno::PERM)]
+fn read_only(channel: &Channel) -> [(&OwnedFd, Errno); 2] {
+    [
+        (&channel.fds[1], Errno::BADF),
+        (&channel.fds[2], Errno::PERM),
+    ]
 }
 
 #[test]
@@ -37,15 +40,15 @@ fn r12_everything_writable_overwritten_changes_nothing_foreign() {
     let ask = victim.set(b"victim", b"v");
     assert_eq!(victim.call(&ask, b"victim").status(), DONE);
     let memory = |raw: &Raw| -> Vec<Vec<u64>> {
-        let lanes = raw.lanes.iter();
-        lanes
-            .flat_map(|lane| [words(&lane.up), words(&lane.down)])
+        let channels = raw.channels.iter();
+        channels
+            .flat_map(|channel| [words(&channel.up), words(&channel.down)])
             .collect()
     };
     let before = memory(&victim);
     // None of the files is the victim's, and shared files are not writable.
     let names = |raw: &Raw| -> Vec<(u64, u64)> {
-        let files = raw.lanes.iter().flat_map(|lane| &lane.fds[..2]);
+        let files = raw.channels.iter().flat_map(|channel| &channel.fds[..2]);
         files
             .map(|fd| fstat(fd).unwrap())
             .map(|stat| (stat.st_dev, stat.st_ino))
@@ -57,14 +60,14 @@ fn r12_everything_writable_overwritten_changes_nothing_foreign() {
             .all(|name| !names(&victim).contains(name))
     );
     let mut chance = Chance::new(12);
-    for lane in &siege.raw.lanes {
-        for (fd, refused) in read_only(lane) {
+    for channel in &siege.raw.channels {
+        for (fd, refused) in read_only(channel) {
             let len = len(fd) as usize;
             assert!(Mapping::shared(fd, len, Access::ReadWrite).is_err());
             assert_eq!(pwrite(fd, &[1], 0), Err(refused));
         }
-        for word in 0..lane.up.count() {
-            lane.up.store(word, chance.next());
+        for word in 0..channel.up.count() {
+            channel.up.store(word, chance.next());
         }
     }
     siege.survives();
@@ -84,9 +87,9 @@ fn r13_nothing_readable_shows_what_others_stored() {
         siege.steady.client.set(&key, &value).unwrap();
         assert_eq!(siege.get(key.as_bytes()), Some(value));
     }
-    for lane in &siege.raw.lanes {
-        assert_eq!(lane.fds.len(), 5);
-        for fd in &lane.fds[..3] {
+    for channel in &siege.raw.channels {
+        assert_eq!(channel.fds.len(), 5);
+        for fd in &channel.fds[..3] {
             let mut bytes = vec![0; len(fd) as usize];
             assert_eq!(pread(fd, &mut bytes, 0), Ok(bytes.len()));
             let shown = bytes.windows(secret.len()).any(|found| found == secret);
@@ -95,7 +98,7 @@ fn r13_nothing_readable_shows_what_others_stored() {
         // Request memory grants WRITE, and nothing else.
         let entries = (0..REGIONS).map(|n| REGIONS_WORD + n * REGION_WORDS);
         let rights = entries
-            .map(|word| lane.down.load(word))
+            .map(|word| channel.down.load(word))
             .filter(|word| *word != 0);
         let rights: Vec<u64> = rights.map(|word| word >> 32 & 0xff).collect();
         assert_eq!(rights, [2], "lines and overflow areas");
@@ -107,9 +110,9 @@ fn r13_nothing_readable_shows_what_others_stored() {
 fn add_without_listening(siege: &mut Siege, raw: &mut Raw, laps: usize) {
     let ask = raw.add_one(b"key");
     for lap in 1..=laps {
-        let lane = raw.lane_of(b"key");
+        let channel = raw.channel_of(b"key");
         for _ in 0..WINDOW {
-            lane.submit(&ask);
+            channel.submit(&ask);
         }
         let number = (lap * WINDOW).to_string().into_bytes();
         siege.until("the additions", |siege| {
@@ -152,14 +155,14 @@ fn r17_replies_never_taken_are_dropped() {
 fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
     let mut siege = Siege::new();
     let mut liar = Raw::take(&siege.server.address, WINDOW);
-    for lane in &liar.lanes {
-        let len = len(&lane.fds[1]) as usize;
-        assert!(Mapping::shared(&lane.fds[1], len, Access::ReadWrite).is_err());
+    for channel in &liar.channels {
+        let len = len(&channel.fds[1]) as usize;
+        assert!(Mapping::shared(&channel.fds[1], len, Access::ReadWrite).is_err());
     }
     let memory: Vec<_> = liar
-        .lanes
+        .channels
         .iter()
-        .map(|lane| (lane.up.clone(), lane.heads()))
+        .map(|channel| (channel.up.clone(), channel.heads()))
         .collect();
     let mut chance = Chance::new(18);
     let scribble = || {
@@ -178,8 +181,8 @@ fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
 fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
     const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
     let mut siege = Siege::new();
-    for lane in &siege.raw.lanes {
-        for (n, fd) in lane.fds[..3].iter().enumerate() {
+    for channel in &siege.raw.channels {
+        for (n, fd) in channel.fds[..3].iter().enumerate() {
             // `down` is not even open for writing.
             let refused = if n == 1 { Errno::INVAL } else { Errno::PERM };
             for other in [0, len(fd) - 8, len(fd) + 4096] {
@@ -189,16 +192,16 @@ fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
                 assert_eq!(fcntl_add_seals(fd, seal), Err(Errno::PERM));
             }
         }
-        for (fd, refused) in read_only(lane) {
+        for (fd, refused) in read_only(channel) {
             assert_eq!(fallocate(fd, PUNCH, 0, len(fd)), Err(refused));
         }
     }
     // Punch holes into the client's own memory again and again while the worker polls it.
     let ask = siege.raw.set(b"key", b"v");
     for _ in 0..100 {
-        let lane = siege.raw.lane_of(b"key");
-        lane.submit(&ask);
-        fallocate(&lane.fds[0], PUNCH, 0, len(&lane.fds[0])).unwrap();
+        let channel = siege.raw.channel_of(b"key");
+        channel.submit(&ask);
+        fallocate(&channel.fds[0], PUNCH, 0, len(&channel.fds[0])).unwrap();
         siege.steady.check();
     }
     siege.survives();
@@ -211,7 +214,7 @@ fn descriptors_sent_are_not_kept(siege: &mut Siege) {
     let baseline = siege.server.holdings();
     for _ in 0..20 {
         let step = Step::hello(&siege.server.address);
-        let fds: Vec<_> = siege.raw.lanes.iter().flat_map(Lane::files).collect();
+        let fds: Vec<_> = siege.raw.channels.iter().flat_map(Channel::files).collect();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));

@@ -92,7 +92,7 @@ fn frame(stream: &mut TcpStream) -> (Kind, Vec<u8>) {
 }
 
 /// One worker's lines, as seen by a client that writes arbitrary data.
-struct Lane {
+struct Channel {
     qp: QpId,
     cq: CqId,
     lines: Remote,
@@ -103,7 +103,7 @@ struct Lane {
 struct Far {
     stream: TcpStream,
     port: RocePort,
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     accept: Accept,
     epoch: u64,
     clock: Clock,
@@ -123,7 +123,7 @@ impl Far {
         });
         let device = device.unwrap();
         let mut port = device.open_port(&PortLimits::default()).unwrap();
-        let (mut lanes, mut workers) = (Vec::new(), Vec::new());
+        let (mut channels, mut workers) = (Vec::new(), Vec::new());
         for worker in &grant.workers {
             let pd = device.create_pd(&mut port).unwrap();
             let cq = device.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
@@ -142,7 +142,7 @@ impl Far {
             let ((qp, requests), (_, replies)) = (create(Transport::Uc), create(Transport::Ud));
             device.connect(&mut port, qp, &worker.requests).unwrap();
             workers.push(WorkerAccept { requests, replies });
-            lanes.push(Lane {
+            channels.push(Channel {
                 qp,
                 cq,
                 lines: worker.lines,
@@ -152,7 +152,7 @@ impl Far {
         Self {
             stream,
             port,
-            lanes,
+            channels,
             accept: Accept { workers },
             epoch: grant.epoch.into(),
             clock: Clock::start(),
@@ -168,13 +168,13 @@ impl Far {
     }
 
     /// WRITEs `words` to the address that `to` selects.
-    fn write(&mut self, lane: usize, to: impl FnOnce(&Lane) -> Remote, words: &[u64]) {
-        let Lane { qp, cq, .. } = self.lanes[lane];
+    fn write(&mut self, channel: usize, to: impl FnOnce(&Channel) -> Remote, words: &[u64]) {
+        let Channel { qp, cq, .. } = self.channels[channel];
         let write = SendWr {
             wr_id: 0,
             op: SendOp::Write {
                 payload: Payload::Words(words),
-                to: to(&self.lanes[lane]),
+                to: to(&self.channels[channel]),
                 imm: None,
             },
             signaled: true,
@@ -192,21 +192,24 @@ impl Far {
         if chance.below(2) == 0 {
             words[LINE_WORDS - 1] = words[LINE_WORDS - 1] >> 16 | self.epoch << 48;
         }
-        let (lane, slot) = (chance.below(self.lanes.len()), chance.below(WINDOW) as u64);
+        let (channel, slot) = (
+            chance.below(self.channels.len()),
+            chance.below(WINDOW) as u64,
+        );
         let (kind, wild) = (chance.below(8), chance.next());
-        let to = move |lane: &Lane| match kind {
-            0 => lane.overflow.offset(slot * OVERFLOW_BYTES as u64),
+        let to = move |channel: &Channel| match kind {
+            0 => channel.overflow.offset(slot * OVERFLOW_BYTES as u64),
             1 => Remote {
                 addr: wild,
-                ..lane.lines
+                ..channel.lines
             },
             2 => Remote {
                 rkey: Rkey(wild as u32),
-                ..lane.lines
+                ..channel.lines
             },
-            _ => lane.lines.offset(slot * LINE_BYTES as u64),
+            _ => channel.lines.offset(slot * LINE_BYTES as u64),
         };
-        self.write(lane, to, &words);
+        self.write(channel, to, &words);
     }
 }
 
@@ -348,7 +351,7 @@ fn many_leases_of_one_address_leave_room_and_one_without_heartbeats_ends() {
     assert_eq!(silent.stream.read(&mut [0]).unwrap(), 0, "hung up on");
     // Its memory is gone, and its packets find no queue pair.
     let strange = siege.stat("roce_unknown_qpn");
-    silent.write(0, |lane| lane.lines, &[0; LINE_WORDS]);
+    silent.write(0, |channel| channel.lines, &[0; LINE_WORDS]);
     siege.until_stat("roce_unknown_qpn", strange + 1);
     siege.until("the others are gone", |siege| {
         siege.stat("leases") == LEASES

@@ -97,7 +97,7 @@ impl Reply {
 }
 
 /// The memory that one worker shares with the client.
-pub(crate) struct Lane {
+pub(crate) struct Channel {
     pub(crate) up: Span,
     pub(crate) down: Span,
     pub(crate) board: Span,
@@ -129,7 +129,7 @@ pub(crate) struct Ask {
     pub(crate) body: Vec<u8>,
 }
 
-impl Lane {
+impl Channel {
     fn new(grant: &WorkerGrant, fds: Vec<OwnedFd>, terms: &Grant, shape: Shape) -> Self {
         let ticket = |n: usize| u64::from_le_bytes(grant.ticket[n * 8..][..8].try_into().unwrap());
         let map = |n: usize, access| {
@@ -144,7 +144,7 @@ impl Lane {
         let lines = start(grant.lines.rkey.0, grant.lines.addr) / 8;
         let overflow = start(grant.overflow.rkey.0, grant.overflow.addr);
         let domain = ticket(1);
-        let lane = Self {
+        let channel = Self {
             lines,
             overflow,
             board: map(2, Access::Read),
@@ -161,12 +161,13 @@ impl Lane {
             down,
             fds,
         };
-        lane.bell.set_nonblocking(true).unwrap();
+        channel.bell.set_nonblocking(true).unwrap();
         for line in [REQUESTS, REPLIES] {
-            lane.up
+            channel
+                .up
                 .store_release(queue_pair(line), READY | (u64::from(line) + 1));
         }
-        lane
+        channel
     }
 
     /// The three files of the domain.
@@ -354,7 +355,7 @@ fn queue_pair(line: u8) -> usize {
 /// A lease, and the connection that offered it.
 pub(crate) struct Raw {
     pub(crate) offer: Offer,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) channels: Vec<Channel>,
     pub(crate) lease: Lease,
     _tcp: TcpStream,
 }
@@ -390,13 +391,13 @@ impl Raw {
     /// Takes a lease with reply rings of another shape.
     pub(crate) fn shaped(address: &str, window: usize, shape: Shape) -> Self {
         let mut step = Step::hello(address);
-        let lanes = step.lanes(window, shape);
-        let workers = lanes.iter().map(Lane::accept).collect();
+        let channels = step.channels(window, shape);
+        let workers = channels.iter().map(Channel::accept).collect();
         step.say(&Accept { workers }.to_frame());
         assert_eq!(step.hear().0, Kind::Go, "{Go:?}");
         Self {
             offer: step.offer,
-            lanes,
+            channels,
             lease: Lease::keep(step.socket),
             _tcp: step.tcp,
         }
@@ -412,19 +413,19 @@ impl Raw {
 
     /// The ACCEPT frame of the lease.
     pub(crate) fn accept(&self) -> Vec<u8> {
-        let workers = self.lanes.iter().map(Lane::accept).collect();
+        let workers = self.channels.iter().map(Channel::accept).collect();
         Accept { workers }.to_frame()
     }
 
     /// The worker that owns `key`.
     pub(crate) fn worker_of(&self, key: &[u8]) -> usize {
         let hash = self.offer.hash_key.hash(key);
-        hash.partition(self.lanes.len())
+        hash.partition(self.channels.len())
     }
 
-    pub(crate) fn lane_of(&mut self, key: &[u8]) -> &mut Lane {
+    pub(crate) fn channel_of(&mut self, key: &[u8]) -> &mut Channel {
         let worker = self.worker_of(key);
-        &mut self.lanes[worker]
+        &mut self.channels[worker]
     }
 
     pub(crate) fn ask(&self, opcode: u64, key: &[u8], value: &[u8]) -> Ask {
@@ -453,7 +454,7 @@ impl Raw {
     }
 
     pub(crate) fn call(&mut self, ask: &Ask, key: &[u8]) -> Reply {
-        self.lane_of(key).call(ask)
+        self.channel_of(key).call(ask)
     }
 
     /// Returns a key with `prefix` that `worker` owns.
@@ -517,14 +518,14 @@ impl Step {
     }
 
     /// Claims a lease, and maps the granted memory.
-    pub(crate) fn lanes(&mut self, window: usize, shape: Shape) -> Vec<Lane> {
+    pub(crate) fn channels(&mut self, window: usize, shape: Shape) -> Vec<Channel> {
         let (terms, fds) = self.claim(window);
         let mut fds = fds.into_iter();
-        let lane = |grant: &WorkerGrant| {
+        let channel = |grant: &WorkerGrant| {
             let fds = fds.by_ref().take(grant.fds.into()).collect();
-            Lane::new(grant, fds, &terms, shape)
+            Channel::new(grant, fds, &terms, shape)
         };
-        terms.workers.iter().map(lane).collect()
+        terms.workers.iter().map(channel).collect()
     }
 
     /// Receives the next frame, and the descriptors that accompany it.

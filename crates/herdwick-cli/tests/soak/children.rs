@@ -45,14 +45,14 @@ fn client() {
         line.push(byte[0].into());
     }
     let words: Vec<&str> = line.trim_end().split(' ').collect();
-    let [seed, lane, number, kind, strict, address] = words[..] else {
+    let [seed, channel, number, kind, strict, address] = words[..] else {
         panic!("{line}")
     };
     let (kind, places) = (Kind::parse(kind), Places::at(address));
     say_failures(stream.try_clone().unwrap());
     let strict = strict == "true";
     let stage = Stage::new(places, vec![kind], seed.parse().unwrap(), FOREVER, strict);
-    let mut visit = Visit::new(&stage, lane.parse().unwrap(), number.parse().unwrap());
+    let mut visit = Visit::new(&stage, channel.parse().unwrap(), number.parse().unwrap());
     let opened = Full::open(&mut visit, kind, true);
     stream.write_all(&[u8::from(opened.is_some())]).unwrap();
     if let Some(full) = opened {
@@ -108,8 +108,12 @@ impl Process {
         let (child, mut stream) = start("children::client");
         let stage = visit.stage;
         let (seed, strict, address) = (stage.seed, stage.strict, &stage.places.main);
-        let (lane, number) = (visit.lane, visit.number);
-        writeln!(stream, "{seed} {lane} {number} {kind:?} {strict} {address}").unwrap();
+        let (channel, number) = (visit.channel, visit.number);
+        writeln!(
+            stream,
+            "{seed} {channel} {number} {kind:?} {strict} {address}"
+        )
+        .unwrap();
         Self {
             child,
             stream,

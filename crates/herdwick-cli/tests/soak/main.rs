@@ -87,7 +87,7 @@ fn clients_of_every_way_come_and_go_and_leave_nothing_behind() {
     let part = Part {
         listen: Listen::Tcp,
         memory: Memory::Mb(256),
-        lanes: 6,
+        channels: 6,
         transfers_max: 32,
         length: share(4),
         seed: seed(),
@@ -101,7 +101,7 @@ fn they_do_over_tls_where_memory_is_scarce() {
     let part = Part {
         listen: Listen::Tls,
         memory: Memory::Least,
-        lanes: 3,
+        channels: 3,
         transfers_max: 4,
         length: share(1),
         seed: seed(),
@@ -115,7 +115,7 @@ fn they_do_over_a_unix_socket() {
     let part = Part {
         listen: Listen::Unix,
         memory: Memory::Mb(128),
-        lanes: 4,
+        channels: 4,
         transfers_max: 16,
         length: share(1),
         seed: seed(),

@@ -65,7 +65,7 @@ impl Own {
             false => visit.number,
         };
         Self {
-            prefix: format!("own:{kind:?}:{}:{name}", visit.lane),
+            prefix: format!("own:{kind:?}:{}:{name}", visit.channel),
             version: (visit.number + 1) << 24,
             expected: vec![Expected::Anything; count],
             before: vec![VecDeque::new(); count],

@@ -109,7 +109,7 @@ pub(crate) struct Part {
     pub(crate) listen: Listen,
     pub(crate) memory: Memory,
     /// Threads that make one client after the other.
-    pub(crate) lanes: usize,
+    pub(crate) channels: usize,
     /// Most simultaneous transfers of one client.
     pub(crate) transfers_max: u64,
     pub(crate) length: Duration,
@@ -119,7 +119,7 @@ pub(crate) struct Part {
 /// The activity of a client.
 type Doing = fn(&mut Visit<'_>);
 
-const LANE: &[(&str, Doing)] = &[
+const CHANNEL: &[(&str, Doing)] = &[
     ("calls", calls::visit),
     ("windows", windows::visit),
     ("pipelines", pipelines::visit),
@@ -192,7 +192,7 @@ impl Part {
         let evicted = evictions(server, control);
         let stage = Stage::new(places.clone(), kinds, seed, length, strict);
         let mut run = Run::new(Arc::clone(server), stage, evicted);
-        run.start(before, self.lanes);
+        run.start(before, self.channels);
         let fault = run.wait();
         println!("{self:?}, {length:.1?} of it: {:#?}", run.stage.counters());
         if let Some(fault) = fault {
@@ -309,7 +309,7 @@ impl Run {
         spawned.unwrap();
     }
 
-    fn start(&mut self, before: Before, lanes: usize) {
+    fn start(&mut self, before: Before, channels: usize) {
         self.spawn("watch".into(), move |stage, server, _| {
             before.watch(stage, server)
         });
@@ -327,19 +327,19 @@ impl Run {
                 });
             }
         }
-        for lane in 0..lanes {
-            self.spawn(format!("lane {lane}"), move |stage, _, _| {
+        for channel in 0..channels {
+            self.spawn(format!("channel {channel}"), move |stage, _, _| {
                 // The largest transfers run first: see `WARM_UP`.
                 let choose = |visit: &mut Visit<'_>| match visit.number {
-                    0 if lane.is_multiple_of(2) => LANE.len() - 1,
-                    _ => visit.chance.below(LANE.len()),
+                    0 if channel.is_multiple_of(2) => CHANNEL.len() - 1,
+                    _ => visit.chance.below(CHANNEL.len()),
                 };
-                work(stage, lane, choose, LANE);
+                work(stage, channel, choose, CHANNEL);
             });
         }
         for (place, (name, _)) in PROCESSES.iter().enumerate() {
-            self.spawn(format!("lane {name}"), move |stage, _, _| {
-                work(stage, lanes + place, |_| place, PROCESSES);
+            self.spawn(format!("channel {name}"), move |stage, _, _| {
+                work(stage, channels + place, |_| place, PROCESSES);
             });
         }
     }
@@ -415,15 +415,15 @@ impl Run {
 /// Runs one client after the other.
 fn work(
     stage: &Stage,
-    lane: usize,
+    channel: usize,
     choose: impl Fn(&mut Visit<'_>) -> usize,
     doings: &[(&str, Doing)],
 ) {
     let mut number = 0;
     while stage.lasts() {
-        let mut visit = Visit::new(stage, lane, number);
+        let mut visit = Visit::new(stage, channel, number);
         let (name, doing) = doings[choose(&mut visit)];
-        let what = format!("visit {number} of lane {lane}, {name}");
+        let what = format!("visit {number} of channel {channel}, {name}");
         stage.guard(&what, || doing(&mut visit));
         number += 1;
         visit.rest(20);

@@ -148,19 +148,19 @@ fn message(panic: &(dyn Any + Send)) -> String {
 pub(crate) struct Visit<'a> {
     pub(crate) stage: &'a Stage,
     /// Number of the thread that runs it.
-    pub(crate) lane: usize,
+    pub(crate) channel: usize,
     /// Its number on that thread.
     pub(crate) number: u64,
     pub(crate) chance: Chance,
 }
 
 impl<'a> Visit<'a> {
-    /// Makes a visit; its choices follow from the seed, the lane and the number.
-    pub(crate) fn new(stage: &'a Stage, lane: usize, number: u64) -> Self {
-        let seed = stage.seed ^ ((lane as u64 + 1) << 48) ^ (number << 16);
+    /// Makes a visit; its choices follow from the seed, the channel and the number.
+    pub(crate) fn new(stage: &'a Stage, channel: usize, number: u64) -> Self {
+        let seed = stage.seed ^ ((channel as u64 + 1) << 48) ^ (number << 16);
         Self {
             stage,
-            lane,
+            channel,
             number,
             chance: Chance::new(seed),
         }

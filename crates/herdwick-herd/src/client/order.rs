@@ -6,7 +6,7 @@
 
 use herdwick_mica::KeyHash;
 
-use super::lane::{Lane, State};
+use super::channel::{Channel, State};
 use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};
 
 /// Buckets a slot. A new request shares its bucket with one of 32 in flight with a probability of
@@ -48,7 +48,7 @@ impl Keys {
     }
 }
 
-impl Lane {
+impl Channel {
     /// Counts the requests that a request for the key of `hash` would have to wait for.
     #[cold]
     pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
@@ -117,7 +117,7 @@ impl Lane {
     fn relocate(&mut self, from: usize, to: usize) {
         let held = self.slots[from];
         self.slots[from].state = State::Free;
-        self.slots[to] = super::lane::Slot {
+        self.slots[to] = super::channel::Slot {
             sequence: self.slots[to].sequence,
             ..held
         };

@@ -5,7 +5,7 @@ use herdwick_fabric::{AddressHandle, Local, Payload, Port, PostError, Remote, Se
 
 use super::{
     ClientOptions, Destination,
-    lane::{Lane, Slot, State},
+    channel::{Channel, Slot, State},
     nanos,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// Most work requests in one postlist.
 const POSTLIST: usize = 32;
 
-impl Lane {
+impl Channel {
     /// Posts the pending lines, postlist by postlist.
     pub(super) fn flush<P: Port>(
         &mut self,

@@ -6,7 +6,7 @@ use herdwick_fabric::Port;
 
 use super::{
     ClientSide,
-    lane::{Lane, State},
+    channel::{Channel, State},
     nanos,
 };
 use crate::wire::{Line, Stamp};
@@ -17,14 +17,14 @@ impl ClientSide {
     /// travel. Call it while nothing else is in flight.
     pub fn probe<P: Port>(&mut self, port: &mut P, now: Duration) {
         let retry_at = nanos(now).saturating_add(nanos(self.options.retry_after));
-        for lane in &mut self.lanes {
-            lane.probe(retry_at);
+        for channel in &mut self.channels {
+            channel.probe(retry_at);
         }
         self.flush(port, now);
     }
 }
 
-impl Lane {
+impl Channel {
     fn probe(&mut self, retry_at: u64) {
         let Some(index) = self.free_slot() else {
             return;

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::{
     Answer, ClientSide, Outcome,
-    lane::{Lane, State},
+    channel::{Channel, State},
 };
 use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
 
@@ -29,11 +29,11 @@ impl ClientSide {
         }
         let mut resumed = false;
         if found > 0 {
-            for lane in &mut self.lanes {
-                if !lane.consumed.is_empty() && lane.post_recvs(port).is_err() {
-                    self.counters.recvs_short += lane.consumed.len() as u64;
+            for channel in &mut self.channels {
+                if !channel.consumed.is_empty() && channel.post_recvs(port).is_err() {
+                    self.counters.recvs_short += channel.consumed.len() as u64;
                 }
-                resumed |= lane.resumed;
+                resumed |= channel.resumed;
             }
         }
         if resumed {
@@ -51,9 +51,9 @@ impl ClientSide {
             if done.status != Status::Success {
                 self.counters.failed_completions += 1;
             }
-            let mut lanes = self.lanes.iter_mut();
-            if let Some(lane) = lanes.find(|lane| lane.spec.requests == done.qp) {
-                lane.signals.arrived();
+            let mut channels = self.channels.iter_mut();
+            if let Some(channel) = channels.find(|channel| channel.spec.requests == done.qp) {
+                channel.signals.arrived();
             }
         }
         found > 0
@@ -63,7 +63,7 @@ impl ClientSide {
     #[inline]
     fn handle_completion(&mut self, i: usize, sink: &mut impl FnMut(u64, Outcome<'_>)) -> bool {
         let Self {
-            lanes,
+            channels,
             options,
             completions,
             large,
@@ -73,28 +73,28 @@ impl ClientSide {
         let completion = &completions[i];
         if completion.status != Status::Success {
             counters.failed_completions += 1;
-            return_recv(lanes, completion);
+            return_recv(channels, completion);
             return false;
         }
         // A missing immediate reads as worker 255, which no lease has, and counts as malformed.
         let (worker, sequence) = split_imm(completion.imm.unwrap_or(u32::MAX));
-        let lane = lanes.get_mut(usize::from(worker));
-        let Some(lane) = lane.filter(|lane| lane.receives_at(completion.qp)) else {
+        let channel = channels.get_mut(usize::from(worker));
+        let Some(channel) = channel.filter(|channel| channel.receives_at(completion.qp)) else {
             counters.malformed_replies += 1;
-            return_recv(lanes, completion);
+            return_recv(channels, completion);
             return false;
         };
-        let bytes = payload(lane, completion, large);
-        lane.recv_consumed(completion.wr_id);
+        let bytes = payload(channel, completion, large);
+        channel.recv_consumed(completion.wr_id);
         let Some(answer) = Answer::read(bytes) else {
             counters.malformed_replies += 1;
             return false;
         };
-        if answer.head.epoch() != lane.spec.epoch.get() {
+        if answer.head.epoch() != channel.spec.epoch.get() {
             counters.stale_epoch += 1;
             return false;
         }
-        match lane.settle(options.window, sequence) {
+        match channel.settle(options.window, sequence) {
             Settled::Now(token) => {
                 counters.answers += 1;
                 sink(token, Outcome::Answered(answer));
@@ -122,7 +122,7 @@ enum Settled {
     Before,
 }
 
-impl Lane {
+impl Channel {
     #[inline]
     fn settle(&mut self, window: Window, sequence: Sequence) -> Settled {
         let index = window.slot(sequence);
@@ -146,28 +146,31 @@ impl Lane {
 /// Returns the RECV of a completion that is no valid reply to its queue pair. Not a flushed one: it
 /// would only be flushed again.
 #[cold]
-fn return_recv(lanes: &mut [Lane], completion: &Completion) {
+fn return_recv(channels: &mut [Channel], completion: &Completion) {
     if completion.status == Status::Flushed {
         return;
     }
-    let mut lanes = lanes.iter_mut();
-    if let Some(lane) = lanes.find(|lane| lane.receives_at(completion.qp)) {
-        lane.recv_consumed(completion.wr_id);
+    let mut channels = channels.iter_mut();
+    if let Some(channel) = channels.find(|channel| channel.receives_at(completion.qp)) {
+        channel.recv_consumed(completion.wr_id);
     }
 }
 
 /// The bytes of a reply: those in the completion, or copied from the RECV's buffer into `large`.
 #[inline]
-fn payload<'a>(lane: &Lane, completion: &'a Completion, large: &'a mut [u64]) -> &'a [u8] {
+fn payload<'a>(channel: &Channel, completion: &'a Completion, large: &'a mut [u64]) -> &'a [u8] {
     if let Some(inline) = &completion.inline {
         return inline_bytes(inline);
     }
     // The length is the provider's; the reply itself is a peer's and may exceed what was agreed.
     let len = (completion.byte_len as usize).min(size_of_val(large));
-    let at = (completion.wr_id as usize).saturating_mul(lane.recv.bytes);
+    let at = (completion.wr_id as usize).saturating_mul(channel.recv.bytes);
     let bytes = &mut large.as_mut_bytes()[..len];
-    match lane.receive.slice(at..at.saturating_add(lane.recv.bytes)) {
-        Ok(buffer) => buffer.read_bytes(lane.recv.header, bytes),
+    match channel
+        .receive
+        .slice(at..at.saturating_add(channel.recv.bytes))
+    {
+        Ok(buffer) => buffer.read_bytes(channel.recv.header, bytes),
         Err(_) => return &[],
     }
     bytes

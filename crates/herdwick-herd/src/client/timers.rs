@@ -2,7 +2,7 @@
 
 use super::{
     ClientOptions, ClientSide, Outcome,
-    lane::{Lane, State},
+    channel::{Channel, State},
     nanos,
 };
 use crate::ClientCounters;
@@ -18,17 +18,17 @@ impl ClientSide {
         let period = (nanos(self.options.retry_after) / 2).max(1);
         self.next_scan = now.saturating_add(period);
         let mut outcomes = 0;
-        for lane in &mut self.lanes {
-            lane.retries_left = self.options.recv_slack;
-            if lane.in_flight > 0 {
-                outcomes += lane.scan(now, &self.options, &mut self.counters, sink);
+        for channel in &mut self.channels {
+            channel.retries_left = self.options.recv_slack;
+            if channel.in_flight > 0 {
+                outcomes += channel.scan(now, &self.options, &mut self.counters, sink);
             }
         }
         outcomes
     }
 }
 
-impl Lane {
+impl Channel {
     fn scan(
         &mut self,
         now: u64,

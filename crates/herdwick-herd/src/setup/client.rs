@@ -6,7 +6,7 @@ use herdwick_fabric::{CqId, CqSpec, Device, PdId, Port, PortLimits, QpId, Transp
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerLane,
+    ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerChannel,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
@@ -40,7 +40,7 @@ pub struct ClientSetup<P> {
     options: ClientOptions,
     path: RequestPath,
     epoch: Epoch,
-    lanes: Vec<WorkerLane>,
+    channels: Vec<WorkerChannel>,
 }
 
 /// A client's port, and its state machine.
@@ -105,7 +105,7 @@ impl<P: Port> ClientSetup<P> {
             options,
             path: terms.path,
             epoch: terms.epoch,
-            lanes: Vec::with_capacity(workers),
+            channels: Vec::with_capacity(workers),
         })
     }
 
@@ -131,7 +131,7 @@ impl<P: Port> ClientSetup<P> {
         };
         let (port, options) = (&mut self.port, &self.options);
         let recvs = options.window.slots() + options.recv_slack;
-        self.lanes.push(WorkerLane {
+        self.channels.push(WorkerChannel {
             epoch: self.epoch,
             requests,
             replies,
@@ -197,11 +197,11 @@ impl<P: Port> ClientSetup<P> {
         let Self {
             mut port,
             options,
-            lanes,
+            channels,
             ..
         } = self;
         let reply_cq = options.reply_cq;
-        let side = ClientSide::new(&mut port, options, lanes)?;
+        let side = ClientSide::new(&mut port, options, channels)?;
         Ok(ClientEnd {
             port,
             side,
@@ -214,7 +214,7 @@ impl<P> fmt::Debug for ClientSetup<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientRig")
             .field("options", &self.options)
-            .field("joined", &self.lanes.len())
+            .field("joined", &self.channels.len())
             .finish_non_exhaustive()
     }
 }

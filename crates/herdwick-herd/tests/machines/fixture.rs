@@ -9,7 +9,7 @@ use herdwick_fabric::{
 };
 use herdwick_herd::{
     Announce, Bell, Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome,
-    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerLane,
+    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerChannel,
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
@@ -47,7 +47,7 @@ pub(crate) struct Client {
     pub(crate) reply_cq: CqId,
     /// The client's leases, one for each worker.
     pub(crate) leases: Vec<Lease>,
-    pub(crate) lanes: Vec<WorkerLane>,
+    pub(crate) channels: Vec<WorkerChannel>,
 }
 
 /// One client at one worker, as the worker knows it.
@@ -288,7 +288,7 @@ impl<E: Execute> Worker<E> {
         client: (&SeededDevice, &mut SeededPort, PdId, [CqId; 2]),
         (path, announce, window): (RequestPath, Announce, Window),
         epoch: Epoch,
-    ) -> (Lease, WorkerLane) {
+    ) -> (Lease, WorkerChannel) {
         let (theirs, their_port, their_pd, [their_requests, their_replies]) = client;
         let (ours, port) = (&self.device, &mut self.port);
         let recvs = window.slots() + SLACK;
@@ -353,7 +353,7 @@ impl<E: Execute> Worker<E> {
         });
         let [lines, overflow] =
             [lines, overflow].map(|region| port.region(region).unwrap().clone());
-        let lane = WorkerLane {
+        let channel = WorkerChannel {
             epoch,
             requests: their_requests,
             replies: their_ud,
@@ -388,7 +388,7 @@ impl<E: Execute> Worker<E> {
             qp: our_end,
             memory,
         };
-        (lease, lane)
+        (lease, channel)
     }
 
     /// Takes a client out of service. Its later WRITEs find no queue pair.
@@ -417,21 +417,21 @@ impl Client {
         let depth = CqSpec { depth: 4096 };
         let cqs = [(); 2].map(|()| device.create_cq(&mut port, &depth).unwrap());
         let epoch = Epoch::new(epoch).unwrap();
-        let (mut leases, mut lanes) = (Vec::new(), Vec::new());
+        let (mut leases, mut channels) = (Vec::new(), Vec::new());
         for worker in workers {
             let ours = (&device, &mut port, pd, cqs);
-            let (lease, lane) = worker.lease(ours, (path, announce, window), epoch);
+            let (lease, channel) = worker.lease(ours, (path, announce, window), epoch);
             leases.push(lease);
-            lanes.push(lane);
+            channels.push(channel);
         }
-        let side = ClientSide::new(&mut port, options(window, cqs), lanes.clone()).unwrap();
+        let side = ClientSide::new(&mut port, options(window, cqs), channels.clone()).unwrap();
         Self {
             port,
             side,
             request_cq: cqs[0],
             reply_cq: cqs[1],
             leases,
-            lanes,
+            channels,
         }
     }
 
@@ -443,12 +443,14 @@ impl Client {
     /// Posts `count` RECVs at the first worker's channel, for a test that polls by itself.
     pub(crate) fn post_recvs(&mut self, count: usize) {
         let into = Local {
-            region: self.lanes[0].receive,
+            region: self.channels[0].receive,
             offset: 0,
             len: REPLY_BYTES_MAX,
         };
         let recvs = vec![RecvWr { wr_id: 0, into }; count];
-        self.port.post_recv(self.lanes[0].replies, &recvs).unwrap();
+        self.port
+            .post_recv(self.channels[0].replies, &recvs)
+            .unwrap();
     }
 }
 

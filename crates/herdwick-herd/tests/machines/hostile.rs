@@ -510,7 +510,7 @@ fn r12_a_write_into_another_clients_lines_is_refused() {
     let mut siege = siege();
     let victim = siege.fixture.clients[HONEST].leases[0].lines.clone();
     let before: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
-    let Destination::Slots { lines: to, .. } = siege.fixture.clients[HONEST].lanes[0].to else {
+    let Destination::Slots { lines: to, .. } = siege.fixture.clients[HONEST].channels[0].to else {
         panic!("this siege's clients write");
     };
     let attacker = &mut siege.fixture.clients[HOSTILE];
@@ -524,7 +524,7 @@ fn r12_a_write_into_another_clients_lines_is_refused() {
         signaled: false,
         solicited: false,
     };
-    let requests = attacker.lanes[0].requests;
+    let requests = attacker.channels[0].requests;
     attacker.port.post_send(requests, &[write]).unwrap();
     siege.fixture.advance();
     let (now, port) = (siege.fixture.now, &mut siege.fixture.workers[0].port);

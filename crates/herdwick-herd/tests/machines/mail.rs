@@ -4,7 +4,7 @@
 use herdwick_conformance::seeded::Faults;
 use herdwick_fabric::{AddressHandle, Completion, Device, Local, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
-    Outcome, Refused, RequestPath, ServerCounters, WorkerLane,
+    Outcome, Refused, RequestPath, ServerCounters, WorkerChannel,
     wire::{
         Control, Epoch, LINE_WORDS, Line, OpCode, REQUEST_BYTES_MAX, ReplyStatus, Sequence, Stamp,
         Unencodable, encode,
@@ -34,7 +34,7 @@ impl Post {
         assert_eq!((fixture.join(1), fixture.join(666)), (HONEST, HOSTILE));
         let ends = [HOSTILE, HONEST].map(|client| fixture.clients[client].leases[0].requests);
         let hostile = &mut fixture.clients[HOSTILE];
-        let (qp, device) = (hostile.lanes[0].requests, fixture.network.device());
+        let (qp, device) = (hostile.channels[0].requests, fixture.network.device());
         let to = ends.map(|end| device.create_address(&mut hostile.port, qp, &end).unwrap());
         let mut post = Self { fixture, to };
         post.honest(put(b"untouched"), b"");
@@ -68,9 +68,9 @@ impl Post {
     /// Makes the hostile client send `bytes` `times` times.
     fn post(&mut self, to: AddressHandle, bytes: &[u8], times: usize) {
         let hostile = &mut self.fixture.clients[HOSTILE];
-        let WorkerLane {
+        let WorkerChannel {
             requests, stage, ..
-        } = hostile.lanes[0];
+        } = hostile.channels[0];
         hostile.port.region(stage).unwrap().write_bytes(0, bytes);
         let from = Local {
             region: stage,

@@ -17,10 +17,10 @@
 //!   number of clients, so that the next pass reads behind the end
 //! - server, reuse of ids: `Roster::remove` does not compare the generation, so that an old id
 //!   detaches the client that has its place now
-//! - client, leaving: `Lane::close` (`client/lane.rs`) forgets what is held back
-//! - client, revocation: `Lane::cancel` (`client/timers.rs`) frees the slot of a request that timed
+//! - client, leaving: `Channel::close` (`client/channel.rs`) forgets what is held back
+//! - client, revocation: `Channel::cancel` (`client/timers.rs`) frees the slot of a request that timed
 //!   out before its cancellation is answered
-//! - client, order: `Lane::conflicts` (`client/order.rs`) finds no conflict
+//! - client, order: `Channel::conflicts` (`client/order.rs`) finds no conflict
 
 use std::time::Duration;
 

@@ -119,7 +119,7 @@ impl Party {
     fn peer(&self) -> Peer {
         Peer {
             addr: self.address,
-            lane: 0,
+            channel: 0,
         }
     }
 

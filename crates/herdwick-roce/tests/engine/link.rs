@@ -256,7 +256,7 @@ impl World {
     pub(crate) fn peer(&self, side: usize) -> Peer {
         Peer {
             addr: self.sides[side].addr,
-            lane: 0,
+            channel: 0,
         }
     }
 

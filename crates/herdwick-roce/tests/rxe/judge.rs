@@ -208,7 +208,7 @@ impl Judge {
         assert_eq!(there.gid.to_canonical(), self.family.guest());
         let peer = Peer {
             addr: (self.family.guest(), ROCE).into(),
-            lane: 0,
+            channel: 0,
         };
         let qpn = Qpn(there.qpn);
         if self.engine.endpoint(qp).expect("it is there").transport == Transport::Ud {

@@ -87,7 +87,7 @@ fn peering(engine: &Engine, qp: QpId) -> Peering {
     Peering {
         peer: Peer {
             addr: ADDR,
-            lane: 0,
+            channel: 0,
         },
         qpn: endpoint.qpn,
         psn: endpoint.psn,

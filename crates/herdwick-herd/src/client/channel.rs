@@ -5,7 +5,7 @@ use herdwick_fabric::{Local, Port, PostError, QpId, RecvWr, RegionId};
 use herdwick_mem::Span;
 use herdwick_mica::{Op, Request};
 
-use super::{ClientOptions, ClientSetupError, Outcome, Refused, WorkerLane, order::Keys};
+use super::{ClientOptions, ClientSetupError, Outcome, Refused, WorkerChannel, order::Keys};
 use crate::{
     ClientCounters,
     signals::Signals,
@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// A client's slots and queue pairs at one worker.
-pub(super) struct Lane {
-    pub(super) spec: WorkerLane,
+pub(super) struct Channel {
+    pub(super) spec: WorkerChannel,
     pub(super) slots: Box<[Slot]>,
     /// The line in each slot, kept for retries.
     pub(super) lines: Box<[Line]>,
@@ -95,12 +95,12 @@ pub(super) enum State {
     Closed,
 }
 
-impl Lane {
+impl Channel {
     pub(super) fn new<P: Port>(
         port: &mut P,
         options: &ClientOptions,
         worker: usize,
-        spec: WorkerLane,
+        spec: WorkerChannel,
     ) -> Result<Self, ClientSetupError> {
         let window = options.window.slots();
         let recv = RecvShape {
@@ -125,7 +125,7 @@ impl Lane {
             is_read: true,
             state: State::Free,
         });
-        let mut lane = Self {
+        let mut channel = Self {
             slots: slots.collect(),
             lines: vec![Line::default(); window].into(),
             stage,
@@ -146,10 +146,11 @@ impl Lane {
             recv,
             spec,
         };
-        lane.consumed
-            .extend((0..recvs).map(|i| recv.wr(&lane.spec, i)));
-        lane.post_recvs(port)?;
-        Ok(lane)
+        channel
+            .consumed
+            .extend((0..recvs).map(|i| recv.wr(&channel.spec, i)));
+        channel.post_recvs(port)?;
+        Ok(channel)
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -353,7 +354,7 @@ fn memory<P: Port>(
 
 impl RecvShape {
     /// Builds RECV number `index`.
-    fn wr(self, spec: &WorkerLane, index: usize) -> RecvWr {
+    fn wr(self, spec: &WorkerChannel, index: usize) -> RecvWr {
         RecvWr {
             wr_id: index as u64,
             into: Local {
