@@ -13,7 +13,7 @@ use crate::{BenchError, DriveError};
 /// Descriptors besides those of the crowd.
 const DESCRIPTORS_BESIDE: u64 = 256;
 /// A server that does not answer for so long is not there.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle connections, until it is dropped.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ impl Crowd {
     pub(crate) fn gather(server: SocketAddr, count: usize) -> Result<Self, BenchError> {
         allow(count)?;
         let one = |_| -> Result<TcpStream, DriveError> {
-            let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = TcpStream::connect_timeout(&server, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(b"version\r\n")?;
             let mut answer = [0; 8];
             stream.read_exact(&mut answer)?;

@@ -372,7 +372,7 @@ fn reconnected(caller: &mut Client) -> Option<Vec<u8>> {
         match caller.get("k") {
             Ok(value) => return value,
             // Its dials are apart by at most a second.
-            Err(Error::Unreachable { .. }) if clock.now() < common::PATIENCE => {}
+            Err(Error::Unreachable { .. }) if clock.now() < common::TIMEOUT => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Clock, Folder, PATIENCE, Server};
+use common::{Clock, Folder, Server, TIMEOUT};
 use herdwick::{Answer, Fabric, Key, Op, Options, Session};
 
 /// More than a batch of the server.
@@ -24,7 +24,7 @@ impl Busy {
         let options = Options {
             only: Some(fabric),
             window: WINDOW,
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             ..Options::default()
         };
         let address = server.address.parse().unwrap();

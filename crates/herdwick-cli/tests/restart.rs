@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use common::{Clock, Folder, PATIENCE, Server};
+use common::{Clock, Folder, Server, TIMEOUT};
 use herdwick::{Client, Options};
 use rustix::process::Signal;
 
@@ -74,7 +74,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
     std::thread::scope(|scope| {
         // A disk that others write to may stall a worker.
         let patient = Options {
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             ..Options::default()
         };
         let mut writer = Client::connect_with(&first.address, patient).unwrap();
@@ -83,7 +83,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
         let clock = Clock::start();
         // Into the second round: some keys are new, some are overwritten.
         while done.load(Ordering::Relaxed) < KEYS + KEYS / 4 {
-            assert!(clock.now() < 6 * PATIENCE);
+            assert!(clock.now() < 6 * TIMEOUT);
             assert!(!writer.is_finished(), "{:?}", writer.join());
             std::thread::yield_now();
         }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Chance, Clock, Folder, PATIENCE, Server};
+use common::{Chance, Clock, Folder, Server, TIMEOUT};
 use herdwick::{Answer, Key, Op, Session};
 use herdwick_mem::Words;
 use raw::{Channel, NOT_FOUND, Raw};
@@ -153,7 +153,7 @@ impl Night {
         if self.rounds.is_multiple_of(2) {
             let clock = Clock::start();
             while !self.worker.is_asleep() {
-                assert!(clock.now() < PATIENCE, "it never sleeps");
+                assert!(clock.now() < TIMEOUT, "it never sleeps");
             }
         } else {
             let spins = self.delay + self.chance.below(JITTER);
@@ -201,7 +201,7 @@ fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
             return;
         }
         night.check(|| look(session, *now));
-        assert!(clock.now() < PATIENCE, "no answer");
+        assert!(clock.now() < TIMEOUT, "no answer");
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Folder, PATIENCE, Server};
+use common::{Folder, Server, TIMEOUT};
 use herdwick::{Cause, Client, Error};
 use rustix::process::Signal;
 
@@ -25,7 +25,7 @@ fn unanswered<T: std::fmt::Debug>(
     server.freeze();
     let error = call(client).unwrap_err();
     server.signal(Signal::CONT);
-    client.set_deadline(PATIENCE);
+    client.set_deadline(TIMEOUT);
     error
 }
 

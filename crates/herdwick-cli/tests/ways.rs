@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Clock, Folder, PATIENCE, Server, value};
+use common::{Clock, Folder, Server, TIMEOUT, value};
 use herdwick::{Cas, Client, Error, Key, Op, Put};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -26,7 +26,7 @@ struct Shown {
 impl Plain {
     fn new(server: &Server) -> Self {
         let stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 
@@ -224,7 +224,7 @@ fn times_to_live_cross_and_end() {
     let clock = Clock::start();
     for key in ["plain", "shm", "overflow", "large", "by-plain"] {
         while client.get(key).unwrap().is_some() {
-            assert!(clock.now() < PATIENCE, "{key}");
+            assert!(clock.now() < TIMEOUT, "{key}");
         }
         assert_eq!(plain.gets(key), None);
     }
@@ -253,7 +253,7 @@ fn a_server_that_is_away_is_unreachable_and_then_back() {
     let clock = Clock::start();
     let value = loop {
         match client.get("k") {
-            Err(Error::Unreachable { .. }) if clock.now() < PATIENCE => {}
+            Err(Error::Unreachable { .. }) if clock.now() < TIMEOUT => {}
             other => break other.unwrap(),
         }
     };
@@ -304,7 +304,7 @@ fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
 fn asleep(server: &Server) {
     let clock = Clock::start();
     while server.threads().iter().any(|state| *state != 'S') {
-        assert!(clock.now() < PATIENCE, "{:?}", server.threads());
+        assert!(clock.now() < TIMEOUT, "{:?}", server.threads());
     }
 }
 

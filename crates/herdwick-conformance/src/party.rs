@@ -65,16 +65,10 @@ pub trait Party: Send {
 
     /// Follows a line that counts up to `rounds` in all of its `words` words, from now on. Returns
     /// how often the last word was ahead of another; `None` if the last round does not arrive
-    /// within `patience` checks.
-    fn follow(
-        &mut self,
-        region: RegionId,
-        words: usize,
-        rounds: u64,
-        patience: u64,
-    ) -> Option<u64> {
+    /// within `timeout` checks.
+    fn follow(&mut self, region: RegionId, words: usize, rounds: u64, timeout: u64) -> Option<u64> {
         let mut early = 0;
-        for look in 0..patience {
+        for look in 0..timeout {
             let last = self.load(region, words - 1);
             let ahead = (0..words - 1).any(|index| self.load(region, index) < last);
             early += u64::from(ahead);

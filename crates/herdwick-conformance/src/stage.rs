@@ -152,7 +152,7 @@ impl Link {
 pub(crate) struct Stage {
     pub(crate) sides: [Side; 2],
     pub(crate) now: Duration,
-    patience: usize,
+    timeout: usize,
     quiet: usize,
     rounds: u64,
 }
@@ -162,14 +162,14 @@ impl Stage {
         Self {
             sides: fixture.pair().map(Side::new),
             now: Duration::ZERO,
-            patience: fixture.patience(),
+            timeout: fixture.timeout(),
             quiet: fixture.quiet(),
             rounds: fixture.rounds(),
         }
     }
 
-    pub(crate) fn patience(&self) -> usize {
-        self.patience
+    pub(crate) fn timeout(&self) -> usize {
+        self.timeout
     }
 
     pub(crate) fn rounds(&self) -> u64 {
@@ -253,7 +253,7 @@ impl Stage {
 
     /// Returns the next completion of `side`, whatever its status.
     pub(crate) fn next(&mut self, side: usize) -> Completion {
-        for _ in 0..self.patience {
+        for _ in 0..self.timeout {
             if let Some(completion) = self.sides[side].seen.pop_front() {
                 return completion;
             }
@@ -298,7 +298,7 @@ impl Stage {
     /// Passes until what A wrote to `region` of B is there: UC reports success to the writer
     /// earlier.
     pub(crate) fn arrived(&mut self, region: RegionId, offset: usize, bytes: &[u8]) {
-        for _ in 0..self.patience {
+        for _ in 0..self.timeout {
             let found = self.sides[B].party.read(region, offset, bytes.len());
             if found == bytes {
                 return;

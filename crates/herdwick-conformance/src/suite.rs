@@ -10,7 +10,7 @@ pub trait Fixture {
     fn pair(&self) -> [Box<dyn Party>; 2];
 
     /// Number of passes over both parties after which a missing event counts as lost.
-    fn patience(&self) -> usize {
+    fn timeout(&self) -> usize {
         2_000_000
     }
 

@@ -151,7 +151,7 @@ impl Fixture for Liar {
         pair(&self.has, &lossless(), &self.faults)
     }
 
-    fn patience(&self) -> usize {
+    fn timeout(&self) -> usize {
         100_000
     }
 }

@@ -60,7 +60,7 @@ pub struct Config {
     /// up to whole batches of 128.
     pub turn_requests: usize,
     /// When a connection that stalls is given up.
-    pub patience: Patience,
+    pub timeout: Timeouts,
     /// Which administrative commands clients may give.
     pub offers: Offers,
     /// The protocols that connections may speak (memcached's `-B`).
@@ -110,7 +110,7 @@ impl fmt::Debug for ShutdownHook {
 
 /// When a connection that stalls is given up. Whole seconds count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// Without a command for so long (memcached's `idle_timeout`); `None`: never.
     pub idle: Option<Duration>,
     /// In the middle of a command, its first byte so long ago; a second more for each 64 KiB of it
@@ -118,7 +118,7 @@ pub struct Patience {
     pub request: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     /// Idle for ever, as memcached; half a minute in the middle of a command.
     fn default() -> Self {
         Self {
@@ -201,7 +201,8 @@ pub struct Leases {
 }
 
 impl Default for Leases {
-    /// 512 clients of this user, by a socket in the directory for temporary files, if it can be had.
+    /// 512 clients of this user, by a socket in the directory for temporary files, if it can be
+    /// had.
     fn default() -> Self {
         Self {
             directory: std::env::temp_dir(),
@@ -232,7 +233,7 @@ impl Default for Config {
             backlog: 1024,
             refuse_at_once: true,
             turn_requests: 512,
-            patience: Patience::default(),
+            timeout: Timeouts::default(),
             offers: Offers::default(),
             protocol: Protocol::Any,
             auth: None,

@@ -25,11 +25,11 @@ mod metrics;
 mod parcel;
 mod parking;
 mod partition;
-mod patience;
 mod pin;
 mod prefixes;
 mod readiness;
 mod server;
+mod spin;
 mod stats;
 mod stopping;
 mod tcp;
@@ -44,8 +44,8 @@ mod worker;
 
 pub use auth::AuthError;
 pub use config::{
-    Address, Config, Interface, Leases, Listen, Offers, PORT, Patience, Protocol, ShutdownHook,
-    StartError, Verbs, WORKERS_MAX,
+    Address, Config, Interface, Leases, Listen, Offers, PORT, Protocol, ShutdownHook, StartError,
+    Timeouts, Verbs, WORKERS_MAX,
 };
 pub use fit::Reduced;
 pub use herdwick_herd::RequestPath;

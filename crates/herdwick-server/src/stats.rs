@@ -351,8 +351,8 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     out.say("flush_enabled", yes(settings.offers.flush));
     out.say("dump_enabled", yes(settings.offers.dump));
     out.say("hash_algorithm", "siphash13");
-    let patience = context.tunables.patience();
-    let idle = patience.idle.unwrap_or_default();
+    let timeout = context.tunables.timeout();
+    let idle = timeout.idle.unwrap_or_default();
     out.say("idle_timeout", idle.as_secs());
     out.say("client_flags_size", size_of::<u32>());
     out.say("binding_protocol", settings.protocol.name());
@@ -360,7 +360,7 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
         out.say(name, value);
     }
     tls_settings(context, out);
-    let request = patience.request.as_secs();
+    let request = timeout.request.as_secs();
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin_us);
     out.say("hot_keys", settings.hot_keys);

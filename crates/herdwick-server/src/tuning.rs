@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::config::{Config, Patience};
+use crate::config::{Config, Timeouts};
 
 /// Settings that may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Tuning {
     /// Most connections at a time. Those beyond a lower number stay.
     pub connections_max: usize,
     /// When a connection that stalls is given up.
-    pub patience: Patience,
+    pub timeout: Timeouts,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,
 }
@@ -24,7 +24,7 @@ impl Config {
     pub fn tuning(&self) -> Tuning {
         Tuning {
             connections_max: self.connections_max,
-            patience: self.patience,
+            timeout: self.timeout,
             verbosity: self.verbosity,
         }
     }
@@ -58,10 +58,10 @@ impl Tunables {
 
     pub(crate) fn set(&self, tuning: &Tuning) {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        let idle = tuning.patience.idle.map_or(0, |idle| seconds(idle).max(1));
+        let idle = tuning.timeout.idle.map_or(0, |idle| seconds(idle).max(1));
         self.idle_seconds.store(idle, Relaxed);
         self.request_seconds
-            .store(seconds(tuning.patience.request), Relaxed);
+            .store(seconds(tuning.timeout.request), Relaxed);
         self.verbosity.store(tuning.verbosity, Relaxed);
     }
 
@@ -71,10 +71,10 @@ impl Tunables {
         self.verbosity.store(level as u8, Relaxed);
     }
 
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn timeout(&self) -> Timeouts {
         let seconds = |count: u32| Duration::from_secs(u64::from(count));
         let idle = self.idle_seconds.load(Relaxed);
-        Patience {
+        Timeouts {
             idle: (idle > 0).then(|| seconds(idle)),
             request: seconds(self.request_seconds.load(Relaxed)),
         }

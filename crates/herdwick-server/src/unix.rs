@@ -238,8 +238,8 @@ mod tests {
     fn lingering() -> (TcpStream, TcpListener) {
         let far = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
-        let patience = Duration::from_secs(60);
-        sockopt::set_socket_linger(&near, Some(patience)).unwrap();
+        let timeout = Duration::from_secs(60);
+        sockopt::set_socket_linger(&near, Some(timeout)).unwrap();
         near.set_nonblocking(true).unwrap();
         while (&near).write(&[0; 1 << 16]).is_ok() {}
         (near, far)

@@ -10,8 +10,8 @@ use crate::{
     parcel::{Order, Parcel},
     parking::Bell,
     partition::Partition,
-    patience::Patience,
     readiness,
+    spin::AdaptiveSpin,
     stopping::Stopping,
     time::Timer,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     pub(crate) bell: Bell,
     pub(crate) timer: Timer,
     /// How long to look for work before it sleeps.
-    pub(crate) patience: Patience,
+    pub(crate) spin: AdaptiveSpin,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) counters: WorkerCounters,
     /// Which of the workers this is.
@@ -79,17 +79,15 @@ impl Worker {
             worked = found == Found::InMemory;
             let since = last_in_memory.map(|last| now.saturating_sub(last));
             if let (true, Some(since)) = (worked, since) {
-                self.patience.learn(since);
+                self.spin.learn(since);
             }
-            let watches_memory = since.is_some_and(|since| since < self.patience.get());
+            let watches_memory = since.is_some_and(|since| since < self.spin.get());
             passes = passes.wrapping_add(1);
             let awake = watches_memory || worked;
             if awake && !passes.is_multiple_of(SOCKET_PASSES) {
                 continue;
             }
-            if awake
-                || found != Found::Nothing
-                || now.saturating_sub(last_work) < self.patience.base()
+            if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin.base()
             {
                 self.look(Duration::ZERO);
             } else {
@@ -195,8 +193,8 @@ impl Worker {
     }
 
     /// Takes readiness from the kernel.
-    fn look(&mut self, patience: Duration) {
-        readiness::wait(&mut self.poll, &mut self.events, Some(patience));
+    fn look(&mut self, spin: Duration) {
+        readiness::wait(&mut self.poll, &mut self.events, Some(spin));
         for event in &self.events {
             let (front, local) = Tokens::split(event.token());
             if let Some(front) = self.fronts.get_mut(front) {

@@ -26,8 +26,8 @@ fn measured(workers: usize) -> Server {
 
 fn visit(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
-    let patience = Some(Duration::from_secs(20));
-    stream.set_read_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).unwrap();
     stream
 }
 

@@ -1,5 +1,5 @@
-//! Connections that come, say a part of something, cut at any byte, leave at any time, and make room
-//! for others: a random schedule on a whole server, judged by what each has been answered.
+//! Connections that come, say a part of something, cut at any byte, leave at any time, and make
+//! room for others: a random schedule on a whole server, judged by what each has been answered.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{
-    PATIENCE, connect,
+    TIMEOUT, connect,
     crowd::{Since, stored, value},
     stat, with,
 };
@@ -188,11 +188,7 @@ impl Schedule {
                 self.hear(client);
             }
             clients.retain(|client| !client.unsent.is_empty() || !client.expected.is_empty());
-            assert!(
-                begun.elapsed() < 3 * PATIENCE,
-                "{} are stuck",
-                clients.len()
-            );
+            assert!(begun.elapsed() < 3 * TIMEOUT, "{} are stuck", clients.len());
         }
         assert_eq!(stat(&self.server, "evictions"), 0);
         assert_eq!(stat(&self.server, "closed_stalled"), 0);

@@ -9,17 +9,17 @@ use std::{
 };
 
 use common::{
-    PATIENCE, Peer, connect,
+    Peer, TIMEOUT, connect,
     crowd::{Since, Talk, all_done},
     line, shown, stat, with,
 };
-use herdwick_server::{Config, Offers, Patience, Server};
+use herdwick_server::{Config, Offers, Server, Timeouts};
 
 /// One whose clock stands, but for [`skip`].
-fn debug(patience: Patience) -> Server {
+fn debug(timeout: Timeouts) -> Server {
     let server = with(Config {
         workers: Some(2),
-        patience,
+        timeout,
         offers: Offers {
             debug: true,
             ..Offers::default()
@@ -56,7 +56,7 @@ fn has_ended(mut stream: &TcpStream) -> bool {
 /// M42: a command that does not come to its end ends the connection, and an idle one stays.
 #[test]
 fn m42_half_sent_commands_have_a_deadline() {
-    let server = debug(Patience::default());
+    let server = debug(Timeouts::default());
     let idle = begun(&server, 4, "");
     let mut slow = begun(&server, 8, "set x 0 0 1000000\r\nabc");
     slow.extend(begun(&server, 8, "ge"));
@@ -77,7 +77,7 @@ fn m42_half_sent_commands_have_a_deadline() {
 /// M10: what is dropped as it comes has the same deadline.
 #[test]
 fn m10_a_swallowed_block_has_a_deadline() {
-    let server = debug(Patience::default());
+    let server = debug(Timeouts::default());
     let stream = begun(&server, 1, "set x 0 0 1073741824\r\nabc").remove(0);
     assert!(line(&stream).starts_with("SERVER_ERROR object too large"));
     skip(&server, 31);
@@ -88,9 +88,9 @@ fn m10_a_swallowed_block_has_a_deadline() {
 /// `idle_timeout` counts from the last command.
 #[test]
 fn idle_connections_are_kicked_if_asked_for() {
-    let server = debug(Patience {
+    let server = debug(Timeouts {
         idle: Some(Duration::from_secs(60)),
-        ..Patience::default()
+        ..Timeouts::default()
     });
     let mut streams = begun(&server, 4, "");
     skip(&server, 59);
@@ -109,9 +109,9 @@ fn idle_connections_are_kicked_if_asked_for() {
 /// served. A second passes: what stalls is timed by a clock that nobody moves.
 #[test]
 fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
-    let server = debug(Patience {
+    let server = debug(Timeouts {
         request: Duration::from_secs(3600),
-        ..Patience::default()
+        ..Timeouts::default()
     });
     let begin = format!("set x 0 0 1000000\r\n{}", "x".repeat(700_000));
     let hoard: Vec<TcpStream> = (0..100)
@@ -125,7 +125,7 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
     // What is still on its way is no stall yet.
     let begun = Since::now();
     while stat(&server, "closed_stalled") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "nobody is cut");
+        assert!(begun.elapsed() < TIMEOUT, "nobody is cut");
     }
     let held = stat(&server, "read_buf_bytes");
     assert!(held <= 4 << 20, "{held} bytes held");
@@ -138,9 +138,9 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
 #[test]
 fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     const LEN: usize = 1_000_000;
-    let server = debug(Patience {
+    let server = debug(Timeouts {
         request: Duration::from_secs(3600),
-        ..Patience::default()
+        ..Timeouts::default()
     });
     let half = format!("set x 0 0 {LEN}\r\n{}", "x".repeat(20_000));
     let mut resting = Vec::new();
@@ -163,12 +163,12 @@ fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     assert!(has_ended(&resting[0]), "the longest stalled goes first");
 }
 
-/// Readers that ask for large values and do not read are cut when others wait for the room, and only
-/// then.
+/// Readers that ask for large values and do not read are cut when others wait for the room, and
+/// only then.
 #[test]
 fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
     const LEN: usize = 1_000_000;
-    let server = debug(Patience::default());
+    let server = debug(Timeouts::default());
     let mut set = format!("set x 0 0 {LEN}\r\n").into_bytes();
     set.extend(common::crowd::value(1, LEN));
     set.extend(b"\r\n");
@@ -198,7 +198,7 @@ fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
 #[test]
 fn idle_timeout_cuts_no_transfers() {
     const LEN: usize = 1_000_000;
-    let server = debug(Patience {
+    let server = debug(Timeouts {
         idle: Some(Duration::from_secs(60)),
         request: Duration::from_secs(3600),
     });
@@ -238,7 +238,7 @@ fn idle_timeout_cuts_no_transfers() {
 /// The time that a large value may take begins with its command, not with the value.
 #[test]
 fn a_large_value_has_the_time_of_its_command() {
-    let server = debug(Patience::default());
+    let server = debug(Timeouts::default());
     let mut slow = begun(&server, 2, "set x 0 0 1000000");
     skip(&server, 20);
     for (stream, begun) in slow.iter_mut().zip(1..) {
@@ -247,7 +247,7 @@ fn a_large_value_has_the_time_of_its_command() {
             .unwrap();
         let since = Since::now();
         while stat(&server, "uploads") < begun {
-            assert!(since.elapsed() < PATIENCE, "the value is not announced");
+            assert!(since.elapsed() < TIMEOUT, "the value is not announced");
         }
     }
     skip(&server, 11);
@@ -328,7 +328,7 @@ fn those_that_wait_are_bounded() {
     while stat(&server, "closed_stalled") <= hoard.len() as u64
         || stat(&server, "read_buf_bytes") > 33 << 20
     {
-        assert!(begun.elapsed() < PATIENCE, "too few of them are cut");
+        assert!(begun.elapsed() < TIMEOUT, "too few of them are cut");
     }
     assert_eq!(shown(&server.say(&[b"get a\r\n"])), "END\\r\\n");
     drop(waiting);
@@ -427,7 +427,7 @@ fn the_dead_do_not_wait() {
     // Those that hold, the one that is whole, and who asks.
     while stat(&server, "curr_connections") > count + 2 {
         alive.go_on();
-        assert!(begun.elapsed() < PATIENCE, "the dead still wait");
+        assert!(begun.elapsed() < TIMEOUT, "the dead still wait");
     }
     if stat(&server, "closed_stalled") == 0 {
         assert_eq!(stat(&server, "uploads"), count, "nobody's turn has come");
@@ -499,7 +499,7 @@ fn small_replies_do_not_wait_behind_large() {
         let hoard = begun(&server, HOARD as usize, &long);
         let begun = Since::now();
         while stat(&server, "replies_queued") < HOARD - ROOM {
-            assert!(begun.elapsed() < PATIENCE, "they do not wait");
+            assert!(begun.elapsed() < TIMEOUT, "they do not wait");
         }
         let queued = stat(&server, "replies_queued");
         let talk = |_| Talk::new(&server, ask.clone(), expected.clone(), 64 << 10);

@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use common::{PATIENCE, Peer, connect, shown, stat, tcp, with};
+use common::{Peer, TIMEOUT, connect, shown, stat, tcp, with};
 use herdwick_server::{
     Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
     TlsError, spawn,
@@ -110,7 +110,7 @@ type Session = StreamOwned<ClientConnection, TcpStream>;
 impl Client {
     fn connect(&self, address: SocketAddr) -> Session {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         let name = "localhost".try_into().unwrap();
         let session = ClientConnection::new(Arc::clone(&self.0), name).unwrap();
@@ -315,7 +315,7 @@ fn plain_text_at_a_tls_port_ends() {
     let (server, address) = both(authority.tls());
     for input in [&b"stats\r\n"[..], b"\x80\0\0\0\0\0\0\0", &[0x16; 70_000]] {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let _ = stream.write_all(input);
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);

@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use common::{PATIENCE, Peer, normalised, oracle, oracle_is_old, shown, stat, with};
+use common::{Peer, TIMEOUT, normalised, oracle, oracle_is_old, shown, stat, with};
 use herdwick_server::{Config, Listen, Server, StartError, Udp, spawn};
 
 fn udp() -> Udp {
@@ -104,7 +104,7 @@ impl Asker {
 
     fn from(to: SocketAddr, address: IpAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { socket, to }
     }
 
@@ -224,9 +224,9 @@ fn single() -> Vec<([u16; 4], Vec<u8>)> {
     rows
 }
 
-/// Datagrams of several. Here is the ninth of the allowed differences (`differential/differences.rs`):
-/// an answer is one message, as the protocol's description has it; the oracle begins a new one with
-/// each command, and with each key of a `get`.
+/// Datagrams of several. Here is the ninth of the allowed differences
+/// (`differential/differences.rs`): an answer is one message, as the protocol's description has it;
+/// the oracle begins a new one with each command, and with each key of a `get`.
 const SEVERAL: [&str; 8] = [
     "set a 0 0 1\r\nxyzmore\r\n",
     "set a 0 0 1\r\n1\r\nget a\r\nget b\r\nmn\r\n",
@@ -238,8 +238,8 @@ const SEVERAL: [&str; 8] = [
     "delete a\r\nget a\r\n",
 ];
 
-/// Answers, or what looks like one. Here is the eleventh of the allowed differences: the oracle answers
-/// them, and so two of them answer each other for ever.
+/// Answers, or what looks like one. Here is the eleventh of the allowed differences: the oracle
+/// answers them, and so two of them answer each other for ever.
 const ANSWERS: [&[u8]; 8] = [
     b"ERROR\r\n",
     b"CLIENT_ERROR bad data chunk\r\n",
@@ -251,8 +251,8 @@ const ANSWERS: [&[u8]; 8] = [
     b"GET / HTTP/1.0\r\n\r\n",
 ];
 
-/// One datagram to a server, forged with the address of another, brings one answer to the other, and
-/// that is all.
+/// One datagram to a server, forged with the address of another, brings one answer to the other,
+/// and that is all.
 #[test]
 fn two_servers_do_not_answer_each_other() {
     let servers = [ours(1), ours(1)];

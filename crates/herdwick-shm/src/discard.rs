@@ -19,7 +19,7 @@ use crate::pd::Files;
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// Time that a domain waits for the running threads before more are started.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Such a thread needs little stack, and there may be many.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -109,7 +109,7 @@ fn watch() {
         queue = waited.unwrap_or_else(PoisonError::into_inner);
         let taken = queue.taken;
         let stuck = |queue: &mut Queue| !queue.waiting.is_empty() && queue.taken == taken;
-        let waited = WATCH.wait_timeout_while(queue, PATIENCE, stuck);
+        let waited = WATCH.wait_timeout_while(queue, TIMEOUT, stuck);
         let (waited, late) = waited.unwrap_or_else(PoisonError::into_inner);
         queue = waited;
         if late.timed_out() {

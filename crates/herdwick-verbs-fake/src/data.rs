@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Polls after which an RC send to a receiver without RECVs fails.
-const PATIENCE: u32 = 1000;
+const TIMEOUT: u32 = 1000;
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut sys::Qp,
@@ -80,7 +80,7 @@ unsafe fn take_send(world: &mut World, number: u32, wr: &sys::SendWr) -> Result<
             payload,
             into: sge,
             target: target(qp, wr),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     };
     world
@@ -191,11 +191,11 @@ fn pump(world: &mut World, number: u32) {
     {
         match execute(world, number, &work) {
             Some(status) => finish(world, number, &work, status),
-            None if work.patience == 0 => {
+            None if work.timeout == 0 => {
                 finish(world, number, &work, sys::IBV_WC_RNR_RETRY_EXC_ERR);
             }
             None => {
-                work.patience -= 1;
+                work.timeout -= 1;
                 if let Some(qp) = world.qps.get_mut(&number) {
                     qp.sends.push_front(work);
                 }

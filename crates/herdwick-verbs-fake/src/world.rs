@@ -75,7 +75,7 @@ pub(crate) struct Work {
     pub(crate) into: sys::Sge,
     pub(crate) target: Target,
     /// Polls left before the send fails because the receiver has no RECV.
-    pub(crate) patience: u32,
+    pub(crate) timeout: u32,
 }
 
 #[derive(Clone, Copy)]

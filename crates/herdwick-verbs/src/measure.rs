@@ -18,7 +18,7 @@ const BATCH: usize = 32;
 /// Trials of each method; the fastest counts.
 const TRIES: usize = 15;
 /// Polls without a completion after which the trial ends.
-const PATIENCE: usize = 10_000_000;
+const TIMEOUT: usize = 10_000_000;
 
 /// Returns the largest of [`SIZES`], at most `most`, up to which datagrams are posted and sent at
 /// least as fast inline. They are sent to a queue pair without RECVs. 0 if that is true of no size,
@@ -132,7 +132,7 @@ impl Fixture {
         });
         self.port.post_send(self.qp, &batch).ok()?;
         let mut out = [Completion::BLANK; 1];
-        let done = (0..PATIENCE).any(|_| self.port.poll(self.cq, &mut out) > 0);
+        let done = (0..TIMEOUT).any(|_| self.port.poll(self.cq, &mut out) > 0);
         done.then(|| began.elapsed())
     }
 }

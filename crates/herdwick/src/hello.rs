@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
 /// Timeout of the hello. A memcached answers `ERROR` at once; a proxy may swallow the line.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The result of a hello.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
         return Said::Spoiled;
     }
-    let Ok(reply) = read_line(stream, due.within(PATIENCE)) else {
+    let Ok(reply) = read_line(stream, due.within(TIMEOUT)) else {
         return Said::Spoiled;
     };
     match Offer::parse(&reply) {

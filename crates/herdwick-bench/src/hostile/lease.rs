@@ -33,7 +33,7 @@ use crate::lines::{BenchClient, EndpointError, REPLY_BYTES_MAX};
 /// How often a lease must be heard of.
 pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
 /// Each answer of the server's must come within this.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Slots that the scribbler claims: a client's largest window, so the most lines to poll.
 const WINDOW: usize = Window::MAX;
 
@@ -69,7 +69,7 @@ impl Prey {
     pub(super) fn take(server: SocketAddr) -> Result<Self, LeaseError> {
         let offer = hello(server)?;
         let mut socket = UnixStream::connect(&offer.socket)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let claim = Claim {
             token: offer.token,
             window: WINDOW as u32,
@@ -116,7 +116,7 @@ fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
 
 fn hello(server: SocketAddr) -> Result<ShmOffer, LeaseError> {
     let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hello = Hello {
         shm: true,

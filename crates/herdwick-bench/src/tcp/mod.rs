@@ -165,7 +165,7 @@ impl Target for TcpTarget {
             let mut wait_ns = until_ns - now_ns;
             if load.pace.next_due_ns().is_some() {
                 self.offer(load, now_ns)?;
-                wait_ns = wait_ns.min(patience_ns(load, now_ns));
+                wait_ns = wait_ns.min(timeout_ns(load, now_ns));
             }
             if !self.composer.has_more(load) && self.is_idle() {
                 break;
@@ -182,7 +182,7 @@ impl Target for TcpTarget {
 }
 
 /// How long an open loop may sleep: not at all when the next request is near.
-fn patience_ns(load: &Load<'_>, now_ns: u64) -> u64 {
+fn timeout_ns(load: &Load<'_>, now_ns: u64) -> u64 {
     let due = load.pace.next_due_ns().unwrap_or(u64::MAX);
     match due.saturating_sub(now_ns) {
         // Overdue: every connection is full, and only an answer helps.

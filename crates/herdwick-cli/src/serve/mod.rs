@@ -344,9 +344,9 @@ fn extend(config: &mut Config, option: &Extended) {
     match *option {
         Extended::RefuseAtOnce(refuse) => config.refuse_at_once = refuse,
         Extended::IdleTimeout(count) => {
-            config.patience.idle = (count > 0).then(|| seconds(count));
+            config.timeout.idle = (count > 0).then(|| seconds(count));
         }
-        Extended::RequestTimeout(count) => config.patience.request = seconds(count),
+        Extended::RequestTimeout(count) => config.timeout.request = seconds(count),
         Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
     }
 }

@@ -55,7 +55,7 @@ const KEYS: Duration = Duration::from_millis(50);
 /// How long there may be between two looks.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Shows the server until the user has seen enough.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let options = match client::options(args.login.as_deref(), &args.tls) {
         Ok(options) => Options {
             fabric: false,
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             ..options
         },
         Err(failure) => {

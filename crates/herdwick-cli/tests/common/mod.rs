@@ -15,7 +15,7 @@ use herdwick::{Client, Options, Session};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// What takes longer is not coming: a bound for failures, which nothing waits out.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A sixteenth of it is for leases.
 const MEMORY_MB: &str = "512";
@@ -110,7 +110,7 @@ impl Server {
         self.signal(Signal::STOP);
         let clock = Clock::start();
         while self.threads().iter().any(|state| *state != 'T') {
-            assert!(clock.now() < PATIENCE);
+            assert!(clock.now() < TIMEOUT);
         }
     }
 
@@ -259,7 +259,7 @@ pub(crate) fn settle(server: &Server, client: &mut Client, leases: u64, baseline
             return;
         }
         assert!(
-            clock.now() < PATIENCE,
+            clock.now() < TIMEOUT,
             "{live} leases for {leases}, {now:?} for {baseline:?}"
         );
     }
@@ -281,7 +281,7 @@ impl Clock {
 
     /// Panics when what is waited for is not coming any more.
     pub(crate) fn hurry(&self, what: &str) {
-        assert!(self.now() < PATIENCE, "waited for {what}");
+        assert!(self.now() < TIMEOUT, "waited for {what}");
     }
 }
 
@@ -367,7 +367,7 @@ impl Steady {
 /// its standard input.
 pub(crate) fn start(name: &str) -> (Child, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
-    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    here.set_read_timeout(Some(TIMEOUT)).unwrap();
     let binary = std::env::current_exe().unwrap();
     let child = Command::new(binary)
         .args([

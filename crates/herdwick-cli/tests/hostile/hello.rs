@@ -11,7 +11,7 @@ use herdwick_herd::hello::{Accept, Claim, HELLO_BYTES_MAX, Kind, Refusal, Token}
 
 use crate::{
     Siege,
-    common::{Holdings, PATIENCE, settle},
+    common::{Holdings, TIMEOUT, settle},
     raw::{Raw, Step, hello_line},
 };
 
@@ -50,7 +50,7 @@ impl Before {
 
 fn dial(siege: &Siege) -> TcpStream {
     let stream = TcpStream::connect(&siege.server.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
@@ -290,7 +290,7 @@ fn a_flood_of_hellos_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
     let mut step = Step::hello(&siege.server.address);
     let mut flood = TcpStream::connect(&siege.server.address).unwrap();
-    flood.set_read_timeout(Some(PATIENCE)).unwrap();
+    flood.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut replies = BufReader::new(flood.try_clone().unwrap()).lines();
     for _ in 0..HELLOS / 100 {
         flood

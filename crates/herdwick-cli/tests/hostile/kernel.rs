@@ -22,7 +22,7 @@ use rustix::{
 
 use crate::{
     Siege,
-    common::{self, Clock, Folder, PATIENCE, Server, settle},
+    common::{self, Clock, Folder, Server, TIMEOUT, settle},
     raw::{Raw, Step},
 };
 
@@ -151,7 +151,7 @@ fn what_one_user_sends_along_keeps_out_no_other_and_is_closed() {
     let (leases, baseline) = (server.stat(&mut bystander, "leases"), server.holdings());
     let version = || {
         let mut line = UnixStream::connect(&path).unwrap();
-        line.set_read_timeout(Some(PATIENCE)).unwrap();
+        line.set_read_timeout(Some(TIMEOUT)).unwrap();
         // Refused, it may be closed before it is written to, or read.
         let asked = line.write_all(b"version\r\n");
         asked.is_ok() && matches!(line.read(&mut [0; 64]), Ok(1..))
@@ -209,7 +209,7 @@ fn keep_files(server: &Server, leases: usize) {
         || kept.iter().any(|file| held(file) > 0)
     {
         let bytes: i64 = kept.iter().map(held).sum();
-        assert!(clock.now() < PATIENCE, "{bytes} bytes are still held");
+        assert!(clock.now() < TIMEOUT, "{bytes} bytes are still held");
     }
     assert_eq!(server.stat(&mut client, "memory_not_given_back"), 0);
     assert_eq!(server.stat(&mut client, "leases_not_taken_back"), 0);
@@ -254,7 +254,7 @@ fn silence_on_the_port_keeps_nobody_from_a_lease() {
     // A late claim is still answered; it is refused because its token is one for the lease socket.
     let mut late = silent(&frame[..3]);
     late.write_all(&frame[3..]).unwrap();
-    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    late.set_read_timeout(Some(TIMEOUT)).unwrap();
     let tokens = siege.stat("lease_refused_token");
     let mut said = Vec::new();
     late.read_to_end(&mut said).unwrap();

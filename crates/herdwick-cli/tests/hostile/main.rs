@@ -48,7 +48,7 @@ use std::{
     thread,
 };
 
-use common::{Clock, Folder, PATIENCE, Server, Steady, is_whole, value};
+use common::{Clock, Folder, Server, Steady, TIMEOUT, is_whole, value};
 use raw::Raw;
 
 const WORKERS: usize = 2;
@@ -103,7 +103,7 @@ impl Siege {
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let clock = Clock::start();
         while !holds(self) {
-            assert!(clock.now() < PATIENCE, "{what}");
+            assert!(clock.now() < TIMEOUT, "{what}");
         }
     }
 

@@ -20,7 +20,7 @@ use rustix::net;
 
 use crate::{
     Siege, WINDOW,
-    common::{Chance, Clock, PATIENCE, settle},
+    common::{Chance, Clock, TIMEOUT, settle},
     meanwhile,
     raw::{LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES},
 };
@@ -32,7 +32,7 @@ const LEASES: u64 = 3;
 fn honest(siege: &Siege) -> Client {
     let options = Options {
         only: Some(Fabric::Roce),
-        deadline: PATIENCE,
+        deadline: TIMEOUT,
         ..Options::default()
     };
     let client = Client::connect_with(&siege.server.address, options).unwrap();
@@ -78,7 +78,7 @@ fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
     };
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     (stream, claim.to_frame())
 }
 
@@ -305,7 +305,7 @@ fn ask_from(address: &str, host: Ipv4Addr) -> (TcpStream, Kind) {
     net::bind(&socket, &SocketAddr::from((host, 0))).unwrap();
     net::connect(&socket, &address.parse::<SocketAddr>().unwrap()).unwrap();
     let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(&claim).unwrap();
     let (kind, _) = frame(&mut stream);
     (stream, kind)

@@ -29,7 +29,7 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 
-use crate::common::{Clock, PATIENCE};
+use crate::common::{Clock, TIMEOUT};
 
 pub(crate) const LINE_BYTES: usize = 64;
 pub(crate) const LINE_WORDS: usize = 8;
@@ -314,7 +314,7 @@ impl Channel {
             if let Some(reply) = self.poll() {
                 return reply;
             }
-            assert!(clock.now() < PATIENCE, "no reply");
+            assert!(clock.now() < TIMEOUT, "no reply");
             self.ring_bell();
             std::thread::yield_now();
         }
@@ -479,14 +479,14 @@ impl Step {
     /// Exchanges the hello, and connects to the lease socket.
     pub(crate) fn hello(address: &str) -> Self {
         let mut tcp = TcpStream::connect(address).unwrap();
-        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
         tcp.write_all(hello_line().as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(&tcp).read_line(&mut line).unwrap();
         let offer = Offer::parse(line.trim_end().as_bytes()).unwrap();
         let shm = offer.shm.clone().unwrap();
         let socket = UnixStream::connect(&shm.socket).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self {
             tcp,
             offer,

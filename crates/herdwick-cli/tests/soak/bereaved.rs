@@ -11,7 +11,7 @@ use herdwick::{Client, Error, Options};
 use rustix::process::Signal;
 
 use crate::{
-    common::{Chance, Clock, Folder, PATIENCE, Server, other_end, signal_to, start},
+    common::{Chance, Clock, Folder, Server, TIMEOUT, other_end, signal_to, start},
     stage::rest,
 };
 
@@ -77,7 +77,7 @@ impl Caller {
 /// Returns how many calls do not end, and kills their processes.
 fn stuck(callers: &mut [Caller]) -> usize {
     let clock = Clock::start();
-    while clock.now() < DEADLINE + PATIENCE && !callers.iter_mut().all(Caller::has_ended) {
+    while clock.now() < DEADLINE + TIMEOUT && !callers.iter_mut().all(Caller::has_ended) {
         rest(Duration::from_millis(5));
     }
     let mut stuck = 0;

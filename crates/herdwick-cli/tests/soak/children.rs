@@ -18,7 +18,7 @@ use herdwick_herd::hello::LEASE_DEADLINE;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 
 use crate::{
-    common::{Clock, PATIENCE, other_end, signal_to, start, until_dead},
+    common::{Clock, TIMEOUT, other_end, signal_to, start, until_dead},
     stage::{Stage, Visit, rest},
     ways::{Kind, Places},
     windows::{Full, burst, drain},
@@ -149,7 +149,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            if clock.now() > 2 * PATIENCE {
+            if clock.now() > 2 * TIMEOUT {
                 self.child.kill().unwrap();
                 panic!("a client does not end");
             }
@@ -231,7 +231,7 @@ pub(crate) fn outlived(visit: &mut Visit<'_>) {
     } else {
         Duration::ZERO
     };
-    let (clock, bound) = (Clock::start(), silent + PATIENCE);
+    let (clock, bound) = (Clock::start(), silent + TIMEOUT);
     let taken = |file: &File| file.metadata().unwrap().blocks();
     while files.iter().any(|(_, file)| taken(file) > 0) && visit.stage.fault().is_none() {
         let blocks = files.iter().map(|(name, file)| (name, taken(file)));

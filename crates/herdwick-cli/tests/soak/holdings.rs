@@ -7,7 +7,7 @@ use herdwick::Client;
 use herdwick_herd::hello::LEASE_DEADLINE;
 
 use crate::{
-    common::{Clock, Holdings, PATIENCE, Server},
+    common::{Clock, Holdings, Server, TIMEOUT},
     stage::{Stage, rest},
 };
 
@@ -89,7 +89,7 @@ impl Before {
         allowed_kib: u64,
     ) {
         let clock = Clock::start();
-        let bound = LEASE_DEADLINE + PATIENCE;
+        let bound = LEASE_DEADLINE + TIMEOUT;
         loop {
             let leases = server.stat(client, "leases");
             let (now, resident) = (server.holdings(), resident_kib(server.pid()));

@@ -11,7 +11,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, pki_types::CertificateDer,
 };
 
-use crate::common::PATIENCE;
+use crate::common::TIMEOUT;
 
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -26,8 +26,8 @@ impl Stream {
             return Self::Tcp(tcp(address));
         }
         let stream = UnixStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Self::Unix(stream)
     }
 
@@ -54,8 +54,8 @@ impl Stream {
 fn tcp(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    common::PATIENCE,
+    common::TIMEOUT,
     model::{Own, content},
     stage::{Visit, rest},
     stream::Stream,
@@ -79,7 +79,7 @@ impl Transfer {
             self.read(now);
         }
         assert!(
-            now < self.moved + PATIENCE,
+            now < self.moved + TIMEOUT,
             "{}: nothing moves",
             self.place()
         );

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    common::{Clock, PATIENCE},
+    common::{Clock, TIMEOUT},
     text::set,
     ways::Way,
 };
@@ -33,7 +33,7 @@ impl Udp {
     fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         let clock = Clock::start();
         loop {
-            assert!(clock.now() < PATIENCE, "no datagram comes");
+            assert!(clock.now() < TIMEOUT, "no datagram comes");
             self.number = self.number.wrapping_add(1);
             let [high, low] = self.number.to_be_bytes();
             let datagram = [&[high, low, 0, 0, 0, 1, 0, 0], request].concat();

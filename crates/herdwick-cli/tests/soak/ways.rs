@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::{
     binary::Binary,
-    common::PATIENCE,
+    common::TIMEOUT,
     stream::Stream,
     text::{Classic, Meta},
     udp::Udp,
@@ -67,7 +67,7 @@ impl Kind {
     /// Options of the library for this transport.
     pub(crate) fn options(self, window: usize) -> Options {
         Options {
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             fabric: self.is_lease(),
             only: match self {
                 Self::Shm => Some(Fabric::Shm),

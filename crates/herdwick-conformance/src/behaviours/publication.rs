@@ -47,7 +47,7 @@ pub(crate) fn a_write_shows_its_last_word_last_step_by_step(mut stage: Stage) ->
 
 /// Advances time by a nanosecond between checks, until the last word is visible.
 fn watch(stage: &mut Stage, region: RegionId, count: usize, round: u64) {
-    for _ in 0..stage.patience() {
+    for _ in 0..stage.timeout() {
         stage.now += Duration::from_nanos(1);
         let now = stage.now;
         let [a, b] = &mut stage.sides;
@@ -70,9 +70,9 @@ pub(crate) fn a_write_shows_its_last_word_last_across_threads(
         let (link, region, at) = line(&mut stage)?;
         let mut now = stage.now;
         let [a, b] = &mut stage.sides;
-        let patience = 1 << 34;
+        let timeout = 1 << 34;
         let early = std::thread::scope(|scope| {
-            let follower = scope.spawn(|| b.party.follow(region, count, rounds, patience));
+            let follower = scope.spawn(|| b.party.follow(region, count, rounds, timeout));
             for round in 1..=rounds {
                 let words = vec![round; count];
                 post_when_room(a, link, write(Payload::Words(&words), at), &mut now);

@@ -294,14 +294,14 @@ pub(crate) fn damaged_endpoints_never_panic(mut stage: Stage) -> Result<(), Skip
 }
 
 pub(crate) fn a_peer_that_goes_leaves_the_other_well(mut stage: Stage) -> Result<(), Skip> {
-    need(stage.patience() > 0, "no patience")?;
+    need(stage.timeout() > 0, "no timeout")?;
     let links: Vec<Link> = present(&stage, &TRANSPORTS)
         .into_iter()
         .map(|transport| stage.link(transport))
         .collect();
     let region = stage.sides[B].region(Access::WRITE);
     let at = stage.sides[B].remote(region);
-    let patience = stage.patience();
+    let timeout = stage.timeout();
     let (mut now, [mut a, b]) = (stage.now, stage.sides);
     drop(b);
     for link in links {
@@ -314,7 +314,7 @@ pub(crate) fn a_peer_that_goes_leaves_the_other_well(mut stage: Stage) -> Result
         let posted = a.party.post_recv(link.qp[A], &[recv]).is_ok()
             && a.party.post_send(link.qp[A], &[signaled(1, op)]).is_ok();
         let mut ends = Vec::new();
-        for _ in 0..patience {
+        for _ in 0..timeout {
             if !posted
                 || ends
                     .iter()

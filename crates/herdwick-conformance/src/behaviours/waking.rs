@@ -62,7 +62,7 @@ pub(crate) fn a_completion_wakes_an_armed_port(mut stage: Stage) -> Result<(), S
 
 /// Runs A, and only checks B's descriptor, until B is woken; then drains the descriptor.
 fn wake_comes(stage: &mut Stage) {
-    for _ in 0..stage.patience() {
+    for _ in 0..stage.timeout() {
         stage.now += Duration::from_micros(1);
         let [a, b] = &mut stage.sides;
         a.party.progress(stage.now);
@@ -98,12 +98,12 @@ pub(crate) fn a_write_wakes_an_armed_port(mut stage: Stage) -> Result<(), Skip> 
 
 pub(crate) fn arming_beside_a_waiting_completion_is_pending(mut stage: Stage) -> Result<(), Skip> {
     let link = messenger(&mut stage)?;
-    let patience = stage.patience();
+    let timeout = stage.timeout();
     let b = &mut stage.sides[B];
     b.party.fail_qp(link.qp[B]).expect("ours");
     // A provider with hardware flushes asynchronously.
     let mut flushed = 0;
-    for _ in 0..patience {
+    for _ in 0..timeout {
         if flushed == 8 {
             break;
         }

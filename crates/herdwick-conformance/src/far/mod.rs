@@ -166,7 +166,7 @@ calls! {
     26 write(region: RegionId, offset: usize; bytes: [u8] as Vec<u8>) -> ();
     27 load(region: RegionId, index: usize;) -> u64;
     28 count_up(region: RegionId, index: usize, times: u64;) -> ();
-    29 follow(region: RegionId, words: usize, rounds: u64, patience: u64;) -> Option<u64>;
+    29 follow(region: RegionId, words: usize, rounds: u64, timeout: u64;) -> Option<u64>;
     30 source(; peer: Endpoint as Endpoint) -> Result<Source, ConnectError>;
     31 accept_from(qp: QpId; peer: Endpoint as Endpoint) -> Result<(), ConnectError>;
 }

@@ -10,7 +10,7 @@ use herdwick_mem::{Span, Words};
 use herdwick_roce_udp::{Attended, RoceDevice, RoceOptions, RocePort};
 
 /// Polls of a port before the test fails.
-const PATIENCE: usize = 10_000_000;
+const TIMEOUT: usize = 10_000_000;
 const COUNTS: u64 = 2000;
 /// Increments that the CPU does at the same time.
 const BESIDE: u64 = 2_000_000;
@@ -118,7 +118,7 @@ impl Stage {
         let request = signaled(op);
         self.port.post_send(self.ours.qp, &[request]).expect("room");
         let mut done = [Completion::BLANK; 1];
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             self.pass();
             if self.port.poll(self.ours.cq, &mut done) == 1 {
                 assert_eq!(done[0].status, Status::Success);
@@ -183,7 +183,7 @@ fn what_the_owner_posts_is_sent_and_completes() {
     let posted = stage.far.with(|far| far.post_send(qp, &[request]));
     posted.expect("room");
     let mut done = [Completion::BLANK; 1];
-    let mut looks = 0..PATIENCE;
+    let mut looks = 0..TIMEOUT;
     while stage.far.with(|far| far.poll(cq, &mut done)) == 0 {
         assert!(looks.next().is_some(), "no answer");
         stage.pass();

@@ -29,7 +29,7 @@ impl Fixture for Loopback {
 
     /// A pass is a few system calls, so fewer passes than usual cover the time in which a silent
     /// peer times out.
-    fn patience(&self) -> usize {
+    fn timeout(&self) -> usize {
         2_000_000
     }
 }

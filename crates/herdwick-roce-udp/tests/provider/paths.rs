@@ -18,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::{attended::signaled, shards::write_across};
 
 /// Polls of both ports before the test fails.
-const PATIENCE: usize = 1_000_000;
+const TIMEOUT: usize = 1_000_000;
 /// More than a packet on an Ethernet with MTU 1,500 holds, less than with 9,000.
 const LEN: usize = 3000;
 
@@ -138,7 +138,7 @@ fn cross(sides: &mut [Side; 2], salt: u8) {
         let salt = salt.wrapping_add(transport as u8);
         ours.fill(salt);
         assert_eq!(perform(sides, qp, write), Status::Success, "{transport:?}");
-        let arrived = (0..PATIENCE).any(|_| {
+        let arrived = (0..TIMEOUT).any(|_| {
             sides[1].port.progress(Duration::ZERO);
             sides[1].holds(salt)
         });
@@ -161,7 +161,7 @@ fn perform(sides: &mut [Side; 2], qp: QpId, op: SendOp<'_>) -> Status {
     let posted = sides[0].port.post_send(qp, &[signaled(op)]);
     posted.expect("room");
     let mut done = [Completion::BLANK; 1];
-    for look in 0..PATIENCE {
+    for look in 0..TIMEOUT {
         for side in &mut *sides {
             // A pass takes a microsecond or more, so retries do not run out sooner than in real
             // time.

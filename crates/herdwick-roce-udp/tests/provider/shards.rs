@@ -10,7 +10,7 @@ use herdwick_mem::Words;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 
 /// Polls of a port before the test fails.
-const PATIENCE: usize = 1_000_000;
+const TIMEOUT: usize = 1_000_000;
 
 fn device(shards: usize) -> RoceDevice {
     let address = "127.0.0.1:0".parse().expect("an address");
@@ -96,7 +96,7 @@ pub(crate) fn write_across(
     port.post_send(ours, &[write]).expect("room");
     port.progress(Duration::ZERO);
     assert_eq!(port.poll(cqs[0], &mut [Completion::BLANK; 4]), 1);
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         theirs.progress(Duration::ZERO);
         let word = theirs.region(region).expect("ours").load(0);
         if word != 0 {

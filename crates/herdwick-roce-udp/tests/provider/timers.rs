@@ -8,7 +8,7 @@ use herdwick_roce_udp::RocePort;
 use crate::attended::{Side, signaled, write};
 
 /// Polls of a port before the test fails.
-const PATIENCE: usize = 1_000_000;
+const TIMEOUT: usize = 1_000_000;
 
 #[test]
 fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
@@ -26,7 +26,7 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
     port.flush(later);
     port.progress(later);
 
-    let mut looks = 0..PATIENCE;
+    let mut looks = 0..TIMEOUT;
     while strangers(&far) == 0 {
         assert!(looks.next().is_some(), "nothing arrived");
         far.progress(Duration::ZERO);

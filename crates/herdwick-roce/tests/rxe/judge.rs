@@ -30,7 +30,7 @@ const BASE: u64 = 0x7f00_1234_5000;
 /// The Q_Key of all UD queue pairs, as Debian's programs have it built in.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 /// Timeout for the whole life of an RNIC; the guest is slow on a busy host.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 /// Source port of sent packets; receivers do not check it.
 const SOURCE_PORT: u16 = 0xc123;
 /// Maximum wait for an event in one turn.
@@ -474,7 +474,7 @@ impl Judge {
         let mut turn = Turn::default();
         let now = self.guest.now();
         let counters = self.engine.counters();
-        assert!(now - self.begin < PATIENCE, "nothing comes: {counters:?}");
+        assert!(now - self.begin < TIMEOUT, "nothing comes: {counters:?}");
         let due = self
             .engine
             .poll_timeout()

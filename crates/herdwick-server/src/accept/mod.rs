@@ -78,16 +78,16 @@ impl Acceptor {
     /// Accepts until the server stops.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
-        let mut patience = None;
+        let mut timeout = None;
         while !self.stopping.is_set() {
             // After an interruption, as after an event, all listeners are looked at.
-            readiness::wait(&mut self.poll, &mut events, patience);
+            readiness::wait(&mut self.poll, &mut events, timeout);
             let now = self.timer.now();
             self.deal_greeted();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.context.limits.rest(exhausted, now);
             let more = !self.take_in();
-            patience = if more {
+            timeout = if more {
                 Some(Duration::ZERO)
             } else {
                 exhausted.then_some(PAUSE)
@@ -145,7 +145,7 @@ impl Acceptor {
                 let _ = stream.write(text::TOO_MANY_CONNECTIONS);
             }
             Arrival::Tls(socket) if has_room => {
-                let deadline = now + self.context.tunables.patience().request;
+                let deadline = now + self.context.tunables.timeout().request;
                 let porch = self.porch.as_mut();
                 if !porch.is_some_and(|porch| porch.begin(socket, deadline)) {
                     self.context.limits.rejected.fetch_add(1, Relaxed);

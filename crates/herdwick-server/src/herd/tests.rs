@@ -8,7 +8,7 @@ use mio::{Poll, Token, Waker};
 use super::*;
 
 /// A bound for failures, which nothing waits out.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Orders take as long as the operating system likes: a pass that took all of them would keep the
 /// clients that it serves waiting for as many as strangers have claimed.
@@ -58,7 +58,7 @@ fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
     }
     // Not the worker's to answer: whoever gives the memory back does, when it is.
     for _ in 0..ORDERS {
-        let answer = from_front.recv_timeout(PATIENCE).unwrap();
+        let answer = from_front.recv_timeout(TIMEOUT).unwrap();
         assert!(matches!(answer, (0, Answer::Revoked(_))), "{answer:?}");
     }
     let counts = front.counts();

@@ -33,7 +33,7 @@ use visitor::{Step, Visitor};
 /// Most readers at a time; one more takes the place of whoever has been here longest.
 const VISITORS_MAX: usize = 16;
 /// A reader is given up this long after it came.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadlines are looked at this often while somebody is here.
 const TICK: Duration = Duration::from_millis(500);
 /// The token of the listener; readers' are their places.
@@ -137,13 +137,13 @@ impl Reporter {
 
     fn sleep(&mut self, events: &mut Events) {
         self.bell.flag().raise();
-        let patience = if !self.crossing.is_quiet() || self.stopping.is_set() {
+        let timeout = if !self.crossing.is_quiet() || self.stopping.is_set() {
             Some(Duration::ZERO)
         } else {
             self.visitors.iter().any(Option::is_some).then_some(TICK)
         };
         // After an interruption, as after an event, all are looked at.
-        readiness::wait(&mut self.poll, events, patience);
+        readiness::wait(&mut self.poll, events, timeout);
         self.bell.flag().lower();
     }
 
@@ -176,7 +176,7 @@ impl Reporter {
         let Some(visitor) = &mut self.visitors[place] else {
             return;
         };
-        let late = now.saturating_sub(visitor.came()) > PATIENCE;
+        let late = now.saturating_sub(visitor.came()) > TIMEOUT;
         if late || visitor.step() == Step::Gone {
             self.visitors[place] = None;
         }

@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::VecDeque, time::Duration};
 use herdwick_memcache::GET_LINE_BYTES_MAX;
 
 use crate::{
-    config::Patience,
+    config::Timeouts,
     counters::{Closed, WorkerCounters},
 };
 
@@ -205,14 +205,14 @@ impl Budget {
         &mut self,
         connections: &mut [Option<Connection>],
         desk: &Desk,
-        patience: Patience,
+        timeout: Timeouts,
         (now, second): (Duration, u32),
         counters: &mut WorkerCounters,
     ) -> Vec<(u32, Closed)> {
         let mut given_up = Vec::new();
         if second != self.second {
             self.second = second;
-            let late = |connection: &Connection| verdict(connection, patience, second);
+            let late = |connection: &Connection| verdict(connection, timeout, second);
             let live = connections.iter().zip(0u32..);
             given_up.extend(live.filter_map(|(c, place)| Some((place, late(c.as_ref()?)?))));
         }
@@ -304,15 +304,15 @@ fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Conn
 }
 
 /// Whether, and why, a connection has waited too long.
-fn verdict(connection: &Connection, patience: Patience, now: u32) -> Option<Closed> {
+fn verdict(connection: &Connection, timeout: Timeouts, now: u32) -> Option<Closed> {
     let pulse = &connection.pulse;
-    let seconds = patience.request.as_secs();
+    let seconds = timeout.request.as_secs();
     if pulse.is_overdue(now, seconds) {
         return Some(Closed::HalfSent);
     }
     if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
         return Some(Closed::Stalled);
     }
-    let idle = patience.idle?.as_secs();
+    let idle = timeout.idle?.as_secs();
     (connection.is_quiet() && u64::from(pulse.quiet(now)) > idle).then_some(Closed::Idle)
 }

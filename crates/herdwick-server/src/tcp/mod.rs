@@ -253,10 +253,10 @@ impl TcpFront {
     /// Gives up those that stall too long or hold too much.
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
-        let patience = self.service.context.tunables.patience();
+        let timeout = self.service.context.tunables.timeout();
         let Service { budget, desk, .. } = &mut self.service;
         let now = (pass.now, pass.clock.second.0);
-        let given_up = budget.look(&mut self.connections, desk, patience, now, pass.counters);
+        let given_up = budget.look(&mut self.connections, desk, timeout, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",

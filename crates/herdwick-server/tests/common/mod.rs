@@ -19,7 +19,7 @@ use std::{
 use herdwick_server::{Address, Config, Server, spawn};
 
 /// A reply that takes longer is not coming: a bound for failures, which nothing waits out.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Our server with `workers` workers.
 pub(crate) fn ours(workers: usize) -> Server {
@@ -42,7 +42,7 @@ pub(crate) fn tcp(server: &Server) -> SocketAddr {
 
 pub(crate) fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(tcp(server)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
@@ -137,7 +137,7 @@ impl Peer for Server {
 impl Peer for Memcached {
     fn say(&self, pieces: &[&[u8]]) -> Vec<u8> {
         let stream = UnixStream::connect(&self.path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         converse(&stream, &stream, pieces, || {
             stream.shutdown(Shutdown::Write)
         })

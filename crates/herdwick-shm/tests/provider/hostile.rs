@@ -25,7 +25,7 @@ use rustix::{
 use crate::party::{Party, connect, guest, host, is_readable, send, write};
 
 /// A bound for failures; no passing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Small, so that random words often hit something in use.
 const SMALL: PdSize = PdSize {
@@ -375,7 +375,7 @@ fn a_bell_that_is_never_answered_blocks_nobody() {
 fn lingering() -> (TcpStream, TcpListener) {
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
-    rustix::net::sockopt::set_socket_linger(&near, Some(PATIENCE)).unwrap();
+    rustix::net::sockopt::set_socket_linger(&near, Some(TIMEOUT)).unwrap();
     near.set_nonblocking(true).unwrap();
     while (&near).write(&[0; 1 << 16]).is_ok() {}
     (near, far)
@@ -403,7 +403,7 @@ fn descriptors_sent_over_the_bell_make_no_host_wait() {
     host.device.destroy_pd(&mut host.port, pd).unwrap();
     assert!(
         !closing.is_finished(),
-        "the host was not faster than {PATIENCE:?}"
+        "the host was not faster than {TIMEOUT:?}"
     );
     drop(far);
     closing.join().unwrap();

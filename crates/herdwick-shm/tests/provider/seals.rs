@@ -21,7 +21,7 @@ use crate::party::{connect, guest, host, pair, write};
 use herdwick_fabric::{Device, PortLimits};
 
 /// A bound for failures; no passing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn ticket() -> (crate::party::Party, PdTicket) {
     let mut host = host(PdSize::default());
@@ -162,14 +162,14 @@ fn no_thread_that_ends_a_domain_gives_its_memory_back() {
     let files = release(Box::new(move |done| {
         tell.send((thread::current().id(), done.is_ok())).unwrap();
     }));
-    let (there, is_done) = told.recv_timeout(PATIENCE).unwrap();
+    let (there, is_done) = told.recv_timeout(TIMEOUT).unwrap();
     assert!(is_done && there != here);
     assert!(files.iter().all(|file| held(file) == 0));
     stuck.send(()).unwrap();
 }
 
 fn go_on_after(told: &Receiver<()>) {
-    told.recv_timeout(PATIENCE).unwrap();
+    told.recv_timeout(TIMEOUT).unwrap();
 }
 
 #[test]

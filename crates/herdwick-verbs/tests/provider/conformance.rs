@@ -12,7 +12,7 @@ use herdwick_verbs_fake::handle as fake;
 struct Ports {
     library: Option<OsString>,
     inlining: Inlining,
-    patience: usize,
+    timeout: usize,
     rounds: u64,
 }
 
@@ -36,8 +36,8 @@ impl Fixture for Ports {
         })
     }
 
-    fn patience(&self) -> usize {
-        self.patience
+    fn timeout(&self) -> usize {
+        self.timeout
     }
 
     fn rounds(&self) -> u64 {
@@ -50,7 +50,7 @@ mod loopback {
     conformance!(Ports {
         library: Some(fake::path()),
         inlining: Inlining::Never,
-        patience: 2_000_000,
+        timeout: 2_000_000,
         rounds: 2000,
     });
 }
@@ -60,7 +60,7 @@ mod inlining {
     conformance!(Ports {
         library: Some(fake::path()),
         inlining: Inlining::UpTo(usize::MAX),
-        patience: 2_000_000,
+        timeout: 2_000_000,
         rounds: 2000,
     });
 }
@@ -84,7 +84,7 @@ fn the_systems_device_shows_every_behaviour() {
     let fixture = Ports {
         library: None,
         inlining: Inlining::Measured,
-        patience: 2_000_000,
+        timeout: 2_000_000,
         rounds: 300,
     };
     let device = VerbsDevice::open(&VerbsOptions::default()).expect("a device");

@@ -86,11 +86,11 @@ impl Fixture {
         }
     }
 
-    fn submit(&mut self, patience: Duration, op: &Op<'_>) -> Option<Ticket> {
+    fn submit(&mut self, timeout: Duration, op: &Op<'_>) -> Option<Ticket> {
         let when = When {
             unix: 1_700_000_000,
             now: self.now,
-            due: self.now + patience,
+            due: self.now + timeout,
         };
         self.herd.submit(when, Key::new(b"key").unwrap(), op)
     }

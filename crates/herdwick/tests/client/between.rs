@@ -139,9 +139,9 @@ fn a_hello_that_was_not_answered_is_said_again_later() {
 /// connection was closed so.
 fn idled(options: Options) -> (Server, Client) {
     let server = spawn(Config {
-        patience: herdwick_server::Patience {
+        timeout: herdwick_server::Timeouts {
             idle: Some(Duration::from_secs(1)),
-            ..Config::local().patience
+            ..Config::local().timeout
         },
         ..Config::local()
     });

@@ -278,7 +278,7 @@ fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
     let (here, _there) = mio::net::UnixStream::pair().unwrap();
     desk.admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)
         .unwrap();
-    let patience = desk.clients.values().next().unwrap().shake.poll_timeout();
+    let timeout = desk.clients.values().next().unwrap().shake.poll_timeout();
     // It was to wake after a heartbeat's time, and wakes after ten.
     assert_eq!(desk.timeout(Duration::ZERO), Some(HEARTBEAT));
     let (now, late) = (10 * HEARTBEAT, 9 * HEARTBEAT);
@@ -286,7 +286,7 @@ fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
     desk.excuse(late);
     desk.handle_timeouts(now);
     assert_eq!(desk.clients.len(), 1);
-    desk.handle_timeouts(late + patience);
+    desk.handle_timeouts(late + timeout);
     assert!(desk.clients.is_empty());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// fell asleep had better stayed awake: each time that happens it looks twice as long, until that
 /// would no longer help. (KVM waits for halted guests by the same rule.)
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct AdaptiveSpin {
     base: Duration,
     longest: Duration,
     now: Duration,
@@ -15,7 +15,7 @@ pub(crate) struct Patience {
 /// The longest look, unless `base` is longer: a few times what a wake takes.
 const LONGEST: Duration = Duration::from_micros(320);
 
-impl Patience {
+impl AdaptiveSpin {
     /// One that begins with `base`. It stays there if that is 0, or unless there are `spare_cpus`:
     /// else the worker would keep those from running whose requests it waits for.
     pub(crate) fn new(base: Duration, spare_cpus: bool) -> Self {
@@ -58,11 +58,11 @@ mod tests {
     const BASE: Duration = Duration::from_micros(20);
 
     fn after(pinned: bool, gaps: &[u64]) -> u128 {
-        let mut patience = Patience::new(BASE, pinned);
+        let mut spin = AdaptiveSpin::new(BASE, pinned);
         for &gap in gaps {
-            patience.learn(Duration::from_micros(gap));
+            spin.learn(Duration::from_micros(gap));
         }
-        patience.get().as_micros()
+        spin.get().as_micros()
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn it_stays_short_on_a_shared_cpu_and_where_there_is_none() {
         assert_eq!(after(false, &[50; 10]), 20);
-        let mut none = Patience::new(Duration::ZERO, true);
+        let mut none = AdaptiveSpin::new(Duration::ZERO, true);
         none.learn(Duration::from_micros(1));
         assert_eq!(none.get(), Duration::ZERO);
     }
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn a_long_base_stays() {
         let base = Duration::from_millis(20);
-        let mut patience = Patience::new(base, true);
+        let mut spin = AdaptiveSpin::new(base, true);
         for gap in [1, 30, 10] {
-            patience.learn(Duration::from_millis(gap));
-            assert_eq!(patience.get(), base);
+            spin.learn(Duration::from_millis(gap));
+            assert_eq!(spin.get(), base);
         }
     }
 }
