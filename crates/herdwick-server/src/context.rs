@@ -11,7 +11,7 @@ use crate::{
     hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
     lease::{Arrival, Host},
     stats,
-    tcp::{Topic, Voice},
+    tcp::{Encoder, Topic},
     tls::Certificates,
     tuning::{Limits, Tunables},
     udp, watch,
@@ -143,13 +143,13 @@ impl Context {
     pub(crate) fn say(
         &self,
         topic: Topic,
-        voice: Voice,
+        encoder: Encoder,
         clock: Clock,
         parts: &[Snapshot],
         out: &mut Vec<u8>,
     ) {
         let sum = &Snapshot::sum(parts);
-        let mut say = |name: &str, value: &dyn Display| voice.stat(out, name, value);
+        let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
         let mut stats = Stats(&mut say);
         match topic {
             Topic::General => self.say_general(clock, sum, &mut stats),
@@ -159,16 +159,16 @@ impl Context {
                 stats::hot_keys(&self.hot_keys(sum, HOT_KEYS_MAX), &mut stats);
             }
             Topic::HotKeys => {
-                voice.no_topic(out);
+                encoder.no_topic(out);
                 return;
             }
             Topic::Workers => stats::workers(parts, &mut stats),
             Topic::Reset => {
-                voice.reset(out);
+                encoder.reset(out);
                 return;
             }
         }
-        voice.end(out);
+        encoder.end(out);
     }
 
     fn say_general(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
@@ -204,20 +204,20 @@ impl Context {
     }
 
     /// Says what one worker can say alone.
-    pub(crate) fn say_settings(&self, mut words: Keys<'_>, voice: Voice, out: &mut Vec<u8>) {
-        let mut say = |name: &str, value: &dyn Display| voice.stat(out, name, value);
+    pub(crate) fn say_settings(&self, mut words: Keys<'_>, encoder: Encoder, out: &mut Vec<u8>) {
+        let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
         let mut stats = Stats(&mut say);
         match words.next() {
             // memcached takes the beginning of the word for it.
             Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
-            Some(word) if voice.is_text() && b"extstore".starts_with(word) => {}
+            Some(word) if encoder.is_text() && b"extstore".starts_with(word) => {}
             Some(b"sizes") => stats.say("sizes_status", "disabled"),
             _ => {
-                voice.no_topic(out);
+                encoder.no_topic(out);
                 return;
             }
         }
-        voice.end(out);
+        encoder.end(out);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     partition::{NOBODY, Partition},
     prefixes::Prefixes,
     recycle,
-    tcp::{Answer, Large, Mark, Speaker},
+    tcp::{Answer, BatchEncoder, Large, Mark},
     time::Warp,
 };
 
@@ -202,7 +202,7 @@ impl Parcel {
         }
         counters.crossed += requests.len() as u64;
         counters.tcp_batches += 1;
-        let mut speaker = Speaker {
+        let mut batch_encoder = BatchEncoder {
             clock,
             requests: &requests,
             answers: &answers,
@@ -214,7 +214,7 @@ impl Parcel {
         };
         let tickets = &self.tickets;
         let caller = |index: usize| tickets.get(index).map_or(NOBODY, |ticket| ticket.caller);
-        store.execute_for(clock, &requests, caller, &mut speaker);
+        store.execute_for(clock, &requests, caller, &mut batch_encoder);
         scratch.requests = recycle(requests);
         scratch.answers = recycle(answers);
     }

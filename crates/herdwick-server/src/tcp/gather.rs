@@ -4,7 +4,7 @@ use herdwick_memcache::Keys;
 use herdwick_mica::Clock;
 
 use super::{
-    protocol::{OUTPUT_BYTES, Voice},
+    protocol::{Encoder, OUTPUT_BYTES},
     run::{Cursor, Point, Progress},
 };
 use crate::{
@@ -55,15 +55,18 @@ pub(crate) enum Purpose {
     /// The replies to a run.
     Replies(Box<Replies>),
     /// Every worker's consent.
-    Consent { voice: Voice },
+    Consent { encoder: Encoder },
     /// A step of a dump: where it has come, and what it shows.
     Dump { dump: Dump, text: Vec<u8> },
     /// Every worker's counts by prefix.
-    Prefixes { voice: Voice, sum: Box<Prefixes> },
+    Prefixes {
+        encoder: Encoder,
+        sum: Box<Prefixes>,
+    },
     /// Every worker's counters.
     Count {
         topic: Topic,
-        voice: Voice,
+        encoder: Encoder,
         clock: Clock,
         parts: Vec<Snapshot>,
     },

@@ -11,7 +11,7 @@ use super::{
     connection::Connection,
     gather::{Gather, Purpose, Topic},
     listing, packets,
-    protocol::Voice,
+    protocol::Encoder,
     run::{Progress, Stop},
     service::{Round, Service},
 };
@@ -66,7 +66,7 @@ pub(super) fn begin(
         Command::Quit => Begun::HangUp { faulty: false },
         Command::FlushAll(flush) if service.context.settings.offers.flush => {
             let noreply = flush.noreply;
-            flush_all(flush.delay, Voice::Text { noreply }, used, ticket, pass)
+            flush_all(flush.delay, Encoder::Text { noreply }, used, ticket, pass)
         }
         Command::Packet(packet) => {
             packets::begin(service, output, &packet, (used, swallow), ticket, pass)
@@ -88,7 +88,7 @@ pub(super) fn begin(
             administer(service, output, admin, used, ticket, pass)
         }
         Command::Stats(words) if let Some(topic) = Topic::of(words) => {
-            stats(topic, Voice::TEXT, used, ticket, pass)
+            stats(topic, Encoder::TEXT, used, ticket, pass)
         }
         command => {
             let out = output.buffer(&mut service.pool);
@@ -107,11 +107,13 @@ fn administer(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    let consent = Purpose::Consent { voice: Voice::TEXT };
+    let consent = Purpose::Consent {
+        encoder: Encoder::TEXT,
+    };
     let (order, purpose) = match admin {
         Admin::Warp(warp) => (Order::Warp(warp), consent),
-        Admin::Detail(on) => return detail(service, on, Voice::TEXT, used, ticket, pass),
-        Admin::Prefixes => return prefixes(Voice::TEXT, used, ticket, pass),
+        Admin::Detail(on) => return detail(service, on, Encoder::TEXT, used, ticket, pass),
+        Admin::Prefixes => return prefixes(Encoder::TEXT, used, ticket, pass),
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
             listing::say_listeners(&service.context, pass.clock, out);
@@ -141,12 +143,12 @@ fn administer(
 pub(super) fn detail(
     service: &Service,
     on: bool,
-    voice: Voice,
+    encoder: Encoder,
     used: usize,
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    let purpose = Purpose::Consent { voice };
+    let purpose = Purpose::Consent { encoder };
     let begun = broadcast(Order::Detail(on), purpose, used, ticket, pass);
     if matches!(begun, Begun::Away { .. }) {
         service.context.tunables.detail.store(on, Relaxed);
@@ -155,9 +157,14 @@ pub(super) fn detail(
 }
 
 /// Says what was counted by prefix.
-pub(super) fn prefixes(voice: Voice, used: usize, ticket: Ticket, pass: &mut Pass<'_>) -> Begun {
+pub(super) fn prefixes(
+    encoder: Encoder,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
     let purpose = Purpose::Prefixes {
-        voice,
+        encoder,
         sum: Box::default(),
     };
     broadcast(Order::Prefixes, purpose, used, ticket, pass)
@@ -201,7 +208,7 @@ fn shutdown(
 
 pub(super) fn stats(
     topic: Topic,
-    voice: Voice,
+    encoder: Encoder,
     used: usize,
     ticket: Ticket,
     pass: &mut Pass<'_>,
@@ -215,7 +222,7 @@ pub(super) fn stats(
     };
     let purpose = Purpose::Count {
         topic,
-        voice,
+        encoder,
         clock: pass.clock,
         parts: Vec::new(),
     };
@@ -226,7 +233,7 @@ pub(super) fn stats(
 /// now. A time before the server's start is none, and no flush is to come.
 pub(super) fn flush_all(
     delay: u32,
-    voice: Voice,
+    encoder: Encoder,
     used: usize,
     ticket: Ticket,
     pass: &mut Pass<'_>,
@@ -235,7 +242,7 @@ pub(super) fn flush_all(
         0 => pass.clock.second,
         _ => Second(pass.clock.deadline(delay).0.saturating_sub(1)),
     };
-    let purpose = Purpose::Consent { voice };
+    let purpose = Purpose::Consent { encoder };
     let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);
     if matches!(begun, Begun::Away { .. }) {
         pass.counters.cmd_flush += 1;
@@ -281,7 +288,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         Command::Stats(words) => {
-            service.context.say_settings(words, Voice::TEXT, out);
+            service.context.say_settings(words, Encoder::TEXT, out);
             &[]
         }
         Command::Oversized(put) => too_large(put, pass),

@@ -33,7 +33,7 @@ use mio::{Registry, event::Event};
 
 pub(crate) use gather::Topic;
 pub(crate) use lots::{Lot, Lots};
-pub(crate) use protocol::{Answer, Large, Mark, Speaker, Voice};
+pub(crate) use protocol::{Answer, BatchEncoder, Encoder, Large, Mark};
 pub(crate) use run::Owners;
 pub(crate) use stream::Stream;
 

@@ -9,7 +9,7 @@ use super::{
     buffer::Output,
     gather::Topic,
     immediate::{self, Begun},
-    protocol::Voice,
+    protocol::Encoder,
     service::Service,
 };
 use crate::{context::VERSION, front::Pass, parcel::Ticket};
@@ -24,23 +24,23 @@ pub(super) fn begin(
     pass: &mut Pass<'_>,
 ) -> Begun {
     let echo = packet.echo;
-    let voice = Voice::Packet(echo);
+    let encoder = Encoder::Packet(echo);
     let may_flush = service.context.settings.offers.flush;
     if let Verb::Flush { delay } = packet.verb
         && may_flush
     {
-        return immediate::flush_all(delay, voice, used, ticket, pass);
+        return immediate::flush_all(delay, encoder, used, ticket, pass);
     }
     if packet.verb == Verb::Stat
         && let Some(topic) = Topic::of(Keys::new(packet.key))
     {
-        return immediate::stats(topic, voice, used, ticket, pass);
+        return immediate::stats(topic, encoder, used, ticket, pass);
     }
     if packet.verb == Verb::Stat && service.context.settings.offers.dump {
         match packet.key {
-            b"detail on" => return immediate::detail(service, true, voice, used, ticket, pass),
-            b"detail off" => return immediate::detail(service, false, voice, used, ticket, pass),
-            b"detail dump" => return immediate::prefixes(voice, used, ticket, pass),
+            b"detail on" => return immediate::detail(service, true, encoder, used, ticket, pass),
+            b"detail off" => return immediate::detail(service, false, encoder, used, ticket, pass),
+            b"detail dump" => return immediate::prefixes(encoder, used, ticket, pass),
             _ => {}
         }
     }
@@ -48,7 +48,7 @@ pub(super) fn begin(
     match packet.verb {
         Verb::Stat => service
             .context
-            .say_settings(Keys::new(packet.key), voice, out),
+            .say_settings(Keys::new(packet.key), encoder, out),
         Verb::Noop => echo.done(out, &Body::default()),
         Verb::Version => {
             let body = Body {

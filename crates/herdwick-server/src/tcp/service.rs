@@ -11,7 +11,7 @@ use super::{
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
     lots::{Desk, Lots},
-    protocol::{Answer, Large, Mark, Speaker},
+    protocol::{Answer, BatchEncoder, Large, Mark},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run, Stop},
     upload::{self, Left, Upload},
 };
@@ -285,7 +285,7 @@ impl Service {
             answers.push(run.answers[slot]);
             own.slots.push(slot);
         }
-        let mut speaker = Speaker {
+        let mut batch_encoder = BatchEncoder {
             clock: pass.clock,
             requests: &requests,
             answers: &answers,
@@ -295,8 +295,9 @@ impl Service {
             refused_large: false,
             counters: pass.counters,
         };
-        speaker.counters.tcp_batches += u64::from(!requests.is_empty());
-        pass.store.execute(pass.clock, &requests, &mut speaker);
+        batch_encoder.counters.tcp_batches += u64::from(!requests.is_empty());
+        pass.store
+            .execute(pass.clock, &requests, &mut batch_encoder);
         own.requests = recycle(requests);
         own.answers = recycle(answers);
         let mut from = 0;
@@ -355,7 +356,7 @@ impl Service {
                 }
                 self.budget.count(connection);
             }
-            Purpose::Consent { voice } => voice.done(out),
+            Purpose::Consent { encoder } => encoder.done(out),
             Purpose::Dump { dump, text } => {
                 out.extend_from_slice(&text);
                 connection.dump = dump.onward(self.owners.workers);
@@ -363,18 +364,18 @@ impl Service {
                     out.extend_from_slice(dump.ending());
                 }
             }
-            Purpose::Prefixes { voice, sum } => {
+            Purpose::Prefixes { encoder, sum } => {
                 let mut lines = Vec::new();
                 sum.say(&mut lines);
                 lines.extend_from_slice(text::END);
-                voice.detailed(out, &lines);
+                encoder.detailed(out, &lines);
             }
             Purpose::Count {
                 topic,
-                voice,
+                encoder,
                 clock,
                 parts,
-            } => self.context.say(topic, voice, clock, &parts, out),
+            } => self.context.say(topic, encoder, clock, &parts, out),
         }
     }
 }
@@ -441,7 +442,7 @@ fn execute(
     pass: &mut Pass<'_>,
 ) -> (Option<usize>, bool) {
     marks.clear();
-    let mut speaker = Speaker {
+    let mut batch_encoder = BatchEncoder {
         clock: pass.clock,
         requests: &run.requests,
         answers: &run.answers,
@@ -451,9 +452,10 @@ fn execute(
         refused_large: false,
         counters: pass.counters,
     };
-    speaker.counters.tcp_batches += 1;
-    pass.store.execute(pass.clock, &run.requests, &mut speaker);
-    let short = speaker.refused_large;
+    batch_encoder.counters.tcp_batches += 1;
+    pass.store
+        .execute(pass.clock, &run.requests, &mut batch_encoder);
+    let short = batch_encoder.refused_large;
     // Deferrals are the reads at the end.
     let is_deferred = |&mark: &u32| Mark::of(mark).is_deferred();
     let deferred = match marks.last() {

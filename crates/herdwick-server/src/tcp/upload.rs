@@ -12,7 +12,7 @@ use super::{
     connection::{Connection, Flow},
     gather::Gather,
     lots::Lot,
-    protocol::{Answer, Asked, Large, Speaker},
+    protocol::{Answer, Asked, BatchEncoder, Large},
     run::{Point, Progress},
     service::Service,
 };
@@ -350,7 +350,7 @@ fn finish(
         connection.gather = Some(Gather::of_replies(1, replies, true));
         return Went::On;
     }
-    let mut speaker = Speaker {
+    let mut batch_encoder = BatchEncoder {
         clock: pass.clock,
         requests: &[request],
         answers: &[answer],
@@ -360,9 +360,10 @@ fn finish(
         refused_large: false,
         counters: pass.counters,
     };
-    speaker.marks.clear();
-    speaker.counters.tcp_batches += 1;
-    pass.store.execute(pass.clock, &[request], &mut speaker);
+    batch_encoder.marks.clear();
+    batch_encoder.counters.tcp_batches += 1;
+    pass.store
+        .execute(pass.clock, &[request], &mut batch_encoder);
     connection.advance(after);
     over(service, upload);
     Went::Over

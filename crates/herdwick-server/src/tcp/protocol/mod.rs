@@ -172,7 +172,7 @@ impl<'a> Answer<'a> {
 
 /// How a command that is no request is answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Voice {
+pub(crate) enum Encoder {
     /// In text.
     Text {
         /// Say nothing, if nothing is wrong.
@@ -182,7 +182,7 @@ pub(crate) enum Voice {
     Packet(Echo),
 }
 
-impl Voice {
+impl Encoder {
     /// Text, aloud.
     pub(crate) const TEXT: Self = Self::Text { noreply: false };
 
@@ -245,7 +245,7 @@ impl Voice {
 }
 
 /// Says the replies of a batch, each in the words of its protocol, into one buffer.
-pub(crate) struct Speaker<'a> {
+pub(crate) struct BatchEncoder<'a> {
     pub(crate) clock: Clock,
     pub(crate) requests: &'a [Request<'a>],
     pub(crate) answers: &'a [Answer<'a>],
@@ -268,7 +268,7 @@ pub(crate) enum Large<'a> {
     Some(&'a [bool]),
 }
 
-impl Speaker<'_> {
+impl BatchEncoder<'_> {
     /// Whether a reply was put off, so that those behind it have to be, too.
     #[inline]
     fn is_held_up(&self) -> bool {
@@ -276,7 +276,7 @@ impl Speaker<'_> {
     }
 }
 
-impl Sink for Speaker<'_> {
+impl Sink for BatchEncoder<'_> {
     #[inline]
     fn has_room(&mut self, index: usize) -> bool {
         let full =
