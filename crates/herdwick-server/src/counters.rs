@@ -63,16 +63,16 @@ counters! {
     /// Requests that came in over sockets, and the batches they were executed in.
     tcp_requests, tcp_batches,
     /// Requests executed for other workers.
-    crossed,
+    forwarded,
     /// Times that this worker went to sleep.
     sleeps,
-    /// Rounds put off because all parcels to a worker were under way.
-    parcels_exhausted,
+    /// Rounds put off because all forwarded batches to a worker were under way.
+    forward_batches_exhausted,
     /// Large values that were read into their place, and how many had to wait for room there.
     uploads, uploads_queued,
     /// Connections that had to wait for room for a large reply or a long line.
     replies_queued,
-    /// Reads put off because a connection's or parcel's output was full.
+    /// Reads put off because a connection's or forwarded batch's output was full.
     reads_deferred,
 }
 

@@ -3,7 +3,7 @@ use std::{io, time::Duration};
 use herdwick_mica::{Clock, Second};
 use mio::{Registry, Token, event::Event};
 
-use crate::{counters::WorkerCounters, crossing::Crossing, partition::Partition};
+use crate::{counters::WorkerCounters, cross_core::CrossCore, partition::Partition};
 
 /// One way into a worker: sockets, or a fabric's request lines.
 ///
@@ -72,7 +72,7 @@ pub(crate) struct Pass<'a> {
     /// This worker's partition.
     pub(crate) store: &'a mut Partition,
     /// The way to the other partitions.
-    pub(crate) crossing: &'a mut Crossing,
+    pub(crate) cross_core: &'a mut CrossCore,
     /// This worker's counters.
     pub(crate) counters: &'a mut WorkerCounters,
     /// For sources that come and go.

@@ -1,8 +1,8 @@
 //! The server: one thread, one partition and one set of connections per worker, nothing shared.
 //!
 //! A worker owns its partition of the store and several fronts, the ways in: sockets that speak
-//! memcached, and request lines in memory. Keys that another worker owns travel to it in parcels
-//! over bounded queues. [`spawn`] starts it all; [`Server::shutdown`] drains it.
+//! memcached, and request lines in memory. Keys that another worker owns travel to it in forwarded
+//! batches over bounded queues. [`spawn`] starts it all; [`Server::shutdown`] drains it.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -10,11 +10,11 @@ mod auth;
 mod config;
 mod context;
 mod counters;
-mod crossing;
+mod cross_core;
 mod dump;
 mod error;
 mod fit;
-mod freight;
+mod forward;
 mod front;
 mod herd;
 mod hot;
@@ -22,7 +22,6 @@ mod lease;
 mod memory;
 mod memory_file;
 mod metrics;
-mod parcel;
 mod parking;
 mod partition;
 mod pin;
@@ -38,6 +37,7 @@ mod tls;
 mod tuning;
 mod udp;
 mod unix;
+mod upload_steps;
 mod watch;
 mod ways;
 mod worker;

@@ -3,9 +3,9 @@ use std::{collections::BTreeMap, os::fd::RawFd};
 use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request, Sink, Staged, Status, Store};
 
 use crate::{
-    freight::Uploader,
     hot::HotKeys,
     prefixes::Prefixes,
+    upload_steps::Uploader,
     watch::{Found, Journal, What, topic},
 };
 
@@ -162,7 +162,8 @@ impl Partition {
     }
 }
 
-/// What a mutation found: memcached looks an item up before it stores, counts or deletes, and says so.
+/// What a mutation found: memcached looks an item up before it stores, counts or deletes, and says
+/// so.
 #[derive(Clone, Copy)]
 struct Before {
     found: Found,

@@ -20,7 +20,7 @@ use crate::{
     config::{Address, Config, StartError},
     context::Context,
     counters::WorkerCounters,
-    crossing::Crossing,
+    cross_core::CrossCore,
     fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
@@ -83,7 +83,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut office = leases.office(&ways, &bells, socket)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.bell);
-    let (crossings, observing) = Crossing::connect(&bells, observer);
+    let (cross_cores, observing) = CrossCore::connect(&bells, observer);
     let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, office.as_mut(), timer);
     let clock = timer.clock(timer.now());
@@ -121,7 +121,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         bells: &bells,
         timer,
     };
-    let parts = crossings.into_iter().zip(polls);
+    let parts = cross_cores.into_iter().zip(polls);
     let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
     let acceptor = Acceptor {
         poll: accept_poll,
@@ -283,12 +283,12 @@ impl Server {
     }
 
     /// Starts serving metrics, if there is a place and a way to ask the workers.
-    fn open_metrics(&mut self, parts: Option<(Gauges, Crossing)>) -> Result<(), StartError> {
-        let Some((gauges, crossing)) = parts else {
+    fn open_metrics(&mut self, parts: Option<(Gauges, CrossCore)>) -> Result<(), StartError> {
+        let Some((gauges, cross_core)) = parts else {
             return Ok(());
         };
         self.metrics = Some(gauges.place());
-        let reporter = gauges.reporter(crossing, &self.context, self.timer, &self.stopping);
+        let reporter = gauges.reporter(cross_core, &self.context, self.timer, &self.stopping);
         self.start("metrics".into(), move || reporter.run())
     }
 
@@ -337,7 +337,7 @@ impl Server {
         &mut self,
         crew: &Crew<'_>,
         stores: Stores,
-        parts: impl Iterator<Item = (Crossing, Poll)>,
+        parts: impl Iterator<Item = (CrossCore, Poll)>,
         ends: WorkersEnds,
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
@@ -347,7 +347,7 @@ impl Server {
         let lots = stores.stores.first().map_or(0, Store::staged_max);
         let lots = Lots::new(lots, self.workers);
         let parts = stores.stores.into_iter().zip(parts).zip(journals);
-        for (index, ((store, (crossing, poll)), journal)) in parts.enumerate() {
+        for (index, ((store, (cross_core, poll)), journal)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
             intakes.push((intake, crew.bells[index].clone()));
             let owners = Owners {
@@ -373,7 +373,7 @@ impl Server {
             let worker = Worker {
                 partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
                 fronts,
-                crossing,
+                cross_core,
                 poll,
                 events: Events::with_capacity(EVENTS),
                 bell: crew.bells[index].clone(),

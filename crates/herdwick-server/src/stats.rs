@@ -232,8 +232,11 @@ fn refusals(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
         ("fabric_bytes_written", counters.fabric_bytes_written),
         ("tcp_requests", counters.tcp_requests),
         ("tcp_batches", counters.tcp_batches),
-        ("crossed", counters.crossed),
-        ("parcels_exhausted", counters.parcels_exhausted),
+        ("forwarded", counters.forwarded),
+        (
+            "forward_batches_exhausted",
+            counters.forward_batches_exhausted,
+        ),
         ("reads_deferred", counters.reads_deferred),
         ("uploads", counters.uploads),
         ("uploads_queued", counters.uploads_queued),

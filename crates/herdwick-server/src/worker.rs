@@ -5,9 +5,9 @@ use mio::{Events, Poll};
 
 use crate::{
     counters::{Snapshot, WayCount, WorkerCounters},
-    crossing::Crossing,
+    cross_core::CrossCore,
+    forward::{ForwardBatch, Order},
     front::{Activity, Front, Pass, Tokens},
-    parcel::{Order, Parcel},
     parking::Bell,
     partition::Partition,
     readiness,
@@ -25,14 +25,14 @@ const TICK: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(2);
 /// Readiness taken from the kernel at a time.
 pub(crate) const EVENTS: usize = 256;
-/// Parcels executed between two looks at the fronts.
-const PARCELS: usize = 16;
+/// Forwarded batches executed between two looks at the fronts.
+const BATCHES: usize = 16;
 
 /// One thread, one partition, and the ways into it.
 pub(crate) struct Worker {
     pub(crate) partition: Partition,
     pub(crate) fronts: Vec<Box<dyn Front + Send>>,
-    pub(crate) crossing: Crossing,
+    pub(crate) cross_core: CrossCore,
     pub(crate) poll: Poll,
     pub(crate) events: Events,
     pub(crate) bell: Bell,
@@ -101,19 +101,19 @@ impl Worker {
         let clock = self.timer.clock(now);
         self.partition.journal.begin(now);
         let mut found = Found::Nothing;
-        for _ in 0..PARCELS {
-            let Some((peer, mut parcel)) = self.crossing.arrived() else {
+        for _ in 0..BATCHES {
+            let Some((peer, mut batch)) = self.cross_core.arrived() else {
                 break;
             };
             found = Found::ByEvents;
-            self.obey(peer, &mut parcel, now);
-            self.crossing.give_back(peer, parcel);
+            self.obey(peer, &mut batch, now);
+            self.cross_core.give_back(peer, batch);
         }
         let mut pass = Pass {
             now,
             clock,
             store: &mut self.partition,
-            crossing: &mut self.crossing,
+            cross_core: &mut self.cross_core,
             counters: &mut self.counters,
             registry: self.poll.registry(),
         };
@@ -127,18 +127,18 @@ impl Worker {
                 found = found.max(kind);
             }
         }
-        self.crossing.depart();
+        self.cross_core.depart();
         found
     }
 
-    /// Does what a parcel from worker `peer` asks for.
-    fn obey(&mut self, peer: usize, parcel: &mut Parcel, now: Duration) {
+    /// Does what a forwarded batch from worker `peer` asks for.
+    fn obey(&mut self, peer: usize, batch: &mut ForwardBatch, now: Duration) {
         let clock = self.timer.clock(now);
-        match parcel.order {
+        match batch.order {
             Order::Execute => {
                 let (store, counters) = (&mut self.partition, &mut self.counters);
-                self.crossing
-                    .execute((peer, parcel), store, clock, counters);
+                self.cross_core
+                    .execute((peer, batch), store, clock, counters);
             }
             Order::Flush(at) => self.partition.store.flush(clock.second, at),
             Order::Warp(warp) => self.timer.warp(warp, now),
@@ -147,7 +147,7 @@ impl Worker {
                 self.partition.reset();
             }
             Order::Dump(mut dump) => {
-                let out = parcel.text_mut();
+                let out = batch.text_mut();
                 match dump.connection() {
                     None => dump.step(&mut self.partition.store, clock, out),
                     Some(from) => {
@@ -156,16 +156,16 @@ impl Worker {
                         dump.showed(next);
                     }
                 }
-                parcel.order = Order::Dump(dump);
+                batch.order = Order::Dump(dump);
             }
             Order::Detail(on) => self.partition.detail(on),
-            Order::Prefixes => parcel.prefixes = self.partition.counted().cloned().map(Box::new),
+            Order::Prefixes => batch.prefixes = self.partition.counted().cloned().map(Box::new),
             Order::Count { hot } => {
                 let mut snapshot = self.snapshot(clock);
                 if hot {
                     snapshot.hot = self.partition.hot.top(clock);
                 }
-                parcel.snapshot = Some(Box::new(snapshot));
+                batch.snapshot = Some(Box::new(snapshot));
             }
         }
     }
@@ -207,7 +207,7 @@ impl Worker {
     fn sleep(&mut self) {
         self.bell.flag().raise();
         let mut may_sleep =
-            self.crossing.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
+            self.cross_core.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }

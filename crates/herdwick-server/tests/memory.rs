@@ -46,8 +46,8 @@ fn m10_m41_m42_clients_that_stall_cost_little() {
 /// Readers that do not read.
 const READERS: usize = 10;
 
-/// What ten readers may make the server hold: a value of 1 MB each that does not fit its socket, and
-/// what parcels between workers keep.
+/// What ten readers may make the server hold: a value of 1 MB each that does not fit its socket,
+/// and what forwarded batches between workers keep.
 const UNREAD_BYTES_MAX: i64 = 16 << 20;
 
 /// M41: ten readers ask for 500 values of 1 MB each and read nothing.

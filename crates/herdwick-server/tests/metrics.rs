@@ -194,7 +194,7 @@ fn what_crosses_leaves_no_empty_batch_behind() {
     for n in 0..64 {
         server.say(&[format!("get k{n}\r\n").as_bytes()]);
     }
-    assert!(stat(&server, "crossed") > 0);
+    assert!(stat(&server, "forwarded") > 0);
     assert_eq!(stat(&server, "tcp_batches"), 64, "a batch of one each");
 }
 

@@ -46,8 +46,8 @@ fn look_twice(server: &str, options: &Options, interval: Duration) -> Result<Sta
     Ok(state)
 }
 
-/// What the screen would show, in units: rates a second, bytes, microseconds. What the server does not
-/// tell is null.
+/// What the screen would show, in units: rates a second, bytes, microseconds. What the server does
+/// not tell is null.
 fn object(state: &State) -> Value {
     let rate = |names: &[&str]| json!(state.rate(names));
     let fabrics = state.fabrics().into_iter().map(|fabric| {
@@ -61,7 +61,7 @@ fn object(state: &State) -> Value {
             "connections": worker.connections,
             "gets_per_s": worker.gets,
             "sets_per_s": worker.sets,
-            "crossed_per_s": worker.crossed,
+            "forwarded_per_s": worker.forwarded,
             "sleeps_per_s": worker.sleeps,
         })
     });

@@ -46,7 +46,7 @@ pub(super) struct Worker {
     /// Each a second.
     pub(super) gets: Option<f64>,
     pub(super) sets: Option<f64>,
-    pub(super) crossed: Option<f64>,
+    pub(super) forwarded: Option<f64>,
     pub(super) sleeps: Option<f64>,
 }
 
@@ -227,7 +227,7 @@ impl State {
                     connections: is("connections"),
                     gets: grows(&["get_hits", "get_misses"]),
                     sets: grows(&["cmd_set"]),
-                    crossed: grows(&["crossed"]),
+                    forwarded: grows(&["forwarded"]),
                     sleeps: grows(&["sleeps"]),
                 }
             })

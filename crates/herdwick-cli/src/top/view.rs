@@ -164,7 +164,7 @@ fn worker_head(width: u16) -> &'static [&'static str] {
         "sets/s",
         "items",
         "connections",
-        "crossed/s",
+        "forwarded/s",
         "sleeps/s",
     ];
     if width < WIDE { &all[..4] } else { all }
@@ -181,7 +181,7 @@ fn workers(state: &State, width: u16) -> Vec<Vec<String>> {
                 shown(worker.sets),
                 shown(Some(worker.items)),
                 shown(Some(worker.connections)),
-                shown(worker.crossed),
+                shown(worker.forwarded),
                 shown(worker.sleeps),
             ];
             row.truncate(columns);
@@ -310,7 +310,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in:\n{said}");
         }
-        for head in ["worker", "connections", "crossed/s", "sleeps/s"] {
+        for head in ["worker", "connections", "forwarded/s", "sleeps/s"] {
             assert!(said.contains(head), "{head} in:\n{said}");
         }
         let fabric = said.lines().find(|line| line.starts_with("tcp")).unwrap();
@@ -354,7 +354,7 @@ mod tests {
         }
         let narrow = screen(&herdwick(), 50, 24);
         assert!(
-            narrow.contains("items") && !narrow.contains("crossed/s"),
+            narrow.contains("items") && !narrow.contains("forwarded/s"),
             "{narrow}"
         );
     }

@@ -53,7 +53,7 @@ const NEVER: &[&str] = &[
     "rejected_connections",
     "store_too_large",
     "store_no_memory",
-    "parcels_lost",
+    "forward_batches_lost",
     "recvs_short",
     "replies_failed",
     "wrong_partition",

@@ -20,8 +20,8 @@ use crate::{
     config::StartError,
     context::Context,
     counters::Snapshot,
-    crossing::Crossing,
-    parcel::{Order, Ticket},
+    cross_core::CrossCore,
+    forward::{Order, Ticket},
     parking::Bell,
     partition::NOBODY,
     readiness,
@@ -78,10 +78,10 @@ impl Gauges {
         (self.address, self.bell.clone())
     }
 
-    /// The thread, which asks over `crossing`.
+    /// The thread, which asks over `cross_core`.
     pub(crate) fn reporter(
         self,
-        crossing: Crossing,
+        cross_core: CrossCore,
         context: &Arc<Context>,
         timer: Timer,
         stopping: &Arc<Stopping>,
@@ -90,7 +90,7 @@ impl Gauges {
             poll: self.poll,
             listener: self.listener,
             bell: self.bell,
-            crossing,
+            cross_core,
             context: Arc::clone(context),
             timer,
             stopping: Arc::clone(stopping),
@@ -105,7 +105,7 @@ pub(crate) struct Reporter {
     poll: Poll,
     listener: TcpListener,
     bell: Bell,
-    crossing: Crossing,
+    cross_core: CrossCore,
     context: Arc<Context>,
     timer: Timer,
     stopping: Arc<Stopping>,
@@ -137,7 +137,7 @@ impl Reporter {
 
     fn sleep(&mut self, events: &mut Events) {
         self.bell.flag().raise();
-        let timeout = if !self.crossing.is_quiet() || self.stopping.is_set() {
+        let timeout = if !self.cross_core.is_quiet() || self.stopping.is_set() {
             Some(Duration::ZERO)
         } else {
             self.visitors.iter().any(Option::is_some).then_some(TICK)
@@ -188,8 +188,8 @@ impl Reporter {
         if self.round.is_some() || !wanted {
             return;
         }
-        // There is one round at a time, so there are parcels.
-        if let Ok(outstanding) = self.crossing.broadcast(
+        // There is one round at a time, so there are forwarded batches.
+        if let Ok(outstanding) = self.cross_core.broadcast(
             Order::Count {
                 hot: self.context.settings.metrics_hot_keys,
             },
@@ -200,17 +200,17 @@ impl Reporter {
                 parts: Vec::new(),
             });
         }
-        self.crossing.depart();
+        self.cross_core.depart();
     }
 
     /// Takes what the workers have answered; after the last, everybody who waits gets the page.
     fn collect(&mut self) {
-        while let Some((peer, mut parcel)) = self.crossing.returned() {
+        while let Some((peer, mut batch)) = self.cross_core.returned() {
             if let Some(round) = &mut self.round {
                 round.outstanding -= 1;
-                round.parts.extend(parcel.snapshot.take().map(|part| *part));
+                round.parts.extend(batch.snapshot.take().map(|part| *part));
             }
-            self.crossing.recycle(peer, parcel);
+            self.cross_core.recycle(peer, batch);
         }
         let Some(round) = self.round.take_if(|round| round.outstanding == 0) else {
             return;

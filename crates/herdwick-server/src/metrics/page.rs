@@ -116,15 +116,15 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
             Counter,
             "Valid items that made room for others.",
         ),
-        "crossed" => (
-            "herdwick_worker_crossed_total",
+        "forwarded" => (
+            "herdwick_worker_forwarded_total",
             Counter,
             "Requests executed for the connections of other workers.",
         ),
-        "parcels_exhausted" => (
-            "herdwick_worker_parcels_exhausted_total",
+        "forward_batches_exhausted" => (
+            "herdwick_worker_forward_batches_exhausted_total",
             Counter,
-            "Rounds put off because all parcels to another worker were under way.",
+            "Rounds put off because all forwarded batches to another worker were under way.",
         ),
         _ => (
             "herdwick_worker_sleeps_total",

@@ -47,8 +47,11 @@ pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
         ("get_misses", counters.get_misses),
         ("cmd_set", counters.cmd_set),
         ("evictions", store.evictions),
-        ("crossed", counters.crossed),
-        ("parcels_exhausted", counters.parcels_exhausted),
+        ("forwarded", counters.forwarded),
+        (
+            "forward_batches_exhausted",
+            counters.forward_batches_exhausted,
+        ),
         ("sleeps", counters.sleeps),
     ]
 }

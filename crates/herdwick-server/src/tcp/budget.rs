@@ -17,13 +17,14 @@ use super::{
 
 /// For buffers of all connections together: this part of `-m` ...
 const AMPLE_PART: usize = 4;
-/// ... but not less, and not more. What remains of 64 MiB is for parcels, code and stacks.
+/// ... but not less, and not more. What remains of 64 MiB is for forwarded batches, code and
+/// stacks.
 const AMPLE_MIN: usize = 16 << 20;
 const AMPLE_MAX: usize = 32 << 20;
 /// At this many times as much, which small buffers and those that wait can come to, whoever has
 /// stalled longest is given up at the next look, and then the youngest of those that wait. Not
-/// before: the replies that come back in the parcels of one pass may be more than that for a
-/// moment.
+/// before: the replies that come back in the forwarded batches of one pass may be more than that
+/// for a moment.
 const HARD: usize = 2;
 /// What a connection holds that is not worth giving it up for.
 const SMALL_BYTES: usize = 4 << 10;

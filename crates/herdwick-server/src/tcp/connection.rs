@@ -14,7 +14,7 @@ use super::{
     stream::Stream,
     upload::Upload,
 };
-use crate::{config::Protocol, counters::WorkerCounters, dump::Dump, parcel::Ticket};
+use crate::{config::Protocol, counters::WorkerCounters, dump::Dump, forward::Ticket};
 
 /// A client, and where the conversation with it stands.
 pub(crate) struct Connection {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     counters::Snapshot,
     dump::Dump,
-    parcel::{Order, Parcel},
+    forward::{ForwardBatch, Order},
     prefixes::Prefixes,
 };
 
@@ -74,17 +74,17 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// Takes what a worker has answered to an order.
-    pub(crate) fn take(&mut self, parcel: &mut Parcel) {
+    pub(crate) fn take(&mut self, batch: &mut ForwardBatch) {
         match self {
-            Self::Count { parts, .. } => parts.extend(parcel.snapshot.take().map(|part| *part)),
+            Self::Count { parts, .. } => parts.extend(batch.snapshot.take().map(|part| *part)),
             Self::Dump { dump, text } => {
-                if let Order::Dump(stepped) = parcel.order {
+                if let Order::Dump(stepped) = batch.order {
                     *dump = stepped;
                 }
-                std::mem::swap(text, parcel.text_mut());
+                std::mem::swap(text, batch.text_mut());
             }
             Self::Prefixes { sum, .. } => {
-                if let Some(part) = &parcel.prefixes {
+                if let Some(part) = &batch.prefixes {
                     sum.add(part);
                 }
             }

@@ -18,8 +18,8 @@ use super::{
 use crate::{
     context::VERSION,
     dump::{Dump, Format},
+    forward::{Order, Ticket},
     front::Pass,
-    parcel::{Order, Ticket},
 };
 
 /// What a command, or what stands in its place, has begun.
@@ -32,7 +32,7 @@ pub(super) enum Begun {
     Dump { used: usize, dump: Dump },
     /// Given to all workers.
     Away { used: usize, gather: Gather },
-    /// All parcels to some worker are under way.
+    /// All forwarded batches to some worker are under way.
     Starved,
     /// Not a whole command.
     Hungry,
@@ -258,13 +258,13 @@ fn broadcast(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    match pass.crossing.broadcast(order, ticket) {
+    match pass.cross_core.broadcast(order, ticket) {
         Ok(outstanding) => Begun::Away {
             used,
             gather: Gather::new(outstanding, purpose),
         },
         Err(_) => {
-            pass.counters.parcels_exhausted += 1;
+            pass.counters.forward_batches_exhausted += 1;
             Begun::Starved
         }
     }

@@ -40,9 +40,9 @@ pub(crate) use stream::Stream;
 use crate::{
     context::Context,
     counters::Closed,
+    forward::{ForwardBatch, Ticket},
     front::{Activity, Front, Pass, Tokens},
     lease::{Arrival, Seat},
-    parcel::{Parcel, Ticket},
     partition::NOBODY,
     tcp::{
         budget::LOOK,
@@ -76,7 +76,7 @@ pub(crate) struct TcpFront {
     vacant: Vec<u32>,
     /// Connections to be served, each at most once.
     queue: VecDeque<u32>,
-    /// Those that wait for a parcel.
+    /// Those that wait for a forwarded batch.
     starved: Vec<u32>,
     service: Service,
     tokens: Tokens,
@@ -305,24 +305,24 @@ impl TcpFront {
         budget.waits() || desk.waits() || !left.is_empty()
     }
 
-    /// Hands out the replies of a parcel that has come back.
-    fn deliver(&mut self, parcel: &mut Parcel) {
-        if parcel.is_barrier() {
-            for ticket in std::mem::take(&mut parcel.tickets) {
-                self.arrive(ticket, |purpose| purpose.take(parcel));
+    /// Hands out the replies of a forwarded batch that has come back.
+    fn deliver(&mut self, batch: &mut ForwardBatch) {
+        if batch.is_barrier() {
+            for ticket in std::mem::take(&mut batch.tickets) {
+                self.arrive(ticket, |purpose| purpose.take(batch));
             }
             return;
         }
-        let adopted = parcel
+        let adopted = batch
             .large_text()
             .is_some_and(|(ticket, text)| self.adopt(ticket, text));
-        for (ticket, reply) in parcel.replies() {
+        for (ticket, reply) in batch.replies() {
             self.arrive(ticket, |purpose| match (purpose, reply) {
                 (Purpose::Replies(replies), Ok(range)) if adopted => {
                     replies.place(ticket.slot as usize, range);
                 }
                 (Purpose::Replies(replies), Ok(range)) => {
-                    replies.put(ticket.slot as usize, &parcel.text()[range]);
+                    replies.put(ticket.slot as usize, &batch.text()[range]);
                 }
                 (Purpose::Replies(replies), Err(large)) => {
                     replies.defer(ticket.slot as usize, large);
@@ -405,14 +405,15 @@ impl Front for TcpFront {
             busy = true;
             self.admit(stream, pass);
         }
-        while let Some((peer, mut parcel)) = pass.crossing.returned() {
+        while let Some((peer, mut batch)) = pass.cross_core.returned() {
             busy = true;
-            for lot in parcel.freight().lots() {
+            for lot in batch.steps().lots() {
                 self.service.desk.give_back(peer, lot);
             }
-            self.deliver(&mut parcel);
-            pass.crossing.recycle(peer, parcel);
-            // Those that the parcel was for may want another: these have waited for it longer.
+            self.deliver(&mut batch);
+            pass.cross_core.recycle(peer, batch);
+            // Those that the forwarded batch was for may want another: these have waited for it
+            // longer.
             for place in self.starved.drain(..).rev() {
                 self.queue.push_front(place);
             }

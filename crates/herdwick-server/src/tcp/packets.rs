@@ -12,7 +12,7 @@ use super::{
     protocol::Encoder,
     service::Service,
 };
-use crate::{context::VERSION, front::Pass, parcel::Ticket};
+use crate::{context::VERSION, forward::Ticket, front::Pass};
 
 /// Begins what `packet` asks for; `used` and `swallow` are its bytes.
 pub(super) fn begin(

@@ -19,8 +19,8 @@ use crate::{
     context::Context,
     counters::WorkerCounters,
     dump::Dump,
+    forward::{Order, Ticket},
     front::Pass,
-    parcel::{Order, Ticket},
     recycle,
 };
 
@@ -71,7 +71,7 @@ pub(crate) enum Round {
     Short,
     /// A large value is to be read next.
     Upload,
-    /// All parcels to some worker are under way; nothing was done.
+    /// All forwarded batches to some worker are under way; nothing was done.
     Starved,
 }
 
@@ -220,7 +220,8 @@ impl Service {
         Round::Done
     }
 
-    /// Sends the requests for others away and executes the rest. `None`: no parcel was to be had.
+    /// Sends the requests for others away and executes the rest. `None`: no forwarded batch was to
+    /// be had.
     fn scatter(
         &mut self,
         run: &Run<'_>,
@@ -243,7 +244,7 @@ impl Service {
 
     /// Goes on with a run of reads of which some replies are held: executes those that are not,
     /// of the first one's owner. What the others hold stays what one round gave them. Gives back
-    /// what is held if no parcel was to be had.
+    /// what is held if no forwarded batch was to be had.
     fn resume(
         &mut self,
         mut held: Box<Replies>,
@@ -383,11 +384,11 @@ impl Service {
 /// The next step of a dump.
 fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pass<'_>) -> Round {
     if pass
-        .crossing
+        .cross_core
         .order(dump.worker, Order::Dump(dump), ticket)
         .is_err()
     {
-        pass.counters.parcels_exhausted += 1;
+        pass.counters.forward_batches_exhausted += 1;
         return Round::Starved;
     }
     let text = Vec::new();
@@ -395,8 +396,8 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
     Round::Away
 }
 
-/// Puts the `wanted` requests into parcels; returns how many requests, from the first, go ahead,
-/// and how many of those are away.
+/// Puts the `wanted` requests into forwarded batches; returns how many requests, from the first, go
+/// ahead, and how many of those are away.
 fn send_away(
     run: &Run<'_>,
     wanted: impl Fn(usize) -> bool,
@@ -415,7 +416,7 @@ fn send_away(
             ..ticket
         };
         if pass
-            .crossing
+            .cross_core
             .send(
                 owner,
                 request,
@@ -425,7 +426,7 @@ fn send_away(
             )
             .is_err()
         {
-            pass.counters.parcels_exhausted += 1;
+            pass.counters.forward_batches_exhausted += 1;
             return (slot, away);
         }
         away += 1;

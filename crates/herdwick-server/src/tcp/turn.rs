@@ -6,9 +6,9 @@ use super::{
     service::{Round, Service},
     upload::{self, Went},
 };
-use crate::{front::Pass, parcel::Ticket};
+use crate::{forward::Ticket, front::Pass};
 
-/// How a turn went: how the stream flows, and whether the connection waits for a parcel.
+/// How a turn went: how the stream flows, and whether the connection waits for a forwarded batch.
 pub(super) struct Turn {
     pub(super) flow: Flow,
     pub(super) starved: bool,

@@ -1,6 +1,6 @@
 //! Large values on their way in: read from the socket into their place in the store, or, where
-//! another worker owns the key, into the parcels that go there. A connection that uploads does
-//! nothing else, and is not read while there is no room for what it sends.
+//! another worker owns the key, into the forwarded batches that go there. A connection that uploads
+//! does nothing else, and is not read while there is no room for what it sends.
 
 use std::io::Read;
 
@@ -17,10 +17,10 @@ use super::{
     service::Service,
 };
 use crate::{
-    crossing::{Exhausted, PIECE_BYTES_MIN},
-    freight::{Step, Uploader},
+    cross_core::{Exhausted, PIECE_BYTES_MIN},
+    forward::Ticket,
     front::Pass,
-    parcel::Ticket,
+    upload_steps::{Step, Uploader},
 };
 
 /// Values beyond this size are uploads: what an input buffer does not hold at once.
@@ -68,7 +68,7 @@ pub(super) enum Went {
     Over,
     /// There is more to come, from the peer or from the owner.
     On,
-    /// All parcels to the owner are under way.
+    /// All forwarded batches to the owner are under way.
     Starved,
     /// Hang up.
     Broken,
@@ -167,7 +167,7 @@ pub(super) fn go_on(
     };
     let went = advance(service, connection, &mut upload, ticket, pass);
     if went == Went::Starved {
-        pass.counters.parcels_exhausted += 1;
+        pass.counters.forward_batches_exhausted += 1;
     }
     if went != Went::Over {
         connection.upload = Some(upload);
@@ -233,7 +233,7 @@ fn begin(
     } else {
         let step = Step::Begin(&upload.key, upload.value_len);
         let who = ticket.uploader(service.owners.own);
-        pass.crossing.upload(owner, who, step)?;
+        pass.cross_core.upload(owner, who, step)?;
     }
     upload.begun = true;
     pass.counters.uploads += 1;
@@ -258,7 +258,7 @@ fn feed(
                 here
             }
             None => pass
-                .crossing
+                .cross_core
                 .upload(upload.owner, who, Step::Bytes(bytes))?,
         };
         connection.input.consume(count);
@@ -286,8 +286,9 @@ fn feed(
         }
         None => {
             let read = |room: &mut [u8]| stream.read(room);
-            let taken = pass.crossing.receive(upload.owner, who, most, read)?;
-            // The parcel may have had room for less: the next turn finds out whether there is more.
+            let taken = pass.cross_core.receive(upload.owner, who, most, read)?;
+            // The forwarded batch may have had room for less: the next turn finds out whether there
+            // is more.
             (taken, most.min(PIECE_BYTES_MIN))
         }
     };
@@ -340,7 +341,7 @@ fn finish(
     connection.pulse.used(upload.value_len);
     if staged.is_none() {
         let sent = pass
-            .crossing
+            .cross_core
             .send(upload.owner, &request, &answer, ticket, true);
         if let Err(exhausted) = sent {
             return exhausted.into();
@@ -391,7 +392,8 @@ pub(super) fn abort(
     }
     match upload.lot {
         Some(lot) if upload.begun && upload.staged.is_none() => {
-            // The lot comes back with the parcel: only then has the owner's log room again.
+            // The lot comes back with the forwarded batch: only then has the owner's log room
+            // again.
             let left = Left {
                 owner: upload.owner,
                 who: ticket.uploader(service.owners.own),
@@ -412,10 +414,10 @@ pub(super) struct Left {
     lot: Lot,
 }
 
-/// Tells the owners, as far as there are parcels.
+/// Tells the owners, as far as there are forwarded batches.
 pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
     service.left.retain(|left| {
         let step = Step::Abort(left.lot);
-        pass.crossing.upload(left.owner, left.who, step).is_err()
+        pass.cross_core.upload(left.owner, left.who, step).is_err()
     });
 }

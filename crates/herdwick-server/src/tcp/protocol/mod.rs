@@ -16,8 +16,8 @@ use herdwick_mica::{self as store, Clock, Op, Reply, Request, Sink};
 use super::keys::KeyRoom;
 use crate::counters::WorkerCounters;
 
-/// Output beyond which a connection, or a parcel, takes no further values for now: what one of
-/// them holds is this much and one item.
+/// Output beyond which a connection, or a forwarded batch, takes no further values for now: what
+/// one of them holds is this much and one item.
 pub(crate) const OUTPUT_BYTES: usize = 64 << 10;
 
 /// The mark of a read whose reply found no room behind others.

@@ -1,4 +1,5 @@
-//! Uploads that cross from one worker to another: what travels in a parcel beside its requests.
+//! Uploads that cross from one worker to another: what travels in a forwarded batch beside its
+//! requests.
 
 use std::io;
 
@@ -28,10 +29,10 @@ pub(crate) enum Step<'a> {
     Abort(Lot),
 }
 
-/// The steps in a parcel, in their order. They come before its requests: the one that ends an upload
-/// is among those, and the next upload of its connection begins when that is answered.
+/// The steps in a forwarded batch, in their order. They come before its requests: the one that ends
+/// an upload is among those, and the next upload of its connection begins when that is answered.
 #[derive(Default)]
-pub(crate) struct Freight {
+pub(crate) struct UploadSteps {
     steps: Vec<(Uploader, Kind)>,
     /// Keys, and pieces of values.
     bytes: Vec<u8>,
@@ -44,7 +45,7 @@ enum Kind {
     Abort(Lot),
 }
 
-impl Freight {
+impl UploadSteps {
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }

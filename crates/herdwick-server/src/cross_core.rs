@@ -1,4 +1,5 @@
-//! From one worker to the others: requests for a partition travel to its owner, as parcels.
+//! From one worker to the others: requests for a partition travel to its owner, as forwarded
+//! batches.
 
 use std::io;
 
@@ -7,22 +8,22 @@ use herdwick_mica::{Clock, Request};
 
 use crate::{
     counters::WorkerCounters,
-    freight::{Step, Uploader},
-    parcel::{Order, Parcel, Scratch, Ticket},
+    forward::{ForwardBatch, Order, Scratch, Ticket},
     parking::Bell,
     partition::Partition,
     tcp::Answer,
+    upload_steps::{Step, Uploader},
 };
 
-/// Parcels from one worker to another that may be under way. With what one holds
-/// ([`Parcel`]) this bounds the memory between two workers.
-const PARCELS_PER_PAIR: usize = 2;
-/// A parcel with less room than this is left to requests: an upload has the next one.
+/// Forwarded batches from one worker to another that may be under way. With what one holds
+/// ([`ForwardBatch`]) this bounds the memory between two workers.
+const BATCHES_PER_PAIR: usize = 2;
+/// A forwarded batch with less room than this is left to requests: an upload has the next one.
 pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
 
 /// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
 /// Behind the workers there may be an observer, who gives orders and takes none.
-pub(crate) struct Crossing {
+pub(crate) struct CrossCore {
     links: Vec<Link>,
     /// How many of the links lead to workers.
     workers: usize,
@@ -31,26 +32,26 @@ pub(crate) struct Crossing {
 
 /// The queues between this worker and another.
 struct Link {
-    outbound: Producer<Box<Parcel>>,
-    returned: Consumer<Box<Parcel>>,
-    inbound: Consumer<Box<Parcel>>,
-    returning: Producer<Box<Parcel>>,
+    outbound: Producer<Box<ForwardBatch>>,
+    returned: Consumer<Box<ForwardBatch>>,
+    inbound: Consumer<Box<ForwardBatch>>,
+    returning: Producer<Box<ForwardBatch>>,
     bell: Bell,
-    #[expect(clippy::vec_box, reason = "a parcel travels by pointer, not by value")]
-    free: Vec<Box<Parcel>>,
+    #[expect(clippy::vec_box, reason = "a batch travels by pointer, not by value")]
+    free: Vec<Box<ForwardBatch>>,
     /// Being filled during this pass.
-    open: Option<Box<Parcel>>,
+    open: Option<Box<ForwardBatch>>,
     /// Something was pushed since the bell last rang.
     news: bool,
 }
 
-/// All parcels to a worker are under way.
+/// All forwarded batches to a worker are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-impl Crossing {
-    /// The crossings of all workers, connected, and the observer's, if there is one. `bells[i]`
-    /// wakes worker i.
+impl CrossCore {
+    /// The cross-core queues of all workers, connected, and the observer's, if there is one.
+    /// `bells[i]` wakes worker i.
     pub(crate) fn connect(bells: &[Bell], observer: Option<&Bell>) -> (Vec<Self>, Option<Self>) {
         let workers = bells.len();
         let bells: Vec<&Bell> = bells.iter().chain(observer).collect();
@@ -72,7 +73,7 @@ impl Crossing {
                         returning: back[own][peer].0.take().expect("each end is taken once"),
                         returned: back[peer][own].1.take().expect("each end is taken once"),
                         bell: bells[peer].clone(),
-                        free: (0..PARCELS_PER_PAIR).map(|_| Box::default()).collect(),
+                        free: (0..BATCHES_PER_PAIR).map(|_| Box::default()).collect(),
                         open: None,
                         news: false,
                     })
@@ -83,10 +84,10 @@ impl Crossing {
             .collect()
     }
 
-    /// Puts a request into the parcel that leaves for `peer` at the end of this pass.
+    /// Puts a request into the forwarded batch that leaves for `peer` at the end of this pass.
     ///
     /// # Errors
-    /// All parcels to `peer` are under way.
+    /// All forwarded batches to `peer` are under way.
     pub(crate) fn send(
         &mut self,
         peer: usize,
@@ -100,18 +101,19 @@ impl Crossing {
         Ok(())
     }
 
-    /// Puts a step of an upload into that parcel; of bytes, as many as there is room for: how many.
+    /// Puts a step of an upload into that forwarded batch; of bytes, as many as there is room for:
+    /// how many.
     ///
     /// # Errors
-    /// All parcels to `peer` are under way.
+    /// All forwarded batches to `peer` are under way.
     pub(crate) fn upload(
         &mut self,
         peer: usize,
         who: Uploader,
         step: Step<'_>,
     ) -> Result<usize, Exhausted> {
-        let open = self.links[peer].open(|open| open.freight_room() >= PIECE_BYTES_MIN)?;
-        let room = open.freight_room();
+        let open = self.links[peer].open(|open| open.upload_steps_room() >= PIECE_BYTES_MIN)?;
+        let room = open.upload_steps_room();
         let (step, count) = match step {
             Step::Bytes(bytes) => {
                 let count = bytes.len().min(room);
@@ -119,14 +121,14 @@ impl Crossing {
             }
             step => (step, 0),
         };
-        open.freight().add(who, step);
+        open.steps().add(who, step);
         Ok(count)
     }
 
-    /// Lets `read` write up to `most` bytes of an upload into that parcel.
+    /// Lets `read` write up to `most` bytes of an upload into that forwarded batch.
     ///
     /// # Errors
-    /// All parcels to `peer` are under way.
+    /// All forwarded batches to `peer` are under way.
     pub(crate) fn receive(
         &mut self,
         peer: usize,
@@ -135,15 +137,15 @@ impl Crossing {
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> Result<io::Result<usize>, Exhausted> {
         let least = most.min(PIECE_BYTES_MIN);
-        let open = self.links[peer].open(|open| open.freight_room() >= least)?;
-        let most = most.min(open.freight_room());
-        Ok(open.freight().receive(who, most, read))
+        let open = self.links[peer].open(|open| open.upload_steps_room() >= least)?;
+        let most = most.min(open.upload_steps_room());
+        Ok(open.steps().receive(who, most, read))
     }
 
     /// Sends `order` to every worker, this one included, behind all requests sent before.
     ///
     /// # Errors
-    /// All parcels to one of them are under way; nothing was sent.
+    /// All forwarded batches to one of them are under way; nothing was sent.
     pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
         if workers.iter().any(|link| link.free.is_empty()) {
@@ -151,10 +153,10 @@ impl Crossing {
         }
         for link in workers {
             link.seal();
-            let mut parcel = link.free.pop().expect("looked above");
-            parcel.order = order;
-            parcel.tickets.push(ticket);
-            link.push(parcel);
+            let mut batch = link.free.pop().expect("looked above");
+            batch.order = order;
+            batch.tickets.push(ticket);
+            link.push(batch);
         }
         Ok(self.workers)
     }
@@ -162,7 +164,7 @@ impl Crossing {
     /// Sends `order` to one worker, behind all requests sent to it before.
     ///
     /// # Errors
-    /// All parcels to it are under way.
+    /// All forwarded batches to it are under way.
     pub(crate) fn order(
         &mut self,
         peer: usize,
@@ -170,53 +172,53 @@ impl Crossing {
         ticket: Ticket,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];
-        let mut parcel = link.free.pop().ok_or(Exhausted)?;
+        let mut batch = link.free.pop().ok_or(Exhausted)?;
         link.seal();
-        parcel.order = order;
-        parcel.tickets.push(ticket);
-        link.push(parcel);
+        batch.order = order;
+        batch.tickets.push(ticket);
+        link.push(batch);
         Ok(())
     }
 
-    /// A parcel whose replies have come back, and who executed it. Give it to
+    /// A forwarded batch whose replies have come back, and who executed it. Give it to
     /// [`recycle`](Self::recycle).
-    pub(crate) fn returned(&mut self) -> Option<(usize, Box<Parcel>)> {
+    pub(crate) fn returned(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
         self.links
             .iter_mut()
             .enumerate()
             .find_map(|(peer, link)| Some((peer, link.returned.pop()?)))
     }
 
-    /// Makes an emptied parcel available again.
-    pub(crate) fn recycle(&mut self, peer: usize, mut parcel: Box<Parcel>) {
-        parcel.clear();
-        self.links[peer].free.push(parcel);
+    /// Makes an emptied forwarded batch available again.
+    pub(crate) fn recycle(&mut self, peer: usize, mut batch: Box<ForwardBatch>) {
+        batch.clear();
+        self.links[peer].free.push(batch);
     }
 
-    /// A parcel from another worker. Give it to [`give_back`](Self::give_back).
-    pub(crate) fn arrived(&mut self) -> Option<(usize, Box<Parcel>)> {
+    /// A forwarded batch from another worker. Give it to [`give_back`](Self::give_back).
+    pub(crate) fn arrived(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
         self.links
             .iter_mut()
             .enumerate()
             .find_map(|(peer, link)| Some((peer, link.inbound.pop()?)))
     }
 
-    /// Executes the requests of an arrived parcel, as one batch.
+    /// Executes the requests of an arrived forwarded batch, as one batch.
     pub(crate) fn execute(
         &mut self,
-        (peer, parcel): (usize, &mut Parcel),
+        (peer, batch): (usize, &mut ForwardBatch),
         store: &mut Partition,
         clock: Clock,
         counters: &mut WorkerCounters,
     ) {
-        parcel.execute(peer, store, clock, counters, &mut self.scratch);
+        batch.execute(peer, store, clock, counters, &mut self.scratch);
     }
 
-    /// Sends an executed parcel back.
-    pub(crate) fn give_back(&mut self, peer: usize, parcel: Box<Parcel>) {
+    /// Sends an executed forwarded batch back.
+    pub(crate) fn give_back(&mut self, peer: usize, batch: Box<ForwardBatch>) {
         let link = &mut self.links[peer];
-        // Each parcel of a pair is in one place, and the queue holds them all.
-        let pushed = link.returning.push(parcel);
+        // Each forwarded batch of a pair is in one place, and the queue holds them all.
+        let pushed = link.returning.push(batch);
         debug_assert!(pushed.is_ok());
         link.news = true;
     }
@@ -240,8 +242,11 @@ impl Crossing {
 }
 
 impl Link {
-    /// The parcel that is being filled, if it `fits`, or else a new one.
-    fn open(&mut self, fits: impl FnOnce(&Parcel) -> bool) -> Result<&mut Parcel, Exhausted> {
+    /// The forwarded batch that is being filled, if it `fits`, or else a new one.
+    fn open(
+        &mut self,
+        fits: impl FnOnce(&ForwardBatch) -> bool,
+    ) -> Result<&mut ForwardBatch, Exhausted> {
         if self.open.as_ref().is_some_and(|open| !fits(open)) {
             self.seal();
         }
@@ -254,26 +259,29 @@ impl Link {
     fn seal(&mut self) {
         match self.open.take() {
             // Opened for what did not come.
-            Some(parcel) if parcel.is_empty() => self.free.push(parcel),
-            Some(parcel) => self.push(parcel),
+            Some(batch) if batch.is_empty() => self.free.push(batch),
+            Some(batch) => self.push(batch),
             None => {}
         }
     }
 
-    fn push(&mut self, parcel: Box<Parcel>) {
-        // As in `give_back`: there are no more parcels than places.
-        let pushed = self.outbound.push(parcel);
+    fn push(&mut self, batch: Box<ForwardBatch>) {
+        // As in `give_back`: there are no more forwarded batches than places.
+        let pushed = self.outbound.push(batch);
         debug_assert!(pushed.is_ok());
         self.news = true;
     }
 }
 
-type Ends = (Option<Producer<Box<Parcel>>>, Option<Consumer<Box<Parcel>>>);
+type Ends = (
+    Option<Producer<Box<ForwardBatch>>>,
+    Option<Consumer<Box<ForwardBatch>>>,
+);
 
 /// A queue from each of `count` workers to each.
 fn grid(count: usize) -> Vec<Vec<Ends>> {
     let queue = || {
-        let (tx, rx) = spsc::channel(PARCELS_PER_PAIR);
+        let (tx, rx) = spsc::channel(BATCHES_PER_PAIR);
         (Some(tx), Some(rx))
     };
     (0..count)

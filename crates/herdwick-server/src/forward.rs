@@ -5,29 +5,29 @@ use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second, Staged};
 use crate::{
     counters::{Snapshot, WorkerCounters},
     dump::Dump,
-    freight::{Freight, Uploader},
     partition::{NOBODY, Partition},
     prefixes::Prefixes,
     recycle,
     tcp::{Answer, BatchEncoder, Large, Mark},
     time::Warp,
+    upload_steps::{UploadSteps, Uploader},
 };
 
-/// A parcel with this many bytes of keys and values takes no further request. One large value may
-/// exceed it.
-const PARCEL_BYTES: usize = 64 << 10;
-/// Most requests in a parcel.
-const PARCEL_REQUESTS: usize = 1024;
+/// A forwarded batch with this many bytes of keys and values takes no further request. One large
+/// value may exceed it.
+const BATCH_BYTES: usize = 64 << 10;
+/// Most requests in a forwarded batch.
+const BATCH_REQUESTS: usize = 1024;
 
-/// Requests for one partition and, on the way back, their replies. Parcels are made at the start
-/// and travel to and fro for ever.
+/// Requests for one partition and, on the way back, their replies. Forwarded batches are made at
+/// the start and travel to and fro for ever.
 #[derive(Default)]
-pub(crate) struct Parcel {
+pub(crate) struct ForwardBatch {
     pub(crate) order: Order,
-    errands: Vec<Errand>,
+    forwarded: Vec<ForwardedRequest>,
     /// Steps of uploads.
-    freight: Freight,
-    /// Keys, values and opaques, in the order of the errands.
+    steps: UploadSteps,
+    /// Keys, values and opaques, in the order of the forwarded requests.
     bytes: Vec<u8>,
     /// The replies' text.
     replies: Vec<u8>,
@@ -92,7 +92,7 @@ impl Ticket {
 }
 
 /// A request without its bytes.
-struct Errand {
+struct ForwardedRequest {
     hash: KeyHash,
     op: Op<'static>,
     key_len: usize,
@@ -111,28 +111,28 @@ pub(crate) struct Scratch {
     large: Vec<bool>,
 }
 
-impl Parcel {
+impl ForwardBatch {
     /// Whether it carries an order for a worker rather than requests for its store.
     pub(crate) fn is_barrier(&self) -> bool {
         self.order != Order::Execute
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        !self.is_barrier() && self.errands.is_empty() && self.freight.count() == 0
+        !self.is_barrier() && self.forwarded.is_empty() && self.steps.count() == 0
     }
 
     pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
         let more = request.key.len() + value_of(&request.op).len();
-        self.errands.len() < PARCEL_REQUESTS && more <= self.room()
+        self.forwarded.len() < BATCH_REQUESTS && more <= self.room()
     }
 
     fn room(&self) -> usize {
-        PARCEL_BYTES.saturating_sub(self.bytes.len() + self.freight.len())
+        BATCH_BYTES.saturating_sub(self.bytes.len() + self.steps.len())
     }
 
     /// Bytes of values that an upload may add.
-    pub(crate) fn freight_room(&self) -> usize {
-        if self.freight.count() < PARCEL_REQUESTS {
+    pub(crate) fn upload_steps_room(&self) -> usize {
+        if self.steps.count() < BATCH_REQUESTS {
             self.room()
         } else {
             0
@@ -140,8 +140,8 @@ impl Parcel {
     }
 
     /// Where the steps of uploads go.
-    pub(crate) fn freight(&mut self) -> &mut Freight {
-        &mut self.freight
+    pub(crate) fn steps(&mut self) -> &mut UploadSteps {
+        &mut self.steps
     }
 
     pub(crate) fn add(
@@ -153,7 +153,7 @@ impl Parcel {
     ) {
         let value = value_of(&request.op);
         let opaque = answer.opaque();
-        self.errands.push(Errand {
+        self.forwarded.push(ForwardedRequest {
             hash: request.hash,
             op: without_value(&request.op),
             key_len: request.key.len(),
@@ -177,30 +177,30 @@ impl Parcel {
         counters: &mut WorkerCounters,
         scratch: &mut Scratch,
     ) {
-        self.freight.unload(store, clock);
-        if self.errands.is_empty() {
+        self.steps.unload(store, clock);
+        if self.forwarded.is_empty() {
             return;
         }
         scratch.large.clear();
         let mut requests = recycle(std::mem::take(&mut scratch.requests));
         let mut answers = recycle(std::mem::take(&mut scratch.answers));
         let mut bytes = &self.bytes[..];
-        for (errand, ticket) in self.errands.iter().zip(&self.tickets) {
-            let (key, rest) = bytes.split_at(errand.key_len);
-            let (value, rest) = rest.split_at(errand.value_len);
-            let (opaque, rest) = rest.split_at(errand.opaque_len);
+        for (forwarded, ticket) in self.forwarded.iter().zip(&self.tickets) {
+            let (key, rest) = bytes.split_at(forwarded.key_len);
+            let (value, rest) = rest.split_at(forwarded.value_len);
+            let (opaque, rest) = rest.split_at(forwarded.opaque_len);
             bytes = rest;
             requests.push(Request {
-                hash: errand.hash,
+                hash: forwarded.hash,
                 key,
-                op: with_value(&errand.op, value, || {
+                op: with_value(&forwarded.op, value, || {
                     store.end_upload(ticket.uploader(peer))
                 }),
             });
-            scratch.large.push(errand.large);
-            answers.push(errand.answer.with_opaque(opaque));
+            scratch.large.push(forwarded.large);
+            answers.push(forwarded.answer.with_opaque(opaque));
         }
-        counters.crossed += requests.len() as u64;
+        counters.forwarded += requests.len() as u64;
         counters.tcp_batches += 1;
         let mut batch_encoder = BatchEncoder {
             clock,
@@ -243,10 +243,10 @@ impl Parcel {
         &self.replies
     }
 
-    /// The text of a parcel that a large value fills, if one connection gets all of it: to be kept
-    /// by it rather than copied.
+    /// The text of a forwarded batch that a large value fills, if one connection gets all of it: to
+    /// be kept by it rather than copied.
     pub(crate) fn large_text(&mut self) -> Option<(Ticket, &mut Vec<u8>)> {
-        if self.replies.len() <= PARCEL_BYTES {
+        if self.replies.len() <= BATCH_BYTES {
             return None;
         }
         let (first, sole) = {
@@ -258,15 +258,15 @@ impl Parcel {
         sole.then_some((first, &mut self.replies))
     }
 
-    /// Empties the parcel; what one large value made it grow to is given back.
+    /// Empties the forwarded batch; what one large value made it grow to is given back.
     pub(crate) fn clear(&mut self) {
         self.order = Order::Execute;
-        self.errands.clear();
+        self.forwarded.clear();
         self.bytes.clear();
-        self.bytes.shrink_to(PARCEL_BYTES);
-        self.freight.clear(PARCEL_BYTES);
+        self.bytes.shrink_to(BATCH_BYTES);
+        self.steps.clear(BATCH_BYTES);
         self.replies.clear();
-        self.replies.shrink_to(PARCEL_BYTES);
+        self.replies.shrink_to(BATCH_BYTES);
         self.marks.clear();
         self.tickets.clear();
         self.snapshot = None;
