@@ -293,7 +293,7 @@ fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
     let before = server.cpu_nanos();
     quiet(Duration::from_secs(1));
     let spent = Duration::from_nanos(server.cpu_nanos() - before);
-    // A heartbeat from each session wakes the desk, not the workers.
+    // A heartbeat from each session wakes the lease manager, not the workers.
     assert!(
         spent < Duration::from_millis(30),
         "{spent:?} of CPU in an idle second"

@@ -134,7 +134,7 @@ impl Context {
         self.host.takes_claims()
     }
 
-    /// Gives a connection that began with a claim to the desk.
+    /// Gives a connection that began with a claim to the lease manager.
     pub(crate) fn pass_on(&self, arrival: Arrival) {
         self.host.pass_on(arrival);
     }
@@ -190,7 +190,7 @@ impl Context {
         keys
     }
 
-    /// What the desk has counted, by name.
+    /// What the lease manager has counted, by name.
     pub(crate) fn leases(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.host.counters()
     }

@@ -10,7 +10,7 @@ use crate::{
     config::{Config, StartError},
     front::Front,
     herd::HerdConfig,
-    lease::{DeskConfig, FabricId, LeaseSocket, Office, WorkerEnd},
+    lease::{FabricId, LeaseConfig, LeaseService, LeaseSocket, WorkerEnd},
     memory_file::{MemoryFile, MemoryFileError, Parts, Restart},
     parking::Bell,
     server::refused,
@@ -65,17 +65,17 @@ impl LeaseBounds {
         memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
     }
 
-    pub(crate) fn office(
+    pub(crate) fn service(
         &self,
         ways: &Ways,
         bells: &[Bell],
         socket: Option<LeaseSocket>,
-    ) -> Result<Option<Office>, StartError> {
+    ) -> Result<Option<LeaseService>, StartError> {
         let fabrics = ways.offered(socket.is_some());
         if fabrics.is_empty() {
             return Ok(None);
         }
-        let desk = DeskConfig {
+        let manager = LeaseConfig {
             leases_max: self.clients_max,
             reply_bytes_max: ways::fabrics()
                 .map(|fabric| reply_bytes_max(fabric, &fabrics))
@@ -84,8 +84,8 @@ impl LeaseBounds {
             lease_bytes: ways::lease_bytes,
             is_local: ways::is_local,
         };
-        let office = Office::open(socket, fabrics, desk, bells);
-        office.map(Some).map_err(refused("the desk for leases"))
+        let service = LeaseService::open(socket, fabrics, manager, bells);
+        service.map(Some).map_err(refused("the lease service"))
     }
 
     pub(crate) fn front(
@@ -107,7 +107,8 @@ impl LeaseBounds {
     }
 }
 
-/// The lease socket, if there is to be one. If there need not be, and cannot, says why in `left_out`.
+/// The lease socket, if there is to be one. If there need not be, and cannot, says why in
+/// `left_out`.
 pub(crate) fn lease_socket(
     config: &mut Config,
     left_out: &mut Vec<StartError>,
@@ -188,7 +189,8 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
     })
 }
 
-/// As [`evicting_stores`], with their items in a file: those of the server before, where they can be read.
+/// As [`evicting_stores`], with their items in a file: those of the server before, where they can
+/// be read.
 fn lasting_stores(
     workers: usize,
     mut store: StoreConfig,

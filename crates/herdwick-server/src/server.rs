@@ -24,7 +24,7 @@ use crate::{
     fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
-    lease::{Closing, FabricId, Host, Office, WorkerEnd},
+    lease::{Closing, FabricId, Host, LeaseService, WorkerEnd},
     memory::{LeaseBounds, Stores, lease_socket, stores},
     memory_file::{MemoryFile, Restart},
     metrics::Gauges,
@@ -58,7 +58,7 @@ pub struct Server {
     acceptor: Arc<Waker>,
     /// Wakes the thread of the TLS handshakes, if there is one.
     greeter: Option<Arc<Waker>>,
-    desk: Option<Closing>,
+    manager: Option<Closing>,
     metrics: Option<(SocketAddr, Bell)>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -80,12 +80,12 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     left_out.append(&mut opened.left_out);
     let timer = stores.timer;
     let (polls, bells) = polls(workers)?;
-    let mut office = leases.office(&ways, &bells, socket)?;
+    let mut service = leases.service(&ways, &bells, socket)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.bell);
     let (cross_cores, observing) = CrossCore::connect(&bells, observer);
     let offer = offer(&config, workers, stores.hash_key);
-    let host = Host::new(offer, config.request_path, office.as_mut(), timer);
+    let host = Host::new(offer, config.request_path, service.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let context = Context::new(&config, workers, &opened, host, clock)?;
     let context = Arc::new(context);
@@ -106,12 +106,12 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         stopping: Arc::new(Stopping::new(bells.clone())),
         acceptor: Arc::new(acceptor),
         greeter: None,
-        desk: None,
+        manager: None,
         metrics: None,
         threads: Vec::new(),
     };
     server.open_metrics(gauges.zip(observing))?;
-    let ends = server.open_desk(office, timer)?;
+    let ends = server.open_manager(service, timer)?;
     let crew = Crew {
         config: &config,
         ways: &ways,
@@ -180,7 +180,7 @@ struct Crew<'a> {
     timer: Timer,
 }
 
-/// For each worker, its ends of the desk, one a fabric.
+/// For each worker, its ends of the lease manager, one a fabric.
 type WorkersEnds = Vec<Vec<(FabricId, WorkerEnd)>>;
 
 /// Where accepted connections of each worker go, and how it is woken for them.
@@ -312,24 +312,24 @@ impl Server {
         self.start("accept".into(), move || acceptor.run())
     }
 
-    /// Starts the desk; gives each worker's end of it, or none.
-    fn open_desk(
+    /// Starts the lease manager; gives each worker's end of it, or none.
+    fn open_manager(
         &mut self,
-        office: Option<Office>,
+        service: Option<LeaseService>,
         timer: Timer,
     ) -> Result<WorkersEnds, StartError> {
-        let Some(Office {
-            desk,
+        let Some(LeaseService {
+            manager,
             ends,
             closing,
             ..
-        }) = office
+        }) = service
         else {
             return Ok(Vec::new());
         };
         let stop = closing.flag();
-        self.desk = Some(closing);
-        self.start("leases".into(), move || desk.run(timer, &stop))?;
+        self.manager = Some(closing);
+        self.start("leases".into(), move || manager.run(timer, &stop))?;
         Ok(ends)
     }
 
@@ -427,8 +427,8 @@ impl Server {
         // Fails only while a wake is pending already.
         let _ = self.acceptor.wake();
         let _ = self.greeter.as_ref().map(|greeter| greeter.wake());
-        if let Some(desk) = &self.desk {
-            desk.ask();
+        if let Some(manager) = &self.manager {
+            manager.ask();
         }
         if let Some((_, bell)) = &self.metrics {
             bell.ring();
@@ -446,7 +446,7 @@ impl Server {
             socket.remove();
         }
         self.addresses.truncate(1);
-        self.desk = None;
+        self.manager = None;
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     control, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
-    layout::{DESK_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
+    layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
     pd::{Files, Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
@@ -67,7 +67,7 @@ impl PdSize {
     /// Bytes of the two files of a domain of this size: the most memory that it can ever occupy.
     #[must_use]
     pub const fn file_bytes(&self) -> usize {
-        2 * DESK_BYTES
+        2 * CONTROL_BYTES
             + area_bytes(self.host_inbound)
             + area_bytes(self.host_readable)
             + area_bytes(self.guest_inbound)
@@ -237,10 +237,10 @@ impl ShmDevice {
         let colour = self.made.fetch_add(1, Ordering::Relaxed) % 64;
         Ok(PdLayout {
             token: random & !63 | colour,
-            up_split: DESK_BYTES + host_inbound,
-            up_len: DESK_BYTES + host_inbound + guest_regions,
-            down_split: DESK_BYTES + guest_inbound,
-            down_len: DESK_BYTES + guest_inbound + host_readable,
+            up_split: CONTROL_BYTES + host_inbound,
+            up_len: CONTROL_BYTES + host_inbound + guest_regions,
+            down_split: CONTROL_BYTES + guest_inbound,
+            down_len: CONTROL_BYTES + guest_inbound + host_readable,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The layout of every byte that the two sides of a protection domain share.
 //!
 //! A domain is two files. The client (`guest`) writes `up`, the host alone writes `down`; each
-//! starts with the control area (`desk`) of the side that writes it:
+//! starts with the control area (`control`) of the side that writes it:
 //!
 //! ```text
 //! up    client's control area | host's area: regions clients WRITE, rings into host queue pairs
@@ -42,10 +42,10 @@ const REGION_WORDS: usize = 4;
 const QPS_WORD: usize = REGIONS_WORD + REGIONS * REGION_WORDS;
 const QP_WORDS: usize = LINE / WORD;
 /// Bytes of a control area, a multiple of the page size.
-pub(crate) const DESK_BYTES: usize = 8192;
+pub(crate) const CONTROL_BYTES: usize = 8192;
 const _: () = assert!(SENDERS.is_power_of_two() && REGIONS.is_power_of_two());
 const _: () = assert!(REGIONS_WORD == 5 * 8 && QPS_WORD == 37 * 8);
-const _: () = assert!((QPS_WORD + QPS * QP_WORDS) * WORD <= DESK_BYTES);
+const _: () = assert!((QPS_WORD + QPS * QP_WORDS) * WORD <= CONTROL_BYTES);
 
 /// Word of the control area that holds the qpn of datagram sender `index`.
 pub(crate) const fn sender_word(index: usize) -> usize {
@@ -103,7 +103,7 @@ impl PdLayout {
 
     /// The part of `up` that the host allocates from.
     pub(crate) fn up_host(&self) -> Range<usize> {
-        DESK_BYTES + self.colour()..self.up_split
+        CONTROL_BYTES + self.colour()..self.up_split
     }
 
     /// The part of `up` that the client allocates from.
@@ -113,7 +113,7 @@ impl PdLayout {
 
     /// The part of `down` that the client allocates from, for the host to fill.
     pub(crate) fn down_guest(&self) -> Range<usize> {
-        DESK_BYTES + self.colour()..self.down_split
+        CONTROL_BYTES + self.colour()..self.down_split
     }
 
     /// The part of `down` that the host allocates from.
@@ -146,7 +146,7 @@ impl PdLayout {
         };
         let part = |split: usize, len: usize| {
             let whole = split.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
-            whole && split >= DESK_BYTES + PAGE && len >= split + PAGE && len <= FILE_BYTES_MAX
+            whole && split >= CONTROL_BYTES + PAGE && len >= split + PAGE && len <= FILE_BYTES_MAX
         };
         let sound = word_of(blob, 0) == TICKET_MAGIC
             && part(layout.up_split, layout.up_len)

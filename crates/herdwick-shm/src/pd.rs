@@ -14,7 +14,7 @@ use crate::{
     bell::{Bell, GuestEnds},
     discard,
     layout::{
-        DESK_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
+        CONTROL_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
         region_word, sender_word,
     },
     park::{Arming, Sleeper},
@@ -121,24 +121,24 @@ impl Pd {
     /// Assembles one side. Populates the pages of the control areas.
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         let (layout, files) = (parts.layout, parts.files);
-        files.up.populate(0..DESK_BYTES)?;
-        files.down.populate(0..DESK_BYTES)?;
+        files.up.populate(0..CONTROL_BYTES)?;
+        files.down.populate(0..CONTROL_BYTES)?;
         let up = Span::new(Arc::clone(&files.up));
         let down = Span::new(Arc::clone(&files.down));
-        let desk = |span: &Span| {
+        let control = |span: &Span| {
             let too_short = |_| io::Error::from(io::ErrorKind::InvalidInput);
-            span.slice(0..DESK_BYTES).map_err(too_short)
+            span.slice(0..CONTROL_BYTES).map_err(too_short)
         };
-        let (guest_desk, host_desk) = (desk(&up)?, desk(&down)?);
+        let (guest_control, host_control) = (control(&up)?, control(&down)?);
         let (mine, theirs, areas) = match parts.side {
             Side::Host => (
-                host_desk,
-                guest_desk,
+                host_control,
+                guest_control,
                 [layout.up_host(), layout.down_host()],
             ),
             Side::Guest => (
-                guest_desk,
-                host_desk,
+                guest_control,
+                host_control,
                 [layout.up_guest(), layout.down_guest()],
             ),
         };

@@ -50,7 +50,7 @@ pub(crate) const BAD_KEY: u8 = 8;
 pub(crate) const WRONG_PARTITION: u8 = 9;
 pub(crate) const BAD_REQUEST: u8 = 10;
 
-const DESK_BYTES: usize = 8192;
+const CONTROL_BYTES: usize = 8192;
 /// First of the region entries in a control area, and words of an entry.
 pub(crate) const REGIONS_WORD: usize = 320 / 8;
 pub(crate) const REGION_WORDS: usize = 4;
@@ -153,7 +153,7 @@ impl Channel {
             epoch: terms.epoch,
             domain,
             shape,
-            ring: DESK_BYTES + (domain % 64) as usize * LINE_BYTES,
+            ring: CONTROL_BYTES + (domain % 64) as usize * LINE_BYTES,
             cells_taken: 0,
             long_taken: 0,
             next: 0,

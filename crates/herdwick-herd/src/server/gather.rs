@@ -22,7 +22,7 @@ const SWEEP_AFTER: u32 = 8;
 const AHEAD: usize = 8;
 
 /// The context that turns a slot's line into a job.
-pub(super) struct Desk<'a> {
+pub(super) struct Intake<'a> {
     pub(super) worker: u8,
     pub(super) workers: usize,
     pub(super) batch: &'a mut Batch,
@@ -89,15 +89,15 @@ impl ServerSide {
         let Some(client) = self.roster.client(index) else {
             return false;
         };
-        let mut desk = Desk {
+        let mut intake = Intake {
             worker: self.worker,
             workers: self.options.workers,
             batch: &mut self.batch,
             counters: &mut self.counters,
         };
         let mut found = 0;
-        while found < quantum && !desk.batch.is_full() {
-            if desk.look(client, index, client.cursor) == Found::Nothing {
+        while found < quantum && !intake.batch.is_full() {
+            if intake.look(client, index, client.cursor) == Found::Nothing {
                 break;
             }
             client.prefetch(AHEAD);
@@ -109,11 +109,11 @@ impl ServerSide {
             return true;
         }
         client.idle = client.idle.saturating_add(1);
-        client.idle >= SWEEP_AFTER && !desk.batch.is_full() && desk.sweep(client, index)
+        client.idle >= SWEEP_AFTER && !intake.batch.is_full() && intake.sweep(client, index)
     }
 }
 
-impl Desk<'_> {
+impl Intake<'_> {
     /// Checks `slot` and takes its request.
     #[inline]
     pub(super) fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {

@@ -9,7 +9,7 @@ use super::{
     ServerSide,
     batch::BATCH,
     chunk::{Attached, Bell, Mailbox},
-    gather::Desk,
+    gather::Intake,
 };
 use crate::{
     ServerCounters,
@@ -56,13 +56,13 @@ impl ServerSide {
                 continue;
             };
             if let Some(slot) = client.take_in(number, done, &mut self.counters) {
-                let mut desk = Desk {
+                let mut intake = Intake {
                     worker: self.worker,
                     workers: self.options.workers,
                     batch: &mut self.batch,
                     counters: &mut self.counters,
                 };
-                desk.look(client, index, slot);
+                intake.look(client, index, slot);
             }
             empty.add(port, client.recv(index, number), &mut self.counters);
         }

@@ -93,7 +93,7 @@ pub(crate) struct HerdConfig {
     pub(crate) spin: Duration,
     /// Most bytes of a reply.
     pub(crate) reply_bytes_max: usize,
-    /// The way to the desk.
+    /// The way to the lease manager.
     pub(crate) end: WorkerEnd,
 }
 
@@ -181,8 +181,9 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Carries out one thing that the desk asked for, if it did. That makes or unmaps memory, which
-    /// takes as long as the operating system likes: whatever else is asked waits for the next pass.
+    /// Carries out one thing that the lease manager asked for, if it did. That makes or unmaps
+    /// memory, which takes as long as the operating system likes: whatever else is asked waits for
+    /// the next pass.
     fn take_order(&mut self) -> bool {
         let Some(order) = self.next_order() else {
             return false;
@@ -206,9 +207,9 @@ impl<D: LeaseDevice> HerdFront<D> {
     }
 
     fn tell(&self, answer: Answer) {
-        // The desk outlives the orders it gave, but for the end of the server.
+        // The lease manager outlives the orders it gave, but for the end of the server.
         let _ = self.config.end.answers.send((self.config.worker, answer));
-        let _ = self.config.end.desk.wake();
+        let _ = self.config.end.manager.wake();
     }
 
     fn grant(&mut self, id: LeaseId, terms: Terms) -> Option<Box<(WorkerGrant, Vec<OwnedFd>)>> {
@@ -231,20 +232,20 @@ impl<D: LeaseDevice> HerdFront<D> {
         connected.map_err(|error| error.refusal())
     }
 
-    /// Takes a lease out of service at once. The desk hears of it when the memory is given back:
-    /// until then it counts against the lease's owner, who may be what puts it off.
+    /// Takes a lease out of service at once. The lease manager hears of it when the memory is given
+    /// back: until then it counts against the lease's owner, who may be what puts it off.
     fn revoke(&mut self, id: LeaseId) {
         let unrevoked = Arc::clone(&self.unrevoked);
-        let (answers, desk) = (
+        let (answers, manager) = (
             self.config.end.answers.clone(),
-            self.config.end.desk.clone(),
+            self.config.end.manager.clone(),
         );
         let worker = self.config.worker;
         let done: Released = Box::new(move |released| {
             unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
             // As in `tell`.
             let _ = answers.send((worker, Answer::Revoked(id)));
-            let _ = desk.wake();
+            let _ = manager.wake();
         });
         match &mut self.server {
             Some(server) => self.held.revoke(&self.device, server, id, done),
@@ -271,8 +272,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Has the desk end the leases whose queue pairs failed. If the device is lost, all; when they
-    /// have ended, lets go of it.
+    /// Has the lease manager end the leases whose queue pairs failed. If the device is lost, all;
+    /// when they have ended, lets go of it.
     #[cold]
     fn lose(&mut self) {
         let Some(server) = &self.server else {

@@ -1,4 +1,4 @@
-//! A front over shared memory, asked by a desk that is a test.
+//! A front over shared memory, asked by a lease manager that is a test.
 
 use std::sync::{Arc, mpsc};
 
@@ -27,7 +27,7 @@ fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
         end: WorkerEnd {
             orders,
             answers,
-            desk: Arc::new(Waker::new(poll.registry(), Token(0)).unwrap()),
+            manager: Arc::new(Waker::new(poll.registry(), Token(0)).unwrap()),
         },
     };
     let device = ShmDevice::host(PdSize::NONE);

@@ -1,17 +1,17 @@
-//! What the desk remembers of one socket.
+//! What the lease manager remembers of one socket.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
 use herdwick_herd::hello::{Grant, WorkerGrant};
 
-use super::{FabricId, Seat, Terms, handshake::Handshake, shares::Owner};
+use super::{ConnectionSlot, FabricId, Terms, handshake::Handshake, shares::Owner};
 use crate::tcp::Stream;
 
 pub(super) struct Client {
     /// Gone once the lease ends; the record stays until every worker has let go.
     pub(super) stream: Option<Stream>,
     /// Goes with the stream.
-    seat: Option<Seat>,
+    slot: Option<ConnectionSlot>,
     /// Whose share it counts against.
     pub(super) owner: Owner,
     pub(super) shake: Handshake,
@@ -39,10 +39,15 @@ pub(super) struct Grants {
 }
 
 impl Client {
-    pub(super) fn new(stream: Stream, seat: Option<Seat>, owner: Owner, now: Duration) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        slot: Option<ConnectionSlot>,
+        owner: Owner,
+        now: Duration,
+    ) -> Self {
         Self {
             stream: Some(stream),
-            seat,
+            slot,
             owner,
             fabric: FabricId(0),
             shake: Handshake::new(now),
@@ -63,7 +68,7 @@ impl Client {
 
     /// Takes the stream away for good.
     pub(super) fn hang_up(&mut self) -> Option<Stream> {
-        self.seat = None;
+        self.slot = None;
         self.stream.take()
     }
 

@@ -2,9 +2,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use herdwick_herd::{RequestPath, hello::Refusal};
 
-/// What the desk counts.
+/// What the lease manager counts.
 #[derive(Debug, Default)]
-pub(crate) struct DeskCounters {
+pub(crate) struct LeaseCounters {
     /// Leases that stand now.
     pub(crate) live: AtomicU64,
     /// Bytes of memory that leases hold now.
@@ -35,7 +35,7 @@ pub(crate) struct DeskCounters {
     pub(crate) strangers_refused: AtomicU64,
 }
 
-impl DeskCounters {
+impl LeaseCounters {
     /// Leases whose requests took `path`.
     pub(super) fn by_path(&self, path: RequestPath) -> &AtomicU64 {
         match path {

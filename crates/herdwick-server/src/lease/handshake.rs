@@ -101,7 +101,8 @@ impl Handshake {
         Ok(Some(event))
     }
 
-    /// Extends the lease, unless this is a flood that would keep the desk from everyone else.
+    /// Extends the lease, unless this is a flood that would keep the lease manager from everyone
+    /// else.
     fn beat(&mut self, now: Duration, beats: usize) -> Result<(), FrameError> {
         if now >= self.period_end {
             self.period_end = now + HEARTBEAT;

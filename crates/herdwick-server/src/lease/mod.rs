@@ -1,26 +1,26 @@
 //! Leases: how a client comes by memory, and how the server takes it back.
 //!
-//! The desk is a thread of its own. Clients come to it by a unix socket in a private directory, or
-//! by a connection to the memcached port that begins with a claim. It takes claims
+//! The lease manager is a thread of its own. Clients come to it by a unix socket in a private
+//! directory, or by a connection to the memcached port that begins with a claim. It takes claims
 //! ([`herdwick_herd::hello`]), has every worker make memory for the client, and hands the file
 //! descriptors over, if there are any. The socket is the lease: when it closes, or no heartbeat
-//! comes in time, the workers take the memory back at the end of a pass. The desk names no
+//! comes in time, the workers take the memory back at the end of a pass. The lease manager names no
 //! provider; what a worker grants is an opaque ticket.
 
 mod client;
 mod counters;
-mod desk;
 mod handshake;
-mod office;
-mod seat;
+mod manager;
+mod service;
 mod shares;
+mod slot;
 mod socket;
 mod tokens;
 
-pub(crate) use counters::DeskCounters;
-pub(crate) use desk::{Desk, DeskConfig, DeskWays, WAKER, WorkerLink};
-pub(crate) use office::{Closing, Host, Office, WorkerEnd};
-pub(crate) use seat::{Arrival, Seat};
+pub(crate) use counters::LeaseCounters;
+pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
+pub(crate) use service::{Closing, Host, LeaseService, WorkerEnd};
+pub(crate) use slot::{Arrival, ConnectionSlot};
 pub(crate) use socket::LeaseSocket;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::Tokens;
@@ -61,7 +61,7 @@ pub(crate) struct Terms {
     pub(crate) host: Option<IpAddr>,
 }
 
-/// What the desk asks of a worker.
+/// What the lease manager asks of a worker.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// Make memory and queue pairs.
@@ -77,7 +77,8 @@ pub(crate) enum Order {
 pub(crate) enum Answer {
     /// To [`Order::Grant`]; `None`: the worker could not, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`Order::Connect`]: refused are endpoints that make no sense, or the server's own failure.
+    /// To [`Order::Connect`]: refused are endpoints that make no sense, or the server's own
+    /// failure.
     Connected(LeaseId, Result<(), Refusal>),
     /// Unasked: the device is lost under this lease.
     Lost(LeaseId),

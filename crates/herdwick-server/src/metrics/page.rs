@@ -220,7 +220,7 @@ fn hot_keys(context: &Context, sum: &Snapshot, page: &mut Page) {
     page.add(name, Kind::Gauge, help, samples);
 }
 
-/// What the desk has counted; nothing where there is none.
+/// What the lease manager has counted; nothing where there is none.
 fn leases(context: &Context, page: &mut Page) {
     let (mut paths, mut ended) = (Vec::new(), Vec::new());
     for (stat, count) in context.leases() {

@@ -12,7 +12,7 @@ use crate::{
 
 use super::{
     connection::{Connection, Room},
-    lots::Desk,
+    lots::WorkerLots,
 };
 
 /// For buffers of all connections together: this part of `-m` ...
@@ -205,7 +205,7 @@ impl Budget {
     pub(super) fn look(
         &mut self,
         connections: &mut [Option<Connection>],
-        desk: &Desk,
+        lots: &WorkerLots,
         timeout: Timeouts,
         (now, second): (Duration, u32),
         counters: &mut WorkerCounters,
@@ -219,8 +219,8 @@ impl Budget {
         }
         if now >= self.next_look {
             self.next_look = now + LOOK;
-            self.look_at_pulses(connections, desk);
-            self.shed(connections, desk, &mut given_up);
+            self.look_at_pulses(connections, lots);
+            self.shed(connections, lots, &mut given_up);
         }
         for (_, reason) in &given_up {
             counters.closed(*reason);
@@ -229,8 +229,8 @@ impl Budget {
     }
 
     /// Notes who moves and who does not while others wait.
-    fn look_at_pulses(&mut self, connections: &mut [Option<Connection>], desk: &Desk) {
-        let short = self.is_short() || desk.any_wanted();
+    fn look_at_pulses(&mut self, connections: &mut [Option<Connection>], lots: &WorkerLots) {
+        let short = self.is_short() || lots.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
         if short {
             for connection in connections.iter_mut().flatten() {
@@ -250,16 +250,16 @@ impl Budget {
     fn shed(
         &mut self,
         connections: &[Option<Connection>],
-        desk: &Desk,
+        lots: &WorkerLots,
         given_up: &mut Vec<(u32, Closed)>,
     ) {
         let short = self.is_short();
-        if !short && !desk.any_wanted() {
+        if !short && !lots.any_wanted() {
             return;
         }
         let most = HARD * self.ample;
         let (mut held, mut busy) = (self.held, self.busy());
-        let mut wanted = desk.wanted();
+        let mut wanted = lots.wanted();
         for (place, connection) in stalled(connections, self.is_over()) {
             let bytes = connection.buffers();
             let frees_lot = connection
@@ -276,7 +276,7 @@ impl Budget {
         // What is over may also be replies that are being read: those that wait give way for what
         // they hold themselves.
         let mut waiting = self.waiting;
-        let youngest = self.queue.iter().rev().copied().chain(desk.youngest());
+        let youngest = self.queue.iter().rev().copied().chain(lots.youngest());
         for place in youngest {
             if held <= most || waiting <= self.ample {
                 break;

@@ -40,7 +40,7 @@ impl Lots {
     }
 }
 
-/// A lot, to be [given back](Desk::give_back).
+/// A lot, to be [given back](Lots::give_back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lot {
     Own,
@@ -48,7 +48,7 @@ pub(crate) enum Lot {
 }
 
 /// One worker's lots, and its connections that wait for some, in the order of their coming.
-pub(super) struct Desk {
+pub(super) struct WorkerLots {
     lots: Arc<Lots>,
     own: Vec<usize>,
     queues: Vec<VecDeque<u32>>,
@@ -76,7 +76,7 @@ impl Wanted {
     }
 }
 
-impl Desk {
+impl WorkerLots {
     pub(super) fn new(lots: Arc<Lots>) -> Self {
         let count = lots.partitions.len();
         Self {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn lots_go_round_and_none_is_lost() {
         let lots = Lots::new(5, 2);
-        let mut desks = [Desk::new(Arc::clone(&lots)), Desk::new(lots)];
+        let mut desks = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
         let mut taken: Vec<Lot> = (0..3).filter_map(|n| desks[0].ask(1, n)).collect();
         assert_eq!(taken, [Lot::Own, Lot::Own, Lot::Shared]);
         assert_eq!(desks[0].ask(1, 7), None);
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn what_a_worker_has_for_itself_helps_nobody_elsewhere() {
         let lots = Lots::new(3, 2);
-        let mut desks = [Desk::new(Arc::clone(&lots)), Desk::new(lots)];
+        let mut desks = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
         assert_eq!(desks[0].ask(1, 1), Some(Lot::Own));
         assert_eq!(desks[1].ask(1, 1), Some(Lot::Own));
         assert_eq!(desks[1].ask(1, 2), Some(Lot::Shared));
@@ -261,16 +261,16 @@ mod tests {
 
     #[test]
     fn those_that_leave_hold_nobody_up() {
-        let mut desk = Desk::new(Lots::new(1, 2));
-        let lot = desk.ask(0, 1).unwrap();
+        let mut lots = WorkerLots::new(Lots::new(1, 2));
+        let lot = lots.ask(0, 1).unwrap();
         for place in 2..5 {
-            assert_eq!(desk.ask(0, place), None);
+            assert_eq!(lots.ask(0, place), None);
         }
-        desk.forget(0, 2);
-        desk.forget(0, 9);
-        desk.give_back(0, lot);
-        assert_eq!(desk.next(false), Some((3, Lot::Shared)));
-        desk.forget(0, 4);
-        assert!(!desk.waits() && !desk.is_wanted(0) && desk.is_out());
+        lots.forget(0, 2);
+        lots.forget(0, 9);
+        lots.give_back(0, lot);
+        assert_eq!(lots.next(false), Some((3, Lot::Shared)));
+        lots.forget(0, 4);
+        assert!(!lots.waits() && !lots.is_wanted(0) && lots.is_out());
     }
 }

@@ -42,7 +42,7 @@ use crate::{
     counters::Closed,
     forward::{ForwardBatch, Ticket},
     front::{Activity, Front, Pass, Tokens},
-    lease::{Arrival, Seat},
+    lease::{Arrival, ConnectionSlot},
     partition::NOBODY,
     tcp::{
         budget::LOOK,
@@ -224,14 +224,14 @@ impl TcpFront {
         }
     }
 
-    /// Gives the connection to the desk for leases; it stays counted until that lets it go.
+    /// Gives the connection to the lots for leases; it stays counted until that lets it go.
     fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
         if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
             let context = &self.service.context;
             context.pass_on(Arrival {
                 stream,
                 input: input.data().to_vec(),
-                seat: Seat(Arc::clone(context)),
+                slot: ConnectionSlot(Arc::clone(context)),
             });
         }
     }
@@ -254,9 +254,9 @@ impl TcpFront {
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let timeout = self.service.context.tunables.timeout();
-        let Service { budget, desk, .. } = &mut self.service;
+        let Service { budget, lots, .. } = &mut self.service;
         let now = (pass.now, pass.clock.second.0);
-        let given_up = budget.look(&mut self.connections, desk, timeout, now, pass.counters);
+        let given_up = budget.look(&mut self.connections, lots, timeout, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
@@ -278,7 +278,7 @@ impl TcpFront {
         if in_turn {
             self.next_ask = pass.now + ASK_AGAIN;
         }
-        while let Some((place, lot)) = self.service.desk.next(in_turn) {
+        while let Some((place, lot)) = self.service.lots.next(in_turn) {
             self.resume(place, |connection| {
                 if let Some(upload) = &mut connection.upload {
                     upload.grant(lot);
@@ -300,9 +300,9 @@ impl TcpFront {
     /// Whether anybody waits for room, or its owner has to be told of an upload that has ended.
     fn is_short(&self) -> bool {
         let Service {
-            budget, desk, left, ..
+            budget, lots, left, ..
         } = &self.service;
-        budget.waits() || desk.waits() || !left.is_empty()
+        budget.waits() || lots.waits() || !left.is_empty()
     }
 
     /// Hands out the replies of a forwarded batch that has come back.
@@ -408,7 +408,7 @@ impl Front for TcpFront {
         while let Some((peer, mut batch)) = pass.cross_core.returned() {
             busy = true;
             for lot in batch.steps().lots() {
-                self.service.desk.give_back(peer, lot);
+                self.service.lots.give_back(peer, lot);
             }
             self.deliver(&mut batch);
             pass.cross_core.recycle(peer, batch);
@@ -439,9 +439,9 @@ impl Front for TcpFront {
     }
 
     fn tick(&self) -> Option<Duration> {
-        if self.service.desk.waits() {
+        if self.service.lots.waits() {
             Some(ASK_AGAIN)
-        } else if self.is_short() || self.service.desk.is_out() {
+        } else if self.is_short() || self.service.lots.is_out() {
             Some(LOOK)
         } else {
             None

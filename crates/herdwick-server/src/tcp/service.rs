@@ -10,7 +10,7 @@ use super::{
     gate::{self, Knock},
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
-    lots::{Desk, Lots},
+    lots::{Lots, WorkerLots},
     protocol::{Answer, BatchEncoder, Large, Mark},
     run::{Cursor, Owners, Progress, RUN_REQUESTS, Run, Stop},
     upload::{self, Left, Upload},
@@ -39,7 +39,7 @@ pub(crate) struct Service {
     /// What connections hold, and may.
     pub(super) budget: Budget,
     /// Where uploads wait for room in a log.
-    pub(super) desk: Desk,
+    pub(super) lots: WorkerLots,
     /// Uploads to be aborted.
     pub(super) left: Vec<Left>,
 }
@@ -81,7 +81,7 @@ impl Service {
         let (memory, workers) = (settings.memory_bytes, settings.workers);
         Self {
             budget: Budget::new(memory, workers, settings.item_bytes_max),
-            desk: Desk::new(lots),
+            lots: WorkerLots::new(lots),
             left: Vec::new(),
             pool: Pool::default(),
             context,

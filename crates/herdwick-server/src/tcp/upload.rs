@@ -220,7 +220,7 @@ fn begin(
     }
     let owner = upload.owner;
     if upload.lot.is_none() {
-        upload.lot = service.desk.ask(owner, ticket.connection);
+        upload.lot = service.lots.ask(owner, ticket.connection);
         upload.queued = upload.lot.is_none();
         pass.counters.uploads_queued += u64::from(upload.queued);
     }
@@ -373,7 +373,7 @@ fn finish(
 /// The owner is done with it.
 pub(super) fn over(service: &mut Service, upload: &mut Upload) {
     if let Some(lot) = upload.lot.take() {
-        service.desk.give_back(upload.owner, lot);
+        service.lots.give_back(upload.owner, lot);
     }
 }
 
@@ -385,7 +385,7 @@ pub(super) fn abort(
     pass: &mut Pass<'_>,
 ) {
     if upload.queued {
-        service.desk.forget(upload.owner, ticket.connection);
+        service.lots.forget(upload.owner, ticket.connection);
     }
     if let Some(staged) = upload.staged {
         pass.store.store.abort(staged);

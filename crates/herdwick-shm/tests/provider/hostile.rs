@@ -68,7 +68,7 @@ impl Chance {
 }
 
 /// Where the host's area of `up` starts, and the distance of its rings for 16 RECVs.
-const DESK_BYTES: usize = 8192;
+const CONTROL_BYTES: usize = 8192;
 const RINGS: usize = 4;
 const RING_BYTES: usize = (32 + 2048) * 64;
 /// Cells of a ring, and the lines by which a domain's colour may shift it.
@@ -89,9 +89,9 @@ impl Scribbler {
             // The control area and the control words of the first cells are few and matter most.
             let ring = self.chance.below(RINGS) * RING_BYTES / 8;
             let index = match self.chance.below(4) {
-                0 => self.chance.below(DESK_BYTES / 8),
+                0 => self.chance.below(CONTROL_BYTES / 8),
                 1 => self.chance.below(self.up.count()),
-                _ => DESK_BYTES / 8 + ring + self.chance.below(CELLS) * 8 + 7,
+                _ => CONTROL_BYTES / 8 + ring + self.chance.below(CELLS) * 8 + 7,
             };
             let word = self.chance.word();
             self.up.store(index, word);
@@ -102,7 +102,7 @@ impl Scribbler {
 impl Scribbler {
     /// Fills all cells of one ring with forged messages.
     fn flood(&mut self) {
-        let ring = DESK_BYTES / 8 + self.chance.below(RINGS) * RING_BYTES / 8;
+        let ring = CONTROL_BYTES / 8 + self.chance.below(RINGS) * RING_BYTES / 8;
         for cell in 0..CELLS {
             let word = (1 << 57) | ((self.chance.next() % 100) << 32);
             self.up.store(ring + cell * 8 + 7, word);

@@ -143,14 +143,14 @@ impl Reader {
     }
 
     fn ring(&self) -> usize {
-        drawn("desk").bytes + self.colour() as usize
+        drawn("control_area").bytes + self.colour() as usize
     }
 
     /// Returns the host's region under `rkey`: its file, offset and entry.
     fn region(&self, rkey: u32, right: &str) -> (&Span, usize, Vec<u8>) {
-        let (desk, table) = (drawn("desk"), drawn("region"));
-        let entries = desk.fields["regions"].len() / table.bytes;
-        let at = desk.at("regions") + rkey as usize % entries * table.bytes;
+        let (control, table) = (drawn("control_area"), drawn("region"));
+        let entries = control.fields["regions"].len() / table.bytes;
+        let at = control.at("regions") + rkey as usize % entries * table.bytes;
         let entry = read(&self.down, at, table.bytes);
         assert_eq!(table.read(&entry, "rkey"), u64::from(rkey));
         for name in ["READ", "WRITE", "ATOMIC"] {
@@ -212,7 +212,7 @@ impl Reader {
 }
 
 fn line_at(line: usize) -> usize {
-    drawn("desk").at("queue_pairs") + line * drawn("queue_pair").bytes
+    drawn("control_area").at("queue_pairs") + line * drawn("queue_pair").bytes
 }
 
 fn meet() -> (Party, Reader) {
@@ -257,7 +257,7 @@ fn the_guest_finds_each_region() {
         let first = if name == "down" {
             split
         } else {
-            drawn("desk").bytes
+            drawn("control_area").bytes
         };
         assert!(start >= first + guest.colour() as usize);
         let endpoint = drawn("endpoint");
@@ -265,13 +265,16 @@ fn the_guest_finds_each_region() {
         let scope = if right == "WRITE" { number } else { 0 };
         assert_eq!(table.read(&entry, "scope"), scope);
         host.device.free_region(&mut host.port, region).unwrap();
-        let desk = drawn("desk").at("regions") + rkey as usize % 64 * table.bytes;
-        assert_eq!(table.read(&read(&guest.down, desk, table.bytes), "rkey"), 0);
+        let control = drawn("control_area").at("regions") + rkey as usize % 64 * table.bytes;
+        assert_eq!(
+            table.read(&read(&guest.down, control, table.bytes), "rkey"),
+            0
+        );
     }
 }
 
 #[test]
-fn a_hosts_endpoint_says_what_its_desk_says() {
+fn a_hosts_endpoint_says_what_its_control_says() {
     let (mut host, guest) = meet();
     let (table, state) = (drawn("endpoint"), drawn("queue_pair"));
     for (transport, code) in [(Transport::Rc, 0), (Transport::Uc, 1), (Transport::Ud, 2)] {
@@ -320,7 +323,8 @@ fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
         assert_eq!(table.pick(control, "HAS_IMM"), u64::from(imm.is_some()));
         assert_eq!(table.pick(control, "imm"), u64::from(imm.unwrap_or(0)));
         assert_eq!(table.pick(control, "WRITTEN"), 0);
-        let sender = drawn("desk").at("senders") / 8 + table.pick(control, "sender") as usize;
+        let sender =
+            drawn("control_area").at("senders") / 8 + table.pick(control, "sender") as usize;
         assert_eq!(guest.down.load(sender), number);
         long += if len > 56 { len.div_ceil(64) } else { 0 };
         guest.say(UD.1, "long_taken", long);
@@ -348,9 +352,10 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     table.put(&mut entry, "serial", 1);
     table.put(&mut entry, "place", start);
     table.put(&mut entry, "length", 2 * MESSAGE_BYTES_MAX as u64);
-    guest
-        .up
-        .write_bytes(drawn("desk").at("regions") + 9 * table.bytes, &entry);
+    guest.up.write_bytes(
+        drawn("control_area").at("regions") + 9 * table.bytes,
+        &entry,
+    );
     let remote = herdwick_fabric::Remote {
         rkey: herdwick_fabric::Rkey(rkey as u32),
         addr: 64,
@@ -388,9 +393,10 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     // One that starts within a line is no region.
     table.put(&mut entry, "serial", 2);
     table.put(&mut entry, "place", start + 8);
-    guest
-        .up
-        .write_bytes(drawn("desk").at("regions") + 9 * table.bytes, &entry);
+    guest.up.write_bytes(
+        drawn("control_area").at("regions") + 9 * table.bytes,
+        &entry,
+    );
     let within = [write(Payload::Words(&[9]), remote)];
     host.port.post_send(qp, &within).unwrap();
     assert_eq!(host.drops(), 1);
@@ -413,7 +419,7 @@ fn who_sleeps_is_seen_and_woken() {
     let batch = [send(Payload::Words(&[1]), None, Some(to))];
     guest.bell.set_nonblocking(true).unwrap();
     for (parked, rings) in [(0, 0), (1, 1), (1, 0), (2, 0), (3, 1)] {
-        let at = drawn("desk").at("parked") / 8;
+        let at = drawn("control_area").at("parked") / 8;
         guest.up.store_release(at, parked);
         host.port.post_send(qp, &batch).unwrap();
         let rung = guest.bell.read(&mut [0; 8]).unwrap_or(0);

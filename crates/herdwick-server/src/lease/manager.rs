@@ -21,7 +21,7 @@ use herdwick_herd::{
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
 
 use super::{
-    Answer, Arrival, DeskCounters, FabricId, Kind, LeaseId, Order, Tokens,
+    Answer, Arrival, FabricId, Kind, LeaseCounters, LeaseId, Order, Tokens,
     client::{Client, Grants},
     counters::count,
     handshake::Event,
@@ -33,11 +33,11 @@ use doors::Doors;
 use unread::Unread;
 
 const LISTENER: Key = Key(0);
-/// What workers wake the desk by.
+/// What workers wake the lease manager by.
 pub(crate) const WAKER: Key = Key(1);
 const FIRST_CLIENT: usize = 2;
 
-/// How the desk reaches one worker.
+/// How the lease manager reaches one worker.
 pub(crate) struct WorkerLink {
     /// Orders, taken at the end of a pass. Bounded by three for each lease.
     pub(crate) orders: Sender<Order>,
@@ -47,7 +47,7 @@ pub(crate) struct WorkerLink {
 
 /// Bounds, and where to count.
 #[derive(Clone, Debug)]
-pub(crate) struct DeskConfig {
+pub(crate) struct LeaseConfig {
     /// Most leases at a time.
     pub(crate) leases_max: usize,
     /// Largest reply payload that a worker sends, over each fabric.
@@ -61,7 +61,7 @@ pub(crate) struct DeskConfig {
 }
 
 /// Where clients come from, and the ways to the workers and back.
-pub(crate) struct DeskWays {
+pub(crate) struct LeaseChannels {
     pub(crate) listener: Option<std::os::unix::net::UnixListener>,
     pub(crate) arrivals: Receiver<Arrival>,
     pub(crate) tokens: Arc<Tokens>,
@@ -73,15 +73,15 @@ pub(crate) struct DeskWays {
 }
 
 /// Grants and revokes leases; runs on a thread of its own.
-pub(crate) struct Desk {
+pub(crate) struct LeaseManager {
     poll: Poll,
     listener: Option<UnixListener>,
     doors: Doors,
     /// Connections to the memcached port that began with a claim.
     arrivals: Receiver<Arrival>,
-    config: DeskConfig,
+    config: LeaseConfig,
     tokens: Arc<Tokens>,
-    counters: Arc<DeskCounters>,
+    counters: Arc<LeaseCounters>,
     workers: usize,
     /// For each fabric that there is, the way to each worker.
     links: Vec<Vec<WorkerLink>>,
@@ -95,8 +95,8 @@ pub(crate) struct Desk {
     unread: Unread,
 }
 
-impl Desk {
-    pub(crate) fn new(poll: Poll, config: DeskConfig, ways: DeskWays) -> io::Result<Self> {
+impl LeaseManager {
+    pub(crate) fn new(poll: Poll, config: LeaseConfig, ways: LeaseChannels) -> io::Result<Self> {
         let mut listener = ways.listener.map(UnixListener::from_std);
         if let Some(listener) = &mut listener {
             poll.registry()
@@ -122,11 +122,11 @@ impl Desk {
         })
     }
 
-    pub(crate) fn counters(&self) -> Arc<DeskCounters> {
+    pub(crate) fn counters(&self) -> Arc<LeaseCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Serves until `stop` is set and the desk is woken.
+    /// Serves until `stop` is set and the lease manager is woken.
     pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
         let mut now = timer.now();
@@ -153,7 +153,7 @@ impl Desk {
         }
     }
 
-    /// How long the desk may sleep at `now`.
+    /// How long the lease manager may sleep at `now`.
     fn timeout(&self, now: Duration) -> Option<Duration> {
         let heard = self
             .clients
@@ -163,8 +163,8 @@ impl Desk {
         Some(next.saturating_sub(now).min(HEARTBEAT))
     }
 
-    /// A desk that woke so much too late was stopped, or its host was: what clients did not say in
-    /// that time is not held against them.
+    /// A lease manager that woke so much too late was stopped, or its host was: what clients did
+    /// not say in that time is not held against them.
     fn excuse(&mut self, late: Duration) {
         if late >= HEARTBEAT {
             let shakes = self.clients.values_mut().map(|client| &mut client.shake);

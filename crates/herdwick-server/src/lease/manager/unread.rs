@@ -1,8 +1,9 @@
 //! Grants that their clients left unread.
 //!
-//! Descriptors in a message that nobody has read count against the user that sent it, and the system
-//! lets each user have so many. A client that never reads its grant would, lease after lease, leave
-//! none for the grants of others; so its sockets are remembered for as long as a grant lies in them.
+//! Descriptors in a message that nobody has read count against the user that sent it, and the
+//! system lets each user have so many. A client that never reads its grant would, lease after
+//! lease, leave none for the grants of others; so its sockets are remembered for as long as a grant
+//! lies in them.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ impl Unread {
         sockets.filter(|(of, _)| *of == owner).count() >= UNREAD_MAX
     }
 
-    /// How long the desk may sleep: that a peer reads, nothing announces.
+    /// How long the lease manager may sleep: that a peer reads, nothing announces.
     pub(super) fn timeout(&self) -> Option<Duration> {
         (!self.sockets.is_empty()).then_some(HEARTBEAT)
     }

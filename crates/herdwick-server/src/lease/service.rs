@@ -1,4 +1,4 @@
-//! Sets the desk up, and answers hellos.
+//! Sets the lease manager up, and answers hellos.
 
 use std::{
     fs, io,
@@ -20,14 +20,14 @@ use herdwick_mica::HashKey;
 use mio::{Poll, Waker};
 
 use super::{
-    Answer, Arrival, Desk, DeskConfig, DeskCounters, DeskWays, FabricId, Kind, LeaseSocket, Order,
-    Tokens, WAKER, WorkerLink,
+    Answer, Arrival, FabricId, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager,
+    LeaseSocket, Order, Tokens, WAKER, WorkerLink,
 };
 use crate::{parking::Bell, time::Timer, ways};
 
-/// The desk before its thread starts, and the workers' ends of it.
-pub(crate) struct Office {
-    pub(crate) desk: Desk,
+/// The lease manager before its thread starts, and the workers' ends of it.
+pub(crate) struct LeaseService {
+    pub(crate) manager: LeaseManager,
     /// For each worker, its ends, one a fabric.
     pub(crate) ends: Vec<Vec<(FabricId, WorkerEnd)>>,
     pub(crate) closing: Closing,
@@ -35,10 +35,10 @@ pub(crate) struct Office {
     entrance: Option<Entrance>,
 }
 
-/// How clients come to the desk.
+/// How clients come to the lease manager.
 struct Entrance {
     tokens: Arc<Tokens>,
-    counters: Arc<DeskCounters>,
+    counters: Arc<LeaseCounters>,
     arrivals: Sender<Arrival>,
     waker: Arc<Waker>,
     fabrics: Vec<(FabricId, Capabilities)>,
@@ -50,22 +50,22 @@ struct Entrance {
 pub(crate) struct WorkerEnd {
     pub(crate) orders: Receiver<Order>,
     pub(crate) answers: Sender<(usize, Answer)>,
-    pub(crate) desk: Arc<Waker>,
+    pub(crate) manager: Arc<Waker>,
 }
 
-/// Ends the desk, and removes its socket when dropped.
+/// Ends the lease manager, and removes its socket when dropped.
 pub(crate) struct Closing {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     _socket: Option<LeaseSocket>,
 }
 
-impl Office {
+impl LeaseService {
     /// For `fabrics`, with `socket` where descriptors have to cross.
     pub(crate) fn open(
         mut socket: Option<LeaseSocket>,
         fabrics: Vec<(FabricId, Capabilities)>,
-        config: DeskConfig,
+        config: LeaseConfig,
         bells: &[Bell],
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -80,7 +80,7 @@ impl Office {
         };
         let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
         let (arrivals, arrived) = mpsc::channel();
-        let (to_desk, answers) = mpsc::channel();
+        let (to_manager, answers) = mpsc::channel();
         let mut links: Vec<Vec<WorkerLink>> = ways::fabrics().map(|_| Vec::new()).collect();
         let mut ends: Vec<_> = bells.iter().map(|_| Vec::new()).collect();
         for (fabric, _) in &fabrics {
@@ -93,13 +93,13 @@ impl Office {
                 });
                 let end = WorkerEnd {
                     orders: taken,
-                    answers: to_desk.clone(),
-                    desk: Arc::clone(&waker),
+                    answers: to_manager.clone(),
+                    manager: Arc::clone(&waker),
                 };
                 ends.push((*fabric, end));
             }
         }
-        let ways = DeskWays {
+        let ways = LeaseChannels {
             listener: socket.as_mut().and_then(LeaseSocket::take_listener),
             arrivals: arrived,
             tokens: Arc::clone(&tokens),
@@ -107,10 +107,10 @@ impl Office {
             answers,
             random,
         };
-        let desk = Desk::new(poll, config, ways)?;
+        let manager = LeaseManager::new(poll, config, ways)?;
         let entrance = Entrance {
             tokens,
-            counters: desk.counters(),
+            counters: manager.counters(),
             arrivals,
             waker: Arc::clone(&waker),
             fabrics,
@@ -122,7 +122,7 @@ impl Office {
             _socket: socket,
         };
         Ok(Self {
-            desk,
+            manager,
             ends,
             closing,
             entrance: Some(entrance),
@@ -158,18 +158,18 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Answers for a server with `office`, if it has one.
+    /// Answers for a server with `service`, if it has one.
     pub(crate) fn new(
         offer: Offer,
         path: Option<RequestPath>,
-        office: Option<&mut Office>,
+        service: Option<&mut LeaseService>,
         timer: Timer,
     ) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         Self {
             offer,
             path,
-            entrance: office.and_then(|office| office.entrance.take()),
+            entrance: service.and_then(|service| service.entrance.take()),
             boot: boot.and_then(|text| BootId::parse(&text)),
             timer,
         }
@@ -209,21 +209,21 @@ impl Host {
         Some(offer.to_line())
     }
 
-    /// Whether there is a desk to send claims to.
+    /// Whether there is a lease manager to send claims to.
     pub(crate) fn takes_claims(&self) -> bool {
         self.entrance.is_some()
     }
 
-    /// Sends a connection that began with a claim to the desk.
+    /// Sends a connection that began with a claim to the lease manager.
     pub(crate) fn pass_on(&self, arrival: Arrival) {
         if let Some(entrance) = &self.entrance {
-            // A desk that is gone takes nobody in any more, and the connection ends here.
+            // A lease manager that is gone takes nobody in any more, and the connection ends here.
             let _ = entrance.arrivals.send(arrival);
             let _ = entrance.waker.wake();
         }
     }
 
-    /// What the desk has counted, by name.
+    /// What the lease manager has counted, by name.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let entrances = self.entrance.iter();
         entrances.flat_map(|entrance| entrance.counters.all())

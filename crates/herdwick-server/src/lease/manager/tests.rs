@@ -1,4 +1,5 @@
-//! The desk on a real socket, with workers that grant a pipe each and remember what they hold.
+//! The lease manager on a real socket, with workers that grant a pipe each and remember what they
+//! hold.
 
 use std::{
     io::Write,
@@ -40,12 +41,12 @@ pub(super) const LOCAL: Kind = Kind {
 struct Fixture {
     path: PathBuf,
     tokens: Arc<Tokens>,
-    counters: Arc<DeskCounters>,
+    counters: Arc<LeaseCounters>,
     /// Leases that the workers hold memory for: (worker, lease).
     held: Arc<Mutex<Vec<(usize, LeaseId)>>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    desk: Option<JoinHandle<()>>,
+    manager: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     _socket: LeaseSocket,
 }
@@ -68,7 +69,7 @@ impl Fixture {
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
         let (tokens, held) = (Arc::new(Tokens::new(HashKey([1, 2]))), Arc::default());
-        let (to_desk, answers) = mpsc::channel();
+        let (to_manager, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
             let (orders, taken) = mpsc::channel();
@@ -76,12 +77,13 @@ impl Fixture {
                 orders,
                 wake: Box::new(|| ()),
             });
-            let (to_desk, waker, held) = (to_desk.clone(), Arc::clone(&waker), Arc::clone(&held));
+            let (to_manager, waker, held) =
+                (to_manager.clone(), Arc::clone(&waker), Arc::clone(&held));
             workers.push(std::thread::spawn(move || {
-                work(worker, &taken, &to_desk, &waker, &held)
+                work(worker, &taken, &to_manager, &waker, &held)
             }));
         }
-        let config = DeskConfig {
+        let config = LeaseConfig {
             leases_max,
             reply_bytes_max: vec![4096; 2],
             bytes_max,
@@ -89,7 +91,7 @@ impl Fixture {
             is_local: |fabric| fabric == LOCAL.fabric,
         };
         let (_door, arrivals) = mpsc::channel();
-        let ways = DeskWays {
+        let ways = LeaseChannels {
             listener: socket.take_listener(),
             arrivals,
             tokens: Arc::clone(&tokens),
@@ -97,10 +99,10 @@ impl Fixture {
             answers,
             random,
         };
-        let desk = Desk::new(poll, config, ways).unwrap();
-        let (counters, stop) = (desk.counters(), Arc::new(AtomicBool::new(false)));
+        let manager = LeaseManager::new(poll, config, ways).unwrap();
+        let (counters, stop) = (manager.counters(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
-        let desk = std::thread::spawn(move || desk.run(Timer::start(), &stopped));
+        let manager = std::thread::spawn(move || manager.run(Timer::start(), &stopped));
         let path = socket.path().to_owned();
         Self {
             path,
@@ -109,7 +111,7 @@ impl Fixture {
             held,
             stop,
             waker,
-            desk: Some(desk),
+            manager: Some(manager),
             workers,
             _socket: socket,
         }
@@ -153,7 +155,7 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake().unwrap();
-        self.desk.take().unwrap().join().unwrap();
+        self.manager.take().unwrap().join().unwrap();
         for worker in self.workers.drain(..) {
             worker.join().unwrap();
         }
@@ -258,15 +260,15 @@ fn a_lease_stands_until_its_socket_closes() {
 }
 
 #[test]
-fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
-    let config = DeskConfig {
+fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
+    let config = LeaseConfig {
         leases_max: 1,
         reply_bytes_max: vec![4096; 2],
         bytes_max: 0,
         lease_bytes: |_, _, _| 0,
         is_local: |_| true,
     };
-    let ways = DeskWays {
+    let ways = LeaseChannels {
         listener: None,
         arrivals: mpsc::channel().1,
         tokens: Arc::new(Tokens::new(HashKey([1, 2]))),
@@ -274,20 +276,27 @@ fn what_is_not_said_while_the_desk_stands_still_is_not_missed() {
         answers: mpsc::channel().1,
         random: |_| Ok(()),
     };
-    let mut desk = Desk::new(Poll::new().unwrap(), config, ways).unwrap();
+    let mut manager = LeaseManager::new(Poll::new().unwrap(), config, ways).unwrap();
     let (here, _there) = mio::net::UnixStream::pair().unwrap();
-    desk.admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)
+    manager
+        .admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)
         .unwrap();
-    let timeout = desk.clients.values().next().unwrap().shake.poll_timeout();
+    let timeout = manager
+        .clients
+        .values()
+        .next()
+        .unwrap()
+        .shake
+        .poll_timeout();
     // It was to wake after a heartbeat's time, and wakes after ten.
-    assert_eq!(desk.timeout(Duration::ZERO), Some(HEARTBEAT));
+    assert_eq!(manager.timeout(Duration::ZERO), Some(HEARTBEAT));
     let (now, late) = (10 * HEARTBEAT, 9 * HEARTBEAT);
-    desk.excuse(HEARTBEAT / 2);
-    desk.excuse(late);
-    desk.handle_timeouts(now);
-    assert_eq!(desk.clients.len(), 1);
-    desk.handle_timeouts(late + timeout);
-    assert!(desk.clients.is_empty());
+    manager.excuse(HEARTBEAT / 2);
+    manager.excuse(late);
+    manager.handle_timeouts(now);
+    assert_eq!(manager.clients.len(), 1);
+    manager.handle_timeouts(late + timeout);
+    assert!(manager.clients.is_empty());
 }
 
 #[test]
@@ -404,7 +413,7 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
     );
     drop(first);
     fixture.until_held(0);
-    // The workers have let go; the desk may hear of it only after the next claim.
+    // The workers have let go; the lease manager may hear of it only after the next claim.
     loop {
         let mut third = fixture.dial();
         third.write_all(&claim(fixture.token()).to_frame()).unwrap();
@@ -454,7 +463,7 @@ fn of_those_who_stay_silent_the_oldest_gives_way() {
     let fixture = Fixture::new(8);
     let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| fixture.dial()).collect();
     for _ in 0..3 {
-        // Whoever comes finds a seat, though all were taken.
+        // Whoever comes finds a slot, though all were taken.
         let mut stream = fixture.dial();
         assert!(is_granted(&mut stream, fixture.token()));
         assert!(ended(&mut silent.remove(0)));
@@ -521,7 +530,7 @@ fn one_user_leaves_the_last_share_to_others() {
     assert_eq!(bytes, 64 * 128 - kept);
     drop(held);
     fixture.until_held(0);
-    // The workers have let go before the desk hears of it.
+    // The workers have let go before the lease manager hears of it.
     while fixture.counters.bytes.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
@@ -592,7 +601,7 @@ fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
 }
 
 #[test]
-fn descriptors_end_a_lease_socket_and_the_desk_goes_on() {
+fn descriptors_end_a_lease_socket_and_the_manager_goes_on() {
     let fixture = Fixture::new(8);
     let bystander = fixture.live();
     let (end, _) = UnixStream::pair().unwrap();

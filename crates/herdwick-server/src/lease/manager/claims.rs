@@ -10,12 +10,12 @@ use herdwick_herd::{
 
 use super::{
     super::{Kind, LeaseId, Order, Terms, counters::count, shares::Owner},
-    Desk,
+    LeaseManager,
     unread::{UNREAD_HELD_MAX, is_unread},
 };
 use crate::tcp::Stream;
 
-impl Desk {
+impl LeaseManager {
     pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
         let Some(client) = self.clients.get(&id) else {
             return;
@@ -60,8 +60,8 @@ impl Desk {
         self.order(kind.fabric, |_| Order::Grant(id, terms));
     }
 
-    /// How many of the leases of `owner` have a grant that it has not read. What was read once is not
-    /// asked after again.
+    /// How many of the leases of `owner` have a grant that it has not read. What was read once is
+    /// not asked after again.
     fn leaves_unread(&mut self, owner: Owner) -> usize {
         let clients = self.clients.values_mut();
         let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);

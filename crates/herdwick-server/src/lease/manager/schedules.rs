@@ -1,9 +1,9 @@
 //! Clients that come, claim, stay silent, leave and die at any instant, workers that take their
-//! orders late and fail, under a clock of our own: whatever the order, the desk counts what is
-//! there, and nothing is left at the end.
+//! orders late and fail, under a clock of our own: whatever the order, the lease manager counts
+//! what is there, and nothing is left at the end.
 //!
-//! Found by it when planted: a lease that ends without its bytes being given back, and a client that
-//! leaves while workers make its memory and is forgotten before they have let go.
+//! Found by it when planted: a lease that ends without its bytes being given back, and a client
+//! that leaves while workers make its memory and is forgotten before they have let go.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,7 +41,7 @@ struct Guest {
 }
 
 struct World {
-    desk: Desk,
+    manager: LeaseManager,
     tokens: Arc<Tokens>,
     now: Duration,
     guests: Vec<Guest>,
@@ -57,7 +57,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let tokens = Arc::new(Tokens::new(HashKey([3, 4])));
-        let (to_desk, answers) = mpsc::channel();
+        let (to_manager, answers) = mpsc::channel();
         let (links, orders) = (0..WORKERS)
             .map(|_| {
                 let (orders, taken) = mpsc::channel();
@@ -65,14 +65,14 @@ impl World {
                 (WorkerLink { orders, wake }, taken)
             })
             .unzip();
-        let config = DeskConfig {
+        let config = LeaseConfig {
             leases_max: LEASES_MAX,
             reply_bytes_max: vec![4096],
             bytes_max: BYTES_MAX,
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |_| true,
         };
-        let ways = DeskWays {
+        let ways = LeaseChannels {
             listener: None,
             arrivals: mpsc::channel().1,
             tokens: Arc::clone(&tokens),
@@ -80,16 +80,16 @@ impl World {
             answers,
             random: |bytes| Ok(getrandom::fill(bytes)?),
         };
-        let desk = Desk::new(Poll::new().unwrap(), config, ways).unwrap();
+        let manager = LeaseManager::new(Poll::new().unwrap(), config, ways).unwrap();
         let used = tokens.issue(LOCAL, Duration::ZERO);
         tokens.redeem(used, Duration::ZERO).unwrap();
         Self {
-            desk,
+            manager,
             tokens,
             now: Duration::ZERO,
             guests: Vec::new(),
             orders,
-            answers: to_desk,
+            answers: to_manager,
             held: vec![HashSet::new(); WORKERS],
             granted: HashSet::new(),
             used,
@@ -101,16 +101,19 @@ impl World {
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         let ours = UnixSocket::new(mio::net::UnixStream::from_std(ours));
-        let id = self.desk.admit(Stream::Unix(ours), None, self.now).unwrap();
+        let id = self
+            .manager
+            .admit(Stream::Unix(ours), None, self.now)
+            .unwrap();
         self.guests.push(Guest { id, socket: theirs });
     }
 
     /// A guest says something; whether it makes sense is chance.
     fn say(&mut self, guest: usize, bytes: &[u8]) {
         let guest = &mut self.guests[guest];
-        // The desk may have hung up.
+        // The lease manager may have hung up.
         let _ = guest.socket.write(bytes);
-        self.desk.handle_client(guest.id, self.now);
+        self.manager.handle_client(guest.id, self.now);
     }
 
     fn claim(&mut self, guest: usize, said: Said, window: u32, cut: usize) {
@@ -175,11 +178,11 @@ impl World {
     }
 
     fn check(&self) {
-        let clients = &self.desk.clients;
+        let clients = &self.manager.clients;
         let claimed = || clients.values().filter(|client| client.terms.is_some());
         let bytes: usize = claimed().map(|client| client.bytes).sum();
-        assert_eq!(self.desk.shares.bytes(), bytes);
-        let counters = &self.desk.counters;
+        assert_eq!(self.manager.shares.bytes(), bytes);
+        let counters = &self.manager.counters;
         assert_eq!(counters.bytes.load(Ordering::Relaxed), bytes as u64);
         assert!(bytes <= BYTES_MAX && claimed().count() <= LEASES_MAX);
         let lives = |client: &&Client| client.live && client.stream.is_some();
@@ -193,15 +196,15 @@ impl World {
     fn settle(&mut self) {
         for Guest { id, socket } in std::mem::take(&mut self.guests) {
             drop(socket);
-            self.desk.handle_client(id, self.now);
+            self.manager.handle_client(id, self.now);
         }
         while (0..WORKERS).any(|worker| self.work(worker, false)) {
-            self.desk.handle_answers(self.now);
+            self.manager.handle_answers(self.now);
         }
-        self.desk.handle_answers(self.now);
+        self.manager.handle_answers(self.now);
         self.check();
         let left: HashMap<_, _> = self
-            .desk
+            .manager
             .clients
             .iter()
             .map(|(id, it)| (*id, it.revoking))
@@ -209,7 +212,7 @@ impl World {
         assert!(left.is_empty(), "{left:?}");
         assert!(self.held.iter().all(HashSet::is_empty));
         assert_eq!(
-            self.desk
+            self.manager
                 .shares
                 .left(super::super::shares::Owner::User(u32::MAX - 1)),
             Some(BYTES_MAX - BYTES_MAX / super::super::shares::KEPT)
@@ -242,14 +245,14 @@ proptest! {
                 (12, Some(guest)) => {
                     let Guest { id, socket } = world.guests.swap_remove(guest);
                     drop(socket);
-                    world.desk.handle_client(id, world.now);
+                    world.manager.handle_client(id, world.now);
                 }
                 (13, _) => world.lose(a % WORKERS, b % 4),
                 (14, _) => {
                     world.now += Duration::from_millis(b as u64 % 3000);
-                    world.desk.handle_timeouts(world.now);
+                    world.manager.handle_timeouts(world.now);
                 }
-                (15..19, _) => world.desk.handle_answers(world.now),
+                (15..19, _) => world.manager.handle_answers(world.now),
                 _ => {
                     world.work(a % WORKERS, b % 16 == 0);
                 }
@@ -258,7 +261,7 @@ proptest! {
         }
         // Those who died unheard are found by their silence.
         world.now += 10 * HEARTBEAT;
-        world.desk.handle_timeouts(world.now);
+        world.manager.handle_timeouts(world.now);
         world.settle();
     }
 }

@@ -9,15 +9,15 @@ use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 use mio::Token as Key;
 
 use super::{
-    super::{Arrival, LeaseId, Seat, client::Client, counters::count, shares::Owner},
-    Desk,
+    super::{Arrival, ConnectionSlot, LeaseId, client::Client, counters::count, shares::Owner},
+    LeaseManager,
 };
 use crate::{tcp::Stream, unix};
 
 /// Most sockets that have claimed nothing yet.
 pub(super) const STRANGERS_MAX: usize = 64;
-/// Most sockets taken in at each door in a turn: whoever keeps knocking must not keep the desk from
-/// everyone that it has let in.
+/// Most sockets taken in at each door in a turn: whoever keeps knocking must not keep the lease
+/// manager from everyone that it has let in.
 const ACCEPTS_MAX: usize = 64;
 /// How long accepting rests when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -34,7 +34,7 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    /// How long the desk may sleep.
+    /// How long the lease manager may sleep.
     pub(super) fn timeout(&self) -> Option<Duration> {
         match (self.arriving, self.knocking, self.resting) {
             (true, ..) | (_, true, false) => Some(Duration::ZERO),
@@ -44,7 +44,7 @@ impl Doors {
     }
 }
 
-impl Desk {
+impl LeaseManager {
     pub(super) fn handle_strangers(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let accepted = match &self.listener {
@@ -82,12 +82,12 @@ impl Desk {
             let Ok(Arrival {
                 stream,
                 input,
-                seat,
+                slot,
             }) = arrival
             else {
                 return;
             };
-            if let Some(id) = self.admit(stream, Some(seat), now)
+            if let Some(id) = self.admit(stream, Some(slot), now)
                 && self.hear(id, &input, now)
             {
                 // What has come meanwhile was announced elsewhere.
@@ -100,7 +100,7 @@ impl Desk {
     pub(super) fn admit(
         &mut self,
         mut stream: Stream,
-        seat: Option<Seat>,
+        slot: Option<ConnectionSlot>,
         now: Duration,
     ) -> Option<LeaseId> {
         let id = LeaseId(self.next as u64);
@@ -111,14 +111,14 @@ impl Desk {
             return None;
         }
         let owner = owner(&stream);
-        let client = Client::new(stream, seat, owner, now);
+        let client = Client::new(stream, slot, owner, now);
         self.clients.insert(id, client);
         self.next += 1;
         Some(id)
     }
 
-    /// Leaves a seat for one more stranger: of those who have the most of them, the one that has been
-    /// silent for longest goes.
+    /// Leaves a slot for one more stranger: of those who have the most of them, the one that has
+    /// been silent for longest goes.
     fn make_way(&mut self, now: Duration) {
         loop {
             let silent = self.clients.iter().filter(|(_, client)| client.is_silent());
@@ -127,11 +127,11 @@ impl Desk {
             if silent.len() < STRANGERS_MAX {
                 return;
             }
-            let mut seats: HashMap<Owner, usize> = HashMap::new();
+            let mut slots: HashMap<Owner, usize> = HashMap::new();
             for (_, owner) in &silent {
-                *seats.entry(*owner).or_default() += 1;
+                *slots.entry(*owner).or_default() += 1;
             }
-            let longest = |(id, owner): &&(LeaseId, Owner)| (seats[owner], Reverse(id.0));
+            let longest = |(id, owner): &&(LeaseId, Owner)| (slots[owner], Reverse(id.0));
             let Some((id, _)) = silent.iter().max_by_key(longest) else {
                 return;
             };

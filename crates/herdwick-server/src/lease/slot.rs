@@ -7,13 +7,13 @@ pub(crate) struct Arrival {
     pub(crate) stream: Stream,
     /// What it has said so far.
     pub(crate) input: Vec<u8>,
-    pub(crate) seat: Seat,
+    pub(crate) slot: ConnectionSlot,
 }
 
 /// One of the connections that there may be; given back when dropped.
-pub(crate) struct Seat(pub(crate) Arc<Context>);
+pub(crate) struct ConnectionSlot(pub(crate) Arc<Context>);
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.limits.leave();
     }
