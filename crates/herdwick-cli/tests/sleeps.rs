@@ -235,7 +235,7 @@ impl Patient {
         &mut self.raw.channels[0]
     }
 
-    /// Sleeps until the bell rings, unless there is an answer already.
+    /// Sleeps until the wakeup descriptor rings, unless there is an answer already.
     fn reply(&mut self, night: &Night) -> raw::Reply {
         loop {
             self.parked += 1;
@@ -264,17 +264,17 @@ impl Patient {
         }
     }
 
-    /// Whether the bell rang within a tenth of a second.
+    /// Whether the wakeup descriptor rang within a tenth of a second.
     fn sleep(&mut self) -> bool {
-        let bell = &self.channel().bell;
+        let wakeup = &self.channel().wakeup;
         let limit = Timespec {
             tv_sec: 0,
             tv_nsec: 100_000_000,
         };
-        let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(wakeup, PollFlags::IN)];
         let rung = poll(&mut fds, Some(&limit)).unwrap() > 0;
         if rung {
-            let _ = (&*bell).read(&mut [0; 64]);
+            let _ = (&*wakeup).read(&mut [0; 64]);
         }
         rung
     }

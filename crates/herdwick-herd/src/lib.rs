@@ -31,8 +31,8 @@ pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
 pub use path::{Announce, RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_BYTES_MIN, REPLY_BYTES_MIN,
-    REPLY_QPS_MAX, ServerOptions, ServerOptionsError, ServerSide,
+    AttachError, BATCH, Chunk, ClientId, Mailbox, RECV_BYTES_MIN, REPLY_BYTES_MIN, REPLY_QPS_MAX,
+    ServerOptions, ServerOptionsError, ServerSide, WriteNotify,
 };
 pub use setup::{
     Admitted, Berth, ClientEnd, ClientSetup, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,

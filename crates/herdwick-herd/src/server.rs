@@ -9,7 +9,7 @@ mod outlet;
 mod replies;
 mod roster;
 
-pub use chunk::{Bell, Chunk, Mailbox};
+pub use chunk::{Chunk, Mailbox, WriteNotify};
 
 use std::fmt;
 
@@ -230,12 +230,12 @@ impl ServerSide {
             .reply_bytes_max
             .max(RECV_BYTES_MIN)
             .min(self.options.reply_bytes_max);
-        let (mailbox, bell) = (client.mailbox.clone(), client.bell.clone());
+        let (mailbox, notify) = (client.mailbox.clone(), client.notify.clone());
         let id = self.roster.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
-        let opened = match (mailbox, bell) {
+        let opened = match (mailbox, notify) {
             (Some(mailbox), _) => self.open_mailbox(port, id, mailbox),
-            (None, Some(bell)) => bell.open(port, id.index),
+            (None, Some(notify)) => notify.open(port, id.index),
             (None, None) => Ok(()),
         };
         if opened.is_err() {
@@ -266,8 +266,8 @@ impl ServerSide {
     }
 
     /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their
-    /// replies, in one postlist for each queue pair that they leave by, where they fit one. Returns how
-    /// many requests there were, cancellations among them.
+    /// replies, in one postlist for each queue pair that they leave by, where they fit one. Returns
+    /// how many requests there were, cancellations among them.
     pub fn pass<P: Port, E: Execute>(&mut self, port: &mut P, clock: Clock, exec: &mut E) -> usize {
         let before = self.counters.requests;
         self.gather(port);

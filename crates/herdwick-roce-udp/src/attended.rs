@@ -32,7 +32,7 @@ pub struct Attended {
 struct Shared {
     port: Mutex<RocePort>,
     /// An eventfd, written when the port was used and when the thread has to end.
-    bell: OwnedFd,
+    wakeup: OwnedFd,
     over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Attended {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
             port: Mutex::new(port),
-            bell: eventfd(0, flags)?,
+            wakeup: eventfd(0, flags)?,
             over: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
@@ -91,7 +91,7 @@ impl Shared {
 
     fn ring(&self) {
         // The write fails only when the counter is at its maximum; the descriptor is readable then.
-        let _ = write(&self.bell, &1_u64.to_le_bytes());
+        let _ = write(&self.wakeup, &1_u64.to_le_bytes());
     }
 
     #[expect(
@@ -103,7 +103,7 @@ impl Shared {
         while !self.over.load(Ordering::Acquire) {
             // What rings from here on is seen by the pass, or ends the rest behind it.
             // Nothing to read is the usual case.
-            let _ = read(&self.bell, &mut [0; 8]);
+            let _ = read(&self.wakeup, &mut [0; 8]);
             let now = start.elapsed();
             let progress = self.locked(|port| port.progress(now));
             if !progress.moved {
@@ -116,7 +116,7 @@ impl Shared {
     fn rest(&self, socket: &OwnedFd, limit: Option<Duration>) {
         let mut fds = [
             PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wakeup.as_fd(), PollFlags::IN),
         ];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An interrupted rest makes one more pass. What else is refused would be each time, and the

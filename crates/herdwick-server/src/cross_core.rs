@@ -9,7 +9,7 @@ use herdwick_mica::{Clock, Request};
 use crate::{
     counters::WorkerCounters,
     forward::{ForwardBatch, Order, Scratch, Ticket},
-    parking::Bell,
+    parking::WakeupFd,
     partition::Partition,
     tcp::Answer,
     upload_steps::{Step, Uploader},
@@ -36,12 +36,12 @@ struct Link {
     returned: Consumer<Box<ForwardBatch>>,
     inbound: Consumer<Box<ForwardBatch>>,
     returning: Producer<Box<ForwardBatch>>,
-    bell: Bell,
+    wakeup: WakeupFd,
     #[expect(clippy::vec_box, reason = "a batch travels by pointer, not by value")]
     free: Vec<Box<ForwardBatch>>,
     /// Being filled during this pass.
     open: Option<Box<ForwardBatch>>,
-    /// Something was pushed since the bell last rang.
+    /// Something was pushed since the wakeup descriptor last rang.
     news: bool,
 }
 
@@ -51,17 +51,20 @@ pub(crate) struct Exhausted;
 
 impl CrossCore {
     /// The cross-core queues of all workers, connected, and the observer's, if there is one.
-    /// `bells[i]` wakes worker i.
-    pub(crate) fn connect(bells: &[Bell], observer: Option<&Bell>) -> (Vec<Self>, Option<Self>) {
-        let workers = bells.len();
-        let bells: Vec<&Bell> = bells.iter().chain(observer).collect();
-        let mut all = Self::grid(&bells, workers);
+    /// `wakeups[i]` wakes worker i.
+    pub(crate) fn connect(
+        wakeups: &[WakeupFd],
+        observer: Option<&WakeupFd>,
+    ) -> (Vec<Self>, Option<Self>) {
+        let workers = wakeups.len();
+        let wakeups: Vec<&WakeupFd> = wakeups.iter().chain(observer).collect();
+        let mut all = Self::grid(&wakeups, workers);
         let last = observer.and_then(|_| all.pop());
         (all, last)
     }
 
-    fn grid(bells: &[&Bell], workers: usize) -> Vec<Self> {
-        let count = bells.len();
+    fn grid(wakeups: &[&WakeupFd], workers: usize) -> Vec<Self> {
+        let count = wakeups.len();
         let mut forth = grid(count);
         let mut back = grid(count);
         (0..count)
@@ -72,7 +75,7 @@ impl CrossCore {
                         inbound: forth[peer][own].1.take().expect("each end is taken once"),
                         returning: back[own][peer].0.take().expect("each end is taken once"),
                         returned: back[peer][own].1.take().expect("each end is taken once"),
-                        bell: bells[peer].clone(),
+                        wakeup: wakeups[peer].clone(),
                         free: (0..BATCHES_PER_PAIR).map(|_| Box::default()).collect(),
                         open: None,
                         news: false,
@@ -228,7 +231,7 @@ impl CrossCore {
         for link in &mut self.links {
             link.seal();
             if std::mem::take(&mut link.news) {
-                link.bell.ring();
+                link.wakeup.ring();
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::{
     herd::HerdConfig,
     lease::{FabricId, LeaseConfig, LeaseService, LeaseSocket, WorkerEnd},
     memory_file::{MemoryFile, MemoryFileError, Parts, Restart},
-    parking::Bell,
+    parking::WakeupFd,
     server::refused,
     time::Timer,
     ways::{self, Ways},
@@ -68,7 +68,7 @@ impl LeaseBounds {
     pub(crate) fn service(
         &self,
         ways: &Ways,
-        bells: &[Bell],
+        wakeups: &[WakeupFd],
         socket: Option<LeaseSocket>,
     ) -> Result<Option<LeaseService>, StartError> {
         let fabrics = ways.offered(socket.is_some());
@@ -84,7 +84,7 @@ impl LeaseBounds {
             lease_bytes: ways::lease_bytes,
             is_local: ways::is_local,
         };
-        let service = LeaseService::open(socket, fabrics, manager, bells);
+        let service = LeaseService::open(socket, fabrics, manager, wakeups);
         service.map(Some).map_err(refused("the lease service"))
     }
 

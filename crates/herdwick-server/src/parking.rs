@@ -41,12 +41,12 @@ impl Flag {
 
 /// Wakes one worker.
 #[derive(Clone)]
-pub(crate) struct Bell {
+pub(crate) struct WakeupFd {
     flag: Arc<Flag>,
     waker: Arc<mio::Waker>,
 }
 
-impl Bell {
+impl WakeupFd {
     pub(crate) fn new(waker: mio::Waker) -> Self {
         Self {
             flag: Arc::new(Flag::new()),

@@ -28,7 +28,7 @@ use crate::{
     memory::{LeaseBounds, Stores, lease_socket, stores},
     memory_file::{MemoryFile, Restart},
     metrics::Gauges,
-    parking::Bell,
+    parking::WakeupFd,
     partition::Partition,
     pin::{allowed_cpus, on_cpu},
     spin::AdaptiveSpin,
@@ -59,7 +59,7 @@ pub struct Server {
     /// Wakes the thread of the TLS handshakes, if there is one.
     greeter: Option<Arc<Waker>>,
     manager: Option<Closing>,
-    metrics: Option<(SocketAddr, Bell)>,
+    metrics: Option<(SocketAddr, WakeupFd)>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -79,11 +79,11 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut opened = accept::open(&config)?;
     left_out.append(&mut opened.left_out);
     let timer = stores.timer;
-    let (polls, bells) = polls(workers)?;
-    let mut service = leases.service(&ways, &bells, socket)?;
+    let (polls, wakeups) = polls(workers)?;
+    let mut service = leases.service(&ways, &wakeups, socket)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
-    let observer = gauges.as_ref().map(|gauges| &gauges.bell);
-    let (cross_cores, observing) = CrossCore::connect(&bells, observer);
+    let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
+    let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
     let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, service.as_mut(), timer);
     let clock = timer.clock(timer.now());
@@ -103,7 +103,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         verbs: ways.verbs_status().clone(),
         workers,
         timer,
-        stopping: Arc::new(Stopping::new(bells.clone())),
+        stopping: Arc::new(Stopping::new(wakeups.clone())),
         acceptor: Arc::new(acceptor),
         greeter: None,
         manager: None,
@@ -118,7 +118,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         context: &context,
         pinned: pinned.as_deref(),
         spare_cpus: cpus.len() > workers,
-        bells: &bells,
+        wakeups: &wakeups,
         timer,
     };
     let parts = cross_cores.into_iter().zip(polls);
@@ -153,18 +153,18 @@ fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
 }
 
 /// Each worker's poll, and what wakes it.
-fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<Bell>), StartError> {
+fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
     let polls = (0..workers)
         .map(|_| Poll::new())
         .collect::<Result<Vec<_>, _>>();
     let polls = polls.map_err(refused("a poll"))?;
-    let bells = polls
+    let wakeups = polls
         .iter()
-        .map(|poll| Waker::new(poll.registry(), WAKE).map(Bell::new));
-    let bells = bells
+        .map(|poll| Waker::new(poll.registry(), WAKE).map(WakeupFd::new));
+    let wakeups = wakeups
         .collect::<Result<_, _>>()
         .map_err(refused("a waker"))?;
-    Ok((polls, bells))
+    Ok((polls, wakeups))
 }
 
 /// What all workers are started with.
@@ -176,7 +176,7 @@ struct Crew<'a> {
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
     spare_cpus: bool,
-    bells: &'a [Bell],
+    wakeups: &'a [WakeupFd],
     timer: Timer,
 }
 
@@ -184,7 +184,7 @@ struct Crew<'a> {
 type WorkersEnds = Vec<Vec<(FabricId, WorkerEnd)>>;
 
 /// Where accepted connections of each worker go, and how it is woken for them.
-type Intakes = Vec<(spsc::Producer<Stream>, Bell)>;
+type Intakes = Vec<(spsc::Producer<Stream>, WakeupFd)>;
 
 impl Server {
     /// The first address it listens on.
@@ -349,7 +349,7 @@ impl Server {
         let parts = stores.stores.into_iter().zip(parts).zip(journals);
         for (index, ((store, (cross_core, poll)), journal)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
-            intakes.push((intake, crew.bells[index].clone()));
+            intakes.push((intake, crew.wakeups[index].clone()));
             let owners = Owners {
                 hash_key: stores.hash_key,
                 workers: self.workers,
@@ -376,7 +376,7 @@ impl Server {
                 cross_core,
                 poll,
                 events: Events::with_capacity(EVENTS),
-                bell: crew.bells[index].clone(),
+                wakeup: crew.wakeups[index].clone(),
                 timer: crew.timer,
                 spin: AdaptiveSpin::new(crew.config.spin, crew.spare_cpus),
                 stopping: Arc::clone(&self.stopping),
@@ -430,8 +430,8 @@ impl Server {
         if let Some(manager) = &self.manager {
             manager.ask();
         }
-        if let Some((_, bell)) = &self.metrics {
-            bell.ring();
+        if let Some((_, wakeup)) = &self.metrics {
+            wakeup.ring();
         }
         let mut whole = true;
         for thread in self.threads.drain(..) {

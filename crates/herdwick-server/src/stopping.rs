@@ -1,21 +1,21 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use crate::parking::Bell;
+use crate::parking::WakeupFd;
 
 /// The shutdown, as the workers see it.
 pub(crate) struct Stopping {
     asked: AtomicBool,
     /// Workers that have connections left.
     left: AtomicUsize,
-    bells: Vec<Bell>,
+    wakeups: Vec<WakeupFd>,
 }
 
 impl Stopping {
-    pub(crate) fn new(bells: Vec<Bell>) -> Self {
+    pub(crate) fn new(wakeups: Vec<WakeupFd>) -> Self {
         Self {
             asked: AtomicBool::new(false),
-            left: AtomicUsize::new(bells.len()),
-            bells,
+            left: AtomicUsize::new(wakeups.len()),
+            wakeups,
         }
     }
 
@@ -41,8 +41,8 @@ impl Stopping {
     }
 
     fn ring(&self) {
-        for bell in &self.bells {
-            bell.ring();
+        for wakeup in &self.wakeups {
+            wakeup.ring();
         }
     }
 }

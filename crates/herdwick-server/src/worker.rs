@@ -8,7 +8,7 @@ use crate::{
     cross_core::CrossCore,
     forward::{ForwardBatch, Order},
     front::{Activity, Front, Pass, Tokens},
-    parking::Bell,
+    parking::WakeupFd,
     partition::Partition,
     readiness,
     spin::AdaptiveSpin,
@@ -35,7 +35,7 @@ pub(crate) struct Worker {
     pub(crate) cross_core: CrossCore,
     pub(crate) poll: Poll,
     pub(crate) events: Events,
-    pub(crate) bell: Bell,
+    pub(crate) wakeup: WakeupFd,
     pub(crate) timer: Timer,
     /// How long to look for work before it sleeps.
     pub(crate) spin: AdaptiveSpin,
@@ -205,7 +205,7 @@ impl Worker {
 
     /// Sleeps until something arrives, unless something already has.
     fn sleep(&mut self) {
-        self.bell.flag().raise();
+        self.wakeup.flag().raise();
         let mut may_sleep =
             self.cross_core.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
         for front in &mut self.fronts {
@@ -215,7 +215,7 @@ impl Worker {
         let ticks = self.fronts.iter().filter_map(|front| front.tick());
         let longest = ticks.min().unwrap_or(TICK);
         self.look(if may_sleep { longest } else { Duration::ZERO });
-        self.bell.flag().lower();
+        self.wakeup.flag().lower();
         for front in &mut self.fronts {
             front.disarm();
         }

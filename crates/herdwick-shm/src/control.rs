@@ -37,7 +37,7 @@ fn short(shortage: Shortage) -> ControlError {
 /// a host must give back.
 pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, ControlError> {
     let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
-    port.belfry.take_down(&gone.bell);
+    port.wakeup_set.take_down(&gone.wakeup);
     let ids = |of: Vec<u32>| of.into_iter();
     let qps = port.qps.iter().filter(|(_, qp)| qp.pd == pd.0);
     for id in ids(qps.map(|(id, _)| id).collect()) {

@@ -16,9 +16,7 @@ use herdwick_fabric::{
 };
 
 use crate::{
-    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket,
-    bell::{Belfry, Bell},
-    control, discard,
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket, control, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
     layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
@@ -27,6 +25,7 @@ use crate::{
     port::{Doorbell, ShmPort},
     recv,
     ticket::{self, AttachError},
+    wakeup::{Wakeup, WakeupSet},
 };
 
 /// Size of a protection domain's memory, by use; in bytes, rounded up to pages. Unused memory is
@@ -156,8 +155,8 @@ impl ShmDevice {
                 unclaimed.up,
                 unclaimed.down,
                 board,
-                unclaimed.bell.socket,
-                unclaimed.bell.event,
+                unclaimed.wakeup.socket,
+                unclaimed.wakeup.event,
             ],
             blob: pd.layout.encode(),
         })
@@ -177,7 +176,7 @@ impl ShmDevice {
         }
         let pd = ticket::open(ticket)?;
         hang(port, pd).map_err(|source| AttachError::System {
-            what: "watching the bell",
+            what: "watching the wakeup descriptor",
             source,
         })
     }
@@ -275,7 +274,7 @@ const CAPABILITIES: Capabilities = Capabilities {
 fn make(layout: PdLayout) -> io::Result<Pd> {
     let (up, up_mapping) = file::make(layout.up_len, Writers::Everyone)?;
     let (down, down_mapping) = file::make(layout.down_len, Writers::Owner)?;
-    let (bell, theirs) = Bell::pair()?;
+    let (wakeup, theirs) = Wakeup::pair()?;
     Pd::new(Parts {
         side: Side::Host,
         layout,
@@ -283,12 +282,12 @@ fn make(layout: PdLayout) -> io::Result<Pd> {
             up: up_mapping,
             down: down_mapping,
         },
-        bell,
+        wakeup,
         board: None,
         unclaimed: Some(Unclaimed {
             up,
             down,
-            bell: theirs,
+            wakeup: theirs,
         }),
     })
 }
@@ -297,7 +296,7 @@ fn make(layout: PdLayout) -> io::Result<Pd> {
 fn hang(port: &mut ShmPort, pd: Pd) -> io::Result<PdId> {
     let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
     let id = port.pds.next_id().ok_or_else(full)?;
-    port.belfry.hang(&pd.bell, id)?;
+    port.wakeup_set.hang(&pd.wakeup, id)?;
     pd.show(port.arming);
     let id = port.pds.insert(pd).map_err(|_| full())?;
     Ok(PdId(id))
@@ -343,7 +342,7 @@ impl Device for ShmDevice {
             kept: Arc::default(),
             arming: Arming::default(),
             board,
-            belfry: Belfry::new().map_err(system("making an epoll descriptor"))?,
+            wakeup_set: WakeupSet::new().map_err(system("making an epoll descriptor"))?,
             outbounds: Slab::new(rings),
             doorbell: Doorbell::new(rings),
         })

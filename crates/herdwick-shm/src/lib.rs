@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 mod area;
-mod bell;
 mod bytes;
 mod control;
 mod device;
@@ -32,6 +31,7 @@ mod recv;
 mod ring;
 mod send;
 mod ticket;
+mod wakeup;
 
 pub use device::{PdSize, ShmDevice};
 pub use port::ShmPort;

@@ -83,7 +83,7 @@ mod models {
     /// Work, a parked word, and a wakeup that may come before the wait.
     struct World {
         words: Memory,
-        bell: Notify,
+        wakeup: Notify,
     }
 
     const WORK: usize = 0;
@@ -94,7 +94,7 @@ mod models {
         loom::model(|| {
             let world = Arc::new(World {
                 words: Memory::new(2),
-                bell: Notify::new(),
+                wakeup: Notify::new(),
             });
             let peer = Arc::clone(&world);
             let poster = thread::spawn(move || {
@@ -103,7 +103,7 @@ mod models {
                     peer.words.store_release(WORK, n);
                     settle();
                     if sleeper.wants_ring() {
-                        peer.bell.notify();
+                        peer.wakeup.notify();
                     }
                 }
             });
@@ -114,7 +114,7 @@ mod models {
                 settle();
                 // A lost wakeup leaves every thread waiting: loom reports a deadlock.
                 if world.words.load_acquire(WORK) < 2 {
-                    world.bell.wait();
+                    world.wakeup.wait();
                 }
                 arming.disarm();
                 arming.show(&world.words, PARKED);

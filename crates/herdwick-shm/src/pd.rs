@@ -11,7 +11,6 @@ use herdwick_mem::{
 
 use crate::{
     area::Area,
-    bell::{Bell, GuestEnds},
     discard,
     layout::{
         CONTROL_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
@@ -19,6 +18,7 @@ use crate::{
     },
     park::{Arming, Sleeper},
     ring::{Producer, Shape},
+    wakeup::{ClientWakeup, Wakeup},
 };
 
 /// The two files of a domain.
@@ -55,7 +55,7 @@ pub(crate) struct Pd {
     mine: Span,
     /// The control area that the peer writes.
     pub(crate) theirs: Span,
-    pub(crate) bell: Bell,
+    pub(crate) wakeup: Wakeup,
     pub(crate) sleeper: Sleeper<Span>,
     /// This side's area of `up` and of `down`.
     areas: [Area; 2],
@@ -75,7 +75,7 @@ pub(crate) struct Pd {
 pub(crate) struct Unclaimed {
     pub(crate) up: OwnedFd,
     pub(crate) down: OwnedFd,
-    pub(crate) bell: GuestEnds,
+    pub(crate) wakeup: ClientWakeup,
 }
 
 /// The ring to one queue pair of the peer, shared by all senders on this side.
@@ -111,7 +111,7 @@ pub(crate) struct Parts {
     pub(crate) side: Side,
     pub(crate) layout: PdLayout,
     pub(crate) files: Files,
-    pub(crate) bell: Bell,
+    pub(crate) wakeup: Wakeup,
     /// The host's board, for a client.
     pub(crate) board: Option<Span>,
     pub(crate) unclaimed: Option<Unclaimed>,
@@ -151,7 +151,7 @@ impl Pd {
             down,
             mine,
             theirs,
-            bell: parts.bell,
+            wakeup: parts.wakeup,
             sleeper: Sleeper::new(parked, PARKED_WORD),
             areas: areas.map(Area::new),
             regions_taken: 0,

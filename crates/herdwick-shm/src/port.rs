@@ -16,13 +16,13 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 
 use crate::{
-    bell::Belfry,
     drops::Drops,
     file::Board,
     park::{Arming, settle},
     pd::{Outbound, Pd},
     qp::{Address, Cq, Qp, Region, local},
     recv, send,
+    wakeup::WakeupSet,
 };
 
 /// One thread's end of the shared-memory fabric.
@@ -40,7 +40,7 @@ pub struct ShmPort {
     pub(crate) arming: Arming,
     /// The page on which a host shows its clients whether it sleeps.
     pub(crate) board: Option<Board>,
-    pub(crate) belfry: Belfry,
+    pub(crate) wakeup_set: WakeupSet,
     pub(crate) doorbell: Doorbell,
 }
 
@@ -90,7 +90,7 @@ impl Doorbell {
             if let Some(pd) = pds.get_mut(*id)
                 && pd.sleeper.wants_ring()
             {
-                pd.bell.ring();
+                pd.wakeup.ring();
             }
         }
     }
@@ -165,11 +165,12 @@ impl Port for ShmPort {
             self.show();
         }
         let pds = &self.pds;
-        self.belfry.silence(|id| pds.get(id).map(|pd| &pd.bell));
+        self.wakeup_set
+            .silence(|id| pds.get(id).map(|pd| &pd.wakeup));
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.belfry.as_fd())
+        Some(self.wakeup_set.as_fd())
     }
 
     fn region(&self, region: RegionId) -> Option<&Span> {

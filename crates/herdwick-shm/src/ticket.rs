@@ -6,10 +6,10 @@ use std::{io, os::fd::OwnedFd};
 use herdwick_mem::Span;
 
 use crate::{
-    bell::{Bell, GuestEnds},
     file::{self, BOARD_BYTES, Writers},
     layout::{PdLayout, Side, TICKET_BYTES},
     pd::{Files, Parts, Pd},
+    wakeup::{ClientWakeup, Wakeup},
 };
 
 /// What a client needs to attach its side of a protection domain: to be sent to it over a unix
@@ -68,12 +68,13 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
         down: map(down, layout.down_len, Writers::Owner, "the file to read")?,
     };
     let board = map(board, BOARD_BYTES, Writers::MakerAlone, "the board")?;
-    let bell = Bell::open(GuestEnds { socket, event }).ok_or(AttachError::Ticket("the bell"))?;
+    let wakeup = Wakeup::open(ClientWakeup { socket, event })
+        .ok_or(AttachError::Ticket("the wakeup descriptor"))?;
     let parts = Parts {
         side: Side::Guest,
         layout,
         files,
-        bell,
+        wakeup,
         board: Some(Span::new(board)),
         unclaimed: None,
     };

@@ -63,7 +63,7 @@ pub struct VerbsPort {
     pub(crate) scratch: Scratch,
     sends: Chain<sys::SendWr>,
     recvs: Chain<sys::RecvWr>,
-    bell: Bell,
+    wakeup: WakeupFds,
     until_look: u32,
 }
 
@@ -81,7 +81,7 @@ impl VerbsPort {
             regions: Slab::new(limits.regions),
             cqs: Slab::new(limits.cqs),
             pds: Slab::new(limits.pds),
-            bell: Bell::new(&channel, &context)?,
+            wakeup: WakeupFds::new(&channel, &context)?,
             channel,
             context,
             state,
@@ -218,7 +218,7 @@ impl Port for VerbsPort {
             return Armed::Pending;
         }
         cq.armed = true;
-        if self.bell.hear(true).is_err() {
+        if self.wakeup.hear(true).is_err() {
             return Armed::Never;
         }
         Armed::Yes
@@ -230,13 +230,13 @@ impl Port for VerbsPort {
         }
         if !self.cqs.iter().any(|(_, cq)| cq.armed) {
             // An event requested of a queue cannot be cancelled, so its descriptor is ignored.
-            let _ = self.bell.hear(false);
+            let _ = self.wakeup.hear(false);
         }
         self.settle();
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.epoll.as_fd())
+        Some(self.wakeup.epoll.as_fd())
     }
 
     fn region(&self, region: RegionId) -> Option<&Span> {
@@ -259,13 +259,13 @@ impl fmt::Debug for VerbsPort {
 
 /// The descriptor that a port sleeps on: an epoll instance of the asynchronous event descriptor
 /// and, while the port is armed, the completion channel.
-struct Bell {
+struct WakeupFds {
     epoll: OwnedFd,
     channel: Arc<Channel>,
     hears: bool,
 }
 
-impl Bell {
+impl WakeupFds {
     fn new(channel: &Arc<Channel>, context: &Context) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64;

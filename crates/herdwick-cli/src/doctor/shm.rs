@@ -22,7 +22,7 @@ pub(super) fn checks(lease_directory: &Path) -> Checks {
     Checks::from([
         ("memfd_seals", sealed_memory(try_sealed_memory())),
         ("eventfd", wakes("eventfd", try_event())),
-        ("socketpair", wakes("socketpair", try_bell())),
+        ("socketpair", wakes("socketpair", try_wakeup())),
         (
             "lease_socket_dir",
             socket_dir(lease_directory, check_lease_directory(lease_directory)),
@@ -112,21 +112,21 @@ fn sealed_memory(sealed: Sealed) -> Check {
 
 /// Rings an eventfd, as threads of the server ring each other, and looks whether it is heard.
 fn try_event() -> Result<bool, Errno> {
-    let bell: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    is_heard(&bell, || write(&bell, &1u64.to_le_bytes()))
+    let wakeup: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    is_heard(&wakeup, || write(&wakeup, &1u64.to_le_bytes()))
 }
 
 /// The same with a socket pair, as a server and its clients ring each other.
-fn try_bell() -> Result<bool, Errno> {
+fn try_wakeup() -> Result<bool, Errno> {
     let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
     let (theirs, ours) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
     is_heard(&ours, || send(&theirs, &[1], SendFlags::DONTWAIT))
 }
 
-/// Whether `bell` becomes readable by `ring`.
-fn is_heard(bell: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result<bool, Errno> {
+/// Whether `wakeup` becomes readable by `ring`.
+fn is_heard(wakeup: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result<bool, Errno> {
     let heard = || {
-        let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(wakeup.as_fd(), PollFlags::IN)];
         poll(
             &mut fds,
             Some(&Timespec {
@@ -255,7 +255,7 @@ mod tests {
         };
         if (number(), number()) >= (5, 1) {
             assert_eq!(try_sealed_memory(), Sealed::Tight);
-            assert_eq!((try_event(), try_bell()), (Ok(true), Ok(true)));
+            assert_eq!((try_event(), try_wakeup()), (Ok(true), Ok(true)));
         }
     }
 }

@@ -76,7 +76,10 @@ fn descriptors_sent_along_make_nobody_wait() {
         let raw = Raw::take(&address, 8);
         for channel in &raw.channels {
             // If anything could be queued here, the worker would have to close it.
-            assert_eq!(send_along(&channel.bell, &channel.fds[2]), Err(Errno::PIPE));
+            assert_eq!(
+                send_along(&channel.wakeup, &channel.fds[2]),
+                Err(Errno::PIPE)
+            );
         }
         let mut step = Step::hello(&address);
         if stage > 0 {

@@ -101,7 +101,7 @@ fn flipped_until_answered(channel: &mut Channel, mut pair: [&Ask; 2]) -> Reply {
             }
         }
         pair.reverse();
-        channel.ring_bell();
+        channel.ring_wakeup();
         if let Some(reply) = channel.poll().filter(|reply| reply.sequence == sequence) {
             return reply;
         }
@@ -457,7 +457,7 @@ fn rewritten_until_answered(channel: &mut Channel, ask: &Ask) -> u64 {
             let control = channel.control(ask, sequence, attempt);
             channel.up.store_release(at, control);
         }
-        channel.ring_bell();
+        channel.ring_wakeup();
         if let Some(reply) = channel.poll().filter(|reply| reply.sequence == sequence) {
             return reply.number();
         }

@@ -104,7 +104,7 @@ pub(crate) struct Channel {
     /// `up`, `down`, the board, the socket that wakes the client and the eventfd that wakes the
     /// host.
     pub(crate) fds: Vec<OwnedFd>,
-    pub(crate) bell: UnixStream,
+    pub(crate) wakeup: UnixStream,
     /// Where slot 0's line lies in `up`, in words, and its overflow area, in bytes.
     lines: usize,
     pub(crate) overflow: usize,
@@ -148,7 +148,7 @@ impl Channel {
             lines,
             overflow,
             board: map(2, Access::Read),
-            bell: UnixStream::from(fds[3].try_clone().unwrap()),
+            wakeup: UnixStream::from(fds[3].try_clone().unwrap()),
             window: terms.window.into(),
             epoch: terms.epoch,
             domain,
@@ -161,7 +161,7 @@ impl Channel {
             down,
             fds,
         };
-        channel.bell.set_nonblocking(true).unwrap();
+        channel.wakeup.set_nonblocking(true).unwrap();
         for line in [REQUESTS, REPLIES] {
             channel
                 .up
@@ -229,7 +229,7 @@ impl Channel {
         for (n, word) in line.iter().enumerate() {
             self.up.store_release(at + n, *word);
         }
-        self.ring_bell();
+        self.ring_wakeup();
     }
 
     /// Writes the next request and returns its sequence.
@@ -254,7 +254,7 @@ impl Channel {
     }
 
     /// Wakes the worker if it sleeps or is about to.
-    pub(crate) fn ring_bell(&self) {
+    pub(crate) fn ring_wakeup(&self) {
         fence(Ordering::SeqCst);
         if self.board.load(0) & 1 == 1 {
             rustix::io::write(&self.fds[4], &1_u64.to_le_bytes()).unwrap();
@@ -315,7 +315,7 @@ impl Channel {
                 return reply;
             }
             assert!(clock.now() < TIMEOUT, "no reply");
-            self.ring_bell();
+            self.ring_wakeup();
             std::thread::yield_now();
         }
     }
@@ -344,7 +344,7 @@ impl Channel {
         let at = self.slot_word(sequence as usize) + CONTROL_WORD;
         let control = self.up.load(at) & !(3 << 22);
         self.up.store_release(at, control | (attempt % 4) << 22);
-        self.ring_bell();
+        self.ring_wakeup();
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Chunk {
     /// The receive queue for its datagrams, if it sends and does not write.
     pub mailbox: Option<Mailbox>,
     /// The receive queue for announcements of its WRITEs, if they are announced.
-    pub bell: Option<Bell>,
+    pub notify: Option<WriteNotify>,
     /// Number of slots.
     pub window: Window,
     /// The lease's epoch; lines with any other are dropped.
@@ -54,7 +54,7 @@ pub struct Mailbox {
 
 /// One client's receive queue for announcements, at the connection of its WRITEs.
 #[derive(Clone, Debug)]
-pub struct Bell {
+pub struct WriteNotify {
     /// The connected queue pair; its RECVs complete at
     /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
     pub qp: QpId,
@@ -123,13 +123,17 @@ pub(super) enum Verdict {
 impl Attached {
     /// Whether its lines are polled, and not only checked when a completion names them.
     pub(super) fn is_polled(&self) -> bool {
-        let always = self.chunk.bell.as_ref().is_some_and(|bell| bell.always);
+        let always = self
+            .chunk
+            .notify
+            .as_ref()
+            .is_some_and(|notify| notify.always);
         self.chunk.mailbox.is_none() && !always
     }
 
     /// Whether completions announce its requests.
     pub(super) fn is_announced(&self) -> bool {
-        self.chunk.mailbox.is_some() || self.chunk.bell.is_some()
+        self.chunk.mailbox.is_some() || self.chunk.notify.is_some()
     }
 
     pub(super) fn new(chunk: Chunk) -> Self {

@@ -8,7 +8,7 @@ use herdwick_mem::{Span, WORD};
 use super::{
     ServerSide,
     batch::BATCH,
-    chunk::{Attached, Bell, Mailbox},
+    chunk::{Attached, Mailbox, WriteNotify},
     gather::Intake,
 };
 use crate::{
@@ -47,8 +47,8 @@ impl ServerSide {
         let found = port.poll(self.options.request_cq, &mut self.mail[..room]);
         let mut empty = Empty::default();
         for done in &self.mail[..found.min(room)] {
-            // `OpenMailbox::recv` and `Bell::recv` put the client into the upper half, the RECV
-            // into the lower.
+            // `OpenMailbox::recv` and `WriteNotify::recv` put the client into the upper half, the
+            // RECV into the lower.
             let index = (done.wr_id >> 32) as u32;
             let client = self.roster.client(index);
             // Any other completion here is the end of a connection.
@@ -74,9 +74,9 @@ impl Attached {
     /// Returns the number of the RECV that `done` completes, if it is one of this client's.
     #[inline]
     fn recv_of(&mut self, done: &Completion) -> Option<(&mut Self, usize)> {
-        let (qp, recvs) = match (&self.mailbox, &self.chunk.bell) {
+        let (qp, recvs) = match (&self.mailbox, &self.chunk.notify) {
             (Some(open), _) => (open.mailbox.qp, open.mailbox.recvs),
-            (None, Some(bell)) => (bell.qp, bell.recvs),
+            (None, Some(notify)) => (notify.qp, notify.recvs),
             (None, None) => return None,
         };
         let number = done.wr_id as u32 as usize;
@@ -93,7 +93,7 @@ impl Attached {
         done: &Completion,
         counters: &mut ServerCounters,
     ) -> Option<usize> {
-        let Some(bell) = &self.chunk.bell else {
+        let Some(notify) = &self.chunk.notify else {
             return self.deliver(number, done, counters);
         };
         if done.status != Status::Success || done.opcode != Opcode::RecvWithImm {
@@ -103,15 +103,15 @@ impl Attached {
         counters.announcements += 1;
         let (_, sequence) = split_imm(done.imm?);
         // Where lines are polled, the announcement only wakes the worker.
-        bell.always.then(|| self.chunk.window.slot(sequence))
+        notify.always.then(|| self.chunk.window.slot(sequence))
     }
 
     /// RECV `number` of this client, whose index in the roster is `index`, and its queue pair.
     #[inline]
     fn recv(&self, index: u32, number: usize) -> Option<(QpId, RecvWr)> {
-        match (&self.mailbox, &self.chunk.bell) {
+        match (&self.mailbox, &self.chunk.notify) {
             (Some(open), _) => Some((open.mailbox.qp, open.recv(number))),
-            (None, Some(bell)) => Some((bell.qp, bell.recv(index, number))),
+            (None, Some(notify)) => Some((notify.qp, notify.recv(index, number))),
             (None, None) => None,
         }
     }
@@ -196,7 +196,7 @@ impl OpenMailbox {
     }
 }
 
-impl Bell {
+impl WriteNotify {
     /// Posts the RECVs of the client at `index` of the roster.
     pub(super) fn open<P: Port>(&self, port: &mut P, index: u32) -> Result<(), PostError> {
         let recvs: Vec<_> = (0..self.recvs).map(|n| self.recv(index, n)).collect();

@@ -12,8 +12,8 @@ use herdwick_mica::{Clock, Execute};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    Announce, BATCH, Bell, Chunk, ClientId, Mailbox, RECV_SLACK, REPLY_QPS_MAX, RequestPath,
-    SEND_DEPTH_MIN, ServerOptions, ServerSide,
+    Announce, BATCH, Chunk, ClientId, Mailbox, RECV_SLACK, REPLY_QPS_MAX, RequestPath,
+    SEND_DEPTH_MIN, ServerOptions, ServerSide, WriteNotify,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -314,7 +314,7 @@ impl<P: Port> ServerEnd<P> {
             lines,
             overflow,
             mailbox,
-            bell: berth.bell(),
+            notify: berth.notify(),
             window: berth.window,
             epoch,
             outlet: berth.outlet as u8,
@@ -371,8 +371,8 @@ impl Berth {
     }
 
     /// The receive queue for announcements, if WRITEs are announced.
-    fn bell(&self) -> Option<Bell> {
-        (self.announce != Announce::Never).then(|| Bell {
+    fn notify(&self) -> Option<WriteNotify> {
+        (self.announce != Announce::Never).then(|| WriteNotify {
             qp: self.requests,
             recvs: request_recvs(self.path, self.announce, self.window),
             memory: self.memory,

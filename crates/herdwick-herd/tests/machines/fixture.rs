@@ -8,8 +8,8 @@ use herdwick_fabric::{
     PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    Announce, Bell, Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome,
-    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerChannel,
+    Announce, Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome,
+    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerChannel, WriteNotify,
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
@@ -345,7 +345,7 @@ impl<E: Execute> Worker<E> {
             let [lines, overflow] = areas.map(|area| ours.remote(port, area).unwrap());
             (their_end, Destination::Slots { lines, overflow }, None)
         };
-        let bell = (announce != Announce::Never).then_some(Bell {
+        let notify = (announce != Announce::Never).then_some(WriteNotify {
             qp: our_end,
             recvs,
             memory: mail,
@@ -371,7 +371,7 @@ impl<E: Execute> Worker<E> {
             lines: lines.clone(),
             overflow: overflow.clone(),
             mailbox,
-            bell,
+            notify,
             window,
             epoch,
             outlet: outlet as u8,

@@ -21,7 +21,7 @@ pub(crate) use listen::{Listener, Opened, SocketFile, Source, open};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
-    context::Context, parking::Bell, readiness, stopping::Stopping, tcp::Stream, time::Timer,
+    context::Context, parking::WakeupFd, readiness, stopping::Stopping, tcp::Stream, time::Timer,
     udp::UdpListener, unix,
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Acceptor {
     /// Where handshakes are done, if there are any.
     pub(crate) porch: Option<Porch>,
     /// One for each worker. A queue holds as many as there might be connections at the start.
-    pub(crate) intakes: Vec<(Producer<Stream>, Bell)>,
+    pub(crate) intakes: Vec<(Producer<Stream>, WakeupFd)>,
     pub(crate) context: Arc<Context>,
     pub(crate) timer: Timer,
     pub(crate) stopping: Arc<Stopping>,
@@ -165,12 +165,12 @@ impl Acceptor {
     }
 
     fn deal(&mut self, stream: Stream) {
-        let (intake, bell) = &mut self.intakes[self.next];
+        let (intake, wakeup) = &mut self.intakes[self.next];
         if intake.push(stream).is_err() {
             self.context.limits.rejected.fetch_add(1, Relaxed);
             self.context.limits.leave();
         }
-        bell.ring();
+        wakeup.ring();
         self.next = (self.next + 1) % self.intakes.len();
     }
 }

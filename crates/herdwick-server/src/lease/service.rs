@@ -23,7 +23,7 @@ use super::{
     Answer, Arrival, FabricId, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager,
     LeaseSocket, Order, Tokens, WAKER, WorkerLink,
 };
-use crate::{parking::Bell, time::Timer, ways};
+use crate::{parking::WakeupFd, time::Timer, ways};
 
 /// The lease manager before its thread starts, and the workers' ends of it.
 pub(crate) struct LeaseService {
@@ -66,7 +66,7 @@ impl LeaseService {
         mut socket: Option<LeaseSocket>,
         fabrics: Vec<(FabricId, Capabilities)>,
         config: LeaseConfig,
-        bells: &[Bell],
+        wakeups: &[WakeupFd],
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
@@ -82,14 +82,14 @@ impl LeaseService {
         let (arrivals, arrived) = mpsc::channel();
         let (to_manager, answers) = mpsc::channel();
         let mut links: Vec<Vec<WorkerLink>> = ways::fabrics().map(|_| Vec::new()).collect();
-        let mut ends: Vec<_> = bells.iter().map(|_| Vec::new()).collect();
+        let mut ends: Vec<_> = wakeups.iter().map(|_| Vec::new()).collect();
         for (fabric, _) in &fabrics {
-            for (bell, ends) in bells.iter().zip(&mut ends) {
-                let bell = bell.clone();
+            for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
+                let wakeup = wakeup.clone();
                 let (orders, taken) = mpsc::channel();
                 links[fabric.0].push(WorkerLink {
                     orders,
-                    wake: Box::new(move || bell.ring()),
+                    wake: Box::new(move || wakeup.ring()),
                 });
                 let end = WorkerEnd {
                     orders: taken,

@@ -22,7 +22,7 @@ use crate::{
     counters::Snapshot,
     cross_core::CrossCore,
     forward::{Order, Ticket},
-    parking::Bell,
+    parking::WakeupFd,
     partition::NOBODY,
     readiness,
     stopping::Stopping,
@@ -52,7 +52,7 @@ pub(crate) struct Gauges {
     listener: TcpListener,
     address: SocketAddr,
     /// Wakes the thread.
-    pub(crate) bell: Bell,
+    pub(crate) wakeup: WakeupFd,
 }
 
 impl Gauges {
@@ -62,20 +62,20 @@ impl Gauges {
             let poll = Poll::new()?;
             poll.registry()
                 .register(&mut listener, LISTENER, Interest::READABLE)?;
-            let bell = Bell::new(Waker::new(poll.registry(), WAKE)?);
+            let wakeup = WakeupFd::new(Waker::new(poll.registry(), WAKE)?);
             Ok(Self {
                 address: listener.local_addr()?,
                 listener,
                 poll,
-                bell,
+                wakeup,
             })
         };
         open().map_err(|source| StartError::Metrics { address, source })
     }
 
     /// Where it listens, and how its thread is woken.
-    pub(crate) fn place(&self) -> (SocketAddr, Bell) {
-        (self.address, self.bell.clone())
+    pub(crate) fn place(&self) -> (SocketAddr, WakeupFd) {
+        (self.address, self.wakeup.clone())
     }
 
     /// The thread, which asks over `cross_core`.
@@ -89,7 +89,7 @@ impl Gauges {
         Reporter {
             poll: self.poll,
             listener: self.listener,
-            bell: self.bell,
+            wakeup: self.wakeup,
             cross_core,
             context: Arc::clone(context),
             timer,
@@ -104,7 +104,7 @@ impl Gauges {
 pub(crate) struct Reporter {
     poll: Poll,
     listener: TcpListener,
-    bell: Bell,
+    wakeup: WakeupFd,
     cross_core: CrossCore,
     context: Arc<Context>,
     timer: Timer,
@@ -136,7 +136,7 @@ impl Reporter {
     }
 
     fn sleep(&mut self, events: &mut Events) {
-        self.bell.flag().raise();
+        self.wakeup.flag().raise();
         let timeout = if !self.cross_core.is_quiet() || self.stopping.is_set() {
             Some(Duration::ZERO)
         } else {
@@ -144,7 +144,7 @@ impl Reporter {
         };
         // After an interruption, as after an event, all are looked at.
         readiness::wait(&mut self.poll, events, timeout);
-        self.bell.flag().lower();
+        self.wakeup.flag().lower();
     }
 
     /// Lets in who waits. An error says that nobody does, or that there are no descriptors left:

@@ -343,14 +343,14 @@ fn memory_forged_while_we_look_does_no_more() {
 }
 
 #[test]
-fn a_bell_that_is_never_answered_blocks_nobody() {
+fn a_wakeup_that_is_never_answered_blocks_nobody() {
     let mut host = host(SMALL);
     let ticket = host.domain();
-    let [bell, event] = [3, 4].map(|n| ticket.fds[n].try_clone().unwrap());
+    let [wakeup, event] = [3, 4].map(|n| ticket.fds[n].try_clone().unwrap());
     let mut guest = guest(ticket);
     let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
     let to = host.address(h_ud, &guest.endpoint(g_ud));
-    for fd in [&bell, &event] {
+    for fd in [&wakeup, &event] {
         rustix::io::ioctl_fionbio(fd, false).unwrap();
     }
     // Each arming requires one more wakeup; the client never drains any.
@@ -382,18 +382,18 @@ fn lingering() -> (TcpStream, TcpListener) {
 }
 
 #[test]
-fn descriptors_sent_over_the_bell_make_no_host_wait() {
+fn descriptors_sent_over_the_wakeup_make_no_host_wait() {
     let mut host = host(SMALL);
     let ticket = host.domain();
-    let bell = ticket.fds[3].try_clone().unwrap();
+    let wakeup = ticket.fds[3].try_clone().unwrap();
     let (near, far) = lingering();
-    for fd in [bell.as_fd(), near.as_fd(), near.as_fd()] {
+    for fd in [wakeup.as_fd(), near.as_fd(), near.as_fd()] {
         let fds = [fd];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = sendmsg(&bell, &[std::io::IoSlice::new(&[1])], &mut control, flags);
+        let sent = sendmsg(&wakeup, &[std::io::IoSlice::new(&[1])], &mut control, flags);
         assert_eq!(sent, Err(Errno::PIPE), "nothing can be put there");
     }
     // This is the last descriptor: a thread that closes one now waits.

@@ -166,9 +166,9 @@ fn guest() {
         }
         if client.party.port.arm(client.party.cq) == Armed::Yes && !client.step() {
             // The stream is closed with the host, if that ends first.
-            let bell = client.party.port.wait_fd().unwrap();
+            let wakeup = client.party.port.wait_fd().unwrap();
             let mut fds = [
-                PollFd::from_borrowed_fd(bell, PollFlags::IN),
+                PollFd::from_borrowed_fd(wakeup, PollFlags::IN),
                 PollFd::new(&stream, PollFlags::IN),
             ];
             poll(&mut fds, None).unwrap();

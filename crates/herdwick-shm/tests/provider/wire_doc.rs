@@ -105,7 +105,7 @@ struct Reader {
     up: Span,
     down: Span,
     board: Span,
-    bell: UnixStream,
+    wakeup: UnixStream,
     event: OwnedFd,
     ticket: Vec<u8>,
 }
@@ -121,13 +121,13 @@ impl Reader {
         assert_eq!(table.bytes, ticket.blob.len());
         assert_eq!(ticket.blob[..8], *b"hwshm\0\0\x01");
         let len = |name| usize::try_from(table.read(&ticket.blob, name)).unwrap();
-        let [up, down, board, bell, event] = ticket.fds.try_into().unwrap();
+        let [up, down, board, wakeup, event] = ticket.fds.try_into().unwrap();
         let map = |fd, len, rights| Span::new(Arc::new(Mapping::shared(&fd, len, rights).unwrap()));
         Self {
             up: map(up, len("up_len"), Rights::ReadWrite),
             down: map(down, len("down_len"), Rights::Read),
             board: map(board, 4096, Rights::Read),
-            bell: bell.into(),
+            wakeup: wakeup.into(),
             event,
             ticket: ticket.blob,
         }
@@ -417,12 +417,12 @@ fn who_sleeps_is_seen_and_woken() {
     }
     let (qp, to) = datagrams(&mut host, &guest);
     let batch = [send(Payload::Words(&[1]), None, Some(to))];
-    guest.bell.set_nonblocking(true).unwrap();
+    guest.wakeup.set_nonblocking(true).unwrap();
     for (parked, rings) in [(0, 0), (1, 1), (1, 0), (2, 0), (3, 1)] {
         let at = drawn("control_area").at("parked") / 8;
         guest.up.store_release(at, parked);
         host.port.post_send(qp, &batch).unwrap();
-        let rung = guest.bell.read(&mut [0; 8]).unwrap_or(0);
+        let rung = guest.wakeup.read(&mut [0; 8]).unwrap_or(0);
         assert_eq!(rung, rings, "parked word {parked}");
     }
 }

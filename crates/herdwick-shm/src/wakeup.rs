@@ -36,7 +36,7 @@ use rustix::{
 
 /// One side's wakeup descriptors: one to wake the peer, one to be woken by.
 #[derive(Debug)]
-pub(crate) enum Bell {
+pub(crate) enum Wakeup {
     /// The host's: it sends into the socket and waits for the eventfd.
     Host { socket: OwnedFd, event: OwnedFd },
     /// The client's: it writes to the eventfd and waits for the socket.
@@ -45,19 +45,19 @@ pub(crate) enum Bell {
 
 /// The descriptors that the client gets.
 #[derive(Debug)]
-pub(crate) struct GuestEnds {
+pub(crate) struct ClientWakeup {
     pub(crate) socket: OwnedFd,
     pub(crate) event: OwnedFd,
 }
 
-impl Bell {
+impl Wakeup {
     /// Makes the host's wakeup descriptors and those for the client.
-    pub(crate) fn pair() -> io::Result<(Self, GuestEnds)> {
+    pub(crate) fn pair() -> io::Result<(Self, ClientWakeup)> {
         let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
         shutdown(&socket, Shutdown::Read)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let ends = GuestEnds {
+        let ends = ClientWakeup {
             socket: theirs,
             event: event.try_clone()?,
         };
@@ -65,8 +65,8 @@ impl Bell {
     }
 
     /// Makes the client's, from the descriptors of a ticket; `None` if they are of another kind.
-    pub(crate) fn open(ends: GuestEnds) -> Option<Self> {
-        let GuestEnds { socket, event } = ends;
+    pub(crate) fn open(ends: ClientWakeup) -> Option<Self> {
+        let ClientWakeup { socket, event } = ends;
         let domain = sockopt::socket_domain(&socket);
         let kind = sockopt::socket_type(&socket);
         let waits_for_nobody = OFlags::RDWR | OFlags::NONBLOCK;
@@ -117,32 +117,32 @@ impl Bell {
 
 /// The wakeup descriptors of all domains of a port, as one epoll descriptor.
 #[derive(Debug)]
-pub(crate) struct Belfry(OwnedFd);
+pub(crate) struct WakeupSet(OwnedFd);
 
 /// Descriptors drained per system call.
 const EVENTS: usize = 32;
 
-impl Belfry {
+impl WakeupSet {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Adds `bell` under the number `id`.
-    pub(crate) fn hang(&self, bell: &Bell, id: u32) -> io::Result<()> {
-        let (fd, flags) = bell.heard();
+    /// Adds `wakeup` under the number `id`.
+    pub(crate) fn hang(&self, wakeup: &Wakeup, id: u32) -> io::Result<()> {
+        let (fd, flags) = wakeup.heard();
         epoll::add(&self.0, fd, EventData::new_u64(id.into()), flags)?;
         Ok(())
     }
 
-    /// Removes `bell`; has no effect if it was removed already.
-    pub(crate) fn take_down(&self, bell: &Bell) {
+    /// Removes `wakeup`; has no effect if it was removed already.
+    pub(crate) fn take_down(&self, wakeup: &Wakeup) {
         // The only possible error is that the descriptor is not registered.
-        let _ = epoll::delete(&self.0, bell.heard().0);
+        let _ = epoll::delete(&self.0, wakeup.heard().0);
     }
 
     /// Drains the descriptors that are signaled, at most [`EVENTS`] of them: the others only wake
     /// the port once more. Removes those whose other end is closed.
-    pub(crate) fn silence<'a>(&self, bell: impl Fn(u32) -> Option<&'a Bell>) {
+    pub(crate) fn silence<'a>(&self, wakeup: impl Fn(u32) -> Option<&'a Wakeup>) {
         let mut events = [MaybeUninit::uninit(); EVENTS];
         let at_once = Timespec::default();
         // After an error (EINTR) the descriptors stay signaled and wake the port again.
@@ -151,16 +151,16 @@ impl Belfry {
         };
         for event in events {
             let id = u32::try_from(event.data.u64()).ok();
-            if let Some(bell) = id.and_then(&bell)
-                && !bell.drain()
+            if let Some(wakeup) = id.and_then(&wakeup)
+                && !wakeup.drain()
             {
-                self.take_down(bell);
+                self.take_down(wakeup);
             }
         }
     }
 }
 
-impl AsFd for Belfry {
+impl AsFd for WakeupSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
