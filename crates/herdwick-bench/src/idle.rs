@@ -48,7 +48,7 @@ pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
         let measuring = scope.spawn(move || {
             let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
             pin(placement.client(0));
-            Guests::attach(server)?.report(config, &placement, &mut tell)
+            Attached::attach(server)?.report(config, &placement, &mut tell)
         });
         progress.iter().for_each(|progress| watch(&progress));
         measuring.join().unwrap_or(Err(BenchError::Panicked))
@@ -56,13 +56,13 @@ pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
 }
 
 /// Everybody who is attached.
-struct Guests {
+struct Attached {
     server: Server,
     sessions: Vec<Client>,
     connections: Vec<Connection>,
 }
 
-impl Guests {
+impl Attached {
     fn attach(server: Server) -> Result<Self, BenchError> {
         let sessions = (0..IDLE_SESSIONS).map(|_| session(server.address));
         let connections = (0..IDLE_CONNECTIONS).map(|_| Connection::new(server.address));

@@ -4,7 +4,7 @@ use std::time::Duration;
 ///
 /// The kernel takes tens of microseconds to wake a thread, so a worker that is woken soon after it
 /// fell asleep had better stayed awake: each time that happens it looks twice as long, until that
-/// would no longer help. (KVM waits for halted guests by the same rule.)
+/// would no longer help. (KVM waits for halted clients by the same rule.)
 #[derive(Debug)]
 pub(crate) struct AdaptiveSpin {
     base: Duration,

@@ -299,7 +299,7 @@ fn domain(path: RequestPath, window: Window) -> PdSize {
                 window.line_bytes() + window.overflow_bytes()
             }
         },
-        guest_inbound: datagram_ring_bytes(recvs),
+        client_inbound: datagram_ring_bytes(recvs),
         ..PdSize::NONE
     }
 }

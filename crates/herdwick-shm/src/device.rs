@@ -37,9 +37,9 @@ pub struct PdSize {
     /// Regions of the host that the client may only READ.
     pub host_readable: usize,
     /// Rings into the client's queue pairs.
-    pub guest_inbound: usize,
+    pub client_inbound: usize,
     /// Regions of the client with remote rights.
-    pub guest_regions: usize,
+    pub client_regions: usize,
 }
 
 impl Default for PdSize {
@@ -48,8 +48,8 @@ impl Default for PdSize {
         Self {
             host_inbound: 1 << 20,
             host_readable: 1 << 20,
-            guest_inbound: 1 << 20,
-            guest_regions: 1 << 20,
+            client_inbound: 1 << 20,
+            client_regions: 1 << 20,
         }
     }
 }
@@ -59,8 +59,8 @@ impl PdSize {
     pub const NONE: Self = Self {
         host_inbound: 0,
         host_readable: 0,
-        guest_inbound: 0,
-        guest_regions: 0,
+        client_inbound: 0,
+        client_regions: 0,
     };
 
     /// Bytes of the two files of a domain of this size: the most memory that it can ever occupy.
@@ -69,8 +69,8 @@ impl PdSize {
         2 * CONTROL_BYTES
             + area_bytes(self.host_inbound)
             + area_bytes(self.host_readable)
-            + area_bytes(self.guest_inbound)
-            + area_bytes(self.guest_regions)
+            + area_bytes(self.client_inbound)
+            + area_bytes(self.client_regions)
     }
 }
 
@@ -81,7 +81,7 @@ const fn area_bytes(bytes: usize) -> usize {
 
 /// The shared-memory provider, in one of its two roles.
 ///
-/// A *host* makes protection domains and hands each one out, once, as a [`PdTicket`]. A *guest*,
+/// A *host* makes protection domains and hands each one out, once, as a [`PdTicket`]. A *client*,
 /// the client, attaches tickets and has no domains of its own. Queue pairs connect a host's port
 /// with a client's, within one domain; a host's UD queue pairs also address clients' UD queue pairs
 /// of any domain of their port.
@@ -105,9 +105,9 @@ impl ShmDevice {
         }
     }
 
-    /// Makes a client (guest), which attaches to the domains of hosts.
+    /// Makes a client (client), which attaches to the domains of hosts.
     #[must_use]
-    pub fn guest() -> Self {
+    pub fn client() -> Self {
         Self {
             capabilities: CAPABILITIES,
             host: None,
@@ -121,7 +121,7 @@ impl ShmDevice {
     /// As [`Device::create_pd`].
     pub fn create_pd_of(&self, port: &mut ShmPort, size: &PdSize) -> Result<PdId, ControlError> {
         if self.host.is_none() {
-            let own = "domains of a guest's own; attach a ticket";
+            let own = "domains of a client's own; attach a ticket";
             return Err(ControlError::Unsupported(own));
         }
         if !port.pds.has_room() {
@@ -139,7 +139,7 @@ impl ShmDevice {
     ///
     /// # Errors
     /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before;
-    /// [`ControlError::Unsupported`] on a guest; the system's refusal of a descriptor.
+    /// [`ControlError::Unsupported`] on a client; the system's refusal of a descriptor.
     pub fn ticket(&self, port: &mut ShmPort, pd: PdId) -> Result<PdTicket, ControlError> {
         let ShmPort { pds, board, .. } = port;
         let pd = pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;
@@ -168,7 +168,7 @@ impl ShmDevice {
     /// A malformed ticket, a limit, or an error of the operating system.
     pub fn attach(&self, port: &mut ShmPort, ticket: PdTicket) -> Result<PdId, AttachError> {
         if self.host.is_some() {
-            return Err(AttachError::NotAGuest);
+            return Err(AttachError::NotAClient);
         }
         let limit = AttachError::Limit(port.pds.capacity());
         if !port.pds.has_room() {
@@ -219,8 +219,8 @@ impl ShmDevice {
         let bytes = [
             size.host_inbound,
             size.host_readable,
-            size.guest_inbound,
-            size.guest_regions,
+            size.client_inbound,
+            size.client_regions,
         ];
         if bytes.iter().any(|bytes| *bytes > FILE_BYTES_MAX / 4) {
             return Err(ControlError::Limit {
@@ -228,7 +228,7 @@ impl ShmDevice {
                 limit: FILE_BYTES_MAX / 4,
             });
         }
-        let [host_inbound, host_readable, guest_inbound, guest_regions] = bytes.map(area_bytes);
+        let [host_inbound, host_readable, client_inbound, client_regions] = bytes.map(area_bytes);
         let random = getrandom::u64().map_err(|error| ControlError::System {
             what: "drawing a random number",
             source: io::Error::other(error),
@@ -237,9 +237,9 @@ impl ShmDevice {
         Ok(PdLayout {
             token: random & !63 | colour,
             up_split: CONTROL_BYTES + host_inbound,
-            up_len: CONTROL_BYTES + host_inbound + guest_regions,
-            down_split: CONTROL_BYTES + guest_inbound,
-            down_len: CONTROL_BYTES + guest_inbound + host_readable,
+            up_len: CONTROL_BYTES + host_inbound + client_regions,
+            down_split: CONTROL_BYTES + client_inbound,
+            down_len: CONTROL_BYTES + client_inbound + host_readable,
         })
     }
 }

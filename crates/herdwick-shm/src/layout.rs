@@ -1,6 +1,6 @@
 //! The layout of every byte that the two sides of a protection domain share.
 //!
-//! A domain is two files. The client (`guest`) writes `up`, the host alone writes `down`; each
+//! A domain is two files. The client (`client`) writes `up`, the host alone writes `down`; each
 //! starts with the control area (`control`) of the side that writes it:
 //!
 //! ```text
@@ -71,7 +71,7 @@ pub(crate) const QP_FAILED: u64 = 1 << 33;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,
-    Guest,
+    Client,
 }
 
 /// Most bytes of one file of a domain.
@@ -107,12 +107,12 @@ impl PdLayout {
     }
 
     /// The part of `up` that the client allocates from.
-    pub(crate) fn up_guest(&self) -> Range<usize> {
+    pub(crate) fn up_client(&self) -> Range<usize> {
         self.up_split + self.colour()..self.up_len
     }
 
     /// The part of `down` that the client allocates from, for the host to fill.
-    pub(crate) fn down_guest(&self) -> Range<usize> {
+    pub(crate) fn down_client(&self) -> Range<usize> {
         CONTROL_BYTES + self.colour()..self.down_split
     }
 
@@ -231,7 +231,7 @@ impl QpAddress {
         }
         let qpn = u32::try_from(word_of(blob, 2)).ok()?;
         Some(Self {
-            side: *[Side::Host, Side::Guest].get(usize::from(blob[3]))?,
+            side: *[Side::Host, Side::Client].get(usize::from(blob[3]))?,
             transport: *[Transport::Rc, Transport::Uc, Transport::Ud].get(usize::from(blob[4]))?,
             line: Some(usize::from(blob[5])).filter(|line| *line < QPS)?,
             qpn: Some(Qpn(qpn)).filter(|qpn| qpn.0 != 0 && qpn.0 < 1 << 24)?,
@@ -248,7 +248,7 @@ mod tests {
 
     fn address() -> QpAddress {
         QpAddress {
-            side: Side::Guest,
+            side: Side::Client,
             transport: Transport::Ud,
             line: 7,
             qpn: Qpn(0x12_0003),
@@ -295,7 +295,7 @@ mod tests {
                 blob[16 + 8 * n..24 + 8 * n].copy_from_slice(&(size / 4096 * 4096).to_le_bytes());
             }
             if let Some(layout) = PdLayout::decode(&blob) {
-                for range in [layout.up_host(), layout.up_guest(), layout.down_host(), layout.down_guest()] {
+                for range in [layout.up_host(), layout.up_client(), layout.down_host(), layout.down_client()] {
                     prop_assert!(range.start <= range.end);
                     prop_assert!(range.end <= layout.up_len.max(layout.down_len));
                 }

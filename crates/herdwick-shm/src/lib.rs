@@ -1,7 +1,7 @@
 //! The fabric over shared memory, between processes of one machine: the CPU that posts is the RNIC.
 //!
 //! **The file is the unit of protection.** A protection domain is a pair of sealed memory files
-//! between a host's port and a client's (`guest`) port: `up`, which the client may write anywhere,
+//! between a host's port and a client's (`client`) port: `up`, which the client may write anywhere,
 //! and `down`, which it can only read. The poster's own code checks rkeys, ranges and rights, so
 //! they catch mistakes, not attacks; an attack is confined to the pair, because the host trusts
 //! nothing that it reads in `up`, and a client maps no other domain's memory.
@@ -46,8 +46,8 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const INLINE_BYTES_MAX: usize = 4096;
 
 /// Bytes of its domain that a UD queue pair with `recvs` outstanding RECVs occupies for good, each
-/// RECV for a datagram of [`DATAGRAM_BYTES_MAX`]. [`PdSize::guest_inbound`] must hold them for each
-/// of a client's queue pairs, [`PdSize::host_inbound`] for each of a host's.
+/// RECV for a datagram of [`DATAGRAM_BYTES_MAX`]. [`PdSize::client_inbound`] must hold them for
+/// each of a client's queue pairs, [`PdSize::host_inbound`] for each of a host's.
 #[must_use]
 pub fn datagram_ring_bytes(recvs: usize) -> usize {
     ring::Shape::for_datagrams(recvs).bytes()

@@ -129,17 +129,17 @@ impl Pd {
             let too_short = |_| io::Error::from(io::ErrorKind::InvalidInput);
             span.slice(0..CONTROL_BYTES).map_err(too_short)
         };
-        let (guest_control, host_control) = (control(&up)?, control(&down)?);
+        let (client_control, host_control) = (control(&up)?, control(&down)?);
         let (mine, theirs, areas) = match parts.side {
             Side::Host => (
                 host_control,
-                guest_control,
+                client_control,
                 [layout.up_host(), layout.down_host()],
             ),
-            Side::Guest => (
-                guest_control,
+            Side::Client => (
+                client_control,
                 host_control,
-                [layout.up_guest(), layout.down_guest()],
+                [layout.up_client(), layout.down_client()],
             ),
         };
         let parked = parts.board.unwrap_or_else(|| theirs.clone());
@@ -174,7 +174,7 @@ impl Pd {
 
     /// Shows the host, in a client's control area, whether this port sleeps.
     pub(crate) fn show(&self, arming: Arming) {
-        if self.side == Side::Guest {
+        if self.side == Side::Client {
             arming.show(&self.mine, PARKED_WORD);
         }
     }
@@ -321,7 +321,7 @@ impl Pd {
     fn inbound(&self) -> File {
         match self.side {
             Side::Host => File::Up,
-            Side::Guest => File::Down,
+            Side::Client => File::Down,
         }
     }
 
@@ -333,8 +333,8 @@ impl Pd {
         place: RingPlace,
     ) -> Result<Producer<Span>, OutboundError> {
         let (file, area) = match self.side {
-            Side::Host => (File::Down, self.layout.down_guest()),
-            Side::Guest => (File::Up, self.layout.up_host()),
+            Side::Host => (File::Down, self.layout.down_client()),
+            Side::Client => (File::Up, self.layout.up_host()),
         };
         let bytes = place.bytes();
         if bytes.start < area.start || bytes.end > area.end {
@@ -479,10 +479,10 @@ impl Opened {
             File::Down
         };
         let area = match (pd.side, file) {
-            (Side::Host, File::Up) => pd.layout.up_guest(),
+            (Side::Host, File::Up) => pd.layout.up_client(),
             (Side::Host, File::Down) => return None,
-            (Side::Guest, File::Up) => pd.layout.up_host(),
-            (Side::Guest, File::Down) => pd.layout.down_host(),
+            (Side::Client, File::Up) => pd.layout.up_host(),
+            (Side::Client, File::Down) => pd.layout.down_host(),
         };
         let start = usize::try_from(place & !(1 << 63)).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;

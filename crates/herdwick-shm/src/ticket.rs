@@ -34,8 +34,8 @@ impl PdTicket {
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The device makes domains and attaches none.
-    #[error("a host attaches to nothing; open the port on a guest device")]
-    NotAGuest,
+    #[error("a host attaches to nothing; open the port on a client device")]
+    NotAClient,
     /// The ticket is not one that a host makes.
     #[error("the ticket makes no sense: {0}; ask the server for a new one")]
     Ticket(&'static str),
@@ -71,7 +71,7 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
     let wakeup = Wakeup::open(ClientWakeup { socket, event })
         .ok_or(AttachError::Ticket("the wakeup descriptor"))?;
     let parts = Parts {
-        side: Side::Guest,
+        side: Side::Client,
         layout,
         files,
         wakeup,

@@ -40,7 +40,7 @@ pub(crate) enum Wakeup {
     /// The host's: it sends into the socket and waits for the eventfd.
     Host { socket: OwnedFd, event: OwnedFd },
     /// The client's: it writes to the eventfd and waits for the socket.
-    Guest { socket: OwnedFd, event: OwnedFd },
+    Client { socket: OwnedFd, event: OwnedFd },
 }
 
 /// The descriptors that the client gets.
@@ -73,7 +73,7 @@ impl Wakeup {
         let right = domain == Ok(AddressFamily::UNIX)
             && kind == Ok(SocketType::STREAM)
             && fcntl_getfl(&event).is_ok_and(|flags| flags.contains(waits_for_nobody));
-        right.then_some(Self::Guest { socket, event })
+        right.then_some(Self::Client { socket, event })
     }
 
     /// Wakes the other end. An error is ignored: a peer that has ended or does not wait needs no
@@ -86,7 +86,7 @@ impl Wakeup {
             Self::Host { socket, .. } => {
                 let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
-            Self::Guest { event, .. } => {
+            Self::Client { event, .. } => {
                 // The host never reads the counter, so the byte order does not matter.
                 let _ = write(event, &1_u64.to_le_bytes());
             }
@@ -98,13 +98,13 @@ impl Wakeup {
     fn heard(&self) -> (&OwnedFd, EventFlags) {
         match self {
             Self::Host { event, .. } => (event, EventFlags::IN | EventFlags::ET),
-            Self::Guest { socket, .. } => (socket, EventFlags::IN),
+            Self::Client { socket, .. } => (socket, EventFlags::IN),
         }
     }
 
     /// Drains the descriptor. Returns whether the other end is still open.
     fn drain(&self) -> bool {
-        let Self::Guest { socket, .. } = self else {
+        let Self::Client { socket, .. } = self else {
             return true;
         };
         let mut rings = [MaybeUninit::<u8>::uninit(); 4096];

@@ -208,7 +208,7 @@ fn take_shm(
 ) -> Result<Taken<AnyPort>, LeaseError> {
     let socket = LeaseSocket::unix(&shm.socket, due)?;
     let asked = asked((shm.token, offer.path), options);
-    let taken = herd::take(&ShmDevice::guest(), socket, &asked)?;
+    let taken = herd::take(&ShmDevice::client(), socket, &asked)?;
     checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
 }
 

@@ -61,7 +61,7 @@ pub enum LeaseError {
 pub(super) struct Prey {
     pub(super) memory: Vec<Span>,
     socket: UnixStream,
-    _guest: BenchClient<ShmDevice>,
+    _client: BenchClient<ShmDevice>,
 }
 
 impl Prey {
@@ -80,7 +80,8 @@ impl Prey {
         let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let mut guest = BenchClient::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
+        let mut client =
+            BenchClient::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
         let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
         let mut accept = Accept {
             workers: Vec::new(),
@@ -88,14 +89,14 @@ impl Prey {
         for worker in &grant.workers {
             let fds: Vec<OwnedFd> = fds.by_ref().take(worker.fds.into()).collect();
             memory.push(writable(&fds)?);
-            accept.workers.push(guest.join(worker, fds)?);
+            accept.workers.push(client.join(worker, fds)?);
         }
         socket.write_all(&accept.to_frame())?;
         frame(&mut socket, Kind::Go)?;
         Ok(Self {
             memory,
             socket,
-            _guest: guest,
+            _client: client,
         })
     }
 
@@ -106,7 +107,7 @@ impl Prey {
     }
 }
 
-/// Maps the one file of a ticket that a guest may write, the first, once more.
+/// Maps the one file of a ticket that a client may write, the first, once more.
 fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
     let up = fds.first().ok_or(FrameError::Body)?;
     let len = fstat(up).map_err(io::Error::from)?.st_size as usize;

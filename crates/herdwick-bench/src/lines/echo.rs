@@ -111,10 +111,10 @@ impl<D: BenchDevice> Host<D> {
         let berth = end.furnish(device, pd, path, window)?;
         let (blob, fds) = device.hand_over(&mut end.port, pd)?;
         let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
-        let mut guest = BenchClient::<D>::new(path, window, epoch(), 1)?;
-        let peer = guest.join(&grant, fds)?;
+        let mut client = BenchClient::<D>::new(path, window, epoch(), 1)?;
+        let peer = client.join(&grant, fds)?;
         end.admit(device, &berth, &peer, epoch(), REPLY_BYTES_MAX)?;
-        guest.finish()
+        client.finish()
     }
 
     /// A worker's loop, to be called again and again.

@@ -57,7 +57,7 @@ pub(crate) trait BenchDevice: Device + Sized {
     fn host() -> std::io::Result<Self>;
 
     /// A client's.
-    fn guest() -> std::io::Result<Self>;
+    fn client() -> std::io::Result<Self>;
 
     /// The ticket to a worker's domain, and the descriptors that go with it.
     fn hand_over(
@@ -85,13 +85,13 @@ impl BenchDevice for ShmDevice {
     fn host() -> std::io::Result<Self> {
         Ok(Self::host(PdSize {
             host_inbound: RINGS_BYTES,
-            guest_inbound: RINGS_BYTES,
+            client_inbound: RINGS_BYTES,
             ..PdSize::default()
         }))
     }
 
-    fn guest() -> std::io::Result<Self> {
-        Ok(Self::guest())
+    fn client() -> std::io::Result<Self> {
+        Ok(Self::client())
     }
 
     fn hand_over(
@@ -121,7 +121,7 @@ impl BenchDevice for RoceDevice {
         Self::bind(RoceOptions::new(LOOPBACK))
     }
 
-    fn guest() -> std::io::Result<Self> {
+    fn client() -> std::io::Result<Self> {
         Self::host()
     }
 
@@ -184,7 +184,7 @@ impl<D: BenchDevice> BenchClient<D> {
         epoch: Epoch,
         workers: usize,
     ) -> Result<Self, EndpointError> {
-        let device = D::guest()?;
+        let device = D::client()?;
         let terms = ClientTerms {
             path,
             window,

@@ -18,7 +18,7 @@ fn pair() -> [Box<dyn Party>; 2] {
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let pd = device.create_pd(&mut port).unwrap();
     let ticket = device.ticket(&mut port, pd).unwrap();
-    let (mut child, stream) = start("across::guest");
+    let (mut child, stream) = start("across::client");
     send_ticket(&stream, &ticket).unwrap();
     let far = FarParty::new(stream, device.capabilities().clone()).unwrap();
     // The process ends when its party here is dropped.
@@ -28,15 +28,15 @@ fn pair() -> [Box<dyn Party>; 2] {
 
 #[test]
 #[ignore = "the other process of the tests here"]
-fn guest() {
+fn client() {
     let Some(stream) = other_end() else { return };
-    let device = ShmDevice::guest();
+    let device = ShmDevice::client();
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let pd = device.attach(&mut port, receive_ticket(&stream)).unwrap();
     serve(Box::new(LocalParty::new(device, port, pd)), stream).unwrap();
 }
 
-mod guest_asks {
+mod client_asks {
     struct Shm;
     impl super::Fixture for Shm {
         fn pair(&self) -> [Box<dyn super::Party>; 2] {
@@ -56,8 +56,8 @@ mod host_asks {
     struct Shm;
     impl super::Fixture for Shm {
         fn pair(&self) -> [Box<dyn super::Party>; 2] {
-            let [guest, host] = super::pair();
-            [host, guest]
+            let [client, host] = super::pair();
+            [host, client]
         }
         fn rounds(&self) -> u64 {
             2_000

@@ -10,8 +10,8 @@ use herdwick_shm::{PdSize, ShmDevice};
 pub(crate) const ROOMY: PdSize = PdSize {
     host_inbound: 128 << 20,
     host_readable: 1 << 20,
-    guest_inbound: 128 << 20,
-    guest_regions: 1 << 20,
+    client_inbound: 128 << 20,
+    client_regions: 1 << 20,
 };
 
 /// A client, and its host.
@@ -21,13 +21,13 @@ fn pair() -> [Box<dyn Party>; 2] {
     let pd = device.create_pd(&mut port).unwrap();
     let ticket = device.ticket(&mut port, pd).unwrap();
     let host = LocalParty::new(device, port, pd);
-    let device = ShmDevice::guest();
+    let device = ShmDevice::client();
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let pd = device.attach(&mut port, ticket).unwrap();
     [Box::new(LocalParty::new(device, port, pd)), Box::new(host)]
 }
 
-mod guest_asks {
+mod client_asks {
     struct Shm;
     impl super::Fixture for Shm {
         fn pair(&self) -> [Box<dyn super::Party>; 2] {
@@ -41,8 +41,8 @@ mod host_asks {
     struct Shm;
     impl super::Fixture for Shm {
         fn pair(&self) -> [Box<dyn super::Party>; 2] {
-            let [guest, host] = super::pair();
-            [host, guest]
+            let [client, host] = super::pair();
+            [host, client]
         }
     }
     herdwick_conformance::conformance!(Shm);

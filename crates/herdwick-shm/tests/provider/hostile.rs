@@ -22,7 +22,7 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 
-use crate::party::{Party, connect, guest, host, is_readable, send, write};
+use crate::party::{Party, client, connect, host, is_readable, send, write};
 
 /// A bound for failures; no passing test waits for it.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,8 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SMALL: PdSize = PdSize {
     host_inbound: 1 << 20,
     host_readable: 4096,
-    guest_inbound: 1 << 20,
-    guest_regions: 8192,
+    client_inbound: 1 << 20,
+    client_regions: 8192,
 };
 
 /// Generator of random numbers that are often interesting: xorshift64*.
@@ -124,16 +124,16 @@ fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
     let ticket = host.domain();
     let len = usize::try_from(fstat(&ticket.fds[0]).unwrap().st_size).unwrap();
     let up = Mapping::shared(&ticket.fds[0], len, Rights::ReadWrite).unwrap();
-    let mut guest = guest(ticket);
+    let mut client = client(ticket);
     let mut qps = Vec::new();
     for transport in [Transport::Rc, Transport::Uc, Transport::Uc] {
-        let (ours, theirs) = (host.qp(transport, 16), guest.qp(transport, 16));
-        connect(host, ours, &mut guest, theirs);
+        let (ours, theirs) = (host.qp(transport, 16), client.qp(transport, 16));
+        connect(host, ours, &mut client, theirs);
         qps.push(ours);
     }
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 16), guest.qp(Transport::Ud, 16));
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 16), client.qp(Transport::Ud, 16));
     qps.push(h_ud);
-    let theirs = guest.region(8192, Access::ALL);
+    let theirs = client.region(8192, Access::ALL);
     let buffers = host.region(16 * 4096, Access::LOCAL);
     let lines = host.region(4096, Access::WRITE);
     for qp in &qps {
@@ -141,13 +141,13 @@ fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
     }
     let dealings = Dealings {
         qps,
-        to: host.address(h_ud, &guest.endpoint(g_ud)),
-        remote: guest.remote(theirs),
+        to: host.address(h_ud, &client.endpoint(g_ud)),
+        remote: client.remote(theirs),
         buffers,
         lines: host.port.region(lines).unwrap().clone(),
     };
     // Leak the library's end of the domain, so that everything it published remains to be forged.
-    std::mem::forget(guest);
+    std::mem::forget(client);
     let scribbler = Scribbler {
         up: Span::new(std::sync::Arc::new(up)),
         chance: Chance(seed),
@@ -230,7 +230,7 @@ impl Dealings {
 
 /// Another client of the same host port; its every exchange is checked.
 struct Honest {
-    guest: Party,
+    client: Party,
     host_pd: herdwick_fabric::PdId,
     uc: QpId,
     h_ud: QpId,
@@ -246,10 +246,10 @@ struct Honest {
 
 impl Honest {
     fn new(host: &mut Party) -> Self {
-        let mut guest = guest(host.domain());
-        let (h_uc, uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
-        connect(host, h_uc, &mut guest, uc);
-        let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 1));
+        let mut client = client(host.domain());
+        let (h_uc, uc) = (host.qp(Transport::Uc, 0), client.qp(Transport::Uc, 0));
+        connect(host, h_uc, &mut client, uc);
+        let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 1));
         let (lines, kept) = (
             host.region(4096, Access::WRITE),
             host.region(65536, Access::ALL),
@@ -260,35 +260,35 @@ impl Honest {
             host_pd: host.pd,
             uc,
             h_ud,
-            to: host.address(h_ud, &guest.endpoint(g_ud)),
+            to: host.address(h_ud, &client.endpoint(g_ud)),
             at: host.remote(lines),
             lines: host.port.region(lines).unwrap().clone(),
             g_ud,
-            buffers: guest.region(4096, Access::LOCAL),
+            buffers: client.region(4096, Access::LOCAL),
             kept,
             round: 0,
-            guest,
+            client,
         }
     }
 
     fn exchange(&mut self, host: &mut Party) {
         self.round += 1;
         let line = [self.round; 8];
-        self.guest.recvs(self.g_ud, self.buffers, 1);
+        self.client.recvs(self.g_ud, self.buffers, 1);
         let batch = [write(Payload::Words(&line), self.at)];
-        self.guest.port.post_send(self.uc, &batch).unwrap();
+        self.client.port.post_send(self.uc, &batch).unwrap();
         assert_eq!(self.lines.load_acquire(7), self.round);
         let got: [u64; 8] = self.lines.read_words(0);
         let batch = [send(Payload::Words(&got[..7]), None, Some(self.to))];
         host.port.post_send(self.h_ud, &batch).unwrap();
-        let done = self.guest.poll();
+        let done = self.client.poll();
         assert_eq!(done.len(), 1);
         assert_eq!(done[0].inline.unwrap().words(), &[self.round; 7]);
     }
 
     fn check_kept(&self) {
         assert!((0..self.kept.count()).all(|n| self.kept.load(n) == n as u64 ^ 0xa5a5));
-        assert_eq!(self.guest.drops(), 0);
+        assert_eq!(self.client.drops(), 0);
     }
 }
 
@@ -347,19 +347,19 @@ fn a_wakeup_that_is_never_answered_blocks_nobody() {
     let mut host = host(SMALL);
     let ticket = host.domain();
     let [wakeup, event] = [3, 4].map(|n| ticket.fds[n].try_clone().unwrap());
-    let mut guest = guest(ticket);
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
-    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let mut client = client(ticket);
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 16));
+    let to = host.address(h_ud, &client.endpoint(g_ud));
     for fd in [&wakeup, &event] {
         rustix::io::ioctl_fionbio(fd, false).unwrap();
     }
     // Each arming requires one more wakeup; the client never drains any.
     for _ in 0..5_000 {
-        let _ = guest.port.arm(guest.cq);
-        guest.poll();
+        let _ = client.port.arm(client.cq);
+        client.poll();
         let batch = [send(Payload::Words(&[1]), None, Some(to))];
         host.port.post_send(h_ud, &batch).unwrap();
-        guest.poll();
+        client.poll();
     }
     // The host waits for the client's eventfd and does not read it: neither full nor empty does it
     // block.

@@ -16,7 +16,7 @@ use herdwick_shm::PdSize;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    party::{Party, guest as join, host, is_readable, send, write},
+    party::{Party, client as join, host, is_readable, send, write},
     process::{other_end, receive_ticket, send_ticket, start},
 };
 
@@ -140,7 +140,7 @@ impl Server {
 /// The other process: a client until it is killed.
 #[test]
 #[ignore = "the other process of the tests here"]
-fn guest() {
+fn client() {
     let Some(mut stream) = other_end() else {
         return;
     };
@@ -222,7 +222,7 @@ impl Steady {
 fn victim(host: &mut Party, steady: &mut Steady, seed: u64, spare: &mut Vec<Child>) {
     let ticket = host.domain();
     let mut server = Server::new(host, steady.server.ud);
-    let (mut child, mut stream) = start("kills::guest");
+    let (mut child, mut stream) = start("kills::client");
     let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |limit: u64| {
         chance ^= chance << 13;
@@ -274,7 +274,7 @@ fn serve(host: &mut Party, steady: &mut Steady, server: &mut Server) {
             assert_ne!(
                 poll(&mut fds, Some(&limit)).unwrap(),
                 0,
-                "the guest was not woken"
+                "the client was not woken"
             );
         }
         host.port.disarm(host.cq);
@@ -320,7 +320,7 @@ fn host_of_victims() {
 }
 
 #[test]
-fn killed_guests_leave_nothing_and_stop_nobody() {
+fn killed_clients_leave_nothing_and_stop_nobody() {
     let (mut child, mut stream) = start("kills::host_of_victims");
     assert_eq!(take(&mut stream).unwrap(), [1]);
     assert!(child.wait().unwrap().success());

@@ -8,18 +8,18 @@ use crate::party::{connect, is_readable, pair, send, write};
 
 #[test]
 fn a_request_is_written_and_its_reply_sent() {
-    let (mut host, mut guest) = pair();
+    let (mut host, mut client) = pair();
     let lines = host.region(4096, Access::WRITE);
-    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
-    connect(&mut host, h_uc, &mut guest, g_uc);
-    let to = host.address(h_ud, &guest.endpoint(g_ud));
-    let buffers = guest.region(16 * 4096, Access::LOCAL);
-    guest.recvs(g_ud, buffers, 16);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), client.qp(Transport::Uc, 0));
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 16));
+    connect(&mut host, h_uc, &mut client, g_uc);
+    let to = host.address(h_ud, &client.endpoint(g_ud));
+    let buffers = client.region(16 * 4096, Access::LOCAL);
+    client.recvs(g_ud, buffers, 16);
     let at = host.remote(lines).offset(128);
     let line = [1, 2, 3, 4, 5, 6, 7, 8];
     let batch = [write(Payload::Words(&line), at)];
-    guest.port.post_send(g_uc, &batch).unwrap();
+    client.port.post_send(g_uc, &batch).unwrap();
     let span = host.port.region(lines).unwrap();
     assert_eq!(span.load_acquire(16 + 7), 8);
     assert_eq!(span.read_words::<8>(16), line);
@@ -31,7 +31,7 @@ fn a_request_is_written_and_its_reply_sent() {
         send(Payload::Inline(&long[..3]), Some(0), Some(to)),
     ];
     host.port.post_send(h_ud, &replies).unwrap();
-    let got = guest.poll();
+    let got = client.poll();
     assert_eq!(got.len(), 3);
     let qpn = got[0].source.unwrap();
     assert!(
@@ -46,29 +46,29 @@ fn a_request_is_written_and_its_reply_sent() {
     assert_eq!((got[1].imm, got[1].byte_len), (None, 1000));
     assert!(got[1].inline.is_none());
     let mut bytes = vec![0; 1000];
-    guest
+    client
         .port
         .region(buffers)
         .unwrap()
         .read_bytes(4096, &mut bytes);
     assert_eq!(bytes, long);
     assert_eq!((got[2].imm, got[2].byte_len), (Some(0), 3));
-    assert_eq!((host.drops(), guest.drops()), (0, 0));
+    assert_eq!((host.drops(), client.drops()), (0, 0));
 }
 
 #[test]
 fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
-    let (mut host, mut guest) = pair();
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 12));
-    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let (mut host, mut client) = pair();
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 12));
+    let to = host.address(h_ud, &client.endpoint(g_ud));
     for n in 0..100 {
         let word = [n];
         let batch = [send(Payload::Words(&word), None, Some(to))];
         host.port.post_send(h_ud, &batch).unwrap();
     }
     let full = host.drops();
-    assert!(guest.poll().is_empty());
-    assert_eq!(full + guest.drops(), 100);
+    assert!(client.poll().is_empty());
+    assert_eq!(full + client.drops(), 100);
     assert!((100 - full) >= 12);
 }
 
@@ -77,13 +77,13 @@ fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
 #[test]
 fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
     const RECVS: usize = 48;
-    let (mut host, mut guest) = pair();
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, RECVS));
-    let to = host.address(h_ud, &guest.endpoint(g_ud));
-    let buffers = guest.region(RECVS * 4096, Access::LOCAL);
+    let (mut host, mut client) = pair();
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, RECVS));
+    let to = host.address(h_ud, &client.endpoint(g_ud));
+    let buffers = client.region(RECVS * 4096, Access::LOCAL);
     let longest = vec![7; DATAGRAM_BYTES_MAX];
     let (mut sent, mut taken) = (0, 0);
-    guest.recvs(g_ud, buffers, RECVS);
+    client.recvs(g_ud, buffers, RECVS);
     for round in 0..200 {
         while sent - taken < RECVS {
             let batch = [send(Payload::Inline(&longest), None, Some(to))];
@@ -92,43 +92,43 @@ fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
         }
         let mut out = [Completion::BLANK; 64];
         let most = 1 + round % 7;
-        let count = guest.port.poll(guest.cq, &mut out[..most]);
+        let count = client.port.poll(client.cq, &mut out[..most]);
         assert_eq!(count, most);
-        guest.recvs(g_ud, buffers, count);
+        client.recvs(g_ud, buffers, count);
         taken += count;
     }
-    assert_eq!((host.drops(), guest.drops()), (0, 0));
+    assert_eq!((host.drops(), client.drops()), (0, 0));
 }
 
 #[test]
 fn a_sleeper_is_rung_once_for_a_write_and_for_a_send() {
-    let (mut host, mut guest) = pair();
+    let (mut host, mut client) = pair();
     let lines = host.region(64, Access::WRITE);
-    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), guest.qp(Transport::Uc, 0));
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
-    connect(&mut host, h_uc, &mut guest, g_uc);
-    let to = host.address(h_ud, &guest.endpoint(g_ud));
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), client.qp(Transport::Uc, 0));
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 16));
+    connect(&mut host, h_uc, &mut client, g_uc);
+    let to = host.address(h_ud, &client.endpoint(g_ud));
     let at = host.remote(lines);
     for round in 0..3 {
         let word = [round];
         assert_eq!(host.port.arm(host.cq), Armed::Yes);
         assert!(!is_readable(host.port.wait_fd().unwrap()));
         let batch = [write(Payload::Words(&word), at)];
-        guest.port.post_send(g_uc, &batch).unwrap();
+        client.port.post_send(g_uc, &batch).unwrap();
         assert!(is_readable(host.port.wait_fd().unwrap()));
         host.port.disarm(host.cq);
         assert!(!is_readable(host.port.wait_fd().unwrap()));
-        guest.port.post_send(g_uc, &batch).unwrap();
+        client.port.post_send(g_uc, &batch).unwrap();
         assert!(!is_readable(host.port.wait_fd().unwrap()));
 
-        assert_eq!(guest.port.arm(guest.cq), Armed::Yes);
+        assert_eq!(client.port.arm(client.cq), Armed::Yes);
         let batch = [send(Payload::Words(&word), None, Some(to))];
         host.port.post_send(h_ud, &batch).unwrap();
-        assert!(is_readable(guest.port.wait_fd().unwrap()));
-        assert_eq!(guest.port.arm(guest.cq), Armed::Pending);
-        guest.port.disarm(guest.cq);
-        assert!(!is_readable(guest.port.wait_fd().unwrap()));
-        assert!(guest.poll().is_empty());
+        assert!(is_readable(client.port.wait_fd().unwrap()));
+        assert_eq!(client.port.arm(client.cq), Armed::Pending);
+        client.port.disarm(client.cq);
+        assert!(!is_readable(client.port.wait_fd().unwrap()));
+        assert!(client.poll().is_empty());
     }
-    assert_eq!(guest.drops(), 3);
+    assert_eq!(client.drops(), 3);
 }

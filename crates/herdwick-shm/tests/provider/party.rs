@@ -104,8 +104,8 @@ pub(crate) fn host(size: PdSize) -> Party {
 }
 
 /// Makes a client of the domain of `ticket`.
-pub(crate) fn guest(ticket: PdTicket) -> Party {
-    let device = ShmDevice::guest();
+pub(crate) fn client(ticket: PdTicket) -> Party {
+    let device = ShmDevice::client();
     Party::new(device, |device, port| device.attach(port, ticket).unwrap())
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn guest(ticket: PdTicket) -> Party {
 pub(crate) fn pair() -> (Party, Party) {
     let mut host = host(PdSize::default());
     let ticket = host.domain();
-    (host, guest(ticket))
+    (host, client(ticket))
 }
 
 /// Connects two queue pairs.

@@ -15,7 +15,7 @@ use herdwick_mem::Words;
 use herdwick_shm::{PdSize, ShmDevice};
 use rustix::fs::fstat;
 
-use crate::party::{Party, connect, guest, is_readable, send, write};
+use crate::party::{Party, client, connect, is_readable, send, write};
 
 /// Domains at a time.
 const LIVES: usize = 3;
@@ -24,8 +24,8 @@ const RECVS: usize = 16;
 const SIZE: PdSize = PdSize {
     host_inbound: 8 << 10,
     host_readable: 0,
-    guest_inbound: 136 << 10,
-    guest_regions: 0,
+    client_inbound: 136 << 10,
+    client_regions: 0,
 };
 
 /// Generator of random choices: xorshift64*.
@@ -46,11 +46,11 @@ struct Life {
     host_pd: PdId,
     /// The client's files, which it keeps whatever happens to its domain.
     files: Vec<OwnedFd>,
-    guest: Option<Guest>,
+    client: Option<Client>,
     served: Option<Served>,
 }
 
-struct Guest {
+struct Client {
     party: Party,
     requests: QpId,
     replies: QpId,
@@ -126,16 +126,16 @@ impl World {
             tag,
             host_pd: self.host.pd,
             files: files.collect(),
-            guest: None,
+            client: None,
             served: None,
         };
         if stage > 0 {
-            let mut party = guest(ticket);
+            let mut party = client(ticket);
             let requests = party.qp(Transport::Uc, 0);
             let replies = party.qp(Transport::Ud, RECVS);
             let buffers = party.region(RECVS * 4096, Access::LOCAL);
             party.recvs(replies, buffers, RECVS);
-            life.guest = Some(Guest {
+            life.client = Some(Client {
                 party,
                 requests,
                 replies,
@@ -144,7 +144,7 @@ impl World {
                 heard: 0,
             });
         }
-        if let (true, Some(guest)) = (stage > 1, &mut life.guest) {
+        if let (true, Some(client)) = (stage > 1, &mut life.client) {
             let lines = self.host.region(SLOTS * 8, Access::WRITE);
             let span = self.host.port.region(lines).unwrap();
             assert_eq!(
@@ -165,10 +165,10 @@ impl World {
                 .device
                 .create_qp(&mut self.host.port, &qp)
                 .unwrap();
-            connect(&mut self.host, qp, &mut guest.party, guest.requests);
+            connect(&mut self.host, qp, &mut client.party, client.requests);
             let replies = self
                 .host
-                .address(self.outlet, &guest.party.endpoint(guest.replies));
+                .address(self.outlet, &client.party.endpoint(client.replies));
             life.served = Some(Served {
                 lines,
                 replies,
@@ -183,22 +183,26 @@ impl World {
         let Some(life) = self.lives.get_mut(which) else {
             return;
         };
-        let (Some(guest), Some(served)) = (&mut life.guest, &life.served) else {
+        let (Some(client), Some(served)) = (&mut life.client, &life.served) else {
             return;
         };
         // At most as many requests as the client has RECVs for replies.
-        if guest.written - guest.heard >= SLOTS as u64 {
+        if client.written - client.heard >= SLOTS as u64 {
             return;
         }
         let to = self
             .host
             .remote(served.lines)
-            .offset(guest.written % SLOTS as u64 * 8);
-        guest.written += 1;
-        let words = [word(life.tag, guest.written)];
+            .offset(client.written % SLOTS as u64 * 8);
+        client.written += 1;
+        let words = [word(life.tag, client.written)];
         let sleeps = self.host.port.arm(self.host.cq) == Armed::Yes;
         let batch = [write(Payload::Words(&words), to)];
-        guest.party.port.post_send(guest.requests, &batch).unwrap();
+        client
+            .party
+            .port
+            .post_send(client.requests, &batch)
+            .unwrap();
         assert!(
             !sleeps || is_readable(self.host.port.wait_fd().unwrap()),
             "not woken"
@@ -245,9 +249,9 @@ impl World {
     /// Makes a client poll: it must get its own replies, in order.
     fn listen(&mut self, which: usize) {
         if let Some(life) = self.lives.get_mut(which)
-            && let Some(guest) = &mut life.guest
+            && let Some(client) = &mut life.client
         {
-            guest.listen(life.tag);
+            client.listen(life.tag);
         }
     }
 
@@ -271,7 +275,7 @@ impl World {
             life.files.iter().all(|file| held(file) == 0),
             "memory is held"
         );
-        if let (Some(_), Some(remote)) = (&life.guest, remote) {
+        if let (Some(_), Some(remote)) = (&life.client, remote) {
             self.ghosts.push((life, remote));
         }
     }
@@ -281,12 +285,12 @@ impl World {
         let Some((life, remote)) = self.ghosts.last_mut() else {
             return;
         };
-        let guest = life.guest.as_mut().expect("ghosts are guests");
+        let client = life.client.as_mut().expect("ghosts are clients");
         let words = [word(life.tag, 99)];
         let batch = [write(Payload::Words(&words), *remote)];
         // Its queue pair may have learned of the end.
-        let _ = guest.party.port.post_send(guest.requests, &batch);
-        guest.listen(life.tag);
+        let _ = client.party.port.post_send(client.requests, &batch);
+        client.listen(life.tag);
         if self.chance.below(3) == 0 {
             self.ghosts.pop();
         }
@@ -306,14 +310,14 @@ impl World {
                 if self.chance.below(4) == 0
                     && let Some(life) = self.lives.get_mut(which)
                 {
-                    life.guest = None;
+                    life.client = None;
                 }
             }
         }
     }
 }
 
-impl Guest {
+impl Client {
     fn listen(&mut self, tag: u64) {
         let mut out = [Completion::BLANK; 8];
         let count = self.party.port.poll(self.party.cq, &mut out);
@@ -347,7 +351,7 @@ impl Guest {
 }
 
 #[test]
-fn whatever_guests_do_each_hears_its_own_and_nothing_is_kept() {
+fn whatever_clients_do_each_hears_its_own_and_nothing_is_kept() {
     let mut revoked = 0;
     for seed in 1..=40_u64 {
         let mut world = World::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -359,9 +363,12 @@ fn whatever_guests_do_each_hears_its_own_and_nothing_is_kept() {
             world.listen(which);
             world.listen(which);
             let life = world.lives.get(which);
-            let ends = life.and_then(|life| life.guest.as_ref().zip(life.served.as_ref()));
-            if let Some((guest, served)) = ends {
-                assert_eq!((guest.heard, served.said), (guest.written, guest.written));
+            let ends = life.and_then(|life| life.client.as_ref().zip(life.served.as_ref()));
+            if let Some((client, served)) = ends {
+                assert_eq!(
+                    (client.heard, served.said),
+                    (client.written, client.written)
+                );
             }
         }
         while !world.lives.is_empty() {

@@ -17,7 +17,7 @@ use rustix::{
     io::{Errno, pwrite},
 };
 
-use crate::party::{connect, guest, host, pair, write};
+use crate::party::{client, connect, host, pair, write};
 use herdwick_fabric::{Device, PortLimits};
 
 /// A bound for failures; no passing test waits for it.
@@ -57,7 +57,7 @@ fn no_file_changes_its_length_or_its_seals() {
 }
 
 #[test]
-fn what_the_host_writes_a_guest_only_reads() {
+fn what_the_host_writes_a_client_only_reads() {
     let (_host, ticket) = ticket();
     for (n, fd) in ticket.fds[..3].iter().enumerate().skip(DOWN) {
         let len = usize::try_from(length(fd)).unwrap();
@@ -82,17 +82,17 @@ fn what_the_host_writes_a_guest_only_reads() {
 }
 
 #[test]
-fn a_hole_under_the_guests_own_memory_hurts_nobody() {
+fn a_hole_under_the_clients_own_memory_hurts_nobody() {
     let mut host = host(PdSize::default());
     let ticket = host.domain();
     let up = ticket.fds[0].try_clone().unwrap();
-    let mut guest = guest(ticket);
+    let mut client = client(ticket);
     let lines = host.region(4096, Access::WRITE);
-    let (h_uc, g_uc) = (host.qp(Transport::Uc, 16), guest.qp(Transport::Uc, 16));
-    connect(&mut host, h_uc, &mut guest, g_uc);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 16), client.qp(Transport::Uc, 16));
+    connect(&mut host, h_uc, &mut client, g_uc);
     let at = host.remote(lines);
     let batch = [write(Payload::Words(&[7]), at)];
-    guest.port.post_send(g_uc, &batch).unwrap();
+    client.port.post_send(g_uc, &batch).unwrap();
     fallocate(&up, PUNCH, 0, length(&up)).unwrap();
     let span = host.port.region(lines).unwrap().clone();
     assert_eq!(span.load_acquire(0), 0);
@@ -103,8 +103,8 @@ fn a_hole_under_the_guests_own_memory_hurts_nobody() {
 }
 
 #[test]
-fn revoked_memory_is_given_back_though_the_guest_maps_it() {
-    let (mut host, guest) = pair();
+fn revoked_memory_is_given_back_though_the_client_maps_it() {
+    let (mut host, client) = pair();
     let lines = host.region(1 << 19, Access::WRITE);
     let span = host.port.region(lines).unwrap().clone();
     (0..span.count()).for_each(|word| span.store(word, u64::MAX));
@@ -113,7 +113,7 @@ fn revoked_memory_is_given_back_though_the_guest_maps_it() {
     assert!((0..span.count()).all(|word| span.load(word) == 0));
     assert!(host.device.ticket(&mut host.port, pd).is_err());
     assert!(remote.rkey.0 != 0);
-    drop(guest);
+    drop(client);
 }
 
 /// Returns the bytes of a file that are in memory, in any process.
@@ -122,23 +122,23 @@ fn held(fd: &OwnedFd) -> i64 {
 }
 
 #[test]
-fn both_files_are_given_back_though_the_guest_holds_them() {
+fn both_files_are_given_back_though_the_client_holds_them() {
     let mut host = host(PdSize::default());
     let ticket = host.domain();
     let files: Vec<_> = ticket.fds[..2]
         .iter()
         .map(|fd| fd.try_clone().unwrap())
         .collect();
-    let mut guest = guest(ticket);
-    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), guest.qp(Transport::Ud, 16));
-    host.address(h_ud, &guest.endpoint(g_ud));
+    let mut client = client(ticket);
+    let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 16));
+    host.address(h_ud, &client.endpoint(g_ud));
     host.region(1 << 19, Access::WRITE);
     assert!(files.iter().all(|file| held(file) >= 16 << 10));
     let pd = host.pd;
     host.device.destroy_pd(&mut host.port, pd).unwrap();
     assert_eq!([held(&files[0]), held(&files[1])], [0, 0]);
     assert_eq!(host.drops(), 0, "nothing was refused");
-    drop(guest);
+    drop(client);
 }
 
 type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
@@ -177,7 +177,7 @@ fn a_ticket_is_good_once_and_only_whole() {
     let (mut host, whole) = ticket();
     let pd = host.pd;
     assert!(host.device.ticket(&mut host.port, pd).is_err(), "once");
-    let device = ShmDevice::guest();
+    let device = ShmDevice::client();
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let copy = |order: &[usize], blob: &[u8]| PdTicket {
         fds: order

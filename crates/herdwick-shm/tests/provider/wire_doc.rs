@@ -226,8 +226,8 @@ fn owned(host: &Party, region: RegionId) -> Span {
 }
 
 #[test]
-fn the_guest_finds_each_region() {
-    let (mut host, guest) = meet();
+fn the_client_finds_each_region() {
+    let (mut host, client) = meet();
     let uc = host.qp(Transport::Uc, 0);
     let spec = RegionSpec {
         len: 640,
@@ -246,20 +246,20 @@ fn the_guest_finds_each_region() {
     ];
     for (region, right, name) in cases {
         let rkey = host.remote(region).rkey.0;
-        let (file, start, entry) = guest.region(rkey, right);
+        let (file, start, entry) = client.region(rkey, right);
         let span = owned(&host, region);
         span.store(2, rkey.into());
         assert_eq!(file.load(start / 8 + 2), u64::from(rkey));
         let table = drawn("region");
         assert_eq!(table.read(&entry, "length"), span.len() as u64);
-        let split = guest.ticket(&format!("{name}_split")) as usize;
+        let split = client.ticket(&format!("{name}_split")) as usize;
         assert_eq!(start >= split, name == "down");
         let first = if name == "down" {
             split
         } else {
             drawn("control_area").bytes
         };
-        assert!(start >= first + guest.colour() as usize);
+        assert!(start >= first + client.colour() as usize);
         let endpoint = drawn("endpoint");
         let number = endpoint.read(host.endpoint(uc).as_bytes(), "number");
         let scope = if right == "WRITE" { number } else { 0 };
@@ -267,7 +267,7 @@ fn the_guest_finds_each_region() {
         host.device.free_region(&mut host.port, region).unwrap();
         let control = drawn("control_area").at("regions") + rkey as usize % 64 * table.bytes;
         assert_eq!(
-            table.read(&read(&guest.down, control, table.bytes), "rkey"),
+            table.read(&read(&client.down, control, table.bytes), "rkey"),
             0
         );
     }
@@ -275,7 +275,7 @@ fn the_guest_finds_each_region() {
 
 #[test]
 fn a_hosts_endpoint_says_what_its_control_says() {
-    let (mut host, guest) = meet();
+    let (mut host, client) = meet();
     let (table, state) = (drawn("endpoint"), drawn("queue_pair"));
     for (transport, code) in [(Transport::Rc, 0), (Transport::Uc, 1), (Transport::Ud, 2)] {
         let qp = host.qp(transport, 0);
@@ -284,12 +284,12 @@ fn a_hosts_endpoint_says_what_its_control_says() {
         assert_eq!((blob.len(), &blob[..3]), (table.bytes, &b"hs\x01"[..]));
         let says = |name| table.read(blob, name);
         assert_eq!((says("side"), says("transport")), (0, code));
-        assert_eq!(says("domain"), guest.ticket("domain"));
+        assert_eq!(says("domain"), client.ticket("domain"));
         assert_eq!(
             (says("ring"), says("cells_log2"), says("long_log2")),
             (0, 0, 0)
         );
-        let shown = || guest.down.load(line_at(says("line") as usize) / 8);
+        let shown = || client.down.load(line_at(says("line") as usize) / 8);
         assert_eq!(state.pick(shown(), "number"), says("number"));
         assert_eq!(state.pick(shown(), "READY"), u64::from(code == 2));
         host.device.fail_qp(&mut host.port, qp).unwrap();
@@ -298,16 +298,16 @@ fn a_hosts_endpoint_says_what_its_control_says() {
     }
 }
 
-fn datagrams(host: &mut Party, guest: &Reader) -> (QpId, herdwick_fabric::AddressHandle) {
+fn datagrams(host: &mut Party, client: &Reader) -> (QpId, herdwick_fabric::AddressHandle) {
     let qp = host.qp(Transport::Ud, 0);
-    let to = host.address(qp, &guest.endpoint(UD));
+    let to = host.address(qp, &client.endpoint(UD));
     (qp, to)
 }
 
 #[test]
-fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
-    let (mut host, guest) = meet();
-    let senders = [(); 2].map(|()| datagrams(&mut host, &guest));
+fn datagrams_lie_in_the_clients_ring_for_more_laps_than_have_numbers() {
+    let (mut host, client) = meet();
+    let senders = [(); 2].map(|()| datagrams(&mut host, &client));
     let table = drawn("cell");
     let mut long = 0;
     for n in 0..(130 << CELLS_LOG2) {
@@ -318,17 +318,17 @@ fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
         let imm = (n % 2 == 0).then_some(n as u32 | 1 << 31);
         let batch = [send(Payload::Inline(&payload), imm, Some(to))];
         host.port.post_send(qp, &batch).unwrap();
-        let (control, bytes) = guest.message(guest.ring(), n, long);
+        let (control, bytes) = client.message(client.ring(), n, long);
         assert_eq!(bytes, payload);
         assert_eq!(table.pick(control, "HAS_IMM"), u64::from(imm.is_some()));
         assert_eq!(table.pick(control, "imm"), u64::from(imm.unwrap_or(0)));
         assert_eq!(table.pick(control, "WRITTEN"), 0);
         let sender =
             drawn("control_area").at("senders") / 8 + table.pick(control, "sender") as usize;
-        assert_eq!(guest.down.load(sender), number);
+        assert_eq!(client.down.load(sender), number);
         long += if len > 56 { len.div_ceil(64) } else { 0 };
-        guest.say(UD.1, "long_taken", long);
-        guest.say(UD.1, "cells_taken", n + 1);
+        client.say(UD.1, "long_taken", long);
+        client.say(UD.1, "cells_taken", n + 1);
     }
     assert_eq!(host.drops(), 0);
     let (qp, to) = senders[0];
@@ -340,11 +340,11 @@ fn datagrams_lie_in_the_guests_ring_for_more_laps_than_have_numbers() {
 }
 
 #[test]
-fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
-    let (mut host, guest) = meet();
+fn the_host_reaches_what_a_client_opens_as_it_is_drawn() {
+    let (mut host, client) = meet();
     let qp = host.qp(Transport::Uc, 0);
-    host.connect(qp, &guest.endpoint(UC));
-    let (table, start) = (drawn("region"), guest.ticket("up_split") + guest.colour());
+    host.connect(qp, &client.endpoint(UC));
+    let (table, start) = (drawn("region"), client.ticket("up_split") + client.colour());
     let rkey = 0xabc_0000 | 9;
     let mut entry = vec![0; table.bytes];
     table.put(&mut entry, "rkey", rkey);
@@ -352,7 +352,7 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     table.put(&mut entry, "serial", 1);
     table.put(&mut entry, "place", start);
     table.put(&mut entry, "length", 2 * MESSAGE_BYTES_MAX as u64);
-    guest.up.write_bytes(
+    client.up.write_bytes(
         drawn("control_area").at("regions") + 9 * table.bytes,
         &entry,
     );
@@ -366,8 +366,8 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
     }
     host.port.post_send(qp, &batch).unwrap();
     assert_eq!(host.drops(), 0);
-    assert_eq!(guest.up.read_words::<3>(start as usize / 8 + 8), [5, 6, 7]);
-    let (control, _) = guest.message(guest.ring() + 8192, 0, 0);
+    assert_eq!(client.up.read_words::<3>(start as usize / 8 + 8), [5, 6, 7]);
+    let (control, _) = client.message(client.ring() + 8192, 0, 0);
     let cell = drawn("cell");
     let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
     assert_eq!(said, [1, 1, 8, 24]);
@@ -387,13 +387,13 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
         *imm = Some(9);
     }
     host.port.post_send(qp, &longest).unwrap();
-    let (control, _) = guest.message(guest.ring() + 8192, 1, 0);
+    let (control, _) = client.message(client.ring() + 8192, 1, 0);
     let said = ["WRITTEN", "HAS_IMM", "imm", "len"].map(|name| cell.pick(control, name));
     assert_eq!(said, [1, 1, 9, MESSAGE_BYTES_MAX as u64]);
     // One that starts within a line is no region.
     table.put(&mut entry, "serial", 2);
     table.put(&mut entry, "place", start + 8);
-    guest.up.write_bytes(
+    client.up.write_bytes(
         drawn("control_area").at("regions") + 9 * table.bytes,
         &entry,
     );
@@ -405,24 +405,24 @@ fn the_host_reaches_what_a_guest_opens_as_it_is_drawn() {
 #[test]
 fn who_sleeps_is_seen_and_woken() {
     use std::io::Read;
-    let (mut host, mut guest) = meet();
+    let (mut host, mut client) = meet();
     for _ in 0..2 {
         assert_eq!(host.port.arm(host.cq), Armed::Yes);
-        assert_eq!(guest.board.load(0) % 2, 1);
+        assert_eq!(client.board.load(0) % 2, 1);
         assert!(!is_readable(host.port.wait_fd().unwrap()));
-        rustix::io::write(&guest.event, &1_u64.to_le_bytes()).unwrap();
+        rustix::io::write(&client.event, &1_u64.to_le_bytes()).unwrap();
         assert!(is_readable(host.port.wait_fd().unwrap()));
         host.port.disarm(host.cq);
-        assert_eq!(guest.board.load(0) % 2, 0);
+        assert_eq!(client.board.load(0) % 2, 0);
     }
-    let (qp, to) = datagrams(&mut host, &guest);
+    let (qp, to) = datagrams(&mut host, &client);
     let batch = [send(Payload::Words(&[1]), None, Some(to))];
-    guest.wakeup.set_nonblocking(true).unwrap();
+    client.wakeup.set_nonblocking(true).unwrap();
     for (parked, rings) in [(0, 0), (1, 1), (1, 0), (2, 0), (3, 1)] {
         let at = drawn("control_area").at("parked") / 8;
-        guest.up.store_release(at, parked);
+        client.up.store_release(at, parked);
         host.port.post_send(qp, &batch).unwrap();
-        let rung = guest.wakeup.read(&mut [0; 8]).unwrap_or(0);
+        let rung = client.wakeup.read(&mut [0; 8]).unwrap_or(0);
         assert_eq!(rung, rings, "parked word {parked}");
     }
 }

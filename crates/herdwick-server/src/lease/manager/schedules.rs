@@ -35,7 +35,7 @@ enum Said {
     Nothing,
 }
 
-struct Guest {
+struct AttachedClient {
     id: LeaseId,
     socket: UnixStream,
 }
@@ -44,7 +44,7 @@ struct World {
     manager: LeaseManager,
     tokens: Arc<Tokens>,
     now: Duration,
-    guests: Vec<Guest>,
+    clients: Vec<AttachedClient>,
     orders: Vec<Receiver<Order>>,
     answers: Sender<(usize, Answer)>,
     /// What each worker holds.
@@ -87,7 +87,7 @@ impl World {
             manager,
             tokens,
             now: Duration::ZERO,
-            guests: Vec::new(),
+            clients: Vec::new(),
             orders,
             answers: to_manager,
             held: vec![HashSet::new(); WORKERS],
@@ -105,18 +105,18 @@ impl World {
             .manager
             .admit(Stream::Unix(ours), None, self.now)
             .unwrap();
-        self.guests.push(Guest { id, socket: theirs });
+        self.clients.push(AttachedClient { id, socket: theirs });
     }
 
-    /// A guest says something; whether it makes sense is chance.
-    fn say(&mut self, guest: usize, bytes: &[u8]) {
-        let guest = &mut self.guests[guest];
+    /// A client says something; whether it makes sense is chance.
+    fn say(&mut self, client: usize, bytes: &[u8]) {
+        let client = &mut self.clients[client];
         // The lease manager may have hung up.
-        let _ = guest.socket.write(bytes);
-        self.manager.handle_client(guest.id, self.now);
+        let _ = client.socket.write(bytes);
+        self.manager.handle_client(client.id, self.now);
     }
 
-    fn claim(&mut self, guest: usize, said: Said, window: u32, cut: usize) {
+    fn claim(&mut self, client: usize, said: Said, window: u32, cut: usize) {
         let token = match said {
             Said::Fresh => self.tokens.issue(LOCAL, self.now),
             Said::Used => self.used,
@@ -133,7 +133,7 @@ impl World {
         } else {
             frame.len()
         };
-        self.say(guest, &frame[..len]);
+        self.say(client, &frame[..len]);
     }
 
     /// A worker carries out its next order, or fails to.
@@ -194,7 +194,7 @@ impl World {
     }
 
     fn settle(&mut self) {
-        for Guest { id, socket } in std::mem::take(&mut self.guests) {
+        for AttachedClient { id, socket } in std::mem::take(&mut self.clients) {
             drop(socket);
             self.manager.handle_client(id, self.now);
         }
@@ -228,22 +228,22 @@ proptest! {
     ) {
         let mut world = World::new();
         for (step, a, b) in steps {
-            let (guests, a, b) = (world.guests.len(), usize::from(a), usize::from(b));
-            let guest = a.checked_rem(guests);
-            match (step, guest) {
+            let (clients, a, b) = (world.clients.len(), usize::from(a), usize::from(b));
+            let client = a.checked_rem(clients);
+            match (step, client) {
                 (0..3, _) => world.come(),
-                (3..7, Some(guest)) => {
+                (3..7, Some(client)) => {
                     let said = [Said::Fresh, Said::Fresh, Said::Fresh, Said::Used, Said::Forged, Said::Nothing];
-                    world.claim(guest, said[b % 6], 1 << (b % 7), b);
+                    world.claim(client, said[b % 6], 1 << (b % 7), b);
                 }
-                (7..10, Some(guest)) => {
+                (7..10, Some(client)) => {
                     let workers = if b % 8 == 0 { WORKERS + 1 } else { WORKERS };
-                    world.say(guest, &accept(workers).to_frame());
+                    world.say(client, &accept(workers).to_frame());
                 }
-                (10, Some(guest)) => world.say(guest, &[0]),
-                (11, Some(guest)) => drop(world.guests.swap_remove(guest)),
-                (12, Some(guest)) => {
-                    let Guest { id, socket } = world.guests.swap_remove(guest);
+                (10, Some(client)) => world.say(client, &[0]),
+                (11, Some(client)) => drop(world.clients.swap_remove(client)),
+                (12, Some(client)) => {
+                    let AttachedClient { id, socket } = world.clients.swap_remove(client);
                     drop(socket);
                     world.manager.handle_client(id, world.now);
                 }
