@@ -245,7 +245,7 @@ struct Bare {
     ends: Vec<(BareEnd, usize, Instant)>,
     to: SocketAddr,
     window: usize,
-    train: Vec<u8>,
+    gso_batch: Vec<u8>,
 }
 
 impl Bare {
@@ -256,7 +256,7 @@ impl Bare {
             ends,
             to,
             window,
-            train: vec![0; REQUEST * BareEnd::TRAIN],
+            gso_batch: vec![0; REQUEST * BareEnd::BATCH],
         })
     }
 
@@ -273,8 +273,8 @@ impl Bare {
             }
             answers += came as u64;
             *flying = flying.saturating_sub(came);
-            let room = (self.window - *flying).min(BareEnd::TRAIN);
-            if room > 0 && end.send(self.to, &self.train[..REQUEST * room], REQUEST)? {
+            let room = (self.window - *flying).min(BareEnd::BATCH);
+            if room > 0 && end.send(self.to, &self.gso_batch[..REQUEST * room], REQUEST)? {
                 *flying += room;
             }
         }
@@ -294,7 +294,7 @@ impl Echo {
         let mut end = BareEnd::bind(LOOPBACK)?;
         let (at, over) = (end.local(), Arc::new(AtomicBool::new(false)));
         let ends = Arc::clone(&over);
-        let replies = vec![0; REPLY * BareEnd::TRAIN];
+        let replies = vec![0; REPLY * BareEnd::BATCH];
         let thread = thread::spawn(move || {
             let _ = pin(cpu);
             while !ends.load(Ordering::Relaxed) {

@@ -13,8 +13,8 @@ const WORKERS: usize = 3;
 /// smaller ones behind them.
 const FULL: usize = 8;
 const ALL: usize = 10;
-/// Of the memory that is set aside, the last eighth is not for these clients, and what is left before
-/// it is too little for one.
+/// Of the memory that is set aside, the last eighth is not for these clients, and what is left
+/// before it is too little for one.
 const KEPT_MB: u64 = 2;
 /// For code, stacks, and what a connection takes beside its items.
 const AROUND_MB: u64 = 6;
@@ -116,7 +116,7 @@ fn leases_over_roce_that_come_and_go_leave_no_memory_behind() {
             clock.hurry("the lease ends");
         }
     };
-    // The first ones make what is kept: trains, tables, the allocator's own.
+    // The first ones make what is kept: GSO batches, tables, the allocator's own.
     (0..4).for_each(|_| lease());
     let before = server.private_kib();
     (0..LEASES).for_each(|_| lease());

@@ -38,7 +38,7 @@ pub struct Capabilities {
     pub message_bytes_max: usize,
     /// The provider sends messages of equal length to one peer as a GSO batch, which costs much
     /// less than sending them singly.
-    pub trains: bool,
+    pub gso: bool,
     /// Number of queue pairs over which one thread should spread its sends: as many as an RNIC
     /// processes in parallel.
     pub senders: usize,

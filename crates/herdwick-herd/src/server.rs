@@ -57,9 +57,9 @@ pub struct ServerOptions {
     /// Most inline bytes of a work request, at least [`REPLY_BYTES_MIN`]: the provider's
     /// `inline_bytes_max`.
     pub inline_bytes_max: usize,
-    /// The provider's `trains` (GSO): short replies are padded to the length of those that carry
+    /// The provider's `gso` (GSO): short replies are padded to the length of those that carry
     /// values, and one hot client may fill a batch, however many clients there are.
-    pub trains: bool,
+    pub gso: bool,
     /// Most clients.
     pub clients_max: usize,
 }

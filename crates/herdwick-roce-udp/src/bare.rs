@@ -18,7 +18,7 @@ pub struct BareEnd {
 
 impl BareEnd {
     /// Maximum datagrams of one [`BareEnd::send`].
-    pub const TRAIN: usize = SEGMENTS_MAX;
+    pub const BATCH: usize = SEGMENTS_MAX;
 
     /// Binds to `address`.
     ///
@@ -37,46 +37,46 @@ impl BareEnd {
         self.socket.local()
     }
 
-    /// Sends `bytes` to `to` as datagrams of `segment` bytes, at most [`BareEnd::TRAIN`]; returns
+    /// Sends `bytes` to `to` as datagrams of `segment` bytes, at most [`BareEnd::BATCH`]; returns
     /// `false` when the socket has no room now.
     ///
     /// # Errors
     /// An error of the operating system.
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<bool> {
         let to = &Destination::new(to, None);
-        let train = Outgoing { to, bytes, segment };
-        match self.socket.send(&[train]) {
+        let batch = Outgoing { to, bytes, segment };
+        match self.socket.send(&[batch]) {
             Sent::All(_) => Ok(true),
             Sent::Full => Ok(false),
             Sent::Refused(error) => Err(error),
         }
     }
 
-    /// Receives once. Calls `sink` for each train with its sender, its bytes, and the length of its
-    /// datagrams. Returns how many datagrams arrived.
+    /// Receives once. Calls `sink` for each GSO batch with its sender, its bytes, and the length of
+    /// its datagrams. Returns how many datagrams arrived.
     pub fn receive(&mut self, mut sink: impl FnMut(SocketAddr, &[u8], usize)) -> usize {
         let mut datagrams = 0;
         for index in 0..self.socket.receive(&mut self.inbox) {
-            if let Some(train) = self.inbox.train(index) {
-                datagrams += train.bytes.len().div_ceil(train.segment);
-                sink(train.from, train.bytes, train.segment);
+            if let Some(batch) = self.inbox.batch(index) {
+                datagrams += batch.bytes.len().div_ceil(batch.segment);
+                sink(batch.from, batch.bytes, batch.segment);
             }
         }
         datagrams
     }
 
-    /// Answers each datagram received with one of `segment` bytes out of `bytes`, in trains of as
-    /// many datagrams. Replies that the socket has no room for are lost. Returns how many datagrams
-    /// arrived.
+    /// Answers each datagram received with one of `segment` bytes out of `bytes`, in GSO batches of
+    /// as many datagrams. Replies that the socket has no room for are lost. Returns how many
+    /// datagrams arrived.
     ///
     /// # Panics
-    /// When `bytes` is shorter than the replies to one train.
+    /// When `bytes` is shorter than the replies to one GSO batch.
     pub fn echo(&mut self, bytes: &[u8], segment: usize) -> usize {
-        let mut trains = ArrayVec::<(Destination, usize), RECEIVES>::new();
-        let came = self.receive(|from, train, length| {
-            trains.push((Destination::new(from, None), train.len().div_ceil(length)));
+        let mut batches = ArrayVec::<(Destination, usize), RECEIVES>::new();
+        let came = self.receive(|from, batch, length| {
+            batches.push((Destination::new(from, None), batch.len().div_ceil(length)));
         });
-        let replies = trains.iter().map(|(to, count)| Outgoing {
+        let replies = batches.iter().map(|(to, count)| Outgoing {
             to,
             bytes: &bytes[..count * segment],
             segment,

@@ -23,12 +23,12 @@ use herdwick_roce::{
 use crate::{
     capture::Capture,
     endpoint::Place,
+    gso::{FlowState, Outbox},
     memory::Regions,
     path::{Path, any_port, reached},
     port::{RocePort, route},
     socket::{self, Inbox, Socket},
     strays::Mail,
-    trains::{Outbox, Track},
 };
 
 /// The UDP port of RoCEv2.
@@ -230,7 +230,7 @@ impl RoceDevice {
         let told = self.0.local.ip().is_unspecified().then_some(path.from);
         let to = socket::Destination::new(place.address, told);
         let route = route(from, place.address);
-        port.outbox.lay(Track::new(flow, wanted, route, to));
+        port.outbox.lay(FlowState::new(flow, wanted, route, to));
         Ok(())
     }
 }
@@ -262,7 +262,7 @@ fn capabilities(mtu: Mtu) -> Capabilities {
         datagram_header_bytes: DATAGRAM_HEADER_BYTES,
         datagram_bytes_max: mtu.bytes(),
         message_bytes_max: MESSAGE_BYTES_MAX,
-        trains: true,
+        gso: true,
         senders: 1,
         postlist_max: 1024,
         scoped_regions: true,

@@ -2,24 +2,24 @@
 //!
 //! [`RoceDevice`] binds one UDP port for all its ports. Each has a socket of its own and runs its
 //! engine in the caller's poll loop, or in a thread ([`Attended`]). Packets are sent in GSO batches
-//! and received in GRO batches, here called trains: see `docs/roce.md`.
+//! and received in GRO batches, here called GSO batches: see `docs/roce.md`.
 
 mod attended;
 pub mod bare;
 mod capture;
 mod device;
 mod endpoint;
+mod gso;
 mod memory;
 mod path;
 mod port;
 mod probe;
 mod socket;
 mod strays;
-mod trains;
 
 pub use attended::Attended;
 pub use herdwick_roce::Mtu;
 
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
-pub use probe::{Probe, Trains, probe};
+pub use probe::{GsoSupport, Probe, probe};

@@ -18,10 +18,10 @@ use herdwick_roce::{
 };
 
 use crate::{
+    gso::Outbox,
     memory::Regions,
     socket::{Inbox, RECEIVES},
     strays::{Belongs, Mail},
-    trains::Outbox,
 };
 
 /// Maximum receives in a pass, or before a sleep; each after the first follows a full one.
@@ -39,7 +39,7 @@ pub struct RocePort {
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it is bound to all addresses.
     pub(crate) local: SocketAddr,
-    /// Trains that came cut short.
+    /// GSO batches that came cut short.
     pub(crate) truncated: u64,
 }
 
@@ -77,7 +77,7 @@ impl RocePort {
     fn receive(&mut self) -> Received {
         let count = self.outbox.main().receive(&mut self.inbox);
         for index in 0..count {
-            self.receive_train(index);
+            self.receive_batch(index);
         }
         if count > 0 {
             self.outbox.keep_notes();
@@ -90,34 +90,34 @@ impl RocePort {
         }
     }
 
-    fn receive_train(&mut self, index: usize) {
-        let Some(train) = self.inbox.train(index) else {
+    fn receive_batch(&mut self, index: usize) {
+        let Some(batch) = self.inbox.batch(index) else {
             self.truncated += 1;
             return;
         };
         let now = self.outbox.now;
-        let here = train.to.unwrap_or_else(|| self.local.ip());
-        let ends = (train.from, SocketAddr::new(here, self.local.port()));
+        let here = batch.to.unwrap_or_else(|| self.local.ip());
+        let ends = (batch.from, SocketAddr::new(here, self.local.port()));
         let route = route(ends.0, ends.1);
         let mut arrival = Arrival {
             from: ends.0,
             to: ends.1,
             bytes: &[],
             ip_id: IpId::Hint(0),
-            tos: train.class,
+            tos: batch.class,
         };
-        if self.mail.all_belong_here(train.bytes, train.segment) {
-            self.outbox.note_train(&route, train.segment, train.bytes);
-            arrival.bytes = train.bytes;
+        if self.mail.all_belong_here(batch.bytes, batch.segment) {
+            self.outbox.note_batch(&route, batch.segment, batch.bytes);
+            arrival.bytes = batch.bytes;
             let (memory, wire) = (&mut self.regions, &mut self.outbox);
             return self
                 .engine
-                .handle_train(now, &arrival, train.segment, memory, wire);
+                .handle_batch(now, &arrival, batch.segment, memory, wire);
         }
-        for (id, packet) in (0..).zip(train.bytes.chunks(train.segment)) {
+        for (id, packet) in (0..).zip(batch.bytes.chunks(batch.segment)) {
             self.outbox.note(&route, id, packet);
             if let Belongs::There(shard) = self.mail.belongs(packet) {
-                let sent = self.mail.forward(shard, ends, (id, train.class), packet);
+                let sent = self.mail.forward(shard, ends, (id, batch.class), packet);
                 if sent {
                     self.outbox.main().knock(self.local, shard);
                 }

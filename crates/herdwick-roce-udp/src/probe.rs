@@ -9,15 +9,15 @@ use crate::socket::{Destination, Inbox, Outgoing, Sent, Socket};
 /// What UDP on this host supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// How trains pass over the loopback.
-    pub trains: Trains,
+    /// How GSO batches pass over the loopback.
+    pub gso: GsoSupport,
     /// Bytes of receive buffer granted, including the kernel's own overhead.
     pub receive_buffer: usize,
 }
 
-/// How a train passes.
+/// How a GSO batch passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trains {
+pub enum GsoSupport {
     /// Sent in one call, received in one.
     Whole,
     /// Sent in one call, received datagram by datagram: no UDP_GRO (Linux 5.0).
@@ -26,7 +26,7 @@ pub enum Trains {
     None,
 }
 
-/// Sends a train over the loopback and reports how it arrives.
+/// Sends a GSO batch over the loopback and reports how it arrives.
 ///
 /// # Errors
 /// UDP sockets cannot be made, or do not deliver what is sent.
@@ -36,23 +36,23 @@ pub fn probe() -> io::Result<Probe> {
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let (from, to) = (Socket::bind(any, false)?, Socket::bind(any, false)?);
     let destination = Destination::new(to.local(), None);
-    let train = Outgoing {
+    let batch = Outgoing {
         to: &destination,
         bytes: &[0; DATAGRAMS * BYTES],
         segment: BYTES,
     };
-    let trains = match from.send(&[train]) {
+    let gso = match from.send(&[batch]) {
         Sent::All(_) => receive(&to, DATAGRAMS * BYTES)?,
         Sent::Full => return Err(io::ErrorKind::WouldBlock.into()),
-        Sent::Refused(_) => Trains::None,
+        Sent::Refused(_) => GsoSupport::None,
     };
     Ok(Probe {
-        trains,
+        gso,
         receive_buffer: to.receive_buffer()?,
     })
 }
 
-fn receive(socket: &Socket, bytes: usize) -> io::Result<Trains> {
+fn receive(socket: &Socket, bytes: usize) -> io::Result<GsoSupport> {
     let mut inbox = Inbox::new();
     let limit = Timespec::try_from(Duration::from_secs(1)).map_err(io::Error::other)?;
     let (mut got, mut calls) = (0, 0);
@@ -61,14 +61,14 @@ fn receive(socket: &Socket, bytes: usize) -> io::Result<Trains> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         for index in 0..socket.receive(&mut inbox) {
-            got += inbox.train(index).map_or(0, |train| train.bytes.len());
+            got += inbox.batch(index).map_or(0, |batch| batch.bytes.len());
             calls += 1;
         }
     }
     Ok(if calls == 1 {
-        Trains::Whole
+        GsoSupport::Whole
     } else {
-        Trains::Split
+        GsoSupport::Split
     })
 }
 
@@ -78,12 +78,12 @@ mod tests {
 
     /// The kernel's release is independent evidence of what must be supported.
     #[test]
-    fn a_kernel_since_5_0_has_whole_trains() {
+    fn a_kernel_since_5_0_has_whole_batches() {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");
         let major = release.split('.').next().map(str::parse::<u32>);
         let found = probe().expect("UDP");
         if major.expect("a release").expect("a number") >= 5 {
-            assert_eq!(found.trains, Trains::Whole);
+            assert_eq!(found.gso, GsoSupport::Whole);
         }
         assert!(found.receive_buffer > 64 << 10, "{found:?}");
     }

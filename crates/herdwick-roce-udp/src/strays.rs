@@ -88,10 +88,10 @@ impl Mail {
         all
     }
 
-    /// Returns whether all packets of a train, `segment` bytes each, belong to this port.
+    /// Returns whether all packets of a batch, `segment` bytes each, belong to this port.
     #[inline]
-    pub(crate) fn all_belong_here(&self, train: &[u8], segment: usize) -> bool {
-        let mut packets = train.chunks(segment);
+    pub(crate) fn all_belong_here(&self, batch: &[u8], segment: usize) -> bool {
+        let mut packets = batch.chunks(segment);
         self.queues.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
     }
 
@@ -219,11 +219,11 @@ mod tests {
         let packet = [0, 1, 2, 3, 4, 5, 6, 5, 8];
         assert_eq!(all[0].belongs(&packet), Belongs::There(2));
         assert_eq!(all[2].belongs(&packet), Belongs::Here);
-        let mut train = packet.repeat(3);
-        assert!(all[2].all_belong_here(&train, packet.len()));
-        train[9 + 7] = 6;
-        assert!(!all[2].all_belong_here(&train, packet.len()));
-        assert!(Mail::between(1)[0].all_belong_here(&train, packet.len()));
+        let mut batch = packet.repeat(3);
+        assert!(all[2].all_belong_here(&batch, packet.len()));
+        batch[9 + 7] = 6;
+        assert!(!all[2].all_belong_here(&batch, packet.len()));
+        assert!(Mail::between(1)[0].all_belong_here(&batch, packet.len()));
         for round in 0..10 * UNDER_WAY {
             let sent = all[0].forward(2, ENDS, (7, 1), &packet);
             assert!(sent, "round {round}");

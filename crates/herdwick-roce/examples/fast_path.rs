@@ -22,7 +22,7 @@ use herdwick_roce::{
 };
 
 /// Packets of one batch; as many are posted and received at a time.
-const TRAIN: usize = 64;
+const GSO_BATCH: usize = 64;
 
 struct Line([u8; 4096]);
 
@@ -41,13 +41,13 @@ impl Memory for Line {
     }
 }
 
-struct Train {
+struct GsoBatch {
     bytes: Vec<u8>,
     end: usize,
     segment: usize,
 }
 
-impl Wire for Train {
+impl Wire for GsoBatch {
     #[inline]
     fn packet(&mut self, _: FlowId, len: usize, _: bool) -> Option<&mut [u8]> {
         let room = self.bytes.get_mut(self.end..self.end + len)?;
@@ -123,7 +123,7 @@ fn peering(other: &End, key: Option<Secret>) -> Peering {
 fn main() {
     let mode = args().nth(1).unwrap_or_else(|| "write".into());
     let count = args().nth(2).and_then(|count| count.parse().ok());
-    let rounds: usize = count.unwrap_or(100_000) / TRAIN;
+    let rounds: usize = count.unwrap_or(100_000) / GSO_BATCH;
     let datagrams = mode.ends_with("send");
     let takes = !mode.starts_with("post");
     let transport = if datagrams {
@@ -171,7 +171,7 @@ fn main() {
 fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
     let addr: SocketAddr = ADDR.parse().expect("an address");
     let mut memory = Line([0; 4096]);
-    let mut train = Train {
+    let mut gso_batch = GsoBatch {
         bytes: vec![0; 1 << 16],
         end: 0,
         segment: 1,
@@ -182,18 +182,18 @@ fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
         signaled,
         solicited: false,
     };
-    let mut batch = [wr(false); TRAIN];
-    batch[TRAIN - 1].signaled = true;
+    let mut batch = [wr(false); GSO_BATCH];
+    batch[GSO_BATCH - 1].signaled = true;
     let into = Local {
         region: b.region,
         offset: 0,
         len: 256,
     };
-    let recvs = [RecvWr { wr_id: 1, into }; TRAIN];
-    let mut done = [Completion::BLANK; TRAIN];
+    let recvs = [RecvWr { wr_id: 1, into }; GSO_BATCH];
+    let mut done = [Completion::BLANK; GSO_BATCH];
     for _ in 0..rounds {
-        train.end = 0;
-        let posted = a.engine.post_send(a.qp, &batch, &memory, &mut train);
+        gso_batch.end = 0;
+        let posted = a.engine.post_send(a.qp, &batch, &memory, &mut gso_batch);
         posted.expect("room");
         a.engine.poll(a.cq, &mut done);
         if !takes {
@@ -202,18 +202,18 @@ fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
         if matches!(op, SendOp::Send { .. }) {
             b.engine.post_recv(b.qp, &recvs).expect("room");
         }
-        let packets = std::mem::take(&mut train.bytes);
+        let packets = std::mem::take(&mut gso_batch.bytes);
         let arrival = Arrival {
             from: addr,
             to: addr,
-            bytes: &packets[..train.end],
+            bytes: &packets[..gso_batch.end],
             ip_id: IpId::Unknown,
             tos: 0,
         };
-        let (now, segment) = (Duration::ZERO, train.segment);
+        let (now, segment) = (Duration::ZERO, gso_batch.segment);
         b.engine
-            .handle_train(now, &arrival, segment, &mut memory, &mut train);
-        train.bytes = packets;
+            .handle_batch(now, &arrival, segment, &mut memory, &mut gso_batch);
+        gso_batch.bytes = packets;
         b.engine.poll(b.cq, &mut done);
     }
 }

@@ -206,10 +206,10 @@ impl Run {
     /// # Panics
     /// When a packet is shorter than BTH and ICRC.
     #[inline]
-    pub fn seal_train(&mut self, train: &mut [u8], segment: usize, route: &Route) {
+    pub fn seal_batch(&mut self, batch: &mut [u8], segment: usize, route: &Route) {
         self.follow(route);
         let mut first = 0_u16;
-        for group in train.chunks_mut(segment.saturating_mul(ABREAST)) {
+        for group in batch.chunks_mut(segment.saturating_mul(ABREAST)) {
             if let Some(sums) = self.abreast(group, segment, first) {
                 for (packet, sum) in group.chunks_mut(segment).zip(sums) {
                     put(packet, sum);

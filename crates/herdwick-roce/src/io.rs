@@ -55,7 +55,7 @@ impl FlowId {
     }
 }
 
-/// One UDP datagram that arrived, or several as a GRO batch, for [`crate::Engine::handle_train`].
+/// One UDP datagram that arrived, or several as a GRO batch, for [`crate::Engine::handle_batch`].
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// The source address.

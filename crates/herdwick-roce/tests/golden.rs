@@ -239,9 +239,9 @@ fn a_run_sums_as_each_of_its_packets_alone() {
                 icrc::seal(&mut alone, &route, id);
                 run.seal(&mut packet, &route, id);
                 assert_eq!(packet, alone, "{len} bytes, {id}");
-                let mut train = [alone.clone(), alone[..len.max(20) - 4].to_vec()].concat();
-                run.seal_train(&mut train, len, &route);
-                for (id, packet) in (0..).zip(train.chunks(len)) {
+                let mut batch = [alone.clone(), alone[..len.max(20) - 4].to_vec()].concat();
+                run.seal_batch(&mut batch, len, &route);
+                for (id, packet) in (0..).zip(batch.chunks(len)) {
                     assert_eq!(icrc::check(packet, &route, IpId::Known(id)), Some(id));
                 }
                 run.follow(&route);
@@ -266,7 +266,7 @@ fn a_run_sums_as_each_of_its_packets_alone() {
 }
 
 #[test]
-fn a_train_is_sealed_as_its_packets_are() {
+fn a_batch_is_sealed_as_its_packets_are() {
     let routes = routes();
     let mut run = Run::new();
     // Identifications above 127 are not in the table; the last packet of each batch is shorter.
@@ -278,16 +278,16 @@ fn a_train_is_sealed_as_its_packets_are() {
         (96, 140, 7),
     ] {
         for route in routes {
-            let mut train: Vec<u8> = (0..len * count + 16).map(|i| (i * 7 % 251) as u8).collect();
-            for (id, packet) in train.chunks_mut(len).enumerate() {
+            let mut batch: Vec<u8> = (0..len * count + 16).map(|i| (i * 7 % 251) as u8).collect();
+            for (id, packet) in batch.chunks_mut(len).enumerate() {
                 packet[4] = u8::from(id == congested) << 6;
             }
-            let mut alone = train.clone();
+            let mut alone = batch.clone();
             for (id, packet) in (0..).zip(alone.chunks_mut(len)) {
                 icrc::seal(packet, &route, id);
             }
-            run.seal_train(&mut train, len, &route);
-            assert_eq!(train, alone, "{count} packets of {len} bytes");
+            run.seal_batch(&mut batch, len, &route);
+            assert_eq!(batch, alone, "{count} packets of {len} bytes");
         }
     }
 }

@@ -262,7 +262,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     datagram_header_bytes: 0,
     datagram_bytes_max: DATAGRAM_BYTES_MAX,
     message_bytes_max: MESSAGE_BYTES_MAX,
-    trains: false,
+    gso: false,
     senders: 1,
     postlist_max: 1024,
     scoped_regions: true,

@@ -76,7 +76,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         scoped_regions: false,
         counted_drops: false,
         virtual_addresses: false,
-        trains: false,
+        gso: false,
         senders: SENDERS,
     };
     Ok(Found {

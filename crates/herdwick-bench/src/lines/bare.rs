@@ -21,8 +21,8 @@ const LOST_AFTER_NS: u64 = 5_000_000;
 pub(crate) struct BareTarget {
     end: BareEnd,
     to: SocketAddr,
-    /// A train of requests.
-    train: Vec<u8>,
+    /// A GSO batch of requests.
+    gso_batch: Vec<u8>,
     request_bytes: usize,
     window: usize,
     /// What was sent together: when it was due, and how many are not answered.
@@ -45,18 +45,18 @@ impl BareTarget {
         cpus: &[usize],
     ) -> Result<Vec<Self>, EndpointError> {
         let request_bytes = request_bytes(path);
-        let reply = vec![0; reply_bytes(value_size) * BareEnd::TRAIN];
+        let reply = vec![0; reply_bytes(value_size) * BareEnd::BATCH];
         let mut host = BareEnd::bind(LOOPBACK)?;
         let to = host.local();
         let echo = move || {
-            host.echo(&reply, reply.len() / BareEnd::TRAIN);
+            host.echo(&reply, reply.len() / BareEnd::BATCH);
         };
         let server = Arc::new(Helper::start("bare", cpus, echo)?);
         let target = |_| {
             Ok(Self {
                 end: BareEnd::bind(LOOPBACK)?,
                 to,
-                train: vec![0; request_bytes * BareEnd::TRAIN],
+                gso_batch: vec![0; request_bytes * BareEnd::BATCH],
                 request_bytes,
                 window,
                 sent: VecDeque::new(),
@@ -82,9 +82,9 @@ impl BareTarget {
         }
     }
 
-    /// Sends as many as are due and have room, a train at most; whether there were any.
+    /// Sends as many as are due and have room, a GSO batch at most; whether there were any.
     fn send(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<bool, DriveError> {
-        let room = BareEnd::TRAIN.min(self.window - self.in_flight);
+        let room = BareEnd::BATCH.min(self.window - self.in_flight);
         let mut count = 0;
         while count < room && load.pace.is_due(now_ns) {
             // A closed loop's go together.
@@ -97,7 +97,7 @@ impl BareTarget {
             count += here;
         }
         self.in_flight += count;
-        let bytes = &self.train[..count * self.request_bytes];
+        let bytes = &self.gso_batch[..count * self.request_bytes];
         // What the socket has no room for is lost.
         Ok(count > 0 && self.end.send(self.to, bytes, self.request_bytes)?)
     }

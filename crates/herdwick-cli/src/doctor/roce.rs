@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use herdwick_roce_udp::{Probe, Trains, UDP_PORT, probe};
+use herdwick_roce_udp::{GsoSupport, Probe, UDP_PORT, probe};
 
 use super::report::{Check, Checks};
 
@@ -19,7 +19,7 @@ pub(super) fn checks() -> Checks {
     let probed = probe();
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT)).map(drop);
     Checks::from([
-        ("udp_trains", trains(probed.as_ref())),
+        ("udp_gso", gso(probed.as_ref())),
         ("udp_buffer", buffer(probed.as_ref().ok())),
         ("udp_port", port_4791(port)),
         ("mtu", mtu(&links(Path::new("/sys/class/net")))),
@@ -34,16 +34,16 @@ pub(super) fn packet_filter() -> Check {
     firewall(&tables, is_loaded("nf_tables"))
 }
 
-fn trains(probed: Result<&Probe, &io::Error>) -> Check {
+fn gso(probed: Result<&Probe, &io::Error>) -> Check {
     let (says, seen) = match probed {
-        Ok(probe) => match probe.trains {
-            Trains::Whole => ("datagrams leave and arrive in trains", "whole"),
-            Trains::Split => (
-                "datagrams arrive one by one: trains came with Linux 5.0, and are many times faster",
+        Ok(probe) => match probe.gso {
+            GsoSupport::Whole => ("datagrams leave by GSO and arrive by GRO", "whole"),
+            GsoSupport::Split => (
+                "datagrams arrive one by one: GRO came with Linux 5.0, and are many times faster",
                 "split",
             ),
-            Trains::None => (
-                "datagrams leave one by one: trains came with Linux 4.18, and are many times faster",
+            GsoSupport::None => (
+                "datagrams leave one by one: GSO came with Linux 4.18, and are many times faster",
                 "none",
             ),
         },
@@ -54,7 +54,7 @@ fn trains(probed: Result<&Probe, &io::Error>) -> Check {
             );
         }
     };
-    Check::works(says).fact("trains", seen)
+    Check::works(says).fact("gso", seen)
 }
 
 fn buffer(probe: Option<&Probe>) -> Check {
@@ -143,35 +143,31 @@ mod tests {
 
     #[test]
     fn each_state_has_its_words() {
-        let probe = |trains| Probe {
-            trains,
+        let probe = |gso| Probe {
+            gso,
             receive_buffer: 212_992,
         };
         let refused = io::Error::from(io::ErrorKind::AddrInUse);
         let link = |name: &str, mtu| vec![(name.to_owned(), mtu)];
         for (check, status, word) in [
+            (gso(Ok(&probe(GsoSupport::Whole))), Status::Works, "by GSO"),
             (
-                trains(Ok(&probe(Trains::Whole))),
-                Status::Works,
-                "in trains",
-            ),
-            (
-                trains(Ok(&probe(Trains::Split))),
+                gso(Ok(&probe(GsoSupport::Split))),
                 Status::Works,
                 "Linux 5.0",
             ),
             (
-                trains(Ok(&probe(Trains::None))),
+                gso(Ok(&probe(GsoSupport::None))),
                 Status::Works,
                 "Linux 4.18",
             ),
             (
-                trains(Err(&io::ErrorKind::TimedOut.into())),
+                gso(Err(&io::ErrorKind::TimedOut.into())),
                 Status::WouldWorkIf,
                 "loopback",
             ),
             (
-                buffer(Some(&probe(Trains::Whole))),
+                buffer(Some(&probe(GsoSupport::Whole))),
                 Status::Works,
                 "rmem_max",
             ),

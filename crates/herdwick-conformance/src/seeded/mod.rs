@@ -103,7 +103,7 @@ impl SeededNetwork {
             datagram_header_bytes: 0,
             datagram_bytes_max: 4096,
             message_bytes_max: 1 << 20,
-            trains: false,
+            gso: false,
             senders: 1,
             postlist_max: 1024,
             scoped_regions: true,

@@ -47,7 +47,7 @@ impl ServerSide {
         if self.roster.announced() > 0 {
             self.take_announced(port);
         }
-        let quantum = if self.options.trains {
+        let quantum = if self.options.gso {
             // A GSO batch of few replies costs as much as one of many.
             BATCH
         } else {

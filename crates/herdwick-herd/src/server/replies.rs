@@ -18,8 +18,8 @@ use crate::{
 
 /// Least limit of a reply. Every reply without a value fits; REPLY_TOO_LARGE is the longest.
 pub const REPLY_BYTES_MIN: usize = REPLY_HEAD_BYTES + 8;
-/// Bytes that the RECVs of every client hold at least. A reply of up to so many bytes is sent without
-/// a look at the client's limit.
+/// Bytes that the RECVs of every client hold at least. A reply of up to so many bytes is sent
+/// without a look at the client's limit.
 pub const RECV_BYTES_MIN: usize = INLINE_RECEIVE;
 
 /// Words of a reply that fits inside a completion.
@@ -78,7 +78,7 @@ impl Replies {
                 .min(options.reply_bytes_max)
                 .min(INLINE_RECEIVE),
             offsets: [0; BATCH],
-            pads: options.trains,
+            pads: options.gso,
             usual: 0,
         }
     }

@@ -60,8 +60,8 @@ pub struct ServerEnd<P> {
     turn: usize,
     spin: Duration,
     datagram_header_bytes: usize,
-    /// The provider's `trains` (GSO).
-    trains: bool,
+    /// The provider's `gso` (GSO).
+    gso: bool,
 }
 
 /// One client's resources at this worker, in a domain of its own: memory to write, and the queue
@@ -147,7 +147,7 @@ impl<P: Port> ServerEnd<P> {
             reply_region: local_memory(device, &mut port, own, len)?,
             postlist_max: capabilities.postlist_max,
             inline_bytes_max: capabilities.inline_bytes_max,
-            trains: capabilities.trains,
+            gso: capabilities.gso,
             clients_max: clients,
         };
         Ok(Self {
@@ -158,7 +158,7 @@ impl<P: Port> ServerEnd<P> {
             turn: 0,
             spin: terms.spin,
             datagram_header_bytes: capabilities.datagram_header_bytes,
-            trains: capabilities.trains,
+            gso: capabilities.gso,
         })
     }
 
@@ -169,7 +169,7 @@ impl<P: Port> ServerEnd<P> {
         if side.clients() > 0 {
             port.progress(now);
         }
-        if !self.trains {
+        if !self.gso {
             return side.pass(port, clock, exec);
         }
         let mut served = 0;

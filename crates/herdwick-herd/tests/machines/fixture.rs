@@ -216,7 +216,7 @@ pub(crate) fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
 pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
         datagram_header_bytes: 40,
-        trains: true,
+        gso: true,
         ..SeededNetwork::capabilities()
     }
 }
@@ -261,7 +261,7 @@ impl<E: Execute> Worker<E> {
             reply_region,
             postlist_max: 1024,
             inline_bytes_max: 256,
-            trains: device.capabilities().trains,
+            gso: device.capabilities().gso,
             clients_max: 64,
         };
         Self {

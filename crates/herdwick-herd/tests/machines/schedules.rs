@@ -168,7 +168,7 @@ impl Schedule {
         };
         let path = RequestPath::ALL[seed as usize % 3];
         let has = Capabilities {
-            trains: chance.below(2) == 0,
+            gso: chance.below(2) == 0,
             ..capabilities()
         };
         let execs = vec![Model::default(); workers];

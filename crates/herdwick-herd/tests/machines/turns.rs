@@ -16,11 +16,11 @@ fn get() -> Op<'static> {
     Op::Get(Get::default())
 }
 
-/// Makes one worker and `clients` clients, all hot, so that every pass polls them. `trains`:
+/// Makes one worker and `clients` clients, all hot, so that every pass polls them. `gso`:
 /// whether messages travel in GSO batches.
-fn fixture(clients: usize, trains: bool) -> Fixture<Model> {
+fn fixture(clients: usize, gso: bool) -> Fixture<Model> {
     let has = Capabilities {
-        trains,
+        gso,
         ..capabilities()
     };
     let execs = vec![Model::default()];
@@ -55,8 +55,8 @@ fn hear(fixture: &mut Fixture<Model>, answers: &mut [usize]) {
 }
 
 /// Returns how many requests of each of twelve busy clients one batch answers.
-fn shares(trains: bool) -> [usize; 12] {
-    let (mut fixture, mut answers) = (fixture(12, trains), [0; 12]);
+fn shares(gso: bool) -> [usize; 12] {
+    let (mut fixture, mut answers) = (fixture(12, gso), [0; 12]);
     ask(&mut fixture, 16);
     assert_eq!(fixture.serve(), 32, "a whole batch");
     hear(&mut fixture, &mut answers);
@@ -70,7 +70,7 @@ fn a_batch_is_of_many_clients_where_replies_travel_alone() {
 }
 
 #[test]
-fn a_batch_is_of_few_clients_where_replies_travel_in_trains() {
+fn a_batch_is_of_few_clients_where_replies_travel_in_gso_batches() {
     assert_eq!(shares(true), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 16]);
 }
 

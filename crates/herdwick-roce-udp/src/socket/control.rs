@@ -1,5 +1,5 @@
 //! Control messages (cmsg(3)), encoded and decoded as bytes: they carry the segment size and the
-//! addresses of a train beside its data.
+//! addresses of a batch beside its data.
 //!
 //! ```text
 //! len usize | level i32 | type i32 | data | padding to 8
@@ -79,7 +79,7 @@ fn native(value: u64) -> [u8; 8] {
 /// The control messages of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Bytes of each datagram of a train except the last; `None`: one datagram.
+    /// Bytes of each datagram of a batch except the last; `None`: one datagram.
     pub(crate) segment: Option<usize>,
     /// The destination address of the datagram.
     pub(crate) to: Option<IpAddr>,

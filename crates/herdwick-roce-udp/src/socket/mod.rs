@@ -1,9 +1,9 @@
-//! A UDP socket whose sends and receives are GSO and GRO batches ("trains"): many datagrams of
+//! A UDP socket whose sends and receives are GSO and GRO batches: many datagrams of
 //! equal length to one peer in one call.
 //!
 //! Its options make the IP header fields that the ICRC covers known to a receiver (`docs/roce.md`):
 //! never connected and always "don't fragment", so that the kernel sets the identification to 0,
-//! and counts up from it within a train.
+//! and counts up from it within a GSO batch.
 
 mod control;
 mod name;
@@ -22,13 +22,13 @@ use rustix::net::{
 use control::{Say, TOLD_BYTES, Told};
 pub(crate) use name::Name;
 
-/// Maximum datagrams of a train (Linux's UDP_MAX_SEGMENTS before 6.10).
+/// Maximum datagrams of a batch (Linux's UDP_MAX_SEGMENTS before 6.10).
 pub(crate) const SEGMENTS_MAX: usize = 64;
-/// Maximum bytes of a datagram that a UDP socket can receive, and so of a received train.
+/// Maximum bytes of a datagram that a UDP socket can receive, and so of a received GSO batch.
 const DATAGRAM: usize = 65_536;
-/// Maximum trains sent by one call.
+/// Maximum GSO batches sent by one call.
 pub(crate) const SENDS: usize = 16;
-/// Maximum trains received by one call, which bounds the cost of one receive.
+/// Maximum GSO batches received by one call, which bounds the cost of one receive.
 pub(crate) const RECEIVES: usize = 8;
 /// Bytes of socket buffer requested in each direction; the kernel grants up to `net.core.rmem_max`
 /// and `wmem_max`.
@@ -49,7 +49,7 @@ pub(crate) struct Socket {
     local: SocketAddr,
 }
 
-/// The destination and source address of a train, encoded for the kernel.
+/// The destination and source address of a batch, encoded for the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     name: Name,
@@ -69,7 +69,7 @@ impl Destination {
     }
 }
 
-/// A train to send.
+/// A GSO batch to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) to: &'a Destination,
@@ -78,7 +78,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) segment: usize,
 }
 
-/// A received train.
+/// A received GSO batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) from: SocketAddr,
@@ -94,11 +94,11 @@ pub(crate) struct Incoming<'a> {
 /// The result of a send.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// The kernel accepted this many trains.
+    /// The kernel accepted this many GSO batches.
     All(usize),
     /// The socket's buffer is full: try again after it has drained.
     Full,
-    /// The kernel refused the first train.
+    /// The kernel refused the first GSO batch.
     Refused(io::Error),
 }
 
@@ -147,9 +147,9 @@ impl Socket {
         Ok(sockopt::socket_recv_buffer_size(&self.fd)?)
     }
 
-    /// Sends the first of `trains`, at most [`SENDS`].
-    pub(crate) fn send(&self, trains: &[Outgoing<'_>]) -> Sent {
-        match system::send(self.fd.as_fd(), trains) {
+    /// Sends the first of `batches`, at most [`SENDS`].
+    pub(crate) fn send(&self, batches: &[Outgoing<'_>]) -> Sent {
+        match system::send(self.fd.as_fd(), batches) {
             Ok(count) => Sent::All(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Full,
             Err(error) => Sent::Refused(error),
@@ -167,16 +167,16 @@ impl Socket {
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         };
         let to = Destination::new(SocketAddr::new(local, address.port()), None);
-        let train = Outgoing {
+        let batch = Outgoing {
             to: &to,
             bytes: &knock,
             segment: knock.len(),
         };
         // Errors are ignored: a socket whose buffer is full is readable anyway.
-        let _ = system::send(self.fd.as_fd(), &[train]);
+        let _ = system::send(self.fd.as_fd(), &[batch]);
     }
 
-    /// Receives into `inbox`, at most [`RECEIVES`] trains; returns how many.
+    /// Receives into `inbox`, at most [`RECEIVES`] GSO batches; returns how many.
     ///
     /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: it is counted, and
     /// nothing is received.
@@ -197,7 +197,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Buffers to receive trains into.
+/// Buffers to receive GSO batches into.
 pub(crate) struct Inbox {
     buffers: Box<[u8]>,
     arrivals: [Arrival; RECEIVES],
@@ -208,7 +208,7 @@ pub(crate) struct Inbox {
     pub(crate) failed: u64,
 }
 
-/// The kernel's description of one received train.
+/// The kernel's description of one received GSO batch.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 struct Arrival {
@@ -236,9 +236,9 @@ impl Inbox {
         }
     }
 
-    /// Returns train `index` of the last receive; `None` for one that is truncated, or whose source
-    /// address is invalid.
-    pub(crate) fn train(&mut self, index: usize) -> Option<Incoming<'_>> {
+    /// Returns GSO batch `index` of the last receive; `None` for one that is truncated, or whose
+    /// source address is invalid.
+    pub(crate) fn batch(&mut self, index: usize) -> Option<Incoming<'_>> {
         let arrival = &self.arrivals[..self.count].get(index)?;
         let told = Told::read(arrival.told.get(..arrival.told_len)?);
         self.overflowed = told.overflowed.unwrap_or(self.overflowed);
@@ -289,24 +289,24 @@ mod tests {
 
     fn send(from: &Socket, to: &Socket, bytes: &[u8], segment: usize) {
         let to = &Destination::new(to.local(), None);
-        let train = Outgoing { to, bytes, segment };
-        assert!(matches!(from.send(&[train]), Sent::All(1)));
+        let batch = Outgoing { to, bytes, segment };
+        assert!(matches!(from.send(&[batch]), Sent::All(1)));
     }
 
     #[test]
-    fn a_train_arrives_as_one() {
+    fn a_batch_arrives_as_one() {
         let (a, b) = (loopback(false), loopback(false));
         let bytes: Vec<u8> = (0..6_000u32).map(|i| i.to_le_bytes()[0]).collect();
         send(&a, &b, &bytes, 96);
         let mut inbox = Inbox::new();
         let mut got = Vec::new();
         while got.len() < bytes.len() {
-            let trains = receive(&b, &mut inbox);
-            assert!(trains > 0, "the rest does not come");
-            for index in 0..trains {
-                let train = inbox.train(index).expect("whole");
-                assert_eq!((train.segment, train.from), (96, a.local()));
-                got.extend_from_slice(train.bytes);
+            let batches = receive(&b, &mut inbox);
+            assert!(batches > 0, "the rest does not come");
+            for index in 0..batches {
+                let batch = inbox.batch(index).expect("whole");
+                assert_eq!((batch.segment, batch.from), (96, a.local()));
+                got.extend_from_slice(batch.bytes);
             }
         }
         assert_eq!(got, bytes);
@@ -325,7 +325,7 @@ mod tests {
             send(&from, &group[0], &datagram, 12);
             let mut inbox = Inbox::new();
             assert_eq!(receive(&group[usize::from(low) % 3], &mut inbox), 1);
-            assert_eq!(inbox.train(0).expect("whole").bytes, datagram);
+            assert_eq!(inbox.batch(0).expect("whole").bytes, datagram);
         }
     }
 
@@ -337,15 +337,15 @@ mod tests {
         sockopt::set_ip_tos(&other, 3).expect("a class");
         let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), both.local().port());
         let to = &Destination::new(at, None);
-        let train = Outgoing {
+        let batch = Outgoing {
             to,
             bytes: b"hello",
             segment: 5,
         };
-        assert!(matches!(other.send(&[train]), Sent::All(1)));
+        assert!(matches!(other.send(&[batch]), Sent::All(1)));
         let mut inbox = Inbox::new();
         assert_eq!(receive(&both, &mut inbox), 1);
-        assert_eq!(inbox.train(0).expect("whole").class, 3);
+        assert_eq!(inbox.batch(0).expect("whole").class, 3);
 
         // Only root can open a raw socket to see IP headers; the rest is skipped otherwise.
         let raw = socket_with(
@@ -381,15 +381,15 @@ mod tests {
         let port = all.local().port();
         let from = loopback(false);
         let to = &Destination::new(SocketAddr::new([127, 0, 0, 9].into(), port), None);
-        let train = Outgoing {
+        let batch = Outgoing {
             to,
             bytes: b"hello",
             segment: 5,
         };
-        assert!(matches!(from.send(&[train]), Sent::All(1)));
+        assert!(matches!(from.send(&[batch]), Sent::All(1)));
         let mut inbox = Inbox::new();
         assert_eq!(receive(&all, &mut inbox), 1);
-        let told = inbox.train(0).expect("whole").to;
+        let told = inbox.batch(0).expect("whole").to;
         assert_eq!(told, Some([127, 0, 0, 9].into()));
     }
 }

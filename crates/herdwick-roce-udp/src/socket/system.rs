@@ -115,23 +115,23 @@ pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
     usize::try_from(value).map_err(io::Error::other)
 }
 
-/// Calls sendmmsg(2) with at most [`SENDS`] trains; returns how many were sent.
-pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<usize> {
-    let trains = &trains[..trains.len().min(SENDS)];
+/// Calls sendmmsg(2) with at most [`SENDS`] GSO batches; returns how many were sent.
+pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<usize> {
+    let batches = &batches[..batches.len().min(SENDS)];
     let mut says = [const { MaybeUninit::<Say>::uninit() }; SENDS];
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SENDS];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SENDS];
     let slots = says.iter_mut().zip(&mut parts).zip(&mut messages);
-    for (train, ((say, part), message)) in trains.iter().zip(slots) {
-        let say = say.write(train.to.say);
-        if train.bytes.len() > train.segment {
-            say.segment(u16::try_from(train.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
+    for (batch, ((say, part), message)) in batches.iter().zip(slots) {
+        let say = say.write(batch.to.say);
+        if batch.bytes.len() > batch.segment {
+            say.segment(u16::try_from(batch.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
         }
         let part = part.write(libc::iovec {
-            iov_base: train.bytes.as_ptr().cast_mut().cast(),
-            iov_len: train.bytes.len(),
+            iov_base: batch.bytes.as_ptr().cast_mut().cast(),
+            iov_len: batch.bytes.len(),
         });
-        let (name, say) = (train.to.name.as_bytes(), say.as_bytes());
+        let (name, say) = (batch.to.name.as_bytes(), say.as_bytes());
         // SAFETY: an all-zero msghdr is valid and has no pointers.
         let mut header: libc::msghdr = unsafe { zeroed() };
         header.msg_name = name.as_ptr().cast_mut().cast();
@@ -147,7 +147,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<us
             msg_len: 0,
         });
     }
-    let count = u32::try_from(trains.len()).expect("a few");
+    let count = u32::try_from(batches.len()).expect("a few");
     // SAFETY: the first `count` messages were written above and point to memory that is borrowed or
     // on this frame for the duration of the call; the kernel only reads through them, except for
     // `msg_len`, which is in this frame's array.
@@ -162,7 +162,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, trains: &[Outgoing<'_>]) -> io::Result<us
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Calls recvmmsg(2) for at most [`RECEIVES`] trains; returns how many arrived.
+/// Calls recvmmsg(2) for at most [`RECEIVES`] GSO batches; returns how many arrived.
 pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize> {
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVES];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; RECEIVES];

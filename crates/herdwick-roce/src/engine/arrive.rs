@@ -39,18 +39,18 @@ impl Engine {
 
     /// Processes packets that arrived as a GRO batch: of `segment` bytes each, back to back, the
     /// last perhaps shorter. Their IPv4 identifications are assumed to count from 0.
-    pub fn handle_train<M: Memory, W: Wire>(
+    pub fn handle_batch<M: Memory, W: Wire>(
         &mut self,
         now: Duration,
-        train: &Arrival<'_>,
+        batch: &Arrival<'_>,
         segment: usize,
         memory: &mut M,
         wire: &mut W,
     ) {
         self.shared.now = self.shared.now.max(now);
-        self.sums.follow(&route(train));
-        let (mut arrival, mut id, segment) = (*train, 0_u16, segment.max(1));
-        for group in train.bytes.chunks(segment.saturating_mul(ABREAST)) {
+        self.sums.follow(&route(batch));
+        let (mut arrival, mut id, segment) = (*batch, 0_u16, segment.max(1));
+        for group in batch.bytes.chunks(segment.saturating_mul(ABREAST)) {
             arrival.bytes = group;
             // A packet that will be dropped is not worth a checksum.
             let sums = match self.addressee(&arrival) {

@@ -31,7 +31,7 @@ use crate::{
 /// mutators, which are the control verbs and the posting ones; `handle_*`, which take input, a
 /// packet or the time; and `poll_*`, which return output.
 ///
-/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_train`] for each arrival,
+/// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_batch`] for each arrival,
 /// [`Engine::handle_timeout`], then [`Engine::poll_transmit`]. The driver sleeps until
 /// [`Engine::poll_timeout`] at the latest. Only the mutators that make objects allocate.
 pub struct Engine {

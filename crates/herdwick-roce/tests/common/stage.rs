@@ -255,7 +255,7 @@ impl Stage {
             let segment = bytes.len();
             victim
                 .engine
-                .handle_train(self.now, &arrival, segment, memory, wire);
+                .handle_batch(self.now, &arrival, segment, memory, wire);
         } else {
             victim
                 .engine

@@ -2,10 +2,10 @@
 
 mod churn;
 mod floods;
+mod gso;
 mod keyed;
 mod link;
 mod pacing;
 mod reads;
 mod reliable;
-mod trains;
 mod unreliable;

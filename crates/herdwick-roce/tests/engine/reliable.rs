@@ -143,7 +143,7 @@ fn every_verb_does_its_work_at_every_size() {
 }
 
 #[test]
-fn one_acknowledgement_serves_a_train() {
+fn one_acknowledgement_serves_a_batch() {
     let mut pair = pair(1, &Config::default());
     for id in 0..32 {
         pair.post(id, write(Payload::Words(&[id]), pair.at));

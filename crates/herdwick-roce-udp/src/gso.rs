@@ -1,10 +1,10 @@
-//! Packets to send, gathered into GSO batches ("trains"): the datagrams of a train have equal
+//! Packets to send, gathered into GSO batches: the datagrams of a batch have equal
 //! lengths and go to one flow; only the last may be shorter.
 //!
-//! Trains are sent in the order in which they were opened. Packets that must keep their order
-//! within a flow are added only to the flow's first open train, which is younger than every other
-//! train that holds an ordered packet of the flow. Datagrams may also be added to the second, so
-//! that replies of two lengths make two trains rather than many.
+//! GSO batches are sent in the order in which they were opened. Packets that must keep their order
+//! within a flow are added only to the flow's first open GSO batch, which is younger than every
+//! other GSO batch that holds an ordered packet of the flow. Datagrams may also be added to the
+//! second, so that replies of two lengths make two GSO batches rather than many.
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -19,28 +19,28 @@ use crate::{
     socket::{Destination, Outgoing, SEGMENTS_MAX, SENDS, Sent, Socket},
 };
 
-/// Maximum bytes of a train. Sixty-four packets that carry a 64-byte line are 6 KiB.
-const TRAIN_BYTES: usize = 16 << 10;
-/// Maximum trains that are open or wait for the socket. The replies of a worker's batch may go to
-/// as many clients, each in two lengths.
-const TRAINS: usize = 96;
+/// Maximum bytes of a batch. Sixty-four packets that carry a 64-byte line are 6 KiB.
+const BATCH_BYTES: usize = 16 << 10;
+/// Maximum GSO batches that are open or wait for the socket. The replies of a worker's batch may go
+/// to as many clients, each in two lengths.
+const BATCHES: usize = 96;
 
-/// The route of a flow's packets, and its open trains.
+/// The route of a flow's packets, and its open GSO batches.
 #[derive(Debug)]
-pub(crate) struct Track {
+pub(crate) struct FlowState {
     to: Destination,
     /// The fields of the IP and UDP headers that the ICRC covers.
     route: Route,
     /// Index of the socket that sends them.
     socket: usize,
-    /// Whether the kernel segments trains on this route.
+    /// Whether the kernel segments GSO batches on this route.
     cut: Cutting,
     flow: FlowId,
-    /// Trains that accept more packets.
+    /// GSO batches that accept more packets.
     open: [Option<usize>; 2],
 }
 
-impl Track {
+impl FlowState {
     /// Makes the track of `flow`: along `route` to `to`, the peer's address for the kernel, from
     /// socket number `socket`.
     pub(crate) fn new(flow: FlowId, socket: usize, route: Route, to: Destination) -> Self {
@@ -55,7 +55,7 @@ impl Track {
     }
 }
 
-/// Whether the kernel segments trains into datagrams (GSO).
+/// Whether the kernel segments GSO batches into datagrams (GSO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cutting {
     /// It does, or has not been tried.
@@ -66,12 +66,12 @@ enum Cutting {
     Absent,
 }
 
-/// Datagrams sent singly after the kernel refused a train for a reason that may pass, such as a
+/// Datagrams sent singly after the kernel refused a GSO batch for a reason that may pass, such as a
 /// path MTU that it has just learnt.
 const ALONE: u32 = 1024;
 
 impl Cutting {
-    /// Returns the maximum datagrams of one train.
+    /// Returns the maximum datagrams of one GSO batch.
     fn segments(self) -> usize {
         match self {
             Self::Tried => SEGMENTS_MAX,
@@ -79,7 +79,7 @@ impl Cutting {
         }
     }
 
-    /// Returns the new state after the kernel refused a train with `error`; `None` if the error
+    /// Returns the new state after the kernel refused a GSO batch with `error`; `None` if the error
     /// does not concern segmentation.
     fn refused(error: &io::Error) -> Option<Self> {
         match error.raw_os_error() {
@@ -89,7 +89,7 @@ impl Cutting {
         }
     }
 
-    /// Counts a train that was opened.
+    /// Counts a GSO batch that was opened.
     fn opened(&mut self) {
         *self = match *self {
             Self::Refused(left) if left > 1 => Self::Refused(left - 1),
@@ -100,36 +100,36 @@ impl Cutting {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Train {
+struct GsoBatch {
     len: usize,
     segment: usize,
     count: usize,
     flow: usize,
 }
 
-impl Train {
+impl GsoBatch {
     fn takes(&self, len: usize, segments: usize) -> bool {
         let whole = self.len == self.count * self.segment;
-        whole && self.count < segments && self.len + len <= TRAIN_BYTES
+        whole && self.count < segments && self.len + len <= BATCH_BYTES
     }
 }
 
-/// The bytes of all trains, [`TRAIN_BYTES`] each, in one allocation: the kernel backs only as many
-/// with memory as are ever open at once, which in a client are few.
+/// The bytes of all GSO batches, [`BATCH_BYTES`] each, in one allocation: the kernel backs only as
+/// many with memory as are ever open at once, which in a client are few.
 #[derive(Debug)]
-struct Yard(Box<[u8]>);
+struct BatchBuffers(Box<[u8]>);
 
-impl Yard {
+impl BatchBuffers {
     fn new() -> Self {
-        Self(vec![0; TRAINS * TRAIN_BYTES].into())
+        Self(vec![0; BATCHES * BATCH_BYTES].into())
     }
 
-    fn of(&self, train: usize, len: usize) -> &[u8] {
-        &self.0[train * TRAIN_BYTES..][..TRAIN_BYTES][..len]
+    fn of(&self, batch: usize, len: usize) -> &[u8] {
+        &self.0[batch * BATCH_BYTES..][..BATCH_BYTES][..len]
     }
 
-    fn of_mut(&mut self, train: usize, len: usize) -> &mut [u8] {
-        &mut self.0[train * TRAIN_BYTES..][..TRAIN_BYTES][..len]
+    fn of_mut(&mut self, batch: usize, len: usize) -> &mut [u8] {
+        &mut self.0[batch * BATCH_BYTES..][..BATCH_BYTES][..len]
     }
 }
 
@@ -157,12 +157,12 @@ impl Losses {
 pub(crate) struct Outbox {
     sockets: Vec<Socket>,
     /// By flow index.
-    tracks: Vec<Option<Track>>,
-    pool: [Train; TRAINS],
-    yard: Yard,
-    /// A stack: the train freed last is reused first, because its bytes are in the cache.
-    free: ArrayVec<usize, TRAINS>,
-    /// Non-empty trains, oldest first.
+    tracks: Vec<Option<FlowState>>,
+    pool: [GsoBatch; BATCHES],
+    buffers: BatchBuffers,
+    /// A stack: the GSO batch freed last is reused first, because its bytes are in the cache.
+    free: ArrayVec<usize, BATCHES>,
+    /// Non-empty GSO batches, oldest first.
     queue: VecDeque<usize>,
     pub(crate) losses: Losses,
     /// ICRC state of the packets that are sent.
@@ -178,10 +178,10 @@ impl Outbox {
         Self {
             sockets: vec![socket],
             tracks: Vec::new(),
-            pool: [Train::default(); TRAINS],
-            yard: Yard::new(),
-            free: (0..TRAINS).collect(),
-            queue: VecDeque::with_capacity(TRAINS),
+            pool: [GsoBatch::default(); BATCHES],
+            buffers: BatchBuffers::new(),
+            free: (0..BATCHES).collect(),
+            queue: VecDeque::with_capacity(BATCHES),
             losses: Losses::default(),
             sums: Run::new(),
             capture,
@@ -204,7 +204,7 @@ impl Outbox {
     }
 
     /// Adds the track of a flow, unless it has one.
-    pub(crate) fn lay(&mut self, track: Track) {
+    pub(crate) fn lay(&mut self, track: FlowState) {
         let index = track.flow.index();
         if self.tracks.len() <= index {
             self.tracks.resize_with(index + 1, || None);
@@ -227,17 +227,18 @@ impl Outbox {
     /// Removes a track, and the packets on it that could not be sent.
     fn lift(&mut self, flow: usize) {
         let (pool, free) = (&mut self.pool, &mut self.free);
-        self.queue.retain(|train| {
-            let stays = pool[*train].flow != flow;
+        self.queue.retain(|batch| {
+            let stays = pool[*batch].flow != flow;
             if !stays {
-                free.push(*train);
+                free.push(*batch);
             }
             stays
         });
         self.tracks[flow] = None;
     }
 
-    /// Passes all trains to the kernel; returns `false` when the socket accepts no more for now.
+    /// Passes all GSO batches to the kernel; returns `false` when the socket accepts no more for
+    /// now.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some(first) = self.queue.front() {
             let socket = self.socket_of(*first);
@@ -264,24 +265,24 @@ impl Outbox {
 
     /// Writes packets that arrived as one batch to the capture.
     #[inline]
-    pub(crate) fn note_train(&mut self, route: &Route, segment: usize, train: &[u8]) {
+    pub(crate) fn note_batch(&mut self, route: &Route, segment: usize, batch: &[u8]) {
         if self.capture.is_some() {
-            for (packet, id) in train.chunks(segment).zip(0..) {
+            for (packet, id) in batch.chunks(segment).zip(0..) {
                 self.note(route, id, packet);
             }
         }
     }
 
-    /// Writes the oldest trains to the capture.
-    fn note_sent(&mut self, trains: usize) {
+    /// Writes the oldest GSO batches to the capture.
+    fn note_sent(&mut self, batches: usize) {
         let Some(capture) = &mut self.capture else {
             return;
         };
-        for index in self.queue.iter().take(trains) {
-            let train = &self.pool[*index];
-            if let Some(track) = &self.tracks[train.flow] {
-                let bytes = self.yard.of(*index, train.len);
-                for (id, packet) in (0..).zip(bytes.chunks(train.segment)) {
+        for index in self.queue.iter().take(batches) {
+            let batch = &self.pool[*index];
+            if let Some(track) = &self.tracks[batch.flow] {
+                let bytes = self.buffers.of(*index, batch.len);
+                for (id, packet) in (0..).zip(bytes.chunks(batch.segment)) {
                     capture.packet(self.now, &track.route, id, packet);
                 }
             }
@@ -301,57 +302,57 @@ impl Outbox {
         self.capture.as_ref().map_or(0, Capture::lost)
     }
 
-    fn socket_of(&self, train: usize) -> usize {
-        let track = self.tracks[self.pool[train].flow].as_ref();
+    fn socket_of(&self, batch: usize) -> usize {
+        let track = self.tracks[self.pool[batch].flow].as_ref();
         track.map_or(0, |track| track.socket)
     }
 
-    /// Computes the ICRCs of the oldest trains that one call can send from `socket`; returns how
-    /// many.
+    /// Computes the ICRCs of the oldest GSO batches that one call can send from `socket`; returns
+    /// how many.
     fn seal_run(&mut self, socket: usize) -> usize {
-        let same = |train: &&usize| self.socket_of(**train) == socket;
+        let same = |batch: &&usize| self.socket_of(**batch) == socket;
         let run = self.queue.iter().take(SENDS).take_while(same).count();
         for index in self.queue.iter().take(run) {
-            let train = &self.pool[*index];
-            let Some(track) = &self.tracks[train.flow] else {
+            let batch = &self.pool[*index];
+            let Some(track) = &self.tracks[batch.flow] else {
                 continue;
             };
-            let bytes = self.yard.of_mut(*index, train.len);
-            self.sums.seal_train(bytes, train.segment, &track.route);
+            let bytes = self.buffers.of_mut(*index, batch.len);
+            self.sums.seal_batch(bytes, batch.segment, &track.route);
         }
         run
     }
 
     fn send_run(&self, socket: usize, run: usize) -> Sent {
-        let mut trains = ArrayVec::<Outgoing<'_>, SENDS>::new();
+        let mut batches = ArrayVec::<Outgoing<'_>, SENDS>::new();
         for index in self.queue.iter().take(run) {
-            let train = &self.pool[*index];
-            let Some(track) = &self.tracks[train.flow] else {
+            let batch = &self.pool[*index];
+            let Some(track) = &self.tracks[batch.flow] else {
                 continue;
             };
-            trains.push(Outgoing {
+            batches.push(Outgoing {
                 to: &track.to,
-                bytes: self.yard.of(*index, train.len),
-                segment: train.segment,
+                bytes: self.buffers.of(*index, batch.len),
+                segment: batch.segment,
             });
         }
-        self.sockets[socket].send(&trains)
+        self.sockets[socket].send(&batches)
     }
 
-    /// Handles the kernel's refusal of the oldest train. If it does not segment, the train's
-    /// packets are sent singly, and so are those behind it. After any other error they are dropped
-    /// and counted, as a network may drop packets.
+    /// Handles the kernel's refusal of the oldest GSO batch. If it does not segment, the GSO
+    /// batch's packets are sent singly, and so are those behind it. After any other error they are
+    /// dropped and counted, as a network may drop packets.
     fn refused(&mut self, socket: usize, error: &io::Error) {
         let index = self.queue[0];
-        let train = &self.pool[index];
-        let Some(track) = self.tracks[train.flow].as_mut() else {
+        let batch = &self.pool[index];
+        let Some(track) = self.tracks[batch.flow].as_mut() else {
             return self.release();
         };
-        if let Some(cut) = Cutting::refused(error).filter(|_| train.count > 1) {
+        if let Some(cut) = Cutting::refused(error).filter(|_| batch.count > 1) {
             track.cut = cut;
-            let bytes = self.yard.of_mut(index, train.len);
-            for packet in bytes.chunks_mut(train.segment) {
-                // A datagram sent by itself has identification 0, not its number in the train.
+            let bytes = self.buffers.of_mut(index, batch.len);
+            for packet in bytes.chunks_mut(batch.segment) {
+                // A datagram sent by itself has identification 0, not its number in the GSO batch.
                 self.sums.seal(packet, &track.route, 0);
                 let alone = Outgoing {
                     to: &track.to,
@@ -365,12 +366,12 @@ impl Outbox {
                 }
             }
         } else {
-            self.losses.count(error, train.count as u64);
+            self.losses.count(error, batch.count as u64);
         }
         self.release();
     }
 
-    /// Frees the oldest train.
+    /// Frees the oldest GSO batch.
     fn release(&mut self) {
         let Some(index) = self.queue.pop_front() else {
             return;
@@ -378,39 +379,39 @@ impl Outbox {
         let flow = self.pool[index].flow;
         if let Some(track) = &mut self.tracks[flow] {
             for open in &mut track.open {
-                *open = open.filter(|train| *train != index);
+                *open = open.filter(|batch| *batch != index);
             }
         }
         self.free.push(index);
     }
 
-    /// Returns the flow's open train in `slot` if its packets have this length and it accepts one
-    /// more.
+    /// Returns the flow's open GSO batch in `slot` if its packets have this length and it accepts
+    /// one more.
     #[inline]
-    fn same_train(&self, flow: usize, slot: usize, len: usize) -> Option<usize> {
+    fn same_batch(&self, flow: usize, slot: usize, len: usize) -> Option<usize> {
         let track = self.tracks.get(flow)?.as_ref()?;
         let open = track.open[slot]?;
-        let train = &self.pool[open];
-        (train.segment == len && train.takes(len, track.cut.segments())).then_some(open)
+        let batch = &self.pool[open];
+        (batch.segment == len && batch.takes(len, track.cut.segments())).then_some(open)
     }
 
-    /// Returns a train for a packet that does not fit the flow's first open train by length, or
-    /// `None` when all trains are full and none can be sent.
-    fn train_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
+    /// Returns a GSO batch for a packet that does not fit the flow's first open GSO batch by
+    /// length, or `None` when all GSO batches are full and none can be sent.
+    fn batch_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
         let track = self.tracks.get(flow)?.as_ref()?;
         let first = track.open[0];
         let found = if ordered {
-            first.filter(|train| {
-                let train = &self.pool[*train];
-                train.segment > len && train.takes(len, track.cut.segments())
+            first.filter(|batch| {
+                let batch = &self.pool[*batch];
+                batch.segment > len && batch.takes(len, track.cut.segments())
             })
         } else {
-            self.same_train(flow, 1, len)
+            self.same_batch(flow, 1, len)
         };
         if found.is_some() {
             return found;
         }
-        let beside = !ordered && first.is_some_and(|train| self.pool[train].segment != len);
+        let beside = !ordered && first.is_some_and(|batch| self.pool[batch].segment != len);
         self.open(flow, usize::from(beside), len)
     }
 
@@ -419,10 +420,10 @@ impl Outbox {
             self.flush();
         }
         let index = self.free.pop()?;
-        self.pool[index] = Train {
+        self.pool[index] = GsoBatch {
             segment: len,
             flow,
-            ..Train::default()
+            ..GsoBatch::default()
         };
         let track = self.tracks[flow].as_mut()?;
         track.cut.opened();
@@ -436,14 +437,14 @@ impl Wire for Outbox {
     #[inline]
     fn packet(&mut self, flow: FlowId, len: usize, ordered: bool) -> Option<&mut [u8]> {
         let flow = flow.index();
-        let train = match self.same_train(flow, 0, len) {
-            Some(train) => train,
-            None => self.train_for(flow, len, ordered)?,
+        let batch = match self.same_batch(flow, 0, len) {
+            Some(batch) => batch,
+            None => self.batch_for(flow, len, ordered)?,
         };
-        let known = &mut self.pool[train];
+        let known = &mut self.pool[batch];
         known.len += len;
         known.count += 1;
-        Some(&mut self.yard.of_mut(train, known.len)[known.len - len..])
+        Some(&mut self.buffers.of_mut(batch, known.len)[known.len - len..])
     }
 }
 
@@ -452,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_refused_train_is_not_the_end_of_trains() {
+    fn one_refused_batch_is_not_the_end_of_batches() {
         let refused = |errno| Cutting::refused(&io::Error::from_raw_os_error(errno));
         let mut cut = refused(libc::EINVAL).expect("the path may have become narrow");
         for _ in 0..ALONE {

@@ -87,12 +87,12 @@ impl Twins {
             let (bank, outbox) = (&mut side.bank, &mut side.outbox);
             side.engine.handle_packet(now, &arrival, bank, outbox);
         }
-        let train = packets.concat();
-        (arrival.bytes, arrival.ip_id) = (&train, IpId::Unknown);
+        let batch = packets.concat();
+        (arrival.bytes, arrival.ip_id) = (&batch, IpId::Unknown);
         let (now, side) = (at_once.now, &mut at_once.sides[B]);
         let (bank, outbox) = (&mut side.bank, &mut side.outbox);
         side.engine
-            .handle_train(now, &arrival, packets[0].len(), bank, outbox);
+            .handle_batch(now, &arrival, packets[0].len(), bank, outbox);
     }
 
     /// Checks that both sides B saw the same, and returns it.
@@ -122,7 +122,7 @@ fn writes(world: &mut World, transport: Transport, count: usize) -> Vec<Vec<u8>>
 }
 
 #[test]
-fn a_train_of_writes_is_its_packets() {
+fn a_batch_of_writes_is_its_packets() {
     // Identifications above 127 are not in the table.
     for count in [1, 5, 63, 140] {
         let mut twins = Twins::new();
@@ -135,7 +135,7 @@ fn a_train_of_writes_is_its_packets() {
 }
 
 #[test]
-fn what_is_wrong_in_a_train_spoils_nothing_beside_it() {
+fn what_is_wrong_in_a_batch_spoils_nothing_beside_it() {
     let mut twins = Twins::new();
     let mut packets = twins.both(|world| writes(world, Transport::Uc, 20));
     // Another queue pair, congestion bits, and an undefined version.
@@ -157,7 +157,7 @@ fn what_is_wrong_in_a_train_spoils_nothing_beside_it() {
 }
 
 #[test]
-fn a_train_is_not_summed_where_nobody_checks() {
+fn a_batch_is_not_summed_where_nobody_checks() {
     let config = Config {
         check_icrc: false,
         ..Config::default()
@@ -170,7 +170,7 @@ fn a_train_is_not_summed_where_nobody_checks() {
 }
 
 #[test]
-fn a_train_over_a_reliable_connection_is_answered_alike() {
+fn a_batch_over_a_reliable_connection_is_answered_alike() {
     let mut twins = Twins::new();
     let packets = twins.both(|world| writes(world, Transport::Rc, 20));
     let from = twins.0[0].sides[A].addr;
@@ -183,7 +183,7 @@ fn a_train_over_a_reliable_connection_is_answered_alike() {
 }
 
 #[test]
-fn trains_of_datagrams_come_by_any_route() {
+fn batches_of_datagrams_come_by_any_route() {
     let mut twins = Twins::new();
     let packets = twins.both(|world| {
         let (qps, to) = world.datagrams();
