@@ -25,10 +25,10 @@ use crate::{
     endpoint::Place,
     gso::{FlowState, Outbox},
     memory::Regions,
+    misrouted::Misrouted,
     path::{Path, any_port, reached},
     port::{RocePort, route},
     socket::{self, Inbox, Socket},
-    strays::Mail,
 };
 
 /// The UDP port of RoCEv2.
@@ -104,7 +104,7 @@ struct Shared {
 struct Berth {
     shard: u16,
     socket: Socket,
-    mail: Mail,
+    misrouted: Misrouted,
 }
 
 impl RoceDevice {
@@ -129,12 +129,12 @@ impl RoceDevice {
         for _ in 1..options.shards {
             sockets.push(bind(local)?);
         }
-        let mail = Mail::between(options.shards);
-        let berths = (0..).zip(sockets).zip(mail);
-        let berths = berths.map(|((shard, socket), mail)| Berth {
+        let misrouted = Misrouted::between(options.shards);
+        let berths = (0..).zip(sockets).zip(misrouted);
+        let berths = berths.map(|((shard, socket), misrouted)| Berth {
             shard,
             socket,
-            mail,
+            misrouted,
         });
         let datagram = if local.ip().is_loopback() {
             Mtu::B4096
@@ -329,7 +329,7 @@ impl Device for RoceDevice {
             engine: Engine::new(config, seed),
             regions: Regions::default(),
             outbox: Outbox::new(berth.socket, capture),
-            mail: berth.mail,
+            misrouted: berth.misrouted,
             shard: berth.shard,
             inbox: Inbox::new(),
             local: self.0.local,

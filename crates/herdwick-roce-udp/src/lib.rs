@@ -11,11 +11,11 @@ mod device;
 mod endpoint;
 mod gso;
 mod memory;
+mod misrouted;
 mod path;
 mod port;
 mod probe;
 mod socket;
-mod strays;
 
 pub use attended::Attended;
 pub use herdwick_roce::Mtu;

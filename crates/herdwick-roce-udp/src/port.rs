@@ -20,8 +20,8 @@ use herdwick_roce::{
 use crate::{
     gso::Outbox,
     memory::Regions,
+    misrouted::{Belongs, Misrouted},
     socket::{Inbox, RECEIVES},
-    strays::{Belongs, Mail},
 };
 
 /// Maximum receives in a pass, or before a sleep; each after the first follows a full one.
@@ -35,7 +35,7 @@ pub struct RocePort {
     pub(crate) regions: Regions,
     pub(crate) outbox: Outbox,
     pub(crate) inbox: Inbox,
-    pub(crate) mail: Mail,
+    pub(crate) misrouted: Misrouted,
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it is bound to all addresses.
     pub(crate) local: SocketAddr,
@@ -82,9 +82,9 @@ impl RocePort {
         if count > 0 {
             self.outbox.keep_notes();
         }
-        let strays = self.receive_strays();
+        let misrouted = self.receive_misrouted();
         match count {
-            0 if strays == 0 => Received::Nothing,
+            0 if misrouted == 0 => Received::Nothing,
             RECEIVES => Received::AsMuchAsFits,
             _ => Received::All,
         }
@@ -106,7 +106,7 @@ impl RocePort {
             ip_id: IpId::Hint(0),
             tos: batch.class,
         };
-        if self.mail.all_belong_here(batch.bytes, batch.segment) {
+        if self.misrouted.all_belong_here(batch.bytes, batch.segment) {
             self.outbox.note_batch(&route, batch.segment, batch.bytes);
             arrival.bytes = batch.bytes;
             let (memory, wire) = (&mut self.regions, &mut self.outbox);
@@ -116,10 +116,12 @@ impl RocePort {
         }
         for (id, packet) in (0..).zip(batch.bytes.chunks(batch.segment)) {
             self.outbox.note(&route, id, packet);
-            if let Belongs::There(shard) = self.mail.belongs(packet) {
-                let sent = self.mail.forward(shard, ends, (id, batch.class), packet);
+            if let Belongs::There(shard) = self.misrouted.belongs(packet) {
+                let sent = self
+                    .misrouted
+                    .forward(shard, ends, (id, batch.class), packet);
                 if sent {
-                    self.outbox.main().knock(self.local, shard);
+                    self.outbox.main().wake(self.local, shard);
                 }
                 continue;
             }
@@ -129,22 +131,22 @@ impl RocePort {
         }
     }
 
-    fn receive_strays(&mut self) -> usize {
+    fn receive_misrouted(&mut self) -> usize {
         let Self {
-            mail,
+            misrouted,
             engine,
             regions,
             outbox,
             ..
         } = self;
         let now = outbox.now;
-        mail.arrived(|stray| {
+        misrouted.arrived(|misrouted| {
             let arrival = Arrival {
-                from: stray.from,
-                to: stray.to,
-                bytes: stray.bytes(),
-                ip_id: IpId::Hint(stray.id),
-                tos: stray.class,
+                from: misrouted.from,
+                to: misrouted.to,
+                bytes: misrouted.bytes(),
+                ip_id: IpId::Hint(misrouted.id),
+                tos: misrouted.class,
             };
             engine.handle_packet(now, &arrival, regions, outbox);
         })
@@ -262,8 +264,8 @@ impl Port for RocePort {
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let shell = [
             ("roce_truncated", self.truncated),
-            ("roce_strays_lost", self.mail.lost),
-            ("roce_strays_forwarded", self.mail.forwarded),
+            ("roce_misrouted_lost", self.misrouted.lost),
+            ("roce_misrouted_forwarded", self.misrouted.forwarded),
             ("roce_send_refused", self.outbox.losses.refused),
             ("roce_send_too_long", self.outbox.losses.too_long),
             ("roce_receive_failed", self.inbox.failed),

@@ -274,11 +274,11 @@ fn silence_on_the_lease_socket_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let path = Step::hello(&address).path;
-    let knock = || UnixStream::connect(&path).unwrap();
-    let mut crowd: Vec<_> = (0..100).map(|_| knock()).collect();
+    let authenticate = || UnixStream::connect(&path).unwrap();
+    let mut crowd: Vec<_> = (0..100).map(|_| authenticate()).collect();
     for _ in 0..20 {
         drop(Raw::take(&address, 8));
-        crowd.push(knock());
+        crowd.push(authenticate());
     }
     assert!(siege.stat("lease_strangers_refused") > 0);
     drop(crowd);

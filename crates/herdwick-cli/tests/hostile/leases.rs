@@ -170,9 +170,9 @@ fn a_flood_of_strangers_keeps_nobody_from_a_lease() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let path = Step::hello(&address).path;
-    let knock = || drop(UnixStream::connect(&path));
-    meanwhile(knock, || {
-        meanwhile(knock, || {
+    let authenticate = || drop(UnixStream::connect(&path));
+    meanwhile(authenticate, || {
+        meanwhile(authenticate, || {
             for _ in 0..20 {
                 siege.until("a lease", |_| is_granted(&address));
                 siege.steady.check();

@@ -40,7 +40,7 @@ pub(crate) fn path_mtu(connected: BorrowedFd<'_>, v6: bool) -> io::Result<usize>
 }
 
 /// A wakeup datagram: shorter than any packet, so the engine drops it.
-const KNOCK: [u8; 8] = [0; 8];
+const WAKE: [u8; 8] = [0; 8];
 
 /// A bound UDP socket.
 #[derive(Debug)]
@@ -158,9 +158,9 @@ impl Socket {
 
     /// Wakes the socket with number `shard` in the group of `address`: sends it an empty datagram
     /// whose queue pair byte makes the filter steer it there.
-    pub(crate) fn knock(&self, address: SocketAddr, shard: usize) {
-        let mut knock = KNOCK;
-        knock[7] = u8::try_from(shard).expect("256 sockets at most");
+    pub(crate) fn wake(&self, address: SocketAddr, shard: usize) {
+        let mut wake = WAKE;
+        wake[7] = u8::try_from(shard).expect("256 sockets at most");
         let local = match address.ip() {
             ip if !ip.is_unspecified() => ip,
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -169,8 +169,8 @@ impl Socket {
         let to = Destination::new(SocketAddr::new(local, address.port()), None);
         let batch = Outgoing {
             to: &to,
-            bytes: &knock,
-            segment: knock.len(),
+            bytes: &wake,
+            segment: wake.len(),
         };
         // Errors are ignored: a socket whose buffer is full is readable anyway.
         let _ = system::send(self.fd.as_fd(), &[batch]);

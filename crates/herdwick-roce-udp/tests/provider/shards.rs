@@ -32,11 +32,11 @@ fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
         assert_eq!(word, worker);
     }
     for theirs in &workers {
-        let strays = theirs.drops();
-        let strays = strays
+        let misrouted = theirs.drops();
+        let misrouted = misrouted
             .iter()
-            .find(|(name, _)| *name == "roce_strays_forwarded");
-        assert_eq!(strays.map(|(_, count)| *count), Some(0));
+            .find(|(name, _)| *name == "roce_misrouted_forwarded");
+        assert_eq!(misrouted.map(|(_, count)| *count), Some(0));
     }
 }
 

@@ -140,7 +140,7 @@ impl LeaseManager {
             self.excuse(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
-                    LISTENER => self.doors.knocking = true,
+                    LISTENER => self.doors.pending = true,
                     WAKER => {}
                     Key(client) => self.handle_client(LeaseId(client as u64), now),
                 }

@@ -15,7 +15,7 @@ const LINE_BYTES_MIN: usize = 6;
 
 /// What stands at the gate.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Knock {
+pub(super) enum AuthStep {
     /// An attempt, or something else, of so many bytes; the answer.
     Turned { used: usize, answer: &'static [u8] },
     /// The right password, of so many bytes.
@@ -27,18 +27,18 @@ pub(super) enum Knock {
 }
 
 /// Looks at the front of `input`.
-pub(super) fn knock(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> Knock {
+pub(super) fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> AuthStep {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX + 1)]) else {
         return if input.len() > LINE_BYTES_MAX {
-            Knock::Close
+            AuthStep::Close
         } else {
-            Knock::NeedMore(input.len() + 1)
+            AuthStep::NeedMore(input.len() + 1)
         };
     };
     if end < LINE_BYTES_MIN {
-        return Knock::Close;
+        return AuthStep::Close;
     }
-    let turned = |used, answer| Knock::Turned { used, answer };
+    let turned = |used, answer| AuthStep::Turned { used, answer };
     let used = end + 1;
     let Some(bytes) = announced(&input[..end]) else {
         return turned(used, b"CLIENT_ERROR unauthenticated\r\n");
@@ -48,7 +48,7 @@ pub(super) fn knock(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) ->
     }
     let used = used + bytes + 2;
     let Some(block) = input.get(end + 1..used) else {
-        return Knock::NeedMore(used);
+        return AuthStep::NeedMore(used);
     };
     let Some(token) = block.strip_suffix(b"\r\n") else {
         return turned(used, b"CLIENT_ERROR bad command line termination\r\n");
@@ -59,7 +59,7 @@ pub(super) fn knock(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) ->
     };
     counters.auth_cmds += 1;
     if auth.admits(&token[..space], &token[space + 1..]) {
-        return Knock::Admitted { used };
+        return AuthStep::Admitted { used };
     }
     counters.auth_errors += 1;
     turned(used, b"CLIENT_ERROR authentication failure\r\n")

@@ -7,7 +7,7 @@ use super::{
     budget::Budget,
     buffer::Pool,
     connection::{Connection, Room},
-    gate::{self, Knock},
+    gate::{self, AuthStep},
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
     lots::{Lots, WorkerLots},
@@ -103,20 +103,20 @@ impl Service {
         while let Some(auth) = &self.context.auth
             && connection.has_work()
         {
-            let knock = gate::knock(auth, connection.input.data(), counters);
-            let (used, answer) = match knock {
-                Knock::NeedMore(need) => {
+            let authenticate = gate::authenticate(auth, connection.input.data(), counters);
+            let (used, answer) = match authenticate {
+                AuthStep::NeedMore(need) => {
                     connection.await_bytes(need);
                     return false;
                 }
-                Knock::Close => {
+                AuthStep::Close => {
                     counters.closed_not_memcached += 1;
                     connection.faulty = true;
                     connection.hang_up();
                     return false;
                 }
-                Knock::Turned { used, answer } => (used, answer),
-                Knock::Admitted { used } => {
+                AuthStep::Turned { used, answer } => (used, answer),
+                AuthStep::Admitted { used } => {
                     connection.admitted = true;
                     (used, gate::ADMITTED)
                 }

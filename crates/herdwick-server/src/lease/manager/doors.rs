@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct Doors {
     /// The listener may have more.
-    pub(super) knocking: bool,
+    pub(super) pending: bool,
     /// And there is no descriptor for it now.
     resting: bool,
     /// More may have come by the memcached port.
@@ -36,7 +36,7 @@ pub(super) struct Doors {
 impl Doors {
     /// How long the lease manager may sleep.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        match (self.arriving, self.knocking, self.resting) {
+        match (self.arriving, self.pending, self.resting) {
             (true, ..) | (_, true, false) => Some(Duration::ZERO),
             (_, true, true) => Some(PAUSE),
             (false, false, _) => None,
@@ -48,7 +48,7 @@ impl LeaseManager {
     pub(super) fn handle_strangers(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let accepted = match &self.listener {
-                Some(listener) if self.doors.knocking => unix::accept(listener),
+                Some(listener) if self.doors.pending => unix::accept(listener),
                 _ => return,
             };
             self.doors.resting = false;
@@ -67,7 +67,7 @@ impl LeaseManager {
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    self.doors.knocking = error.kind() != ErrorKind::WouldBlock;
+                    self.doors.pending = error.kind() != ErrorKind::WouldBlock;
                     self.doors.resting = true;
                     return;
                 }

@@ -16,7 +16,7 @@ const LOW_BYTE_OF_DEST_QP: usize = 7;
 
 /// A misrouted packet with its addresses, IP identification and traffic class.
 #[derive(Debug)]
-pub(crate) struct Stray {
+pub(crate) struct MisroutedPacket {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     pub(crate) id: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Stray {
     len: usize,
 }
 
-impl Stray {
+impl MisroutedPacket {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -33,17 +33,17 @@ impl Stray {
 
 /// The queues to and from one other port. Buffers circulate, so nothing is allocated.
 struct PortQueues {
-    there: spsc::Producer<Stray>,
+    there: spsc::Producer<MisroutedPacket>,
     /// Empty buffers that return from there.
-    back: spsc::Consumer<Stray>,
+    back: spsc::Consumer<MisroutedPacket>,
     /// Packets that the other port sent here.
-    here: spsc::Consumer<Stray>,
+    here: spsc::Consumer<MisroutedPacket>,
     /// Their buffers, emptied, on the way back.
-    home: spsc::Producer<Stray>,
+    home: spsc::Producer<MisroutedPacket>,
 }
 
 /// One port's channels to the others of its address.
-pub(crate) struct Mail {
+pub(crate) struct Misrouted {
     shard: usize,
     /// By shard; `None` for this port's own.
     queues: Vec<Option<PortQueues>>,
@@ -51,7 +51,7 @@ pub(crate) struct Mail {
     pub(crate) lost: u64,
 }
 
-impl std::fmt::Debug for Mail {
+impl std::fmt::Debug for Misrouted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mail")
             .field("shard", &self.shard)
@@ -68,16 +68,16 @@ pub(crate) enum Belongs {
     There(usize),
 }
 
-impl Mail {
+impl Misrouted {
     /// Makes the mail of `shards` ports, each connected to all others.
     pub(crate) fn between(shards: usize) -> Vec<Self> {
-        let mail = |shard| Self {
+        let misrouted = |shard| Self {
             shard,
             queues: (0..shards).map(|_| None).collect(),
             forwarded: 0,
             lost: 0,
         };
-        let mut all: Vec<Self> = (0..shards).map(mail).collect();
+        let mut all: Vec<Self> = (0..shards).map(misrouted).collect();
         for a in 0..shards {
             for b in 0..a {
                 let (one, other) = queues();
@@ -125,14 +125,14 @@ impl Mail {
     }
 
     /// Passes the packets that other ports sent here to `sink`; returns how many.
-    pub(crate) fn arrived(&mut self, mut sink: impl FnMut(&Stray)) -> usize {
+    pub(crate) fn arrived(&mut self, mut sink: impl FnMut(&MisroutedPacket)) -> usize {
         let mut count = 0;
         for queue in self.queues.iter_mut().flatten() {
-            while let Some(stray) = queue.here.pop() {
+            while let Some(misrouted) = queue.here.pop() {
                 count += 1;
-                sink(&stray);
+                sink(&misrouted);
                 // The return queue has room for every buffer there is, so this cannot fail.
-                let _ = queue.home.push(stray);
+                let _ = queue.home.push(misrouted);
             }
         }
         count
@@ -152,7 +152,7 @@ impl PortQueues {
         let Some(empty) = self.back.pop() else {
             return false;
         };
-        let mut stray = Stray {
+        let mut misrouted = MisroutedPacket {
             from,
             to,
             id,
@@ -160,8 +160,8 @@ impl PortQueues {
             len: packet.len(),
             ..empty
         };
-        stray.bytes[..packet.len()].copy_from_slice(packet);
-        self.there.push(stray).is_ok()
+        misrouted.bytes[..packet.len()].copy_from_slice(packet);
+        self.there.push(misrouted).is_ok()
     }
 }
 
@@ -187,11 +187,14 @@ fn queues() -> (PortQueues, PortQueues) {
 }
 
 /// Makes a queue full of empty buffers.
-fn stock() -> (spsc::Producer<Stray>, spsc::Consumer<Stray>) {
+fn stock() -> (
+    spsc::Producer<MisroutedPacket>,
+    spsc::Consumer<MisroutedPacket>,
+) {
     let (mut home, back) = spsc::channel(UNDER_WAY);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     for _ in 0..UNDER_WAY {
-        let empty = Stray {
+        let empty = MisroutedPacket {
             from: nowhere,
             to: nowhere,
             id: 0,
@@ -214,8 +217,8 @@ mod tests {
     );
 
     #[test]
-    fn a_stray_reaches_its_port_and_its_room_comes_back() {
-        let mut all = Mail::between(3);
+    fn a_misrouted_reaches_its_port_and_its_room_comes_back() {
+        let mut all = Misrouted::between(3);
         let packet = [0, 1, 2, 3, 4, 5, 6, 5, 8];
         assert_eq!(all[0].belongs(&packet), Belongs::There(2));
         assert_eq!(all[2].belongs(&packet), Belongs::Here);
@@ -223,12 +226,12 @@ mod tests {
         assert!(all[2].all_belong_here(&batch, packet.len()));
         batch[9 + 7] = 6;
         assert!(!all[2].all_belong_here(&batch, packet.len()));
-        assert!(Mail::between(1)[0].all_belong_here(&batch, packet.len()));
+        assert!(Misrouted::between(1)[0].all_belong_here(&batch, packet.len()));
         for round in 0..10 * UNDER_WAY {
             let sent = all[0].forward(2, ENDS, (7, 1), &packet);
             assert!(sent, "round {round}");
             let mut seen = Vec::new();
-            all[2].arrived(|stray| seen.push((stray.id, stray.bytes().to_vec())));
+            all[2].arrived(|misrouted| seen.push((misrouted.id, misrouted.bytes().to_vec())));
             assert_eq!(seen, [(7, packet.to_vec())]);
         }
         assert_eq!(all[1].arrived(|_| {}), 0);
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_port_that_does_not_look_costs_no_memory() {
-        let mut all = Mail::between(2);
+        let mut all = Misrouted::between(2);
         let sent = (0..1000).filter(|_| all[0].forward(1, ENDS, (0, 0), &[0; 64]));
         assert_eq!(sent.count(), UNDER_WAY);
         assert_eq!(all[0].lost, 1000 - UNDER_WAY as u64);
