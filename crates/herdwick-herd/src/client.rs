@@ -89,7 +89,7 @@ pub enum Destination {
         overflow: Remote,
     },
     /// The worker's UD queue pair for this client. A datagram is the line, then the overflow.
-    Mailbox(AddressHandle),
+    UdQueue(AddressHandle),
 }
 
 impl ClientOptions {

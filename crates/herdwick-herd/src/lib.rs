@@ -31,11 +31,11 @@ pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
 pub use path::{Announce, RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Chunk, ClientId, Mailbox, RECV_BYTES_MIN, REPLY_BYTES_MIN, REPLY_QPS_MAX,
-    ServerOptions, ServerOptionsError, ServerSide, WriteNotify,
+    AttachError, BATCH, Chunk, ClientId, RECV_BYTES_MIN, REPLY_BYTES_MIN, REPLY_QPS_MAX,
+    ServerOptions, ServerOptionsError, ServerSide, UdQueue, WriteNotify,
 };
 pub use setup::{
-    Admitted, Berth, ClientEnd, ClientSetup, ClientTerms, RECV_SLACK, ServerEnd, ServerTerms,
-    SetupError,
+    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, RECV_SLACK, ServerEnd,
+    ServerTerms, SetupError,
 };
 pub use signals::SEND_DEPTH_MIN;

@@ -4,12 +4,12 @@
 mod batch;
 mod chunk;
 mod gather;
-mod mail;
-mod outlet;
 mod replies;
+mod reply_qp;
 mod roster;
+mod ud_queue;
 
-pub use chunk::{Chunk, Mailbox, WriteNotify};
+pub use chunk::{Chunk, UdQueue, WriteNotify};
 
 use std::fmt;
 
@@ -22,11 +22,11 @@ use crate::{ServerCounters, wire::WORKERS_MAX};
 pub use batch::BATCH;
 use batch::Batch;
 use chunk::Attached;
-use mail::OpenMailbox;
-use outlet::Outlet;
 use replies::Replies;
 pub use replies::{RECV_BYTES_MIN, REPLY_BYTES_MIN};
+use reply_qp::ReplyQp;
 use roster::Roster;
+use ud_queue::OpenUdQueue;
 
 /// Most UD queue pairs that send a worker's replies.
 pub const REPLY_QPS_MAX: usize = 3;
@@ -76,8 +76,8 @@ pub struct ServerSide {
     roster: Roster,
     batch: Batch,
     /// Datagrams taken in one poll.
-    mail: Box<[Completion; BATCH]>,
-    outlets: ArrayVec<Outlet, REPLY_QPS_MAX>,
+    recv_memory: Box<[Completion; BATCH]>,
+    reply_qps: ArrayVec<ReplyQp, REPLY_QPS_MAX>,
     counters: ServerCounters,
 }
 
@@ -101,7 +101,7 @@ pub enum ServerOptionsError {
     },
     /// No queue pair for the replies, or too many.
     #[error("{0} queue pairs for replies: there are 1 to {REPLY_QPS_MAX}")]
-    Outlets(usize),
+    ReplyQps(usize),
     /// The memory for large replies is missing or too small.
     #[error("{len} bytes for large replies, {needed} needed")]
     Memory {
@@ -143,7 +143,7 @@ pub enum AttachError {
     },
     /// The queue pair for its replies does not exist.
     #[error("replies by queue pair {0}, counted from 0, of fewer")]
-    Outlet(usize),
+    ReplyQp(usize),
     /// The port refused the RECVs of its receive queue, or their memory is missing.
     #[error("posting a client's RECVs: {0}")]
     Recvs(#[from] PostError),
@@ -176,10 +176,10 @@ impl ServerSide {
                 postlist_max: options.postlist_max,
             });
         }
-        let outlets = options.replies.iter().map(|qp| Outlet::new(*qp));
-        let outlets = outlets.take(REPLY_QPS_MAX).collect::<ArrayVec<_, _>>();
-        if outlets.is_empty() || outlets.len() < options.replies.len() {
-            return Err(ServerOptionsError::Outlets(options.replies.len()));
+        let reply_qps = options.replies.iter().map(|qp| ReplyQp::new(*qp));
+        let reply_qps = reply_qps.take(REPLY_QPS_MAX).collect::<ArrayVec<_, _>>();
+        if reply_qps.is_empty() || reply_qps.len() < options.replies.len() {
+            return Err(ServerOptionsError::ReplyQps(options.replies.len()));
         }
         let memory = port.region(options.reply_region).cloned();
         let len = memory.as_ref().map_or(0, Span::len);
@@ -192,8 +192,8 @@ impl ServerSide {
             worker,
             roster: Roster::new(options.clients_max),
             batch: Batch::new(replies),
-            mail: Box::new([Completion::BLANK; BATCH]),
-            outlets,
+            recv_memory: Box::new([Completion::BLANK; BATCH]),
+            reply_qps,
             counters: ServerCounters::default(),
             options,
         })
@@ -223,18 +223,18 @@ impl ServerSide {
                 return Err(AttachError::TooSmall { what, len, needed });
             }
         }
-        if usize::from(client.outlet) >= self.outlets.len() {
-            return Err(AttachError::Outlet(client.outlet.into()));
+        if usize::from(client.reply_qp) >= self.reply_qps.len() {
+            return Err(AttachError::ReplyQp(client.reply_qp.into()));
         }
         client.reply_bytes_max = client
             .reply_bytes_max
             .max(RECV_BYTES_MIN)
             .min(self.options.reply_bytes_max);
-        let (mailbox, notify) = (client.mailbox.clone(), client.notify.clone());
+        let (ud_queue, notify) = (client.ud_queue.clone(), client.notify.clone());
         let id = self.roster.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
-        let opened = match (mailbox, notify) {
-            (Some(mailbox), _) => self.open_mailbox(port, id, mailbox),
+        let opened = match (ud_queue, notify) {
+            (Some(ud_queue), _) => self.open_ud_queue(port, id, ud_queue),
             (None, Some(notify)) => notify.open(port, id.index),
             (None, None) => Ok(()),
         };
@@ -245,16 +245,16 @@ impl ServerSide {
         Ok(id)
     }
 
-    fn open_mailbox<P: Port>(
+    fn open_ud_queue<P: Port>(
         &mut self,
         port: &mut P,
         id: ClientId,
-        mailbox: Mailbox,
+        ud_queue: UdQueue,
     ) -> Result<(), PostError> {
         let header = self.options.request_header_bytes;
-        let open = OpenMailbox::open(port, mailbox, header, id.index)?;
+        let open = OpenUdQueue::open(port, ud_queue, header, id.index)?;
         if let Some(client) = self.roster.client(id.index) {
-            client.mailbox = Some(open);
+            client.ud_queue = Some(open);
         }
         Ok(())
     }
@@ -304,30 +304,34 @@ impl ServerSide {
     }
 
     fn send<P: Port>(&mut self, port: &mut P) {
-        for (number, outlet) in (0..).zip(&mut self.outlets) {
+        for (number, reply_qp) in (0..).zip(&mut self.reply_qps) {
             let mut sends = ArrayVec::<_, BATCH>::new();
             self.batch.sends(number, &mut sends);
             for postlist in sends.chunks_mut(self.options.postlist_max) {
                 let (count, replies) = (postlist.len(), &self.batch.replies);
-                let signaled = outlet.signals.due(count) || replies.holds_cells();
+                let signaled = reply_qp.signals.due(count) || replies.holds_cells();
                 if let (true, Some(last)) = (signaled, postlist.last_mut()) {
                     last.signaled = true;
                 }
-                match port.post_send(outlet.qp, postlist) {
-                    Ok(()) => outlet.posted(count, signaled, replies.filled()),
+                match port.post_send(reply_qp.qp, postlist) {
+                    Ok(()) => reply_qp.posted(count, signaled, replies.filled()),
                     // The send queue is full: retries fetch these replies.
                     Err(PostError::Full) => self.counters.replies_refused += count as u64,
                     // A reply that cannot be sent affects only its own client: post the others one
                     // by one.
                     Err(_) => {
                         let held = (replies.holds_cells(), replies.filled());
-                        let refused = outlet.post_each(port, postlist, held);
+                        let refused = reply_qp.post_each(port, postlist, held);
                         self.counters.replies_refused += refused;
                     }
                 }
             }
         }
-        if self.outlets.iter().any(|outlet| outlet.signals.awaited()) {
+        if self
+            .reply_qps
+            .iter()
+            .any(|reply_qp| reply_qp.signals.awaited())
+        {
             self.take_completions(port);
         }
     }
@@ -338,13 +342,13 @@ impl ServerSide {
         loop {
             let found = port.poll(self.options.reply_cq, &mut done);
             for done in done.iter().take(found) {
-                let mut outlets = self.outlets.iter_mut();
-                let Some(outlet) = outlets.find(|outlet| outlet.qp == done.qp) else {
+                let mut reply_qps = self.reply_qps.iter_mut();
+                let Some(reply_qp) = reply_qps.find(|reply_qp| reply_qp.qp == done.qp) else {
                     continue;
                 };
-                outlet.completed(done.wr_id);
+                reply_qp.completed(done.wr_id);
                 if done.status == Status::Success {
-                    outlet.signals.arrived();
+                    reply_qp.signals.arrived();
                 } else {
                     self.counters.replies_failed += 1;
                 }
@@ -355,7 +359,7 @@ impl ServerSide {
         }
         let replies = &mut self.batch.replies;
         // A cell is free only when the slowest queue pair has sent past it: all share one ring.
-        let sent = self.outlets.iter().filter_map(Outlet::sent).min();
+        let sent = self.reply_qps.iter().filter_map(ReplyQp::sent).min();
         replies.sent(sent.unwrap_or_else(|| replies.filled()));
     }
 }

@@ -96,12 +96,12 @@ struct Shared {
     datagram: Mtu,
     offer: Mtu,
     /// Resources of the ports that are not open yet.
-    berths: Mutex<VecDeque<Berth>>,
+    parts: Mutex<VecDeque<PortParts>>,
 }
 
 /// The resources of a port.
 #[derive(Debug)]
-struct Berth {
+struct PortParts {
     shard: u16,
     socket: Socket,
     misrouted: Misrouted,
@@ -130,8 +130,8 @@ impl RoceDevice {
             sockets.push(bind(local)?);
         }
         let misrouted = Misrouted::between(options.shards);
-        let berths = (0..).zip(sockets).zip(misrouted);
-        let berths = berths.map(|((shard, socket), misrouted)| Berth {
+        let parts = (0..).zip(sockets).zip(misrouted);
+        let parts = parts.map(|((shard, socket), misrouted)| PortParts {
             shard,
             socket,
             misrouted,
@@ -154,7 +154,7 @@ impl RoceDevice {
             capabilities: capabilities(datagram),
             local,
             datagram,
-            berths: Mutex::new(berths.collect()),
+            parts: Mutex::new(parts.collect()),
         })))
     }
 
@@ -305,19 +305,19 @@ impl Device for RoceDevice {
 
     fn open_port(&self, limits: &PortLimits) -> Result<RocePort, OpenError> {
         let refused = |what| move |source| OpenError::System { what, source };
-        let mut berths = self.0.berths.lock().unwrap_or_else(PoisonError::into_inner);
-        let berth = berths.pop_front().ok_or(OpenError::Limit {
+        let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = parts.pop_front().ok_or(OpenError::Limit {
             what: "ports of this device",
             asked: self.0.options.shards + 1,
             allowed: self.0.options.shards,
         })?;
-        let capture = self.capture(berth.shard);
+        let capture = self.capture(parts.shard);
         let capture = capture.map_err(refused("writing the capture"))?;
         let mut seed = [0; 16];
         getrandom::fill(&mut seed)
             .map_err(|error| refused("drawing numbers")(io::Error::other(error)))?;
         let config = Config {
-            shard: berth.shard.into(),
+            shard: parts.shard.into(),
             shards: self.0.options.shards as u32,
             limits: limits.clone(),
             mtu: Mtu::B4096,
@@ -328,9 +328,9 @@ impl Device for RoceDevice {
         Ok(RocePort {
             engine: Engine::new(config, seed),
             regions: Regions::default(),
-            outbox: Outbox::new(berth.socket, capture),
-            misrouted: berth.misrouted,
-            shard: berth.shard,
+            outbox: Outbox::new(parts.socket, capture),
+            misrouted: parts.misrouted,
+            shard: parts.shard,
             inbox: Inbox::new(),
             local: self.0.local,
             truncated: 0,

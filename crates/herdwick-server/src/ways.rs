@@ -4,7 +4,7 @@ use std::{io, net::IpAddr, os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId, PortLimits};
 use herdwick_herd::{
-    Mailbox, RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError,
+    RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError, UdQueue,
     hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
 };
 pub use herdwick_roce_udp::UDP_PORT;
@@ -274,14 +274,14 @@ impl LeaseDevice for VerbsDevice {
 /// which may be hostile, can touch or fill.
 pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
     let slots = window.line_bytes() + window.overflow_bytes();
-    let mail = match kind.path {
-        RequestPath::UdSend => (window.slots() + RECV_SLACK) * Mailbox::recv_bytes(GRH_BYTES),
+    let recv_memory = match kind.path {
+        RequestPath::UdSend => (window.slots() + RECV_SLACK) * UdQueue::recv_bytes(GRH_BYTES),
         RequestPath::UcWrite | RequestPath::RcWrite => 0,
     };
     let bytes = match (kind.fabric, kind.path) {
-        (SHM, RequestPath::UdSend) => domain(kind.path, window).file_bytes() + slots + mail,
+        (SHM, RequestPath::UdSend) => domain(kind.path, window).file_bytes() + slots + recv_memory,
         (SHM, _) => domain(kind.path, window).file_bytes(),
-        _ => slots + mail,
+        _ => slots + recv_memory,
     };
     workers * bytes
 }

@@ -108,12 +108,12 @@ impl<D: BenchDevice> Host<D> {
     fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, EndpointError> {
         let Self { device, end } = self;
         let pd = device.create_pd(&mut end.port)?;
-        let berth = end.furnish(device, pd, path, window)?;
+        let resources = end.allocate(device, pd, path, window)?;
         let (blob, fds) = device.hand_over(&mut end.port, pd)?;
-        let grant = end.grant(device, &berth, blob, fds.len() as u8)?;
+        let grant = end.grant(device, &resources, blob, fds.len() as u8)?;
         let mut client = BenchClient::<D>::new(path, window, epoch(), 1)?;
         let peer = client.join(&grant, fds)?;
-        end.admit(device, &berth, &peer, epoch(), REPLY_BYTES_MAX)?;
+        end.admit(device, &resources, &peer, epoch(), REPLY_BYTES_MAX)?;
         client.finish()
     }
 

@@ -90,7 +90,7 @@ impl Channel {
                     let imm = told.then(|| imm(self.worker, slot.sequence));
                     postlist.push(write(self.line(index), at, imm));
                 }
-                Destination::Mailbox(to) => postlist.push(send(self.datagram(index), to)),
+                Destination::UdQueue(to) => postlist.push(send(self.datagram(index), to)),
             }
         }
         let count = postlist.len();

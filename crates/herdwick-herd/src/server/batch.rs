@@ -27,7 +27,7 @@ pub(super) struct Batch {
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) client: u32,
-    pub(super) outlet: u8,
+    pub(super) reply_qp: u8,
     pub(super) to: AddressHandle,
     pub(super) imm: u32,
     pub(super) reply_bytes_max: u32,
@@ -141,11 +141,11 @@ impl Batch {
         });
     }
 
-    /// Appends the SENDs of the replies that leave through reply queue pair `outlet` to `sends`.
+    /// Appends the SENDs of the replies that leave through reply queue pair `reply_qp` to `sends`.
     #[inline]
-    pub(super) fn sends<'a>(&'a self, outlet: u8, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
+    pub(super) fn sends<'a>(&'a self, reply_qp: u8, sends: &mut ArrayVec<SendWr<'a>, BATCH>) {
         for (i, job) in self.jobs.iter().enumerate() {
-            if job.outlet != outlet {
+            if job.reply_qp != reply_qp {
                 continue;
             }
             let Some(payload) = self.replies.payload(i) else {

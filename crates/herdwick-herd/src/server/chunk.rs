@@ -4,7 +4,7 @@
 use herdwick_fabric::{AddressHandle, QpId, RegionId, Source};
 use herdwick_mem::{Span, Words};
 
-use super::mail::OpenMailbox;
+use super::ud_queue::OpenUdQueue;
 use crate::wire::{
     CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
@@ -18,7 +18,7 @@ pub struct Chunk {
     /// The overflow areas, [`Window::overflow_bytes`] long; likewise.
     pub overflow: Span,
     /// The receive queue for its datagrams, if it sends and does not write.
-    pub mailbox: Option<Mailbox>,
+    pub ud_queue: Option<UdQueue>,
     /// The receive queue for announcements of its WRITEs, if they are announced.
     pub notify: Option<WriteNotify>,
     /// Number of slots.
@@ -27,7 +27,7 @@ pub struct Chunk {
     pub epoch: Epoch,
     /// Index in [`ServerOptions::replies`](crate::ServerOptions::replies) of the queue pair that
     /// sends its replies.
-    pub outlet: u8,
+    pub reply_qp: u8,
     /// The client's UD queue pair, as an address of that queue pair.
     pub address: AddressHandle,
     /// Bytes of the RECVs that the client posts, at least
@@ -38,7 +38,7 @@ pub struct Chunk {
 /// One client's UD receive queue: a queue pair of its own, so that other clients' datagrams cannot
 /// use up its RECVs.
 #[derive(Clone, Debug)]
-pub struct Mailbox {
+pub struct UdQueue {
     /// The UD queue pair; its RECVs complete at
     /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
     pub qp: QpId,
@@ -46,7 +46,7 @@ pub struct Mailbox {
     pub source: Source,
     /// Number of RECVs: the client's window, and some for its retries.
     pub recvs: usize,
-    /// Local memory for them, `recvs` x [`Mailbox::recv_bytes`], in the domain of `qp`.
+    /// Local memory for them, `recvs` x [`UdQueue::recv_bytes`], in the domain of `qp`.
     pub memory: RegionId,
     /// Where in that memory they begin.
     pub offset: usize,
@@ -70,7 +70,7 @@ pub struct WriteNotify {
 pub(super) struct Attached {
     pub(super) chunk: Chunk,
     pub(super) slots: Box<[Slot]>,
-    pub(super) mailbox: Option<OpenMailbox>,
+    pub(super) ud_queue: Option<OpenUdQueue>,
     /// The slot of the next expected request.
     pub(super) cursor: usize,
     /// Distance from the cursor of the slot that the sweep checks next.
@@ -128,12 +128,12 @@ impl Attached {
             .notify
             .as_ref()
             .is_some_and(|notify| notify.always);
-        self.chunk.mailbox.is_none() && !always
+        self.chunk.ud_queue.is_none() && !always
     }
 
     /// Whether completions announce its requests.
     pub(super) fn is_announced(&self) -> bool {
-        self.chunk.mailbox.is_some() || self.chunk.notify.is_some()
+        self.chunk.ud_queue.is_some() || self.chunk.notify.is_some()
     }
 
     pub(super) fn new(chunk: Chunk) -> Self {
@@ -145,7 +145,7 @@ impl Attached {
         });
         Self {
             slots: slots.collect(),
-            mailbox: None,
+            ud_queue: None,
             chunk,
             cursor: 0,
             sweep: 1,

@@ -249,7 +249,7 @@ impl Intake<'_> {
         self.counters.requests += u64::from(!control.is(OpCode::Cancel));
         self.batch.push(Job {
             client: index,
-            outlet: client.chunk.outlet,
+            reply_qp: client.chunk.reply_qp,
             slot: slot as u16,
             epoch: client.chunk.epoch,
             imm: imm(self.worker, control.stamp().sequence()),

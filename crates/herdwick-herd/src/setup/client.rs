@@ -125,8 +125,8 @@ impl<P: Port> ClientSetup<P> {
         let (requests, to) = match self.path {
             RequestPath::UcWrite | RequestPath::RcWrite => self.connect(device, pd, grant)?,
             RequestPath::UdSend => {
-                let mailbox = device.create_address(&mut self.port, replies, &grant.requests)?;
-                (replies, Destination::Mailbox(mailbox))
+                let ud_queue = device.create_address(&mut self.port, replies, &grant.requests)?;
+                (replies, Destination::UdQueue(ud_queue))
             }
         };
         let (port, options) = (&mut self.port, &self.options);

@@ -19,7 +19,7 @@ mod client;
 mod server;
 
 pub use client::{ClientEnd, ClientSetup, ClientTerms, RECV_SLACK};
-pub use server::{Admitted, Berth, ServerEnd, ServerTerms};
+pub use server::{Admitted, LeaseResources, ServerEnd, ServerTerms};
 
 use herdwick_fabric::{
     Access, ConnectError, ControlError, CqId, Device, OpenError, PdId, QpId, QpSpec, RegionId,

@@ -12,8 +12,8 @@ use herdwick_mica::{Clock, Execute};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
-    Announce, BATCH, Chunk, ClientId, Mailbox, RECV_SLACK, REPLY_QPS_MAX, RequestPath,
-    SEND_DEPTH_MIN, ServerOptions, ServerSide, WriteNotify,
+    Announce, BATCH, Chunk, ClientId, RECV_SLACK, REPLY_QPS_MAX, RequestPath, SEND_DEPTH_MIN,
+    ServerOptions, ServerSide, UdQueue, WriteNotify,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -31,7 +31,7 @@ const PASSES: usize = Window::MAX / BATCH;
 const REPLY_RECVS: usize = 0;
 /// Most RECVs of all clients' receive queues at a worker: full windows of sixty clients, or small
 /// ones of a thousand. A client that would need more gets no lease.
-const MAIL_RECVS_MAX: usize = 16 << 10;
+const RECV_MEMORY_RECVS_MAX: usize = 16 << 10;
 
 /// Options of a [`ServerEnd`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +67,12 @@ pub struct ServerEnd<P> {
 /// One client's resources at this worker, in a domain of its own: memory to write, and the queue
 /// pair that gives access to it.
 #[derive(Clone, Copy, Debug)]
-pub struct Berth {
+pub struct LeaseResources {
     path: RequestPath,
     announce: Announce,
     requests: QpId,
     /// Index of the worker's queue pair that sends its replies.
-    outlet: usize,
+    reply_qp: usize,
     /// Lines, then overflow areas, then the buffers of its datagrams, if it sends.
     memory: RegionId,
     window: Window,
@@ -109,10 +109,10 @@ impl<P: Port> ServerEnd<P> {
     pub fn open<D: Device<Port = P>>(device: &D, terms: &ServerTerms) -> Result<Self, SetupError> {
         let clients = terms.clients_max;
         let capabilities = device.capabilities();
-        let outlets = capabilities.senders.clamp(1, REPLY_QPS_MAX);
+        let reply_qps = capabilities.senders.clamp(1, REPLY_QPS_MAX);
         let mut port = device.open_port(&PortLimits {
             pds: clients + 1,
-            qps: clients + outlets,
+            qps: clients + reply_qps,
             cqs: 2,
             regions: clients + 1,
             addresses: 2 * clients,
@@ -120,9 +120,9 @@ impl<P: Port> ServerEnd<P> {
         let own = device.create_pd(&mut port)?;
         // A client's queue pair sends nothing; where it takes unannounced WRITEs, only errors
         // complete.
-        let depth = clients.max(1) + MAIL_RECVS_MAX;
+        let depth = clients.max(1) + RECV_MEMORY_RECVS_MAX;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let depth = outlets * (SEND_DEPTH + REPLY_RECVS);
+        let depth = reply_qps * (SEND_DEPTH + REPLY_RECVS);
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let replies = QueuePair {
             pd: own,
@@ -132,7 +132,7 @@ impl<P: Port> ServerEnd<P> {
             send_depth: SEND_DEPTH,
             recv_depth: REPLY_RECVS,
         };
-        let replies = (0..outlets).map(|_| replies.create(device, &mut port));
+        let replies = (0..reply_qps).map(|_| replies.create(device, &mut port));
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let reply_bytes_max = terms.reply_bytes_max.min(capabilities.datagram_bytes_max);
         let len = ServerOptions::reply_memory(reply_bytes_max);
@@ -197,23 +197,23 @@ impl<P: Port> ServerEnd<P> {
         self.replies.iter().all(sends)
     }
 
-    /// Whether requests of the client at `berth` can arrive; if not, only another lease helps.
+    /// Whether requests of the client at `resources` can arrive; if not, only another lease helps.
     #[must_use]
-    pub fn hears<D: Device<Port = P>>(&self, device: &D, berth: &Berth) -> bool {
-        device.qp_state(&self.port, berth.requests).ok() != Some(QpState::Error)
+    pub fn hears<D: Device<Port = P>>(&self, device: &D, resources: &LeaseResources) -> bool {
+        device.qp_state(&self.port, resources.requests).ok() != Some(QpState::Error)
     }
 
     /// Makes a client's memory and queue pair in `pd`. They are destroyed with the domain.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub fn furnish<D: Device<Port = P>>(
+    pub fn allocate<D: Device<Port = P>>(
         &mut self,
         device: &D,
         pd: PdId,
         path: RequestPath,
         window: Window,
-    ) -> Result<Berth, ControlError> {
+    ) -> Result<LeaseResources, ControlError> {
         let port = &mut self.port;
         let announce = Announce::for_spin(path, device.capabilities(), self.spin);
         let recvs = request_recvs(path, announce, window);
@@ -232,42 +232,42 @@ impl<P: Port> ServerEnd<P> {
             _ if device.capabilities().scoped_regions => (Access::WRITE, Scope::Qp(requests)),
             RequestPath::UcWrite | RequestPath::RcWrite => (Access::WRITE, Scope::Pd),
         };
-        let mail = match path {
-            RequestPath::UdSend => recvs * Mailbox::recv_bytes(self.datagram_header_bytes),
+        let recv_memory = match path {
+            RequestPath::UdSend => recvs * UdQueue::recv_bytes(self.datagram_header_bytes),
             RequestPath::UcWrite | RequestPath::RcWrite => 0,
         };
-        let len = window.line_bytes() + window.overflow_bytes() + mail;
+        let len = window.line_bytes() + window.overflow_bytes() + recv_memory;
         let memory = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
-        let outlet = self.turn % self.replies.len();
-        self.turn = outlet + 1;
-        Ok(Berth {
+        let reply_qp = self.turn % self.replies.len();
+        self.turn = reply_qp + 1;
+        Ok(LeaseResources {
             path,
             announce,
             requests,
-            outlet,
+            reply_qp,
             memory,
             window,
         })
     }
 
-    /// Builds the grant of `berth` for its client, with the provider's `ticket` to the domain and
-    /// the number of descriptors that accompany it.
+    /// Builds the grant of `resources` for its client, with the provider's `ticket` to the domain
+    /// and the number of descriptors that accompany it.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn grant<D: Device<Port = P>>(
         &self,
         device: &D,
-        berth: &Berth,
+        resources: &LeaseResources,
         ticket: Vec<u8>,
         fds: u8,
     ) -> Result<WorkerGrant, ControlError> {
         let port = &self.port;
-        let (lines, overflow) = match berth.path {
+        let (lines, overflow) = match resources.path {
             RequestPath::UdSend => (NOWHERE, NOWHERE),
             RequestPath::UcWrite | RequestPath::RcWrite => {
-                let lines = device.remote(port, berth.memory)?;
-                (lines, lines.offset(berth.window.line_bytes() as u64))
+                let lines = device.remote(port, resources.memory)?;
+                (lines, lines.offset(resources.window.line_bytes() as u64))
             }
         };
         Ok(WorkerGrant {
@@ -275,49 +275,49 @@ impl<P: Port> ServerEnd<P> {
             ticket,
             lines,
             overflow,
-            announce: berth.announce,
-            requests: device.endpoint(port, berth.requests)?,
-            replies: device.endpoint(port, self.replies[berth.outlet])?,
+            announce: resources.announce,
+            requests: device.endpoint(port, resources.requests)?,
+            replies: device.endpoint(port, self.replies[resources.reply_qp])?,
         })
     }
 
-    /// Connects `berth` with its client's queue pairs and takes the client into service.
+    /// Connects `resources` with its client's queue pairs and takes the client into service.
     ///
     /// # Errors
     /// [`SetupError`]; of the attempt only the connection remains.
     pub fn admit<D: Device<Port = P>>(
         &mut self,
         device: &D,
-        berth: &Berth,
+        resources: &LeaseResources,
         peer: &WorkerAccept,
         epoch: Epoch,
         reply_bytes_max: usize,
     ) -> Result<Admitted, SetupError> {
         let port = &mut self.port;
-        let mailbox = match berth.path {
+        let ud_queue = match resources.path {
             RequestPath::UdSend => {
                 // Revoked with the client's domain.
-                device.accept_from(port, berth.requests, &peer.requests)?;
-                Some(berth.mailbox(device.source(&peer.requests)?))
+                device.accept_from(port, resources.requests, &peer.requests)?;
+                Some(resources.ud_queue(device.source(&peer.requests)?))
             }
             RequestPath::UcWrite | RequestPath::RcWrite => {
-                device.connect(port, berth.requests, &peer.requests)?;
+                device.connect(port, resources.requests, &peer.requests)?;
                 None
             }
         };
-        let memory = port.region(berth.memory).cloned();
+        let memory = port.region(resources.memory).cloned();
         let memory = memory.ok_or(ControlError::Unknown("region"))?;
-        let (lines, overflow) = berth.slots(&memory)?;
-        let replies = self.replies[berth.outlet];
+        let (lines, overflow) = resources.slots(&memory)?;
+        let replies = self.replies[resources.reply_qp];
         let address = device.create_address(port, replies, &peer.replies)?;
         let chunk = Chunk {
             lines,
             overflow,
-            mailbox,
-            notify: berth.notify(),
-            window: berth.window,
+            ud_queue,
+            notify: resources.notify(),
+            window: resources.window,
             epoch,
-            outlet: berth.outlet as u8,
+            reply_qp: resources.reply_qp as u8,
             address,
             reply_bytes_max,
         };
@@ -346,7 +346,7 @@ impl<P: Port> ServerEnd<P> {
     }
 }
 
-impl Berth {
+impl LeaseResources {
     /// The lines and the overflow areas.
     fn slots(&self, memory: &Span) -> Result<(Span, Span), ControlError> {
         let lines = self.window.line_bytes();
@@ -360,8 +360,8 @@ impl Berth {
     }
 
     /// The receive queue for datagrams of `source`.
-    fn mailbox(&self, source: Source) -> Mailbox {
-        Mailbox {
+    fn ud_queue(&self, source: Source) -> UdQueue {
+        UdQueue {
             qp: self.requests,
             source,
             recvs: request_recvs(self.path, self.announce, self.window),

@@ -8,8 +8,8 @@ use herdwick_fabric::{
     PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    Announce, Chunk, ClientId, ClientOptions, ClientSide, Destination, Mailbox, Outcome,
-    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, WorkerChannel, WriteNotify,
+    Announce, Chunk, ClientId, ClientOptions, ClientSide, Destination, Outcome, RequestPath,
+    SEND_DEPTH_MIN, ServerOptions, ServerSide, UdQueue, WorkerChannel, WriteNotify,
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
@@ -296,9 +296,9 @@ impl<E: Execute> Worker<E> {
         let their_ud = qp(theirs, their_port, their_pd, Transport::Ud, cqs, recvs);
         let reply_end = theirs.endpoint(their_port, their_ud).unwrap();
         // Clients that join one after the other get their replies from different queue pairs.
-        let outlet = self.leases % self.replies.len();
+        let reply_qp = self.leases % self.replies.len();
         self.leases += 1;
-        let address = ours.create_address(port, self.replies[outlet], &reply_end);
+        let address = ours.create_address(port, self.replies[reply_qp], &reply_end);
         let address = address.unwrap();
         let transport = match path {
             RequestPath::UcWrite => Transport::Uc,
@@ -317,25 +317,25 @@ impl<E: Execute> Worker<E> {
             Scope::Qp(our_end)
         };
         let memory = self.spare.pop().unwrap_or_else(|| {
-            let mail = recvs * Mailbox::recv_bytes(header);
+            let recv_memory = recvs * UdQueue::recv_bytes(header);
             [
                 memory(window.line_bytes(), Access::WRITE, scope),
                 memory(window.overflow_bytes(), Access::WRITE, scope),
-                memory(mail, Access::LOCAL, Scope::Pd),
+                memory(recv_memory, Access::LOCAL, Scope::Pd),
             ]
         });
-        let ([lines, overflow, mail], areas) = (memory, [memory[0], memory[1]]);
+        let ([lines, overflow, recv_memory], areas) = (memory, [memory[0], memory[1]]);
         let requests = ours.endpoint(port, our_end).unwrap();
-        let (their_requests, to, mailbox) = if path == RequestPath::UdSend {
+        let (their_requests, to, ud_queue) = if path == RequestPath::UdSend {
             let to = theirs.create_address(their_port, their_ud, &requests);
-            let mailbox = Mailbox {
+            let ud_queue = UdQueue {
                 qp: our_end,
                 source: ours.source(&reply_end).unwrap(),
                 recvs,
-                memory: mail,
+                memory: recv_memory,
                 offset: 0,
             };
-            (their_ud, Destination::Mailbox(to.unwrap()), Some(mailbox))
+            (their_ud, Destination::UdQueue(to.unwrap()), Some(ud_queue))
         } else {
             let cqs = [their_requests; 2];
             let their_end = qp(theirs, their_port, their_pd, transport, cqs, 1);
@@ -348,7 +348,7 @@ impl<E: Execute> Worker<E> {
         let notify = (announce != Announce::Never).then_some(WriteNotify {
             qp: our_end,
             recvs,
-            memory: mail,
+            memory: recv_memory,
             always: announce == Announce::Always,
         });
         let [lines, overflow] =
@@ -370,11 +370,11 @@ impl<E: Execute> Worker<E> {
         let chunk = Chunk {
             lines: lines.clone(),
             overflow: overflow.clone(),
-            mailbox,
+            ud_queue,
             notify,
             window,
             epoch,
-            outlet: outlet as u8,
+            reply_qp: reply_qp as u8,
             address,
             reply_bytes_max: REPLY_BYTES_MAX,
         };
@@ -383,7 +383,7 @@ impl<E: Execute> Worker<E> {
             lines,
             overflow,
             address,
-            replies: self.replies[outlet],
+            replies: self.replies[reply_qp],
             requests,
             qp: our_end,
             memory,

@@ -59,13 +59,13 @@ fn come_together_and_part(path: RequestPath) {
     let mut admitted = Vec::new();
     for server in &mut servers {
         let pd = ours.create_pd(&mut server.port).unwrap();
-        let berth = server.furnish(&ours, pd, path, window).unwrap();
-        let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
+        let resources = server.allocate(&ours, pd, path, window).unwrap();
+        let grant = server.grant(&ours, &resources, Vec::new(), 0).unwrap();
         let their_pd = theirs.create_pd(&mut fixture.port).unwrap();
         let peer = fixture.join(&theirs, their_pd, &grant).unwrap();
-        let client = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
+        let client = server.admit(&ours, &resources, &peer, epoch(), REPLY_BYTES_MAX);
         admitted.push(client.unwrap());
-        let again = server.admit(&ours, &berth, &peer, epoch(), REPLY_BYTES_MAX);
+        let again = server.admit(&ours, &resources, &peer, epoch(), REPLY_BYTES_MAX);
         // It is connected already; a path without a connection has no room for another client.
         let refused = again.expect_err("it is in service");
         let full = matches!(refused, SetupError::Attach(AttachError::Full(1)));

@@ -4,7 +4,7 @@ use std::{collections::HashMap, os::fd::OwnedFd};
 
 use herdwick_fabric::{ConnectError, ControlError, PdId};
 use herdwick_herd::{
-    Admitted, Berth, RequestPath, ServerEnd, SetupError,
+    Admitted, LeaseResources, RequestPath, ServerEnd, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -21,7 +21,7 @@ pub(super) struct Held {
 struct Lease {
     terms: Terms,
     pd: PdId,
-    berth: Berth,
+    resources: LeaseResources,
     /// Set once connected.
     admitted: Option<Admitted>,
 }
@@ -65,7 +65,7 @@ impl Held {
         server: &ServerEnd<D::Port>,
     ) -> impl Iterator<Item = LeaseId> {
         let serves = |lease: &Lease| lease.admitted.is_some();
-        let unheard = move |lease: &Lease| serves(lease) && !server.hears(device, &lease.berth);
+        let unheard = move |lease: &Lease| serves(lease) && !server.hears(device, &lease.resources);
         let leases = self.leases.iter();
         leases
             .filter(move |(_, lease)| unheard(lease))
@@ -86,12 +86,12 @@ impl Held {
     ) -> Result<(WorkerGrant, Vec<OwnedFd>), ServeError> {
         let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
         let pd = device.domain(&mut server.port, terms.path, window)?;
-        match furnish(device, server, pd, (terms.path, window)) {
-            Ok((berth, grant, fds)) => {
+        match allocate(device, server, pd, (terms.path, window)) {
+            Ok((resources, grant, fds)) => {
                 let lease = Lease {
                     terms,
                     pd,
-                    berth,
+                    resources,
                     admitted: None,
                 };
                 self.leases.insert(id, lease);
@@ -120,7 +120,7 @@ impl Held {
             return Err(ServeError::Elsewhere);
         }
         let reply_bytes_max = lease.terms.reply_bytes_max as usize;
-        let admitted = server.admit(device, &lease.berth, peer, epoch, reply_bytes_max)?;
+        let admitted = server.admit(device, &lease.resources, peer, epoch, reply_bytes_max)?;
         lease.admitted = Some(admitted);
         Ok(())
     }
@@ -146,14 +146,14 @@ impl Held {
     }
 }
 
-fn furnish<D: LeaseDevice>(
+fn allocate<D: LeaseDevice>(
     device: &D,
     server: &mut ServerEnd<D::Port>,
     pd: PdId,
     (path, window): (RequestPath, Window),
-) -> Result<(Berth, WorkerGrant, Vec<OwnedFd>), ServeError> {
-    let berth = server.furnish(device, pd, path, window)?;
+) -> Result<(LeaseResources, WorkerGrant, Vec<OwnedFd>), ServeError> {
+    let resources = server.allocate(device, pd, path, window)?;
     let (ticket, fds) = device.ticket(&mut server.port, pd)?;
-    let grant = server.grant(device, &berth, ticket, fds.len() as u8)?;
-    Ok((berth, grant, fds))
+    let grant = server.grant(device, &resources, ticket, fds.len() as u8)?;
+    Ok((resources, grant, fds))
 }

@@ -68,7 +68,7 @@ struct Served {
 
 struct World {
     host: Party,
-    outlet: QpId,
+    reply_qp: QpId,
     chance: Chance,
     lives: Vec<Life>,
     /// Clients whose domain was revoked.
@@ -102,10 +102,10 @@ impl World {
             pd,
             cq,
         };
-        let outlet = host.qp(Transport::Ud, 0);
+        let reply_qp = host.qp(Transport::Ud, 0);
         Self {
             host,
-            outlet,
+            reply_qp,
             chance: Chance(seed | 1),
             lives: Vec::new(),
             ghosts: Vec::new(),
@@ -168,7 +168,7 @@ impl World {
             connect(&mut self.host, qp, &mut client.party, client.requests);
             let replies = self
                 .host
-                .address(self.outlet, &client.party.endpoint(client.replies));
+                .address(self.reply_qp, &client.party.endpoint(client.replies));
             life.served = Some(Served {
                 lines,
                 replies,
@@ -242,7 +242,7 @@ impl World {
                 Some(n as u32),
                 Some(served.replies),
             )];
-            self.host.port.post_send(self.outlet, &batch).unwrap();
+            self.host.port.post_send(self.reply_qp, &batch).unwrap();
         }
     }
 

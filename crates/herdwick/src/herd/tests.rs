@@ -56,12 +56,12 @@ impl Fixture {
         };
         let mut fixture = ClientSetup::open(&theirs, 1, &terms).unwrap();
         let pd = ours.create_pd(&mut server.port).unwrap();
-        let berth = server.furnish(&ours, pd, path, window).unwrap();
-        let grant = server.grant(&ours, &berth, Vec::new(), 0).unwrap();
+        let resources = server.allocate(&ours, pd, path, window).unwrap();
+        let grant = server.grant(&ours, &resources, Vec::new(), 0).unwrap();
         let their_pd = theirs.create_pd(&mut fixture.port).unwrap();
         let peer = fixture.join(&theirs, their_pd, &grant).unwrap();
         server
-            .admit(&ours, &berth, &peer, epoch, REPLY_BYTES_MAX)
+            .admit(&ours, &resources, &peer, epoch, REPLY_BYTES_MAX)
             .unwrap();
         let (lease, their_lease) = UnixStream::pair().unwrap();
         let (text, their_text) = UnixStream::pair().unwrap();

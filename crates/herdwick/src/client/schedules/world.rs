@@ -392,11 +392,19 @@ impl Server {
         let mut admitted = Vec::new();
         for worker in &mut self.workers {
             let pd = self.device.create_pd(&mut worker.port).unwrap();
-            let berth = worker.furnish(&self.device, pd, path, window).unwrap();
-            let grant = worker.grant(&self.device, &berth, Vec::new(), 0).unwrap();
+            let resources = worker.allocate(&self.device, pd, path, window).unwrap();
+            let grant = worker
+                .grant(&self.device, &resources, Vec::new(), 0)
+                .unwrap();
             let pd = device.create_pd(&mut fixture.port).unwrap();
             let peer = fixture.join(device, pd, &grant).unwrap();
-            let client = worker.admit(&self.device, &berth, &peer, terms.epoch, REPLY_BYTES_MAX);
+            let client = worker.admit(
+                &self.device,
+                &resources,
+                &peer,
+                terms.epoch,
+                REPLY_BYTES_MAX,
+            );
             admitted.push(client.unwrap());
         }
         let (ours, theirs) = UnixStream::pair().unwrap();

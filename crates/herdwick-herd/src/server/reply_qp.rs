@@ -7,7 +7,7 @@ use herdwick_fabric::{Port, QpId, SendWr};
 use crate::signals::Signals;
 
 /// One of the queue pairs that send replies.
-pub(super) struct Outlet {
+pub(super) struct ReplyQp {
     pub(super) qp: QpId,
     pub(super) signals: Signals,
     /// Number of ring cells ever filled: at the last signaled post, and in the last completion.
@@ -15,7 +15,7 @@ pub(super) struct Outlet {
     told: u64,
 }
 
-impl Outlet {
+impl ReplyQp {
     pub(super) fn new(qp: QpId) -> Self {
         Self {
             qp,
@@ -82,15 +82,15 @@ mod tests {
 
     #[test]
     fn cells_are_sent_when_every_queue_pair_says_so() {
-        let mut outlet = Outlet::new(QpId(1));
-        assert_eq!(outlet.sent(), None);
-        outlet.posted(1, true, 3);
-        outlet.posted(1, false, 4);
-        outlet.posted(1, true, 5);
-        assert_eq!(outlet.sent(), Some(0));
-        outlet.completed(3);
-        assert_eq!(outlet.sent(), Some(3));
-        outlet.completed(5);
-        assert_eq!(outlet.sent(), None);
+        let mut reply_qp = ReplyQp::new(QpId(1));
+        assert_eq!(reply_qp.sent(), None);
+        reply_qp.posted(1, true, 3);
+        reply_qp.posted(1, false, 4);
+        reply_qp.posted(1, true, 5);
+        assert_eq!(reply_qp.sent(), Some(0));
+        reply_qp.completed(3);
+        assert_eq!(reply_qp.sent(), Some(3));
+        reply_qp.completed(5);
+        assert_eq!(reply_qp.sent(), None);
     }
 }

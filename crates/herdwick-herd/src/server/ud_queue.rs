@@ -8,7 +8,7 @@ use herdwick_mem::{Span, WORD};
 use super::{
     ServerSide,
     batch::BATCH,
-    chunk::{Attached, Mailbox, WriteNotify},
+    chunk::{Attached, UdQueue, WriteNotify},
     gather::Intake,
 };
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// A UD receive queue in service.
-pub(super) struct OpenMailbox {
-    mailbox: Mailbox,
+pub(super) struct OpenUdQueue {
+    ud_queue: UdQueue,
     memory: Span,
     /// Bytes that the provider places before a datagram.
     header: usize,
@@ -28,7 +28,7 @@ pub(super) struct OpenMailbox {
     client: u32,
 }
 
-impl Mailbox {
+impl UdQueue {
     /// Bytes of memory for each RECV, on a provider that places `header` bytes before a datagram.
     /// The header is rounded up so that a datagram begins at a word boundary.
     #[must_use]
@@ -44,10 +44,10 @@ impl ServerSide {
     pub(super) fn take_announced<P: Port>(&mut self, port: &mut P) {
         let polled = self.roster.hot_len() + self.roster.cold_due() > 0;
         let room = if polled { BATCH / 2 } else { BATCH };
-        let found = port.poll(self.options.request_cq, &mut self.mail[..room]);
+        let found = port.poll(self.options.request_cq, &mut self.recv_memory[..room]);
         let mut empty = Empty::default();
-        for done in &self.mail[..found.min(room)] {
-            // `OpenMailbox::recv` and `WriteNotify::recv` put the client into the upper half, the
+        for done in &self.recv_memory[..found.min(room)] {
+            // `OpenUdQueue::recv` and `WriteNotify::recv` put the client into the upper half, the
             // RECV into the lower.
             let index = (done.wr_id >> 32) as u32;
             let client = self.roster.client(index);
@@ -74,8 +74,8 @@ impl Attached {
     /// Returns the number of the RECV that `done` completes, if it is one of this client's.
     #[inline]
     fn recv_of(&mut self, done: &Completion) -> Option<(&mut Self, usize)> {
-        let (qp, recvs) = match (&self.mailbox, &self.chunk.notify) {
-            (Some(open), _) => (open.mailbox.qp, open.mailbox.recvs),
+        let (qp, recvs) = match (&self.ud_queue, &self.chunk.notify) {
+            (Some(open), _) => (open.ud_queue.qp, open.ud_queue.recvs),
             (None, Some(notify)) => (notify.qp, notify.recvs),
             (None, None) => return None,
         };
@@ -109,8 +109,8 @@ impl Attached {
     /// RECV `number` of this client, whose index in the roster is `index`, and its queue pair.
     #[inline]
     fn recv(&self, index: u32, number: usize) -> Option<(QpId, RecvWr)> {
-        match (&self.mailbox, &self.chunk.notify) {
-            (Some(open), _) => Some((open.mailbox.qp, open.recv(number))),
+        match (&self.ud_queue, &self.chunk.notify) {
+            (Some(open), _) => Some((open.ud_queue.qp, open.recv(number))),
             (None, Some(notify)) => Some((notify.qp, notify.recv(index, number))),
             (None, None) => None,
         }
@@ -124,14 +124,14 @@ impl Attached {
         done: &Completion,
         counters: &mut ServerCounters,
     ) -> Option<usize> {
-        let open = self.mailbox.as_ref()?;
+        let open = self.ud_queue.as_ref()?;
         let len = done.byte_len as usize;
         let sound = done.status == Status::Success && done.inline.is_none();
         if !sound || !(LINE_BYTES..=REQUEST_BYTES_MAX).contains(&len) {
             counters.malformed_datagrams += 1;
             return None;
         }
-        if done.source != Some(open.mailbox.source) {
+        if done.source != Some(open.ud_queue.source) {
             counters.foreign_datagrams += 1;
             return None;
         }
@@ -152,26 +152,26 @@ impl Attached {
     }
 }
 
-impl OpenMailbox {
+impl OpenUdQueue {
     /// Posts the RECVs of the client at index `client` of the roster.
     pub(super) fn open<P: Port>(
         port: &mut P,
-        mailbox: Mailbox,
+        ud_queue: UdQueue,
         header: usize,
         client: u32,
     ) -> Result<Self, PostError> {
-        let needed = mailbox.offset + mailbox.recvs * Mailbox::recv_bytes(header);
-        let memory = port.region(mailbox.memory).cloned();
+        let needed = ud_queue.offset + ud_queue.recvs * UdQueue::recv_bytes(header);
+        let memory = port.region(ud_queue.memory).cloned();
         let memory = memory.filter(|memory| memory.len() >= needed);
         let open = Self {
             memory: memory.ok_or(PostError::Bounds)?,
             header,
             client,
-            mailbox,
+            ud_queue,
         };
-        let recvs: Vec<_> = (0..open.mailbox.recvs).map(|n| open.recv(n)).collect();
+        let recvs: Vec<_> = (0..open.ud_queue.recvs).map(|n| open.recv(n)).collect();
         let mut posts = recvs.chunks(BATCH);
-        posts.try_for_each(|recvs| port.post_recv(open.mailbox.qp, recvs))?;
+        posts.try_for_each(|recvs| port.post_recv(open.ud_queue.qp, recvs))?;
         Ok(open)
     }
 
@@ -180,7 +180,7 @@ impl OpenMailbox {
         RecvWr {
             wr_id: u64::from(self.client) << 32 | number as u64,
             into: Local {
-                region: self.mailbox.memory,
+                region: self.ud_queue.memory,
                 // The header ends where the datagram begins, at a word boundary.
                 offset: self.start(number) - self.header,
                 len: self.header + REQUEST_BYTES_MAX,
@@ -191,7 +191,7 @@ impl OpenMailbox {
     /// Where the datagram in buffer `number` begins, in bytes from the start of the memory.
     #[inline]
     fn start(&self, number: usize) -> usize {
-        let before = self.mailbox.offset + number * Mailbox::recv_bytes(self.header);
+        let before = self.ud_queue.offset + number * UdQueue::recv_bytes(self.header);
         before + self.header.next_multiple_of(WORD)
     }
 }

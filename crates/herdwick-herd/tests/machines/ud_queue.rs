@@ -233,7 +233,7 @@ fn a_flood_takes_nobody_elses_recvs() {
     let lost: u64 = drops.iter().map(|(_, count)| count).sum();
     assert!(
         lost > 1_000,
-        "the flood was larger than the mailbox: {drops:?}"
+        "the flood was larger than the UD queue: {drops:?}"
     );
 }
 
