@@ -23,25 +23,26 @@ const AHEAD_RATE: usize = 4;
 /// most this many times the bytes that come in ...
 const CHANCE_RATE: isize = 4;
 /// ... of which so many may be saved up. So no request pays for more than this and one item.
-const CHANCES_MAX: isize = 4 << 10;
+const SECOND_CHANCES_MAX: isize = 4 << 10;
 
 /// Reservations are carried along, and leave no room behind. So that no single request pays for
-/// those that lie together, the old end of a log that is a cache runs ahead, too: as long as less is
-/// free than this part of what is reserved ...
+/// those that lie together, the old end of a log that is a cache runs ahead, too: as long as less
+/// is free than this part of what is reserved ...
 const CARRY_PART: usize = 4;
-/// ... it moves on by this many times the bytes that come in, of which [`CHANCE_RATE`] may be copies
-/// of what was used. What comes in while it crosses all reservations is then no more than what was
-/// free; and what needs more than half of that at once is at least an eighth of those left to cross.
+/// ... it moves on by this many times the bytes that come in, of which [`CHANCE_RATE`] may be
+/// copies of what was used. What comes in while it crosses all reservations is then no more than
+/// what was free; and what needs more than half of that at once is at least an eighth of those left
+/// to cross.
 const CARRY_RATE: usize = 8;
 
 /// Items at the old end whose buckets are fetched ahead together.
-const LOOKOUT: usize = 8;
+const LOOKAHEAD: usize = 8;
 
 /// The items that the walk along the old end meets next, hashed, their buckets on the way. What
 /// lies between head and tail stays where it is, so none of them can change under it.
 #[derive(Default)]
-pub(crate) struct Lookout {
-    items: [Oldest; LOOKOUT],
+pub(crate) struct Lookahead {
+    items: [Oldest; LOOKAHEAD],
     next: usize,
     len: usize,
 }
@@ -58,8 +59,8 @@ pub(crate) struct Oldest {
 #[derive(Clone, Copy)]
 pub(crate) enum Keep {
     None,
-    /// Those that were used, as long as [`CHANCES_MAX`] allows. The item named here does not go to
-    /// make room for them.
+    /// Those that were used, as long as [`SECOND_CHANCES_MAX`] allows. The item named here does not
+    /// go to make room for them.
     Used(Option<Offset>),
     All,
 }
@@ -67,7 +68,8 @@ pub(crate) enum Keep {
 impl Store {
     /// `len` bytes are to come in: sets what that may cost beside them.
     pub(crate) fn take_in(&mut self, len: usize) {
-        self.chances = (self.chances + len as isize * CHANCE_RATE).min(CHANCES_MAX);
+        self.second_chances =
+            (self.second_chances + len as isize * CHANCE_RATE).min(SECOND_CHANCES_MAX);
         self.staging.may_move = len * CARRY_RATE + self.item_bytes_max;
     }
 
@@ -162,7 +164,7 @@ impl Store {
     fn grant(&mut self, hash: KeyHash, place: Place, at: Offset, stop: Option<Offset>) -> bool {
         let header = self.log.header(at);
         let len = header.footprint();
-        if !header.has(bit::USES) || self.chances <= 0 || self.gone(at) {
+        if !header.has(bit::USES) || self.second_chances <= 0 || self.gone(at) {
             return false;
         }
         // It leaves as much as it takes, but at the physical end some is skipped.
@@ -173,7 +175,7 @@ impl Store {
             return false;
         };
         self.log.header_mut(to).bits -= bit::USE;
-        self.chances -= len as isize;
+        self.second_chances -= len as isize;
         self.counters.refreshed += 1;
         true
     }
@@ -198,32 +200,32 @@ impl Store {
 
     fn oldest(&mut self) -> Option<Oldest> {
         let oldest = self.peek_oldest()?;
-        self.lookout.next += 1;
+        self.lookahead.next += 1;
         Some(oldest)
     }
 
     pub(crate) fn peek_oldest(&mut self) -> Option<Oldest> {
-        if self.lookout.next == self.lookout.len {
-            self.look_out();
+        if self.lookahead.next == self.lookahead.len {
+            self.fill_lookahead();
         }
-        let Lookout { items, next, len } = &self.lookout;
+        let Lookahead { items, next, len } = &self.lookahead;
         (*next < *len).then(|| items[*next])
     }
 
-    fn look_out(&mut self) {
+    fn fill_lookahead(&mut self) {
         let mut len = 0;
         let mut cursor = self.log.head();
-        while len < LOOKOUT
+        while len < LOOKAHEAD
             && let Some((at, past)) = self.log.next(cursor)
         {
             let hash = self.hash_key.hash(self.log.key(at));
             self.index.prefetch_first(hash);
-            self.lookout.items[len] = Oldest { at, past, hash };
+            self.lookahead.items[len] = Oldest { at, past, hash };
             len += 1;
             cursor = past;
         }
-        self.lookout.next = 0;
-        self.lookout.len = len;
+        self.lookahead.next = 0;
+        self.lookahead.len = len;
     }
 
     pub(crate) fn count_dropped(&mut self, at: Offset) {
@@ -423,8 +425,8 @@ mod tests {
         file
     }
 
-    /// Items that nobody touches travel along the log, lap after lap, in a store that evicts nothing:
-    /// a kill at any step of that finds each of them.
+    /// Items that nobody touches travel along the log, lap after lap, in a store that evicts
+    /// nothing: a kill at any step of that finds each of them.
     #[test]
     fn a_kill_while_an_item_is_copied_loses_none() {
         let config = StoreConfig {
@@ -447,7 +449,7 @@ mod tests {
         }
         let images = Arc::new(Mutex::new(Vec::new()));
         let (seen, watched) = (Arc::clone(&images), file.try_clone().unwrap());
-        store.log.book.witness = Some(Box::new(move || {
+        store.log.superblock.witness = Some(Box::new(move || {
             let mut image = vec![0; len as usize];
             watched.read_exact_at(&mut image, 0).unwrap();
             seen.lock().unwrap().push(image);

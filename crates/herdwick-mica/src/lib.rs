@@ -8,11 +8,11 @@
 //!
 //! # Memory
 //! A ninth of [`StoreConfig::memory_bytes`] is index, the rest is log, with a word of it for each 8
-//! KiB that says where an item begins. Beside that there is only what of reserved values has to wait
-//! outside the log while it laps, for as long as a request takes. An item takes 32 bytes of header,
-//! its key and its value, rounded up to 8. With 16-byte keys and 32-byte values the index is four
-//! fifths full when the log is; items of less than 64 bytes run out of slots before they run out of
-//! log, larger ones leave slots unused.
+//! KiB that says where an item begins. Beside that there is only what of reserved values has to
+//! wait outside the log while it laps, for as long as a request takes. An item takes 32 bytes of
+//! header, its key and its value, rounded up to 8. With 16-byte keys and 32-byte values the index
+//! is four fifths full when the log is; items of less than 64 bytes run out of slots before they
+//! run out of log, larger ones leave slots unused.
 //!
 //! # Index
 //! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
@@ -48,24 +48,23 @@
 //! Deadlines and flushes are enforced by whoever meets the item: a request or the walk. A flush
 //! ends a generation, and items carry theirs, so that it needs no clock finer than seconds to tell
 //! what was stored before it from what came after. When their numbers come around, after 65,536
-//! flushes, all that lies in the log before that point is flushed by where it lies: a flush takes the
-//! same few stores however much there is.
+//! flushes, all that lies in the log before that point is flushed by where it lies: a flush takes
+//! the same few stores however much there is.
 //!
 //! The request and reply types here are the one internal language of Herdwick: the superset of
 //! memcached's meta commands. memcached text is one front end of them, the HERD line another.
 #![forbid(unsafe_code)]
 
-mod book;
 mod clock;
 mod counters;
 mod evict;
+mod eviction_log;
 mod hash;
 mod index;
 mod item;
 mod log;
 mod lossless;
 mod number;
-mod obituary;
 mod ops;
 mod recover;
 mod request;
@@ -74,12 +73,13 @@ mod scan;
 mod shape;
 mod staged;
 mod store;
+mod superblock;
 
 pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
 pub use counters::Counters;
+pub use eviction_log::Evicted;
 pub use hash::{HashKey, KeyHash};
 pub use item::footprint;
-pub use obituary::Evicted;
 pub use recover::{LAYOUT, Recovered};
 pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
 pub use staged::Staged;

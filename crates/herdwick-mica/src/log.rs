@@ -5,8 +5,8 @@ use zerocopy::FromBytes;
 
 use crate::{
     Deadline,
-    book::{Book, Mark},
     item::{ALIGN, Found, HEADER, Header, amend, examine, seal, shape},
+    superblock::{Mark, Superblock},
 };
 
 /// Where an item begins: bytes from the log's first, a multiple of 8.
@@ -43,13 +43,13 @@ pub(crate) struct Run {
 /// behind it is overwritten, the tail after the item before it is whole.
 pub(crate) struct Log {
     bytes: Arena<u8>,
-    pub(crate) book: Book,
+    pub(crate) superblock: Superblock,
     /// Whether items carry checksums: only a log that outlives the process is read by them.
     pub(crate) sums: bool,
     head: Cursor,
     tail: Cursor,
-    /// Items that begin before this point are flushed, whatever their generation: bytes passed since
-    /// the start.
+    /// Items that begin before this point are flushed, whatever their generation: bytes passed
+    /// since the start.
     horizon: u64,
 }
 
@@ -61,15 +61,15 @@ const FILLER_MAX: usize = 1 << 30;
 impl Log {
     /// A log of `len` bytes, a multiple of 8.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        Ok(Self::over(Arena::zeroed(len)?, Book::new(len)?))
+        Ok(Self::over(Arena::zeroed(len)?, Superblock::new(len)?))
     }
 
     /// An empty log.
-    pub(crate) fn over(bytes: Arena<u8>, book: Book) -> Self {
+    pub(crate) fn over(bytes: Arena<u8>, superblock: Superblock) -> Self {
         debug_assert!(bytes.len().is_multiple_of(ALIGN));
         Self {
             bytes,
-            book,
+            superblock,
             sums: false,
             head: Cursor::default(),
             tail: Cursor::default(),
@@ -108,7 +108,7 @@ impl Log {
             self.tail = self.skip(self.tail);
         }
         let at = self.tail.at;
-        self.book.note(at, len);
+        self.superblock.note(at, len);
         self.tail = self.past(self.tail, len);
         Offset(at)
     }
@@ -118,7 +118,7 @@ impl Log {
         let left = self.len() - cursor.at;
         if left > 0 {
             self.bytes[cursor.at..cursor.at + ALIGN].copy_from_slice(&SKIP);
-            self.book.forget(cursor.at, left);
+            self.superblock.forget(cursor.at, left);
         }
         self.past(cursor, left)
     }
@@ -143,7 +143,7 @@ impl Log {
     pub(crate) fn release(&mut self, cursor: Cursor) {
         debug_assert!(self.head.passed <= cursor.passed && cursor.passed <= self.tail.passed);
         self.head = cursor;
-        self.book.put(Mark::Head, (cursor.at / ALIGN) as u64);
+        self.superblock.put(Mark::Head, (cursor.at / ALIGN) as u64);
         // Not before: a kill in between would bring back what is flushed.
         if self.horizon != 0 && self.horizon <= cursor.passed {
             self.put_horizon(0, 0);
@@ -158,7 +158,7 @@ impl Log {
     #[cold]
     fn put_horizon(&mut self, passed: u64, mark: u64) {
         self.horizon = passed;
-        self.book.put(Mark::Horizon, mark);
+        self.superblock.put(Mark::Horizon, mark);
     }
 
     /// Whether the item at `at` was there when the generations ended.
@@ -170,7 +170,8 @@ impl Log {
     /// What was reserved is written.
     #[inline]
     pub(crate) fn commit(&mut self) {
-        self.book.put(Mark::Tail, (self.tail.at / ALIGN) as u64);
+        self.superblock
+            .put(Mark::Tail, (self.tail.at / ALIGN) as u64);
     }
 
     /// The first item at or behind `cursor`, and the point behind it. This walk is what eviction
@@ -360,7 +361,7 @@ impl Log {
     /// Takes up a log where its book says that it was left; `None` if the book is damaged.
     pub(crate) fn reopen(&mut self) -> Option<()> {
         let at = |mark| {
-            let at = usize::try_from(self.book.get(mark)?)
+            let at = usize::try_from(self.superblock.get(mark)?)
                 .ok()?
                 .checked_mul(ALIGN)?;
             (at < self.len()).then_some(at)
@@ -372,7 +373,7 @@ impl Log {
         };
         let lap = if tail < head { self.len() } else { 0 };
         (self.head, self.tail) = (cursor(head, head), cursor(tail, lap + tail));
-        let mark = usize::try_from(self.book.get(Mark::Horizon)?).ok()?;
+        let mark = usize::try_from(self.superblock.get(Mark::Horizon)?).ok()?;
         if let Some(at) = mark.checked_sub(1) {
             let at = at.checked_mul(ALIGN)?;
             let passed = if at < head { self.len() + at } else { at } as u64;
@@ -410,7 +411,7 @@ impl Log {
             if let Found::Item(len) | Found::Dead(len) = found {
                 return Some((Offset(cursor.at), self.past(cursor, len), found));
             }
-            let next = self.book.next_beginning(cursor.at, end);
+            let next = self.superblock.next_beginning(cursor.at, end);
             let next = next.filter(|next| next - cursor.at > HEADER && next.is_multiple_of(ALIGN));
             *damaged += (next.unwrap_or(end) - cursor.at) as u64;
             match next {

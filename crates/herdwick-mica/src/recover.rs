@@ -4,10 +4,10 @@ use std::fs::File;
 
 use crate::{
     KeyHash, Second, Store, StoreConfig, StoreError,
-    book::{Book, Mark},
     item::Found,
     log::{Cursor, Log, Offset},
     shape::Shape,
+    superblock::{Mark, Superblock},
 };
 
 /// Changes whenever a log of before cannot be read any more.
@@ -43,8 +43,9 @@ impl Store {
 
     /// A store whose log lies in `file` from `offset` on, a multiple of 4096, and stays there. If
     /// it is to `keep` what a store of the same configuration has left there, however that ended,
-    /// all of it can be read again that is whole, but for what begins behind damage in the same 8 KiB:
-    /// never what had been deleted, replaced, flushed, or had expired. `None` of that if where it stands cannot be told.
+    /// all of it can be read again that is whole, but for what begins behind damage in the same 8
+    /// KiB: never what had been deleted, replaced, flushed, or had expired. `None` of that if where
+    /// it stands cannot be told.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -56,10 +57,10 @@ impl Store {
     ) -> Result<(Self, Option<Recovered>), StoreError> {
         let shape = Shape::of(config)?;
         let refused = shape.refused();
-        let book = Book::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
+        let superblock = Superblock::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
         let bytes =
             herdwick_mem::Arena::in_file(file, offset + book_bytes(&shape), shape.log_bytes);
-        let mut log = Log::over(bytes.map_err(&refused)?, book);
+        let mut log = Log::over(bytes.map_err(&refused)?, superblock);
         log.sums = true;
         let mut store = Self::over(config, &shape, log)?;
         let recovered = if keep { store.recover() } else { None };
@@ -71,23 +72,23 @@ impl Store {
 
     /// Notes that nothing is there.
     fn begin(&mut self) {
-        self.log.book.clear();
+        self.log.superblock.clear();
         self.log.clear();
         self.log.commit();
-        self.log.book.put(Mark::Versions, 0);
-        self.log.book.put(Mark::Horizon, 0);
+        self.log.superblock.put(Mark::Versions, 0);
+        self.log.superblock.put(Mark::Horizon, 0);
         self.note_flushes();
         self.note_second(self.now);
     }
 
     /// Takes up what is there.
     fn recover(&mut self) -> Option<Recovered> {
-        let book = &self.log.book;
-        self.now = Second(u32::try_from(book.get(Mark::Second)?).ok()?);
-        self.generation = u16::try_from(book.get(Mark::Generation)?).ok()?;
-        let flush_at = u32::try_from(book.get(Mark::FlushAt)?).ok()?;
+        let superblock = &self.log.superblock;
+        self.now = Second(u32::try_from(superblock.get(Mark::Second)?).ok()?);
+        self.generation = u16::try_from(superblock.get(Mark::Generation)?).ok()?;
+        let flush_at = u32::try_from(superblock.get(Mark::FlushAt)?).ok()?;
         self.flush_at = (flush_at > 0).then_some(Second(flush_at));
-        self.promised = book.get(Mark::Versions)? * VERSIONS;
+        self.promised = superblock.get(Mark::Versions)? * VERSIONS;
         self.sequence = self.promised;
         self.log.reopen()?;
         let damaged = self.rebuild();
@@ -157,23 +158,25 @@ impl Store {
     pub(crate) fn promise_versions(&mut self) {
         self.promised += VERSIONS;
         let promised = self.promised / VERSIONS;
-        self.log.book.put(Mark::Versions, promised);
+        self.log.superblock.put(Mark::Versions, promised);
     }
 
     /// Between the two a flush is both done and to be done, never neither.
     pub(crate) fn note_flushes(&mut self) {
         let at = self.flush_at.map_or(0, |at| u64::from(at.0));
-        self.log.book.put(Mark::Generation, self.generation.into());
-        self.log.book.put(Mark::FlushAt, at);
+        self.log
+            .superblock
+            .put(Mark::Generation, self.generation.into());
+        self.log.superblock.put(Mark::FlushAt, at);
     }
 
     #[cold]
     pub(crate) fn note_second(&mut self, now: Second) {
-        self.log.book.put(Mark::Second, now.0.into());
+        self.log.superblock.put(Mark::Second, now.0.into());
     }
 }
 
 fn book_bytes(shape: &Shape) -> u64 {
-    let bytes = Book::words(shape.log_bytes) * size_of::<u64>();
+    let bytes = Superblock::words(shape.log_bytes) * size_of::<u64>();
     (bytes as u64).next_multiple_of(PAGE)
 }

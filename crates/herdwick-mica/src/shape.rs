@@ -4,9 +4,9 @@ use std::io;
 
 use crate::{
     StoreConfig, StoreError,
-    book::{Book, STRIDE},
     index::{BUCKET, BUCKETS_MAX},
     item::ALIGN,
+    superblock::{STRIDE, Superblock},
 };
 
 /// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
@@ -33,12 +33,12 @@ impl Shape {
         let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
         let rest = memory_bytes - buckets * BUCKET;
         let word = size_of::<u64>();
-        let book = Book::words(rest) * word;
-        let log_bytes = rest.saturating_sub(book) / ALIGN * ALIGN;
+        let superblock = Superblock::words(rest) * word;
+        let log_bytes = rest.saturating_sub(superblock) / ALIGN * ALIGN;
         if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
             let log = item_bytes_max.max(BUCKET) * ITEM_SHARE;
             // The book has words for itself too, in this reckoning.
-            let with_book = log + Book::words(log + log / 512 + STRIDE) * word + ALIGN;
+            let with_book = log + Superblock::words(log + log / 512 + STRIDE) * word + ALIGN;
             return Err(StoreError::TooSmall {
                 memory_bytes,
                 item_bytes_max,
@@ -80,7 +80,8 @@ mod tests {
                 panic!("a byte holds {item_bytes_max}");
             };
             let shape = Shape::of(&config(needed)).unwrap();
-            let all = shape.buckets * BUCKET + shape.log_bytes + Book::words(shape.log_bytes) * 8;
+            let all =
+                shape.buckets * BUCKET + shape.log_bytes + Superblock::words(shape.log_bytes) * 8;
             assert!(all <= needed);
         }
     }

@@ -3,7 +3,7 @@ use std::io;
 use crate::{
     Clock, Counters, Evicted, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second,
     Sink, Status,
-    evict::Lookout,
+    evict::Lookahead,
     index::{Index, Place},
     item::{HEADER, bit},
     log::{Log, Offset},
@@ -55,10 +55,10 @@ pub enum StoreError {
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
-    pub(crate) lookout: Lookout,
+    pub(crate) lookahead: Lookahead,
     /// Bytes that may be copied at the old end because they were used; less than none after a
     /// large item.
-    pub(crate) chances: isize,
+    pub(crate) second_chances: isize,
     /// Bytes that the old end is still to run ahead; less than none after a large item.
     pub(crate) ahead: isize,
     pub(crate) counters: Counters,
@@ -160,8 +160,8 @@ impl Store {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
             log,
-            lookout: Lookout::default(),
-            chances: 0,
+            lookahead: Lookahead::default(),
+            second_chances: 0,
             ahead: 0,
             counters: Counters::default(),
             staging: Staging::default(),

@@ -42,14 +42,14 @@ const CHECK_BITS: u32 = 20;
 /// Each carries its own check, and is stored whole: whoever finds one finds what was put there, or
 /// that it is damaged. A process that is killed leaves its stores behind in the order in which it
 /// did them, so a fence for the compiler is all that an order between them takes.
-pub(crate) struct Book {
+pub(crate) struct Superblock {
     words: Arena<u64>,
     /// Called before and after each mark is put: when a kill leaves most to chance.
     #[cfg(test)]
     pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
 }
 
-impl Book {
+impl Superblock {
     /// Words for a log of `log_bytes`.
     pub(crate) fn words(log_bytes: usize) -> usize {
         MARKS + log_bytes.div_ceil(STRIDE)
@@ -153,38 +153,45 @@ mod tests {
 
     #[test]
     fn a_damaged_word_is_none() {
-        let mut book = Book::new(STRIDE).unwrap();
-        assert_eq!(book.get(Mark::Head), None, "nothing was put there");
+        let mut superblock = Superblock::new(STRIDE).unwrap();
+        assert_eq!(superblock.get(Mark::Head), None, "nothing was put there");
         for value in [0, 1, 77, (1 << 44) - 1] {
-            book.put(Mark::Tail, value);
-            assert_eq!(book.get(Mark::Tail), Some(value));
+            superblock.put(Mark::Tail, value);
+            assert_eq!(superblock.get(Mark::Tail), Some(value));
             for bit in 0..u64::BITS {
-                book.words[Mark::Tail as usize] ^= 1 << bit;
-                assert_eq!(book.get(Mark::Tail), None, "{value}, bit {bit}");
-                book.words[Mark::Tail as usize] ^= 1 << bit;
+                superblock.words[Mark::Tail as usize] ^= 1 << bit;
+                assert_eq!(superblock.get(Mark::Tail), None, "{value}, bit {bit}");
+                superblock.words[Mark::Tail as usize] ^= 1 << bit;
             }
         }
-        book.words[Mark::Head as usize] = book.words[Mark::Tail as usize];
-        assert_eq!(book.get(Mark::Head), None, "what stands elsewhere");
+        superblock.words[Mark::Head as usize] = superblock.words[Mark::Tail as usize];
+        assert_eq!(superblock.get(Mark::Head), None, "what stands elsewhere");
     }
 
     #[test]
     fn the_first_beginning_of_each_stretch_is_found() {
         const LEN: usize = 5 * STRIDE;
-        let mut book = Book::new(LEN).unwrap();
+        let mut superblock = Superblock::new(LEN).unwrap();
         for (at, len) in [
             (0, 8),
             (8, STRIDE),
             (STRIDE + 8, 2 * STRIDE),
             (3 * STRIDE + 8, 16),
         ] {
-            book.note(at, len);
+            superblock.note(at, len);
         }
-        assert_eq!(book.next_beginning(0, LEN), Some(STRIDE + 8));
-        assert_eq!(book.next_beginning(STRIDE + 8, LEN), Some(3 * STRIDE + 8));
-        assert_eq!(book.next_beginning(STRIDE + 8, 3 * STRIDE + 8), None);
-        assert_eq!(book.next_beginning(3 * STRIDE + 8, LEN), None);
-        book.note(0, 2 * STRIDE);
-        assert_eq!(book.next_beginning(0, 2 * STRIDE), None, "of the last lap");
+        assert_eq!(superblock.next_beginning(0, LEN), Some(STRIDE + 8));
+        assert_eq!(
+            superblock.next_beginning(STRIDE + 8, LEN),
+            Some(3 * STRIDE + 8)
+        );
+        assert_eq!(superblock.next_beginning(STRIDE + 8, 3 * STRIDE + 8), None);
+        assert_eq!(superblock.next_beginning(3 * STRIDE + 8, LEN), None);
+        superblock.note(0, 2 * STRIDE);
+        assert_eq!(
+            superblock.next_beginning(0, 2 * STRIDE),
+            None,
+            "of the last lap"
+        );
     }
 }
