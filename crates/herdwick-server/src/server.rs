@@ -37,7 +37,7 @@ use crate::{
     time::Timer,
     tls::TlsError,
     tuning::Tuning,
-    watch::{Asking, Journal, Teller},
+    watch::{Asking, EventWriter, Journal},
     ways::{VerbsStatus, Ways},
     worker::{EVENTS, Worker},
 };
@@ -342,7 +342,7 @@ impl Server {
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
-        let (teller, journals) = self.start_teller(crew)?;
+        let (writer, journals) = self.start_writer(crew)?;
         let mut ends = ends.into_iter();
         let lots = stores.stores.first().map_or(0, Store::staged_max);
         let lots = Lots::new(lots, self.workers);
@@ -359,7 +359,7 @@ impl Server {
                 Arc::clone(crew.context),
                 owners,
                 taken,
-                teller.clone(),
+                writer.clone(),
                 Arc::clone(&lots),
             ))];
             for end in ends.next().into_iter().flatten() {
@@ -393,15 +393,15 @@ impl Server {
     }
 
     /// Starts the thread that tells watchers; gives the way to it, and a journal for each worker.
-    fn start_teller(
+    fn start_writer(
         &mut self,
         crew: &Crew<'_>,
     ) -> Result<(Sender<Asking>, Vec<Journal>), StartError> {
         let shared = &crew.context.watch;
         let ends = (0..self.workers).map(|_| Journal::new(Arc::clone(shared)));
         let (journals, read) = ends.unzip();
-        let (teller, arrivals) = mpsc::channel();
-        let thread = Teller {
+        let (writer, arrivals) = mpsc::channel();
+        let thread = EventWriter {
             journals: read,
             arrivals,
             shared: Arc::clone(shared),
@@ -409,7 +409,7 @@ impl Server {
             timer: crew.timer,
         };
         self.start("watch".into(), move || thread.run())?;
-        Ok((teller, journals))
+        Ok((writer, journals))
     }
 
     fn start(

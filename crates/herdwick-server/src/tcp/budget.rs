@@ -99,7 +99,7 @@ impl Budget {
     /// Notes the end of a connection's turn at second `now`.
     pub(super) fn note(&mut self, connection: &mut Connection, now: u32) {
         let (half_sent, quiet) = (connection.is_half_sent(), connection.is_quiet());
-        connection.pulse.note(now, half_sent, quiet);
+        connection.activity.note(now, half_sent, quiet);
         self.count(connection);
     }
 
@@ -219,7 +219,7 @@ impl Budget {
         }
         if now >= self.next_look {
             self.next_look = now + LOOK;
-            self.look_at_pulses(connections, lots);
+            self.check_activity(connections, lots);
             self.shed(connections, lots, &mut given_up);
         }
         for (_, reason) in &given_up {
@@ -229,13 +229,13 @@ impl Budget {
     }
 
     /// Notes who moves and who does not while others wait.
-    fn look_at_pulses(&mut self, connections: &mut [Option<Connection>], lots: &WorkerLots) {
+    fn check_activity(&mut self, connections: &mut [Option<Connection>], lots: &WorkerLots) {
         let short = self.is_short() || lots.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
         if short {
             for connection in connections.iter_mut().flatten() {
                 let stalls = connection.peer_is_late();
-                connection.pulse.look(begins, stalls);
+                connection.activity.look(begins, stalls);
             }
         }
     }
@@ -296,24 +296,24 @@ impl Budget {
 fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Connection)> {
     let all = (0u32..).zip(connections);
     let late = |connection: &&Connection| {
-        connection.peer_is_late() && (is_over || connection.pulse.has_stalled())
+        connection.peer_is_late() && (is_over || connection.activity.has_stalled())
     };
     let late = all.filter_map(|(place, c)| Some((place, c.as_ref().filter(late)?)));
     let mut stalled: Vec<_> = late.collect();
-    stalled.sort_by_cached_key(|(_, c)| Reverse((c.pulse.missed(), c.buffers())));
+    stalled.sort_by_cached_key(|(_, c)| Reverse((c.activity.missed(), c.buffers())));
     stalled
 }
 
 /// Whether, and why, a connection has waited too long.
 fn verdict(connection: &Connection, timeout: Timeouts, now: u32) -> Option<Closed> {
-    let pulse = &connection.pulse;
+    let activity = &connection.activity;
     let seconds = timeout.request.as_secs();
-    if pulse.is_overdue(now, seconds) {
+    if activity.is_overdue(now, seconds) {
         return Some(Closed::HalfSent);
     }
-    if connection.dump.is_some() && u64::from(pulse.stalled(now)) > seconds {
+    if connection.dump.is_some() && u64::from(activity.stalled(now)) > seconds {
         return Some(Closed::Stalled);
     }
     let idle = timeout.idle?.as_secs();
-    (connection.is_quiet() && u64::from(pulse.quiet(now)) > idle).then_some(Closed::Idle)
+    (connection.is_quiet() && u64::from(activity.quiet(now)) > idle).then_some(Closed::Idle)
 }

@@ -5,11 +5,11 @@ use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 
 use super::{
     INPUT_BYTES_MAX,
+    activity::ActivityTimer,
     budget::Share,
     buffer::{Input, Output, Pool},
     gather::{Gather, Replies},
     lots::Lot,
-    pulse::Pulse,
     run::{Cursor, Progress},
     stream::Stream,
     upload::Upload,
@@ -65,7 +65,7 @@ pub(crate) struct Connection {
     /// What it holds in memory, as last counted.
     pub(crate) share: Share,
     /// How its conversation goes in time.
-    pub(crate) pulse: Pulse,
+    pub(crate) activity: ActivityTimer,
 }
 
 /// Whether a connection may go on that needs much memory: for a large value, or a long line.
@@ -121,7 +121,7 @@ impl Connection {
             admitted: true,
             gone: false,
             share: Share::default(),
-            pulse: Pulse::default(),
+            activity: ActivityTimer::default(),
         }
     }
 
@@ -163,7 +163,7 @@ impl Connection {
                 self.readable =
                     filled || self.half_closed || self.draining || self.stream.has_more();
                 counters.bytes_read += count as u64;
-                self.pulse.came(count);
+                self.activity.came(count);
                 Flow::Moved
             }
             Err(error) => self.trouble(error.kind(), counters),
@@ -182,7 +182,7 @@ impl Connection {
         match self.output.write(&mut self.stream, pool) {
             Ok(count) => {
                 counters.bytes_written += count as u64;
-                self.pulse.went(count);
+                self.activity.went(count);
                 if self.output.is_empty() {
                     Flow::Moved
                 } else {
@@ -339,7 +339,7 @@ impl Connection {
 
     /// Moves on in the input, or stays at a command that was not seen to.
     pub(crate) fn advance(&mut self, progress: Progress) {
-        self.pulse.used(progress.cursor.at);
+        self.activity.used(progress.cursor.at);
         self.pass(progress);
     }
 

@@ -37,7 +37,7 @@ pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     stat("addr", &address.unwrap_or_else(unknown));
     stat("listen_addr", &listener.unwrap_or_else(unknown));
     stat("state", state(connection));
-    let idle = connection.pulse.idle(now);
+    let idle = connection.activity.idle(now);
     stat("secs_since_last_cmd", &idle.to_string());
 }
 

@@ -1,5 +1,6 @@
 //! The front for memcached's clients: sockets, one connection each.
 
+mod activity;
 mod admin;
 mod budget;
 mod buffer;
@@ -12,7 +13,6 @@ mod listing;
 mod lots;
 mod packets;
 mod protocol;
-mod pulse;
 mod run;
 mod service;
 mod stream;
@@ -45,10 +45,10 @@ use crate::{
     lease::{Arrival, ConnectionSlot},
     partition::NOBODY,
     tcp::{
+        activity::ActivityTimer,
         budget::LOOK,
         connection::{Connection, Flow, Room},
         gather::{Gather, Purpose},
-        pulse::Pulse,
         run::RUN_REQUESTS,
         service::Service,
         turn::Turn,
@@ -87,7 +87,7 @@ pub(crate) struct TcpFront {
     /// When room in another partition's log is asked for again.
     next_ask: Duration,
     /// Where connections go that watch.
-    teller: Sender<Asking>,
+    writer: Sender<Asking>,
     draining: bool,
 }
 
@@ -96,7 +96,7 @@ impl TcpFront {
         context: Arc<Context>,
         owners: Owners,
         intake: Consumer<Stream>,
-        teller: Sender<Asking>,
+        writer: Sender<Asking>,
         lots: Arc<Lots>,
     ) -> Self {
         let rounds = context.settings.turn_requests.div_ceil(RUN_REQUESTS);
@@ -111,7 +111,7 @@ impl TcpFront {
             generation: 0,
             rounds,
             next_ask: Duration::ZERO,
-            teller,
+            writer,
             draining: false,
         }
     }
@@ -134,7 +134,7 @@ impl TcpFront {
         let decoder = Decoder::new(item_bytes_max).announcing(UPLOAD_BYTES_MIN);
         let mut connection = Connection::new(stream, self.generation, decoder);
         connection.admitted = self.service.context.auth.is_none();
-        connection.pulse = Pulse::new(pass.clock.second.0);
+        connection.activity = ActivityTimer::new(pass.clock.second.0);
         connection.queued = true;
         if self.draining {
             connection.drain();
@@ -218,7 +218,7 @@ impl TcpFront {
         else {
             return;
         };
-        if self.teller.send(Asking { stream, topics }).is_err() {
+        if self.writer.send(Asking { stream, topics }).is_err() {
             // It ends with the workers, and not before.
             self.service.context.limits.leave();
         }

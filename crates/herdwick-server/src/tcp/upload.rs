@@ -338,7 +338,7 @@ fn finish(
     };
     let answer = upload.answer.with_opaque(&upload.opaque);
     let after = Progress::past(upload.ending().len());
-    connection.pulse.used(upload.value_len);
+    connection.activity.used(upload.value_len);
     if staged.is_none() {
         let sent = pass
             .cross_core

@@ -4,8 +4,8 @@
 //! thread takes them out, words them, and writes them to the watchers' sockets. Nothing waits for
 //! a watcher: what does not fit is dropped and counted.
 
-mod teller;
-mod words;
+mod format;
+mod writer;
 
 use std::{
     net::SocketAddr,
@@ -20,7 +20,7 @@ use std::{
 use herdwick_mem::spsc::{self, Consumer, Producer};
 use herdwick_mica::{KEY_BYTES_MAX, Mode, Status};
 
-pub(crate) use teller::{Asking, Teller};
+pub(crate) use writer::{Asking, EventWriter};
 
 /// Events that a worker's queue holds: 576 KiB, which take no memory before somebody watches.
 const EVENTS: usize = 2048;
@@ -125,7 +125,7 @@ impl Event {
     }
 }
 
-/// What workers and the teller know of each other.
+/// What workers and the event writer know of each other.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// What anybody watches.
@@ -147,7 +147,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A journal, and the end that the teller reads.
+    /// A journal, and the end that the event writer reads.
     pub(crate) fn new(shared: Arc<Shared>) -> (Self, Consumer<Event>) {
         let (queue, read) = spsc::channel(EVENTS);
         let journal = Self {

@@ -12,7 +12,7 @@ use std::{
 use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
-use super::{EVENTS, Event, Shared, words::Line};
+use super::{EVENTS, Event, Shared, format::Line};
 use crate::{context::Context, tcp::Stream, time::Timer};
 
 /// Most watchers (memcached's `WATCHER_LIMIT`).
@@ -32,7 +32,7 @@ pub(crate) struct Asking {
 
 /// The thread that words what workers note, for those who watch. It sleeps while nobody does, and
 /// ends with the workers.
-pub(crate) struct Teller {
+pub(crate) struct EventWriter {
     /// The workers' journals.
     pub(crate) journals: Vec<Consumer<Event>>,
     pub(crate) arrivals: Receiver<Asking>,
@@ -67,7 +67,7 @@ fn next_tick(tick: Duration, haul: Haul) -> Duration {
     }
 }
 
-impl Teller {
+impl EventWriter {
     pub(crate) fn run(mut self) {
         let mut watchers: Vec<Watcher> = Vec::new();
         let (mut told, mut tick, mut last) = (0, *TICK.end(), self.timer.now());

@@ -3,8 +3,8 @@
 /// What comes in for each second more that a command may take.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// While others wait for what it holds, a peer that moves nothing for so many looks has stalled: for
-/// a second, in which the server has looked ten times.
+/// While others wait for what it holds, a peer that moves nothing for so many looks has stalled:
+/// for a second, in which the server has looked ten times.
 const STALLED_LOOKS: u32 = 10;
 /// And so has one that moves less than this from look to look, 16 KiB a second, ...
 const LOOK_BYTES: u64 = (16 << 10) / 10;
@@ -13,7 +13,7 @@ const BEHIND_BYTES: u64 = 160 << 10;
 
 /// A connection's conversation in time. Bytes are noted as they move, seconds once a turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct ActivityTimer {
     /// Something moved in this turn.
     moved: bool,
     /// A command was taken in this turn.
@@ -38,7 +38,7 @@ pub(crate) struct Pulse {
     behind: u64,
 }
 
-impl Pulse {
+impl ActivityTimer {
     /// Of a connection made at second `now`.
     pub(crate) fn new(now: u32) -> Self {
         Self {
@@ -134,28 +134,28 @@ mod tests {
 
     #[test]
     fn a_command_has_longer_the_more_of_it_comes() {
-        let mut pulse = Pulse::new(10);
-        pulse.came(5);
-        pulse.note(10, true, false);
-        assert!(!pulse.is_overdue(40, 30));
-        assert!(pulse.is_overdue(41, 30));
+        let mut activity = ActivityTimer::new(10);
+        activity.came(5);
+        activity.note(10, true, false);
+        assert!(!activity.is_overdue(40, 30));
+        assert!(activity.is_overdue(41, 30));
         for second in 11..=41 {
-            pulse.came(100);
-            pulse.note(second, true, false);
+            activity.came(100);
+            activity.note(second, true, false);
         }
-        assert!(pulse.is_overdue(41, 30), "a trickle earns nothing");
-        pulse.came(640 << 10);
-        pulse.note(41, true, false);
-        assert!(!pulse.is_overdue(50, 30));
-        assert!(pulse.is_overdue(51, 30));
-        pulse.used(1 << 20);
-        pulse.note(51, false, false);
-        assert!(!pulse.is_overdue(1000, 30));
+        assert!(activity.is_overdue(41, 30), "a trickle earns nothing");
+        activity.came(640 << 10);
+        activity.note(41, true, false);
+        assert!(!activity.is_overdue(50, 30));
+        assert!(activity.is_overdue(51, 30));
+        activity.used(1 << 20);
+        activity.note(51, false, false);
+        assert!(!activity.is_overdue(1000, 30));
     }
 
     #[test]
     fn who_moves_while_others_wait_has_not_stalled() {
-        let mut steady = Pulse::new(0);
+        let mut steady = ActivityTimer::new(0);
         steady.look(true, true);
         for n in 0..1000 {
             // 16 KiB, nine looks apart.
@@ -169,14 +169,14 @@ mod tests {
         steady.look(false, false);
         assert!(!steady.has_stalled(), "it was not the peer's turn");
         let still = |looks| {
-            let mut pulse = Pulse::new(0);
-            pulse.came(1 << 20);
-            pulse.look(true, true);
-            (0..looks).for_each(|_| pulse.look(false, true));
-            pulse.has_stalled()
+            let mut activity = ActivityTimer::new(0);
+            activity.came(1 << 20);
+            activity.look(true, true);
+            (0..looks).for_each(|_| activity.look(false, true));
+            activity.has_stalled()
         };
         assert!(!still(9) && still(10));
-        let mut trickle = Pulse::new(0);
+        let mut trickle = ActivityTimer::new(0);
         let looks = (0..200).take_while(|_| {
             trickle.came(100);
             trickle.look(false, true);
@@ -187,19 +187,19 @@ mod tests {
 
     #[test]
     fn a_new_command_begins_where_the_last_one_ended() {
-        let mut pulse = Pulse::new(0);
+        let mut activity = ActivityTimer::new(0);
         for second in 0..100 {
-            pulse.came(10);
-            pulse.used(10);
-            pulse.note(second, true, false);
-            assert!(!pulse.is_overdue(second, 1));
-            assert_eq!(pulse.idle(second), 0);
+            activity.came(10);
+            activity.used(10);
+            activity.note(second, true, false);
+            assert!(!activity.is_overdue(second, 1));
+            assert_eq!(activity.idle(second), 0);
         }
-        assert_eq!(pulse.idle(105), 6);
-        pulse.note(120, false, true);
-        pulse.note(125, false, true);
+        assert_eq!(activity.idle(105), 6);
+        activity.note(120, false, true);
+        activity.note(125, false, true);
         assert_eq!(
-            (pulse.idle(130), pulse.quiet(130)),
+            (activity.idle(130), activity.quiet(130)),
             (31, 10),
             "it was busy until 120"
         );
