@@ -85,7 +85,7 @@ const BLOCK: usize = 16;
 #[inline]
 #[must_use]
 pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
-    let [crc] = crc32_abreast([crc], [bytes]);
+    let [crc] = crc32_interleaved([crc], [bytes]);
     crc
 }
 
@@ -93,7 +93,7 @@ pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
 /// their computations, so that the latency of one hides behind the others.
 #[inline]
 #[must_use]
-pub fn crc32_abreast<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
+pub fn crc32_interleaved<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if fold_alike(&messages)
         && std::is_x86_feature_detected!("pclmulqdq")
@@ -249,14 +249,14 @@ mod tests {
         }
 
         #[test]
-        fn messages_abreast_are_summed_as_alone(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
+        fn messages_interleaved_are_summed_as_alone(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
             let mut messages: [&[u8]; 4] = array::from_fn(|i| &bytes[i * 300..][..len]);
             // In half of the cases one message has another length.
             if let Some(message) = messages.get_mut(odd) {
                 *message = &message[..len / 2];
             }
             let alone: [u32; 4] = array::from_fn(|i| crc32(crcs[i], messages[i]));
-            prop_assert_eq!(crc32_abreast(crcs, messages), alone);
+            prop_assert_eq!(crc32_interleaved(crcs, messages), alone);
         }
 
         #[test]

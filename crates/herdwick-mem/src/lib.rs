@@ -24,7 +24,7 @@ pub mod sync;
 mod unread;
 
 pub use arena::Arena;
-pub use checksum::{crc32, crc32_abreast, crc32c, crc32c_shift};
+pub use checksum::{crc32, crc32_interleaved, crc32c, crc32c_shift};
 pub use fork::{ForkMark, OwnProcess};
 pub use interrupt::Interruptible;
 pub use mapping::{Access, Mapping};

@@ -157,7 +157,7 @@ impl Masked {
 const _: () = assert!(MASKED_4 == 40 && MASKED_6 == 60);
 
 /// Packets of a batch whose ICRCs are computed together, so that the CPU overlaps them.
-pub(crate) const ABREAST: usize = 4;
+pub(crate) const INTERLEAVED: usize = 4;
 
 /// ICRC state for consecutive packets of one route and length: the CRC of their common headers is
 /// computed once, and each packet costs one run over its own bytes.
@@ -209,8 +209,8 @@ impl Run {
     pub fn seal_batch(&mut self, batch: &mut [u8], segment: usize, route: &Route) {
         self.follow(route);
         let mut first = 0_u16;
-        for group in batch.chunks_mut(segment.saturating_mul(ABREAST)) {
-            if let Some(sums) = self.abreast(group, segment, first) {
+        for group in batch.chunks_mut(segment.saturating_mul(INTERLEAVED)) {
+            if let Some(sums) = self.interleaved(group, segment, first) {
                 for (packet, sum) in group.chunks_mut(segment).zip(sums) {
                     put(packet, sum);
                 }
@@ -219,25 +219,25 @@ impl Run {
                     put(packet, self.crc(packet, first.wrapping_add(nth)));
                 }
             }
-            first = first.wrapping_add(ABREAST as u16);
+            first = first.wrapping_add(INTERLEAVED as u16);
         }
     }
 
-    /// Returns the ICRCs of [`ABREAST`] packets of `segment` bytes, back to back, with
+    /// Returns the ICRCs of [`INTERLEAVED`] packets of `segment` bytes, back to back, with
     /// identifications that count from `first`. `None` if there are fewer packets, if one has
     /// congestion bits set, or if an identification is beyond the table.
     #[inline]
-    pub(crate) fn abreast(
+    pub(crate) fn interleaved(
         &mut self,
         group: &[u8],
         segment: usize,
         first: u16,
-    ) -> Option<[u32; ABREAST]> {
-        let changes: &[u32; ABREAST] = IDS.get(usize::from(first)..)?.first_chunk()?;
-        if segment < BTH_BYTES + ICRC_BYTES || group.len() != segment.saturating_mul(ABREAST) {
+    ) -> Option<[u32; INTERLEAVED]> {
+        let changes: &[u32; INTERLEAVED] = IDS.get(usize::from(first)..)?.first_chunk()?;
+        if segment < BTH_BYTES + ICRC_BYTES || group.len() != segment.saturating_mul(INTERLEAVED) {
             return None;
         }
-        let packets: [&[u8]; ABREAST] = array::from_fn(|i| &group[i * segment..][..segment]);
+        let packets: [&[u8]; INTERLEAVED] = array::from_fn(|i| &group[i * segment..][..segment]);
         if packets.iter().any(|packet| packet[CONGESTION_BITS] != 0) {
             return None;
         }
@@ -321,7 +321,7 @@ impl Default for Run {
 #[cfg(feature = "std")]
 #[inline]
 fn summed<const N: usize>(crcs: [u32; N], packets: [&[u8]; N]) -> [u32; N] {
-    herdwick_mem::crc32_abreast(crcs, packets)
+    herdwick_mem::crc32_interleaved(crcs, packets)
 }
 
 #[cfg(not(feature = "std"))]

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 use super::{Engine, Shared};
 use crate::{
     Arrival, Drop, Memory, Wire,
-    icrc::{ABREAST, IpId, Route},
+    icrc::{INTERLEAVED, IpId, Route},
     packet::{
         BTH_BYTES, Bth, CONGESTION, Class, Deth, ICRC_BYTES, Malformed, Operation, Packet,
         PacketOp, Place,
@@ -50,11 +50,11 @@ impl Engine {
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(batch));
         let (mut arrival, mut id, segment) = (*batch, 0_u16, segment.max(1));
-        for group in batch.bytes.chunks(segment.saturating_mul(ABREAST)) {
+        for group in batch.bytes.chunks(segment.saturating_mul(INTERLEAVED)) {
             arrival.bytes = group;
             // A packet that will be dropped is not worth a checksum.
             let sums = match self.addressee(&arrival) {
-                Ok(_) if self.shared.config.check_icrc => self.sums.abreast(group, segment, id),
+                Ok(_) if self.shared.config.check_icrc => self.sums.interleaved(group, segment, id),
                 _ => None,
             };
             for (nth, packet) in group.chunks(segment).enumerate() {
