@@ -56,7 +56,7 @@ pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
-pub use ways::{UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus, Wish};
+pub use ways::{DeviceSelector, UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

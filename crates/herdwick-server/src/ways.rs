@@ -10,8 +10,8 @@ use herdwick_herd::{
 pub use herdwick_roce_udp::UDP_PORT;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort, datagram_ring_bytes};
+pub use herdwick_verbs::{DeviceSelector, VerbsOptions};
 use herdwick_verbs::{Health, Inlining, VerbsDevice, VerbsPort};
-pub use herdwick_verbs::{VerbsOptions, Wish};
 
 use crate::{
     config::{Config, StartError, Verbs},
@@ -125,7 +125,7 @@ impl Ways {
         })
     }
 
-    /// What became of the wish for an RDMA device.
+    /// What became of the selector for an RDMA device.
     pub(crate) fn verbs_status(&self) -> &VerbsStatus {
         &self.verbs_status
     }

@@ -272,7 +272,7 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
 pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlError> {
     let qp = port.qps.get(qp.0).ok_or(NO_QP)?;
     let place = &port.place;
-    let wish = &port.state.wish;
+    let selector = &port.state.selector;
     let peer = Peer {
         transport: qp.transport,
         link: place.port.link,
@@ -283,8 +283,8 @@ pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlEr
         lid: place.port.lid,
         gid: place.gid.address.octets(),
         class: Class {
-            traffic_class: wish.traffic_class.unwrap_or(0),
-            sl: wish.sl.unwrap_or(0),
+            traffic_class: selector.traffic_class.unwrap_or(0),
+            sl: selector.sl.unwrap_or(0),
         },
         pkey: place.pkey(),
         fetches: port.state.found.fetches,
@@ -331,10 +331,10 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
             // Only GIDs whose index fits are selected.
             sgid_index: u8::try_from(place.gid.index).unwrap_or(0),
             hop_limit: HOP_LIMIT,
-            traffic_class: state.wish.traffic_class.unwrap_or(theirs.traffic_class),
+            traffic_class: state.selector.traffic_class.unwrap_or(theirs.traffic_class),
         },
         dlid: peer.lid,
-        sl: state.wish.sl.unwrap_or(theirs.sl),
+        sl: state.selector.sl.unwrap_or(theirs.sl),
         is_global: u8::from(place.port.link == Link::Ethernet),
         port_num: place.port.number,
         ..sys::AhAttr::default()

@@ -21,9 +21,9 @@ use crate::{
     port::VerbsPort,
     probe::{self, Found},
     raw::{self, Context, Pd},
+    selector::DeviceSelector,
     send::Bounds,
     sys,
-    wish::Wish,
 };
 
 /// Maximum GIDs of a device that are read.
@@ -39,7 +39,7 @@ pub struct VerbsOptions {
     /// The name of libibverbs; `None`: the system's.
     pub library: Option<OsString>,
     /// The requested device, port and address.
-    pub wish: Wish,
+    pub selector: DeviceSelector,
     /// On Ethernet, the address that the device must have: the one from which the kernel reaches
     /// the peer.
     pub own_address: Option<IpAddr>,
@@ -70,7 +70,7 @@ impl Default for VerbsOptions {
     fn default() -> Self {
         Self {
             library: None,
-            wish: Wish::default(),
+            selector: DeviceSelector::default(),
             own_address: None,
             inline_bytes: INLINE_BYTES_WANTED,
             inlining: Inlining::default(),
@@ -106,7 +106,7 @@ pub enum VerbsError {
 pub(crate) struct DeviceState {
     /// The place when the device was opened; each port has its own.
     pub(crate) place: Place,
-    pub(crate) wish: Wish,
+    pub(crate) selector: DeviceSelector,
     pub(crate) own_address: Option<IpAddr>,
     pub(crate) follow_class: bool,
     pub(crate) found: Found,
@@ -130,7 +130,7 @@ impl VerbsDevice {
             None => Library::load()?,
             Some(name) => Library::load_from(name)?,
         });
-        let place = place::choose(&survey(&library)?, &options.wish, options.own_address)?;
+        let place = place::choose(&survey(&library)?, &options.selector, options.own_address)?;
         let system = |source| VerbsError::System {
             what: format!("trying {}", place.device),
             source,
@@ -145,7 +145,7 @@ impl VerbsDevice {
         };
         let mut state = DeviceState {
             place,
-            wish: options.wish.clone(),
+            selector: options.selector.clone(),
             own_address: options.own_address,
             follow_class: options.follow_class,
             found,
@@ -199,7 +199,7 @@ impl VerbsDevice {
     fn place_now(&self, context: &Context) -> Result<Place, OpenError> {
         let DeviceState {
             place,
-            wish,
+            selector,
             own_address,
             found,
             ..
@@ -224,10 +224,10 @@ impl VerbsDevice {
                 source: io::ErrorKind::NetworkDown.into(),
             });
         }
-        let same = Wish {
+        let same = DeviceSelector {
             device: Some(place.device.clone()),
             port: Some(place.port.number),
-            ..wish.clone()
+            ..selector.clone()
         };
         let now = place::choose(&[state], &same, *own_address)
             .map_err(|error| system(io::Error::other(error)))?;

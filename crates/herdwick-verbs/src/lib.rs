@@ -23,16 +23,16 @@ mod place;
 mod port;
 mod probe;
 mod raw;
+mod selector;
 mod send;
 pub mod sys;
-mod wish;
 
 pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
 pub use place::{DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo};
 pub use port::{Health, VerbsPort};
-pub use wish::{Wish, WishError};
+pub use selector::{DeviceSelector, SelectorError};
 
 /// Bytes in front of a received datagram's payload: the GRH.
 pub const DATAGRAM_HEADER_BYTES: usize = 40;

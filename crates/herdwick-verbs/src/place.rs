@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-use crate::wish::Wish;
+use crate::selector::DeviceSelector;
 
 /// The P_Key of the default partition, full member.
 const PKEY_DEFAULT: u16 = 0xffff;
@@ -201,18 +201,24 @@ pub enum NoPlace {
     },
 }
 
-/// Returns the best place that meets `wish`; on Ethernet, with the address `own` if that is given.
+/// Returns the best place that meets `selector`; on Ethernet, with the address `own` if that is
+/// given.
 pub(crate) fn choose(
     devices: &[DeviceInfo],
-    wish: &Wish,
+    selector: &DeviceSelector,
     own: Option<IpAddr>,
 ) -> Result<Place, NoPlace> {
-    let wanted = |info: &&DeviceInfo| wish.device.as_ref().is_none_or(|name| *name == info.name);
+    let wanted = |info: &&DeviceInfo| {
+        selector
+            .device
+            .as_ref()
+            .is_none_or(|name| *name == info.name)
+    };
     let candidates: Vec<_> = devices.iter().filter(wanted).collect();
     let mut best: Option<Place> = None;
     let mut first_failure = None;
     for info in &candidates {
-        match on_device(info, wish, own) {
+        match on_device(info, selector, own) {
             Ok(place) => {
                 let rank = |place: &Place| place.gid.rank();
                 if best.as_ref().is_none_or(|best| rank(best) < rank(&place)) {
@@ -222,11 +228,11 @@ pub(crate) fn choose(
             Err(failure) => _ = first_failure.get_or_insert(failure),
         }
     }
-    best.ok_or_else(|| first_failure.unwrap_or_else(|| nothing(devices, wish)))
+    best.ok_or_else(|| first_failure.unwrap_or_else(|| nothing(devices, selector)))
 }
 
-fn nothing(devices: &[DeviceInfo], wish: &Wish) -> NoPlace {
-    match &wish.device {
+fn nothing(devices: &[DeviceInfo], selector: &DeviceSelector) -> NoPlace {
+    match &selector.device {
         Some(name) if !devices.is_empty() => {
             let names: Vec<_> = devices.iter().map(|info| info.name.as_str()).collect();
             NoPlace::NoSuchDevice(name.clone(), names.join(", "))
@@ -235,7 +241,11 @@ fn nothing(devices: &[DeviceInfo], wish: &Wish) -> NoPlace {
     }
 }
 
-fn on_device(info: &DeviceInfo, wish: &Wish, own: Option<IpAddr>) -> Result<Place, NoPlace> {
+fn on_device(
+    info: &DeviceInfo,
+    selector: &DeviceSelector,
+    own: Option<IpAddr>,
+) -> Result<Place, NoPlace> {
     let device = || info.name.clone();
     if info.iwarp {
         return Err(NoPlace::Iwarp(device()));
@@ -244,19 +254,19 @@ fn on_device(info: &DeviceInfo, wish: &Wish, own: Option<IpAddr>) -> Result<Plac
         let device = device();
         return Err(NoPlace::Refused { device, why });
     }
-    let wanted = |port: &&PortInfo| wish.port.is_none_or(|number| number == port.number);
+    let wanted = |port: &&PortInfo| selector.port.is_none_or(|number| number == port.number);
     let active = info.ports.iter().filter(wanted).filter(|port| port.active);
-    let best = |port: &PortInfo| best_gid(port, wish, own).copied();
+    let best = |port: &PortInfo| best_gid(port, selector, own).copied();
     let port = active.max_by_key(|port| best(port).map(|gid| gid.rank()));
     let port = port.ok_or_else(|| NoPlace::PortDown(device()))?;
     let gid = best(port).ok_or_else(|| match own {
-        Some(own) if best_gid(port, wish, None).is_some() => NoPlace::Elsewhere(device(), own),
+        Some(own) if best_gid(port, selector, None).is_some() => NoPlace::Elsewhere(device(), own),
         _ => NoPlace::NoGid(device(), port.number),
     })?;
-    let pkey_index = partition(port, wish.pkey).ok_or_else(|| NoPlace::NoPartition {
+    let pkey_index = partition(port, selector.pkey).ok_or_else(|| NoPlace::NoPartition {
         device: device(),
         port: port.number,
-        pkey: wish.pkey.unwrap_or(PKEY_DEFAULT),
+        pkey: selector.pkey.unwrap_or(PKEY_DEFAULT),
     })?;
     Ok(Place {
         device: device(),
@@ -276,7 +286,11 @@ fn partition(port: &PortInfo, wanted: Option<u16>) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-fn best_gid<'a>(port: &'a PortInfo, wish: &Wish, own: Option<IpAddr>) -> Option<&'a Gid> {
+fn best_gid<'a>(
+    port: &'a PortInfo,
+    selector: &DeviceSelector,
+    own: Option<IpAddr>,
+) -> Option<&'a Gid> {
     let there = |gid: &Gid| own.is_none_or(|own| gid.address.to_canonical() == own.to_canonical());
     let wanted = |gid: &&Gid| {
         // The source GID index of a work request is one byte.
@@ -284,7 +298,7 @@ fn best_gid<'a>(port: &'a PortInfo, wish: &Wish, own: Option<IpAddr>) -> Option<
             return false;
         }
         let of_link = port.link == Link::InfiniBand || there(gid);
-        of_link && wish.gid.is_none_or(|index| index == gid.index)
+        of_link && selector.gid.is_none_or(|index| index == gid.index)
     };
     // Reversed, because `max_by_key` returns the last maximum: this yields the first.
     let found = port.gids.iter().rev().filter(wanted);
@@ -340,7 +354,7 @@ mod tests {
             device("local", true, &table()[..2]),
             device("good", true, &table()),
         ];
-        let place = choose(&devices, &Wish::default(), None).unwrap();
+        let place = choose(&devices, &DeviceSelector::default(), None).unwrap();
         assert_eq!(
             place.to_string(),
             "good port 1, GID 3 (RoCEv2, 10.0.0.7), MTU 1024"
@@ -357,7 +371,13 @@ mod tests {
             device("local", true, &table()[..2]),
             device("good", true, &table()),
         ];
-        let own = |own: &str| choose(&devices, &Wish::default(), Some(own.parse().unwrap()));
+        let own = |own: &str| {
+            choose(
+                &devices,
+                &DeviceSelector::default(),
+                Some(own.parse().unwrap()),
+            )
+        };
         assert_eq!(own("fd00::7").unwrap().gid.index, 4);
         assert_eq!(own("10.0.0.7").unwrap().gid.index, 3);
         assert_eq!(own("::ffff:10.0.0.7").unwrap().gid.index, 3);
@@ -366,14 +386,14 @@ mod tests {
         let mut cable = device("ib0", true, &table()[..1]);
         cable.ports[0].link = Link::InfiniBand;
         let own = "10.0.0.8".parse().unwrap();
-        let place = choose(&[cable], &Wish::default(), Some(own));
+        let place = choose(&[cable], &DeviceSelector::default(), Some(own));
         assert!(place.is_ok(), "GIDs of InfiniBand are no IP addresses");
     }
 
     #[test]
     fn a_partition_is_found_by_its_key_and_rather_as_a_full_member() {
         let devices = [device("good", true, &table())];
-        let place = |wish: &str| choose(&devices, &wish.parse().unwrap(), None);
+        let place = |selector: &str| choose(&devices, &selector.parse().unwrap(), None);
         let (none, full, limited) = (
             place("good").unwrap(),
             place("good,pkey=0x1").unwrap(),
@@ -392,28 +412,32 @@ mod tests {
             gid(2, "fe80::1", GidKind::RoceV2),
             gid(256, "::ffff:10.0.0.7", GidKind::RoceV2),
         ];
-        let place = choose(&[device("good", true, &far)], &Wish::default(), None);
+        let place = choose(
+            &[device("good", true, &far)],
+            &DeviceSelector::default(),
+            None,
+        );
         assert_eq!(place.unwrap().gid.index, 2);
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let none = choose(&[], &Wish::default(), None);
+        let none = choose(&[], &DeviceSelector::default(), None);
         assert_eq!(none, Err(NoPlace::NoDevice));
         let devices = [device("a", false, &table()), device("b", true, &[])];
-        let wish = |text: &str| text.parse::<Wish>().unwrap();
-        let named = choose(&devices, &wish("c"), None);
+        let selector = |text: &str| text.parse::<DeviceSelector>().unwrap();
+        let named = choose(&devices, &selector("c"), None);
         assert_eq!(named, Err(NoPlace::NoSuchDevice("c".into(), "a, b".into())));
         assert_eq!(
-            choose(&devices, &wish("a"), None),
+            choose(&devices, &selector("a"), None),
             Err(NoPlace::PortDown("a".into()))
         );
         assert_eq!(
-            choose(&devices, &wish("b"), None),
+            choose(&devices, &selector("b"), None),
             Err(NoPlace::NoGid("b".into(), 1))
         );
         assert_eq!(
-            choose(&devices, &wish("b:2"), None),
+            choose(&devices, &selector("b:2"), None),
             Err(NoPlace::PortDown("b".into()))
         );
         let iwarp = DeviceInfo {
@@ -421,7 +445,7 @@ mod tests {
             ..device("siw0", true, &table())
         };
         assert_eq!(
-            choose(&[iwarp], &wish("auto"), None),
+            choose(&[iwarp], &selector("auto"), None),
             Err(NoPlace::Iwarp("siw0".into()))
         );
     }

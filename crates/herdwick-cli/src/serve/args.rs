@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::{PORT, Pin, Protocol, ROCE_PORT, RequestPath, Verbs, VerbsOptions, Wish};
+use herdwick_server::{
+    DeviceSelector, PORT, Pin, Protocol, ROCE_PORT, RequestPath, Verbs, VerbsOptions,
+};
 
 use crate::units;
 
@@ -20,12 +22,12 @@ use super::{
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true, before_help = BANNER, display_name = "herdwick")]
 pub(crate) struct ServeArgs {
-    /// TCP port; 0 and -1 take a free one, which is written to the file that MEMCACHED_PORT_FILENAME
-    /// in the environment names
+    /// TCP port; 0 and -1 take a free one, which is written to the file that
+    /// MEMCACHED_PORT_FILENAME in the environment names
     #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT.into(), allow_negative_numbers = true, value_parser = units::port)]
     pub(super) port: i32,
-    /// UDP port; 0: none, -1: a free one. Whoever is not trusted (-o udp_trusted) gets at most three
-    /// times what they have sent
+    /// UDP port; 0: none, -1: a free one. Whoever is not trusted (-o udp_trusted) gets at most
+    /// three times what they have sent
     #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, allow_negative_numbers = true, value_parser = units::port)]
     pub(super) udp_port: i32,
     /// Unix socket to listen on, instead of TCP
@@ -165,8 +167,8 @@ pub(crate) struct ServeArgs {
     /// has port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
     pub(super) metrics: Option<SocketAddr>,
-    /// Show the ten hottest keys among the metrics: each that is ever among them makes a series, and
-    /// whoever reads the metrics sees it
+    /// Show the ten hottest keys among the metrics: each that is ever among them makes a series,
+    /// and whoever reads the metrics sees it
     #[arg(long = "metrics-hot-keys", requires = "metrics")]
     pub(super) metrics_hot_keys: bool,
     /// RoCEv2 over UDP for Herdwick clients on any host, at this address; port 4791 if none is
@@ -287,10 +289,12 @@ fn verbs(text: &str) -> Result<Verbs, String> {
     if text == "off" {
         return Ok(Verbs::Off);
     }
-    let wish = text.parse::<Wish>().map_err(|error| error.to_string())?;
-    let is_named = wish.device.is_some();
+    let selector = text
+        .parse::<DeviceSelector>()
+        .map_err(|error| error.to_string())?;
+    let is_named = selector.device.is_some();
     let options = VerbsOptions {
-        wish,
+        selector,
         ..VerbsOptions::default()
     };
     Ok(match is_named {

@@ -253,17 +253,17 @@ fn neither_end_asks_for_more_reads_at_once_than_the_other_serves() {
 
 #[test]
 fn packets_are_marked_as_asked_for_and_a_client_follows_the_server() {
-    let options = |wish: &str, follow_class| VerbsOptions {
+    let options = |selector: &str, follow_class| VerbsOptions {
         library: Some(fake::path()),
-        wish: wish.parse().unwrap(),
+        selector: selector.parse().unwrap(),
         follow_class,
         ..VerbsOptions::default()
     };
     let marked = options("fake0,pkey=0x8001,sl=3,tclass=106", false);
     let server = Reliable::new(&VerbsDevice::open(&marked).unwrap());
     assert_eq!(fake::marks().pkey_index, 1);
-    let marks = |wish: &str, follow| {
-        let client = VerbsDevice::open(&options(wish, follow)).unwrap();
+    let marks = |selector: &str, follow| {
+        let client = VerbsDevice::open(&options(selector, follow)).unwrap();
         Reliable::new(&client).connect(&server.endpoint());
         let marks = fake::marks();
         assert!(marks.flow_label < 1 << 20 && marks.flow_label != 0);

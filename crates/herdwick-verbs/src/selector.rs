@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// The request: `auto` or `DEVICE[:PORT[:GID]]`, then `,pkey=`, `,sl=` and `,tclass=`. Omitted
 /// parts are selected automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct DeviceSelector {
     /// The device's name.
     pub device: Option<String>,
     /// The number of its port.
@@ -26,45 +26,45 @@ pub struct Wish {
     "`{0}` is not DEVICE[:PORT[:GID]][,pkey=P_KEY][,sl=0..15][,tclass=0..255], such as mlx5_0:1:3 \
      or auto,tclass=106; `ibv_devices` lists devices"
 )]
-pub struct WishError(String);
+pub struct SelectorError(String);
 
-impl FromStr for Wish {
-    type Err = WishError;
+impl FromStr for DeviceSelector {
+    type Err = SelectorError;
 
-    fn from_str(text: &str) -> Result<Self, WishError> {
-        read(text).ok_or_else(|| WishError(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        read(text).ok_or_else(|| SelectorError(text.to_owned()))
     }
 }
 
-fn read(text: &str) -> Option<Wish> {
+fn read(text: &str) -> Option<DeviceSelector> {
     let mut parts = text.split(',');
-    let mut wish = place(parts.next()?)?;
+    let mut selector = place(parts.next()?)?;
     for part in parts {
         let (name, value) = part.split_once('=')?;
         match name {
-            "pkey" => wish.pkey = Some(number(value, u16::MAX.into())?.try_into().ok()?),
-            "sl" => wish.sl = Some(number(value, 15)?.try_into().ok()?),
-            "tclass" => wish.traffic_class = Some(number(value, 255)?.try_into().ok()?),
+            "pkey" => selector.pkey = Some(number(value, u16::MAX.into())?.try_into().ok()?),
+            "sl" => selector.sl = Some(number(value, 15)?.try_into().ok()?),
+            "tclass" => selector.traffic_class = Some(number(value, 255)?.try_into().ok()?),
             _ => return None,
         }
     }
-    Some(wish)
+    Some(selector)
 }
 
-fn place(text: &str) -> Option<Wish> {
+fn place(text: &str) -> Option<DeviceSelector> {
     if text == "auto" {
-        return Some(Wish::default());
+        return Some(DeviceSelector::default());
     }
     let mut parts = text.split(':');
     let device = parts.next().filter(|name| !name.is_empty())?;
     let port = parts.next().map(str::parse).transpose().ok()?;
     // The source GID index of a work request is one byte.
     let gid = parts.next().map(str::parse::<u8>).transpose().ok()?;
-    parts.next().is_none().then(|| Wish {
+    parts.next().is_none().then(|| DeviceSelector {
         device: Some(device.to_owned()),
         port,
         gid: gid.map(u32::from),
-        ..Wish::default()
+        ..DeviceSelector::default()
     })
 }
 
@@ -82,15 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_is_a_device_a_port_and_an_index() {
-        let wish: Wish = "mlx5_0:2:3".parse().unwrap();
+    fn a_selector_is_a_device_a_port_and_an_index() {
+        let selector: DeviceSelector = "mlx5_0:2:3".parse().unwrap();
         assert_eq!(
-            (wish.device.as_deref(), wish.port, wish.gid),
+            (selector.device.as_deref(), selector.port, selector.gid),
             (Some("mlx5_0"), Some(2), Some(3))
         );
-        let wish: Wish = "auto,tclass=106,sl=3,pkey=0x8001".parse().unwrap();
+        let selector: DeviceSelector = "auto,tclass=106,sl=3,pkey=0x8001".parse().unwrap();
         assert_eq!(
-            (wish.device, wish.traffic_class, wish.sl, wish.pkey),
+            (
+                selector.device,
+                selector.traffic_class,
+                selector.sl,
+                selector.pkey
+            ),
             (None, Some(106), Some(3), Some(0x8001))
         );
         for bad in [
@@ -109,7 +114,7 @@ mod tests {
             "a,mtu=5",
             ",sl=1",
         ] {
-            assert!(bad.parse::<Wish>().is_err(), "{bad}");
+            assert!(bad.parse::<DeviceSelector>().is_err(), "{bad}");
         }
     }
 }
