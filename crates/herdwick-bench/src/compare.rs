@@ -156,8 +156,9 @@ impl Comparison<'_> {
         let echo = |system| matches!(system, System::Echo | System::Bare);
         let herd = |(system, fabric): &&Contender| !echo(*system) && fabric.is_herd();
         if let Some((_, fabric)) = self.contenders.iter().find(herd) {
-            let way = (*fabric, self.config.request_path);
-            let target = HerdTarget::dial(server.address, way, self.config.window, self.space)?;
+            let transport = (*fabric, self.config.request_path);
+            let target =
+                HerdTarget::dial(server.address, transport, self.config.window, self.space)?;
             return self.fill_by(target, watch);
         }
         let options = TcpOptions {
@@ -290,8 +291,9 @@ impl Comparison<'_> {
     }
 
     fn herd_targets(&self, fabric: Fabric, server: &Server) -> Result<Vec<HerdTarget>, BenchError> {
-        let way = (fabric, self.config.request_path);
-        let target = |_| HerdTarget::dial(server.address, way, self.config.window, self.space);
+        let transport = (fabric, self.config.request_path);
+        let target =
+            |_| HerdTarget::dial(server.address, transport, self.config.window, self.space);
         (0..self.config.clients).map(target).collect()
     }
 
@@ -310,21 +312,23 @@ impl Comparison<'_> {
     fn echo_targets<D: BenchDevice<Port: Send> + Send + 'static>(
         &self,
     ) -> Result<Vec<EchoTarget<D::Port>>, BenchError> {
-        let (clients, way, cpus) = self.echo_terms();
-        Ok(EchoTarget::endpoints::<D>(clients, way, self.space, cpus)?)
+        let (clients, transport, cpus) = self.echo_terms();
+        Ok(EchoTarget::endpoints::<D>(
+            clients, transport, self.space, cpus,
+        )?)
     }
 
     fn bare_targets(&self) -> Result<Vec<BareTarget>, BenchError> {
-        let (clients, way, cpus) = self.echo_terms();
+        let (clients, transport, cpus) = self.echo_terms();
         let value_size = self.space.value_size();
-        Ok(BareTarget::endpoints(clients, way, value_size, cpus)?)
+        Ok(BareTarget::endpoints(clients, transport, value_size, cpus)?)
     }
 
     /// How many clients, how they ask, and where they are answered.
     fn echo_terms(&self) -> (usize, (RequestPath, usize), &[usize]) {
         let path = self.config.request_path.unwrap_or_default();
-        let way = (path, self.config.window);
-        (self.config.clients, way, &self.placement.server[..1])
+        let transport = (path, self.config.window);
+        (self.config.clients, transport, &self.placement.server[..1])
     }
 
     fn echo_bout(&self, name: String) -> Bout<'_> {

@@ -110,7 +110,7 @@ impl Attached {
         for session in &mut self.sessions {
             sleep(APART);
             let start_ns = clock.ns();
-            let value = session.get(KEY).map_err(|error| no_way(&error))?;
+            let value = session.get(KEY).map_err(|error| no_transport(&error))?;
             count(by_shm, value.as_deref(), start_ns, clock.ns());
         }
         for connection in self.connections.iter_mut().take(IDLE_SESSIONS) {
@@ -146,18 +146,20 @@ fn session(address: SocketAddr) -> Result<Client, BenchError> {
         deadline: DEADLINE,
         ..Options::default()
     };
-    let mut client =
-        Client::connect_with(&address.to_string(), options).map_err(|error| no_way(&error))?;
-    client.set(KEY, VALUE).map_err(|error| no_way(&error))?;
+    let mut client = Client::connect_with(&address.to_string(), options)
+        .map_err(|error| no_transport(&error))?;
+    client
+        .set(KEY, VALUE)
+        .map_err(|error| no_transport(&error))?;
     let fallback = client.session().and_then(|session| session.fallback());
     match fallback {
-        Some(reason) => Err(no_way(reason)),
+        Some(reason) => Err(no_transport(reason)),
         None => Ok(client),
     }
 }
 
-fn no_way(reason: &dyn std::fmt::Display) -> BenchError {
-    BenchError::NoWay {
+fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
+    BenchError::NoTransport {
         fabric: Fabric::Shm,
         reason: reason.to_string(),
     }

@@ -96,7 +96,7 @@ pub enum BenchError {
     Rig(#[from] EndpointError),
     /// The server does not offer that fabric.
     #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
-    NoWay {
+    NoTransport {
         /// The fabric.
         fabric: Fabric,
         /// What happened.

@@ -15,7 +15,7 @@ use herdwick_bench::{
     Progress, Report, Table, Workload, parse_count, parse_size,
 };
 
-/// Measure: the store alone, or a whole server over each way in, with what made every figure.
+/// Measure: the store alone, or a whole server over each transport, with what made every figure.
 ///
 /// Without --server it starts a server of its own, on other CPUs where there are more than one.
 /// Values are checked: a miss is counted, a wrong value fails the benchmark.

@@ -121,7 +121,7 @@ pub(crate) fn run(
         .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
-                eprintln!("herdwick: {}", way(session));
+                eprintln!("herdwick: {}", transport(session));
             }
             command(&mut client)
         });
@@ -236,9 +236,9 @@ fn show(
 }
 
 /// Which way was taken, and why not a better one.
-fn way(session: &Session) -> String {
+fn transport(session: &Session) -> String {
     let reason = session.missed().map(|reason| format!(" ({reason})"));
-    format!("over {}{}", session.way(), reason.unwrap_or_default())
+    format!("over {}{}", session.transport(), reason.unwrap_or_default())
 }
 
 /// What to type next, where we know.

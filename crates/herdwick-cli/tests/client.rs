@@ -91,9 +91,9 @@ fn our_own_server_takes_and_gives_values() {
     let none = "over tcp (the server offers no fabric: it runs on another host, or as \
                 `herdwick serve --shm off`, or said at its start why it cannot share memory (`herdwick \
                 doctor` says it again); and it has neither an RDMA device nor `--roce`)";
-    for (shm, way) in [("auto", "over shm"), ("off", none)] {
+    for (shm, transport) in [("auto", "over shm"), ("off", none)] {
         let (_server, address) = serve(&["--shm", shm]);
-        values_go_in_and_come_out(&address, way);
+        values_go_in_and_come_out(&address, transport);
     }
 }
 
@@ -125,11 +125,11 @@ fn a_fabric_that_failed_is_named_though_another_is_taken() {
     std::fs::remove_dir_all(lease.path()).unwrap();
     let (_, _, told) = herdwick(&["get", "key", "-v", "--server", &address], b"");
     std::fs::remove_dir(&folder).unwrap();
-    let way = "herdwick: over roce (the server's lease socket, ";
-    assert!(told.contains(way), "{told}");
+    let transport = "herdwick: over roce (the server's lease socket, ";
+    assert!(told.contains(transport), "{told}");
 }
 
-fn values_go_in_and_come_out(address: &str, way: &str) {
+fn values_go_in_and_come_out(address: &str, transport: &str) {
     let at = ["--server", address];
     let run = |args: &[&str], input: &[u8]| {
         let (code, out, err) = herdwick(&[args, &at].concat(), input);
@@ -146,7 +146,7 @@ fn values_go_in_and_come_out(address: &str, way: &str) {
         quiet(0, "")
     );
     assert_eq!(run(&["get", "a"], b""), quiet(0, "one"));
-    let told = (0, "one".into(), format!("herdwick: {way}\n"));
+    let told = (0, "one".into(), format!("herdwick: {transport}\n"));
     assert_eq!(run(&["get", "a", "-v"], b""), told);
     assert_eq!(run(&["set", "b", "-"], b"from\r\nstdin\n"), quiet(0, ""));
     assert_eq!(run(&["get", "b"], b""), quiet(0, "from\r\nstdin\n"));

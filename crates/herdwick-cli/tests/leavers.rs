@@ -29,7 +29,12 @@ impl Busy {
         };
         let address = server.address.parse().unwrap();
         let session = Session::dial(&address, &options).unwrap();
-        assert_eq!(session.way(), fabric.name(), "{:?}", session.fallback());
+        assert_eq!(
+            session.transport(),
+            fabric.name(),
+            "{:?}",
+            session.fallback()
+        );
         Self {
             session,
             submitted: 0,

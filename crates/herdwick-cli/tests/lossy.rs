@@ -75,7 +75,7 @@ impl Far {
         };
         let address = self.address.parse().expect("an address");
         let session = Session::dial(&address, &options).expect("a server");
-        assert_eq!(session.way(), "roce", "{:?}", session.fallback());
+        assert_eq!(session.transport(), "roce", "{:?}", session.fallback());
         session
     }
 }

@@ -108,7 +108,7 @@ fn leases_over_roce_that_come_and_go_leave_no_memory_behind() {
     };
     let mut lease = || {
         let session = Session::dial(&server.address.parse().unwrap(), &options).unwrap();
-        assert_eq!(session.way(), "roce");
+        assert_eq!(session.transport(), "roce");
         drop(session);
         // Its end is the server's to notice.
         let clock = Clock::start();

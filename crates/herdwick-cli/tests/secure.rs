@@ -153,8 +153,8 @@ fn shared_memory_is_found_through_tls() {
     let secure = Secure::start(&[]);
     let output = secure.run_trusting(&["set", "k", "v", "-v"]);
     assert_eq!(out(&output), "");
-    let way = String::from_utf8_lossy(&output.stderr);
-    assert!(way.contains("over shm"), "{way}");
+    let transport = String::from_utf8_lossy(&output.stderr);
+    assert!(transport.contains("over shm"), "{transport}");
     // Larger than what shared memory takes: it goes over the connection.
     let large = "l".repeat(50_000);
     out(&secure.run_trusting(&["set", "large", &large]));

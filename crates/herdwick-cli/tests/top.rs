@@ -27,7 +27,7 @@ fn one_object_has_what_was_done_between_two_looks() {
     let output = thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = server.client();
-            assert_eq!(client.session().unwrap().way(), "shm");
+            assert_eq!(client.session().unwrap().transport(), "shm");
             let value = vec![b'v'; BYTES];
             while !enough.load(Relaxed) {
                 client.set("k", &value[..]).unwrap();

@@ -19,7 +19,7 @@ fn unanswered<T: std::fmt::Debug>(
     assert!(
         client
             .session()
-            .is_some_and(|session| session.way() == "shm")
+            .is_some_and(|session| session.transport() == "shm")
     );
     client.set_deadline(SHORT);
     server.freeze();

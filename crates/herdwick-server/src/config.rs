@@ -7,7 +7,7 @@ use std::{
 };
 
 pub use crate::error::StartError;
-use crate::{pin::Pin, tls::Tls, udp::Udp, ways::VerbsOptions};
+use crate::{pin::Pin, tls::Tls, transports::VerbsOptions, udp::Udp};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
 use herdwick_mica::ITEM_BYTES_MAX;
@@ -294,7 +294,7 @@ impl Config {
     }
 }
 
-/// Whether an RDMA device is a way in.
+/// Whether an RDMA device is a transport.
 #[derive(Clone, Debug, Default)]
 pub enum Verbs {
     /// It is not.

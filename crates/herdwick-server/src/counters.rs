@@ -94,7 +94,7 @@ pub(crate) struct Snapshot {
     /// Seconds since the oldest item was used.
     pub(crate) age: u32,
     /// What the worker's fronts have counted.
-    pub(crate) ways: Vec<WayCount>,
+    pub(crate) transports: Vec<TransportCount>,
     /// Its hot keys, if they were asked for.
     pub(crate) hot: Vec<HotKey>,
     /// Which worker it is.
@@ -103,8 +103,8 @@ pub(crate) struct Snapshot {
 
 /// Something that a front has counted: requests, batches, or drops by their reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WayCount {
-    pub(crate) way: &'static str,
+pub(crate) struct TransportCount {
+    pub(crate) transport: &'static str,
     pub(crate) what: &'static str,
     pub(crate) count: u64,
 }
@@ -207,11 +207,13 @@ impl Snapshot {
         self.slots += other.slots;
         self.age = self.age.max(other.age);
         self.hot.extend_from_slice(&other.hot);
-        for part in &other.ways {
-            let known = |sum: &&mut WayCount| (sum.way, sum.what) == (part.way, part.what);
-            match self.ways.iter_mut().find(known) {
+        for part in &other.transports {
+            let known = |sum: &&mut TransportCount| {
+                (sum.transport, sum.what) == (part.transport, part.what)
+            };
+            match self.transports.iter_mut().find(known) {
                 Some(sum) => sum.count += part.count,
-                None => self.ways.push(*part),
+                None => self.transports.push(*part),
             }
         }
     }

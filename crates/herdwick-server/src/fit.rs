@@ -1,5 +1,6 @@
-//! Fits a configuration into its memory (`-m`). Where memcached starts, this server starts too: what
-//! does not fit is reduced, in an order that keeps what a memcached client can see for longest.
+//! Fits a configuration into its memory (`-m`). Where memcached starts, this server starts too:
+//! what does not fit is reduced, in an order that keeps what a memcached client can see for
+//! longest.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
 use crate::{
     config::{Config, StartError, Verbs},
     memory::partition_bytes,
-    ways,
+    transports,
 };
 
 /// memcached's smallest `-I`: a server that cannot hold such an item does not start.
@@ -165,7 +166,7 @@ fn counted(config: &Config) -> Config {
     let mut counted = config.clone();
     let optional = matches!(counted.verbs, Verbs::IfThere(_));
     // With a file of items the partitions are of one size, whether the device is there or not.
-    if optional && counted.memory_file.is_none() && !ways::has_rdma_devices() {
+    if optional && counted.memory_file.is_none() && !transports::has_rdma_devices() {
         counted.verbs = Verbs::Off;
     }
     counted

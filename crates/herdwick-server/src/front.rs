@@ -53,8 +53,8 @@ pub(crate) trait Front {
         None
     }
 
-    /// The way in, in one word.
-    fn way(&self) -> &'static str;
+    /// The transport, in one word.
+    fn transport(&self) -> &'static str;
 
     /// What this front itself has counted since the start: requests, batches, and each drop by its
     /// reason.

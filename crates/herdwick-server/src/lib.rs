@@ -1,6 +1,6 @@
 //! The server: one thread, one partition and one set of connections per worker, nothing shared.
 //!
-//! A worker owns its partition of the store and several fronts, the ways in: sockets that speak
+//! A worker owns its partition of the store and several fronts, the transports: sockets that speak
 //! memcached, and request lines in memory. Keys that another worker owns travel to it in forwarded
 //! batches over bounded queues. [`spawn`] starts it all; [`Server::shutdown`] drains it.
 #![forbid(unsafe_code)]
@@ -34,12 +34,12 @@ mod stopping;
 mod tcp;
 mod time;
 mod tls;
+mod transports;
 mod tuning;
 mod udp;
 mod unix;
 mod upload_steps;
 mod watch;
-mod ways;
 mod worker;
 
 pub use auth::AuthError;
@@ -54,9 +54,9 @@ pub use memory_file::{Cold, MemoryFileError, Restart};
 pub use pin::Pin;
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
+pub use transports::{DeviceSelector, UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus};
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
-pub use ways::{DeviceSelector, UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus};
 
 /// An empty list in the memory of `list`, for items of the same type but for a lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {

@@ -15,7 +15,7 @@ use crate::{
     parking::WakeupFd,
     server::refused,
     time::Timer,
-    ways::{self, Ways},
+    transports::{self, Transports},
 };
 
 /// How much leases may hold, all together. It is set aside from the memory for items: what the
@@ -67,22 +67,22 @@ impl LeaseBounds {
 
     pub(crate) fn service(
         &self,
-        ways: &Ways,
+        transports: &Transports,
         wakeups: &[WakeupFd],
         socket: Option<LeaseSocket>,
     ) -> Result<Option<LeaseService>, StartError> {
-        let fabrics = ways.offered(socket.is_some());
+        let fabrics = transports.offered(socket.is_some());
         if fabrics.is_empty() {
             return Ok(None);
         }
         let manager = LeaseConfig {
             leases_max: self.clients_max,
-            reply_bytes_max: ways::fabrics()
+            reply_bytes_max: transports::fabrics()
                 .map(|fabric| reply_bytes_max(fabric, &fabrics))
                 .collect(),
             bytes_max: self.bytes_max,
-            lease_bytes: ways::lease_bytes,
-            is_local: ways::is_local,
+            lease_bytes: transports::lease_bytes,
+            is_local: transports::is_local,
         };
         let service = LeaseService::open(socket, fabrics, manager, wakeups);
         service.map(Some).map_err(refused("the lease service"))
@@ -91,7 +91,7 @@ impl LeaseBounds {
     pub(crate) fn front(
         &self,
         (worker, workers): (usize, usize),
-        ways: &Ways,
+        transports: &Transports,
         (fabric, end): (FabricId, WorkerEnd),
     ) -> Result<Box<dyn Front + Send>, StartError> {
         let config = HerdConfig {
@@ -102,7 +102,7 @@ impl LeaseBounds {
             reply_bytes_max: REPLY_BYTES_MAX,
             end,
         };
-        let front = ways.front(fabric, config);
+        let front = transports.front(fabric, config);
         front.map_err(|error| refused("what a fabric takes")(io::Error::other(error)))
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn lease_socket(
     let Some(leases) = &config.leases else {
         return Ok(None);
     };
-    let possible = ways::try_shm().map_err(StartError::SharedMemory);
+    let possible = transports::try_shm().map_err(StartError::SharedMemory);
     let bound = possible.and_then(|()| {
         let bound = LeaseSocket::bind(&leases.directory, leases.mode);
         bound.map_err(|source| StartError::Leases {

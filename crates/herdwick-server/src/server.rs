@@ -36,9 +36,9 @@ use crate::{
     tcp::{Lots, Owners, Stream, TcpFront},
     time::Timer,
     tls::TlsError,
+    transports::{Transports, VerbsStatus},
     tuning::Tuning,
     watch::{Asking, EventWriter, Journal},
-    ways::{VerbsStatus, Ways},
     worker::{EVENTS, Worker},
 };
 
@@ -71,7 +71,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
     let (workers, reduced) = fit::settle(&mut config, cpus.len())?;
     let pinned = config.pin.cpus(&cpus, workers)?;
-    let ways = Ways::open(&mut config, workers)?;
+    let transports = Transports::open(&mut config, workers)?;
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
@@ -80,7 +80,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     left_out.append(&mut opened.left_out);
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
-    let mut service = leases.service(&ways, &wakeups, socket)?;
+    let mut service = leases.service(&transports, &wakeups, socket)?;
     let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
@@ -100,7 +100,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         left_out,
         reduced,
         lasting: stores.lasting.take(),
-        verbs: ways.verbs_status().clone(),
+        verbs: transports.verbs_status().clone(),
         workers,
         timer,
         stopping: Arc::new(Stopping::new(wakeups.clone())),
@@ -114,7 +114,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let ends = server.open_manager(service, timer)?;
     let crew = Crew {
         config: &config,
-        ways: &ways,
+        transports: &transports,
         context: &context,
         pinned: pinned.as_deref(),
         spare_cpus: cpus.len() > workers,
@@ -170,7 +170,7 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
 /// What all workers are started with.
 struct Crew<'a> {
     config: &'a Config,
-    ways: &'a Ways,
+    transports: &'a Transports,
     context: &'a Arc<Context>,
     /// The CPU of each worker, if it is to stay there.
     pinned: Option<&'a [usize]>,
@@ -229,7 +229,7 @@ impl Server {
         self.lasting.as_ref().map(|(_, restart)| restart)
     }
 
-    /// Whether an RDMA device is a way in, and which, or why not.
+    /// Whether an RDMA device is a transport, and which, or why not.
     #[must_use]
     pub fn verbs(&self) -> &VerbsStatus {
         &self.verbs
@@ -363,7 +363,7 @@ impl Server {
                 Arc::clone(&lots),
             ))];
             for end in ends.next().into_iter().flatten() {
-                fronts.push(leases.front((index, self.workers), crew.ways, end)?);
+                fronts.push(leases.front((index, self.workers), crew.transports, end)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front

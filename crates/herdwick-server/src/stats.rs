@@ -16,7 +16,7 @@ use crate::{
     unix,
 };
 
-pub(crate) use ours::{hot_keys, of_worker, ways, workers};
+pub(crate) use ours::{hot_keys, of_worker, transports, workers};
 
 /// Bytes of one slot of the store's index.
 const SLOT_BYTES: u64 = 8;
@@ -245,7 +245,7 @@ fn refusals(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
         out.say(name, count);
     }
     let mut by_what: Vec<(&str, u64)> = Vec::new();
-    for part in &sum.ways {
+    for part in &sum.transports {
         match by_what.iter_mut().find(|(what, _)| *what == part.what) {
             Some((_, count)) => *count += part.count,
             None => by_what.push((part.what, part.count)),

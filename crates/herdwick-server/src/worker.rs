@@ -4,7 +4,7 @@ use herdwick_mica::Clock;
 use mio::{Events, Poll};
 
 use crate::{
-    counters::{Snapshot, WayCount, WorkerCounters},
+    counters::{Snapshot, TransportCount, WorkerCounters},
     cross_core::CrossCore,
     forward::{ForwardBatch, Order},
     front::{Activity, Front, Pass, Tokens},
@@ -178,16 +178,22 @@ impl Worker {
             store: store.counters(),
             slots: store.slots() as u64,
             age: store.age(clock.second),
-            ways: Vec::new(),
+            transports: Vec::new(),
             hot: Vec::new(),
             worker: self.index,
         };
         snapshot.counters.log_worker_written = self.partition.journal.written;
         snapshot.counters.log_worker_dropped = self.partition.journal.dropped;
         for front in &self.fronts {
-            let way = front.way();
-            let count = |(what, count)| WayCount { way, what, count };
-            snapshot.ways.extend(front.counts().into_iter().map(count));
+            let transport = front.transport();
+            let count = |(what, count)| TransportCount {
+                transport,
+                what,
+                count,
+            };
+            snapshot
+                .transports
+                .extend(front.counts().into_iter().map(count));
         }
         snapshot
     }

@@ -202,12 +202,12 @@ fn what_crosses_leaves_no_empty_batch_behind() {
 fn requests_over_shared_memory_are_counted_apart() {
     let server = measured(2);
     let mut client = Client::connect(&server.address().to_string()).unwrap();
-    let over = client.session().unwrap().way().to_string();
+    let over = client.session().unwrap().transport().to_string();
     for n in 0..10 {
         client.set(format!("k{n}"), &b"1"[..]).unwrap();
     }
     let page = scrape(&server);
-    let way = |worker: u8, fabric: &str, what: &str| {
+    let transport = |worker: u8, fabric: &str, what: &str| {
         let labels = format!("worker=\"{worker}\",fabric=\"{fabric}\"");
         page.value(&format!("herdwick_fabric_{what}_total{{{labels}}}"))
     };
@@ -219,9 +219,12 @@ fn requests_over_shared_memory_are_counted_apart() {
     };
     // A client tries the way to each worker first, by canceling what it never asked for.
     assert!(drops("canceled") >= 2.0);
-    let all = way(0, "shm", "requests") + way(1, "shm", "requests");
+    let all = transport(0, "shm", "requests") + transport(1, "shm", "requests");
     assert_eq!(all - drops("retries_remembered"), 10.0);
-    assert_eq!(way(0, "tcp", "requests") + way(1, "tcp", "requests"), 0.0);
+    assert_eq!(
+        transport(0, "tcp", "requests") + transport(1, "tcp", "requests"),
+        0.0
+    );
     assert_eq!(page.value("herdwick_leases"), 1.0);
 }
 

@@ -7,14 +7,14 @@ use herdwick_herd::hello::VERSION;
 
 use crate::{Fabric, OsError};
 
-/// Why a session goes by memcached's text, though a fabric is faster; or by one fabric, though another
-/// is.
+/// Why a session goes by memcached's text, though a fabric is faster; or by one fabric, though
+/// another is.
 ///
 /// What may pass ([`Fallback::NoAnswer`], [`Fallback::Socket`], [`Fallback::Refused`],
 /// [`Fallback::Silent`], [`Fallback::Setup`]) does not bind a [`Client`](crate::Client) for ever: a
-/// call after 1 s looks for a better way, another 2 s later, and so on up to a minute apart. Such a
-/// look takes up to 200 ms of that call, and no more than half of its deadline; opening an RDMA device
-/// may take longer. A [`Session`](crate::Session) goes one way for as long as it lasts.
+/// call after 1 s looks for a better transport, another 2 s later, and so on up to a minute apart.
+/// Such a look takes up to 200 ms of that call, and no more than half of its deadline; opening an
+/// RDMA device may take longer. A [`Session`](crate::Session) goes one way for as long as it lasts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fallback {
     /// [`Options::fabric`](crate::Options::fabric) is not set.

@@ -39,7 +39,7 @@ mod session;
 mod stream;
 mod text;
 mod tls;
-mod ways;
+mod transports;
 
 pub use address::Address;
 pub use answer::{Answer, Hit, Lost, Refusal, Ticket};

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Tls;
-pub use crate::ways::VerbsOptions;
+pub use crate::transports::VerbsOptions;
 pub use herdwick_herd::RequestPath;
 
 /// A transport that is faster than memcached's text protocol.
@@ -20,9 +20,10 @@ pub enum Fabric {
 /// Options of a client or a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a call may take, dialling included; [`Duration::MAX`]: for ever. Looking a host name
-    /// up, and opening an RDMA device, are not cut short. Each fabric that is tried has
-    /// half of the time that is left, so that one which carries nothing leaves some to the next way.
+    /// How long a call may take, dialling included; [`Duration::MAX`]: for ever. Looking a host
+    /// name up, and opening an RDMA device, are not cut short. Each fabric that is tried has half
+    /// of the time that is left, so that one which carries nothing leaves some to the next
+    /// transport.
     pub deadline: Duration,
     /// Largest value in bytes that is accepted from a server; a larger one ends the connection.
     pub value_bytes_max: usize,
@@ -39,8 +40,8 @@ pub struct Options {
     pub window: usize,
     /// Sent to a server that requires a password (memcached's `-Y`), and to no other.
     pub login: Option<Login>,
-    /// TLS on the connection; `None`: in plain text. With it no fabric is used that leaves the host,
-    /// for none is encrypted.
+    /// TLS on the connection; `None`: in plain text. With it no fabric is used that leaves the
+    /// host, for none is encrypted.
     pub tls: Option<Tls>,
 }
 

@@ -8,7 +8,7 @@ use herdwick_mem::ForkMark;
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
     text::{Command, When},
-    ways::Way,
+    transports::Transport,
 };
 
 /// One connection, driven by polling: submit many requests, flush them together, poll the answers.
@@ -53,7 +53,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    way: Way,
+    transport: Transport,
     /// Why a better transport is not used.
     missed: Option<Fallback>,
     deadline: Duration,
@@ -64,20 +64,20 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the best way to a server that both ends have, and tries it. Blocks, for
+    /// Opens the best transport to a server that both ends have, and tries it. Blocks, for
     /// [`Options::deadline`] at most, but for what is named there.
     ///
     /// # Errors
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
-        let (way, missed) = Way::dial(address, options)?;
-        Ok(Self::over(way, missed, options.deadline))
+        let (transport, missed) = Transport::dial(address, options)?;
+        Ok(Self::over(transport, missed, options.deadline))
     }
 
     /// Makes a session over an open transport.
-    pub(crate) fn over(way: Way, missed: Option<Fallback>, deadline: Duration) -> Self {
+    pub(crate) fn over(transport: Transport, missed: Option<Fallback>, deadline: Duration) -> Self {
         Self {
-            way,
+            transport,
             missed,
             deadline,
             wall: None,
@@ -103,7 +103,7 @@ impl Session {
             return None;
         }
         let when = self.when(now);
-        self.way.submit(when, key, op)
+        self.transport.submit(when, key, op)
     }
 
     pub(crate) fn command(&mut self, now: Duration, command: Command<'_>) -> Option<Ticket> {
@@ -111,7 +111,7 @@ impl Session {
             return None;
         }
         let when = self.when(now);
-        self.way.command(when, command)
+        self.transport.command(when, command)
     }
 
     fn when(&mut self, now: Duration) -> When {
@@ -126,7 +126,7 @@ impl Session {
     /// Sends what was submitted, as far as it is accepted now; polling sends the rest.
     pub fn flush(&mut self, now: Duration) {
         if self.process.is_here() {
-            self.way.flush(now);
+            self.transport.flush(now);
         }
     }
 
@@ -134,39 +134,39 @@ impl Session {
     /// is requested as text, which may open that connection again, as in [`Session::submit`].
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         if self.process.is_here() {
-            self.way.poll(now, sink);
-        } else if self.way.broken().is_none() {
-            self.way.abandon(Cause::Forked, sink);
+            self.transport.poll(now, sink);
+        } else if self.transport.broken().is_none() {
+            self.transport.abandon(Cause::Forked, sink);
         }
     }
 
     /// Sees to it that it has ended if its server is gone. Nothing may be in flight.
     pub(crate) fn look(&mut self, now: Duration) {
         if self.process.is_here() {
-            self.way.look(now);
+            self.transport.look(now);
         }
     }
 
-    /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline.
-    /// Returns at once when nothing is in flight, and sometimes early. Over a fabric it returns at once
+    /// Sleeps until polling may bring something: an answer, an end, or the oldest deadline. Returns
+    /// at once when nothing is in flight, and sometimes early. Over a fabric it returns at once
     /// until 200 µs have gone by without an answer, unless there is one CPU alone: to sleep would
     /// take longer than the answer does.
     pub fn wait(&mut self, now: Duration) {
         if self.process.is_here()
-            && let Some(due) = self.way.due()
+            && let Some(due) = self.transport.due()
         {
-            self.way.wait(now, due.saturating_sub(now));
+            self.transport.wait(now, due.saturating_sub(now));
         }
     }
 
     /// The session's transport: `tcp` (memcached's text), `shm`, `verbs` or `roce`.
     #[must_use]
-    pub fn way(&self) -> &'static str {
-        self.way.name()
+    pub fn transport(&self) -> &'static str {
+        self.transport.name()
     }
 
-    /// Why it does not go by a better way that the server offers, if there is one; by text, why it goes
-    /// by text.
+    /// Why it does not go by a better transport that the server offers, if there is one; by text,
+    /// why it goes by text.
     #[must_use]
     pub fn missed(&self) -> Option<&Fallback> {
         self.missed.as_ref()
@@ -175,7 +175,7 @@ impl Session {
     /// Why it goes by text, if it does.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
-        let text = matches!(self.way, Way::Memcached(_));
+        let text = matches!(self.transport, Transport::Memcached(_));
         self.missed.as_ref().filter(|_| text)
     }
 
@@ -186,7 +186,7 @@ impl Session {
 
     /// Whether its transport is better than that of `other`.
     pub(crate) fn beats(&self, other: &Self) -> bool {
-        self.way.rank() < other.way.rank()
+        self.transport.rank() < other.transport.rank()
     }
 
     /// Returns the fabric under the session, if it has one and belongs to this process: for callers
@@ -195,7 +195,7 @@ impl Session {
         if !self.process.is_here() {
             return None;
         }
-        self.way.direct()
+        self.transport.direct()
     }
 
     /// Why the session has ended, if it has.
@@ -204,7 +204,7 @@ impl Session {
         if !self.process.is_here() {
             return Some(Cause::Forked);
         }
-        self.way.broken()
+        self.transport.broken()
     }
 }
 

@@ -50,8 +50,8 @@ fn leases(server: &Server) -> u64 {
 fn clients(server: &Server, fabric: Option<Fabric>) {
     let address = server.address().to_string();
     let mut client = Client::connect_with(&address, options(fabric)).unwrap();
-    let way = client.session().unwrap().way();
-    assert_eq!(way, fabric.map_or("tcp", Fabric::name));
+    let transport = client.session().unwrap().transport();
+    assert_eq!(transport, fabric.map_or("tcp", Fabric::name));
     client.set("number", "0").unwrap();
     assert_eq!(client.incr("number", 1).unwrap(), Some(1));
     let held = leases(server);
@@ -59,7 +59,7 @@ fn clients(server: &Server, fabric: Option<Fabric>) {
     assert!(forked(move || {
         assert_eq!(copy.session().unwrap().broken(), Some(Cause::Forked));
         assert_eq!(copy.incr("number", 1).unwrap(), Some(2));
-        assert_eq!(copy.session().unwrap().way(), way);
+        assert_eq!(copy.session().unwrap().transport(), transport);
         assert_eq!(copy.incr("number", 1).unwrap(), Some(3));
     }));
     // Another child only drops its copy of the client.

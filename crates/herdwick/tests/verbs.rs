@@ -53,8 +53,8 @@ fn client(server: &Server, options: &Options) -> Client {
     Client::connect_with(&server.address().to_string(), options.clone()).unwrap()
 }
 
-fn way(client: &Client) -> &'static str {
-    client.session().map_or("none", Session::way)
+fn transport(client: &Client) -> &'static str {
+    client.session().map_or("none", Session::transport)
 }
 
 fn counted(server: &Server) -> HashMap<String, u64> {
@@ -93,7 +93,7 @@ fn goes(client: &mut Client, name: &str) {
 
 /// Calls until the client uses the transport `wanted`; everything that it reads meanwhile is right.
 fn comes_to(client: &mut Client, wanted: &str) {
-    while way(client) != wanted {
+    while transport(client) != wanted {
         if let Ok(value) = client.get("kept") {
             assert_eq!(value.as_deref(), Some(&b"value"[..]));
         }
@@ -118,9 +118,9 @@ fn every_path_with_and_without_the_promise_of_order() {
                     ..options()
                 },
             );
-            assert_eq!(way(&client), "verbs", "{:?}", client.session());
+            assert_eq!(transport(&client), "verbs", "{:?}", client.session());
             goes(&mut client, path.name());
-            assert_eq!(way(&client), "verbs", "it stood");
+            assert_eq!(transport(&client), "verbs", "it stood");
         }
         let counted = counted(&server);
         for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {
@@ -216,7 +216,7 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
     assert!(why.contains("memory for a lease"), "{why}");
     goes(&mut refused, "text");
     goes(&mut held, "verbs");
-    assert_eq!((way(&refused), way(&held)), ("tcp", "verbs"));
+    assert_eq!((transport(&refused), transport(&held)), ("tcp", "verbs"));
     // The fault is over, and the client that was refused notices.
     comes_to(&mut refused, "verbs");
 }
@@ -249,7 +249,7 @@ fn a_fabric_that_was_full_is_looked_for_again_though_another_lacks_a_device() {
     first.set("kept", "value").unwrap();
     fake::fail("devices", 0, 1);
     let mut second = client(&server, &options());
-    assert_eq!((way(&first), way(&second)), ("shm", "tcp"));
+    assert_eq!((transport(&first), transport(&second)), ("shm", "tcp"));
     drop(first);
     comes_to(&mut second, "shm");
 }
@@ -262,7 +262,7 @@ fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
     held.set("kept", "value").unwrap();
     let mut lost = 0;
     for event in [sys::IBV_EVENT_DEVICE_FATAL, sys::IBV_EVENT_CQ_ERR] {
-        assert_eq!(way(&held), "verbs");
+        assert_eq!(transport(&held), "verbs");
         fake::event_elsewhere(event);
         // Each worker has lost its device or queue, and the lease with it.
         lost += 1;
@@ -309,7 +309,7 @@ fn a_client_that_loses_its_device_takes_another_lease() {
             let value = held.get("kept").unwrap();
             assert_eq!(value.as_deref(), Some(&b"value"[..]), "event {event}");
         }
-        assert_eq!(way(&held), "verbs", "event {event}");
+        assert_eq!(transport(&held), "verbs", "event {event}");
     }
 }
 
@@ -323,7 +323,7 @@ fn while_the_link_is_down_clients_go_by_text_and_come_back() {
     counts(&server, "verbs_port_down", 1);
     comes_to(&mut held, "tcp");
     goes(&mut held, "down");
-    assert_eq!(way(&client(&server, &options())), "tcp");
+    assert_eq!(transport(&client(&server, &options())), "tcp");
     fake::link(true);
     comes_to(&mut held, "verbs");
     goes(&mut held, "up");

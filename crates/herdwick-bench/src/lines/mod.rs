@@ -246,7 +246,7 @@ impl HerdTarget {
         window: usize,
         space: KeySpace,
     ) -> Result<Self, BenchError> {
-        let no_way = |reason: String| BenchError::NoWay { fabric, reason };
+        let no_transport = |reason: String| BenchError::NoTransport { fabric, reason };
         Window::new(window).ok_or(EndpointError::Window(window))?;
         let options = Options {
             window,
@@ -256,11 +256,11 @@ impl HerdTarget {
             ..Options::default()
         };
         let text = address.to_string();
-        let address = text.parse().map_err(|_| no_way(text))?;
+        let address = text.parse().map_err(|_| no_transport(text))?;
         let mut session =
-            Session::dial(&address, &options).map_err(|error| no_way(error.to_string()))?;
+            Session::dial(&address, &options).map_err(|error| no_transport(error.to_string()))?;
         if let Some(reason) = session.fallback() {
-            return Err(no_way(reason.to_string()));
+            return Err(no_transport(reason.to_string()));
         }
         let granted = session.direct().map_or(0, |direct| direct.window());
         if granted < window {
@@ -268,7 +268,7 @@ impl HerdTarget {
                 "it has memory for {granted} of {window} requests in flight; lower --window, or \
                  give the server more memory (-m)"
             );
-            return Err(no_way(reason));
+            return Err(no_transport(reason));
         }
         Ok(Self {
             session,

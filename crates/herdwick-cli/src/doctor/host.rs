@@ -279,7 +279,7 @@ AnonHugePages:      8192 kB
         }
     }
 
-    /// A line of /proc that tells the same thing another way.
+    /// A line of /proc that tells the same thing another transport.
     fn proc_field(file: &str, name: &str) -> String {
         let text = fs::read_to_string(file).unwrap();
         let line = text

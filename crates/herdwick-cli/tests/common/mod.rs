@@ -245,7 +245,7 @@ pub(crate) fn shm_session(address: &str, window: usize) -> Session {
         ..Options::default()
     };
     let session = Session::dial(&address.parse().unwrap(), &options).unwrap();
-    assert_eq!(session.way(), "shm");
+    assert_eq!(session.transport(), "shm");
     session
 }
 

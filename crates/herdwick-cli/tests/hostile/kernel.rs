@@ -170,7 +170,7 @@ fn what_one_user_sends_along_keeps_out_no_other_and_is_closed() {
         let refused = server.stat(&mut bystander, "unix_users_refused") > 0;
         assert!(served != refused, "{served}");
         assert!(version(), "another user's");
-        assert_eq!(server.session(8).way(), "shm");
+        assert_eq!(server.session(8).transport(), "shm");
     }
     let clock = Clock::start();
     while server.stat(&mut bystander, "unix_sockets_closing") > 0 {

@@ -72,8 +72,8 @@ impl Siege {
     /// Makes a siege with `window` slots for the hostile client at each worker.
     fn of(window: usize) -> Self {
         let folder = Folder::new();
-        let ways = ["-m", "512", "-p", "0", "--roce", "127.0.0.1:0"];
-        let server = Server::run(&folder, WORKERS, &ways);
+        let transports = ["-m", "512", "-p", "0", "--roce", "127.0.0.1:0"];
+        let server = Server::run(&folder, WORKERS, &transports);
         let mut steady = Steady::new(&server);
         for n in 0..KEPT {
             let key = format!("kept:{n}");

@@ -36,7 +36,7 @@ fn honest(siege: &Siege) -> Client {
         ..Options::default()
     };
     let client = Client::connect_with(&siege.server.address, options).unwrap();
-    assert_eq!(client.session().map(Session::way), Some("roce"));
+    assert_eq!(client.session().map(Session::transport), Some("roce"));
     client
 }
 
@@ -54,7 +54,7 @@ fn counts(client: &mut Client) {
         );
     }
     assert_eq!(
-        client.session().map(Session::way),
+        client.session().map(Session::transport),
         Some("roce"),
         "its lease stands"
     );

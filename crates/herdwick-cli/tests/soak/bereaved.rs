@@ -38,7 +38,10 @@ fn caller() {
         ..Options::default()
     };
     let mut client = Client::connect_with(&address, options).unwrap();
-    assert_eq!(client.session().map(herdwick::Session::way), Some("shm"));
+    assert_eq!(
+        client.session().map(herdwick::Session::transport),
+        Some("shm")
+    );
     let keys: Vec<String> = (0..64).map(|n| format!("key:{n}")).collect();
     stream.write_all(&[1]).unwrap();
     loop {

@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Read, Write};
 
-use crate::{stream::Stream, ways::Way};
+use crate::{stream::Stream, transports::Transport};
 
 const GET: u8 = 0;
 const SET: u8 = 1;
@@ -57,7 +57,7 @@ impl Binary {
     }
 }
 
-impl Way for Binary {
+impl Transport for Binary {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(GET, key, &[], &[]);
         self.receive(GET)

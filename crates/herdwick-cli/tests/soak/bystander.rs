@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::{
     common::value,
     stage::{Stage, rest},
-    ways::Kind,
+    transports::Kind,
 };
 
 /// Longest time of a read, apart from the host's share.
@@ -139,7 +139,7 @@ impl Queues {
 
 /// Reads over one transport until the soak is over.
 pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
-    let mut way = stage.places.connect(kind).expect("it comes first");
+    let mut transport = stage.places.connect(kind).expect("it comes first");
     let keys: Vec<String> = (0..KEYS)
         .map(|n| format!("bystander:{kind:?}:{n}"))
         .collect();
@@ -148,11 +148,11 @@ pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
     while stage.lasts() {
         let key = &keys[turn % KEYS];
         if (turn / KEYS).is_multiple_of(50) {
-            way.set(key, &stored(key, turn), 0);
+            transport.set(key, &stored(key, turn), 0);
         }
         let before = queues.waited();
         let begin = stage.clock.now();
-        let found = way.get(key);
+        let found = transport.get(key);
         let end = stage.clock.now();
         let queued = queues.waited().saturating_sub(before);
         waits.note(kind, Slow { begin, end, queued });

@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pid
 use crate::{
     common::{Clock, TIMEOUT, other_end, signal_to, start, until_dead},
     stage::{Stage, Visit, rest},
-    ways::{Kind, Places},
+    transports::{Kind, Places},
     windows::{Full, burst, drain},
 };
 

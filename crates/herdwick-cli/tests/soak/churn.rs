@@ -4,7 +4,7 @@
 use crate::{
     model::Own,
     stage::Visit,
-    ways::{Kind, Way},
+    transports::{Kind, Transport},
 };
 
 /// Takes leases in a row.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `stage` | what the clients of one server share; the times and choices of one client |
 //! | `model` | what a client may find |
-//! | `ways`, `stream`, `text`, `binary`, `udp` | every transport, as one trait |
+//! | `transports`, `stream`, `text`, `binary`, `udp` | every transport, as one trait |
 //! | `calls` | clients that make one call after the other, over every transport |
 //! | `windows` | sessions with full windows |
 //! | `pipelines` | memcached's text, many commands at once |
@@ -39,8 +39,8 @@ mod stage;
 mod stream;
 mod text;
 mod transfers;
+mod transports;
 mod udp;
-mod ways;
 mod windows;
 
 use std::{

@@ -13,7 +13,7 @@ use std::{
 use crate::{
     common::{is_whole, value},
     stage::{Stage, Visit},
-    ways::{Kind, Way},
+    transports::{Kind, Transport},
 };
 
 /// A server counts whole seconds, so an item may expire this much early ...
@@ -215,20 +215,20 @@ impl Register {
     }
 
     /// Stores the next version, unless another client is writing.
-    pub(crate) fn write(&self, way: &mut dyn Way, len: usize) {
+    pub(crate) fn write(&self, transport: &mut dyn Transport, len: usize) {
         let Ok(_writer) = self.writer.try_lock() else {
             return;
         };
         let version = self.issued.fetch_add(1, Ordering::SeqCst) + 1;
-        way.set(&self.key, &value(&self.key, version, len), 0);
+        transport.set(&self.key, &value(&self.key, version, len), 0);
         self.acknowledged.store(version, Ordering::SeqCst);
     }
 
     /// Reads the key and checks that the version is not older than the last one acknowledged
     /// before, and was sent.
-    pub(crate) fn read(&self, stage: &Stage, way: &mut dyn Way) {
+    pub(crate) fn read(&self, stage: &Stage, transport: &mut dyn Transport) {
         let oldest = self.acknowledged.load(Ordering::SeqCst);
-        let found = way.get(&self.key);
+        let found = transport.get(&self.key);
         let newest = self.issued.load(Ordering::SeqCst);
         let Some(found) = found else {
             if oldest > 0 {
@@ -258,10 +258,10 @@ impl Counter {
 
     /// Adds one, and checks the result: more than all additions acknowledged before, no more than
     /// all sent.
-    pub(crate) fn add(&self, stage: &Stage, way: &mut dyn Way) {
+    pub(crate) fn add(&self, stage: &Stage, transport: &mut dyn Transport) {
         let least = self.acknowledged.load(Ordering::SeqCst);
         self.issued.fetch_add(1, Ordering::SeqCst);
-        let found = way.incr(Self::KEY);
+        let found = transport.incr(Self::KEY);
         let most = self.issued.load(Ordering::SeqCst);
         self.acknowledged.fetch_add(1, Ordering::SeqCst);
         match found {

@@ -23,7 +23,7 @@ use crate::{
     stage::{Stage, Visit},
     text::{Lines, set},
     transfers,
-    ways::{Kind, Places},
+    transports::{Kind, Places},
     windows,
 };
 

@@ -5,7 +5,7 @@ use crate::{
     model::{Expected, Own},
     stage::Visit,
     text::{self, Lines},
-    ways::Kind,
+    transports::Kind,
 };
 
 const KEYS: usize = 16;

@@ -16,7 +16,7 @@ use std::{
 use crate::{
     common::{Chance, Clock},
     model::{Counter, Register},
-    ways::{Kind, Places},
+    transports::{Kind, Places},
 };
 
 /// Keys that clients over every transport write in turn, and all read.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
-use crate::{stream::Stream, ways::Way};
+use crate::{stream::Stream, transports::Transport};
 
 /// The part that both protocols share.
 pub(crate) struct Lines(pub(crate) BufReader<Stream>);
@@ -82,7 +82,7 @@ impl Classic {
     }
 }
 
-impl Way for Classic {
+impl Transport for Classic {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.get_many(&[key.to_owned()]).remove(0)
     }
@@ -133,7 +133,7 @@ impl Meta {
     }
 }
 
-impl Way for Meta {
+impl Transport for Meta {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.0.send(format!("mg {key} v\r\n").as_bytes());
         self.value("EN")

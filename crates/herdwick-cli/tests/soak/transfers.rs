@@ -12,7 +12,7 @@ use crate::{
     stage::{Visit, rest},
     stream::Stream,
     text,
-    ways::{Kind, Way},
+    transports::{Kind, Transport},
 };
 
 /// Values that a reader requests at once.
@@ -146,9 +146,9 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
         run(visit, readers);
         visit.stage.count("slow readers", count as u64);
     }
-    let mut way = text::Classic::new(visit.stage.places.stream(Kind::Classic));
+    let mut transport = text::Classic::new(visit.stage.places.stream(Kind::Classic));
     for index in 0..count {
-        way.delete(&own.key(index));
+        transport.delete(&own.key(index));
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     common::{Clock, TIMEOUT},
     text::set,
-    ways::Way,
+    transports::Transport,
 };
 
 /// Time without an answer after which a datagram is sent again.
@@ -63,7 +63,7 @@ impl Udp {
     }
 }
 
-impl Way for Udp {
+impl Transport for Udp {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         let answer = self.ask(format!("get {key}\r\n").as_bytes());
         if answer == b"END\r\n" {

@@ -8,7 +8,7 @@ use herdwick::{Answer, Key, Mode, Op, Put, Session, Ticket};
 use crate::{
     model::{Expected, Own},
     stage::{Stage, Visit},
-    ways::Kind,
+    transports::Kind,
 };
 
 /// Few enough that several requests for one key are in flight together.

@@ -103,7 +103,7 @@ pub(crate) struct HerdConfig {
 /// opens another for the next client that claims.
 pub(crate) struct HerdFront<D: LeaseDevice> {
     /// What the fabric is called.
-    way: &'static str,
+    transport: &'static str,
     device: D,
     /// `None` while the device is lost.
     server: Option<ServerEnd<D::Port>>,
@@ -120,25 +120,25 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
 
 impl<D: LeaseDevice> HerdFront<D> {
     pub(crate) fn new(
-        way: &'static str,
+        transport: &'static str,
         device: D,
         config: HerdConfig,
     ) -> Result<Self, SetupError> {
-        let mut front = Self::closed(way, device, config);
+        let mut front = Self::closed(transport, device, config);
         front.open()?;
         Ok(front)
     }
 
     /// One whose device may not be there: it is looked for now, and whenever a client claims.
-    pub(crate) fn patient(way: &'static str, device: D, config: HerdConfig) -> Self {
-        let mut front = Self::closed(way, device, config);
+    pub(crate) fn patient(transport: &'static str, device: D, config: HerdConfig) -> Self {
+        let mut front = Self::closed(transport, device, config);
         let _ = front.open();
         front
     }
 
-    fn closed(way: &'static str, device: D, config: HerdConfig) -> Self {
+    fn closed(transport: &'static str, device: D, config: HerdConfig) -> Self {
         Self {
-            way,
+            transport,
             server: None,
             device,
             held: Held::default(),
@@ -400,8 +400,8 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         true
     }
 
-    fn way(&self) -> &'static str {
-        self.way
+    fn transport(&self) -> &'static str {
+        self.transport
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

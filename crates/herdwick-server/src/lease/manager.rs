@@ -96,8 +96,12 @@ pub(crate) struct LeaseManager {
 }
 
 impl LeaseManager {
-    pub(crate) fn new(poll: Poll, config: LeaseConfig, ways: LeaseChannels) -> io::Result<Self> {
-        let mut listener = ways.listener.map(UnixListener::from_std);
+    pub(crate) fn new(
+        poll: Poll,
+        config: LeaseConfig,
+        transports: LeaseChannels,
+    ) -> io::Result<Self> {
+        let mut listener = transports.listener.map(UnixListener::from_std);
         if let Some(listener) = &mut listener {
             poll.registry()
                 .register(listener, LISTENER, Interest::READABLE)?;
@@ -106,18 +110,18 @@ impl LeaseManager {
             poll,
             listener,
             doors: Doors::default(),
-            arrivals: ways.arrivals,
+            arrivals: transports.arrivals,
             shares: Shares::new(config.leases_max, config.bytes_max),
             config,
-            tokens: ways.tokens,
+            tokens: transports.tokens,
             counters: Arc::default(),
-            workers: ways.links.iter().map(Vec::len).max().unwrap_or(0),
-            links: ways.links,
-            answers: ways.answers,
+            workers: transports.links.iter().map(Vec::len).max().unwrap_or(0),
+            links: transports.links,
+            answers: transports.answers,
             clients: HashMap::new(),
             next: FIRST_CLIENT,
             epoch: 0,
-            random: ways.random,
+            random: transports.random,
             unread: Unread::default(),
         })
     }

@@ -36,7 +36,7 @@ use herdwick_herd::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
-/// Numbers the fabrics that leases are for; [`crate::ways`] knows their names.
+/// Numbers the fabrics that leases are for; [`crate::transports`] knows their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FabricId(pub(crate) usize);
 

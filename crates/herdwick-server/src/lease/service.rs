@@ -23,7 +23,7 @@ use super::{
     Answer, Arrival, FabricId, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager,
     LeaseSocket, Order, Tokens, WAKER, WorkerLink,
 };
-use crate::{parking::WakeupFd, time::Timer, ways};
+use crate::{parking::WakeupFd, time::Timer, transports};
 
 /// The lease manager before its thread starts, and the workers' ends of it.
 pub(crate) struct LeaseService {
@@ -81,7 +81,7 @@ impl LeaseService {
         let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
         let (arrivals, arrived) = mpsc::channel();
         let (to_manager, answers) = mpsc::channel();
-        let mut links: Vec<Vec<WorkerLink>> = ways::fabrics().map(|_| Vec::new()).collect();
+        let mut links: Vec<Vec<WorkerLink>> = transports::fabrics().map(|_| Vec::new()).collect();
         let mut ends: Vec<_> = wakeups.iter().map(|_| Vec::new()).collect();
         for (fabric, _) in &fabrics {
             for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
@@ -99,7 +99,7 @@ impl LeaseService {
                 ends.push((*fabric, end));
             }
         }
-        let ways = LeaseChannels {
+        let transports = LeaseChannels {
             listener: socket.as_mut().and_then(LeaseSocket::take_listener),
             arrivals: arrived,
             tokens: Arc::clone(&tokens),
@@ -107,7 +107,7 @@ impl LeaseService {
             answers,
             random,
         };
-        let manager = LeaseManager::new(poll, config, ways)?;
+        let manager = LeaseManager::new(poll, config, transports)?;
         let entrance = Entrance {
             tokens,
             counters: manager.counters(),
@@ -194,16 +194,16 @@ impl Host {
             let same_host = hello.boot.is_some() && hello.boot == self.boot;
             let token = |fabric| entrance.token(fabric, path, now);
             if hello.shm && same_host {
-                let offered = entrance.socket.clone().zip(token(ways::SHM));
+                let offered = entrance.socket.clone().zip(token(transports::SHM));
                 offer.shm = offered.map(|(socket, token)| ShmOffer { socket, token });
             }
-            let verbs = asked.or_else(|| entrance.best_path(ways::VERBS));
+            let verbs = asked.or_else(|| entrance.best_path(transports::VERBS));
             if let (true, Some(path)) = (hello.verbs, verbs) {
-                let token = entrance.token(ways::VERBS, path, now);
+                let token = entrance.token(transports::VERBS, path, now);
                 offer.verbs = token.map(|token| VerbsOffer { token, path });
             }
             if hello.roce {
-                offer.roce = token(ways::ROCE);
+                offer.roce = token(transports::ROCE);
             }
         }
         Some(offer.to_line())

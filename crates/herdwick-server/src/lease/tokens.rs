@@ -21,8 +21,8 @@ use herdwick_mica::HashKey;
 
 use super::{FabricId, Kind};
 
-/// Most used tokens that are remembered for as long as they would be good: at 13,000 claims a second
-/// the oldest can be used again, by who has overheard it.
+/// Most used tokens that are remembered for as long as they would be good: at 13,000 claims a
+/// second the oldest can be used again, by who has overheard it.
 const USED_MAX: usize = 1 << 16;
 
 const PATHS: [RequestPath; 4] = [
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn kinds() -> impl Iterator<Item = Kind> {
-        let fabrics = crate::ways::fabrics();
+        let fabrics = crate::transports::fabrics();
         fabrics.flat_map(|fabric| {
             PATHS[..3].iter().map(move |path| Kind {
                 fabric,

@@ -79,8 +79,8 @@ fn workers(parts: &[Snapshot], page: &mut Page) {
     }
     let (mut requests, mut batches) = (Vec::new(), Vec::new());
     for part in &parts {
-        for (way, request, batch) in stats::ways(part) {
-            let labels = vec![label(part), ("fabric", way.to_owned())];
+        for (transport, request, batch) in stats::transports(part) {
+            let labels = vec![label(part), ("fabric", transport.to_owned())];
             requests.push((labels.clone(), request as f64));
             batches.push((labels, batch as f64));
         }
@@ -134,12 +134,12 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
     }
 }
 
-/// Everything refused or dropped, by way in and reason.
+/// Everything refused or dropped, by transport and reason.
 fn drops(context: &Context, sum: &Snapshot, page: &mut Page) {
     let (counters, store, unix) = (&sum.counters, &sum.store, unix::counts());
-    let labels = |way: &str, reason: &str| {
-        let way = ("fabric", way.to_owned());
-        vec![way, ("reason", reason.to_owned())]
+    let labels = |transport: &str, reason: &str| {
+        let transport = ("fabric", transport.to_owned());
+        vec![transport, ("reason", reason.to_owned())]
     };
     let of_tcp = [
         ("refused_lines", counters.refused_lines),
@@ -166,10 +166,10 @@ fn drops(context: &Context, sum: &Snapshot, page: &mut Page) {
     ]
     .map(|(reason, count)| (labels("unix", reason), count as f64));
     let of_fabrics = sum
-        .ways
+        .transports
         .iter()
         .filter(|part| !matches!(part.what, "requests" | "batches"))
-        .map(|part| (labels(part.way, part.what), part.count as f64));
+        .map(|part| (labels(part.transport, part.what), part.count as f64));
     page.add(
         "herdwick_drops_total",
         Kind::Counter,

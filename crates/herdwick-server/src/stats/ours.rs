@@ -11,9 +11,9 @@ pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
         for (name, count) in of_worker(part) {
             out.say(&format!("worker:{worker}:{name}"), count);
         }
-        for (way, requests, batches) in ways(part) {
-            out.say(&format!("worker:{worker}:{way}:requests"), requests);
-            out.say(&format!("worker:{worker}:{way}:batches"), batches);
+        for (transport, requests, batches) in transports(part) {
+            out.say(&format!("worker:{worker}:{transport}:requests"), requests);
+            out.say(&format!("worker:{worker}:{transport}:batches"), batches);
         }
     }
 }
@@ -56,22 +56,25 @@ pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// The ways in: name, requests executed, batches they came in.
-pub(crate) fn ways(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
-    let mut ways = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
-    for counted in &part.ways {
+/// The transports: name, requests executed, batches they came in.
+pub(crate) fn transports(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
+    let mut transports = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
+    for counted in &part.transports {
         let (requests, batches) = match counted.what {
             "requests" => (counted.count, 0),
             "batches" => (0, counted.count),
             _ => continue,
         };
-        match ways.iter_mut().find(|(way, ..)| *way == counted.way) {
+        match transports
+            .iter_mut()
+            .find(|(transport, ..)| *transport == counted.transport)
+        {
             Some(known) => {
                 known.1 += requests;
                 known.2 += batches;
             }
-            None => ways.push((counted.way, requests, batches)),
+            None => transports.push((counted.transport, requests, batches)),
         }
     }
-    ways
+    transports
 }

@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     swallow: u64,
     /// What other workers are doing for it; nothing else happens meanwhile.
     pub(crate) gather: Option<Gather>,
-    /// A large value on its way in; nothing else happens meanwhile.
+    /// A large value on its transport; nothing else happens meanwhile.
     pub(crate) upload: Option<Box<Upload>>,
     /// Whether it may hold much.
     pub(crate) room: Room,
@@ -258,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing is asked for, on its way in, or on its way out.
+    /// Whether nothing is asked for, on its transport, or on its way out.
     pub(crate) fn is_quiet(&self) -> bool {
         self.gather.is_none() && !self.waits() && self.upload.is_none() && self.output.is_empty()
     }

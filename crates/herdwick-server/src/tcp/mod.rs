@@ -448,7 +448,7 @@ impl Front for TcpFront {
         }
     }
 
-    fn way(&self) -> &'static str {
+    fn transport(&self) -> &'static str {
         "tcp"
     }
 

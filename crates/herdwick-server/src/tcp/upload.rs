@@ -1,4 +1,4 @@
-//! Large values on their way in: read from the socket into their place in the store, or, where
+//! Large values on their transport: read from the socket into their place in the store, or, where
 //! another worker owns the key, into the forwarded batches that go there. A connection that uploads
 //! does nothing else, and is not read while there is no room for what it sends.
 

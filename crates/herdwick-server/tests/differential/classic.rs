@@ -81,7 +81,7 @@ pub(crate) fn exptime() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Client flags of a storage command, which are read in another way.
+/// Client flags of a storage command, which are read in another transport.
 fn flags() -> impl Strategy<Value = &'static str> {
     either(
         &["0", "1", "5", "-0", "+3", "100", "4294967295", "1\t"],
@@ -124,15 +124,15 @@ pub(crate) fn tail(value: &[u8], tail: &'static str) -> &'static str {
     }
 }
 
-/// What is said to be the length of a block of `len` bytes. An old memcached hides what it says of a
-/// negative one behind `noreply`.
+/// What is said to be the length of a block of `len` bytes. An old memcached hides what it says of
+/// a negative one behind `noreply`.
 pub(crate) fn length(len: usize, wrong: i64) -> i64 {
     let said = len as i64 + wrong;
     if oracle_is_old() { said.max(0) } else { said }
 }
 
-/// What a block may take that is longer than it should be. An old memcached hears of no `noreply` in
-/// what is left of a command.
+/// What a block may take that is longer than it should be. An old memcached hears of no `noreply`
+/// in what is left of a command.
 pub(crate) fn behind_block() -> &'static [u8] {
     if oracle_is_old() {
         b"nothing-known\r\n"

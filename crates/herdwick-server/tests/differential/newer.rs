@@ -1,5 +1,5 @@
-//! Where 1.6.45 answers in another way than Debian's 1.6.18: what it says is what this server says. A
-//! memcached that is not old has to say it, too; an old one what is stated of it.
+//! Where 1.6.45 answers in another transport than Debian's 1.6.18: what it says is what this server
+//! says. A memcached that is not old has to say it, too; an old one what is stated of it.
 
 use crate::{
     common::{Memcached, Peer, oracle_is_old, ours, shown},
@@ -134,8 +134,8 @@ fn more_words_than_a_command_takes() {
     newer("flush_all 0 2 3\r\n", "OK\r\n", "ERROR\r\n");
 }
 
-/// Numbers are digits; only the flags and the exptime of a storage command are still read as C reads
-/// them, and cut to 32 bits.
+/// Numbers are digits; only the flags and the exptime of a storage command are still read as C
+/// reads them, and cut to 32 bits.
 #[test]
 fn numbers_are_digits() {
     let set = "set n 0 0 1\r\n5\r\n";
@@ -221,8 +221,8 @@ fn refusals_of_meta_flags() {
     );
 }
 
-/// The block behind a refused storage command is data, if its length can be read; an old memcached runs
-/// it, so that whoever controls a value and can spoil the line before it gives commands.
+/// The block behind a refused storage command is data, if its length can be read; an old memcached
+/// runs it, so that whoever controls a value and can spoil the line before it gives commands.
 #[test]
 fn the_block_of_a_refused_command_is_not_run() {
     let long = "k".repeat(251);

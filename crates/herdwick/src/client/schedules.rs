@@ -130,7 +130,7 @@ impl Run {
         }
         self.verdicts.insert(number, verdict);
         if let Some(session) = self.caller.session() {
-            outcomes.count(session.way());
+            outcomes.count(session.transport());
         }
     }
 

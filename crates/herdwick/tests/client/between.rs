@@ -63,8 +63,8 @@ fn patient() -> Options {
     }
 }
 
-fn way(client: &Client) -> &'static str {
-    client.session().map_or("none", Session::way)
+fn transport(client: &Client) -> &'static str {
+    client.session().map_or("none", Session::transport)
 }
 
 fn stat(server: &Server, name: &str) -> u64 {
@@ -106,7 +106,7 @@ fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
             ..patient()
         };
         let mut client = Client::connect_with(&forward(&server, 0), options).unwrap();
-        assert_eq!(way(&client), "tcp");
+        assert_eq!(transport(&client), "tcp");
         let reason = client.session().unwrap().fallback().unwrap();
         assert_eq!(*reason, Fallback::Silent(Fabric::Roce));
         assert!(reason.to_string().contains("firewall"), "{reason}");
@@ -121,7 +121,7 @@ fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
     }
     // The same server, dialled at the address where its datagrams arrive.
     let near = Client::connect_with(&server.address().to_string(), patient()).unwrap();
-    assert_eq!(way(&near), "roce");
+    assert_eq!(transport(&near), "roce");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_hello_that_was_not_answered_is_said_again_later() {
     let mut client = Client::connect_with(&forward(&server, 1), patient()).unwrap();
     let session = client.session().unwrap();
     assert_eq!(session.fallback(), Some(&Fallback::NoAnswer));
-    while way(&client) != "shm" {
+    while transport(&client) != "shm" {
         client.get("key").unwrap();
     }
 }
@@ -157,7 +157,7 @@ fn idled(options: Options) -> (Server, Client) {
 #[test]
 fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
     let (server, mut client) = idled(patient());
-    assert_eq!(way(&client), "shm");
+    assert_eq!(transport(&client), "shm");
     let before = stat(&server, "leases_granted");
     for _ in 0..3 {
         client.set("large", &[7; 100_000]).unwrap();
@@ -166,7 +166,7 @@ fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
         assert_eq!(client.get("large").unwrap().unwrap(), [7; 100_000]);
         client.version().unwrap();
     }
-    assert_eq!(way(&client), "shm");
+    assert_eq!(transport(&client), "shm");
     assert_eq!(stat(&server, "leases_granted"), before, "the lease stood");
 }
 
@@ -214,7 +214,7 @@ fn a_text_connection_is_opened_again_to_the_same_server_alone() {
         lines
     });
     let mut client = Client::connect_with(&address, patient()).unwrap();
-    assert_eq!(way(&client), "shm");
+    assert_eq!(transport(&client), "shm");
     let error = client.set("large", &[7; 100_000]).unwrap_err();
     assert!(matches!(error, herdwick::Error::Server(_)), "{error}");
     drop(client);

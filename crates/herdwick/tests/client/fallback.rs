@@ -17,7 +17,7 @@ fn dial(address: &str) -> Session {
 }
 
 fn reason(session: &Session) -> Fallback {
-    assert_eq!(session.way(), "tcp");
+    assert_eq!(session.transport(), "tcp");
     session.fallback().expect("text has a reason").clone()
 }
 
@@ -48,7 +48,7 @@ fn offered(offer: &Offer) -> Session {
 fn a_fabric_is_no_fallback() {
     let server = spawn(Config::local()).unwrap();
     let session = dial(&server.address().to_string());
-    assert_eq!((session.way(), session.fallback()), ("shm", None));
+    assert_eq!((session.transport(), session.fallback()), ("shm", None));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_server_with_as_many_leases_as_it_takes() {
     let server = server.unwrap();
     let address = server.address().to_string();
     let first = dial(&address);
-    assert_eq!(first.way(), "shm");
+    assert_eq!(first.transport(), "shm");
     let refused = Fallback::Refused(LeaseRefusal::Full);
     assert_eq!(reason(&dial(&address)), refused);
 }
@@ -158,15 +158,15 @@ fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
     let server = server.unwrap();
     std::fs::remove_file(offer(&server).shm.unwrap().socket).unwrap();
     let dial = || Client::connect(&server.address().to_string()).unwrap();
-    let way = |client: &Client| client.session().map_or("none", Session::way);
+    let transport = |client: &Client| client.session().map_or("none", Session::transport);
     let (first, mut second) = (dial(), dial());
-    assert_eq!((way(&first), way(&second)), ("roce", "tcp"));
+    assert_eq!((transport(&first), transport(&second)), ("roce", "tcp"));
     // It is told which way is missing, and that it does not go by text.
     let session = first.session().unwrap();
     assert!(matches!(session.missed(), Some(Fallback::Socket { .. })));
     assert_eq!(session.fallback(), None);
     drop(first);
-    while way(&second) != "roce" {
+    while transport(&second) != "roce" {
         second.get("key").unwrap();
     }
 }

@@ -35,9 +35,9 @@ fn connect(server: &Server, login: Option<&str>, fabric: bool) -> Result<Client,
 fn the_right_password_opens_every_way() {
     let server = server(Some("one:two three:four\n"));
     let right = Some("one:two three:four");
-    for (fabric, way) in [(false, "tcp"), (true, "shm")] {
+    for (fabric, transport) in [(false, "tcp"), (true, "shm")] {
         let mut client = connect(&server, right, fabric).unwrap();
-        assert_eq!(client.session().unwrap().way(), way);
+        assert_eq!(client.session().unwrap().transport(), transport);
         client.set(b"key", Put::new(b"value")).unwrap();
         assert_eq!(client.get(b"key").unwrap().unwrap(), b"value");
         for wrong in ["one:two", "two:one", "one:"] {

@@ -7,4 +7,4 @@ mod faults;
 mod login;
 mod peers;
 mod servers;
-mod ways;
+mod transports;

@@ -189,11 +189,11 @@ fn our_own_server() {
 fn what_is_stored_one_way_is_read_the_other() {
     let server = herdwick_server::spawn(Config::local()).unwrap();
     let address = server.address().to_string();
-    let ways = [false, true].map(|fabric| {
+    let transports = [false, true].map(|fabric| {
         let session = Session::dial(&address.parse().unwrap(), &by(fabric)).unwrap();
-        session.way()
+        session.transport()
     });
-    assert_eq!(ways, ["tcp", "shm"]);
+    assert_eq!(transports, ["tcp", "shm"]);
     let mut clients =
         [false, true].map(|fabric| Client::connect_with(&address, by(fabric)).unwrap());
     for writer in [0, 1] {

@@ -72,7 +72,7 @@ impl World {
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |_| true,
         };
-        let ways = LeaseChannels {
+        let transports = LeaseChannels {
             listener: None,
             arrivals: mpsc::channel().1,
             tokens: Arc::clone(&tokens),
@@ -80,7 +80,7 @@ impl World {
             answers,
             random: |bytes| Ok(getrandom::fill(bytes)?),
         };
-        let manager = LeaseManager::new(Poll::new().unwrap(), config, ways).unwrap();
+        let manager = LeaseManager::new(Poll::new().unwrap(), config, transports).unwrap();
         let used = tokens.issue(LOCAL, Duration::ZERO);
         tokens.redeem(used, Duration::ZERO).unwrap();
         Self {

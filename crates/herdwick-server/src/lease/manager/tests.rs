@@ -91,7 +91,7 @@ impl Fixture {
             is_local: |fabric| fabric == LOCAL.fabric,
         };
         let (_door, arrivals) = mpsc::channel();
-        let ways = LeaseChannels {
+        let transports = LeaseChannels {
             listener: socket.take_listener(),
             arrivals,
             tokens: Arc::clone(&tokens),
@@ -99,7 +99,7 @@ impl Fixture {
             answers,
             random,
         };
-        let manager = LeaseManager::new(poll, config, ways).unwrap();
+        let manager = LeaseManager::new(poll, config, transports).unwrap();
         let (counters, stop) = (manager.counters(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let manager = std::thread::spawn(move || manager.run(Timer::start(), &stopped));
@@ -268,7 +268,7 @@ fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
         lease_bytes: |_, _, _| 0,
         is_local: |_| true,
     };
-    let ways = LeaseChannels {
+    let transports = LeaseChannels {
         listener: None,
         arrivals: mpsc::channel().1,
         tokens: Arc::new(Tokens::new(HashKey([1, 2]))),
@@ -276,7 +276,7 @@ fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
         answers: mpsc::channel().1,
         random: |_| Ok(()),
     };
-    let mut manager = LeaseManager::new(Poll::new().unwrap(), config, ways).unwrap();
+    let mut manager = LeaseManager::new(Poll::new().unwrap(), config, transports).unwrap();
     let (here, _there) = mio::net::UnixStream::pair().unwrap();
     manager
         .admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)

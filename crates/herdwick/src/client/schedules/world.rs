@@ -31,7 +31,7 @@ use crate::{
     herd::{Herd, Taken},
     memcached::Memcached,
     stream::Stream,
-    ways::{Way, port::AnyPort},
+    transports::{Transport, port::AnyPort},
 };
 
 const WORKERS: usize = 2;
@@ -343,8 +343,8 @@ impl Inner {
             outbox: VecDeque::new(),
             lease: None,
         };
-        let (way, missed) = if !self.calm && self.chance.one_in(4) {
-            (Way::Memcached(memcached), Some(Fallback::NoAnswer))
+        let (transport, missed) = if !self.calm && self.chance.one_in(4) {
+            (Transport::Memcached(memcached), Some(Fallback::NoAnswer))
         } else {
             self.epoch += 1;
             let window = if self.calm {
@@ -358,10 +358,10 @@ impl Inner {
             link.lease = Some(held);
             let door = Door::new(&Address::Unix("/no/such/server".into()), options);
             let herd = Herd::new(taken, server.hash_key, memcached, door);
-            (Way::Herd(Fabric::Shm, Box::new(herd)), None)
+            (Transport::Herd(Fabric::Shm, Box::new(herd)), None)
         };
         server.links.push(link);
-        Ok(Session::over(way, missed, options.deadline))
+        Ok(Session::over(transport, missed, options.deadline))
     }
 }
 

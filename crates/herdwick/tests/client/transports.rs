@@ -47,8 +47,13 @@ fn counted(server: &Server) -> HashMap<String, u64> {
 /// Makes every kind of call over `fabric` by `path`.
 fn goes(server: &Server, fabric: Fabric, path: RequestPath) {
     let mut client = client(server, &by(fabric, path));
-    let way = client.session().map(Session::way);
-    assert_eq!(way, Some(fabric.name()), "{path}: {:?}", client.session());
+    let transport = client.session().map(Session::transport);
+    assert_eq!(
+        transport,
+        Some(fabric.name()),
+        "{path}: {:?}",
+        client.session()
+    );
     let name = format!("{}-{path}", fabric.name());
     for len in [0, 20, 24, 100, 900, 960, 1000, 4000, 100_000] {
         let (key, value) = (format!("{name}-{len}"), vec![7; len]);
@@ -70,8 +75,8 @@ fn goes(server: &Server, fabric: Fabric, path: RequestPath) {
     }
     assert!(client.delete(&name).unwrap());
     assert_eq!(client.get(&name).unwrap(), None);
-    let way = client.session().map(Session::way);
-    assert_eq!(way, Some(fabric.name()), "it stood");
+    let transport = client.session().map(Session::transport);
+    assert_eq!(transport, Some(fabric.name()), "it stood");
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn a_lease_over_tcp_is_one_of_the_connections_there_may_be() {
     let server = server.unwrap();
     // One connection for text, one for the lease.
     let held = client(&server, &by(Fabric::Roce, RequestPath::UcWrite));
-    assert_eq!(held.session().map(Session::way), Some("roce"));
+    assert_eq!(held.session().map(Session::transport), Some("roce"));
     let says = || {
         let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
         let _ = stream.write_all(b"version\r\n");

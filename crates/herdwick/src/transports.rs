@@ -29,14 +29,14 @@ use crate::{
 
 /// An open transport. Each call is one branch; everything behind it is concrete.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Transport {
     /// memcached's text protocol, which every memcached speaks.
     Memcached(Memcached),
     /// HERD over a fabric.
     Herd(Fabric, Box<Herd<AnyPort>>),
 }
 
-impl Way {
+impl Transport {
     /// Opens the best transport to `address` that both ends have. Also returns why a better one
     /// failed, or why there is only text.
     pub(crate) fn dial(
@@ -68,8 +68,8 @@ impl Way {
         } else {
             Fallback::Unasked
         };
-        let way = Self::Memcached(Memcached::new(stream, options.value_bytes_max));
-        Ok((way, Some(reason)))
+        let transport = Self::Memcached(Memcached::new(stream, options.value_bytes_max));
+        Ok((transport, Some(reason)))
     }
 
     /// The name of the transport, as in `--fabric`.
@@ -92,73 +92,73 @@ impl Way {
 
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
         match self {
-            Self::Memcached(way) => way.submit(when, key, op),
-            Self::Herd(_, way) => way.submit(when, key, op),
+            Self::Memcached(transport) => transport.submit(when, key, op),
+            Self::Herd(_, transport) => transport.submit(when, key, op),
         }
     }
 
     pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
         match self {
-            Self::Memcached(way) => way.command(when.due, command),
-            Self::Herd(_, way) => way.command(when, command),
+            Self::Memcached(transport) => transport.command(when.due, command),
+            Self::Herd(_, transport) => transport.command(when, command),
         }
     }
 
     pub(crate) fn flush(&mut self, now: Duration) {
         match self {
-            Self::Memcached(way) => way.flush(),
-            Self::Herd(_, way) => way.flush(now),
+            Self::Memcached(transport) => transport.flush(),
+            Self::Herd(_, transport) => transport.flush(now),
         }
     }
 
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         match self {
-            Self::Memcached(way) => way.poll(now, sink),
-            Self::Herd(_, way) => way.poll(now, sink),
+            Self::Memcached(transport) => transport.poll(now, sink),
+            Self::Herd(_, transport) => transport.poll(now, sink),
         }
     }
 
     /// Sees to it that a session whose server is gone has ended. Nothing may be in flight.
     pub(crate) fn look(&mut self, now: Duration) {
         match self {
-            Self::Memcached(way) => way.poll(now, &mut |_, _| {}),
-            Self::Herd(_, way) => way.look(now),
+            Self::Memcached(transport) => transport.poll(now, &mut |_, _| {}),
+            Self::Herd(_, transport) => transport.look(now),
         }
     }
 
     pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
         match self {
-            Self::Memcached(way) => way.wait(limit),
-            Self::Herd(_, way) => way.wait(now, limit),
+            Self::Memcached(transport) => transport.wait(limit),
+            Self::Herd(_, transport) => transport.wait(now, limit),
         }
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
         match self {
-            Self::Memcached(way) => way.due(),
-            Self::Herd(_, way) => way.due(),
+            Self::Memcached(transport) => transport.due(),
+            Self::Herd(_, transport) => transport.due(),
         }
     }
 
     /// Ends the session for `cause`, without using the server again.
     pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         match self {
-            Self::Memcached(way) => way.abandon(cause, sink),
-            Self::Herd(_, way) => way.abandon(cause, sink),
+            Self::Memcached(transport) => transport.abandon(cause, sink),
+            Self::Herd(_, transport) => transport.abandon(cause, sink),
         }
     }
 
     pub(crate) fn broken(&self) -> Option<Cause> {
         match self {
-            Self::Memcached(way) => way.broken(),
-            Self::Herd(_, way) => way.broken(),
+            Self::Memcached(transport) => transport.broken(),
+            Self::Herd(_, transport) => transport.broken(),
         }
     }
 
     pub(crate) fn direct(&mut self) -> Option<Direct<'_, AnyPort>> {
         match self {
             Self::Memcached(_) => None,
-            Self::Herd(_, way) => Some(way.direct()),
+            Self::Herd(_, transport) => Some(transport.direct()),
         }
     }
 }

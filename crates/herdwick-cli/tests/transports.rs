@@ -1,4 +1,4 @@
-//! One server, two ways in: what goes in by one comes out by the other.
+//! One server, two transports: what goes in by one comes out by the other.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn bytes(key: &str, len: usize) -> Vec<u8> {
 
 /// The client of the library, which must have come by shared memory.
 fn client(server: &Server) -> Client {
-    assert_eq!(server.session(32).way(), "shm");
+    assert_eq!(server.session(32).transport(), "shm");
     let mut client = server.client();
     // Requests on lines are the only ones counted under this name.
     let before = server.stat(&mut client, "requests");
@@ -323,7 +323,10 @@ fn values_of_nearly_four_kilobytes_lose_no_reply() {
     let folder = Folder::new();
     let server = Server::start(&folder, 2);
     let mut client = server.client();
-    assert_eq!(client.session().map(herdwick::Session::way), Some("shm"));
+    assert_eq!(
+        client.session().map(herdwick::Session::transport),
+        Some("shm")
+    );
     let keys: Vec<String> = (0..KEYS).map(|n| format!("key:{n}")).collect();
     for len in [2_000, 3_900, 4_060] {
         for key in &keys {

@@ -81,7 +81,7 @@ impl Kind {
 }
 
 /// A client that makes one call at a time.
-pub(crate) trait Way {
+pub(crate) trait Transport {
     fn get(&mut self, key: &str) -> Option<Vec<u8>>;
     /// Stores a value with a time to live in seconds; 0 means no expiry.
     fn set(&mut self, key: &str, value: &[u8], ttl: u32);
@@ -113,7 +113,7 @@ impl Places {
     }
 
     /// Connects a client; `None` if there are no leases left.
-    pub(crate) fn connect(&self, kind: Kind) -> Option<Box<dyn Way>> {
+    pub(crate) fn connect(&self, kind: Kind) -> Option<Box<dyn Transport>> {
         Some(match kind {
             Kind::Shm | Kind::Roce | Kind::Plain => Box::new(self.library(kind, 32)?),
             Kind::Classic => Box::new(Classic::new(self.stream(kind))),
@@ -150,7 +150,7 @@ impl Places {
 /// Whether a session uses the intended transport. Two reasons excuse another one: no leases are
 /// left, or a busy host answered the hello too late.
 fn is_on(session: &Session, kind: Kind) -> bool {
-    let way = match kind {
+    let transport = match kind {
         Kind::Shm => "shm",
         Kind::Roce => "roce",
         _ => "tcp",
@@ -158,12 +158,12 @@ fn is_on(session: &Session, kind: Kind) -> bool {
     let excuse = session.fallback();
     let excused = matches!(excuse, Some(Fallback::Refused(_) | Fallback::NoAnswer));
     assert!(
-        session.way() == way || excused,
+        session.transport() == transport || excused,
         "{kind:?} goes by {}: {:?}",
-        session.way(),
+        session.transport(),
         session.fallback()
     );
-    session.way() == way
+    session.transport() == transport
 }
 
 /// The client library.
@@ -180,7 +180,7 @@ impl Library {
     }
 }
 
-impl Way for Library {
+impl Transport for Library {
     fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         let value = self.client.get(key).unwrap();
         self.stays();

@@ -1,4 +1,4 @@
-//! The ways in, and the one place of the server that names providers.
+//! The transports, and the one place of the server that names providers.
 
 use std::{io, net::IpAddr, os::fd::OwnedFd, time::Duration};
 
@@ -73,13 +73,13 @@ pub enum VerbsStatus {
 
 /// The providers of a server, as far as it has them.
 #[derive(Clone)]
-pub(crate) struct Ways {
+pub(crate) struct Transports {
     roce: Option<RoceDevice>,
     verbs: Option<VerbsDevice>,
     verbs_status: VerbsStatus,
 }
 
-impl Ways {
+impl Transports {
     /// Binds and opens what `config` names, for so many workers. What it names only if it is there,
     /// and is not, it names no longer.
     pub(crate) fn open(config: &mut Config, workers: usize) -> Result<Self, StartError> {
