@@ -31,7 +31,7 @@ use rustix::{
 /// Sleeps of each side in each of two tests: ten thousand.
 const SLEEPS: u64 = 5_000;
 /// Looks at a sleeping worker, a request before it, after which it is one that nobody woke.
-const LOOKS: u32 = 200;
+const CHECKS: u32 = 200;
 
 /// Spins by which requests miss the instant that they are meant for.
 const JITTER: usize = 32;
@@ -173,7 +173,7 @@ impl Night {
 
     /// Panics if the worker sleeps as long as `answered` finds nothing.
     fn check(&self, mut answered: impl FnMut() -> bool) {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             // Awake, it may just have answered; asleep, it must have before.
             if !self.worker.is_asleep() || answered() {
                 return;
@@ -186,7 +186,7 @@ impl Night {
 /// Waits for the answer to the one request in flight. `now` runs so that every wait sleeps.
 fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
     let mut answered = false;
-    let mut look = |session: &mut Session, now| {
+    let mut check = |session: &mut Session, now| {
         session.poll(now, &mut |_, answer| {
             assert_eq!(answer, Answer::Miss);
             answered = true;
@@ -197,10 +197,10 @@ fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
     loop {
         *now += Duration::from_micros(100);
         session.wait(*now);
-        if look(session, *now) {
+        if check(session, *now) {
             return;
         }
-        night.check(|| look(session, *now));
+        night.check(|| check(session, *now));
         assert!(clock.now() < TIMEOUT, "no answer");
     }
 }

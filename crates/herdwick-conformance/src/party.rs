@@ -68,14 +68,14 @@ pub trait Party: Send {
     /// within `timeout` checks.
     fn follow(&mut self, region: RegionId, words: usize, rounds: u64, timeout: u64) -> Option<u64> {
         let mut early = 0;
-        for look in 0..timeout {
+        for check in 0..timeout {
             let last = self.load(region, words - 1);
             let ahead = (0..words - 1).any(|index| self.load(region, index) < last);
             early += u64::from(ahead);
             if last == rounds {
                 return Some(early);
             }
-            self.progress(Duration::from_micros(look));
+            self.progress(Duration::from_micros(check));
         }
         None
     }

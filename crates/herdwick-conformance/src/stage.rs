@@ -105,7 +105,7 @@ impl Side {
         posted.expect("room for a batch that Table 1 allows");
     }
 
-    fn look(&mut self, now: Duration) -> bool {
+    fn check(&mut self, now: Duration) -> bool {
         let moved = self.party.progress(now);
         let found = self.party.poll(self.cq);
         let any = !found.is_empty();
@@ -243,7 +243,7 @@ impl Stage {
         self.now += PASS;
         let mut moved = false;
         for side in &mut self.sides {
-            moved |= side.look(self.now);
+            moved |= side.check(self.now);
         }
         if !moved {
             std::thread::yield_now();

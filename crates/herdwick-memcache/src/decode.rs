@@ -18,7 +18,7 @@ const INDENT_MAX: usize = 100;
 ///
 /// Give [`decode`](Self::decode) all that has arrived and was not used yet. It remembers how far
 /// it has looked for a line end, so a line that trickles in costs linear work; who goes back in the
-/// stream says so by [`look_again`](Self::look_again).
+/// stream says so by [`check_again`](Self::look_again).
 #[derive(Debug)]
 pub struct Decoder {
     value_bytes_max: usize,
@@ -104,7 +104,7 @@ impl Decoder {
 
     /// The next input begins elsewhere than the last one did: forgets how far that was looked at.
     #[inline]
-    pub fn look_again(&mut self) {
+    pub fn check_again(&mut self) {
         self.scanned = 0;
     }
 

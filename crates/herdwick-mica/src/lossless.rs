@@ -11,7 +11,7 @@ use crate::{
 /// at least one dead byte for three live ones that it copies.
 const LIVE: (usize, usize) = (3, 4);
 /// What a request that is about to be refused may look at, so that it is not for want of looking.
-const LAST_LOOK: usize = 32;
+const LAST_CHECK: usize = 32;
 /// Most digits of a number.
 const DIGITS: usize = 20;
 
@@ -59,7 +59,7 @@ impl Store {
 
     /// Whether `len` bytes in the place of `old` can be stored without a loss, now or ever.
     pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
-        for _ in 0..LAST_LOOK {
+        for _ in 0..LAST_CHECK {
             if self.fits(old, len) {
                 return true;
             }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Maximum receives in a pass, or before a sleep; each after the first follows a full one.
-const LOOKS: usize = 8;
+const CHECKS: usize = 8;
 /// Processed packets after which a pass stops receiving.
 const ENOUGH: u64 = 256;
 
@@ -47,14 +47,14 @@ impl RocePort {
     /// Receives until the socket is empty or the bounds of a pass are reached; returns whether
     /// anything arrived.
     fn receive_some(&mut self) -> bool {
-        let before = self.looked_into();
-        for look in 0..LOOKS {
+        let before = self.checked();
+        for check in 0..CHECKS {
             match self.receive() {
-                Received::Nothing => return look > 0,
+                Received::Nothing => return check > 0,
                 Received::All => break,
                 Received::AsMuchAsFits => {}
             }
-            if self.looked_into() - before >= ENOUGH {
+            if self.checked() - before >= ENOUGH {
                 break;
             }
         }
@@ -63,7 +63,7 @@ impl RocePort {
 
     /// Packets that took work; those of a flood that are dropped unseen end no pass before the
     /// packets behind them are looked at.
-    fn looked_into(&self) -> u64 {
+    fn checked(&self) -> u64 {
         let counters = self.engine.counters();
         counters.packets_in - counters.dropped(Drop::TooManyRefused)
     }
@@ -229,7 +229,7 @@ impl Port for RocePort {
 
     fn arm(&mut self, cq: CqId) -> Armed {
         self.transmit();
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             if self.receive() != Received::AsMuchAsFits {
                 self.transmit();
                 return if self.engine.has_completions(cq) {
@@ -245,7 +245,7 @@ impl Port for RocePort {
     /// The wakeup descriptor is the socket, readable as long as packets are queued: clearing a
     /// wakeup means receiving them.
     fn disarm(&mut self, _cq: CqId) {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             if self.receive() == Received::Nothing {
                 break;
             }

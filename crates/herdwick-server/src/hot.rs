@@ -101,12 +101,12 @@ impl HotKeys {
         if self.until >= len {
             self.until -= len;
         } else {
-            self.look(clock.second.0, batch);
+            self.check(clock.second.0, batch);
         }
     }
 
     #[cold]
-    fn look(&mut self, second: u32, batch: &[Request<'_>]) {
+    fn check(&mut self, second: u32, batch: &[Request<'_>]) {
         if self.shown == 0 {
             self.until = u32::MAX;
             return;

@@ -93,7 +93,7 @@ impl Partition {
     }
 
     /// Looks for the item of a request, and leaves no trace.
-    fn look(&mut self, clock: Clock, request: &Request<'_>) -> Before {
+    fn check(&mut self, clock: Clock, request: &Request<'_>) -> Before {
         let peek = Request {
             op: Op::Get(Get {
                 quiet_access: true,
@@ -117,17 +117,17 @@ impl Partition {
     ) {
         self.store
             .record_evictions(self.journal.wants(topic::EVICTIONS));
-        let looks = self.journal.wants(topic::FETCHERS | topic::DELETIONS);
+        let checks = self.journal.wants(topic::FETCHERS | topic::DELETIONS);
         // One at a time, where each is looked for before it is executed.
-        let step = if looks { 1 } else { batch.len().max(1) };
+        let step = if checks { 1 } else { batch.len().max(1) };
         for (turn, requests) in batch.chunks(step).enumerate() {
             let first = turn * step;
             let mut before = Before::default();
             if let [request] = requests
-                && looks
+                && checks
                 && !matches!(request.op, Op::Get(_))
             {
-                before = self.look(clock, request);
+                before = self.check(clock, request);
                 let Before { found, size } = before;
                 let caller = callers(first);
                 let what = What::Get {

@@ -257,8 +257,8 @@ impl LeaseDevice for VerbsDevice {
         host.is_some_and(|host| Self::is_at(self, port, endpoints, host))
     }
 
-    fn look(&self, port: &mut VerbsPort) {
-        port.look();
+    fn check(&self, port: &mut VerbsPort) {
+        port.check();
     }
 
     fn failures(&self, port: &VerbsPort) -> u64 {

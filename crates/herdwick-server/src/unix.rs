@@ -26,10 +26,10 @@ use mio::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
-/// Most looks at what is left in a socket that is to be closed, each of [`LOOK_BYTES`]: more than a
-/// socket holds under Linux's defaults.
-const LOOKS_MAX: usize = 128;
-const LOOK_BYTES: usize = 4096;
+/// Most looks at what is left in a socket that is to be closed, each of [`CHECK_BYTES`]: more than
+/// a socket holds under Linux's defaults.
+const CHECKS_MAX: usize = 128;
+const CHECK_BYTES: usize = 4096;
 
 /// A connection.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl UnixSocket {
     }
 
     /// Copies what comes next, and leaves it there; descriptors on it are an error.
-    fn look(&self, into: &mut [u8]) -> io::Result<usize> {
+    fn check(&self, into: &mut [u8]) -> io::Result<usize> {
         let mut control = RecvAncillaryBuffer::default();
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let into = &mut [IoSliceMut::new(into)];
@@ -104,7 +104,7 @@ impl UnixSocket {
 
 impl Read for UnixSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.look(into)?;
+        let count = self.check(into)?;
         self.stream()?.read(&mut into[..count])
     }
 }
@@ -166,8 +166,8 @@ impl Drop for UnixSocket {
         // puts nothing there either.
         let shut = self.stream().map(|stream| stream.shutdown(Shutdown::Read));
         drop(shut);
-        let mut bytes = [0; LOOK_BYTES];
-        let empty = (0..LOOKS_MAX).find_map(|_| match self.read(&mut bytes) {
+        let mut bytes = [0; CHECK_BYTES];
+        let empty = (0..CHECKS_MAX).find_map(|_| match self.read(&mut bytes) {
             Ok(0) => Some(true),
             Ok(_) => None,
             Err(error) if error.kind() == ErrorKind::Interrupted => None,

@@ -89,7 +89,7 @@ impl Worker {
             }
             if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin.base()
             {
-                self.look(Duration::ZERO);
+                self.check(Duration::ZERO);
             } else {
                 self.sleep();
             }
@@ -199,7 +199,7 @@ impl Worker {
     }
 
     /// Takes readiness from the kernel.
-    fn look(&mut self, spin: Duration) {
+    fn check(&mut self, spin: Duration) {
         readiness::wait(&mut self.poll, &mut self.events, Some(spin));
         for event in &self.events {
             let (front, local) = Tokens::split(event.token());
@@ -220,7 +220,7 @@ impl Worker {
         self.counters.sleeps += u64::from(may_sleep);
         let ticks = self.fronts.iter().filter_map(|front| front.tick());
         let longest = ticks.min().unwrap_or(TICK);
-        self.look(if may_sleep { longest } else { Duration::ZERO });
+        self.check(if may_sleep { longest } else { Duration::ZERO });
         self.wakeup.flag().lower();
         for front in &mut self.fronts {
             front.disarm();

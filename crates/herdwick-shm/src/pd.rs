@@ -447,7 +447,7 @@ impl Opened {
         let entry = rkey.0 as usize % REGIONS;
         let word = pd.theirs.load_acquire(region_word(entry));
         if word != self.word {
-            *self = Self::look(pd, entry, word)?;
+            *self = Self::check(pd, entry, word)?;
         }
         #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
         let opens = word as u32 == rkey.0 && rkey.0 != 0 && word & right.0 != 0;
@@ -466,7 +466,7 @@ impl Opened {
     }
 
     #[cold]
-    fn look(pd: &Pd, entry: usize, word: u64) -> Option<Self> {
+    fn check(pd: &Pd, entry: usize, word: u64) -> Option<Self> {
         // Seqlock: the entry counts only if its first word is the same before and after the copy.
         let [_, place, len, scope] = pd.theirs.copy_out(region_word(entry));
         fence(Ordering::Acquire);

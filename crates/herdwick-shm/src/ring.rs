@@ -285,7 +285,7 @@ impl<W: Words> Producer<W> {
     /// Checks that this many cells and long lines are free.
     pub(crate) fn reserve(&mut self, cells: usize, lines: u64) -> Result<(), Full> {
         if !self.fits(cells, lines) {
-            self.look();
+            self.check();
         }
         if self.fits(cells, lines) {
             Ok(())
@@ -306,7 +306,7 @@ impl<W: Words> Producer<W> {
 
     /// Reads the consumer's position; accepts only what is possible.
     #[cold]
-    fn look(&mut self) {
+    fn check(&mut self) {
         // Pairs with the release in `Consumer::say`: the consumer has copied out what it counts.
         let head = self.taken.load_acquire(CELLS_TAKEN);
         let long = self.taken.load_acquire(LONG_TAKEN);
@@ -407,7 +407,7 @@ impl<W: Words> Consumer<W> {
 
     #[cold]
     fn say(&mut self) {
-        // Pairs with the acquires in `Producer::look`, which reads the cells first: the long lines
+        // Pairs with the acquires in `Producer::check`, which reads the cells first: the long lines
         // that it then reads are at least those of these cells.
         self.taken.store_release(LONG_TAKEN, self.long_head);
         self.taken.store_release(CELLS_TAKEN, self.head);

@@ -17,7 +17,7 @@ pub(crate) type Scratch = Box<[sys::Wc; TAKE]>;
 
 /// The result of polling a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Check {
     Found(usize),
     Failed,
 }
@@ -30,7 +30,7 @@ pub(crate) fn poll(
     faults: &mut Faults,
     scratch: &mut Scratch,
     out: &mut [Completion],
-) -> Look {
+) -> Check {
     let mut count = 0;
     while count < out.len()
         && let Some(earlier) = cq.stash.pop_front()
@@ -42,9 +42,9 @@ pub(crate) fn poll(
         let room = TAKE.min(out.len() - count);
         let Some(taken) = cq.raw.poll(&mut scratch[..room]) else {
             return if count > 0 {
-                Look::Found(count)
+                Check::Found(count)
             } else {
-                Look::Failed
+                Check::Failed
             };
         };
         let mut known = None;
@@ -66,7 +66,7 @@ pub(crate) fn poll(
             break;
         }
     }
-    Look::Found(count)
+    Check::Found(count)
 }
 
 /// Moves at most `most` completions from the device to the stash; returns whether the stash has

@@ -252,7 +252,7 @@ pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceInfo>, VerbsError> {
         source,
     })?;
     let state = devices.into_iter().map(|(name, transport)| {
-        let looked = look(library, &name);
+        let looked = check(library, &name);
         let refusal = looked.as_ref().err().map(ToString::to_string);
         DeviceInfo {
             name,
@@ -264,7 +264,7 @@ pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceInfo>, VerbsError> {
     Ok(state.collect())
 }
 
-fn look(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortInfo>> {
+fn check(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortInfo>> {
     ports(&*Context::open(library, name)?)
 }
 

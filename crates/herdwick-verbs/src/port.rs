@@ -16,7 +16,7 @@ use herdwick_mem::Span;
 use rustix::event::epoll;
 
 use crate::{
-    complete::{self, Look, Scratch, TAKE},
+    complete::{self, Check, Scratch, TAKE},
     device::DeviceState,
     events::{self, Fault, Faults},
     objects::{Address, Cq, Qp, Region},
@@ -28,7 +28,7 @@ use crate::{
 
 /// Calls of [`Port::progress`] between two checks for asynchronous events; each check is a system
 /// call.
-const LOOK_EVERY: u32 = 4096;
+const CHECK_EVERY: u32 = 4096;
 
 /// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub struct VerbsPort {
     sends: Chain<sys::SendWr>,
     recvs: Chain<sys::RecvWr>,
     wakeup: WakeupFds,
-    until_look: u32,
+    until_check: u32,
 }
 
 impl VerbsPort {
@@ -91,7 +91,7 @@ impl VerbsPort {
             scratch: Box::new([sys::Wc::default(); TAKE]),
             sends: Chain::new(send::blank_send),
             recvs: Chain::new(send::blank_recv),
-            until_look: LOOK_EVERY,
+            until_check: CHECK_EVERY,
         })
     }
 
@@ -108,7 +108,7 @@ impl VerbsPort {
     }
 
     /// Processes the device's asynchronous events now; otherwise that is done every so often.
-    pub fn look(&mut self) {
+    pub fn check(&mut self) {
         events::take(self);
     }
 
@@ -186,8 +186,8 @@ impl Port for VerbsPort {
             return 0;
         };
         match complete::poll(cq, &mut self.qps, &mut self.faults, &mut self.scratch, out) {
-            Look::Found(count) => count,
-            Look::Failed => {
+            Check::Found(count) => count,
+            Check::Failed => {
                 events::fail_queue(self, id.0);
                 0
             }
@@ -196,9 +196,9 @@ impl Port for VerbsPort {
 
     #[inline]
     fn progress(&mut self, _now: Duration) -> Progress {
-        self.until_look -= 1;
-        if self.until_look == 0 {
-            self.until_look = LOOK_EVERY;
+        self.until_check -= 1;
+        if self.until_check == 0 {
+            self.until_check = CHECK_EVERY;
             events::take(self);
         }
         Progress::default()

@@ -141,9 +141,9 @@ impl Session {
     }
 
     /// Sees to it that it has ended if its server is gone. Nothing may be in flight.
-    pub(crate) fn look(&mut self, now: Duration) {
+    pub(crate) fn check(&mut self, now: Duration) {
         if self.process.is_here() {
-            self.transport.look(now);
+            self.transport.check(now);
         }
     }
 

@@ -119,10 +119,10 @@ impl Transport {
     }
 
     /// Sees to it that a session whose server is gone has ended. Nothing may be in flight.
-    pub(crate) fn look(&mut self, now: Duration) {
+    pub(crate) fn check(&mut self, now: Duration) {
         match self {
             Self::Memcached(transport) => transport.poll(now, &mut |_, _| {}),
-            Self::Herd(_, transport) => transport.look(now),
+            Self::Herd(_, transport) => transport.check(now),
         }
     }
 

@@ -80,7 +80,8 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
         return batch::run(&args.server, &options, args.interval);
     }
     let (server, interval) = (args.server.clone(), args.interval);
-    let sampler = thread::spawn(move || look_again(&server, &options, interval, &to_screen, &done));
+    let sampler =
+        thread::spawn(move || check_again(&server, &options, interval, &to_screen, &done));
     let mut terminal = ratatui::init();
     let shown = show(&mut terminal, State::new(&args.server), &found);
     ratatui::restore();
@@ -97,7 +98,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// Looks at the server every `interval` until nobody waits for what it finds.
-fn look_again(
+fn check_again(
     server: &str,
     options: &Options,
     interval: Duration,
@@ -106,7 +107,7 @@ fn look_again(
 ) {
     let mut client = None;
     loop {
-        let found = look(&mut client, server, options);
+        let found = check(&mut client, server, options);
         if found.is_err() {
             // The next look dials.
             client = None;
@@ -124,7 +125,7 @@ fn look_again(
     clippy::disallowed_methods,
     reason = "this is the shell that reads the clock"
 )]
-fn look(client: &mut Option<Client>, server: &str, options: &Options) -> Found {
+fn check(client: &mut Option<Client>, server: &str, options: &Options) -> Found {
     let dialled = match client.take() {
         Some(dialled) => dialled,
         None => Client::connect_with(server, options.clone()).map_err(|error| error.to_string())?,

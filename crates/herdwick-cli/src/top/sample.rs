@@ -294,7 +294,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A look, `seconds` after `start`, at a server with these numbers.
-    pub(in crate::top) fn look(start: Instant, seconds: u64, said: &[(&str, &str)]) -> Sample {
+    pub(in crate::top) fn check(start: Instant, seconds: u64, said: &[(&str, &str)]) -> Sample {
         let pairs = || {
             let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
             said.iter().map(owned)
@@ -313,8 +313,8 @@ pub(super) mod tests {
         #[expect(clippy::disallowed_methods, reason = "any instant will do")]
         let start = Instant::now();
         let mut state = State::new("127.0.0.1:11211");
-        state.take(Ok(look(start, 0, before)));
-        state.take(Ok(look(start, 2, now)));
+        state.take(Ok(check(start, 0, before)));
+        state.take(Ok(check(start, 2, now)));
         state
     }
 

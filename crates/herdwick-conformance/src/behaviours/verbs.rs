@@ -286,9 +286,9 @@ pub(crate) fn atomics_and_the_cpu_lose_no_count(mut stage: Stage) -> Result<(), 
                 let (into, at) = (counter.into, counter.at);
                 let op = SendOp::FetchAdd { into, at, add: 1 };
                 a.post(counter.qp, &[signaled(i, op)]);
-                let mut looks = 0..10_000_000;
+                let mut checks = 0..10_000_000;
                 while a.party.poll(a.cq).is_empty() {
-                    assert!(looks.next().is_some(), "no answer to an atomic");
+                    assert!(checks.next().is_some(), "no answer to an atomic");
                     now += tick;
                     a.party.progress(now);
                     std::thread::yield_now();

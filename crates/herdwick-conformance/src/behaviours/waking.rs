@@ -15,7 +15,7 @@ use crate::{
 /// Longer than any wakeup takes: a wakeup that takes this long is lost.
 const FOREVER: Duration = Duration::from_secs(20);
 /// Checks of a word or queue after which the other side counts as stuck.
-const LOOKS: u64 = 1 << 32;
+const CHECKS: u64 = 1 << 32;
 
 /// Makes a link whose messages arrive, with some RECVs posted on both sides.
 fn messenger(stage: &mut Stage) -> Result<Link, Skip> {
@@ -133,7 +133,7 @@ pub(crate) fn disarming_takes_the_wake_back(mut stage: Stage) -> Result<(), Skip
 
 /// Lets B sleep until `found` succeeds; it arms, checks again and waits each time.
 fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         *now += Duration::from_micros(1);
         b.party.progress(*now);
         if found(b) {
@@ -153,7 +153,7 @@ fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side
 
 /// Lets A poll, without sleeping, until `found` succeeds.
 fn spin_until(a: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side) -> bool) {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         *now += Duration::from_micros(1);
         a.party.progress(*now);
         if found(a) {

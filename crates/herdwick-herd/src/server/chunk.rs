@@ -162,7 +162,7 @@ impl Attached {
 
     /// Loads and judges the control word of `slot`. Each word is judged once, whatever the verdict.
     #[inline]
-    pub(super) fn look(&mut self, slot: usize) -> (Control, Verdict) {
+    pub(super) fn check(&mut self, slot: usize) -> (Control, Verdict) {
         let control = self.control(slot);
         let window = self.slots.len();
         let known = &mut self.slots[slot];

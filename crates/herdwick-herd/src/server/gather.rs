@@ -97,7 +97,7 @@ impl ServerSide {
         };
         let mut found = 0;
         while found < quantum && !intake.batch.is_full() {
-            if intake.look(client, index, client.cursor) == Found::Nothing {
+            if intake.check(client, index, client.cursor) == Found::Nothing {
                 break;
             }
             client.prefetch(AHEAD);
@@ -116,8 +116,8 @@ impl ServerSide {
 impl Intake<'_> {
     /// Checks `slot` and takes its request.
     #[inline]
-    pub(super) fn look(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
-        let (control, verdict) = client.look(slot);
+    pub(super) fn check(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
+        let (control, verdict) = client.check(slot);
         match verdict {
             Verdict::Quiet => Found::Nothing,
             Verdict::New => self.admit(client, index, slot, control, true),
@@ -134,12 +134,12 @@ impl Intake<'_> {
         if !client.is_news(slot) {
             return false;
         }
-        if self.look(client, index, client.cursor) != Found::Nothing {
+        if self.check(client, index, client.cursor) != Found::Nothing {
             client.step();
             client.idle = 0;
             return true;
         }
-        let found = self.look(client, index, slot);
+        let found = self.check(client, index, slot);
         if found == Found::New {
             self.counters.overtaking += 1;
             client.overtaken_by(slot);

@@ -62,7 +62,7 @@ impl ServerSide {
                     batch: &mut self.batch,
                     counters: &mut self.counters,
                 };
-                intake.look(client, index, slot);
+                intake.check(client, index, slot);
             }
             empty.add(port, client.recv(index, number), &mut self.counters);
         }

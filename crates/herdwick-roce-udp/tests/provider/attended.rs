@@ -183,9 +183,9 @@ fn what_the_owner_posts_is_sent_and_completes() {
     let posted = stage.far.with(|far| far.post_send(qp, &[request]));
     posted.expect("room");
     let mut done = [Completion::BLANK; 1];
-    let mut looks = 0..TIMEOUT;
+    let mut checks = 0..TIMEOUT;
     while stage.far.with(|far| far.poll(cq, &mut done)) == 0 {
-        assert!(looks.next().is_some(), "no answer");
+        assert!(checks.next().is_some(), "no answer");
         stage.pass();
     }
     assert_eq!(done[0].status, Status::Success);

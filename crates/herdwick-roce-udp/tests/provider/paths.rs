@@ -161,11 +161,11 @@ fn perform(sides: &mut [Side; 2], qp: QpId, op: SendOp<'_>) -> Status {
     let posted = sides[0].port.post_send(qp, &[signaled(op)]);
     posted.expect("room");
     let mut done = [Completion::BLANK; 1];
-    for look in 0..TIMEOUT {
+    for check in 0..TIMEOUT {
         for side in &mut *sides {
             // A pass takes a microsecond or more, so retries do not run out sooner than in real
             // time.
-            side.port.progress(Duration::from_micros(look as u64));
+            side.port.progress(Duration::from_micros(check as u64));
         }
         let cq = sides[0].cq;
         if sides[0].port.poll(cq, &mut done) == 1 {

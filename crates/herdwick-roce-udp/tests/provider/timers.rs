@@ -26,9 +26,9 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
     port.flush(later);
     port.progress(later);
 
-    let mut looks = 0..TIMEOUT;
+    let mut checks = 0..TIMEOUT;
     while strangers(&far) == 0 {
-        assert!(looks.next().is_some(), "nothing arrived");
+        assert!(checks.next().is_some(), "nothing arrived");
         far.progress(Duration::ZERO);
     }
     far.progress(Duration::ZERO);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Wrong packets of one source that a pass processes.
-const LOOKED_INTO: u64 = 32;
+const CHECKED: u64 = 32;
 const FLOOD: u64 = 1000;
 
 struct Besieged {
@@ -89,8 +89,8 @@ fn a_flood_of_wrong_keys_is_looked_into_a_few_times_a_pass_and_hits_nobody_else(
         besieged.writes();
         besieged.flood(FLOOD);
         besieged.writes();
-        assert_eq!(besieged.dropped(Drop::Rkey), LOOKED_INTO * pass);
-        let unseen = (FLOOD - LOOKED_INTO) * pass;
+        assert_eq!(besieged.dropped(Drop::Rkey), CHECKED * pass);
+        let unseen = (FLOOD - CHECKED) * pass;
         assert_eq!(besieged.dropped(Drop::TooManyRefused), unseen);
         besieged.pass();
     }
@@ -100,7 +100,7 @@ fn a_flood_of_wrong_keys_is_looked_into_a_few_times_a_pass_and_hits_nobody_else(
 fn who_is_wrong_less_often_is_always_looked_into() {
     let mut besieged = Besieged::new(Transport::Uc);
     for _ in 0..100 {
-        besieged.flood(LOOKED_INTO - 1);
+        besieged.flood(CHECKED - 1);
         // A correct packet from the same source.
         let packet = besieged.packet(besieged.hostile, 7, besieged.at);
         besieged.world.forge(B, &packet);

@@ -64,7 +64,7 @@ pub(crate) trait LeaseDevice: Device {
     ) -> bool;
 
     /// Hears what has become of the device, if it can tell.
-    fn look(&self, _: &mut Self::Port) {}
+    fn check(&self, _: &mut Self::Port) {}
 
     /// How often clients' queue pairs have failed at this end, if it can tell.
     fn failures(&self, _: &Self::Port) -> u64 {
@@ -214,7 +214,7 @@ impl<D: LeaseDevice> HerdFront<D> {
 
     fn grant(&mut self, id: LeaseId, terms: Terms) -> Option<Box<(WorkerGrant, Vec<OwnedFd>)>> {
         if let Some(server) = &mut self.server {
-            self.device.look(&mut server.port);
+            self.device.check(&mut server.port);
         }
         self.settle_loss();
         if self.server.is_none() {

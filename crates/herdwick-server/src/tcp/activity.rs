@@ -5,9 +5,9 @@ const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// While others wait for what it holds, a peer that moves nothing for so many looks has stalled:
 /// for a second, in which the server has looked ten times.
-const STALLED_LOOKS: u32 = 10;
+const STALLED_CHECKS: u32 = 10;
 /// And so has one that moves less than this from look to look, 16 KiB a second, ...
-const LOOK_BYTES: u64 = (16 << 10) / 10;
+const CHECK_BYTES: u64 = (16 << 10) / 10;
 /// ... once it is so far behind: ten seconds.
 const BEHIND_BYTES: u64 = 160 << 10;
 
@@ -96,14 +96,14 @@ impl ActivityTimer {
     }
 
     /// A look while others wait, the first if this `begins`. `stalls`: it is the peer's turn.
-    pub(super) fn look(&mut self, begins: bool, stalls: bool) {
+    pub(super) fn check(&mut self, begins: bool, stalls: bool) {
         let moved = std::mem::take(&mut self.moved_bytes);
         if begins || !stalls {
             (self.missed, self.behind) = (0, if begins { 0 } else { self.behind });
             return;
         }
         self.missed = if moved > 0 { 0 } else { self.missed + 1 };
-        self.behind = (self.behind + LOOK_BYTES).saturating_sub(moved);
+        self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
     }
 
     /// Looks in a row in which nothing had moved.
@@ -113,7 +113,7 @@ impl ActivityTimer {
 
     /// Whether it has kept others waiting too long.
     pub(super) fn has_stalled(&self) -> bool {
-        self.missed >= STALLED_LOOKS || self.behind >= BEHIND_BYTES
+        self.missed >= STALLED_CHECKS || self.behind >= BEHIND_BYTES
     }
 
     /// Seconds since a byte last moved.
@@ -156,33 +156,33 @@ mod tests {
     #[test]
     fn who_moves_while_others_wait_has_not_stalled() {
         let mut steady = ActivityTimer::new(0);
-        steady.look(true, true);
+        steady.check(true, true);
         for n in 0..1000 {
             // 16 KiB, nine looks apart.
             steady.came(if n % 9 == 0 { 16 << 10 } else { 0 });
-            steady.look(false, true);
+            steady.check(false, true);
             assert!(!steady.has_stalled(), "{n}");
         }
         for _ in 0..9 {
-            steady.look(false, true);
+            steady.check(false, true);
         }
-        steady.look(false, false);
+        steady.check(false, false);
         assert!(!steady.has_stalled(), "it was not the peer's turn");
-        let still = |looks| {
+        let still = |checks| {
             let mut activity = ActivityTimer::new(0);
             activity.came(1 << 20);
-            activity.look(true, true);
-            (0..looks).for_each(|_| activity.look(false, true));
+            activity.check(true, true);
+            (0..checks).for_each(|_| activity.check(false, true));
             activity.has_stalled()
         };
         assert!(!still(9) && still(10));
         let mut trickle = ActivityTimer::new(0);
-        let looks = (0..200).take_while(|_| {
+        let checks = (0..200).take_while(|_| {
             trickle.came(100);
-            trickle.look(false, true);
+            trickle.check(false, true);
             !trickle.has_stalled()
         });
-        assert_eq!(looks.count(), 106, "a little more than ten seconds");
+        assert_eq!(checks.count(), 106, "a little more than ten seconds");
     }
 
     #[test]

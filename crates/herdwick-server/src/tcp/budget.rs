@@ -29,7 +29,7 @@ const HARD: usize = 2;
 /// What a connection holds that is not worth giving it up for.
 const SMALL_BYTES: usize = 4 << 10;
 /// While some wait, those that hold what they wait for are looked at so often.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const CHECK: Duration = Duration::from_millis(100);
 
 /// The memory of one worker's connections.
 pub(super) struct Budget {
@@ -50,7 +50,7 @@ pub(super) struct Budget {
     granted: usize,
     /// The second last looked at.
     second: u32,
-    next_look: Duration,
+    next_check: Duration,
     /// At the last look, somebody waited.
     short: bool,
 }
@@ -91,7 +91,7 @@ impl Budget {
             queue: VecDeque::new(),
             granted: 0,
             second: 0,
-            next_look: Duration::ZERO,
+            next_check: Duration::ZERO,
             short: false,
         }
     }
@@ -193,7 +193,7 @@ impl Budget {
     /// Whether it is time to look.
     #[inline]
     pub(super) fn is_due(&self, now: Duration, second: u32) -> bool {
-        second != self.second || now >= self.next_look
+        second != self.second || now >= self.next_check
     }
 
     fn is_over(&self) -> bool {
@@ -202,7 +202,7 @@ impl Budget {
 
     /// The places of those that are to be given up, counted by reason.
     #[cold]
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         connections: &mut [Option<Connection>],
         lots: &WorkerLots,
@@ -217,8 +217,8 @@ impl Budget {
             let live = connections.iter().zip(0u32..);
             given_up.extend(live.filter_map(|(c, place)| Some((place, late(c.as_ref()?)?))));
         }
-        if now >= self.next_look {
-            self.next_look = now + LOOK;
+        if now >= self.next_check {
+            self.next_check = now + CHECK;
             self.check_activity(connections, lots);
             self.shed(connections, lots, &mut given_up);
         }
@@ -235,7 +235,7 @@ impl Budget {
         if short {
             for connection in connections.iter_mut().flatten() {
                 let stalls = connection.peer_is_late();
-                connection.activity.look(begins, stalls);
+                connection.activity.check(begins, stalls);
             }
         }
     }

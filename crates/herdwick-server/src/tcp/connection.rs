@@ -347,7 +347,7 @@ impl Connection {
     pub(crate) fn pass(&mut self, progress: Progress) {
         if progress.need == 1 {
             // It does not wait in the middle of the line that was looked at last.
-            self.decoder.look_again();
+            self.decoder.check_again();
         }
         let (used, cursor) = progress.cursor.rebased();
         self.opening &= used == 0;

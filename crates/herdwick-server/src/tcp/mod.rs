@@ -46,7 +46,7 @@ use crate::{
     partition::NOBODY,
     tcp::{
         activity::ActivityTimer,
-        budget::LOOK,
+        budget::CHECK,
         connection::{Connection, Flow, Room},
         gather::{Gather, Purpose},
         run::RUN_REQUESTS,
@@ -256,7 +256,7 @@ impl TcpFront {
         let timeout = self.service.context.tunables.timeout();
         let Service { budget, lots, .. } = &mut self.service;
         let now = (pass.now, pass.clock.second.0);
-        let given_up = budget.look(&mut self.connections, lots, timeout, now, pass.counters);
+        let given_up = budget.check(&mut self.connections, lots, timeout, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
@@ -442,7 +442,7 @@ impl Front for TcpFront {
         if self.service.lots.waits() {
             Some(ASK_AGAIN)
         } else if self.is_short() || self.service.lots.is_out() {
-            Some(LOOK)
+            Some(CHECK)
         } else {
             None
         }

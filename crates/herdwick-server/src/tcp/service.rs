@@ -151,7 +151,7 @@ impl Service {
         let round = self.run(&room, connection, ticket, pass);
         if round == Round::Starved {
             // Nothing was done: it reads from the same place again.
-            connection.decoder.look_again();
+            connection.decoder.check_again();
         }
         room.clear();
         self.room = room;

@@ -20,7 +20,7 @@ pub(crate) struct Handshakes {
     /// What the peers of all of them have sent.
     came: usize,
     /// When lateness is looked for again.
-    next_look: Duration,
+    next_check: Duration,
     /// The token of the first place.
     first: usize,
 }
@@ -49,7 +49,7 @@ impl Handshakes {
             places: Vec::new(),
             vacant: Vec::new(),
             came: 0,
-            next_look: Duration::ZERO,
+            next_check: Duration::ZERO,
             first,
         }
     }
@@ -133,8 +133,8 @@ impl Handshakes {
     ) -> usize {
         let counters = &certificates.counters;
         let mut given_up = 0;
-        if now >= self.next_look {
-            self.next_look = now + TICK;
+        if now >= self.next_check {
+            self.next_check = now + TICK;
             for place in 0..self.places.len() {
                 let late = matches!(&self.places[place], Some(one) if one.deadline <= now);
                 if late && self.take_out(place, registry).is_some() {

@@ -146,7 +146,7 @@ impl<T> Queue<T> {
     }
 
     /// Who has been at the same socket since the last look.
-    fn look(&mut self) -> Vec<Interruptible> {
+    fn check(&mut self) -> Vec<Interruptible> {
         let mut late = Vec::new();
         for closer in &mut self.closers {
             let Some((socket, _)) = closer.closes else {
@@ -260,7 +260,7 @@ fn watch() {
         };
         let waited = WATCH.wait_timeout_while(queue, pause, |queue| queue.is_busy());
         queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        for thread in queue.look() {
+        for thread in queue.check() {
             // It cannot have ended: it takes the lock first.
             let _ = thread.interrupt();
         }
@@ -308,8 +308,8 @@ mod tests {
             assert_eq!(queue.vacancy(), None, "it may be quick");
             assert!(queue.take(closer).is_some());
             // Whatever it closes now is new.
-            assert_eq!((queue.look().len(), queue.vacancy()), (closer, None));
-            assert_eq!(queue.look().len(), closer + 1);
+            assert_eq!((queue.check().len(), queue.vacancy()), (closer, None));
+            assert_eq!(queue.check().len(), closer + 1);
             assert_eq!(queue.stuck(), closer + 1);
         }
         assert_eq!(queue.vacancy(), None, "one user has no more");

@@ -156,7 +156,7 @@ impl<S: Surroundings> Caller<S> {
         // A server that ended since the last call has closed its end, and no mutation should get an
         // unknown outcome because of that: one poll is cheap compared with a round trip.
         if let Some(session) = &mut kept {
-            session.look(now);
+            session.check(now);
         }
         let options = Options {
             deadline: due.saturating_sub(now),

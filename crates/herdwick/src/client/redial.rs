@@ -11,12 +11,12 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Time that a session uses the second best transport before the best is tried again; the pause
-/// doubles with each failed attempt, up to [`LOOK_MAX`].
-const LOOK_FIRST: Duration = Duration::from_secs(1);
+/// doubles with each failed attempt, up to [`CHECK_MAX`].
+const CHECK_FIRST: Duration = Duration::from_secs(1);
 /// Longest pause between such attempts.
-const LOOK_MAX: Duration = Duration::from_secs(60);
+const CHECK_MAX: Duration = Duration::from_secs(60);
 /// Longest time that an attempt may delay the call that makes it.
-const LOOK_BUDGET: Duration = Duration::from_millis(200);
+const CHECK_BUDGET: Duration = Duration::from_millis(200);
 
 /// Dials, and keeps clients from flooding a server that has gone or just restarted: after a failure
 /// no call dials for a pause, half of which is random, and calls fail at once meanwhile.
@@ -25,13 +25,13 @@ pub(super) struct Redial {
     address: Address,
     failure: Option<Failure>,
     /// Set while the session uses the second best transport.
-    look: Option<Look>,
+    check: Option<Check>,
     chance: u64,
 }
 
 /// The next attempt at a better transport.
 #[derive(Debug)]
-struct Look {
+struct Check {
     pause: Duration,
     at: Duration,
 }
@@ -49,7 +49,7 @@ impl Redial {
         Self {
             address,
             failure: None,
-            look: None,
+            check: None,
             chance: seed | 1,
         }
     }
@@ -64,20 +64,20 @@ impl Redial {
         dial: impl FnOnce(&Address, &Options) -> Result<Session, DialError>,
     ) -> Option<Session> {
         if !held.is_second_best() {
-            self.look = None;
+            self.check = None;
             return None;
         }
-        let look = self.look.get_or_insert(Look {
-            pause: LOOK_FIRST,
-            at: now + LOOK_FIRST,
+        let check = self.check.get_or_insert(Check {
+            pause: CHECK_FIRST,
+            at: now + CHECK_FIRST,
         });
-        if now < look.at {
+        if now < check.at {
             return None;
         }
-        look.pause = (look.pause * 2).min(LOOK_MAX);
-        look.at = now + look.pause;
+        check.pause = (check.pause * 2).min(CHECK_MAX);
+        check.at = now + check.pause;
         let options = Options {
-            deadline: (options.deadline / 2).min(LOOK_BUDGET),
+            deadline: (options.deadline / 2).min(CHECK_BUDGET),
             ..options.clone()
         };
         let dialled = dial(&self.address, &options).ok();

@@ -296,10 +296,10 @@ fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
         .iter()
         .map(|name| Key::new(name.as_bytes()).unwrap())
         .collect();
-    for looks in 0..200 {
+    for checks in 0..200 {
         let (world, mut caller) = calm();
         world.begin(DEADLINE);
-        world.revoke_after(looks);
+        world.revoke_after(checks);
         assert_eq!(caller.get_many(&keys).unwrap().len(), keys.len());
     }
 }

@@ -239,9 +239,9 @@ impl<P: Port> Herd<P> {
         }
     }
 
-    /// Sees to it that a session whose server is gone has ended, also where the thread that keeps its
-    /// lease has not run since. Nothing may be in flight.
-    pub(crate) fn look(&mut self, now: Duration) {
+    /// Sees to it that a session whose server is gone has ended, also where the thread that keeps
+    /// its lease has not run since. Nothing may be in flight.
+    pub(crate) fn check(&mut self, now: Duration) {
         self.poll(now, &mut |_, _| {});
         if self.broken.is_none()
             && now.saturating_sub(self.awake) >= ASK_AFTER

@@ -37,7 +37,7 @@ use crate::{
 const WORKERS: usize = 2;
 const REPLY_BYTES_MAX: usize = 1040;
 /// A call that reads the clock this often after its deadline does not end.
-const LOOKS_LATE_MAX: usize = 100;
+const CHECKS_LATE_MAX: usize = 100;
 
 /// An accident of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ struct Inner {
     now: Duration,
     /// The deadline of the call.
     due: Duration,
-    looks_late: usize,
+    checks_late: usize,
     chance: Chance,
     network: SeededNetwork,
     store: Store,
@@ -129,8 +129,8 @@ impl Surroundings for World {
         let inner = &mut *self.0.borrow_mut();
         inner.step();
         if inner.now > inner.due {
-            inner.looks_late += 1;
-            assert!(inner.looks_late < LOOKS_LATE_MAX, "the call does not end");
+            inner.checks_late += 1;
+            assert!(inner.checks_late < CHECKS_LATE_MAX, "the call does not end");
         }
         inner.now
     }
@@ -146,7 +146,7 @@ impl World {
         let mut inner = Inner {
             now: Duration::ZERO,
             due: Duration::MAX,
-            looks_late: 0,
+            checks_late: 0,
             chance,
             network,
             store: Store::default(),
@@ -168,9 +168,9 @@ impl World {
         world
     }
 
-    /// Ends every lease at the clock reading after `looks` others.
-    pub(super) fn revoke_after(&self, looks: usize) {
-        self.0.borrow_mut().revoke_after = Some(looks);
+    /// Ends every lease at the clock reading after `checks` others.
+    pub(super) fn revoke_after(&self, checks: usize) {
+        self.0.borrow_mut().revoke_after = Some(checks);
     }
 
     /// Kills the server; the threads of its clients do not come to see it.
@@ -188,7 +188,7 @@ impl World {
     pub(super) fn begin(&self, deadline: Duration) {
         let inner = &mut *self.0.borrow_mut();
         inner.due = inner.now + deadline;
-        inner.looks_late = 0;
+        inner.checks_late = 0;
         let Store { items, record, .. } = &mut inner.store;
         for (key, held) in &mut record.held {
             *held = vec![items.get(key).map(|(value, _)| value.clone())];
@@ -271,7 +271,7 @@ impl Inner {
             server.serve(self.now, &mut self.store, &mut self.chance);
         }
         let at_once = self.revoke_after == Some(0);
-        self.revoke_after = self.revoke_after.and_then(|looks| looks.checked_sub(1));
+        self.revoke_after = self.revoke_after.and_then(|checks| checks.checked_sub(1));
         let links = self.server.iter_mut().flat_map(|server| &mut server.links);
         let leases = links.filter_map(|link| link.lease.as_mut());
         for lease in leases.chain(&mut self.orphans) {
