@@ -47,7 +47,7 @@ def keys_for_all(herd, prefix):
     for n in range(10_000):
         key = f"{prefix}-{n}".encode()
         keys.setdefault(herd.worker_of(key), key)
-    equal(len(keys), len(herd.lanes))
+    equal(len(keys), len(herd.channels))
     return list(keys.values())
 
 
@@ -135,8 +135,8 @@ def rings_and_windows_go_round(herd, tcp):
 
 def a_sleeping_worker_wakes(herd, tcp):
     for key in keys_for_all(herd, "sleep"):
-        lane = herd.lanes[herd.worker_of(key)]
-        until(lane.parked)
+        channel = herd.channels[herd.worker_of(key)]
+        until(channel.parked)
         equal(herd.set(key, b"good morning").status, "DONE")
         equal(tcp.gets(key)[0], b"good morning")
 
@@ -160,4 +160,4 @@ def main(connect, port):
         check(herd, tcp)
         print("ok", check.__name__.replace("_", " "), flush=True)
     herd.close()
-    print(f"ok, all with {len(herd.lanes)} workers")
+    print(f"ok, all with {len(herd.channels)} workers")

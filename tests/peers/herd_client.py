@@ -59,7 +59,7 @@ def read_wire():
 
 WIRE = read_wire()
 STATUS = {code: name for name, code in WIRE.statuses.items()}
-LINE, DESK = WIRE.cell.bytes, WIRE.desk.bytes
+LINE, CONTROL = WIRE.cell.bytes, WIRE.control_area.bytes
 U64 = (1 << 64) - 1
 
 
@@ -100,11 +100,11 @@ def map_words(fd, writable=False):
     return memory, memoryview(memory).cast("Q")
 
 
-class Lane:
+class Channel:
     """One worker: its domain, the window there, and the ring for its replies."""
 
     CELLS_LOG2, LONG_LOG2 = 3, 7  # one request at a time; 8 KiB hold a reply of 4,096 bytes
-    UC, UD, REQUESTS, REPLIES = 1, 2, 0, 1  # transports, and our lines on the desk
+    UC, UD, REQUESTS, REPLIES = 1, 2, 0, 1  # transports, and our lines on the control area
 
     def __init__(self, granted, ticket, fds, window):
         self.ticket = WIRE.ticket.unpack(ticket)
@@ -115,7 +115,7 @@ class Lane:
         self.overflow, areas = self.region(granted.overflow_rkey, granted.overflow_addr)
         self.area_bytes = areas // window
         self.window, self.next, self.rung = window, 0, 0
-        self.ring = DESK + self.ticket.domain % 64 * LINE
+        self.ring = CONTROL + self.ticket.domain % 64 * LINE
         self.cells, self.long_lines = 1 << self.CELLS_LOG2, 1 << self.LONG_LOG2
         self.cells_taken = self.long_taken = 0
         assert self.ring + (self.cells + self.long_lines) * LINE <= self.ticket.down_split
@@ -124,7 +124,7 @@ class Lane:
             self.up_words[self.queue_pair_at(line, "state") // 8] = state
 
     def queue_pair_at(self, line, field):
-        return WIRE.desk.at["queue_pairs"][0] + line * WIRE.queue_pair.bytes + WIRE.queue_pair.at[field][0]
+        return WIRE.control_area.at["queue_pairs"][0] + line * WIRE.queue_pair.bytes + WIRE.queue_pair.at[field][0]
 
     def endpoint(self, transport, line):
         ring = {} if transport == self.UC else {
@@ -133,7 +133,7 @@ class Lane:
                                   domain=self.ticket.domain, number=line + 1, **ring)
 
     def region(self, rkey, addr):
-        entry = WIRE.desk.at["regions"][0] + rkey % 64 * WIRE.region.bytes
+        entry = WIRE.control_area.at["regions"][0] + rkey % 64 * WIRE.region.bytes
         region = WIRE.region.unpack(self.down, entry)
         assert region.rkey == rkey and WIRE.region.pick(region.rights, "WRITE")
         assert not WIRE.region.pick(region.place, "DOWN")
@@ -195,10 +195,10 @@ class Client:
         self.send("CLAIM", claim)
         grant, fds = self.receive("GRANT")
         self.take(grant, fds)
-        blobs = [lane.endpoint(*which) for lane in self.lanes
-                 for which in ((Lane.UC, Lane.REQUESTS), (Lane.UD, Lane.REPLIES))]
+        blobs = [channel.endpoint(*which) for channel in self.channels
+                 for which in ((Channel.UC, Channel.REQUESTS), (Channel.UD, Channel.REPLIES))]
         accept = b"".join(struct.pack("<H", len(blob)) + blob for blob in blobs)
-        self.send("ACCEPT", bytes([len(self.lanes)]) + accept)
+        self.send("ACCEPT", bytes([len(self.channels)]) + accept)
         self.receive("GO")
         self.ended = threading.Event()
         threading.Thread(target=self.beat, daemon=True).start()
@@ -218,7 +218,7 @@ class Client:
 
     def take(self, grant, fds):
         head, at = WIRE.grant.unpack(grant), WIRE.grant.bytes
-        self.epoch, self.lanes = head.epoch, []
+        self.epoch, self.channels = head.epoch, []
         for _ in range(head.workers):
             granted = WIRE.worker.unpack(grant, at)
             at += WIRE.worker.bytes
@@ -228,7 +228,7 @@ class Client:
                 blobs.append(grant[at + 2 : at + 2 + length])
                 at += 2 + length
             mine, fds = fds[: granted.fds], fds[granted.fds :]
-            self.lanes.append(Lane(granted, blobs[0], mine, head.window))
+            self.channels.append(Channel(granted, blobs[0], mine, head.window))
 
     def beat(self):
         while not self.ended.wait(2):
@@ -239,7 +239,7 @@ class Client:
         self.socket.close()
 
     def worker_of(self, key):
-        return (siphash13(*self.key, key) >> 48) * len(self.lanes) >> 16
+        return (siphash13(*self.key, key) >> 48) * len(self.channels) >> 16
 
     def get(self, key):
         return self.call("GET", key)
@@ -249,35 +249,35 @@ class Client:
 
     def call(self, operation, key, value=b"", attr=(0, 0), compare=None):
         worker = self.worker_of(key)
-        lane = self.lanes[worker]
+        channel = self.channels[worker]
         head = struct.pack("<II", *attr) if any(attr) else b""
         opcode = WIRE.line.bits(operation=WIRE.operations[operation], HAS_ATTR=any(attr),
                                 HAS_COMPARE=compare is not None)
         head += struct.pack("<Q", compare) if compare is not None else b""
-        body, slot = head + key + value, lane.next % lane.window
+        body, slot = head + key + value, channel.next % channel.window
         if len(body) > WIRE.line.at["body"][1]:
-            assert len(body) <= lane.area_bytes, "too large for the fabric"
-            area = lane.overflow + slot * lane.area_bytes
-            lane.up[area : area + len(body)] = body
+            assert len(body) <= channel.area_bytes, "too large for the fabric"
+            area = channel.overflow + slot * channel.area_bytes
+            channel.up[area : area + len(body)] = body
             opcode |= WIRE.line.bits(OVERFLOW=1)
             head = WIRE.overflow.pack(overflow_len=len(body), overflow_crc=crc32c(body))
             body = head[WIRE.line.at["body"][0] :]
-        sequence, lane.next = lane.next % (1 << 24), lane.next + 1
+        sequence, channel.next = channel.next % (1 << 24), channel.next + 1
         imm = WIRE.imm.pack(imm_sequence=sequence, imm_worker=worker)
         fields = dict(hash=siphash13(*self.key, key), body=body, opcode=opcode, key_len=len(key),
                       sequence=sequence, epoch=self.epoch)
         for attempt in range(10):
             body_len = len(body) | WIRE.line.bits(attempt=attempt % 4)
-            lane.write_line(slot, WIRE.line.pack(body_len=body_len, **fields))
-            if reply := self.wait(lane, int.from_bytes(imm, "little"), 0.5):
+            channel.write_line(slot, WIRE.line.pack(body_len=body_len, **fields))
+            if reply := self.wait(channel, int.from_bytes(imm, "little"), 0.5):
                 return reply
         raise TimeoutError(f"no reply to {operation} {key}")
 
-    def wait(self, lane, imm, patience):
-        give_up = time.monotonic() + patience
+    def wait(self, channel, imm, timeout):
+        give_up = time.monotonic() + timeout
         while time.monotonic() < give_up:
-            lane.ring_if_parked()
-            if not (message := lane.poll()):
+            channel.ring_if_parked()
+            if not (message := channel.poll()):
                 os.sched_yield()
             elif message[0] == imm:  # else the second answer to a retry
                 reply = WIRE.reply.unpack(message[1])
