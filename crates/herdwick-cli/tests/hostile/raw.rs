@@ -513,7 +513,7 @@ impl Step {
     pub(crate) fn claim(&mut self, window: usize) -> (Grant, Vec<OwnedFd>) {
         self.say(&self.claim_frame(window));
         let (kind, body, fds) = self.hear();
-        assert_eq!(kind, Kind::Grant);
+        assert_eq!(kind, Kind::Grant, "{}", body.escape_ascii());
         (Grant::parse(&body).unwrap(), fds)
     }
 

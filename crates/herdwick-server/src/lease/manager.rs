@@ -226,6 +226,9 @@ impl LeaseManager {
             return self.refuse(id, Refusal::Malformed);
         }
         client.connecting = workers;
+        // Nothing was sent since the grant, so what lies unread now is the grant; what lies unread
+        // later is an answer, which carries no descriptors.
+        client.may_be_unread &= client.stream.as_ref().is_some_and(unread::is_unread);
         let fabric = client.fabric;
         self.order(fabric, |worker| Order::Connect(id, accept.workers[worker]));
     }

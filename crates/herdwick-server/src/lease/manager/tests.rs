@@ -601,6 +601,21 @@ fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
 }
 
 #[test]
+fn a_refusal_left_unread_is_no_unread_grant() {
+    let fixture = Fixture::new(4 * UNREAD_MAX);
+    let mut silent = Vec::new();
+    for _ in 0..=UNREAD_MAX {
+        let mut stream = fixture.live();
+        // More heartbeats at once than are taken: the answer is a refusal and the end of the
+        // lease. The socket stays open.
+        stream.write_all(&[0; hello::BEATS_MAX + 1]).unwrap();
+        silent.push(stream);
+    }
+    fixture.until_held(0);
+    drop(fixture.live());
+}
+
+#[test]
 fn descriptors_end_a_lease_socket_and_the_manager_goes_on() {
     let fixture = Fixture::new(8);
     let bystander = fixture.live();
