@@ -1,4 +1,4 @@
-//! Who may talk to the server: memcached's `-Y`, users and passwords in a file.
+//! Authentication: users and passwords in a file, as memcached's `-Y`.
 
 use std::{
     io,
@@ -6,20 +6,20 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Most users (memcached's `MAX_ENTRIES`).
+/// Largest number of users (memcached's `MAX_ENTRIES`).
 const USERS_MAX: usize = 8;
-/// Most bytes of a line of the file (memcached's `MAX_ENTRY_LEN`).
+/// Longest line of the file in bytes (memcached's `MAX_ENTRY_LEN`).
 const LINE_BYTES_MAX: usize = 256;
 
-/// The users of a file of `user:password` lines, and the file.
+/// The users of a file of `user:password` lines.
 pub(crate) struct Auth {
     path: PathBuf,
-    /// Replaced as a whole. Locked for as long as a pointer takes to copy, and only when somebody
-    /// tries to authenticate.
+    /// Replaced as a whole. Locked only to copy the pointer, and only for an authentication
+    /// attempt.
     users: Mutex<Arc<[User]>>,
 }
 
-/// A file of users that cannot be used.
+/// The users' file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// It cannot be read.
@@ -27,7 +27,7 @@ pub enum AuthError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A line is not `user:password`.
@@ -38,7 +38,7 @@ pub enum AuthError {
         /// Counted from 1.
         line: usize,
     },
-    /// None, or too many.
+    /// It has no users, or too many.
     #[error("{path} has {count} users: give 1 to {USERS_MAX}")]
     Count {
         /// The file.
@@ -54,7 +54,7 @@ struct User {
 }
 
 impl Auth {
-    /// Reads the users in `path`.
+    /// Reads the users from `path`.
     pub(crate) fn open(path: &Path) -> Result<Self, AuthError> {
         Ok(Self {
             path: path.to_owned(),
@@ -62,7 +62,7 @@ impl Auth {
         })
     }
 
-    /// Reads the file again; what was read before stays if it cannot be used.
+    /// Reads the file again. If it cannot be used, the previous users stay.
     pub(crate) fn reload(&self) -> Result<(), AuthError> {
         let users = read(&self.path)?;
         *self.users.lock().unwrap_or_else(PoisonError::into_inner) = users;
@@ -73,8 +73,8 @@ impl Auth {
         &self.path
     }
 
-    /// Whether such a user has this password. All are compared, to the end, so that the time taken
-    /// tells nothing but lengths.
+    /// Returns whether this user has this password. Every user is compared, and every comparison
+    /// runs to the end, so the time depends only on lengths.
     pub(crate) fn admits(&self, name: &[u8], password: &[u8]) -> bool {
         let users = Arc::clone(&self.users.lock().unwrap_or_else(PoisonError::into_inner));
         users.iter().fold(false, |known, user| {
@@ -84,6 +84,8 @@ impl Auth {
 }
 
 fn same(a: &[u8], b: &[u8]) -> bool {
+    // Accumulates instead of returning early; `black_box` keeps the compiler from adding an early
+    // exit.
     let differing = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     (a.len() == b.len()) & (std::hint::black_box(differing) == 0)
 }

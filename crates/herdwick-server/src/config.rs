@@ -1,3 +1,6 @@
+//! The server's configuration ([`Config`]), its defaults, and the checks that need no operating
+//! system.
+
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -14,76 +17,76 @@ use herdwick_mica::ITEM_BYTES_MAX;
 
 /// memcached's port.
 pub const PORT: u16 = 11211;
-/// Most workers by default: more must be asked for.
+/// Default limit on workers; more have to be configured.
 const WORKERS_DEFAULT_MAX: usize = 4;
-/// Most workers at all.
+/// Largest number of workers.
 pub const WORKERS_MAX: usize = 256;
 
-/// How a server is to be.
+/// The configuration of a server.
 #[derive(Clone)]
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
     /// Memory for items, split evenly over the workers.
     pub memory_bytes: usize,
-    /// Most connections at a time.
+    /// Largest number of connections at a time.
     pub connections_max: usize,
-    /// Workers; `None`: as many as there are allowed CPUs, up to 4.
+    /// Number of workers; `None`: one per allowed CPU, at most 4.
     pub workers: Option<usize>,
-    /// Largest item: key, value and header.
+    /// Largest item in bytes: key, value and header.
     pub item_bytes_max: usize,
-    /// How long, at least, a worker looks for work after the last request before it sleeps.
+    /// Shortest time that a worker polls after its last request before it sleeps.
     pub spin: Duration,
-    /// Which CPUs the workers stay on.
+    /// The CPUs that workers are pinned to.
     pub pin: Pin,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,
-    /// Whether, and where, clients on this host get shared memory.
+    /// Shared memory for clients on this host; `None`: not offered.
     pub leases: Option<Leases>,
-    /// Where RoCEv2 is taken, over UDP; `None`: it is not. Port 0 takes a free one.
+    /// The UDP address for RoCEv2; `None`: not offered. Port 0 binds a free port.
     pub roce: Option<SocketAddr>,
     /// Whether an RDMA device is used.
     pub verbs: Verbs,
-    /// Whether packets of RoCEv2 have to be under keys, which the lease's connection carries.
+    /// Whether RoCEv2 packets must be authenticated with keys, which the lease's connection
+    /// carries.
     pub roce_keyed: bool,
-    /// Where what RoCEv2 sends and takes is written to, for Wireshark to read.
+    /// A capture file for all RoCEv2 packets sent and received, in Wireshark's format.
     pub roce_capture: Option<PathBuf>,
-    /// How every lease has its requests travel; `None`: as its client asks, else as suits the
-    /// fabric.
+    /// The request path of every lease; `None`: the client's choice, or the fabric's default.
     pub request_path: Option<RequestPath>,
-    /// Connections that wait to be accepted (memcached's `-b`).
+    /// The listen backlog (memcached's `-b`).
     pub backlog: u32,
-    /// Beyond `connections_max`: whether a connection is told so and closed (memcached's
-    /// `maxconns_fast`), or waits unaccepted.
+    /// Beyond `connections_max`: `true` refuses a connection with an error line and closes it
+    /// (memcached's `maxconns_fast`), `false` leaves it in the backlog.
     pub refuse_at_once: bool,
-    /// Most requests of one connection before others have their turn (memcached's `-R`), rounded
-    /// up to whole batches of 128.
+    /// Requests executed for one connection before the worker serves the next (memcached's `-R`),
+    /// rounded up to whole batches of 128.
     pub turn_requests: usize,
-    /// When a connection that stalls is given up.
+    /// Timeouts for connections that stall.
     pub timeout: Timeouts,
-    /// Which administrative commands clients may give.
+    /// The administrative commands that clients may use.
     pub offers: Offers,
     /// The protocols that connections may speak (memcached's `-B`).
     pub protocol: Protocol,
-    /// A file of users and passwords (memcached's `-Y`); `None`: everybody may talk to the server.
+    /// A file of users and passwords (memcached's `-Y`); `None`: no authentication.
     pub auth: Option<PathBuf>,
     /// TLS on the TCP ports (memcached's `-Z`).
     pub tls: Option<Tls>,
-    /// memcached over UDP, too (memcached's `-U`), not encrypted even with `tls`; not with `auth`,
-    /// and not for a unix socket.
+    /// memcached over UDP (memcached's `-U`), unencrypted even with `tls`. Excludes `auth`; ignored
+    /// for a unix socket.
     pub udp: Option<Udp>,
-    /// How many of the keys asked for most to show, at most 64; 0: not to look for them.
+    /// How many of the most requested keys to report, at most 64; 0: hot keys are not tracked.
     pub hot_keys: usize,
-    /// Where to serve metrics over HTTP; `None`: nowhere.
+    /// The HTTP address for metrics; `None`: not served.
     pub metrics: Option<SocketAddr>,
-    /// Whether the metrics show the ten hottest keys, each as a series of its own, to whoever reads
-    /// them.
+    /// Whether metrics contain the ten hottest keys, one series each. Every reader of the metrics
+    /// sees these keys.
     pub metrics_hot_keys: bool,
-    /// Evict nothing, and refuse what there is no room for (memcached's `-M`).
+    /// Store without eviction: a store without room fails (memcached's `-M`).
     pub lossless: bool,
-    /// A file that items are kept in, to outlive the server (memcached's `-e`).
+    /// A file that keeps the items across restarts (memcached's `-e`).
     pub memory_file: Option<PathBuf>,
-    /// What the command `shutdown` does (memcached's `-A`); `None`: it is refused.
+    /// The action of the command `shutdown` (memcached's `-A`); `None`: the command is refused.
     pub shutdown: Option<ShutdownHook>,
 }
 
@@ -92,7 +95,7 @@ pub struct Config {
 pub struct ShutdownHook(Arc<dyn Fn() + Send + Sync>);
 
 impl ShutdownHook {
-    /// `end` is called by a worker, and must not wait.
+    /// Wraps `end`. A worker calls it, so it must not block.
     pub fn new(end: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(end))
     }
@@ -108,18 +111,18 @@ impl fmt::Debug for ShutdownHook {
     }
 }
 
-/// When a connection that stalls is given up. Whole seconds count.
+/// Timeouts for connections that stall, in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Without a command for so long (memcached's `idle_timeout`); `None`: never.
+    /// Longest time without a command (memcached's `idle_timeout`); `None`: unlimited.
     pub idle: Option<Duration>,
-    /// In the middle of a command, its first byte so long ago; a second more for each 64 KiB of it
-    /// that have come.
+    /// Longest time from the first byte of a command to its last, plus one second for each 64 KiB
+    /// received of it.
     pub request: Duration,
 }
 
 impl Default for Timeouts {
-    /// Idle for ever, as memcached; half a minute in the middle of a command.
+    /// No idle timeout, as in memcached; 30 seconds for a command.
     fn default() -> Self {
         Self {
             idle: None,
@@ -128,7 +131,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Which administrative commands clients may give.
+/// The administrative commands that clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
     /// `flush_all` (not with memcached's `-F`).
@@ -138,7 +141,7 @@ pub struct Offers {
     pub dump: bool,
     /// `watch` (not with memcached's `-W`).
     pub watch: bool,
-    /// `debugtime`, as in memcached's debug build: for tests.
+    /// `debugtime`, as in memcached's debug build, for tests.
     pub debug: bool,
 }
 
@@ -154,20 +157,20 @@ impl Default for Offers {
 }
 
 /// The protocols that connections may speak (memcached's `-B`). The first byte of a connection
-/// tells which it speaks; one that speaks another is closed.
+/// selects its protocol; a connection that selects another one is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// Text and binary.
     #[default]
     Any,
-    /// Text, classic and meta; Herdwick's clients begin with text too.
+    /// Text, classic and meta. Herdwick clients begin with text too.
     Text,
     /// The binary protocol only.
     Binary,
 }
 
 impl Protocol {
-    /// Whether a connection may begin with this byte.
+    /// Returns whether a connection may begin with this byte.
     pub(crate) fn may_begin_with(self, byte: u8) -> bool {
         match self {
             Self::Any => true,
@@ -176,7 +179,7 @@ impl Protocol {
         }
     }
 
-    /// Its name in `stats settings`.
+    /// Returns the name in `stats settings`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Any => "auto-negotiate",
@@ -189,20 +192,19 @@ impl Protocol {
 /// Leases: shared memory for clients on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// Below this, the server makes a private directory for the lease socket.
+    /// The server creates a private directory for the lease socket below this one.
     pub directory: PathBuf,
-    /// Mode of the socket and its directory, where it is not to be 0700.
+    /// Mode of the socket and its directory; `None`: 0700.
     pub mode: Option<u32>,
-    /// Most clients with a lease at a time.
+    /// Largest number of leases at a time.
     pub clients_max: usize,
-    /// Whether the server does not start where it cannot be had; else it goes on without, and says
-    /// so ([`crate::Server::left_out`]).
+    /// `true`: the server does not start without the lease socket. `false`: it starts without
+    /// shared memory and reports why ([`crate::Server::left_out`]).
     pub needed: bool,
 }
 
 impl Default for Leases {
-    /// 512 clients of this user, by a socket in the directory for temporary files, if it can be
-    /// had.
+    /// Optional: 512 clients of this user, by a socket below the directory for temporary files.
     fn default() -> Self {
         Self {
             directory: std::env::temp_dir(),
@@ -250,7 +252,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A server on a free port of the loopback interface: for tests and examples.
+    /// A server on a free port of the loopback interface, for tests and examples.
     #[must_use]
     pub fn local() -> Self {
         Self {
@@ -261,14 +263,14 @@ impl Config {
         }
     }
 
-    /// How many fabrics it may offer.
+    /// Returns how many fabrics the configuration may offer.
     pub(crate) fn fabrics(&self) -> usize {
         usize::from(self.leases.is_some())
             + usize::from(self.roce.is_some())
             + usize::from(!matches!(self.verbs, Verbs::Off))
     }
 
-    /// Checks what can be checked without the operating system, and settles the number of workers.
+    /// Checks everything that needs no operating system. Returns the number of workers.
     pub(crate) fn settle(&self, cpus: usize) -> Result<usize, StartError> {
         let workers = self
             .workers
@@ -294,38 +296,38 @@ impl Config {
     }
 }
 
-/// Whether an RDMA device is a transport.
+/// Whether an RDMA device is used.
 #[derive(Clone, Debug, Default)]
 pub enum Verbs {
-    /// It is not.
+    /// Not used.
     #[default]
     Off,
-    /// It is, if there is one that can be used; the server starts either way.
+    /// Used if a usable device is found; the server starts either way.
     IfThere(VerbsOptions),
-    /// It is, and the server does not start without.
+    /// Required: the server does not start without a usable device.
     Needed(VerbsOptions),
 }
 
-/// Where a server listens.
+/// The sockets a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// On these.
+    /// TCP on these interfaces.
     Tcp(Vec<Interface>),
-    /// On a unix socket only.
+    /// A unix socket only.
     Unix {
-        /// Its path. A socket that nobody listens on any more is replaced.
+        /// Its path. A socket file on which no server listens any more is replaced.
         path: PathBuf,
-        /// Its mode (memcached's `-a`).
+        /// The mode of its file (memcached's `-a`).
         mode: u32,
     },
 }
 
-/// A host, or all, to listen on by TCP.
+/// A host name, or all interfaces, to listen on by TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its addresses; one of them, at least, has to be free. Port 0 takes a free one.
+    /// Its addresses, of which at least one must be free. Port 0 binds a free port.
     pub addresses: Vec<SocketAddr>,
-    /// Without TLS, even if the server speaks it (memcached's `notls:`).
+    /// Without TLS even if the server has TLS (memcached's `notls:`).
     pub plain: bool,
 }
 
@@ -338,7 +340,7 @@ impl From<SocketAddr> for Interface {
     }
 }
 
-/// Where a server can be reached.
+/// An address a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Over TCP.
@@ -348,7 +350,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The TCP port.
+    /// Returns the TCP port.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {

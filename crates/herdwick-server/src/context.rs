@@ -1,3 +1,6 @@
+//! State that all workers share: settings, limits, users, certificates, and the output of `stats`.
+//! The settings are fixed at the start; the rest is atomic or locked only outside the data path.
+
 use std::{fmt::Display, path::PathBuf, sync::Arc};
 
 use herdwick_memcache::Keys;
@@ -17,34 +20,34 @@ use crate::{
     udp, watch,
 };
 
-/// The memcached whose protocols these are. Clients choose what they send by it, and some of them
-/// read the last three numbers, so nothing stands behind it.
+/// The memcached version whose protocols the server implements. Clients select features by it, and
+/// some parse the last three numbers, so nothing may follow them.
 pub(crate) const VERSION: &str = "1.6.45";
 /// The version of this server.
 pub(crate) const HERDWICK_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What all workers know of the server.
+/// What all workers share.
 pub(crate) struct Context {
-    /// The second of the start.
+    /// The store's second at the start.
     started: Second,
     pub(crate) settings: Settings,
-    /// Of the settings, those that may change.
+    /// The settings that may change while the server runs.
     pub(crate) tunables: Tunables,
     pub(crate) limits: Limits,
-    /// Who may talk to it; `None`: everybody.
+    /// Users and passwords; `None`: no authentication.
     pub(crate) auth: Option<Auth>,
-    /// What TLS clients are shown; `None`: there is no TLS.
+    /// Certificates for TLS; `None`: no TLS.
     pub(crate) certificates: Option<Certificates>,
-    /// Where connections come from.
+    /// The listeners.
     pub(crate) sources: Vec<Source>,
-    /// Datagrams that were not taken in.
+    /// Counters of datagrams that were dropped.
     pub(crate) udp: udp::Refused,
-    /// Who watches.
+    /// The topics and counters of `watch`.
     pub(crate) watch: Arc<watch::Shared>,
     host: Host,
 }
 
-/// The settings that stay, as `stats settings` shows them.
+/// The settings that are fixed at the start, as `stats settings` shows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
@@ -53,25 +56,25 @@ pub(crate) struct Settings {
     pub(crate) workers: usize,
     pub(crate) listen: Listen,
     pub(crate) port: u16,
-    /// 0: none.
+    /// 0: no UDP.
     pub(crate) udp_port: u16,
     pub(crate) offers: Offers,
     pub(crate) protocol: Protocol,
     pub(crate) shutdown: Option<ShutdownHook>,
     pub(crate) turn_requests: usize,
     pub(crate) backlog: u32,
-    /// How many of the keys asked for most are shown.
+    /// How many of the most requested keys are reported.
     pub(crate) hot_keys: usize,
-    /// Whether metrics show them.
+    /// Whether metrics contain hot keys.
     pub(crate) metrics_hot_keys: bool,
     pub(crate) refuse_at_once: bool,
-    /// Most CPU-visible microseconds a worker looks for work before it sleeps.
+    /// Shortest time that a worker polls before it sleeps, in microseconds.
     pub(crate) spin_us: u128,
     pub(crate) memory_file: Option<PathBuf>,
 }
 
 impl Context {
-    /// Seconds since the start.
+    /// Returns the seconds since the start.
     pub(crate) fn uptime(&self, clock: Clock) -> u32 {
         clock.second.0.saturating_sub(self.started.0)
     }
@@ -120,7 +123,7 @@ impl Context {
         })
     }
 
-    /// Answers a hello; `false` if it is none.
+    /// Writes the reply to a hello into `out`; `false`: the line is no hello.
     pub(crate) fn greet(&self, line: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(reply) = self.host.greet(line) else {
             return false;
@@ -129,17 +132,18 @@ impl Context {
         true
     }
 
-    /// Whether a connection that begins with a claim is one for a lease.
+    /// Returns whether a connection that begins with a claim is handed to the lease manager.
     pub(crate) fn takes_claims(&self) -> bool {
         self.host.takes_claims()
     }
 
-    /// Gives a connection that began with a claim to the lease manager.
+    /// Hands a connection that began with a claim to the lease manager.
     pub(crate) fn pass_on(&self, arrival: Arrival) {
         self.host.pass_on(arrival);
     }
 
-    /// Says what all workers have counted.
+    /// Writes the statistics of `topic`, summed over the workers' snapshots where the topic is not
+    /// per worker.
     pub(crate) fn say(
         &self,
         topic: Topic,
@@ -178,7 +182,7 @@ impl Context {
         }
     }
 
-    /// The keys asked for most, no more than `most`; none if clients may not see keys.
+    /// Returns the hottest keys, at most `most`; an empty list if clients may not see keys.
     pub(crate) fn hot_keys(&self, sum: &Snapshot, most: usize) -> Vec<HotKey> {
         let mut keys = sum.hot.clone();
         let shown = if self.settings.offers.dump {
@@ -190,12 +194,12 @@ impl Context {
         keys
     }
 
-    /// What the lease manager has counted, by name.
+    /// Returns the lease manager's counters, by name.
     pub(crate) fn leases(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.host.counters()
     }
 
-    /// Everything that clients can read of all workers together.
+    /// Writes every statistic that is summed over all workers.
     pub(crate) fn say_all(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
         self.say_general(clock, sum, stats);
         stats::items(sum, stats);
@@ -203,12 +207,12 @@ impl Context {
         stats::settings(self, stats);
     }
 
-    /// Says what one worker can say alone.
+    /// Writes the topics that need no other worker.
     pub(crate) fn say_settings(&self, mut words: Keys<'_>, encoder: Encoder, out: &mut Vec<u8>) {
         let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
         let mut stats = Stats(&mut say);
         match words.next() {
-            // memcached takes the beginning of the word for it.
+            // memcached accepts any prefix of the word.
             Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
             Some(word) if encoder.is_text() && b"extstore".starts_with(word) => {}
             Some(b"sizes") => stats.say("sizes_status", "disabled"),
@@ -221,7 +225,7 @@ impl Context {
     }
 }
 
-/// Where statistics are said.
+/// The receiver of statistics: a name and a value each.
 pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
 
 impl Stats<'_> {

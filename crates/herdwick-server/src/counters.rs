@@ -1,11 +1,13 @@
+//! Counters of one worker, counted as memcached counts, and their sum over all workers.
+
 use herdwick_mica::{Arith, Counters, Get, Op, Put, Reply, Status};
 
 use crate::hot::HotKey;
 
-/// Declares [`WorkerCounters`] and its sum in one place, so that no counter can be left out.
+/// Declares [`WorkerCounters`] and its sum together, so that no counter is missing from the sum.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one worker has counted outside its store.
+        /// Counters of one worker, outside its store.
         #[derive(Clone, Copy, Debug, Default)]
         pub(crate) struct WorkerCounters {
             $($(#[$doc])* pub(crate) $name: u64,)*
@@ -28,55 +30,56 @@ counters! {
     touch_hits, touch_misses,
     store_too_large, store_no_memory,
     bytes_read, bytes_written,
-    /// Of requests over fabrics: keys and values stored, and values found.
+    /// Requests over fabrics: bytes of keys and stored values, and bytes of values returned.
     fabric_bytes_read, fabric_bytes_written,
-    /// A connection had more to do than one pass allows.
+    /// A connection reached its limit of requests for one pass.
     conn_yields,
     /// Connections of this worker now.
     connections,
     /// Bytes of their buffers.
     held_bytes,
-    /// Events noted for those who watch, and those that found no room.
+    /// Events written to the watch journal, and events dropped because the journal was full.
     log_worker_written, log_worker_dropped,
-    /// Attempts to authenticate, and those that failed.
+    /// Authentication attempts, and failed ones.
     auth_cmds, auth_errors,
     /// Lines and packets answered with an error message.
     refused_lines,
-    /// Data blocks dropped unread because they exceed the largest item.
+    /// Data blocks discarded unread because they exceed the largest item.
     refused_blocks,
-    /// Hang-ups: a line without an end, or a browser.
+    /// Connections closed: an endless line, or HTTP.
     closed_not_memcached,
-    /// Hang-ups: a packet that makes no sense.
+    /// Connections closed: an invalid binary packet.
     closed_binary,
-    /// Hang-ups: a read or write error.
+    /// Connections closed: a read or write error.
     closed_errors,
-    /// Of those: records that make no sense.
+    /// Of those: invalid TLS records.
     ssl_proto_errors,
-    /// Answers over UDP that were longer than they may be, and those that the kernel did not take.
+    /// UDP replies longer than the amplification limit, and UDP replies that the kernel refused.
     udp_withheld, udp_unsent,
-    /// Hang-ups: the rest of a command did not come in time.
+    /// Connections closed: the rest of a command did not arrive in time.
     closed_half_sent,
-    /// Hang-ups: it stalled longest, or had waited least, when connections held too much memory.
+    /// Connections closed because connections held too much memory: the one that had stalled
+    /// longest, or had waited least.
     closed_stalled,
-    /// Hang-ups: no command for `idle_timeout`.
+    /// Connections closed: no command for `idle_timeout`.
     idle_kicks,
-    /// Requests that came in over sockets, and the batches they were executed in.
+    /// Requests received over sockets, and the batches they were executed in.
     tcp_requests, tcp_batches,
     /// Requests executed for other workers.
     forwarded,
-    /// Times that this worker went to sleep.
+    /// How often this worker slept.
     sleeps,
-    /// Rounds put off because all forwarded batches to a worker were under way.
+    /// Rounds deferred because all forwarded batches to a worker were in flight.
     forward_batches_exhausted,
-    /// Large values that were read into their place, and how many had to wait for room there.
+    /// Large values read directly into the store, and how many of them waited for room.
     uploads, uploads_queued,
-    /// Connections that had to wait for room for a large reply or a long line.
+    /// Connections that waited for room for a large reply or a long line.
     replies_queued,
-    /// Reads put off because a connection's or forwarded batch's output was full.
+    /// Reads deferred because the output of a connection or forwarded batch was full.
     reads_deferred,
 }
 
-/// Why a connection was given up.
+/// Why a connection was closed by timeout or for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     HalfSent,
@@ -84,24 +87,24 @@ pub(crate) enum Closed {
     Idle,
 }
 
-/// All that one worker has counted.
+/// Everything one worker has counted, copied at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: WorkerCounters,
     pub(crate) store: Counters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
-    /// Seconds since the oldest item was used.
+    /// Age of the oldest item, in seconds since its last use.
     pub(crate) age: u32,
-    /// What the worker's fronts have counted.
+    /// The counters of the worker's fronts.
     pub(crate) transports: Vec<TransportCount>,
-    /// Its hot keys, if they were asked for.
+    /// Its hot keys, if they were requested.
     pub(crate) hot: Vec<HotKey>,
-    /// Which worker it is.
+    /// The worker's index.
     pub(crate) worker: usize,
 }
 
-/// Something that a front has counted: requests, batches, or drops by their reason.
+/// One counter of a front: requests, batches, or drops by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportCount {
     pub(crate) transport: &'static str,
@@ -118,7 +121,7 @@ impl WorkerCounters {
         } += 1;
     }
 
-    /// Counts a request by its outcome, as memcached counts it.
+    /// Counts a request by its outcome, as memcached does.
     pub(crate) fn count(&mut self, op: &Op<'_>, reply: &Reply<'_>) {
         match op {
             Op::Get(get) => self.count_get(get, reply),
@@ -133,7 +136,7 @@ impl WorkerCounters {
         }
     }
 
-    /// A read that touches counts as a touch only.
+    /// Counts a read. A read that touches counts only as a touch.
     fn count_get(&mut self, get: &Get, reply: &Reply<'_>) {
         let (commands, hits, misses) = if get.touch.is_some() {
             (
@@ -181,7 +184,7 @@ impl WorkerCounters {
         }
     }
 
-    /// Forgets everything but what is there now.
+    /// Zeroes every counter, but not the gauges.
     pub(crate) fn reset(&mut self) {
         *self = Self {
             connections: self.connections,
@@ -192,7 +195,7 @@ impl WorkerCounters {
 }
 
 impl Snapshot {
-    /// All workers' together.
+    /// Returns the sum over all workers.
     pub(crate) fn sum(parts: &[Self]) -> Self {
         let mut sum = Self::default();
         for part in parts {

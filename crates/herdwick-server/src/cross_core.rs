@@ -1,5 +1,5 @@
-//! From one worker to the others: requests for a partition travel to its owner, as forwarded
-//! batches.
+//! Queues between workers. Requests for another worker's partition are sent to its owner in
+//! forwarded batches, and the same batches return with the replies.
 
 use std::io;
 
@@ -15,22 +15,24 @@ use crate::{
     upload_steps::{Step, Uploader},
 };
 
-/// Forwarded batches from one worker to another that may be under way. With what one holds
+/// Forwarded batches in flight from one worker to another. With the size of a batch
 /// ([`ForwardBatch`]) this bounds the memory between two workers.
 const BATCHES_PER_PAIR: usize = 2;
-/// A forwarded batch with less room than this is left to requests: an upload has the next one.
+/// A batch with less room than this takes no further part of an upload; the upload continues in the
+/// next batch.
 pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
 
-/// One worker's ends of the queues to and from every worker, itself included: barriers go to all.
-/// Behind the workers there may be an observer, who gives orders and takes none.
+/// One worker's ends of the queues to and from every worker, itself included, because barriers are
+/// sent to all. The last entry may be an observer (the metrics thread), which sends orders and
+/// receives none.
 pub(crate) struct CrossCore {
     links: Vec<Link>,
-    /// How many of the links lead to workers.
+    /// How many of the links are to workers.
     workers: usize,
     scratch: Scratch,
 }
 
-/// The queues between this worker and another.
+/// The four queues between this worker and another: batches out and back, and batches in and back.
 struct Link {
     outbound: Producer<Box<ForwardBatch>>,
     returned: Consumer<Box<ForwardBatch>>,
@@ -39,19 +41,19 @@ struct Link {
     wakeup: WakeupFd,
     #[expect(clippy::vec_box, reason = "a batch travels by pointer, not by value")]
     free: Vec<Box<ForwardBatch>>,
-    /// Being filled during this pass.
+    /// The batch that this pass is filling.
     open: Option<Box<ForwardBatch>>,
-    /// Something was pushed since the wakeup descriptor last rang.
+    /// A batch was pushed since the peer was last woken.
     news: bool,
 }
 
-/// All forwarded batches to a worker are under way.
+/// All forwarded batches to a worker are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
 impl CrossCore {
-    /// The cross-core queues of all workers, connected, and the observer's, if there is one.
-    /// `wakeups[i]` wakes worker i.
+    /// Creates the queues between all workers and the observer, if there is one. `wakeups[i]` wakes
+    /// worker i.
     pub(crate) fn connect(
         wakeups: &[WakeupFd],
         observer: Option<&WakeupFd>,
@@ -87,10 +89,10 @@ impl CrossCore {
             .collect()
     }
 
-    /// Puts a request into the forwarded batch that leaves for `peer` at the end of this pass.
+    /// Adds a request to the forwarded batch that is sent to `peer` at the end of this pass.
     ///
     /// # Errors
-    /// All forwarded batches to `peer` are under way.
+    /// All forwarded batches to `peer` are in flight.
     pub(crate) fn send(
         &mut self,
         peer: usize,
@@ -104,11 +106,11 @@ impl CrossCore {
         Ok(())
     }
 
-    /// Puts a step of an upload into that forwarded batch; of bytes, as many as there is room for:
-    /// how many.
+    /// Adds a step of an upload to that batch; of [`Step::Bytes`], as many bytes as it has room
+    /// for. Returns that number.
     ///
     /// # Errors
-    /// All forwarded batches to `peer` are under way.
+    /// All forwarded batches to `peer` are in flight.
     pub(crate) fn upload(
         &mut self,
         peer: usize,
@@ -128,10 +130,10 @@ impl CrossCore {
         Ok(count)
     }
 
-    /// Lets `read` write up to `most` bytes of an upload into that forwarded batch.
+    /// Lets `read` write up to `most` bytes of an upload directly into that batch.
     ///
     /// # Errors
-    /// All forwarded batches to `peer` are under way.
+    /// All forwarded batches to `peer` are in flight.
     pub(crate) fn receive(
         &mut self,
         peer: usize,
@@ -145,10 +147,11 @@ impl CrossCore {
         Ok(open.steps().receive(who, most, read))
     }
 
-    /// Sends `order` to every worker, this one included, behind all requests sent before.
+    /// Sends `order` to every worker, this one included, after all requests sent before. Returns
+    /// the number of workers.
     ///
     /// # Errors
-    /// All forwarded batches to one of them are under way; nothing was sent.
+    /// All forwarded batches to one of them are in flight; nothing was sent.
     pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
         if workers.iter().any(|link| link.free.is_empty()) {
@@ -164,10 +167,10 @@ impl CrossCore {
         Ok(self.workers)
     }
 
-    /// Sends `order` to one worker, behind all requests sent to it before.
+    /// Sends `order` to one worker, after all requests sent to it before.
     ///
     /// # Errors
-    /// All forwarded batches to it are under way.
+    /// All forwarded batches to it are in flight.
     pub(crate) fn order(
         &mut self,
         peer: usize,
@@ -183,8 +186,8 @@ impl CrossCore {
         Ok(())
     }
 
-    /// A forwarded batch whose replies have come back, and who executed it. Give it to
-    /// [`recycle`](Self::recycle).
+    /// Returns a forwarded batch that has come back with its replies, and the worker that executed
+    /// it. Return it with [`recycle`](Self::recycle).
     pub(crate) fn returned(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
         self.links
             .iter_mut()
@@ -192,13 +195,14 @@ impl CrossCore {
             .find_map(|(peer, link)| Some((peer, link.returned.pop()?)))
     }
 
-    /// Makes an emptied forwarded batch available again.
+    /// Makes an emptied batch available again.
     pub(crate) fn recycle(&mut self, peer: usize, mut batch: Box<ForwardBatch>) {
         batch.clear();
         self.links[peer].free.push(batch);
     }
 
-    /// A forwarded batch from another worker. Give it to [`give_back`](Self::give_back).
+    /// Returns a forwarded batch that another worker sent. Return it with
+    /// [`give_back`](Self::give_back).
     pub(crate) fn arrived(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
         self.links
             .iter_mut()
@@ -206,7 +210,7 @@ impl CrossCore {
             .find_map(|(peer, link)| Some((peer, link.inbound.pop()?)))
     }
 
-    /// Executes the requests of an arrived forwarded batch, as one batch.
+    /// Executes the requests of an arrived batch.
     pub(crate) fn execute(
         &mut self,
         (peer, batch): (usize, &mut ForwardBatch),
@@ -217,16 +221,16 @@ impl CrossCore {
         batch.execute(peer, store, clock, counters, &mut self.scratch);
     }
 
-    /// Sends an executed forwarded batch back.
+    /// Sends an executed batch back.
     pub(crate) fn give_back(&mut self, peer: usize, batch: Box<ForwardBatch>) {
         let link = &mut self.links[peer];
-        // Each forwarded batch of a pair is in one place, and the queue holds them all.
+        // Each batch of a pair is in exactly one place, and the queue has room for all of them.
         let pushed = link.returning.push(batch);
         debug_assert!(pushed.is_ok());
         link.news = true;
     }
 
-    /// The end of a pass: what was filled leaves, and sleepers are woken.
+    /// Ends a pass: sends the batches that were filled and wakes the peers.
     pub(crate) fn depart(&mut self) {
         for link in &mut self.links {
             link.seal();
@@ -236,7 +240,7 @@ impl CrossCore {
         }
     }
 
-    /// Whether neither requests nor replies wait here.
+    /// Returns whether no batch waits here, neither requests nor replies.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.links
             .iter_mut()
@@ -245,7 +249,7 @@ impl CrossCore {
 }
 
 impl Link {
-    /// The forwarded batch that is being filled, if it `fits`, or else a new one.
+    /// Returns the batch being filled, if it `fits`, or a new one.
     fn open(
         &mut self,
         fits: impl FnOnce(&ForwardBatch) -> bool,
@@ -261,7 +265,7 @@ impl Link {
 
     fn seal(&mut self) {
         match self.open.take() {
-            // Opened for what did not come.
+            // It was opened for a step that was not added.
             Some(batch) if batch.is_empty() => self.free.push(batch),
             Some(batch) => self.push(batch),
             None => {}
@@ -269,7 +273,7 @@ impl Link {
     }
 
     fn push(&mut self, batch: Box<ForwardBatch>) {
-        // As in `give_back`: there are no more forwarded batches than places.
+        // As in `give_back`: the queue has room for all batches of the pair.
         let pushed = self.outbound.push(batch);
         debug_assert!(pushed.is_ok());
         self.news = true;
@@ -281,7 +285,7 @@ type Ends = (
     Option<Consumer<Box<ForwardBatch>>>,
 );
 
-/// A queue from each of `count` workers to each.
+/// Creates a queue from each of `count` workers to each.
 fn grid(count: usize) -> Vec<Vec<Ends>> {
     let queue = || {
         let (tx, rx) = spsc::channel(BATCHES_PER_PAIR);

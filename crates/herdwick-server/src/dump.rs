@@ -1,5 +1,5 @@
-//! Every key, for operators: `lru_crawler metadump` and `mgdump`, `stats cachedump`. A dump goes
-//! through the partitions a few buckets at a time, as fast as its reader reads.
+//! Lists all keys (`lru_crawler metadump`, `mgdump`, `stats cachedump`) and all connections (`stats
+//! conns`). A dump runs in bounded steps, a few buckets at a time, no faster than its client reads.
 
 use std::{
     fmt::{self, Write as _},
@@ -9,32 +9,32 @@ use std::{
 use herdwick_memcache::{meta::base64, text};
 use herdwick_mica::{Clock, Deadline, Item, Store};
 
-/// Buckets looked at in one step: some 50 us of a worker's time.
+/// Buckets scanned in one step: about 50 us of a worker's time.
 const BUCKETS_PER_STEP: usize = 256;
-/// Text beyond which a step ends.
+/// Bytes of output after which a step ends.
 const STEP_BYTES: usize = 32 << 10;
-/// memcached's bound of a `cachedump`.
+/// memcached's limit on the output of `cachedump`.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
-/// How items are shown.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Metadump,
     Mgdump,
     Cachedump,
-    /// `stats conns`: no items, but connections, by the same steps.
+    /// `stats conns`: connections instead of items, in the same steps.
     Connections,
 }
 
-/// How far a dump has come.
+/// The position of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dump {
     format: Format,
-    /// The partition at hand.
+    /// The current partition.
     pub(crate) worker: usize,
-    /// Where it goes on there: a bucket, or a connection's place.
+    /// Where the next step begins: a bucket, or a connection's index.
     bucket: usize,
-    /// The partition at hand has no more.
+    /// The current partition is complete.
     done: bool,
     items_left: u32,
     bytes_left: usize,
@@ -52,7 +52,7 @@ impl Dump {
         }
     }
 
-    /// A `cachedump` of at most `items`; 0: of all that memcached would show.
+    /// A `cachedump` of at most `items`; 0: as many as memcached would show.
     pub(crate) fn of_items(items: u32) -> Self {
         Self {
             items_left: if items == 0 { u32::MAX } else { items },
@@ -61,7 +61,7 @@ impl Dump {
         }
     }
 
-    /// What stands before the first item.
+    /// Returns the output before the first item.
     pub(crate) fn opening(self) -> &'static [u8] {
         match self.format {
             Format::Metadump | Format::Mgdump => text::OK,
@@ -69,7 +69,7 @@ impl Dump {
         }
     }
 
-    /// What stands behind the last item.
+    /// Returns the output after the last item.
     pub(crate) fn ending(self) -> &'static [u8] {
         match self.format {
             Format::Metadump | Format::Cachedump | Format::Connections => text::END,
@@ -77,7 +77,7 @@ impl Dump {
         }
     }
 
-    /// The owner's step: shows some items of its partition.
+    /// Lists some items of the owner's partition.
     pub(crate) fn step(&mut self, store: &mut Store, clock: Clock, out: &mut Vec<u8>) {
         let end = store.buckets().min(self.bucket + BUCKETS_PER_STEP);
         while self.bucket < end && out.len() < STEP_BYTES {
@@ -94,18 +94,18 @@ impl Dump {
         self.done = self.bucket == store.buckets();
     }
 
-    /// Where among the connections it goes on, if it is they that are shown.
+    /// Returns the index of the next connection, if the dump lists connections.
     pub(crate) fn connection(&self) -> Option<usize> {
         matches!(self.format, Format::Connections).then_some(self.bucket)
     }
 
-    /// The owner's step if it is connections that are shown: those before `next` have been, or all.
+    /// Records that the owner has listed its connections before `next`; `None`: all of them.
     pub(crate) fn showed(&mut self, next: Option<usize>) {
         self.bucket = next.unwrap_or_default();
         self.done = next.is_none();
     }
 
-    /// The asker's step: where to go on, of so many partitions; `None` at the end.
+    /// Advances the dump, at the client's worker, over `workers` partitions; `None` at the end.
     pub(crate) fn onward(mut self, workers: usize) -> Option<Self> {
         if self.items_left == 0 || self.bytes_left == 0 {
             return None;
@@ -166,7 +166,7 @@ fn show(
     .expect("a Vec takes every write");
 }
 
-/// A key as memcached spells it in a URI.
+/// A key in memcached's URI encoding.
 pub(crate) struct Uri<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Uri<'_> {

@@ -1,4 +1,4 @@
-//! Why a server did not start.
+//! [`StartError`]: why a server did not start.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -15,22 +15,22 @@ use crate::{
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Too few or too many workers.
+    /// Fewer than 1 or more than [`WORKERS_MAX`] workers.
     #[error("{workers} workers: give between 1 and {WORKERS_MAX} (-t)")]
     Workers {
-        /// How many were asked for.
+        /// The configured number.
         workers: usize,
     },
-    /// A lease cannot name so many workers.
+    /// More workers than a lease can name.
     #[error(
         "{workers} workers: shared memory and RDMA are for at most {LEASE_WORKERS_MAX} (-t); \
          do without them (--shm off --roce off --verbs off) for more"
     )]
     LeaseWorkers {
-        /// How many were asked for.
+        /// The configured number.
         workers: usize,
     },
-    /// Fewer CPUs than workers to stay on them.
+    /// Fewer CPUs than pinned workers.
     #[error(
         "{workers} workers cannot stay on {cpus} CPUs (--pin); give fewer workers (-t), more CPUs, \
          or leave --pin out"
@@ -38,25 +38,25 @@ pub enum StartError {
     Pinned {
         /// How many CPUs there are.
         cpus: usize,
-        /// How many workers were asked for.
+        /// The configured number of workers.
         workers: usize,
     },
-    /// A CPU that is not there, or not for this process.
+    /// A CPU that does not exist, or that this process may not use.
     #[error("CPU {cpu} (--pin) is not one that this process may use; `taskset -cp $$` lists those")]
     PinnedTo {
-        /// Its number.
+        /// The CPU's number.
         cpu: usize,
     },
-    /// Nobody could connect.
+    /// No connections are allowed.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
-    /// Datagrams carry no password.
+    /// UDP with authentication: datagrams carry no password.
     #[error("UDP (-U) has no authentication: leave it out, or -Y")]
     UdpWithUsers,
-    /// Passwords are shown in the text protocol.
+    /// The binary protocol with authentication, which only the text protocol has here.
     #[error("the binary protocol (-B binary) has no users and passwords here: leave it out, or -Y")]
     BinaryWithUsers,
-    /// A host without an address.
+    /// A host name without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
     /// Another process listens there.
@@ -68,95 +68,96 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// The operating system does not let us listen there.
+    /// The operating system refuses to listen there.
     #[error("cannot listen on {address}: {source}; {}", elsewhere(address, source))]
     Listen {
         /// The address.
         address: Address,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The same for datagrams.
+    /// As [`Listen`](Self::Listen), for datagrams.
     #[error("cannot take datagrams on {address}: {source}; give another port (-U)")]
     ListenUdp {
         /// The address.
         address: SocketAddr,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// There is no place for the metrics.
+    /// The address for metrics cannot be bound.
     #[error(
         "cannot serve metrics on {address}: {source}; give another address or port (--metrics)"
     )]
     Metrics {
         /// The address.
         address: SocketAddr,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// RoCEv2 cannot be taken there.
+    /// The address for RoCEv2 cannot be bound.
     #[error(
         "cannot take RoCEv2 on UDP {address}: {source}; give another address (--roce ADDR:PORT), \
          or do without it (--roce off)"
     )]
     Roce {
-        /// Where it was tried.
+        /// The address.
         address: SocketAddr,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// No RDMA device can be used.
     #[error("cannot use an RDMA device: {0}; or do without one (--verbs off)")]
     Verbs(String),
-    /// There is no place for the lease socket.
+    /// The lease socket cannot be created.
     #[error(
         "cannot make a lease socket below {directory}: {source}; give another directory \
          (--shm-dir), or do without shared memory (--shm off)"
     )]
     Leases {
-        /// Where it was tried.
+        /// The directory.
         directory: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The system shares no memory.
+    /// The system does not support the shared memory that leases need.
     #[error(
         "cannot share memory with clients: {0}; `herdwick doctor` says what is missing, or do \
          without shared memory (--shm off)"
     )]
     SharedMemory(io::Error),
-    /// The users cannot be read.
+    /// The users' file cannot be used.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// The certificates cannot be used.
+    /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The memory is too little for any server.
+    /// Too little memory for any server.
     #[error("-m {given} is too little for one worker and small items; give at least -m {needed}")]
     Memory {
-        /// What was given, in MiB.
+        /// The configured memory, in MiB.
         given: usize,
-        /// What would do, in MiB.
+        /// Memory that suffices, in MiB.
         needed: usize,
     },
-    /// The items cannot be kept in a file.
+    /// The file for items cannot be used.
     #[error(transparent)]
     MemoryFile(#[from] MemoryFileError),
-    /// A partition could not be made.
+    /// A partition cannot be created.
     #[error("{0}; give less memory (-m)")]
     Store(StoreError),
-    /// Threads, polls or randomness were refused.
+    /// The operating system refused threads, polls or random bytes.
     #[error("the operating system refused {what}: {source}")]
     System {
-        /// What was asked for.
+        /// The resource.
         what: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl StartError {
-    /// Whether the configuration is wrong by itself: on no system would it start.
+    /// Returns whether the configuration itself is wrong, so that the server would start on no
+    /// system.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(
@@ -176,7 +177,7 @@ impl StartError {
     }
 }
 
-/// What to give instead of an address that the operating system refuses.
+/// Returns a hint for an address that the operating system refuses.
 fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
     match (address, source.kind()) {
         (Address::Unix(_), _) => "give a path in a directory that this user may write to (-s)",

@@ -1,6 +1,6 @@
-//! Fits a configuration into its memory (`-m`). Where memcached starts, this server starts too:
-//! what does not fit is reduced, in an order that keeps what a memcached client can see for
-//! longest.
+//! Fits a configuration into its memory (`-m`). This server starts wherever memcached starts: what
+//! does not fit is reduced, first workers, then fabrics, then the largest item, so that the
+//! properties a memcached client can see are kept longest.
 
 use std::fmt;
 
@@ -13,38 +13,39 @@ use crate::{
     transports,
 };
 
-/// memcached's smallest `-I`: a server that cannot hold such an item does not start.
+/// memcached's smallest `-I`. A server that cannot hold such an item does not start.
 const ITEM_BYTES_MIN: usize = 1 << 10;
 
-/// What was asked for and is not had, and what is used instead.
+/// A part of the configuration that was reduced, and to what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reduced {
-    /// Each worker has a part of the memory, and one of so many would not hold the largest item.
+    /// Fewer workers: the memory is split between them, and one part would not hold the largest
+    /// item.
     Workers {
-        /// As many as were asked for.
+        /// The configured number.
         asked: usize,
-        /// As many as there are.
+        /// The number of workers.
         started: usize,
         /// The memory, in MiB.
         memory: usize,
-        /// The largest item.
+        /// The largest item in bytes.
         item_bytes_max: usize,
     },
-    /// More workers than a lease can name were asked for: the server does without fabrics.
+    /// No fabrics: there are more workers than a lease can name.
     FabricsForWorkers {
-        /// As many as there are.
+        /// The number of workers.
         workers: usize,
     },
-    /// What leases would take is needed for items.
+    /// No fabrics: the memory for leases is needed for items.
     FabricsForMemory {
         /// The memory, in MiB.
         memory: usize,
     },
-    /// Larger items are refused when they come.
+    /// A smaller largest item; larger ones are refused.
     Items {
-        /// The largest that was asked for.
+        /// The configured size in bytes.
         asked: usize,
-        /// The largest that is taken.
+        /// The largest item in bytes.
         taken: usize,
         /// The memory, in MiB.
         memory: usize,
@@ -88,8 +89,8 @@ impl fmt::Display for Reduced {
     }
 }
 
-/// Checks `config`, and makes it one that fits its memory, on a host with so many CPUs. Gives the
-/// number of workers, and what was reduced.
+/// Checks `config` and fits it into its memory, on a host with `cpus` CPUs. Returns the number of
+/// workers and what was reduced.
 ///
 /// # Errors
 /// [`StartError`].
@@ -101,8 +102,8 @@ pub(crate) fn settle(
     fit(config, asked)
 }
 
-/// Makes `config`, with `asked` workers, one that fits its memory. Gives the number of workers, and
-/// what was reduced.
+/// Fits `config`, with `asked` workers, into its memory. Returns the number of workers and what was
+/// reduced.
 ///
 /// # Errors
 /// [`StartError::Memory`]: not even the smallest server fits.
@@ -150,7 +151,7 @@ fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), Start
     Ok((1, reduced))
 }
 
-/// The configuration without the fabrics that nobody has asked for by name.
+/// Returns the configuration without the fabrics that are optional.
 fn without_fabrics(config: &Config) -> Config {
     let mut without = config.clone();
     without.leases = without.leases.filter(|leases| leases.needed);
@@ -160,19 +161,20 @@ fn without_fabrics(config: &Config) -> Config {
     without
 }
 
-/// The configuration with the fabrics that there will be, as far as can be known by now: on a host
-/// without RDMA devices no memory is kept for one.
+/// Returns the configuration with the fabrics that the server will have, as far as is known by now:
+/// on a host without RDMA devices, no memory is set aside for one.
 fn counted(config: &Config) -> Config {
     let mut counted = config.clone();
     let optional = matches!(counted.verbs, Verbs::IfThere(_));
-    // With a file of items the partitions are of one size, whether the device is there or not.
+    // With a file of items the partitions must have the same size whether the device is present or
+    // not.
     if optional && counted.memory_file.is_none() && !transports::has_rdma_devices() {
         counted.verbs = Verbs::Off;
     }
     counted
 }
 
-/// What a partition of so many workers needs, if that is more than it has.
+/// Returns the bytes that a partition of `workers` needs, if it has less.
 fn lacks(config: &Config, workers: usize) -> Option<usize> {
     let shape = StoreConfig {
         memory_bytes: partition_bytes(config, workers, config.memory_bytes),
@@ -185,7 +187,7 @@ fn lacks(config: &Config, workers: usize) -> Option<usize> {
     }
 }
 
-/// The largest items that one worker's partition holds.
+/// Returns the largest item that a single worker's partition holds, by binary search.
 fn largest_item(config: &Config) -> Result<usize, StartError> {
     let mut tried = config.clone();
     let mut fits = |item_bytes_max| {
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
     use crate::config::Leases;
 
-    /// Workers, largest item, and whether there is shared memory.
+    /// Returns workers, largest item, and whether there is shared memory.
     fn fitted(memory: usize, workers: usize, item: usize) -> (usize, usize, bool) {
         let mut config = Config {
             memory_bytes: memory << 20,
@@ -244,7 +246,7 @@ mod tests {
             "{item}"
         );
         assert_eq!(fitted(1 << 12, 64, MIB), (64, MIB, false));
-        // Fewer than a lease can name: then there are leases.
+        // Fewer workers than a lease can name, so there are leases.
         let (workers, _, shm) = fitted(128, 64, MIB);
         assert!(
             (2..=LEASE_WORKERS_MAX).contains(&workers) && shm,

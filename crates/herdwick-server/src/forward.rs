@@ -1,3 +1,6 @@
+//! Forwarded batches: requests for another worker's partition, and their replies on the way back. A
+//! batch is allocated once and reused; its size is bounded ([`BATCH_BYTES`], [`BATCH_REQUESTS`]).
+
 use std::{ops::Range, os::fd::RawFd};
 
 use herdwick_mica::{Clock, KeyHash, Op, Put, Request, Second, Staged};
@@ -13,14 +16,14 @@ use crate::{
     upload_steps::{UploadSteps, Uploader},
 };
 
-/// A forwarded batch with this many bytes of keys and values takes no further request. One large
+/// A forwarded batch with this many bytes of keys and values accepts no further request. One large
 /// value may exceed it.
 const BATCH_BYTES: usize = 64 << 10;
-/// Most requests in a forwarded batch.
+/// Largest number of requests in a forwarded batch.
 const BATCH_REQUESTS: usize = 1024;
 
-/// Requests for one partition and, on the way back, their replies. Forwarded batches are made at
-/// the start and travel to and fro for ever.
+/// Requests for one partition and, on the way back, their replies. Forwarded batches are allocated
+/// at the start and circulate between two workers.
 #[derive(Default)]
 pub(crate) struct ForwardBatch {
     pub(crate) order: Order,
@@ -29,11 +32,11 @@ pub(crate) struct ForwardBatch {
     steps: UploadSteps,
     /// Keys, values and opaques, in the order of the forwarded requests.
     bytes: Vec<u8>,
-    /// The replies' text.
+    /// The encoded replies.
     replies: Vec<u8>,
     /// The [`Mark`] of each reply.
     marks: Vec<u32>,
-    /// Who waits for each reply; a barrier has one.
+    /// The waiting connection of each reply; a barrier has one ticket.
     pub(crate) tickets: Vec<Ticket>,
     /// The answer to [`Order::Count`].
     pub(crate) snapshot: Option<Box<Snapshot>>,
@@ -41,46 +44,46 @@ pub(crate) struct ForwardBatch {
     pub(crate) prefixes: Option<Box<Prefixes>>,
 }
 
-/// What the owner of the partition is to do.
+/// What the receiving worker does with the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Execute the requests.
     #[default]
     Execute,
-    /// Make everything stored before this second go at it.
+    /// Flush: items stored before this second become invalid at it.
     Flush(Second),
-    /// Say what was counted, and which keys are hot, if that is wanted.
+    /// Return a snapshot of the counters, optionally with the hot keys.
     Count {
-        /// It takes longer.
+        /// Include the hot keys, which takes longer.
         hot: bool,
     },
-    /// Forget what was counted.
+    /// Reset the counters.
     Reset,
-    /// Move the clock: for tests.
+    /// Change the clock, for tests.
     Warp(Warp),
-    /// Show some items, or connections; only those of the worker that it has come to.
+    /// List some items or connections of the receiving worker.
     Dump(Dump),
-    /// Begin to count by prefix, or end.
+    /// Start or stop counting by prefix.
     Detail(bool),
-    /// Say what was counted by prefix.
+    /// Return the counts by prefix.
     Prefixes,
 }
 
-/// Whom a reply belongs to.
+/// The connection and position that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// The connection's place.
+    /// The connection's index at its worker.
     pub(crate) connection: u32,
-    /// Which of the connections that have had this place.
+    /// Distinguishes connections that have used the same index.
     pub(crate) generation: u32,
     /// The connection's descriptor.
     pub(crate) caller: RawFd,
-    /// Which reply of its round.
+    /// The index of the reply within its round.
     pub(crate) slot: u32,
 }
 
 impl Ticket {
-    /// The connection, for the owner of what it uploads; `worker` is where it is.
+    /// Identifies the connection, at `worker`, to the owner of the partition it uploads to.
     pub(crate) fn uploader(self, worker: usize) -> Uploader {
         Uploader {
             // Workers are numbered by 16 bits.
@@ -91,7 +94,7 @@ impl Ticket {
     }
 }
 
-/// A request without its bytes.
+/// A request without its bytes, which are in [`ForwardBatch::bytes`].
 struct ForwardedRequest {
     hash: KeyHash,
     op: Op<'static>,
@@ -99,11 +102,11 @@ struct ForwardedRequest {
     value_len: usize,
     opaque_len: usize,
     answer: Answer<'static>,
-    /// Whether the connection has room for a large value.
+    /// Whether the connection has room for a large reply.
     large: bool,
 }
 
-/// Lists that each execution fills anew.
+/// Buffers reused by each execution.
 #[derive(Default)]
 pub(crate) struct Scratch {
     requests: Vec<Request<'static>>,
@@ -112,7 +115,7 @@ pub(crate) struct Scratch {
 }
 
 impl ForwardBatch {
-    /// Whether it carries an order for a worker rather than requests for its store.
+    /// Returns whether the batch carries an order rather than requests.
     pub(crate) fn is_barrier(&self) -> bool {
         self.order != Order::Execute
     }
@@ -130,7 +133,7 @@ impl ForwardBatch {
         BATCH_BYTES.saturating_sub(self.bytes.len() + self.steps.len())
     }
 
-    /// Bytes of values that an upload may add.
+    /// Returns how many bytes of values an upload may add.
     pub(crate) fn upload_steps_room(&self) -> usize {
         if self.steps.count() < BATCH_REQUESTS {
             self.room()
@@ -139,7 +142,7 @@ impl ForwardBatch {
         }
     }
 
-    /// Where the steps of uploads go.
+    /// Returns the upload steps, to append to them.
     pub(crate) fn steps(&mut self) -> &mut UploadSteps {
         &mut self.steps
     }
@@ -168,7 +171,7 @@ impl ForwardBatch {
         self.tickets.push(ticket);
     }
 
-    /// Does, at its owner, what `peer` has put in.
+    /// Executes the requests and upload steps of worker `peer`, at the owner of the partition.
     pub(crate) fn execute(
         &mut self,
         peer: usize,
@@ -219,8 +222,8 @@ impl ForwardBatch {
         scratch.answers = recycle(answers);
     }
 
-    /// The replies in order: each with its ticket, and where in [`text`](Self::text) it is unless
-    /// it was deferred, perhaps for being large.
+    /// Returns the replies in order: the ticket, and the reply's range in [`text`](Self::text), or
+    /// `Err(large)` if the reply was deferred; `large`: for being large.
     pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Result<Range<usize>, bool>)> {
         let mut from = 0;
         let replies = self.tickets.iter().zip(&self.marks);
@@ -234,7 +237,7 @@ impl ForwardBatch {
         })
     }
 
-    /// Where an order's answer goes.
+    /// Returns the buffer for an order's output.
     pub(crate) fn text_mut(&mut self) -> &mut Vec<u8> {
         &mut self.replies
     }
@@ -243,8 +246,8 @@ impl ForwardBatch {
         &self.replies
     }
 
-    /// The text of a forwarded batch that a large value fills, if one connection gets all of it: to
-    /// be kept by it rather than copied.
+    /// Returns the text of a batch that one large value has filled, if all of it belongs to one
+    /// connection. The connection takes the buffer over instead of copying it.
     pub(crate) fn large_text(&mut self) -> Option<(Ticket, &mut Vec<u8>)> {
         if self.replies.len() <= BATCH_BYTES {
             return None;
@@ -258,7 +261,7 @@ impl ForwardBatch {
         sole.then_some((first, &mut self.replies))
     }
 
-    /// Empties the forwarded batch; what one large value made it grow to is given back.
+    /// Empties the forwarded batch and releases what a large value added to its capacity.
     pub(crate) fn clear(&mut self) {
         self.order = Order::Execute;
         self.forwarded.clear();
@@ -290,7 +293,8 @@ fn without_value(op: &Op<'_>) -> Op<'static> {
     }
 }
 
-/// The operation with its value; or, if that has been uploaded, with what `upload` says it is.
+/// Restores the value of an operation; for an uploaded value, the reservation that `upload`
+/// returns.
 fn with_value<'a>(
     op: &Op<'static>,
     value: &'a [u8],

@@ -1,3 +1,6 @@
+//! The interface between a worker and its transports ([`Front`]), and the tokens of their event
+//! sources.
+
 use std::{io, time::Duration};
 
 use herdwick_mica::{Clock, Second};
@@ -5,59 +8,58 @@ use mio::{Registry, Token, event::Event};
 
 use crate::{counters::WorkerCounters, cross_core::CrossCore, partition::Partition};
 
-/// One way into a worker: sockets, or a fabric's request lines.
+/// A transport of one worker: sockets, or a fabric's request lines.
 ///
-/// The worker calls [`pass`](Self::pass) over and over; one call serves whatever is there. Before
-/// it sleeps it calls [`arm`](Self::arm) on every front, and sleeps only if all agree; a source
-/// that a front [`register`](Self::register)ed wakes it.
+/// The worker calls [`pass`](Self::pass) in a loop; each call serves what has arrived. Before the
+/// worker sleeps it calls [`arm`](Self::arm) on every front, and it sleeps only if all of them
+/// return `true`; a source that a front [`register`](Self::register)ed wakes it.
 pub(crate) trait Front {
-    /// Adds the sources that announce work to the worker's poll, under tokens of this front.
+    /// Registers the front's event sources with the worker's poll, under tokens of this front.
     ///
     /// # Errors
     /// The operating system's refusal.
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()>;
 
-    /// A registered source, `local` within this front's tokens, has something to say.
+    /// Handles an event of a registered source; `local` is its token within this front.
     fn ready(&mut self, local: usize, event: &Event);
 
-    /// Serves what has arrived. Never blocks.
+    /// Serves what has arrived. Does not block.
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity;
 
-    /// Whether this front finds work by looking at memory. While it does, the worker looks at the
-    /// sockets only every so many passes.
+    /// Returns whether this front finds work by polling memory. While it does, the worker polls the
+    /// sockets only once in `SOCKET_PASSES` passes.
     fn polls_memory(&self) -> bool {
         false
     }
 
-    /// Asks the sources to wake the worker, then looks once more: `true` if there is nothing to do.
+    /// Arms the sources to wake the worker, then polls once more; `true`: there is no work.
     fn arm(&mut self) -> bool;
 
-    /// The worker is awake again, or did not sleep after all.
+    /// Undoes [`arm`](Self::arm): the worker has woken, or did not sleep.
     fn disarm(&mut self) {}
 
-    /// The server shuts down: take no new work, finish what has arrived.
+    /// Starts the shutdown: the front accepts no new work and finishes what has arrived.
     fn drain(&mut self);
 
-    /// Whether a draining front has finished.
+    /// Returns whether a draining front has finished.
     fn is_drained(&self) -> bool;
 
-    /// Lists some of its connections, from the one at place `from` on, in the words of `stats
-    /// conns`; gives the place to go on at, if there are more. One front of a worker has any.
+    /// Lists some of its connections from index `from` on, in the format of `stats conns`. Returns
+    /// the index to continue at, if there are more. Only one front of a worker has connections.
     fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
         let _ = (now, from, out);
         None
     }
 
-    /// The longest that the worker may sleep, if not as long as it likes.
+    /// Returns the longest time the worker may sleep; `None`: no limit.
     fn tick(&self) -> Option<Duration> {
         None
     }
 
-    /// The transport, in one word.
+    /// Returns the transport's name, one word.
     fn transport(&self) -> &'static str;
 
-    /// What this front itself has counted since the start: requests, batches, and each drop by its
-    /// reason.
+    /// Returns the front's own counters since the start: requests, batches, and drops by reason.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -65,30 +67,30 @@ pub(crate) trait Front {
 
 /// What a front may use during one pass.
 pub(crate) struct Pass<'a> {
-    /// The time since the server's start.
+    /// Time since the server's start.
     pub(crate) now: Duration,
-    /// The time, as the store counts it.
+    /// The same time as the store counts it.
     pub(crate) clock: Clock,
     /// This worker's partition.
     pub(crate) store: &'a mut Partition,
-    /// The way to the other partitions.
+    /// The queues to the other partitions.
     pub(crate) cross_core: &'a mut CrossCore,
     /// This worker's counters.
     pub(crate) counters: &'a mut WorkerCounters,
-    /// For sources that come and go.
+    /// The registry of the worker's poll, for sources that are added or removed later.
     pub(crate) registry: &'a Registry,
 }
 
-/// What a pass did.
+/// Whether a pass found work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Nothing to do.
+    /// There was no work.
     Idle,
-    /// Served something, or has more to serve.
+    /// It served something, or has more to serve.
     Busy,
 }
 
-/// Tokens are split by front: the upper bits say which.
+/// The upper bits of a token are the front's index; this many lower bits are the front's own.
 const LOCAL_BITS: u32 = 32;
 
 /// The tokens of one front.
@@ -102,12 +104,12 @@ impl Tokens {
         Self { front }
     }
 
-    /// The token whose events come back as `local`.
+    /// Returns the token whose events are delivered as `local`.
     pub(crate) fn token(self, local: usize) -> Token {
         Token(self.front << LOCAL_BITS | local)
     }
 
-    /// Front and local part of a token.
+    /// Splits a token into the front's index and the local part.
     pub(crate) fn split(token: Token) -> (usize, usize) {
         (token.0 >> LOCAL_BITS, token.0 & ((1 << LOCAL_BITS) - 1))
     }

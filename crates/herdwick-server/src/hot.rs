@@ -1,65 +1,66 @@
-//! The keys that are asked for most, found by one worker among its own.
+//! The most requested keys of one worker's partition.
 //!
-//! Space-Saving (Metwally, Agrawal, El Abbadi, ICDT 2005): a fixed number of counters; a key
-//! without one takes that of the rarest, with its count, which bounds by how much it is counted
-//! too often. A key with more than 1 / counters of all requests is never missed. Requests are
-//! sampled: the first of each second one by one, of those that follow one in [`STRIDE`], which
-//! counts for so many.
+//! Space-Saving (Metwally, Agrawal, El Abbadi, ICDT 2005): a fixed number of counters. A key
+//! without a counter takes over that of the rarest key, with its count, which bounds the overcount.
+//! A key with more than 1 / counters of all requests always has a counter. Requests are sampled:
+//! the first [`CLOSELY`] of each second all count, of the rest one in [`STRIDE`] on average, with
+//! that weight.
 
 use arrayvec::ArrayVec;
 use herdwick_mica::{Clock, KeyHash, Request};
 
-/// Longest key.
+/// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 250;
-/// Counters for each key that is to be shown ...
+/// Counters for each key to be shown ...
 const COUNTERS_PER_KEY: usize = 8;
-/// ... and at least so many.
+/// ... and the minimum.
 const COUNTERS_MIN: usize = 128;
-/// Requests of a second that are looked at one by one.
+/// Requests of a second that are all counted.
 const CLOSELY: u32 = 256;
-/// Of the others, one in so many on average. At 300 instructions a look this is 1 or 2 a request.
+/// Of the other requests, one in this many is counted, on average. At 300 instructions each this
+/// costs 1 or 2 instructions a request.
 const STRIDE: u32 = 256;
-/// Seconds of a window; what is shown is the last whole one and the present one.
+/// Seconds of a window. The last complete window and the current one are shown.
 const WINDOW: u32 = 10;
-/// The most keys that may be shown: it bounds the counters, and so the time of a look.
+/// Largest number of keys shown. Bounds the counters, and so the time to find one.
 pub(crate) const KEYS_MAX: usize = 64;
 
 /// One worker's hot keys.
 pub(crate) struct HotKeys {
-    /// Requests to pass over before the next is looked at.
+    /// Requests to skip before the next one is counted.
     until: u32,
     shown: usize,
     now: Window,
     last: Window,
-    /// When the present window began.
+    /// The second when the current window began.
     began: u32,
-    /// The second that is sampled, and how many of its requests may still be looked at closely.
+    /// The current second, and how many of its requests are still all counted.
     second: u32,
     closely: u32,
-    /// State of the generator that keeps the stride out of step with the clients.
+    /// The random state that keeps the sampling independent of the clients' request pattern.
     random: u32,
 }
 
-/// A key that is asked for often.
+/// A frequently requested key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HotKey {
     pub(crate) key: Box<[u8]>,
-    /// Requests, estimated.
+    /// Estimated number of requests.
     pub(crate) count: u64,
-    /// By how much `count` may be too high, sampling aside.
+    /// Upper bound on the overcount in `count`, sampling aside.
     pub(crate) excess: u64,
-    /// Over so many seconds.
+    /// The period of `count` in seconds.
     pub(crate) seconds: u32,
 }
 
 impl HotKey {
-    /// Requests a second.
+    /// Returns the requests per second.
     pub(crate) fn rate(&self) -> u64 {
         self.count / u64::from(self.seconds.max(1))
     }
 }
 
-/// Space-Saving's counters.
+/// The counters of one window.
 #[derive(Default)]
 struct Window {
     hashes: Vec<u64>,
@@ -74,7 +75,7 @@ struct Count {
 }
 
 impl HotKeys {
-    /// Looks for `shown` keys, at most [`KEYS_MAX`]; 0: for none.
+    /// Tracks `shown` keys, at most [`KEYS_MAX`]; 0 disables it.
     pub(crate) fn new(shown: usize) -> Self {
         let shown = shown.min(KEYS_MAX);
         let counters = match shown {
@@ -89,14 +90,15 @@ impl HotKeys {
             began: 0,
             second: 0,
             closely: 0,
+            // Any seed but 0, which xorshift maps to itself.
             random: 0x9e37_79b9,
         }
     }
 
-    /// Sees a batch on its way to the store.
+    /// Samples a batch before the store executes it.
     #[inline]
     pub(crate) fn see(&mut self, clock: Clock, batch: &[Request<'_>]) {
-        // A batch is far below 2^32.
+        // A batch is far smaller than 2^32.
         let len = batch.len() as u32;
         if self.until >= len {
             self.until -= len;
@@ -130,19 +132,19 @@ impl HotKeys {
         self.until = at - batch.len() as u32;
     }
 
-    /// How far it is to the next request to look at.
+    /// Returns the distance to the next request to count.
     fn step(&mut self) -> u32 {
         if self.closely > 0 {
             return 1;
         }
-        // Marsaglia's xorshift; uniform in 1..2 * STRIDE, STRIDE on average.
+        // Marsaglia's xorshift; uniform in 1..2 * STRIDE, so STRIDE on average.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
         1 + self.random % (2 * STRIDE - 1)
     }
 
-    /// Begins a new window if the present one has ended.
+    /// Begins a new window if the current one has ended.
     fn turn(&mut self, second: u32) {
         let age = second.saturating_sub(self.began);
         if age < WINDOW {
@@ -153,11 +155,11 @@ impl HotKeys {
         if age >= 2 * WINDOW {
             self.last.clear();
         }
-        // Aligned, so that all workers' windows are the same.
+        // Aligned, so that all workers' windows coincide.
         self.began = second - second % WINDOW;
     }
 
-    /// The hottest keys of the last window and the present one, hottest first.
+    /// Returns the hottest keys of the last window and the current one, hottest first.
     pub(crate) fn top(&mut self, clock: Clock) -> Vec<HotKey> {
         let second = clock.second.0;
         self.turn(second);
@@ -189,8 +191,8 @@ impl HotKeys {
     }
 }
 
-/// Leaves the `shown` hottest, hottest first. What may be counted too often comes after what is
-/// sure.
+/// Keeps the `shown` hottest keys, hottest first, ordered by their guaranteed count (`count` less
+/// `excess`).
 pub(crate) fn shorten(keys: &mut Vec<HotKey>, shown: usize) {
     keys.sort_by(|a, b| {
         let sure = |key: &HotKey| key.count - key.excess;
@@ -232,7 +234,7 @@ impl Window {
             return;
         }
         let Ok(key) = ArrayVec::try_from(key) else {
-            // The store refuses it too.
+            // Longer than any key: the store refuses it too.
             return;
         };
         if self.counts.len() < self.counts.capacity() {
@@ -286,8 +288,8 @@ mod tests {
     }
 
     proptest! {
-        /// What Space-Saving promises, against a plain map: a key with more than its share is
-        /// there, and counted right but for its excess.
+        /// The guarantee of Space-Saving, checked against a map: a key with more than its share has
+        /// a counter, and its count is exact within its excess.
         #[test]
         fn no_hot_key_is_missed(keys in prop::collection::vec(0u32..400, 1..2000), skew in 1u32..5) {
             let mut hot = HotKeys::new(KEYS_MAX);
@@ -295,7 +297,7 @@ mod tests {
             let mut truth: HashMap<String, u64> = HashMap::new();
             for (at, key) in keys.iter().enumerate() {
                 let key = (key / skew.pow(key % 5)).to_string();
-                // Slow enough to be looked at one by one.
+                // Slow enough that every request is counted.
                 let second = 10 + at as u32 / (CLOSELY - 1);
                 see(&mut hot, second, &key);
                 *truth.entry(key).or_default() += 1;

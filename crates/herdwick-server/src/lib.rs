@@ -1,8 +1,10 @@
-//! The server: one thread, one partition and one set of connections per worker, nothing shared.
+//! The server: each worker has one thread, one partition and its own connections. The data path
+//! shares no locks; the workers share only settings, limits and counters.
 //!
-//! A worker owns its partition of the store and several fronts, the transports: sockets that speak
-//! memcached, and request lines in memory. Keys that another worker owns travel to it in forwarded
-//! batches over bounded queues. [`spawn`] starts it all; [`Server::shutdown`] drains it.
+//! A worker owns its partition of the store and several fronts, one for each transport: sockets for
+//! memcached's protocols, and request slots in memory for HERD. Requests for another worker's
+//! partition are sent to it in forwarded batches over bounded queues. [`spawn`] starts the server;
+//! [`Server::shutdown`] drains and ends it.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -58,11 +60,12 @@ pub use transports::{DeviceSelector, UDP_PORT as ROCE_PORT, VerbsOptions, VerbsS
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
 
-/// An empty list in the memory of `list`, for items of the same type but for a lifetime.
+/// Returns an empty list that reuses the memory of `list`, for items of the same type but for a
+/// lifetime.
 fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {
     list.clear();
-    // Collected in place: the standard library reuses the memory of a `Vec` whose iterator it
-    // maps to items of the same layout.
+    // The standard library collects in place: it reuses the memory of a `Vec` whose iterator is
+    // mapped to items of the same layout. The test below holds it to that.
     list.into_iter().map(|_| unreachable!()).collect()
 }
 

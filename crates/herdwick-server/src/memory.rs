@@ -1,4 +1,5 @@
-//! What the memory limit is split into: partitions for items, and leases.
+//! Splits the memory limit (`-m`) into partitions for items and memory for leases, and opens the
+//! partitions.
 
 use std::{io, path::Path, time::Duration};
 
@@ -18,29 +19,29 @@ use crate::{
     transports::{self, Transports},
 };
 
-/// How much leases may hold, all together. It is set aside from the memory for items: what the
-/// server holds fits its limit.
+/// The memory for all leases together. It is subtracted from the memory for items, so that the
+/// server stays within its limit.
 pub(crate) struct LeaseBounds {
     clients_max: usize,
     bytes_max: usize,
-    /// Where each worker puts large replies over each fabric, whatever leases there are.
+    /// Bytes of each worker's large replies over all fabrics, independent of leases.
     reply_bytes: usize,
-    /// How long a worker polls at least before it sleeps.
+    /// Shortest time that a worker polls before it sleeps.
     spin: Duration,
 }
 
 impl LeaseBounds {
-    /// A sixteenth of the memory, within these bounds: 12 MiB are full windows for nine clients of
+    /// A sixteenth of the memory, within these bounds. 12 MiB hold full windows for nine clients of
     /// three workers, and smaller ones for two more.
     const BYTES: std::ops::RangeInclusive<usize> = 12 << 20..=256 << 20;
-    /// But, where there is little, no more than this part.
+    /// At most one part in so many of a small memory.
     const PART: usize = 5;
 
     pub(crate) fn new(config: &Config) -> Self {
         Self::within(config, config.memory_bytes)
     }
 
-    /// What they would be if the memory were `memory_bytes`.
+    /// Computes the bounds for `memory_bytes`.
     fn within(config: &Config, memory_bytes: usize) -> Self {
         let fronts = config.fabrics();
         if fronts == 0 {
@@ -60,7 +61,7 @@ impl LeaseBounds {
         }
     }
 
-    /// What is left for items.
+    /// Returns what is left for items.
     fn left(&self, memory_bytes: usize, workers: usize) -> usize {
         memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
     }
@@ -107,8 +108,8 @@ impl LeaseBounds {
     }
 }
 
-/// The lease socket, if there is to be one. If there need not be, and cannot, says why in
-/// `left_out`.
+/// Opens the lease socket, if leases are configured. If they are optional and this fails, the
+/// reason is added to `left_out`.
 pub(crate) fn lease_socket(
     config: &mut Config,
     left_out: &mut Vec<StartError>,
@@ -127,8 +128,8 @@ pub(crate) fn lease_socket(
     match bound {
         Err(error) if !leases.needed => {
             left_out.push(error);
-            // Items that are to be here again find partitions of the same size, even if it can be
-            // had at one start and not at the other.
+            // With a file of items the partitions must have the same size whether the socket can be
+            // opened or not, so the memory for leases stays set aside.
             if config.memory_file.is_none() {
                 config.leases = None;
             }
@@ -138,7 +139,8 @@ pub(crate) fn lease_socket(
     }
 }
 
-/// Largest reply over one of the `fabrics`, whose datagrams may hold less.
+/// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than
+/// [`REPLY_BYTES_MAX`].
 fn reply_bytes_max(fabric: FabricId, fabrics: &[(FabricId, Capabilities)]) -> u32 {
     let found = fabrics.iter().find(|(given, _)| *given == fabric);
     found.map_or(0, |(_, has)| {
@@ -146,17 +148,18 @@ fn reply_bytes_max(fabric: FabricId, fabrics: &[(FabricId, Capabilities)]) -> u3
     })
 }
 
-/// Largest reply over a fabric; clients fetch larger values over their memcached connection.
+/// Largest reply over a fabric, in bytes. Clients read larger values over their memcached
+/// connection.
 pub(crate) const REPLY_BYTES_MAX: usize = 4096;
 
-/// The partitions, and what they are used with.
+/// The partitions and what belongs to them.
 pub(crate) struct Stores {
     pub(crate) stores: Vec<Store>,
-    /// The key of the hash that spreads over them.
+    /// The key of the hash that distributes keys over partitions and index.
     pub(crate) hash_key: HashKey,
-    /// Their time.
+    /// The clock of their items.
     pub(crate) timer: Timer,
-    /// The file that their items are kept in, if they are, and what was found in it.
+    /// The file of the items, if there is one, and what was recovered from it.
     pub(crate) lasting: Option<(MemoryFile, Restart)>,
 }
 
@@ -189,8 +192,7 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
     })
 }
 
-/// As [`evicting_stores`], with their items in a file: those of the server before, where they can
-/// be read.
+/// As [`evicting_stores`], with the items in a file. Recovers the items of the previous server.
 fn lasting_stores(
     workers: usize,
     mut store: StoreConfig,
@@ -231,7 +233,7 @@ fn lasting_stores(
     })
 }
 
-/// Opens every worker's store, all at once: most of the time goes into reading them.
+/// Opens all workers' stores in parallel: most of the time is spent reading them.
 fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let open = &open;
     std::thread::scope(|scope| {
@@ -257,7 +259,7 @@ fn random_key() -> Result<HashKey, StartError> {
     Ok(HashKey([word(low), word(high)]))
 }
 
-/// What each partition would have of `memory_bytes`.
+/// Returns the bytes of each partition for a memory of `memory_bytes`.
 pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
     LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
 }
@@ -266,7 +268,7 @@ pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usi
 mod tests {
     use super::*;
 
-    /// What README.md says of `-m`.
+    /// The values in README.md for `-m`.
     #[test]
     fn leases_have_a_sixteenth_within_bounds() {
         let config = Config::default();

@@ -1,5 +1,5 @@
-//! The file that items outlive the server in (memcached's `-e`): a page that says whose it is, and
-//! behind it a part for each worker's store.
+//! The file that keeps items across restarts (memcached's `-e`): a header page that identifies it,
+//! followed by one part for each worker's store.
 
 use std::{
     fmt,
@@ -20,13 +20,13 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-/// The first page: the header, and the word that says how the server is.
+/// The first page: the header, and the state word.
 const PAGE: u64 = 4096;
 const MAGIC: [u8; 8] = *b"HERDWICK";
-/// Changes with this header and this word; what is behind them has a number of its own.
+/// Version of the header and the state word; the parts have a version of their own ([`LAYOUT`]).
 const FORMAT: u32 = 1;
 
-/// What the file was made for. Everything else in it has been written with this in mind.
+/// What the file was created for. Everything else in it depends on these values.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -38,23 +38,24 @@ struct Header {
     hash_key: [U64; 2],
     /// Unix time of the items' second 0.
     epoch_unix: U64,
-    /// Of all before it.
+    /// CRC-32C of all fields before it.
     crc: U32,
     reserved: U32,
 }
 
 const CRC_AT: usize = std::mem::offset_of!(Header, crc);
-/// A word of its own line: [`ENDED`], or the number of the boot under which a server runs.
+/// The state word, on a cache line of its own: [`ENDED`], or the boot number under which a server
+/// uses the file.
 const STATE_AT: u64 = 64;
 const _: () = assert!(CRC_AT == 56 && size_of::<Header>() as u64 == STATE_AT);
 
-/// A server ended as it should, and everything is written.
+/// The server ended cleanly, and all data was written.
 const ENDED: u64 = 0x6465_646e_6520_2e2e;
 
-/// A server uses the file, in a run of the kernel that nobody can tell from others.
+/// A server uses the file, and the kernel gave it no boot number.
 const UNKNOWN: u64 = 0;
 
-/// The parts of a file: one for each worker.
+/// The parts of a file, one for each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) workers: usize,
@@ -62,44 +63,44 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Where the part of a worker begins.
+    /// Returns the offset of a worker's part.
     pub(crate) fn offset(&self, worker: usize) -> u64 {
         PAGE + worker as u64 * self.bytes
     }
 }
 
-/// The file, locked for as long as this lives.
+/// The file, locked while this value lives.
 pub(crate) struct MemoryFile {
     pub(crate) file: File,
     parts: Parts,
-    /// What a server before this one has left; taken up, not yet believed.
+    /// What a previous server left, from a valid header; its items are not verified yet.
     pub(crate) left: Option<Left>,
 }
 
-/// What items that stay were stored under.
+/// The hash key and epoch that the file's items were stored under.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
     pub(crate) hash_key: HashKey,
     pub(crate) epoch_unix: u64,
 }
 
-/// Why there is no file to keep items in.
+/// Why the file for items cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryFileError {
-    /// Another server has it.
+    /// Another server uses it.
     #[error("{0} is in use by another server; give another file (-e), or end that server")]
     InUse(PathBuf),
-    /// A directory, a device.
+    /// It is a directory, a device, or otherwise not a regular file.
     #[error("{0} is no regular file; give one (-e)")]
     Irregular(PathBuf),
-    /// There is no room for it.
+    /// The file system has no room for it.
     #[error(
         "there is no room for the {bytes} bytes of {path}; give less memory (-m), or a file elsewhere (-e)"
     )]
     Full {
         /// The file.
         path: PathBuf,
-        /// What it would take.
+        /// Its size.
         bytes: u64,
     },
     /// The operating system refused something.
@@ -109,48 +110,48 @@ pub enum MemoryFileError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// What became of the items of the server before.
+/// What was recovered of the previous server's items.
 #[derive(Clone, Debug)]
 pub struct Restart {
     /// The file.
     pub path: PathBuf,
-    /// Why none of them are here.
+    /// Why no items were recovered; `None`: the start is warm.
     pub cold: Option<Cold>,
-    /// How many are.
+    /// Number of recovered items.
     pub items: u64,
-    /// Bytes in which there may have been more.
+    /// Damaged bytes, which may have held more items.
     pub damaged: u64,
-    /// Workers whose part was damaged so that nothing of it is here.
+    /// Number of workers with a part too damaged to recover anything.
     pub parts_lost: usize,
 }
 
-/// Why a start is cold.
+/// Why a start is cold: no items were recovered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cold {
-    /// Nothing was there.
+    /// The file did not exist or was empty.
     #[error("it is new")]
     New,
-    /// Something else was there.
+    /// The file was not this server's; it was renamed to this path.
     #[error("what was there is not this server's, and is kept as {0}")]
     Foreign(PathBuf),
-    /// By its header.
+    /// The header's checksum or the file's length is wrong.
     #[error("its header is damaged")]
     Damaged,
-    /// Of other layouts.
+    /// Another version of the layout.
     #[error("another version of this server wrote it")]
     Version,
-    /// Of another number of workers.
+    /// Another number of workers.
     #[error("{0} workers wrote it, and items stay with their worker; keep to one -t")]
     Workers(u64),
-    /// Of another size.
+    /// Another part size.
     #[error("it was written with another -m or --shm; keep to one")]
     Size,
-    /// Part of what was stored may not have reached the disk.
+    /// The host went down during use: stores may not have reached the disk, in any order.
     #[error("the host went down while a server used it")]
     HostWentDown,
 }
@@ -183,7 +184,7 @@ impl Restart {
         }
     }
 
-    /// Counts a worker's part.
+    /// Adds the result of a worker's part.
     pub(crate) fn add(&mut self, recovered: Option<Recovered>) {
         match recovered {
             Some(recovered) => {
@@ -196,7 +197,8 @@ impl Restart {
 }
 
 impl MemoryFile {
-    /// Opens the file, or makes it, with room for all parts.
+    /// Opens or creates the file, with room allocated for all parts. Returns why the start is cold,
+    /// if it is.
     ///
     /// # Errors
     /// [`MemoryFileError`].
@@ -223,7 +225,7 @@ impl MemoryFile {
         match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Ok(()) => {}
             Err(Errno::NOSPC) => {
-                // What was taken of the room is of use to others.
+                // Gives back the room that was already allocated.
                 let _ = file.set_len(0);
                 let path = path.to_owned();
                 return Err(MemoryFileError::Full { path, bytes });
@@ -233,7 +235,7 @@ impl MemoryFile {
         Ok((Self { file, parts, left }, cold))
     }
 
-    /// Notes that a server uses the file from now on, with this key and this second 0.
+    /// Marks the file as used by this server, with this hash key and epoch.
     pub(crate) fn begin(&self, hash_key: HashKey, epoch_unix: u64) -> io::Result<()> {
         let mut header = Header {
             magic: MAGIC,
@@ -254,8 +256,9 @@ impl MemoryFile {
         self.file.sync_data()
     }
 
-    /// Notes that the server has ended, once all that it stored is written.
+    /// Marks the file as cleanly ended, once everything stored has been synced.
     pub(crate) fn end(&self) -> io::Result<()> {
+        // The first sync puts the data on disk before ENDED, the second makes ENDED durable.
         self.file.sync_data()?;
         self.note(ENDED)?;
         self.file.sync_data()
@@ -266,13 +269,14 @@ impl MemoryFile {
     }
 }
 
-/// Opens a file that nobody else uses.
+/// Opens the file and locks it exclusively.
 fn lock(path: &Path) -> Result<File, MemoryFileError> {
     let refused = |source| MemoryFileError::Refused {
         path: path.to_owned(),
         source,
     };
-    // A directory cannot be opened for writing, and a pipe would wait for its other end.
+    // Checked before opening: a directory cannot be opened for writing, and opening a pipe would
+    // block.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(MemoryFileError::Irregular(path.to_owned()));
     }
@@ -286,7 +290,7 @@ fn lock(path: &Path) -> Result<File, MemoryFileError> {
     }
 }
 
-/// What is in the file.
+/// Reads and verifies the header page.
 fn read(file: &File, parts: Parts) -> io::Result<Result<Left, Cold>> {
     let mut page = [0; PAGE as usize];
     let len = file.metadata()?.len();
@@ -296,7 +300,8 @@ fn read(file: &File, parts: Parts) -> io::Result<Result<Left, Cold>> {
 }
 
 fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Cold> {
-    // One that was made, and had its state noted, but not its header.
+    // A server that was killed between noting its state and writing the header leaves all other
+    // bytes zero.
     let state = STATE_AT as usize..STATE_AT as usize + size_of::<u64>();
     let mut others = page
         .iter()
@@ -334,21 +339,22 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Col
     })
 }
 
-/// Where what is not ours is put.
+/// Returns the path that a foreign file is renamed to.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
     name.into()
 }
 
-/// Whether all that was stored is there after a server that left `state`, in a kernel's run that has
-/// the number `boot`.
+/// Returns whether everything stored is in the file, given the state word and the current boot
+/// number: the server ended cleanly, or was killed while the kernel kept running, so that the page
+/// cache survived.
 fn is_whole(state: Option<u64>, boot: Option<u64>) -> bool {
     state == Some(ENDED) || (boot.is_some() && state == boot)
 }
 
-/// A number for this run of the kernel; none if it cannot be asked which one it is. Then a server
-/// that was killed may have been so with its host, and the start is cold.
+/// Returns a number for this boot of the kernel, never [`UNKNOWN`]; `None`: the kernel does not
+/// report it. Then a killed server may have died with its host, so the start is cold.
 fn boot() -> Option<u64> {
     let id = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
     Some(HashKey([1, 2]).hash(&id).0 | 1)
@@ -363,7 +369,7 @@ mod tests {
         bytes: 8192,
     };
 
-    /// A path in a directory of its own, gone with its owner.
+    /// A path in a directory of its own, removed on drop.
     struct Place(PathBuf);
 
     impl Place {
@@ -382,13 +388,13 @@ mod tests {
             MemoryFile::open(&self.path(), parts).unwrap()
         }
 
-        /// Leaves a file behind that a server has used.
+        /// Leaves a file that a server has used.
         fn used(&self) {
             let (file, _) = self.open(PARTS);
             file.begin(HashKey([3, 4]), 77).unwrap();
         }
 
-        /// Changes the file, and says how a server then begins.
+        /// Changes the file; returns why the next start is cold.
         fn after(&self, change: impl FnOnce(&File)) -> Option<Cold> {
             self.used();
             change(&File::options().write(true).open(self.path()).unwrap());
@@ -445,7 +451,7 @@ mod tests {
     fn only_an_end_or_the_same_run_of_the_kernel_leaves_all_that_was_stored() {
         assert!(is_whole(Some(ENDED), None) && is_whole(Some(ENDED), Some(7)));
         assert!(is_whole(Some(7), Some(7)) && !is_whole(Some(7), Some(9)));
-        // Neither of two servers could tell the kernel's run.
+        // Neither server could read the boot number.
         assert!(!is_whole(Some(UNKNOWN), None) && !is_whole(None, None));
     }
 

@@ -1,14 +1,14 @@
-//! Sleeping without losing a wake-up.
+//! Sleep and wakeup without lost wakeups.
 //!
-//! The sleeper raises its flag, fences, looks once more for work, and only then sleeps. Whoever
-//! brings work publishes it, fences, and looks at the flag. Of two sequentially consistent fences
-//! one is first: either the sleeper sees the work, or the bringer sees the flag.
+//! The sleeper raises its flag, fences, checks for work once more, and only then sleeps. A producer
+//! publishes work, fences, and then reads the flag. One of two sequentially consistent fences is
+//! first in their total order, so either the sleeper sees the work or the producer sees the flag.
 
 use std::sync::Arc;
 
 use herdwick_mem::sync::{AtomicBool, CachePadded, Ordering, fence};
 
-/// A worker's "I am about to sleep", seen by those who bring it work.
+/// Set while a worker is about to sleep or asleep; read by the producers of its work.
 #[derive(Debug)]
 pub(crate) struct Flag {
     raised: CachePadded<AtomicBool>,
@@ -21,18 +21,19 @@ impl Flag {
         }
     }
 
-    /// The sleeper: before the last look for work.
+    /// Announces the sleep. Called before the last check for work.
     pub(crate) fn raise(&self) {
         self.raised.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The sleeper: awake again.
+    /// Withdraws the announcement, after the sleep.
     pub(crate) fn lower(&self) {
         self.raised.store(false, Ordering::Relaxed);
     }
 
-    /// The bringer, after publishing work: whether it has to ring. One sleep, one ring.
+    /// Returns whether the producer must wake the sleeper. Called after publishing work; only one
+    /// producer wakes each sleep.
     pub(crate) fn claim(&self) -> bool {
         fence(Ordering::SeqCst);
         self.raised.load(Ordering::Relaxed) && self.raised.swap(false, Ordering::Relaxed)
@@ -58,10 +59,10 @@ impl WakeupFd {
         &self.flag
     }
 
-    /// Wakes the worker if it sleeps, or is about to.
+    /// Wakes the worker if it sleeps or is about to.
     pub(crate) fn ring(&self) {
         if self.flag.claim() {
-            // An eventfd write fails only when 2^64 - 2 wakes are pending; then one is.
+            // An eventfd write fails only when 2^64 - 2 wakeups are pending, and then one is.
             let _ = self.waker.wake();
         }
     }
@@ -73,7 +74,8 @@ mod models {
     use herdwick_mem::sync::{AtomicBool, Ordering};
     use loom::sync::{Arc, atomic::AtomicUsize};
 
-    /// Work brought while the worker goes to sleep is found by its last look, or rung for.
+    /// Work published while the worker goes to sleep is found by its last check, or the worker is
+    /// woken.
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {

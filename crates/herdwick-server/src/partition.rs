@@ -1,3 +1,6 @@
+//! One worker's partition: the store, and what observes its requests (hot keys, counts by prefix,
+//! `watch`). Without observers a batch is passed straight to the store.
+
 use std::{collections::BTreeMap, os::fd::RawFd};
 
 use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request, Sink, Staged, Status, Store};
@@ -9,24 +12,24 @@ use crate::{
     watch::{Found, Journal, What, topic},
 };
 
-/// One worker's part of the data, and who is told of what is done to it.
+/// One worker's part of the data, and the observers of its requests.
 pub(crate) struct Partition {
     pub(crate) store: Store,
-    /// Counts by the keys' prefixes, if `stats detail` is on ...
+    /// Counts by prefix while `stats detail` is on ...
     prefixes: Option<Box<Prefixes>>,
-    /// ... and when it was on.
+    /// ... and the counts kept while it is off.
     laid_by: Option<Box<Prefixes>>,
-    /// What is noted for those who watch.
+    /// Events for watchers.
     pub(crate) journal: Journal,
-    /// The descriptor of the connection whose requests are executed, for those who watch.
+    /// The descriptor of the connection whose requests are executed, for watchers.
     pub(crate) caller: RawFd,
-    /// The keys that are asked for most.
+    /// The most requested keys.
     pub(crate) hot: HotKeys,
-    /// Values on their way from other workers' connections.
+    /// Reservations of values that connections of other workers are uploading.
     pub(crate) uploads: BTreeMap<Uploader, Staged>,
 }
 
-/// No connection's.
+/// The descriptor reported for a request that belongs to no connection.
 pub(crate) const NOBODY: RawFd = -1;
 
 impl Partition {
@@ -42,7 +45,7 @@ impl Partition {
         }
     }
 
-    /// Begins to count by prefix, or ends: what was counted stays.
+    /// Starts or stops counting by prefix. Stopping keeps the counts.
     pub(crate) fn detail(&mut self, on: bool) {
         if on && self.prefixes.is_none() {
             self.prefixes = Some(self.laid_by.take().unwrap_or_default());
@@ -51,12 +54,12 @@ impl Partition {
         }
     }
 
-    /// What was counted by prefix.
+    /// Returns the counts by prefix, current or kept.
     pub(crate) fn counted(&self) -> Option<&Prefixes> {
         self.prefixes.as_deref().or(self.laid_by.as_deref())
     }
 
-    /// Makes all counters of events begin anew.
+    /// Zeroes the event counters.
     pub(crate) fn reset(&mut self) {
         self.store.reset_counters();
         self.laid_by = None;
@@ -75,7 +78,7 @@ impl Execute for Partition {
 }
 
 impl Partition {
-    /// As [`Execute::execute`]; `callers` says whose each request is.
+    /// As [`Execute::execute`]; `callers` returns the descriptor of each request's connection.
     #[inline]
     pub(crate) fn execute_for(
         &mut self,
@@ -92,7 +95,8 @@ impl Partition {
         }
     }
 
-    /// Looks for the item of a request, and leaves no trace.
+    /// Looks up the item of a request without marking it accessed, and without winning the right to
+    /// recache it.
     fn check(&mut self, clock: Clock, request: &Request<'_>) -> Before {
         let peek = Request {
             op: Op::Get(Get {
@@ -118,7 +122,8 @@ impl Partition {
         self.store
             .record_evictions(self.journal.wants(topic::EVICTIONS));
         let checks = self.journal.wants(topic::FETCHERS | topic::DELETIONS);
-        // One at a time, where each is looked for before it is executed.
+        // With these topics, one request at a time: each item is looked up before its request is
+        // executed.
         let step = if checks { 1 } else { batch.len().max(1) };
         for (turn, requests) in batch.chunks(step).enumerate() {
             let first = turn * step;
@@ -162,8 +167,8 @@ impl Partition {
     }
 }
 
-/// What a mutation found: memcached looks an item up before it stores, counts or deletes, and says
-/// so.
+/// The item before a mutation. memcached looks an item up before it stores, counts or deletes, and
+/// logs that look-up.
 #[derive(Clone, Copy)]
 struct Before {
     found: Found,
@@ -186,13 +191,13 @@ impl Sink for Before {
     }
 }
 
-/// Sees every reply on its way.
+/// Passes replies on and records an event for each.
 struct Witness<'a, S, C> {
     clock: Clock,
     batch: &'a [Request<'a>],
-    /// The number of the first of them.
+    /// The index of the first request of `batch` in the whole batch.
     first: usize,
-    /// What that one found.
+    /// The item before that first request.
     before: Before,
     callers: &'a C,
     prefixes: Option<&'a mut Prefixes>,
@@ -226,7 +231,7 @@ impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
     }
 }
 
-/// How a look-up ended.
+/// Classifies a look-up by its reply.
 fn found(reply: &Reply<'_>) -> Found {
     match reply {
         reply if reply.made => Found::No,
@@ -237,7 +242,7 @@ fn found(reply: &Reply<'_>) -> Found {
     }
 }
 
-/// What a watcher hears of a request.
+/// Returns the event that watchers receive for a request, if any.
 fn what(
     clock: &Clock,
     op: &Op<'_>,
@@ -262,7 +267,7 @@ fn what(
             },
             caller,
         }),
-        // One that is marked stale stays.
+        // A deletion that only marks the item stale keeps it.
         Op::Delete(delete) => {
             let gone = reply.status == Status::Done && !delete.invalidate;
             gone.then_some(What::Deleted { size: before.size })

@@ -1,4 +1,4 @@
-//! Which CPUs the workers run on.
+//! CPU affinity of the workers (`--pin`).
 
 use std::str::FromStr;
 
@@ -6,25 +6,24 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{config::StartError, server::refused};
 
-/// Whether each worker stays on one CPU.
+/// Whether each worker is pinned to one CPU.
 ///
-/// Not unless asked for: two servers on a host know nothing of each other, and would take the same
-/// CPUs.
+/// Off by default: two servers on a host do not know of each other, and would choose the same CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// The scheduler decides.
+    /// Not pinned.
     #[default]
     Off,
-    /// Worker n stays on the nth of the CPUs that the process may use.
+    /// Worker n is pinned to the nth CPU that the process may use.
     Allowed,
-    /// Worker n stays on the nth of these.
+    /// Worker n is pinned to the nth of these CPUs.
     Cpus(Vec<usize>),
 }
 
 impl FromStr for Pin {
     type Err = &'static str;
 
-    /// Reads `off`, `auto`, or a list as in `taskset -c`: `0-3,8`.
+    /// Parses `off`, `auto`, or a list as in `taskset -c`: `0-3,8`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "off" => Ok(Self::Off),
@@ -36,7 +35,7 @@ impl FromStr for Pin {
     }
 }
 
-/// `None` also for CPUs that no kernel has.
+/// Parses a list of CPUs; `None` also for numbers beyond the kernel's limit.
 fn list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -55,7 +54,7 @@ fn list(text: &str) -> Option<Vec<usize>> {
 }
 
 impl Pin {
-    /// The CPU of each of `workers`, if they are to stay on one; `allowed` may be used.
+    /// Returns the CPU of each of `workers`, if they are pinned. Each must be in `allowed`.
     pub(crate) fn cpus(
         &self,
         allowed: &[usize],
@@ -77,10 +76,10 @@ impl Pin {
     }
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
-    // Refused in no other case than a host with more CPUs than the set can name; then only the
-    // number of workers has to be given.
+    // Fails only on a host with more CPUs than the set can hold. Then the default is one worker,
+    // and `-t` sets more.
     let Ok(set) = sched_getaffinity(None) else {
         return vec![0];
     };
@@ -89,7 +88,8 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Does `start`; the threads that it starts run on `cpu` alone, if one is given.
+/// Calls `start` with the affinity set to `cpu`, if one is given; threads started by it inherit
+/// that.
 pub(crate) fn on_cpu(
     cpu: Option<usize>,
     start: impl FnOnce() -> Result<(), StartError>,
@@ -101,7 +101,8 @@ pub(crate) fn on_cpu(
     let before = sched_getaffinity(None).map_err(failed)?;
     let mut set = CpuSet::new();
     set.set(cpu);
-    // A thread inherits the CPUs of the one that starts it; so a refusal is known here.
+    // Set on this thread before the start, rather than by the new thread, so that a failure is
+    // reported here.
     sched_setaffinity(None, &set).map_err(failed)?;
     let started = start();
     sched_setaffinity(None, &before).map_err(failed)?;

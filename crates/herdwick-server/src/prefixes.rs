@@ -1,13 +1,13 @@
-//! `stats detail`: what is done to keys, by what stands before their first colon.
+//! `stats detail`: counts of requests by key prefix, the part of the key before its first colon.
 
 use std::{collections::HashMap, io::Write};
 
 use herdwick_mica::{Op, Request, Status};
 
-/// Most prefixes that one worker counts; those that come later are not counted. With the longest,
-/// of 250 bytes, this is 2 MiB a worker.
+/// Largest number of prefixes that one worker counts; further prefixes are ignored. With the
+/// longest, of 250 bytes, this is 2 MiB a worker.
 const PREFIXES_MAX: usize = 4096;
-/// What ends a prefix (memcached's `-D`).
+/// The delimiter (memcached's `-D`).
 const DELIMITER: u8 = b':';
 
 /// Counts by prefix.
@@ -23,7 +23,7 @@ struct Counts {
 }
 
 impl Prefixes {
-    /// Counts one request. Allocates for a prefix not met before.
+    /// Counts one request. Allocates for a new prefix.
     pub(crate) fn count(&mut self, request: &Request<'_>, status: Status) {
         let Some(end) = memchr::memchr(DELIMITER, request.key) else {
             return;
@@ -52,7 +52,7 @@ impl Prefixes {
         self.0.get_mut(prefix)
     }
 
-    /// Adds another worker's.
+    /// Adds another worker's counts.
     pub(crate) fn add(&mut self, other: &Self) {
         for (prefix, counts) in &other.0 {
             let sum = self.0.entry(prefix.clone()).or_default();
@@ -63,7 +63,7 @@ impl Prefixes {
         }
     }
 
-    /// Says them in memcached's words.
+    /// Writes the counts in memcached's format.
     pub(crate) fn say(&self, out: &mut Vec<u8>) {
         for (prefix, counts) in &self.0 {
             out.extend_from_slice(b"PREFIX ");

@@ -1,15 +1,16 @@
-//! Waiting for what the kernel announces.
+//! Waits for events, with one policy for errors.
 
 use std::{io::ErrorKind, time::Duration};
 
 use mio::{Events, Poll};
 
-/// Waits until something is announced, for no longer than `limit`. A signal ends it early, with no
-/// events: whoever waits looks again at what it waits for.
+/// Waits for events, at most for `limit`. A signal ends the wait early and without events, so
+/// callers check everything they wait for.
 ///
 /// # Panics
-/// If the kernel refuses, which epoll_wait(2) does for a poll that is not there (`EBADF`, `EFAULT`,
-/// `EINVAL`) and will do again each time: a thread that goes on would spin, and serve nobody.
+/// On any other error of epoll_wait(2). It fails only for an invalid poll (`EBADF`, `EFAULT`,
+/// `EINVAL`), and would fail at every retry: a thread that continued would spin and serve no
+/// client.
 pub(crate) fn wait(poll: &mut Poll, events: &mut Events, limit: Option<Duration>) {
     match poll.poll(events, limit) {
         Err(error) if error.kind() != ErrorKind::Interrupted => {
@@ -39,7 +40,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "epoll_wait")]
     fn a_poll_that_is_refused_ends_its_thread() {
-        // Room for none is refused, as a descriptor is that is no poll's.
+        // An empty event buffer is refused (EINVAL), like a descriptor that is not an epoll
+        // instance.
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(0));
         wait(&mut poll, &mut events, Some(Duration::ZERO));
     }

@@ -1,3 +1,6 @@
+//! Starts and stops a server: opens its stores, listeners and devices, wires the threads together,
+//! and joins them at the end. A start that fails leaves nothing running.
+
 use std::{
     io,
     net::SocketAddr,
@@ -56,14 +59,14 @@ pub struct Server {
     timer: Timer,
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
-    /// Wakes the thread of the TLS handshakes, if there is one.
+    /// Wakes the thread for TLS handshakes, if there is one.
     greeter: Option<Arc<Waker>>,
     manager: Option<Closing>,
     metrics: Option<(SocketAddr, WakeupFd)>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Starts a server; when this returns, it accepts connections.
+/// Starts a server. When this returns, it accepts connections.
 ///
 /// # Errors
 /// [`StartError`]: nothing is left running.
@@ -138,7 +141,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     Ok(server)
 }
 
-/// What every client is told, whatever it can use.
+/// Returns the part of the hello that is the same for every client.
 fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
     Offer {
         workers,
@@ -152,7 +155,7 @@ fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
     }
 }
 
-/// Each worker's poll, and what wakes it.
+/// Creates each worker's poll and the descriptor that wakes it.
 fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
     let polls = (0..workers)
         .map(|_| Poll::new())
@@ -167,12 +170,12 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
     Ok((polls, wakeups))
 }
 
-/// What all workers are started with.
+/// What the workers are started with.
 struct Crew<'a> {
     config: &'a Config,
     transports: &'a Transports,
     context: &'a Arc<Context>,
-    /// The CPU of each worker, if it is to stay there.
+    /// The CPU of each worker, if workers are pinned.
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
     spare_cpus: bool,
@@ -180,74 +183,76 @@ struct Crew<'a> {
     timer: Timer,
 }
 
-/// For each worker, its ends of the lease manager, one a fabric.
+/// For each worker, its ends of the lease manager's channels, one per fabric.
 type WorkersEnds = Vec<Vec<(FabricId, WorkerEnd)>>;
 
-/// Where accepted connections of each worker go, and how it is woken for them.
+/// For each worker, the queue of accepted connections and the descriptor that wakes it.
 type Intakes = Vec<(spsc::Producer<Stream>, WakeupFd)>;
 
 impl Server {
-    /// The first address it listens on.
+    /// Returns the first address it listens on.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.addresses[0]
     }
 
-    /// Every address it listens on.
+    /// Returns every address it listens on.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Where it takes datagrams.
+    /// Returns the addresses of its UDP sockets.
     #[must_use]
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         &self.udp_addresses
     }
 
-    /// Why it does not listen on some of the addresses that it was given.
+    /// Returns why it does not listen on some of the configured addresses, or offers no shared
+    /// memory.
     #[must_use]
     pub fn left_out(&self) -> &[StartError] {
         &self.left_out
     }
 
-    /// What it was asked for and has no memory for, and what it does instead.
+    /// Returns what was reduced because the memory did not suffice, and to what.
     #[must_use]
     pub fn reduced(&self) -> &[Reduced] {
         &self.reduced
     }
 
-    /// Where it serves metrics, if it does.
+    /// Returns the address of the metrics, if they are served.
     #[must_use]
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(address, _)| *address)
     }
 
-    /// What became of the items of the server before, if they were kept in a file.
+    /// Returns what was recovered of the previous server's items, if they are kept in a file.
     #[must_use]
     pub fn restart(&self) -> Option<&Restart> {
         self.lasting.as_ref().map(|(_, restart)| restart)
     }
 
-    /// Whether an RDMA device is a transport, and which, or why not.
+    /// Returns which RDMA device is used, or why none is.
     #[must_use]
     pub fn verbs(&self) -> &VerbsStatus {
         &self.verbs
     }
 
-    /// How many workers it has.
+    /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// How much it is to log: memcached's `-v`, or what a client has set since by `verbosity`.
+    /// Returns the log verbosity: memcached's `-v`, or the value that a client has set since with
+    /// `verbosity`.
     #[must_use]
     pub fn verbosity(&self) -> u8 {
         self.context.tunables.verbosity.load(Relaxed)
     }
 
-    /// Changes what may change while the server runs.
+    /// Changes the settings that may change while the server runs.
     pub fn tune(&self, tuning: &Tuning) {
         self.context.tunables.set(tuning);
         let limits = &self.context.limits;
@@ -256,8 +261,8 @@ impl Server {
             .store(tuning.connections_max, Relaxed);
     }
 
-    /// Reads the users again, for connections to come. What was read before stays if the file
-    /// cannot be used.
+    /// Reads the users again, for new connections. If the file cannot be used, the previous users
+    /// stay.
     ///
     /// # Errors
     /// [`AuthError`].
@@ -265,8 +270,8 @@ impl Server {
         self.context.auth.as_ref().map_or(Ok(()), Auth::reload)
     }
 
-    /// Reads certificates and key again, for connections to come. What was read before stays if
-    /// they cannot be used.
+    /// Reads the certificates and key again, for new connections. If they cannot be used, the
+    /// previous ones stay.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -276,13 +281,13 @@ impl Server {
         certificates.map_or(Ok(()), |certificates| certificates.reload(second))
     }
 
-    /// Accepts no more, answers what has arrived, and ends: within seconds, even if a client does
+    /// Stops accepting, answers what has arrived, and ends within seconds, even if a client does
     /// not read its replies.
     pub fn shutdown(mut self) {
         self.stop();
     }
 
-    /// Starts serving metrics, if there is a place and a way to ask the workers.
+    /// Starts serving metrics, if they are configured.
     fn open_metrics(&mut self, parts: Option<(Gauges, CrossCore)>) -> Result<(), StartError> {
         let Some((gauges, cross_core)) = parts else {
             return Ok(());
@@ -292,7 +297,7 @@ impl Server {
         self.start("metrics".into(), move || reporter.run())
     }
 
-    /// Starts the thread that does TLS handshakes, if there are any.
+    /// Starts the thread for TLS handshakes, if TLS is configured.
     fn start_greeter(&mut self, connections_max: usize) -> Result<Option<Porch>, StartError> {
         if self.context.certificates.is_none() {
             return Ok(None);
@@ -304,7 +309,7 @@ impl Server {
         Ok(Some(porch))
     }
 
-    /// Starts the thread that takes connections.
+    /// Starts the thread that accepts connections.
     fn start_acceptor(&mut self, mut acceptor: Acceptor) -> Result<(), StartError> {
         acceptor
             .register()
@@ -312,7 +317,7 @@ impl Server {
         self.start("accept".into(), move || acceptor.run())
     }
 
-    /// Starts the lease manager; gives each worker's end of it, or none.
+    /// Starts the lease manager. Returns each worker's ends of its channels, or an empty list.
     fn open_manager(
         &mut self,
         service: Option<LeaseService>,
@@ -392,7 +397,8 @@ impl Server {
         Ok(intakes)
     }
 
-    /// Starts the thread that tells watchers; gives the way to it, and a journal for each worker.
+    /// Starts the thread that serves watchers. Returns the channel to it, and a journal for each
+    /// worker.
     fn start_writer(
         &mut self,
         crew: &Crew<'_>,
@@ -435,11 +441,11 @@ impl Server {
         }
         let mut whole = true;
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so on stderr.
+            // A panic was already printed to stderr.
             whole &= thread.join().is_ok();
         }
         if let Some((file, _)) = self.lasting.take().filter(|_| whole) {
-            // If not, the next server takes it for one whose user was killed.
+            // On failure the next server treats the file as one of a killed server.
             let _ = file.end();
         }
         if let Some(socket) = &self.socket_file {

@@ -1,10 +1,14 @@
+//! How long a worker polls for work before it sleeps.
+
 use std::time::Duration;
 
-/// How long a worker looks for work before it sleeps: `base`; in memory perhaps longer, never less.
+/// The time a worker polls before it sleeps: `base` for work announced by events; for work in
+/// memory adaptive, between `base` and [`LONGEST`].
 ///
 /// The kernel takes tens of microseconds to wake a thread, so a worker that is woken soon after it
-/// fell asleep had better stayed awake: each time that happens it looks twice as long, until that
-/// would no longer help. (KVM waits for halted clients by the same rule.)
+/// fell asleep had better polled on. Each time that happens the polling time doubles, up to the
+/// limit where polling no longer helps; a longer gap resets it. KVM's halt polling follows the same
+/// rule.
 #[derive(Debug)]
 pub(crate) struct AdaptiveSpin {
     base: Duration,
@@ -12,12 +16,12 @@ pub(crate) struct AdaptiveSpin {
     now: Duration,
 }
 
-/// The longest look, unless `base` is longer: a few times what a wake takes.
+/// Longest polling time, unless `base` is longer: a few times the cost of a wakeup.
 const LONGEST: Duration = Duration::from_micros(320);
 
 impl AdaptiveSpin {
-    /// One that begins with `base`. It stays there if that is 0, or unless there are `spare_cpus`:
-    /// else the worker would keep those from running whose requests it waits for.
+    /// Starts at `base`. It adapts only if `base` is not 0 and there are `spare_cpus`: without a
+    /// spare CPU the worker would keep the clients that it waits for from running.
     pub(crate) fn new(base: Duration, spare_cpus: bool) -> Self {
         let longest = if spare_cpus && !base.is_zero() {
             base.max(LONGEST)
@@ -31,17 +35,17 @@ impl AdaptiveSpin {
         }
     }
 
-    /// How long to look where work comes by events.
+    /// Returns the polling time for work announced by events.
     pub(crate) fn base(&self) -> Duration {
         self.base
     }
 
-    /// How long to look in memory.
+    /// Returns the polling time for work in memory.
     pub(crate) fn get(&self) -> Duration {
         self.now
     }
 
-    /// Work was found, so long after the work before it was done.
+    /// Adapts to work found `gap` after the previous work was done.
     pub(crate) fn learn(&mut self, gap: Duration) {
         if gap > self.longest {
             self.now = self.base;

@@ -1,6 +1,6 @@
-//! What `stats` says: memcached's names and formats, so that the tools that read them go on
-//! reading. A name whose machinery does not exist here says 0, as it does in a memcached that does
-//! not use it; everything refused or dropped has a name of its own at the end.
+//! The output of `stats`: memcached's names and formats, so that existing tools can parse it. A
+//! statistic of machinery that does not exist here is 0, as in a memcached that does not use it.
+//! Everything refused or dropped follows at the end, under names of its own.
 
 mod ours;
 
@@ -38,7 +38,7 @@ fn process(context: &Context, clock: Clock, out: &mut Stats<'_>) {
     out.say("time", clock.epoch_unix + u64::from(clock.second.0));
     out.say("version", VERSION);
     out.say("herdwick_version", HERDWICK_VERSION);
-    // memcached's library for events; what waits for them here is mio.
+    // memcached's event library; the server uses mio instead.
     out.say("libevent", "none");
     out.say("pointer_size", usize::BITS);
     let (user, system) = cpu_time();
@@ -46,10 +46,10 @@ fn process(context: &Context, clock: Clock, out: &mut Stats<'_>) {
     out.say("rusage_system", system);
 }
 
-/// CPU time of this process in memcached's `%ld.%06ld`, from the 14th and 15th field of its stat
-/// file (proc(5)).
+/// Returns the user and system CPU time of this process in memcached's format `%ld.%06ld`, from
+/// fields 14 and 15 of /proc/self/stat (proc(5)).
 fn cpu_time() -> (String, String) {
-    // Without /proc it is shown as 0: a number is what readers expect.
+    // Without /proc it is 0, because readers expect a number.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let mut fields = fields.split_whitespace().skip(11);
@@ -162,7 +162,7 @@ fn encryption(context: &Context, clock: Clock, sum: &Snapshot, out: &mut Stats<'
     out.say("time_since_server_cert_refresh", since);
 }
 
-/// Machinery of memcached that is not here, and so has done nothing.
+/// Statistics of memcached's machinery that does not exist here: always 0.
 const IDLE: [&str; 15] = [
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",
@@ -206,7 +206,7 @@ fn store(sum: &Snapshot, out: &mut Stats<'_>) {
     }
 }
 
-/// What memcached has no name for: every drop and refusal, by reason.
+/// Everything refused or dropped, by reason; memcached has no names for these.
 fn refusals(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
     let (counters, unix) = (&sum.counters, unix::counts());
     for (name, count) in [
@@ -256,7 +256,7 @@ fn refusals(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
     }
 }
 
-/// `stats items`: the log is one class.
+/// `stats items`. The log is a single class.
 pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
     let store = &sum.store;
     if store.items == 0 {
@@ -297,7 +297,7 @@ pub(crate) fn items(sum: &Snapshot, out: &mut Stats<'_>) {
     }
 }
 
-/// `stats slabs`: the log is one class of 8-byte chunks.
+/// `stats slabs`. The log is a single class of 8-byte chunks.
 pub(crate) fn slabs(context: &Context, sum: &Snapshot, out: &mut Stats<'_>) {
     let counters = &sum.counters;
     let chunks = (context.settings.memory_bytes as u64).saturating_sub(sum.slots * SLOT_BYTES) / 8;
@@ -372,7 +372,7 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     }
 }
 
-/// memcached shows these with or without TLS.
+/// TLS settings; memcached shows them with or without TLS.
 fn tls_settings(context: &Context, out: &mut Stats<'_>) {
     let tls = context.certificates.as_ref().map(Certificates::files);
     let path = |of: fn(&Tls) -> &Path| {
@@ -428,7 +428,8 @@ fn yes(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "no" }
 }
 
-/// Settings of machinery that is not here, as a memcached shows them that runs without it.
+/// Settings of memcached's machinery that does not exist here, with the values that memcached shows
+/// when it is off.
 const OF_THE_SLABS: [(&str, &str); 24] = [
     ("growth_factor", "1.00"),
     ("chunk_size", "8"),

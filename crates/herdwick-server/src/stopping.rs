@@ -1,11 +1,14 @@
+//! Coordinates the shutdown: workers run until every worker has finished its connections, because
+//! connections of one worker use the partitions of the others.
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use crate::parking::WakeupFd;
 
-/// The shutdown, as the workers see it.
+/// The state of the shutdown, shared by all threads.
 pub(crate) struct Stopping {
     asked: AtomicBool,
-    /// Workers that have connections left.
+    /// Workers that have not finished their connections.
     left: AtomicUsize,
     wakeups: Vec<WakeupFd>,
 }
@@ -19,7 +22,7 @@ impl Stopping {
         }
     }
 
-    /// Begins the shutdown.
+    /// Starts the shutdown and wakes the workers.
     pub(crate) fn ask(&self) {
         self.asked.store(true, SeqCst);
         self.ring();
@@ -29,7 +32,7 @@ impl Stopping {
         self.asked.load(SeqCst)
     }
 
-    /// A worker has finished its connections.
+    /// Reports that a worker has finished its connections; the last one wakes all.
     pub(crate) fn one_drained(&self) {
         if self.left.fetch_sub(1, SeqCst) == 1 {
             self.ring();

@@ -1,12 +1,14 @@
+//! The server's clock: monotonic time since the start, and the store's seconds derived from it.
+
 use std::time::{Duration, Instant, SystemTime};
 
 use herdwick_mica::{Clock, Second};
 
-/// The store's first second: 0 means "never" there, and memcached starts at 2 as well, so that
+/// The store's first second. The store uses 0 for "never"; memcached starts at 2 as well, so that
 /// "one second ago" exists from the beginning.
 const FIRST_SECOND: u32 = 2;
 
-/// The time of day, since 1970.
+/// Returns the time since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "the server is the shell that reads the clocks"
@@ -16,7 +18,7 @@ pub(crate) fn unix_time() -> Duration {
     wall.unwrap_or_default()
 }
 
-/// The server's one clock: monotonic since the start, so that a step of the wall clock moves no
+/// The server's clock: monotonic since the start, so that a step of the wall clock moves no
 /// deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
@@ -24,18 +26,18 @@ pub(crate) struct Timer {
     started_unix: u64,
     /// The store's second at the start.
     first: Second,
-    /// Seconds that [`Timer::warp`] has added.
+    /// Seconds added by [`Timer::warp`].
     skipped: i64,
-    /// Where it has stopped the clock.
+    /// The time at which [`Timer::warp`] stopped the clock.
     paused: Option<Duration>,
 }
 
-/// A change to a clock, for tests (memcached's `debugtime`).
+/// A change of the clock, for tests (memcached's `debugtime`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warp {
     Pause,
     Resume,
-    /// So many seconds on, or back.
+    /// Add this many seconds; negative values subtract.
     By(i64),
 }
 
@@ -44,9 +46,9 @@ impl Timer {
         Self::resume(None)
     }
 
-    /// A clock that goes on where an earlier one stopped: the Unix time of its second 0, and the
-    /// last second that it is known to have told. No second is told again, whatever the wall clock
-    /// says.
+    /// Continues an earlier clock, given the Unix time of its second 0 and the last second it is
+    /// known to have reached. Never returns an earlier second than that, whatever the wall clock
+    /// shows.
     #[expect(
         clippy::disallowed_methods,
         reason = "the server is the shell that reads the clocks"
@@ -66,12 +68,12 @@ impl Timer {
         }
     }
 
-    /// Unix time of the start.
+    /// Returns the Unix time of the start.
     pub(crate) fn started_unix(&self) -> u64 {
         self.started_unix
     }
 
-    /// Time since the start. Read once a pass.
+    /// Returns the time since the start. Read once a pass.
     #[expect(
         clippy::disallowed_methods,
         reason = "the server is the shell that reads the clocks"
@@ -80,7 +82,7 @@ impl Timer {
         Instant::now() - self.start
     }
 
-    /// Changes what [`Timer::clock`] says from `now` on.
+    /// Changes what [`Timer::clock`] returns from `now` on.
     pub(crate) fn warp(&mut self, warp: Warp, now: Duration) {
         match warp {
             Warp::Pause => self.paused = self.paused.or(Some(now)),
@@ -89,7 +91,7 @@ impl Timer {
         }
     }
 
-    /// `now` as the store counts it.
+    /// Converts `now` to the store's clock.
     pub(crate) fn clock(&self, now: Duration) -> Clock {
         let elapsed = self.paused.unwrap_or(now).as_secs();
         let elapsed = elapsed.saturating_add_signed(self.skipped);

@@ -1,4 +1,4 @@
-//! The transports, and the one place of the server that names providers.
+//! The transports. This is the only module of the server that names providers.
 
 use std::{io, net::IpAddr, os::fd::OwnedFd, time::Duration};
 
@@ -29,17 +29,17 @@ pub(crate) const ROCE: FabricId = FabricId(1);
 /// An RDMA device.
 pub(crate) const VERBS: FabricId = FabricId(2);
 
-/// All of them.
+/// Returns every fabric.
 pub(crate) fn fabrics() -> impl Iterator<Item = FabricId> {
     [SHM, ROCE, VERBS].into_iter()
 }
 
-/// Whether descriptors have to cross for a lease.
+/// Returns whether a lease on this fabric passes descriptors to the client.
 pub(crate) fn is_local(fabric: FabricId) -> bool {
     fabric == SHM
 }
 
-/// Whether this system has what shared memory takes.
+/// Checks that this system supports what the shared-memory provider needs.
 pub(crate) fn try_shm() -> io::Result<()> {
     let none = PortLimits {
         pds: 1,
@@ -55,23 +55,23 @@ pub(crate) fn try_shm() -> io::Result<()> {
     device.destroy_pd(port, pd).map_err(io::Error::other)
 }
 
-/// Whether the kernel knows of an RDMA device, which may still turn out to be of no use.
+/// Returns whether the kernel lists an RDMA device, which may still be unusable.
 pub(crate) fn has_rdma_devices() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// What became of [`Config::verbs`].
+/// The outcome of [`Config::verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerbsStatus {
-    /// It was not asked for.
+    /// Not configured.
     Off,
-    /// There is none that can be used, and this is why.
+    /// No device can be used, for this reason.
     Absent(String),
-    /// This device, port and address.
+    /// This device, port and address is used.
     On(String),
 }
 
-/// The providers of a server, as far as it has them.
+/// The providers that the server uses.
 #[derive(Clone)]
 pub(crate) struct Transports {
     roce: Option<RoceDevice>,
@@ -80,8 +80,8 @@ pub(crate) struct Transports {
 }
 
 impl Transports {
-    /// Binds and opens what `config` names, for so many workers. What it names only if it is there,
-    /// and is not, it names no longer.
+    /// Opens the providers that `config` names, for `workers` workers. A device that is optional
+    /// and cannot be used is removed from `config`.
     pub(crate) fn open(config: &mut Config, workers: usize) -> Result<Self, StartError> {
         let bind = |address| {
             let bound = RoceDevice::bind(RoceOptions {
@@ -113,8 +113,8 @@ impl Transports {
             }
             Err(status) => (None, status),
         };
-        // Items that are to be here again find partitions of the same size, even if the device is
-        // there at one start and not at the other.
+        // With a file of items the partitions must have the same size whether the device is present
+        // or not, so the memory for its leases stays set aside.
         if verbs.is_none() && config.memory_file.is_none() {
             config.verbs = Verbs::Off;
         }
@@ -125,12 +125,12 @@ impl Transports {
         })
     }
 
-    /// What became of the selector for an RDMA device.
+    /// Returns the outcome of the RDMA device.
     pub(crate) fn verbs_status(&self) -> &VerbsStatus {
         &self.verbs_status
     }
 
-    /// What there is to offer, with what it can.
+    /// Returns the fabrics to offer, with their capabilities.
     pub(crate) fn offered(&self, shm: bool) -> Vec<(FabricId, Capabilities)> {
         let shm = shm.then(|| (SHM, ShmDevice::host(PdSize::NONE).capabilities().clone()));
         let roce = self.roce.as_ref();
@@ -140,7 +140,7 @@ impl Transports {
         shm.into_iter().chain(roce).chain(verbs).collect()
     }
 
-    /// HERD over `fabric`.
+    /// Creates a HERD front over `fabric`.
     pub(crate) fn front(
         &self,
         fabric: FabricId,
@@ -158,8 +158,8 @@ impl Transports {
     }
 }
 
-/// A device on which a worker's end can be set up: what is missing is found before anybody relies
-/// on it.
+/// Opens a device and a trial server end on it, so that missing capabilities are found at the
+/// start.
 fn open_verbs(
     options: &VerbsOptions,
     workers: usize,
@@ -206,13 +206,15 @@ impl LeaseDevice for ShmDevice {
         Self::release_pd(self, port, pd, done);
     }
 
-    /// Of another client's domain, its replies would end with that client's lease.
+    /// An endpoint in another client's domain is refused: the replies would stop when that client's
+    /// lease ends.
     fn is_at(&self, port: &ShmPort, pd: PdId, endpoints: &[&Endpoint], _: Option<IpAddr>) -> bool {
         endpoints.iter().all(|end| self.is_in(port, pd, end))
     }
 }
 
-/// Its memory is the worker's own, and there is nothing to hand over: rkeys open it.
+/// Memory regions are the worker's own; a client reaches them by rkey, so there is nothing to hand
+/// over.
 impl LeaseDevice for RoceDevice {
     fn domain(&self, port: &mut RocePort, _: RequestPath, _: Window) -> Result<PdId, ControlError> {
         self.create_pd(port)
@@ -222,7 +224,8 @@ impl LeaseDevice for RoceDevice {
         Ok((Vec::new(), Vec::new()))
     }
 
-    /// Nobody has replies sent to somebody else.
+    /// The endpoint must be on the client's own host, so that no client directs replies to a third
+    /// party.
     fn is_at(&self, _: &RocePort, _: PdId, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
         endpoints.iter().all(|endpoint| {
             let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
@@ -231,7 +234,7 @@ impl LeaseDevice for RoceDevice {
     }
 }
 
-/// As over RoCEv2. The device may be lost while the server runs.
+/// As RoCEv2, but the device may be lost while the server runs.
 impl LeaseDevice for VerbsDevice {
     fn domain(
         &self,
@@ -246,7 +249,8 @@ impl LeaseDevice for VerbsDevice {
         Ok((Vec::new(), Vec::new()))
     }
 
-    /// Reaching another address may take the kernel long, and a worker does not wait.
+    /// Only the client's own address is allowed, because the kernel may need long to resolve
+    /// another one, and a worker must not wait.
     fn is_at(
         &self,
         port: &VerbsPort,
@@ -270,8 +274,8 @@ impl LeaseDevice for VerbsDevice {
     }
 }
 
-/// Bytes of memory that a lease of `window` holds at all `workers` together: all that its client,
-/// which may be hostile, can touch or fill.
+/// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything
+/// that its client, which may be hostile, can write or fill.
 pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
     let slots = window.line_bytes() + window.overflow_bytes();
     let recv_memory = match kind.path {
@@ -286,10 +290,10 @@ pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
     workers * bytes
 }
 
-/// The most that a provider puts before a datagram.
+/// Largest header that a provider writes before a datagram (the GRH of InfiniBand).
 const GRH_BYTES: usize = 40;
 
-/// What a client of `window` needs at one worker, and no more.
+/// Returns the memory of one worker's domain for a client of `window`, exactly.
 fn domain(path: RequestPath, window: Window) -> PdSize {
     let recvs = window.slots() + RECV_SLACK;
     PdSize {

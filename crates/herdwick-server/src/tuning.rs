@@ -1,4 +1,5 @@
-//! What may change while the server runs, and how many connections there are.
+//! The settings that may change while the server runs, and the count of connections. All are
+//! atomics with relaxed ordering: each is read by itself, and none orders other data.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -7,19 +8,19 @@ use std::{
 
 use crate::config::{Config, Timeouts};
 
-/// Settings that may change while a server runs.
+/// The settings that may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Most connections at a time. Those beyond a lower number stay.
+    /// Largest number of connections at a time. Lowering it closes none.
     pub connections_max: usize,
-    /// When a connection that stalls is given up.
+    /// Timeouts for connections that stall.
     pub timeout: Timeouts,
     /// memcached's `-v`, shown by `stats settings`.
     pub verbosity: u8,
 }
 
 impl Config {
-    /// Of these settings, those that may change.
+    /// Returns the settings that may change.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
         Tuning {
@@ -33,10 +34,10 @@ impl Config {
 /// memcached's `MAX_VERBOSITY_LEVEL`.
 const VERBOSITY_MAX: u32 = 2;
 
-/// The settings that may change, where every worker sees them.
+/// The settings that may change, as every worker reads them.
 #[derive(Debug)]
 pub(crate) struct Tunables {
-    /// 0: for ever.
+    /// 0: no timeout.
     idle_seconds: AtomicU32,
     request_seconds: AtomicU32,
     pub(crate) verbosity: AtomicU8,
@@ -65,7 +66,7 @@ impl Tunables {
         self.verbosity.store(tuning.verbosity, Relaxed);
     }
 
-    /// What a client asks for (`verbosity`), as far as memcached goes.
+    /// Sets the level that a client requests (`verbosity`), up to memcached's highest.
     pub(crate) fn set_verbosity(&self, level: u32) {
         let level = level.min(VERBOSITY_MAX);
         self.verbosity.store(level as u8, Relaxed);
@@ -81,17 +82,17 @@ impl Tunables {
     }
 }
 
-/// Connections: how many there may be, are, and have been.
+/// The number of connections: limit, current and total.
 pub(crate) struct Limits {
     pub(crate) connections_max: AtomicUsize,
     live: AtomicUsize,
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// Times that accepting paused for want of descriptors or room ...
+    /// How often accepting paused for lack of descriptors or room ...
     pub(crate) paused: AtomicU64,
-    /// ... and for how many microseconds, the current pause aside.
+    /// ... and for how many microseconds, without the current pause.
     pub(crate) paused_us: AtomicU64,
-    /// Microseconds since the start when accepting paused; 0: it has not.
+    /// When the current pause began, in microseconds since the start; 0: accepting is not paused.
     resting_since: AtomicU64,
 }
 
@@ -108,19 +109,20 @@ impl Limits {
         }
     }
 
-    /// Whether there are as many connections as there may be.
+    /// Returns whether the limit is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.live.load(Relaxed) >= self.connections_max.load(Relaxed)
     }
 
-    /// Whether accepting has paused.
+    /// Returns whether accepting is paused.
     pub(crate) fn is_resting(&self) -> bool {
         self.resting_since.load(Relaxed) > 0
     }
 
-    /// Notes at `now` whether accepting pauses. Only the acceptor calls this.
+    /// Records at `now` whether accepting is paused. Only the acceptor calls this, so no update is
+    /// lost between load and store.
     pub(crate) fn rest(&self, resting: bool, now: Duration) {
-        // A server runs for less than half a million years.
+        // 2^64 microseconds are more than half a million years.
         let now = (now.as_micros() as u64).max(1);
         let since = self.resting_since.load(Relaxed);
         if resting && since == 0 {
@@ -132,7 +134,8 @@ impl Limits {
         }
     }
 
-    /// Counts one more connection, if there may be one. Only the acceptor calls this.
+    /// Counts one more connection, if the limit allows. Only the acceptor calls this, so the limit
+    /// is not exceeded between check and increment.
     pub(crate) fn enter(&self) -> bool {
         if self.is_full() {
             self.rejected.fetch_add(1, Relaxed);
@@ -143,14 +146,14 @@ impl Limits {
         true
     }
 
-    /// Counts a request that is a connection of its own, if there may be one more.
+    /// Counts a UDP request as a connection for its duration, if the limit allows.
     pub(crate) fn enter_briefly(&self) -> bool {
         let has_room = !self.is_full();
         self.live.fetch_add(usize::from(has_room), Relaxed);
         has_room
     }
 
-    /// Counts one less.
+    /// Counts one connection less.
     pub(crate) fn leave(&self) {
         self.live.fetch_sub(1, Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Unix sockets that strangers write to, made so that nobody waits for what they send along.
+//! Unix sockets that untrusted clients write to, read and closed without blocking on descriptors
+//! that the clients send.
 //!
-//! Over a unix socket go descriptors as well as bytes. Nothing that we speak uses them; but whoever
-//! takes such bytes, or closes the socket that holds them, also drops the descriptors, and to drop
-//! the last one of a TCP socket that lingers, or of a file of FUSE, takes as long as its owner
-//! likes. So bytes are looked at before they are taken. Where descriptors ride on them the
-//! connection is at its end, and its socket is closed by a thread that has nothing else to do
-//! ([`closers`]).
+//! A unix socket carries descriptors as well as bytes. The server's protocols use none; but reading
+//! such bytes, or closing the socket that holds them, also drops the descriptors, and dropping the
+//! last one of a TCP socket that lingers, or of a FUSE file, blocks for as long as its owner likes.
+//! So bytes are peeked at before they are read. If they carry descriptors, the connection ends, and
+//! its socket is closed by a thread that does nothing else ([`closers`]).
 
 mod closers;
 
@@ -26,25 +26,26 @@ use mio::{
 };
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
-/// Most looks at what is left in a socket that is to be closed, each of [`CHECK_BYTES`]: more than
-/// a socket holds under Linux's defaults.
+/// Most peeks of [`CHECK_BYTES`] each at the rest of a socket that is to be closed: more than a
+/// socket holds under Linux's defaults.
 const CHECKS_MAX: usize = 128;
 const CHECK_BYTES: usize = 4096;
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
-    /// Until it is dropped.
+    /// `None` only while it is dropped.
     stream: Option<UnixStream>,
-    /// Whose the peer is: who connected.
+    /// The peer's user, from SO_PEERCRED.
     user: u32,
 }
 
-/// Accepts one.
+/// Accepts a connection.
 ///
 /// # Errors
-/// What `accept` returns; `QuotaExceeded` while too many wait to be closed, `ConnectionAborted`
-/// for that of a user of whom too many do: others may be behind it.
+/// The errors of `accept`; `QuotaExceeded` while too many sockets wait to be closed,
+/// `ConnectionAborted` for a connection of a user with too many of them: connections of other users
+/// may be behind it.
 pub(crate) fn accept(listener: &UnixListener) -> io::Result<UnixSocket> {
     if closers::held() >= closers::HELD_MAX {
         return Err(ErrorKind::QuotaExceeded.into());
@@ -60,18 +61,18 @@ pub(crate) fn accept(listener: &UnixListener) -> io::Result<UnixSocket> {
 
 impl UnixSocket {
     pub(crate) fn new(stream: UnixStream) -> Self {
-        // Else a byte that was sent out of band is passed over, unseen by any look, and what rides
-        // on it dropped. Refused by kernels that have no such bytes for unix sockets.
+        // Otherwise a byte sent out of band is skipped, unseen by any peek, and its descriptors are
+        // dropped. Fails on kernels without out-of-band data for unix sockets.
         let _ = sockopt::set_socket_oobinline(&stream, true);
         let peer = sockopt::socket_peercred(&stream);
         Self {
             stream: Some(stream),
-            // Who is not told apart shares with all others who are not.
+            // Peers without credentials share one quota.
             user: peer.map_or(u32::MAX, |peer| peer.uid.as_raw()),
         }
     }
 
-    /// The user that connected.
+    /// Returns the user that connected.
     pub(crate) fn user(&self) -> u32 {
         self.user
     }
@@ -85,13 +86,13 @@ impl UnixSocket {
         self.stream()?.local_addr()
     }
 
-    /// Copies what comes next, and leaves it there; descriptors on it are an error.
+    /// Peeks at the next bytes; an error if they carry descriptors.
     fn check(&self, into: &mut [u8]) -> io::Result<usize> {
         let mut control = RecvAncillaryBuffer::default();
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let into = &mut [IoSliceMut::new(into)];
         let seen = recvmsg(self.stream()?, into, &mut control, flags)?;
-        // The kernel ends each look, and each read, behind the first bytes with descriptors.
+        // The kernel ends each peek, and each read, after the first bytes that carry descriptors.
         if seen.flags.contains(ReturnFlags::CTRUNC) {
             return Err(io::Error::new(
                 ErrorKind::PermissionDenied,
@@ -160,10 +161,10 @@ impl Source for UnixSocket {
 }
 
 impl Drop for UnixSocket {
-    /// Closes it here if nothing lies in it but bytes.
+    /// Closes the socket on this thread if it holds no descriptors.
     fn drop(&mut self) {
-        // From here on nothing more can be put into it. Refused only if the peer is gone, which
-        // puts nothing there either.
+        // After this the peer cannot add data. Fails only if the peer has disconnected, and then it
+        // cannot either.
         let shut = self.stream().map(|stream| stream.shutdown(Shutdown::Read));
         drop(shut);
         let mut bytes = [0; CHECK_BYTES];
@@ -171,7 +172,7 @@ impl Drop for UnixSocket {
             Ok(0) => Some(true),
             Ok(_) => None,
             Err(error) if error.kind() == ErrorKind::Interrupted => None,
-            // Nothing is there; what else can be refused is refused for descriptors.
+            // WouldBlock: the socket is empty. Any other error means descriptors.
             Err(error) => Some(error.kind() == ErrorKind::WouldBlock),
         });
         if let (false, Some(stream)) = (empty.unwrap_or(false), self.stream.take()) {
@@ -180,20 +181,20 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Sockets that were closed elsewhere, ever.
+/// Sockets closed on another thread since the start.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
-/// Connections refused because so many of the same user wait to be closed, ever.
+/// Connections refused since the start because their user had too many sockets waiting.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// What this process has counted, and holds.
+/// Counters and gauges of this process.
 pub(crate) struct Counts {
-    /// Sockets that were closed elsewhere.
+    /// Sockets closed on another thread since the start.
     pub(crate) descriptors_refused: u64,
-    /// Connections refused because so many of the same user wait to be closed.
+    /// Connections refused since the start because their user had too many sockets waiting.
     pub(crate) users_refused: u64,
-    /// Sockets that wait to be closed, or are being closed, now.
+    /// Sockets that wait to be closed or are being closed.
     pub(crate) sockets_closing: u64,
-    /// Threads that have been at one of them for long.
+    /// Threads that have been closing one socket for long.
     pub(crate) closers_stuck: u64,
 }
 
@@ -206,10 +207,10 @@ pub(crate) fn counts() -> Counts {
     }
 }
 
-/// Has `stream` closed by a thread for which nobody waits. Its peer finds it closed at once.
+/// Has `stream` closed on another thread. Its peer finds it closed at once.
 #[cold]
 fn close_elsewhere(user: u32, stream: UnixStream) {
-    // Refused only if the peer is gone.
+    // Fails only if the peer has disconnected.
     let _ = stream.shutdown(Shutdown::Both);
     CLOSED.fetch_add(1, Ordering::Relaxed);
     closers::close(user, stream);
@@ -234,7 +235,7 @@ mod tests {
         (UnixSocket::new(UnixStream::from_std(ours)), theirs)
     }
 
-    /// A connection with so much unsent that closing it takes as long as its owner said.
+    /// Returns a connection with so much unsent data that closing it blocks for its linger time.
     fn lingering() -> (TcpStream, TcpListener) {
         let far = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
@@ -277,7 +278,7 @@ mod tests {
         let (end, _) = Plain::pair().unwrap();
         send_with(&theirs, b"second", &end, SendFlags::empty());
         let mut bytes = [0; 64];
-        // A look may end before them, or find them.
+        // The first read may end before the descriptors, or find them.
         let first = ours.read(&mut bytes);
         assert!(matches!(&first, Ok(5)) || first.is_err());
         for _ in 0..2 {
@@ -286,7 +287,7 @@ mod tests {
         }
     }
 
-    /// Nobody but the closer's thread waits for a socket that lingers, however it is put there.
+    /// Only a closer thread waits for a lingering socket, whether sent in band or out of band.
     #[test]
     fn a_socket_with_descriptors_in_it_is_closed_elsewhere() {
         let mut kept = Vec::new();
@@ -295,7 +296,7 @@ mod tests {
             let (near, far) = lingering();
             send_with(&theirs, b"x", &near, flags);
             drop(near);
-            // The last descriptor of it lies in our socket now.
+            // The last descriptor of the lingering connection is in our socket now.
             let refused = ours.read(&mut [0; 64]).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{flags:?}");
             let closed = CLOSED.load(Ordering::Relaxed);
@@ -303,7 +304,7 @@ mod tests {
             assert!(CLOSED.load(Ordering::Relaxed) > closed);
             kept.push(far);
         }
-        // Its owner does not let go of it, and yet it is closed.
+        // Its owner holds on to it, but a signal interrupts the close.
         while closers::held() > 0 {
             std::thread::yield_now();
         }
@@ -316,7 +317,7 @@ mod tests {
         while theirs.write(&[0; 4096]).is_ok() {}
         let number = ours.as_raw_fd();
         drop(ours);
-        // Another test may have been given the number since, but not as this socket.
+        // Another test may reuse the number, but not for this socket.
         let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
         theirs.set_nonblocking(false).unwrap();
         assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0, "{link:?}");

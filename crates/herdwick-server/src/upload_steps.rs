@@ -1,4 +1,4 @@
-//! Uploads that cross from one worker to another: what travels in a forwarded batch beside its
+//! Uploads to another worker's partition: the steps that a forwarded batch carries beside its
 //! requests.
 
 use std::io;
@@ -7,34 +7,35 @@ use herdwick_mica::{Clock, Staged};
 
 use crate::{partition::Partition, tcp::Lot};
 
-/// Whose upload it is, for the worker that owns the key.
+/// Identifies an upload for the worker that owns the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Uploader {
-    /// The worker that the value comes from.
+    /// The worker of the connection.
     pub(crate) worker: u16,
-    /// The connection's place there.
+    /// The connection's index there.
     pub(crate) connection: u32,
-    /// Which of the connections that have had this place.
+    /// Distinguishes connections that have used the same index.
     pub(crate) generation: u32,
 }
 
 /// A step of an upload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
-    /// A value of so many bytes is to come under this key.
+    /// Reserve room for a value of this many bytes under this key.
     Begin(&'a [u8], usize),
-    /// More of it.
+    /// Append these bytes.
     Bytes(&'a [u8]),
-    /// It will not come to its end; this is its lot.
+    /// Abort the upload, and release its place.
     Abort(Lot),
 }
 
-/// The steps in a forwarded batch, in their order. They come before its requests: the one that ends
-/// an upload is among those, and the next upload of its connection begins when that is answered.
+/// The steps in a forwarded batch, in order. They are executed before its requests: the request
+/// that completes an upload is among those, and the next upload of its connection begins only when
+/// that request is answered.
 #[derive(Default)]
 pub(crate) struct UploadSteps {
     steps: Vec<(Uploader, Kind)>,
-    /// Keys, and pieces of values.
+    /// Keys, and parts of values.
     bytes: Vec<u8>,
 }
 
@@ -67,7 +68,7 @@ impl UploadSteps {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes up to `most` bytes more of a value from `read`.
+    /// Lets `read` append up to `most` bytes of a value.
     pub(crate) fn receive(
         &mut self,
         who: Uploader,
@@ -85,7 +86,7 @@ impl UploadSteps {
         taken
     }
 
-    /// Takes the steps, at the owner.
+    /// Executes the steps, at the owner.
     pub(crate) fn unload(&self, store: &mut Partition, clock: Clock) {
         let mut rest = &self.bytes[..];
         for &(who, kind) in &self.steps {
@@ -115,7 +116,7 @@ impl UploadSteps {
         }
     }
 
-    /// The lots of those that have been aborted.
+    /// Returns the places of the aborted uploads.
     pub(crate) fn lots(&self) -> impl Iterator<Item = Lot> {
         self.steps.iter().filter_map(|(_, kind)| match kind {
             Kind::Abort(lot) => Some(*lot),
@@ -130,7 +131,7 @@ impl UploadSteps {
     }
 }
 
-/// What of an upload the owner knows by whose it is.
+/// The uploads of other workers' connections, at the owner.
 impl Partition {
     fn begin_upload(&mut self, who: Uploader, staged: Staged) {
         if let Some(left) = self.uploads.insert(who, staged) {
@@ -142,7 +143,7 @@ impl Partition {
         self.uploads.get(&who).copied()
     }
 
-    /// Forgets an upload that is about to end.
+    /// Removes an upload that is about to be completed or aborted.
     pub(crate) fn end_upload(&mut self, who: Uploader) -> Option<Staged> {
         self.uploads.remove(&who)
     }

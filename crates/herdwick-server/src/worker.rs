@@ -1,3 +1,6 @@
+//! A worker: one thread that polls its fronts and its cross-core queues, executes what they carry
+//! on its partition, and sleeps when there is no work.
+
 use std::{sync::Arc, time::Duration};
 
 use herdwick_mica::Clock;
@@ -16,19 +19,19 @@ use crate::{
     time::Timer,
 };
 
-/// While fronts find work in memory, and as long as it is looked for there, the sockets are looked
-/// at once in so many passes: a look takes longer than a request does.
+/// While work was recently found in memory, the sockets are polled only once in this many passes: a
+/// poll of the sockets takes longer than a request.
 const SOCKET_PASSES: u32 = 16;
-/// A sleeping worker wakes at least this often, to notice the time.
+/// Longest sleep of a worker, so that it notices timeouts.
 const TICK: Duration = Duration::from_secs(1);
-/// Connections that have not finished this long after the shutdown began are cut.
+/// Time from the start of the shutdown after which unfinished connections are cut.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Readiness taken from the kernel at a time.
 pub(crate) const EVENTS: usize = 256;
-/// Forwarded batches executed between two looks at the fronts.
+/// Forwarded batches executed between two polls of the fronts.
 const BATCHES: usize = 16;
 
-/// One thread, one partition, and the ways into it.
+/// One thread, one partition and its transports.
 pub(crate) struct Worker {
     pub(crate) partition: Partition,
     pub(crate) fronts: Vec<Box<dyn Front + Send>>,
@@ -37,25 +40,25 @@ pub(crate) struct Worker {
     pub(crate) events: Events,
     pub(crate) wakeup: WakeupFd,
     pub(crate) timer: Timer,
-    /// How long to look for work before it sleeps.
+    /// How long to poll for work before a sleep.
     pub(crate) spin: AdaptiveSpin,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) counters: WorkerCounters,
-    /// Which of the workers this is.
+    /// This worker's index.
     pub(crate) index: usize,
     /// When the drain ends, once it has begun.
     pub(crate) drain_end: Option<Duration>,
-    /// This worker has nothing left to drain.
+    /// This worker has finished its connections.
     pub(crate) drained: bool,
 }
 
-/// What a pass has found, and where.
+/// Whether a pass found work, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
     /// Work that an event announced.
     ByEvents,
-    /// Work that a front found by looking at memory.
+    /// Work that a front found by polling memory.
     InMemory,
 }
 
@@ -96,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// One pass: other workers' requests, then every front.
+    /// Runs one pass: first the forwarded batches of other workers, then every front.
     fn pass(&mut self, now: Duration) -> Found {
         let clock = self.timer.clock(now);
         self.partition.journal.begin(now);
@@ -131,7 +134,7 @@ impl Worker {
         found
     }
 
-    /// Does what a forwarded batch from worker `peer` asks for.
+    /// Carries out the order of a forwarded batch from worker `peer`.
     fn obey(&mut self, peer: usize, batch: &mut ForwardBatch, now: Duration) {
         let clock = self.timer.clock(now);
         match batch.order {
@@ -170,7 +173,7 @@ impl Worker {
         }
     }
 
-    /// All that was counted here.
+    /// Returns all counters of this worker.
     fn snapshot(&self, clock: Clock) -> Snapshot {
         let store = &self.partition.store;
         let mut snapshot = Snapshot {
@@ -198,7 +201,7 @@ impl Worker {
         snapshot
     }
 
-    /// Takes readiness from the kernel.
+    /// Polls the sockets for at most `spin` and passes their events to the fronts.
     fn check(&mut self, spin: Duration) {
         readiness::wait(&mut self.poll, &mut self.events, Some(spin));
         for event in &self.events {
@@ -209,8 +212,10 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something arrives, unless something already has.
+    /// Sleeps until an event arrives, unless work has already arrived.
     fn sleep(&mut self) {
+        // The flag is raised before the queues are checked: work pushed after the check finds the
+        // flag and rings (see `parking`).
         self.wakeup.flag().raise();
         let mut may_sleep =
             self.cross_core.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
@@ -227,8 +232,8 @@ impl Worker {
         }
     }
 
-    /// Drains, and says whether the worker may end: when all have drained, for until then others
-    /// may need this partition.
+    /// Drains the fronts. Returns whether the worker may end: when all workers have drained,
+    /// because until then others may need this partition, or when `DRAIN` has passed.
     fn has_stopped(&mut self, now: Duration) -> bool {
         let end = *self.drain_end.get_or_insert_with(|| {
             for front in &mut self.fronts {

@@ -1,4 +1,4 @@
-//! Users and passwords.
+//! Authentication by users and passwords (`-Y`) in the text protocol.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use common::{Peer, normalised, shown, with};
 use herdwick_server::{AuthError, Config, Server, StartError, spawn};
 
-/// A file of its own for a test, gone with it.
+/// A users' file for one test, removed on drop.
 struct Users(PathBuf);
 
 impl Users {
@@ -37,7 +37,7 @@ fn ask(server: &Server, input: &str) -> String {
     shown(&normalised(&server.say(&[input.as_bytes()])))
 }
 
-/// M46: nothing is served before the right password, in memcached's words.
+/// M46: no command is executed before the right password; the replies are memcached's.
 #[test]
 fn m46_nothing_is_served_before_authentication() {
     let users = Users::new("m46", "one:two\nthree:four:five\r\n");
@@ -59,7 +59,7 @@ fn m46_nothing_is_served_before_authentication() {
         ask(&server, "set x 0 0 15\r\nthree four:five\r\nversion\r\n"),
         "STORED\\r\\nVERSION x\\r\\n"
     );
-    // No oracle: who is unknown hears the same as who has forgotten.
+    // No oracle: an unknown user gets the same reply as a wrong password.
     assert_eq!(
         ask(&server, "set x 0 0 7\r\none six\r\nversion\r\n"),
         format!("{failed}{refused}")
@@ -75,7 +75,7 @@ fn m46_nothing_is_served_before_authentication() {
         "CLIENT_ERROR auth token too long\\r\\n"
     );
     assert_eq!(ask(&server, &"s".repeat(3000)), "", "endless");
-    // Half a token, and ten thousand tries on one connection.
+    // Half a token, and ten thousand attempts on one connection.
     assert_eq!(ask(&server, "set x 0 0 7\r\none t"), "");
     let tries = "set x 0 0 7\r\none six\r\n".repeat(10_000);
     let said = server.say(&[tries.as_bytes()]);
@@ -87,7 +87,7 @@ fn m46_nothing_is_served_before_authentication() {
     );
 }
 
-/// The users may change while the server runs, and a file that is no good changes nothing.
+/// The users can be reloaded while the server runs; an invalid file changes nothing.
 #[test]
 fn users_are_read_again() {
     let users = Users::new("again", "one:two");

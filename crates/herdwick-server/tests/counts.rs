@@ -1,4 +1,4 @@
-//! What `stats` counts, whatever way a request came in.
+//! The counters of `stats`, which are the same whichever transport a request uses.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn counts(client: &mut Client) -> Vec<(&'static str, u64)> {
     COUNTED.map(|name| (name, value(name))).into()
 }
 
-/// Something of everything.
+/// Runs commands of every kind.
 fn work(client: &mut Client) {
     for n in 0..20 {
         client.set(format!("k{n}"), &b"1"[..]).unwrap();
@@ -58,7 +58,7 @@ fn work(client: &mut Client) {
     client.cas("none", &b"3"[..], version).unwrap();
 }
 
-/// Text, shared memory, and memcached's text count the same work the same.
+/// Text, shared memory, and a stock memcached count the same commands alike.
 #[test]
 fn every_way_in_is_counted_as_memcached_counts() {
     let text = Options {
@@ -83,7 +83,7 @@ fn every_way_in_is_counted_as_memcached_counts() {
     }
 }
 
-/// Meta's reads are reads, and its looks at an item are not.
+/// `mg` counts as a read; `me` does not.
 #[test]
 fn meta_commands_are_counted_as_memcached_counts() {
     let input =
@@ -91,7 +91,8 @@ fn meta_commands_are_counted_as_memcached_counts() {
     let counts = |peer: &dyn Peer| {
         peer.say(&[input]);
         let stats = table(peer, "stats");
-        // Numbers change in place here, and there only if nothing in flight shows the old one.
+        // This server changes a number in place; the oracle does so only if no reply in flight
+        // shows the old one, and otherwise stores a new item.
         let names = COUNTED.into_iter().filter(|name| *name != "total_items");
         let count = |name: &str| stats.iter().find(|(other, _)| other == name).cloned();
         let names = names.chain(["cmd_meta"]);
@@ -105,7 +106,7 @@ fn meta_commands_are_counted_as_memcached_counts() {
     }
 }
 
-/// What has happened is forgotten, and what is there is not.
+/// A reset zeroes the event counters and keeps the gauges.
 #[test]
 fn a_reset_keeps_what_is_there() {
     let server = ours(2);
@@ -121,7 +122,7 @@ fn a_reset_keeps_what_is_there() {
     }
 }
 
-/// Every name that a stock memcached says, with a value of the same kind.
+/// Every name in a stock memcached's `stats` exists here, with a value of the same type.
 #[test]
 fn tools_find_every_name() {
     let Some(oracle) = Memcached::start() else {
@@ -148,7 +149,7 @@ fn tools_find_every_name() {
     }
 }
 
-/// Names of memcached's own memory: nothing of the kind is here.
+/// Names of memcached's own memory management, which does not exist here.
 const ABSENT: [&str; 6] = [
     "watcher_logbuf_size",
     "worker_logbuf_size",

@@ -1,5 +1,6 @@
-//! What a hoard of half-sent values, or of replies that nobody reads, can make the server hold, and
-//! that others go on meanwhile. One test, alone in its process: what it measures belongs to all of it.
+//! Bounds the memory that many half-sent values or unread replies can occupy, and checks that other
+//! clients are served meanwhile. One test, alone in its process, because it measures the whole
+//! process.
 
 mod common;
 
@@ -23,11 +24,11 @@ fn resident() -> i64 {
 }
 
 const MEMORY: usize = 64 << 20;
-/// What there may be beside `-m`.
+/// Allowance of memory beside `-m`, in bytes.
 const BESIDE: i64 = 64 << 20;
 const LEN: usize = 1_000_000;
 
-/// As much as the server takes of `bytes`.
+/// Sends as much of `bytes` as the server accepts; returns the count.
 fn push(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     let mut sent = 0;
     stream.set_nonblocking(true).unwrap();
@@ -35,14 +36,14 @@ fn push(mut stream: &TcpStream, bytes: &[u8]) -> usize {
         match stream.write(&bytes[sent..]) {
             Ok(count) => sent += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // Given up in the meantime.
+            // The server has closed the connection in the meantime.
             Err(_) => break,
         }
     }
     sent
 }
 
-/// Small and large business of others.
+/// Small and large requests of other clients.
 fn others(server: &Server, round: usize) {
     for n in 0..20 {
         let key = format!("small-{n}");
@@ -111,7 +112,8 @@ fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
             others(&server, 3 - round % 2);
             within("unread");
         }
-        // Those that wake up are served, or have been cut for stalling; nobody hears a wrong byte.
+        // Clients that wake up are served, or have been cut for stalling; no client reads a wrong
+        // byte.
         let expected = [
             format!("VALUE large-3 0 {LEN}\r\n").as_bytes(),
             &value(3, LEN),

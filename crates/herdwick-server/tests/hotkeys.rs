@@ -1,4 +1,4 @@
-//! The keys that are asked for most, as operators meet them.
+//! Hot keys, as `stats hotkeys` and the metrics show them.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn server(change: impl FnOnce(&mut Config)) -> Server {
     with(config)
 }
 
-/// The keys and their counts, hottest first.
+/// Returns the keys and their counts, hottest first.
 fn hot(server: &Server) -> Vec<(String, u64)> {
     let said = String::from_utf8(server.say(&[b"stats hotkeys\r\n"])).unwrap();
     assert!(said.ends_with("END\r\n"), "{said}");
@@ -36,7 +36,7 @@ fn hot(server: &Server) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Asks for `k7` seven times, for `k6` six times and so on.
+/// Reads `k7` seven times, `k6` six times and so on.
 fn ask(server: &Server) {
     let lines: String = (1..8)
         .flat_map(|n| (0..n).map(move |_| format!("get k{n}\r\n")))
@@ -56,7 +56,7 @@ fn keys_are_ranked_over_all_workers_and_ways() {
     let found = hot(&server);
     let ranked: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(ranked, ["k1", "k7", "k6", "k5"]);
-    // A retry is a request as well.
+    // A retry counts as a request too.
     assert!(found[0].1 >= 11, "{found:?}");
     assert_eq!(found[1].1, 7);
 }
@@ -103,7 +103,7 @@ fn the_page_has_the_ten_hottest() {
     assert_eq!(hot(&server).len(), 16);
 }
 
-/// Keys come and go, and each makes a series; and metrics ask for no password.
+/// Off by default in the metrics: each key makes a series, and metrics need no password.
 #[test]
 fn no_key_is_in_the_metrics_unless_that_is_asked_for() {
     let server = server(|config| {

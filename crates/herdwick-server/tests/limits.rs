@@ -1,4 +1,5 @@
-//! What holds between connections, over several workers, and at their ends.
+//! Connection limits, ordering between connections over several workers, and the ends of
+//! connections.
 
 mod common;
 
@@ -29,7 +30,7 @@ fn m43_one_connection_too_many_is_told_and_closed() {
     connect(&server).read_to_string(&mut refused).unwrap();
     assert_eq!(refused, "ERROR Too many open connections\r\n");
     held.truncate(1);
-    // Room returns as soon as the server has seen the ends.
+    // Room returns as soon as the server has noticed the disconnects.
     loop {
         let mut stream = connect(&server);
         if stream.write_all(b"version\r\n").is_ok() && line_or_end(&stream).starts_with("VERSION") {
@@ -45,7 +46,7 @@ fn m43_one_connection_too_many_is_told_and_closed() {
     assert!(!said.contains("STAT rejected_connections 0\r"));
 }
 
-/// The next server may be there before the last one has drained.
+/// A server can start on the port while the previous one still drains.
 #[test]
 fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
     let path = std::env::temp_dir().join(format!("herdwick-next-{}", std::process::id()));
@@ -71,7 +72,7 @@ fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
     assert!(!path.exists());
 }
 
-/// As `ss -o` shows it: the kernel asks after a peer that says nothing, whatever `idle_timeout` is.
+/// As `ss -o` shows it: the kernel probes a silent peer, whatever `idle_timeout` is.
 #[test]
 fn an_idle_connection_has_a_keepalive_timer() {
     let server = ours(1);
@@ -80,7 +81,7 @@ fn an_idle_connection_has_a_keepalive_timer() {
     assert!(line(&stream).starts_with("VERSION"));
     let port = |address: SocketAddr| format!("0100007F:{:04X}", address.port());
     let ends = (port(tcp(&server)), port(stream.local_addr().unwrap()));
-    // A reply that is not acknowledged yet has another timer.
+    // While a reply is unacknowledged, `ss` shows the retransmission timer instead.
     loop {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let mut rows = table.lines().map(|line| line.split_whitespace().collect());
@@ -95,7 +96,7 @@ fn an_idle_connection_has_a_keepalive_timer() {
     }
 }
 
-/// M43, second half: connections that come and go leave nothing behind.
+/// M43, second half: connections that open and close leak nothing.
 #[test]
 fn m43_connections_that_come_and_go_leave_no_descriptors() {
     let server = with(Config {
@@ -107,7 +108,7 @@ fn m43_connections_that_come_and_go_leave_no_descriptors() {
     assert_eq!(stat(&server, "curr_connections"), 1);
     let before = descriptors();
     for _ in 0..100 {
-        // More at a time than there may be: some are told so.
+        // More at a time than the limit: some are refused.
         let burst: Vec<TcpStream> = (0..150).map(|_| connect(&server)).collect();
         drop(burst);
     }
@@ -127,13 +128,13 @@ fn m43_connections_that_come_and_go_leave_no_descriptors() {
         line.unwrap().parse().unwrap()
     };
     assert!(number("total_connections") + number("rejected_connections") >= 15_000);
-    // Other tests of this process have connections of their own, few and short.
+    // Other tests of this process have a few short connections of their own.
     while descriptors() > before + 40 {
         std::thread::yield_now();
     }
 }
 
-/// M44: nothing listens for datagrams.
+/// M44: without `-U` the server has no UDP socket.
 #[test]
 fn m44_datagrams_find_nobody() {
     let server = ours(2);
@@ -144,14 +145,14 @@ fn m44_datagrams_find_nobody() {
         b"\0\x01\0\0\0\x01\0\0stats\r\n",
     ] {
         socket.send(datagram).unwrap();
-        // The kernel says that nobody is there.
+        // The kernel reports the closed port.
         let mut answer = [0; 64];
         let refused = socket.recv(&mut answer).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     }
 }
 
-/// The most connections may change while the server runs; those that are there stay.
+/// The connection limit can change while the server runs; existing connections stay.
 #[test]
 fn the_limit_of_connections_moves() {
     let config = Config {
@@ -187,7 +188,7 @@ fn the_limit_of_connections_moves() {
     );
 }
 
-/// M45: a server full of the largest items takes small ones, and the other way round.
+/// M45: a store full of the largest items accepts small ones, and the reverse.
 #[test]
 fn m45_no_size_is_locked_out_by_another() {
     let server = ours(2);
@@ -220,7 +221,7 @@ fn line_or_end(stream: &TcpStream) -> String {
     line
 }
 
-/// Values of a megabyte go in and out, whoever owns the key.
+/// Values of a megabyte are stored and read, whichever worker owns the key.
 #[test]
 fn large_values_pass() {
     for server in [1, 3].map(ours) {
@@ -274,7 +275,8 @@ fn replies_keep_their_order() {
     }
 }
 
-/// What one connection was told, another sees: a flush reaches every partition before its `OK`.
+/// An acknowledged change is visible to every connection: a flush reaches all partitions before its
+/// `OK`.
 #[test]
 fn a_flush_reaches_every_partition() {
     let server = ours(3);
@@ -319,7 +321,8 @@ fn statistics_add_up_over_the_workers() {
     assert_eq!(stat(&server, "cmd_get"), 0);
 }
 
-/// A half-closed client still gets its replies; one that asks and closes at once does no harm.
+/// A half-closed client still receives its replies; a client that sends and closes at once does no
+/// harm.
 #[test]
 fn ends_of_streams() {
     let server = ours(2);
@@ -336,13 +339,13 @@ fn ends_of_streams() {
             .write_all(b"get a b c d\r\nstats\r\nflush_all\r\n")
             .unwrap();
     }
-    // All of them are forgotten: only the asker is left.
+    // All of them are removed: only this connection is left.
     while stat(&server, "curr_connections") > 1 {
         std::thread::yield_now();
     }
 }
 
-/// A shutdown answers what has arrived and ends the connections.
+/// A shutdown answers what has arrived, then closes the connections.
 #[test]
 fn a_shutdown_drains() {
     let server = ours(3);
@@ -361,7 +364,7 @@ fn a_shutdown_drains() {
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// A hello is one more line of the conversation; what is not quite one is unknown.
+/// A hello is one more command of the connection; a malformed one is an unknown command.
 #[test]
 fn hellos_are_answered_in_turn() {
     let server = with(Config {
@@ -377,7 +380,8 @@ fn hellos_are_answered_in_turn() {
     );
 }
 
-/// Reads whose replies find no room are read again; half a line stood behind them then.
+/// Reads whose replies find no room are executed again, here with half a line behind them in the
+/// buffer.
 #[test]
 fn half_a_line_behind_reads_that_wait_spoils_none_of_them() {
     let keys = ["a", "b", "c", "d"];
@@ -459,7 +463,7 @@ fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
     assert!(!path.exists());
 }
 
-/// Stores 1,000 bytes under a key; whether they were taken.
+/// Stores 1,000 bytes under a key; returns whether they were stored.
 fn store(stream: &mut TcpStream, n: usize) -> bool {
     let value = format!("{n:>1000}");
     write!(stream, "set key-{n} 0 0 {}\r\n{value}\r\n", value.len()).unwrap();

@@ -1,4 +1,4 @@
-//! Where the server listens.
+//! The addresses a server listens on.
 
 mod common;
 
@@ -20,10 +20,10 @@ fn on(addresses: &[&str]) -> Config {
     }
 }
 
-/// An address that is not this host's, by RFC 5737.
+/// An address that no host has (RFC 5737).
 const ELSEWHERE: &str = "192.0.2.1:0";
 
-/// A host may have addresses that cannot be had, as `*` has where there is no IPv6.
+/// Some addresses of an interface may be unavailable, as those of `*` are without IPv6.
 #[test]
 fn one_address_of_a_host_is_enough() {
     let server = with(on(&[ELSEWHERE, "127.0.0.1:0"]));

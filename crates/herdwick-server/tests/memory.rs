@@ -1,5 +1,5 @@
-//! What clients that stall can make the server hold. One test, alone in its process: what it
-//! measures belongs to all of it.
+//! Bounds the memory that stalled clients can occupy. One test, alone in its process, because it
+//! measures the whole process.
 
 mod common;
 
@@ -43,14 +43,14 @@ fn m10_m41_m42_clients_that_stall_cost_little() {
     }
 }
 
-/// Readers that do not read.
+/// Clients that send requests and read no replies.
 const READERS: usize = 10;
 
-/// What ten readers may make the server hold: a value of 1 MB each that does not fit its socket,
-/// and what forwarded batches between workers keep.
+/// Bytes that ten such clients may occupy: a value of 1 MB each beyond its socket's buffer, and
+/// what the forwarded batches between workers keep.
 const UNREAD_BYTES_MAX: i64 = 16 << 20;
 
-/// M41: ten readers ask for 500 values of 1 MB each and read nothing.
+/// M41: ten clients request 500 values of 1 MB each and read nothing.
 fn unread_replies(server: &Server) {
     let before = resident();
     let ask = b"get large large large large large\r\n".repeat(100);
@@ -61,14 +61,14 @@ fn unread_replies(server: &Server) {
         reader.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"VALUE");
     }
-    // Others are served meanwhile, by every worker.
+    // Other clients are served meanwhile, by every worker.
     for _ in 0..10 {
         assert_eq!(shown(&server.say(&[b"get nothing\r\n"])), "END\\r\\n");
     }
     let grown = resident() - before;
 
     assert!(grown <= UNREAD_BYTES_MAX, "grown by {grown} bytes");
-    // And a reader that wakes up finds everything.
+    // A client that resumes reading receives everything.
     let mut said = 0;
     let mut buffer = vec![0; 1 << 16];
     let expected = 500 * (format!("VALUE large 0 {LARGE}\r\n").len() + LARGE + 2) + 100 * 5 - 5;
@@ -78,8 +78,8 @@ fn unread_replies(server: &Server) {
     assert_eq!(said, expected);
 }
 
-/// M42, first half: blocks of a megabyte announced and not sent cost little; and M10: a block
-/// beyond the largest is dropped as it comes.
+/// M42, first half: announced but unsent blocks of a megabyte cost little. M10: a block beyond the
+/// largest item is discarded as it arrives.
 fn announced_blocks(server: &Server) {
     let before = resident();
     let streams: Vec<TcpStream> = (0..200)

@@ -1,4 +1,4 @@
-//! The metrics page, as scrapers and strangers meet it.
+//! The metrics page, for valid and for hostile HTTP clients.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Memcached, Peer, ours, stat, with};
 use herdwick::Client;
 use herdwick_server::{Config, Server};
 
-/// Families and series of memcached_exporter 0.16.0, as it showed this server.
+/// Families and series that memcached_exporter 0.16.0 produced from this server.
 const EXPORTED: &str = include_str!("data/memcached_exporter-0.16.0.txt");
 
 fn measured(workers: usize) -> Server {
@@ -31,7 +31,7 @@ fn visit(server: &Server) -> TcpStream {
     stream
 }
 
-/// Says `bytes` and gives back head and body of the response.
+/// Sends `bytes`; returns head and body of the response.
 fn ask(server: &Server, bytes: &[u8]) -> (String, String) {
     let mut stream = visit(server);
     stream.write_all(bytes).unwrap();
@@ -55,7 +55,7 @@ fn scrape(server: &Server) -> Page {
     Page::read(&body)
 }
 
-/// A page in the text format 0.0.4, read strictly.
+/// A page in the text format 0.0.4, parsed strictly.
 struct Page {
     kinds: BTreeMap<String, String>,
     series: BTreeMap<String, f64>,
@@ -94,7 +94,7 @@ impl Page {
     }
 }
 
-/// A series with its labels in one order; a version is not part of its name.
+/// Sorts the labels of a series; a version label is removed.
 fn sorted(series: &str) -> String {
     let Some((name, labels)) = series.split_once('{') else {
         return series.to_owned();
@@ -217,7 +217,7 @@ fn requests_over_shared_memory_are_counted_apart() {
             "herdwick_drops_total{{fabric=\"shm\",reason=\"{reason}\"}}"
         ))
     };
-    // A client tries the way to each worker first, by canceling what it never asked for.
+    // A client first probes the path to each worker by canceling a request it never made.
     assert!(drops("canceled") >= 2.0);
     let all = transport(0, "shm", "requests") + transport(1, "shm", "requests");
     assert_eq!(all - drops("retries_remembered"), 10.0);
@@ -241,7 +241,7 @@ fn workers_are_listed_one_by_one() {
     assert_eq!(items(0) + items(1), 1);
     assert!(said.contains("STAT worker:1:tcp:requests "), "{said}");
     if let Some(memcached) = Memcached::start() {
-        // There nothing has that name.
+        // A stock memcached does not know that name.
         let theirs = memcached.say(&[b"stats workers\r\n"]);
         assert!(!String::from_utf8_lossy(&theirs).contains("STAT"));
     }
@@ -285,8 +285,8 @@ fn a_request_may_come_in_pieces() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
 }
 
-/// Strangers who say nothing, leave at once or do not read take no place for long, and nobody
-/// waits for them.
+/// Clients that send nothing, disconnect at once or do not read are disconnected before long, and
+/// delay no other client.
 #[test]
 fn strangers_keep_nobody_out() {
     let server = measured(2);
@@ -294,7 +294,7 @@ fn strangers_keep_nobody_out() {
     let deaf: Vec<TcpStream> = (0..40)
         .map(|_| {
             let mut stream = visit(&server);
-            // It may have been sent away for a newcomer.
+            // It may have been closed for a newer connection.
             let _ = stream.write_all(SCRAPE);
             stream
         })

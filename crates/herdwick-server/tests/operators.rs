@@ -1,4 +1,4 @@
-//! What operators ask for beside the data: dumps, lists, counts by prefix, the clock.
+//! Administrative commands: dumps, connection lists, counts by prefix, the clock.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn offering(offers: Offers) -> Server {
     })
 }
 
-/// Sets that store `count` keys.
+/// Returns sets of `count` keys.
 fn sets(count: usize) -> String {
     (0..count)
         .map(|n| format!("set a:{n} 7 0 3 noreply\r\nabc\r\n"))
@@ -38,7 +38,7 @@ fn keys<'a>(text: &'a str, before: &str, after: char) -> BTreeSet<&'a str> {
     lines.filter_map(|rest| rest.split(after).next()).collect()
 }
 
-/// A dump shows every key once, in memcached's words, and the connection goes on behind it.
+/// A dump lists every key once, in memcached's format, and the connection continues behind it.
 #[test]
 fn dumps_show_every_key() {
     let server = ours(3);
@@ -75,7 +75,7 @@ fn dumps_show_every_key() {
     assert!(said.contains(" [3 b; 0 s]\r\n"), "{said}");
 }
 
-/// What a stock memcached says to the same lines.
+/// The same lines, sent to a stock memcached.
 #[test]
 fn odd_questions_are_answered_as_memcached_answers_them() {
     let server = ours(2);
@@ -103,7 +103,7 @@ fn odd_questions_are_answered_as_memcached_answers_them() {
     }
 }
 
-/// What cannot be done is not said to be, and what is so already is.
+/// A setting that cannot change is refused; one that already has the requested value is confirmed.
 #[test]
 fn what_lru_and_slabs_are_asked_for_is_so_or_refused() {
     let server = ours(2);
@@ -148,7 +148,7 @@ fn verbosity_is_what_a_client_has_asked_for() {
     }
 }
 
-/// What cannot be done is not said to be: a stock memcached says OK, and grows.
+/// Refused because it cannot be kept; a stock memcached replies OK and grows.
 #[test]
 fn a_limit_that_cannot_be_kept_is_refused() {
     let server = ours(2);
@@ -168,7 +168,7 @@ fn a_limit_that_cannot_be_kept_is_refused() {
     }
 }
 
-/// Observed on a memcached that listens on the same kinds of sockets.
+/// Compared with a memcached that listens on the same kinds of sockets.
 #[test]
 fn listeners_are_listed() {
     let server = with(Config {
@@ -209,7 +209,7 @@ fn settings_say_whether_prefixes_are_counted() {
     }
 }
 
-/// Observed on a memcached whose crawler is on.
+/// Compared with a memcached whose crawler is on.
 #[test]
 fn dumps_of_classes_that_are_not() {
     let server = ours(2);
@@ -230,7 +230,7 @@ fn dumps_of_classes_that_are_not() {
     }
 }
 
-/// M48: a million prefixes are not all counted.
+/// M48: the number of counted prefixes is bounded; here a million are used.
 #[test]
 fn m48_prefixes_are_capped() {
     let server = ours(2);
@@ -308,11 +308,12 @@ fn connections_are_listed() {
             "{fact} in {said}"
         );
     }
-    // The listener, the one held, and the one that asks.
+    // The listener, the idle connection, and the one that sends the command.
     assert_eq!(said.matches(":addr tcp:").count(), 3);
 }
 
-/// In steps, so that nobody waits for a list of thousands; each of them once.
+/// Lists thousands of connections in steps, so that no client waits for the list; each appears
+/// once.
 #[test]
 fn hundreds_of_connections_are_listed_once_each() {
     let server = with(Config {
@@ -332,7 +333,7 @@ fn hundreds_of_connections_are_listed_once_each() {
     }
 }
 
-/// The flush is due when its second comes, whatever comes between; what is stored later stays.
+/// A flush takes effect at its second, whatever happens before; what is stored later stays.
 #[test]
 fn a_delayed_flush_waits_for_its_time() {
     let server = offering(Offers {
@@ -384,7 +385,7 @@ fn shutdown_calls_who_asked_for_it() {
     assert_eq!(called.load(Ordering::Relaxed), 1);
 }
 
-/// M47: who asks for everything and does not read holds little, and is given up in the end.
+/// M47: a client that requests a dump and does not read occupies little memory, and times out.
 #[test]
 fn m47_a_dump_that_is_not_read_ends() {
     let server = with(Config {
@@ -407,7 +408,7 @@ fn m47_a_dump_that_is_not_read_ends() {
     let mut first = [0; 4];
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"OK\r\n");
-    // It goes on until the sockets are full, which takes as long as it takes.
+    // The dump continues until the socket buffers are full.
     let given_up = (0..500).any(|_| {
         ask(&server, "debugtime 31\r\n");
         ask(&server, "stats\r\n").contains("STAT closed_stalled 1\r\n")

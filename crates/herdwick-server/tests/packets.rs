@@ -1,4 +1,4 @@
-//! Hostile packets of the binary protocol, each with the row of the fault table that it is.
+//! Hostile packets of the binary protocol, one test for each row of the fault table.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::{
 use common::{Memcached, Peer, connect, line, ours, shown};
 use herdwick_memcache::binary::opcode;
 
-/// A request's header.
+/// Encodes a request header.
 fn header(opcode: u8, key_len: u16, extras_len: u8, body_len: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode];
     bytes.extend_from_slice(&key_len.to_be_bytes());
@@ -20,7 +20,7 @@ fn header(opcode: u8, key_len: u16, extras_len: u8, body_len: u32) -> Vec<u8> {
     bytes
 }
 
-/// An error, as the whole reply.
+/// Encodes an error response.
 fn error(opcode: u8, status: u8, text: &str) -> Vec<u8> {
     let mut bytes = header(opcode, 0, 0, text.len() as u32);
     bytes[0] = 0x81;
@@ -28,13 +28,13 @@ fn error(opcode: u8, status: u8, text: &str) -> Vec<u8> {
     [&bytes, text.as_bytes()].concat()
 }
 
-/// The server says this and hangs up, and serves the next client.
+/// Checks that the server sends `expected`, closes the connection, and serves the next client.
 fn ends(input: &[u8], expected: &[u8]) {
     for server in [1, 3].map(ours) {
         let mut stream = connect(&server);
         stream.write_all(input).unwrap();
         let mut said = Vec::new();
-        // Nothing was closed on this side: the end is the server's.
+        // This side has not shut down, so the end is the server's doing.
         let _ = stream.read_to_end(&mut said);
         assert_eq!(shown(&said), shown(expected));
         assert!(server.say(&[b"version\r\n"]).starts_with(b"VERSION"));
@@ -94,7 +94,7 @@ fn m38_the_first_byte_decides_for_good() {
     }
 }
 
-/// Counts by prefix in packets, as a stock memcached says them.
+/// Counts by prefix from packets, in a stock memcached's format.
 #[test]
 fn details_are_told_in_packets() {
     let stat = |key: &str| {
@@ -124,7 +124,7 @@ fn details_are_told_in_packets() {
     }
 }
 
-/// M39: what is never read is bounded, and its answers are all there once it is.
+/// M39: replies to a client that does not read are bounded; when it reads, all of them arrive.
 #[test]
 fn m39_a_million_gets_that_nobody_reads_hold_bounded_output() {
     const GETS: usize = 1_000_000;
@@ -141,7 +141,7 @@ fn m39_a_million_gets_that_nobody_reads_hold_bounded_output() {
                 }
                 sent.store(true, Ordering::Relaxed);
             });
-            // Another client is served meanwhile, and the flood comes to a halt.
+            // Another client is served meanwhile, and the server stops reading the flood.
             for _ in 0..100 {
                 let other = connect(&server);
                 (&other).write_all(b"version\r\n").unwrap();

@@ -1,4 +1,5 @@
-//! Hostile and odd text, row by row, against us and, where it is to agree, a stock memcached.
+//! Hostile and odd text, one row of the fault table each, against this server and, where both must
+//! agree, a stock memcached.
 
 mod common;
 
@@ -10,14 +11,14 @@ const CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 const EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
 
-/// Who has to give the expected bytes.
+/// The servers that must return the expected bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
-    /// A stock memcached as well.
+    /// This server and any stock memcached.
     Both,
-    /// A stock memcached that is not old as well.
+    /// This server and a stock memcached of the reference version.
     Newer,
-    /// We do better; why stands at the row.
+    /// This server only; the row states the reason.
     Ours,
 }
 
@@ -95,7 +96,7 @@ fn m04_long_keys() {
     let (fits, long) = ("k".repeat(250), "k".repeat(251));
     bench.both(format!("set {fits} 0 0 1\r\n1\r\n"), "STORED\r\n");
     bench.newer(format!("set {long} 0 0 1\r\n1\r\n"), FORMAT);
-    // A new one ends it with a blank line: `differential/differences.rs`.
+    // 1.6.45 adds a blank line (`differential/differences.rs`).
     bench.ours(format!("get a {long}\r\n"), FORMAT);
     bench.both(format!("touch {long} 0\r\n"), FORMAT);
     bench.both(format!("incr {long} 1\r\n"), FORMAT);
@@ -226,7 +227,7 @@ fn m16_missing_and_extra_arguments() {
 fn m17_a_bad_set_with_noreply() {
     let bench = Bench::new();
     bench.newer("set a 0 x 0 noreply\r\n\r\nversion\r\n", "VERSION x\r\n");
-    // Nobody knows how long its block is.
+    // The length of its block is unknown.
     bench.newer(
         "set a 0 0 -5 noreply\r\nversion\r\n",
         format!("{FORMAT}VERSION x\r\n"),
@@ -286,7 +287,7 @@ fn m22_m23_arithmetic() {
 
 #[test]
 fn m24_a_cas_with_a_unique_that_is_none() {
-    // The oracle would run the block.
+    // The oracle would execute the block as commands.
     Bench::new().ours(
         "cas a 0 0 1 x\r\n1\r\nversion\r\n",
         format!("{FORMAT}VERSION x\r\n"),
@@ -304,7 +305,7 @@ fn m25_meta_flags_twice_or_unknown() {
 #[test]
 fn m26_opaques_too_long_and_keys_that_are_no_base64() {
     let bench = Bench::new();
-    // Of 32 bytes, the flag's letter is one.
+    // The limit of 32 bytes includes the flag's letter.
     let (fits, long) = ("o".repeat(31), "o".repeat(32));
     bench.both(
         format!("mg a O{fits} v\r\nmg a O{long} v\r\nmn\r\n"),
@@ -343,7 +344,7 @@ fn m29_commands_that_lack_their_arguments() {
     );
 }
 
-/// There are no slabs to move: memcached's words for when there are not.
+/// There are no slabs to move: the reply is memcached's for that case.
 #[test]
 fn m30_slab_commands_with_arguments_out_of_range() {
     let bench = Bench::new();
@@ -374,7 +375,7 @@ fn m32_exptimes_that_are_none() {
     );
 }
 
-/// M40: every cut of a conversation gives the same replies.
+/// M40: however a conversation is split, the replies are the same.
 #[test]
 fn m40_every_cut_gives_the_same_replies() {
     let input = b"set a 5 0 3\r\nabc\r\nget a b a\r\nset a 0 0 9 noreply\r\nabc\r\ndef\n\r\n\

@@ -1,5 +1,5 @@
-//! Connections that come, say a part of something, cut at any byte, leave at any time, and make
-//! room for others: a random schedule on a whole server, judged by what each has been answered.
+//! Random schedules on a whole server: clients connect, send partial commands, disconnect at any
+//! point, and are replaced by others. Every reply, and the final contents, are checked.
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::{
 };
 use herdwick_server::{Config, Server};
 
-/// xorshift64*, so that a seed is all it takes to see a schedule again.
+/// xorshift64*, so that a seed reproduces a schedule.
 struct Dice(u64);
 
 impl Dice {
@@ -28,14 +28,14 @@ impl Dice {
     }
 }
 
-/// What a command is expected to be answered.
+/// The expected reply to a command.
 enum Expect {
     Exactly(Vec<u8>),
-    /// A set of this key to this value.
+    /// The reply to a set of this key to this value.
     Stored(String, usize, usize),
 }
 
-/// A client: what it has still to send, and to hear.
+/// A client: its unsent bytes and expected replies.
 struct Client {
     stream: TcpStream,
     name: usize,
@@ -44,8 +44,8 @@ struct Client {
     expected: Vec<Expect>,
 }
 
-/// What is known of a key: the last value whose store was acknowledged, and those behind it that
-/// may have been executed.
+/// The state of a key: the last value whose store was acknowledged, and later ones that may have
+/// been executed.
 #[derive(Default)]
 struct Known {
     acknowledged: Option<(usize, usize)>,
@@ -91,7 +91,7 @@ impl Schedule {
             return;
         };
         match self.dice.roll(20) {
-            // It leaves, in the middle of whatever it is at.
+            // It disconnects in the middle of whatever it is doing.
             0 => return,
             1..4 => self.say(&mut client),
             4..12 => {
@@ -104,7 +104,7 @@ impl Schedule {
         self.clients[slot] = Some(client);
     }
 
-    /// One more command.
+    /// Adds one more command to the client.
     fn say(&mut self, client: &mut Client) {
         if client.unsent.len() > 2 << 20 {
             return;
@@ -145,7 +145,7 @@ impl Schedule {
         }
     }
 
-    /// Whatever has come is as expected.
+    /// Reads what has arrived and compares it with the expected replies.
     fn hear(&mut self, client: &mut Client) {
         client.pull();
         while let Some(first) = client.expected.first() {
@@ -177,8 +177,8 @@ impl Schedule {
         assert!(client.heard.is_empty(), "{}", client.heard.escape_ascii());
     }
 
-    /// All say what they have begun to, and hear the answers; then all is there that must be, and
-    /// nothing else.
+    /// Completes all commands and replies, then checks that the store holds every required value
+    /// and no other.
     fn settle(mut self) {
         let begun = Since::now();
         let mut clients: Vec<Client> = self.clients.drain(..).flatten().collect();
@@ -228,7 +228,7 @@ impl Client {
     }
 }
 
-/// How many schedules: a few, or as many as `HERDWICK_SCHEDULES` says.
+/// The number of schedules: a few, or `HERDWICK_SCHEDULES`.
 #[expect(clippy::disallowed_methods, reason = "a test has no arguments")]
 fn seeds() -> u64 {
     std::env::var("HERDWICK_SCHEDULES").map_or(6, |count| count.parse().unwrap())

@@ -1,4 +1,5 @@
-//! Clients that stall: who is given up, when, and who is not. The clock is moved, not waited for.
+//! Timeouts of stalled clients: which connections are closed, when, and which are not. The tests
+//! move the server's clock instead of waiting.
 
 mod common;
 
@@ -15,7 +16,7 @@ use common::{
 };
 use herdwick_server::{Config, Offers, Server, Timeouts};
 
-/// One whose clock stands, but for [`skip`].
+/// Returns a server with a stopped clock, which only [`skip`] moves.
 fn debug(timeout: Timeouts) -> Server {
     let server = with(Config {
         workers: Some(2),
@@ -35,7 +36,7 @@ fn skip(server: &Server, seconds: u32) {
     assert_eq!(shown(&said), "OK\\r\\n");
 }
 
-/// Connections that have said `begin` and are known to have been heard.
+/// Opens connections that have sent `begin`, and whose first bytes the server has read.
 fn begun(server: &Server, count: usize, begin: &str) -> Vec<TcpStream> {
     let one = |_| {
         let mut stream = connect(server);
@@ -49,11 +50,11 @@ fn begun(server: &Server, count: usize, begin: &str) -> Vec<TcpStream> {
 }
 
 fn has_ended(mut stream: &TcpStream) -> bool {
-    // A reset is an end as well.
+    // A reset counts as an end too.
     matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_))
 }
 
-/// M42: a command that does not come to its end ends the connection, and an idle one stays.
+/// M42: an incomplete command times out; an idle connection does not.
 #[test]
 fn m42_half_sent_commands_have_a_deadline() {
     let server = debug(Timeouts::default());
@@ -62,7 +63,7 @@ fn m42_half_sent_commands_have_a_deadline() {
     slow.extend(begun(&server, 8, "ge"));
     skip(&server, 29);
     for stream in &mut slow {
-        // A byte now and then does not help.
+        // Occasional bytes do not extend the deadline.
         stream.write_all(b"x").unwrap();
     }
     skip(&server, 2);
@@ -74,7 +75,7 @@ fn m42_half_sent_commands_have_a_deadline() {
     }
 }
 
-/// M10: what is dropped as it comes has the same deadline.
+/// M10: a discarded block has the same deadline.
 #[test]
 fn m10_a_swallowed_block_has_a_deadline() {
     let server = debug(Timeouts::default());
@@ -105,8 +106,8 @@ fn idle_connections_are_kicked_if_asked_for() {
     assert_eq!(line(&streams[0]), "END\r\n");
 }
 
-/// M41: of a hoard of half-sent large blocks those are cut that keep others waiting, and others are
-/// served. A second passes: what stalls is timed by a clock that nobody moves.
+/// M41: of many half-sent large blocks, those that others wait for are cut, and other clients are
+/// served. Takes a second of real time: stalls are timed by a clock that the test cannot move.
 #[test]
 fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
     let server = debug(Timeouts {
@@ -117,12 +118,12 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
     let hoard: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = connect(&server);
-            // It may have been given up while it was still sending.
+            // The server may have closed it during the send.
             let _ = stream.write_all(begin.as_bytes());
             stream
         })
         .collect();
-    // What is still on its way is no stall yet.
+    // Bytes in flight do not count as a stall yet.
     let begun = Since::now();
     while stat(&server, "closed_stalled") == 0 {
         assert!(begun.elapsed() < TIMEOUT, "nobody is cut");
@@ -133,8 +134,8 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
     drop(hoard);
 }
 
-/// Nobody is cut while nobody waits, however long a transfer rests; when others wait, whoever rests
-/// gives way, and whoever goes on does not.
+/// A transfer that pauses is cut only when others wait for its room; a transfer that progresses is
+/// never cut.
 #[test]
 fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     const LEN: usize = 1_000_000;
@@ -144,7 +145,7 @@ fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     });
     let half = format!("set x 0 0 {LEN}\r\n{}", "x".repeat(20_000));
     let mut resting = Vec::new();
-    // As many as there is room for. Whose they are, and where they go, is left to chance.
+    // As many as there is room for; connections and keys fall to the workers at random.
     while stat(&server, "uploads_queued") == 0 {
         let mut stream = connect(&server);
         stream.write_all(half.as_bytes()).unwrap();
@@ -163,7 +164,7 @@ fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     assert!(has_ended(&resting[0]), "the longest stalled goes first");
 }
 
-/// Readers that ask for large values and do not read are cut when others wait for the room, and
+/// Clients that request large values and do not read are cut when others wait for the room, and
 /// only then.
 #[test]
 fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
@@ -194,7 +195,7 @@ fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
     assert!(held <= 24 << 20, "{held} bytes held");
 }
 
-/// Uploads are not idle, however long they take, nor is who has not read what it asked for.
+/// Neither an upload in progress, however slow, nor a client with unread replies counts as idle.
 #[test]
 fn idle_timeout_cuts_no_transfers() {
     const LEN: usize = 1_000_000;
@@ -219,7 +220,7 @@ fn idle_timeout_cuts_no_transfers() {
         stream.read_exact(&mut [0; 5]).unwrap();
     }
     while stat(&server, "uploads") < 3 {}
-    // Two at each worker: that they are kicked shows that all have been looked at.
+    // Two at each worker: when they are closed, every worker has checked all its connections.
     let idle = begun(&server, 4, "");
     skip(&server, 61);
     assert!(idle.iter().all(has_ended));
@@ -235,7 +236,7 @@ fn idle_timeout_cuts_no_transfers() {
     }
 }
 
-/// The time that a large value may take begins with its command, not with the value.
+/// The deadline of a large value counts from its command, not from the value.
 #[test]
 fn a_large_value_has_the_time_of_its_command() {
     let server = debug(Timeouts::default());
@@ -255,7 +256,7 @@ fn a_large_value_has_the_time_of_its_command() {
     assert_eq!(stat(&server, "closed_half_sent"), 2);
 }
 
-/// A value of this length under `key`.
+/// Stores a value of this length under `key`.
 fn store(server: &Server, key: &str, len: usize) {
     let mut set = format!("set {key} 0 0 {len}\r\n").into_bytes();
     set.extend(common::crowd::value(1, len));
@@ -264,7 +265,7 @@ fn store(server: &Server, key: &str, len: usize) {
     all_done(vec![Talk::new(server, set, stored, len)], || {});
 }
 
-/// Readers that ask for large values and do not read, until some have to wait.
+/// Opens clients that request large values and do not read, until some have to wait.
 fn unread(server: &Server) -> Vec<TcpStream> {
     store(server, "x", 1_000_000);
     let asking = b"get x\r\n".repeat(20);
@@ -279,8 +280,8 @@ fn unread(server: &Server) -> Vec<TcpStream> {
     readers
 }
 
-/// What those that wait hold is nothing that they wait for: with more of it than all may hold they
-/// go on, one after the other.
+/// Memory held by waiting clients is not part of the room that they wait for: even when it exceeds
+/// the limit of that room, they proceed, one after the other.
 #[test]
 fn those_that_wait_for_room_do_not_wait_for_one_another() {
     const LEN: usize = 100_000;
@@ -299,13 +300,13 @@ fn those_that_wait_for_room_do_not_wait_for_one_another() {
         b"\r\nEND\r\n",
     ]
     .concat();
-    // In buffers of 32 KiB each: 19 MiB, where 16 are ample.
+    // In buffers of 32 KiB each: 19 MiB, where the limit is 16.
     let talk = |_| Talk::new(&server, ask.clone(), expected.clone(), LEN);
     all_done((0..600).map(talk).collect(), || {});
     assert!(stat(&server, "closed_stalled") <= hoard.len() as u64);
 }
 
-/// What waits is bounded, too: the youngest give way, and others are served.
+/// Waiting clients are bounded too: the youngest are cut, and others are served.
 #[test]
 fn those_that_wait_are_bounded() {
     let server = with(Config {
@@ -319,7 +320,7 @@ fn those_that_wait_are_bounded() {
     let waiting: Vec<TcpStream> = (0..1400)
         .map(|_| {
             let mut stream = connect(&server);
-            // It may have been given up already.
+            // The server may have closed it already.
             let _ = stream.write_all(format!("{line}\r\n").as_bytes());
             stream
         })
@@ -336,7 +337,7 @@ fn those_that_wait_are_bounded() {
     assert_eq!(found, Some(1_000_000));
 }
 
-/// A `get` of many keys is over when it is answered: nothing is kept for it.
+/// A `get` of many keys holds nothing once it is answered.
 #[test]
 fn who_has_asked_for_many_keys_is_not_held_against_it() {
     let server = with(Config {
@@ -360,7 +361,7 @@ fn who_has_asked_for_many_keys_is_not_held_against_it() {
     assert_eq!(stat(&server, "closed_stalled"), 0);
 }
 
-/// Keeps uploads moving, so many bytes of each every 10 ms.
+/// Keeps uploads progressing: `piece` bytes of each every 10 ms.
 struct Steady {
     streams: Vec<TcpStream>,
     since: Since,
@@ -382,14 +383,15 @@ impl Steady {
         if self.pieces < self.since.elapsed().as_millis() / 10 {
             self.pieces += 1;
             for mut stream in &self.streams {
-                // On a box that is too busy for it they may have been given up.
+                // On an overloaded host they may have been cut.
                 let _ = stream.write_all(&vec![b'x'; self.piece]);
             }
         }
     }
 }
 
-/// Who has gone, or will never send the rest, does not wait for room; who has sent all does.
+/// A client that has disconnected, or cannot send the rest, does not wait for room; one that has
+/// sent everything does.
 #[test]
 fn the_dead_do_not_wait() {
     const LEN: usize = 1_000_000;
@@ -421,10 +423,10 @@ fn the_dead_do_not_wait() {
     while stat(&server, "uploads_queued") < 3 {
         alive.go_on();
     }
-    // Closed with a reply unread, it breaks off.
+    // Closing with an unread reply resets the connection.
     drop(broken);
     let begun = Since::now();
-    // Those that hold, the one that is whole, and who asks.
+    // The clients that hold room, the complete one, and the connection that reads `stats`.
     while stat(&server, "curr_connections") > count + 2 {
         alive.go_on();
         assert!(begun.elapsed() < TIMEOUT, "the dead still wait");
@@ -436,7 +438,8 @@ fn the_dead_do_not_wait() {
     assert_eq!(line(&whole), "STORED\r\n");
 }
 
-/// What a worker has for itself is no use to those that wait at another: its uploads may rest.
+/// The room reserved for one worker is of no use to clients that wait at another, so its uploads
+/// may pause.
 #[test]
 fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
     let server = with(Config {
@@ -444,7 +447,7 @@ fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
         memory_bytes: 64 << 20,
         ..Config::local()
     });
-    // They are dealt out in turn.
+    // Connections are assigned to the workers in turn.
     let mut streams: Vec<TcpStream> = (0..40).map(|_| connect(&server)).collect();
     let mut resting = streams.pop().unwrap();
     let here = streams.into_iter().step_by(2);
@@ -472,13 +475,13 @@ fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
     assert_eq!(line(&resting), "STORED\r\n");
 }
 
-/// Small replies that fill a buffer wait for their reader, and not for the room that others hold,
-/// whichever worker they come from.
+/// Small replies that fill a buffer wait for their client, not for room that others hold, whichever
+/// worker they come from.
 #[test]
 fn small_replies_do_not_wait_behind_large() {
     const LEN: usize = 10_000;
     const HOARD: u64 = 48;
-    /// So many long lines take all the room, a MiB each.
+    /// This many long lines of 1 MiB take all the room.
     const ROOM: u64 = 16;
     for workers in [1, 2] {
         let server = with(Config {

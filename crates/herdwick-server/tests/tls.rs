@@ -1,5 +1,5 @@
-//! TLS, with a client of rustls: what is said in it, who is let in, and what half-done or hostile
-//! handshakes cost.
+//! TLS, with rustls as the client: protocols over TLS, client certificates, and the cost of
+//! unfinished or hostile handshakes.
 
 mod common;
 
@@ -25,7 +25,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-/// An authority, with the files that it has signed.
+/// A certificate authority and the files it has signed.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -45,7 +45,7 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// Signs a certificate for `localhost`; it lies in `NAME.pem`, its key in `NAME.key`.
+    /// Signs a certificate for `localhost`, stored in `NAME.pem` with its key in `NAME.key`.
     fn sign(&self, name: &str) -> CertificateDer<'static> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".into()]).unwrap();
@@ -60,7 +60,7 @@ impl Authority {
         self.folder.join(name)
     }
 
-    /// With a fresh certificate of the server's.
+    /// Returns TLS settings with a fresh server certificate.
     fn tls(&self) -> Tls {
         self.sign("server");
         Tls {
@@ -74,7 +74,7 @@ impl Authority {
         }
     }
 
-    /// A client that trusts this authority and shows what `shown` has signed.
+    /// Returns a client that trusts this authority and presents a certificate signed by `shown`.
     fn client(&self, shown: Option<&Self>) -> Client {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
@@ -117,7 +117,8 @@ impl Client {
         StreamOwned::new(session, stream)
     }
 
-    /// What the server says to `input` and a farewell, or `None` if the session fails.
+    /// Returns what the server sends in answer to `input` and close_notify; `None`: the session
+    /// fails.
     fn say(&self, address: SocketAddr, input: &[u8]) -> Option<Vec<u8>> {
         let mut session = self.connect(address);
         session.write_all(input).ok()?;
@@ -136,7 +137,8 @@ fn serving(tls: Tls) -> Server {
     })
 }
 
-/// One that also listens without TLS, where tests ask for counters. The TLS port comes first.
+/// Returns a server that also listens without TLS, for the tests' own `stats`. The TLS port is
+/// first.
 fn both(tls: Tls) -> (Server, SocketAddr) {
     both_of(tls, 2)
 }
@@ -159,7 +161,7 @@ fn both_of(tls: Tls, workers: usize) -> (Server, SocketAddr) {
     (server, address)
 }
 
-/// The same bytes as without TLS, in each protocol, with values of many records.
+/// Replies are byte-identical to those without TLS, in each protocol, with values of many records.
 #[test]
 fn all_protocols_are_spoken_in_tls() {
     let authority = Authority::new();
@@ -181,7 +183,7 @@ fn all_protocols_are_spoken_in_tls() {
     assert_eq!(stat(&server, "ssl_handshake_errors"), 0);
 }
 
-/// Idle sessions take memory that nobody can get back by waiting: large replies do not wait for it.
+/// Memory of idle sessions cannot be freed by waiting, so large replies do not wait for it.
 #[test]
 fn idle_sessions_hold_up_no_large_replies() {
     const WORKERS: usize = 16;
@@ -191,7 +193,7 @@ fn idle_sessions_hold_up_no_large_replies() {
         addresses: vec![loopback],
         plain: true,
     };
-    // So that there is 1 MiB of buffers at each worker.
+    // This leaves 1 MiB of buffers at each worker.
     let server = with(Config {
         workers: Some(WORKERS),
         memory_bytes: 64 << 20,
@@ -207,7 +209,7 @@ fn idle_sessions_hold_up_no_large_replies() {
     let set = format!("set x 0 0 20000\r\n{}\r\n", "x".repeat(20_000));
     assert_eq!(server.say(&[set.as_bytes()]), b"STORED\r\n");
     let client = ca.client(None);
-    // Connections are dealt out in turn, so all of these come to one worker.
+    // Connections are assigned in turn, so all of these are at one worker.
     let sessions: Vec<Session> = (0..140)
         .map(|_| {
             for _ in 1..WORKERS {
@@ -227,7 +229,7 @@ fn idle_sessions_hold_up_no_large_replies() {
     drop(sessions);
 }
 
-/// Values that are read into their place, here and at another worker, behind TLS.
+/// Large values over TLS, read into the store of this worker and of another one.
 #[test]
 fn large_values_come_in_over_tls() {
     const LEN: usize = 500_000;
@@ -276,7 +278,7 @@ fn both_versions_and_formats_of_keys_are_spoken() {
     assert_eq!(new.say(tcp(&server), b"mn\r\n").unwrap(), b"MN\r\n");
 }
 
-/// Whoever has to show a certificate of the right authority is not served without.
+/// With required client certificates, a client without a valid one is not served.
 #[test]
 fn clients_are_judged_by_their_certificates() {
     let (authority, stranger) = (Authority::new(), Authority::new());
@@ -308,7 +310,7 @@ fn a_client_that_does_not_trust_the_server_is_counted() {
     until(|| stat(&server, "ssl_handshake_errors") == 1);
 }
 
-/// Text at a TLS port is answered by no text, and costs nothing but itself.
+/// Plain text at a TLS port gets no text in reply, and affects no other connection.
 #[test]
 fn plain_text_at_a_tls_port_ends() {
     let authority = Authority::new();
@@ -326,7 +328,7 @@ fn plain_text_at_a_tls_port_ends() {
     assert_eq!(client.say(address, b"mn\r\n").unwrap(), b"MN\r\n");
 }
 
-/// Certificates change while connections live; files that are no good change nothing.
+/// Certificates are reloaded while connections are open; invalid files change nothing.
 #[test]
 fn certificates_are_read_again() {
     let authority = Authority::new();
@@ -361,7 +363,8 @@ fn certificates_are_read_again() {
     assert_eq!(shown_by(&mut client.connect(tcp(&server))), again);
 }
 
-/// A peer that sends byte by byte and reads late gets all, and an end it can tell from a cut.
+/// A client that sends byte by byte and reads late receives everything, and a close_notify at the
+/// end.
 #[test]
 fn a_slow_peer_gets_every_byte() {
     let authority = Authority::new();
@@ -386,7 +389,7 @@ fn a_slow_peer_gets_every_byte() {
         session.sock.write_all(&[byte]).unwrap();
     }
     let mut said = Vec::new();
-    // An end without a farewell would be an error.
+    // Without close_notify this would be an error.
     session.read_to_end(&mut said).unwrap();
     let reply = format!("VALUE a 0 {}\r\n{value}\r\nEND\r\n", value.len());
     assert_eq!(said.len(), "STORED\r\n".len() + 21 * reply.len());
@@ -411,7 +414,7 @@ fn sessions_are_resumed_only_with_a_cache() {
     }
 }
 
-/// Half-done handshakes count as connections, and whoever comes beyond `-c` is closed.
+/// Unfinished handshakes count as connections, and a connection beyond `-c` is closed.
 #[test]
 fn half_done_handshakes_are_bounded() {
     let authority = Authority::new();
@@ -478,15 +481,15 @@ fn a_server_without_its_certificates_does_not_start() {
     }
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for a condition that another thread makes true.
 fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         std::thread::yield_now();
     }
 }
 
-/// Who ends a session before a large value is whole does not wait for room, though those that have
-/// it go on.
+/// A client that ends its session before a large value is complete does not wait for room, though
+/// the clients that hold the room keep progressing.
 #[test]
 fn who_ends_a_session_amid_a_value_does_not_wait() {
     let authority = Authority::new();

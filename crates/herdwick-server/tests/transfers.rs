@@ -1,5 +1,5 @@
-//! Many large transfers at a time, by clients that go on as the server lets them: none is cut, and
-//! every value is right.
+//! Many large transfers at the same time, by clients that progress as the server permits: none is
+//! cut, and every value is correct.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn server(megabytes: usize, workers: usize) -> Server {
     })
 }
 
-/// `count` clients send a value each, a piece in turn.
+/// `count` clients send one value each, in pieces, in turn.
 fn uploads(server: &Server, count: usize, len: usize, piece: usize) {
     let set = |n| {
         let mut set = format!("set key-{n} {n} 0 {len}\r\n").into_bytes();
@@ -67,7 +67,7 @@ fn forty_uploads_to_a_server_of_the_default_size_are_all_stored() {
     }
 }
 
-/// A piece of each of twenty, and then as much of another's business.
+/// Twenty uploads in turn, with as much other traffic after each piece.
 #[test]
 fn twenty_slow_uploads_are_all_stored() {
     let server = server(64, 4);
@@ -86,7 +86,7 @@ fn twenty_slow_uploads_are_all_stored() {
     assert_eq!(stat(&server, "closed_stalled"), 0);
 }
 
-/// Forty clients ask for ten large values each, and read a piece in turn.
+/// Forty clients request ten large values each, and read in pieces, in turn.
 #[test]
 fn forty_steady_readers_get_all_they_asked_for() {
     const LEN: usize = 900_000;
@@ -114,7 +114,7 @@ fn forty_steady_readers_get_all_they_asked_for() {
     }
 }
 
-/// Commands, and what they are answered.
+/// Commands and their expected replies.
 #[derive(Default)]
 struct Script {
     said: Vec<u8>,
@@ -138,7 +138,7 @@ fn hit(key: &str, value: &[u8]) -> Vec<u8> {
     [line.as_bytes(), value, b"\r\nEND\r\n"].concat()
 }
 
-/// All ways to say it, among other commands of the same connection.
+/// A large value by every storage command, between other commands of the same connection.
 fn pipeline(value: &[u8]) -> Script {
     let mut script = Script::default();
     let len = value.len();
@@ -168,7 +168,7 @@ fn pipeline(value: &[u8]) -> Script {
         );
         script.say("ms Zm9v 20000 b q", &value[..20_000], b"");
         script.say("mg foo s", b"", b"HD s20000\r\n");
-        // The block does not end where it should: it is used up, and nothing stored.
+        // The block does not end where it should: it is consumed, and nothing is stored.
         script.say(
             &put("set"),
             &[value, b"xx"].concat(),
@@ -195,7 +195,8 @@ fn large_values_in_a_pipeline_keep_its_order() {
     }
 }
 
-/// The same of packets: set, add, and get with the opaque of each given back.
+/// The same with packets: quiet sets, failing adds and quiet appends, and each reply has its
+/// request's opaque.
 #[test]
 fn large_values_in_packets_keep_their_order() {
     const LEN: usize = 300_000;
@@ -214,7 +215,8 @@ fn large_values_in_packets_keep_their_order() {
         let (mut said, mut expected) = (Vec::new(), Vec::new());
         for n in 0..8u8 {
             let key = [b'k', b'0' + n];
-            // Add, and quietly replace: in the answer the unique is the server's own, so errors.
+            // Quiet set, an add that fails, and quiet append: replies to successful stores would
+            // contain the server's own unique.
             said.extend(packet(0x80, 0x11, 0, &[0; 8], &key, &value));
             said.extend(packet(0x80, 0x02, 0, &[0; 8], &key, &value));
             expected.extend(packet(0x81, 0x02, 2, &[], &[], b"Data exists for key."));
@@ -232,7 +234,7 @@ fn large_values_in_packets_keep_their_order() {
     }
 }
 
-/// A flush in the middle of an upload does not touch it: it is stored when it is whole.
+/// A flush during an upload does not affect it: the value is stored when it is complete.
 #[test]
 fn an_upload_outlives_a_flush_and_evictions_in_its_middle() {
     const LEN: usize = 1_000_000;
@@ -249,11 +251,11 @@ fn an_upload_outlives_a_flush_and_evictions_in_its_middle() {
             half.push(stream);
             whole.push(set);
         }
-        // Announced, each of them, before anything else happens.
+        // Both are begun before anything else happens.
         while stat(&server, "uploads") < 2 {}
         assert_eq!(shown(&server.say(&[b"flush_all\r\n"])), "OK\\r\\n");
         for n in 0..3 {
-            // The log laps.
+            // The log wraps around.
             uploads_of_fill(&server, n);
         }
         assert!(stat(&server, "evictions") > 0);
@@ -278,8 +280,8 @@ fn uploads_of_fill(server: &Server, round: usize) {
     );
 }
 
-/// `-M`: what there is no room for is refused when it has come, and takes its old value along; what
-/// was stored stays, and room comes back with what is given up.
+/// `-M`: a value without room is refused after it is received, and its old value is removed; stored
+/// values stay, and aborted uploads return their room.
 #[test]
 fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
     const LEN: usize = 1_000_000;
@@ -296,7 +298,7 @@ fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
             let mut set = format!("set key-{n} 0 0 {LEN}\r\n").into_bytes();
             set.extend(value(n, LEN));
             set.extend(b"\r\n");
-            // And some that never come to their end.
+            // Some uploads are never completed.
             let mut stream = connect(&server);
             stream
                 .write_all(format!("set half-{n} 0 0 {LEN}\r\n").as_bytes())
@@ -323,7 +325,7 @@ fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
     }
 }
 
-/// `-I 128m`: one value of nearly as much goes in and comes out whole, in the middle of others.
+/// `-I 128m`: a value of nearly that size is stored and read whole, during other traffic.
 #[test]
 fn a_value_of_127_mib_goes_in_and_comes_out() {
     const LEN: usize = 127 << 20;

@@ -1,4 +1,5 @@
-//! memcached over UDP: as a stock memcached speaks it, and never more than was asked with.
+//! memcached over UDP: replies as a stock memcached's, and a bound on their size relative to the
+//! request.
 
 mod common;
 
@@ -28,7 +29,7 @@ fn ours(workers: usize) -> Server {
     })
 }
 
-/// A stock memcached that takes datagrams, or `None` where there is none.
+/// A stock memcached with UDP, or `None` where none is installed.
 struct Oracle {
     child: Child,
     address: SocketAddr,
@@ -82,13 +83,13 @@ impl Drop for Oracle {
     }
 }
 
-/// One who sends datagrams.
+/// A client that sends datagrams.
 struct Asker {
     socket: UdpSocket,
     to: SocketAddr,
 }
 
-/// A datagram of an answer.
+/// A datagram of a reply.
 #[derive(Debug, PartialEq, Eq)]
 struct Frame {
     header: [u16; 4],
@@ -124,8 +125,8 @@ impl Asker {
         }
     }
 
-    /// All that is said to a datagram, if one worker answers in order: up to the answer to a last
-    /// one behind it.
+    /// Returns all replies to a datagram, assuming one worker that answers in order: up to the
+    /// reply to a final marker request.
     fn ask(&self, header: [u16; 4], payload: &[u8]) -> Vec<Frame> {
         self.send(header, payload);
         self.send([LAST, 0, 1, 0], b"mn\r\n");
@@ -146,7 +147,7 @@ fn payload(frames: &[Frame]) -> Vec<u8> {
     parts.collect::<Vec<_>>().concat()
 }
 
-/// A packet of the binary protocol.
+/// Encodes a packet of the binary protocol.
 fn packet(opcode: u8, key: &[u8]) -> Vec<u8> {
     let length = key.len() as u8;
     let mut packet = vec![0x80, opcode, 0, length];
@@ -157,12 +158,12 @@ fn packet(opcode: u8, key: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Datagrams of one command, whose answers are the same to the bit. (A block that is cut short is
-/// missing: the oracle takes the rest from whatever comes next.)
+/// Datagrams of one command each, whose replies are identical to the bit. (A truncated block is not
+/// among them: the oracle takes the rest from the next datagram.)
 fn single() -> Vec<([u16; 4], Vec<u8>)> {
     let mut rows: Vec<([u16; 4], Vec<u8>)> = Vec::new();
     let mut row = |text: &[u8]| rows.push(([7, 0, 1, 0], text.to_vec()));
-    // Read at once, so that the last datagram does not overtake it.
+    // Read at once, so that the marker does not overtake it.
     let large = "l".repeat(10_000);
     row(format!("set large 5 0 {}\r\n{large}\r\n", large.len()).as_bytes());
     row(b"get large\r\n");
@@ -224,8 +225,8 @@ fn single() -> Vec<([u16; 4], Vec<u8>)> {
     rows
 }
 
-/// Datagrams of several. Here is the ninth of the allowed differences
-/// (`differential/differences.rs`): an answer is one message, as the protocol's description has it;
+/// Datagrams of several commands. This is the ninth allowed difference
+/// (`differential/differences.rs`): a reply is one message, as the protocol's description requires;
 /// the oracle begins a new one with each command, and with each key of a `get`.
 const SEVERAL: [&str; 8] = [
     "set a 0 0 1\r\nxyzmore\r\n",
@@ -238,8 +239,8 @@ const SEVERAL: [&str; 8] = [
     "delete a\r\nget a\r\n",
 ];
 
-/// Answers, or what looks like one. Here is the eleventh of the allowed differences: the oracle
-/// answers them, and so two of them answer each other for ever.
+/// Replies, or what looks like one. This is the eleventh allowed difference: the oracle answers
+/// them, so two oracles answer each other for ever.
 const ANSWERS: [&[u8]; 8] = [
     b"ERROR\r\n",
     b"CLIENT_ERROR bad data chunk\r\n",
@@ -251,8 +252,8 @@ const ANSWERS: [&[u8]; 8] = [
     b"GET / HTTP/1.0\r\n\r\n",
 ];
 
-/// One datagram to a server, forged with the address of another, brings one answer to the other,
-/// and that is all.
+/// A datagram forged with the address of another server causes exactly one reply to that server,
+/// and no further traffic.
 #[test]
 fn two_servers_do_not_answer_each_other() {
     let servers = [ours(1), ours(1)];
@@ -260,7 +261,7 @@ fn two_servers_do_not_answer_each_other() {
         .each_ref()
         .map(|server| Asker::new(server.udp_addresses()[0]));
     let header = [7, 0, 1, 0];
-    // Whose answer would be longer than itself.
+    // The reply would be longer than the request.
     let value = "get a\r\n".repeat(10);
     let set = format!("set a 0 0 {}\r\n{value}\r\n", value.len());
     for server in &servers {
@@ -294,7 +295,7 @@ fn two_servers_do_not_answer_each_other() {
     );
 }
 
-/// Packets of the binary protocol show CAS uniques, which are each server's own.
+/// Blanks the CAS uniques of binary packets, which differ between servers.
 fn without_uniques(frames: &mut [Frame]) {
     for frame in frames {
         if frame.payload.first() == Some(&0x81) {
@@ -363,13 +364,13 @@ fn workers_answer_together() {
             .starts_with(b"VALUE key0 0 2\r\n00\r\nVALUE key1")
     );
     assert!(frame.payload.ends_with(b"VALUE key49 0 2\r\n49\r\nEND\r\n"));
-    // What the receiver's buffer cannot hold is lost, as datagrams are: ask for a part.
+    // What exceeds the receiver's buffer is lost, as usual with UDP: request a part again.
     asker.send([2, 0, 1, 0], b"mg large s\r\n");
     assert_eq!(asker.receive().payload, b"HD s500000\r\n");
 }
 
-/// M44: whoever may be forged gets at most three times what they have sent; nothing is said of the
-/// rest, and it is counted.
+/// M44: a client whose address may be forged receives at most three times what it sent; the rest is
+/// withheld silently, and counted.
 #[test]
 fn m44_nobody_is_answered_with_more_than_they_have_sent() {
     let Some(outside) = outside() else {
@@ -397,7 +398,7 @@ fn m44_nobody_is_answered_with_more_than_they_have_sent() {
         assert_eq!(asker.ask([2, 0, 1, 0], request.as_bytes()), []);
     }
     assert_eq!(stat(&server, "udp_withheld"), 4);
-    // The bound is three times the datagram: one byte less is too little.
+    // The bound is three times the request: one byte less is too little.
     let reply = "VALUE a 0 1000\r\n".len() + 1000 + "\r\nEND\r\n".len() + 8;
     let room = reply.div_ceil(3) - 8;
     for (length, answered) in [(room, true), (room - 1, false)] {
@@ -412,16 +413,16 @@ fn m44_nobody_is_answered_with_more_than_they_have_sent() {
     assert!(payload(&reply).ends_with(b"\r\nEND\r\n"));
 }
 
-/// An address of this host that is not loopback's: the one it would send from.
+/// Returns an address of this host other than loopback: the source address it would use.
 fn outside() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent by this; the address is for documentation (RFC 5737).
+    // Connecting sends nothing; the address is for documentation (RFC 5737).
     socket.connect("192.0.2.1:9").ok()?;
     let address = socket.local_addr().ok()?.ip();
     (!address.is_loopback()).then_some(address)
 }
 
-/// What makes no sense is dropped and counted, and nothing is kept of it.
+/// Malformed datagrams are dropped and counted, and leave no state.
 #[test]
 fn broken_datagrams_leave_nothing() {
     let server = ours(1);
@@ -446,7 +447,7 @@ fn broken_datagrams_leave_nothing() {
     assert!(shown(&said).contains(port.trim_end()), "{}", shown(&said));
 }
 
-/// An answer of many values is cut off where the largest value ends.
+/// A reply of many values is truncated at the size of the largest value.
 #[test]
 fn even_who_is_trusted_gets_a_bounded_answer() {
     let server = ours(1);

@@ -1,4 +1,4 @@
-//! `watch`: what watchers see, and what they cannot do.
+//! `watch`: the events that watchers receive, and the limits on what they can cause.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn server(workers: usize) -> Server {
     })
 }
 
-/// A connection that watches, from its OK on.
+/// Opens a connection that watches, and reads its OK.
 fn watch(server: &Server, topics: &str) -> BufReader<TcpStream> {
     let mut stream = connect(server);
     stream
@@ -28,7 +28,7 @@ fn watch(server: &Server, topics: &str) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// The lines it sees next, without time and number.
+/// Returns its next lines, without time and number.
 fn seen(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
     heard(watcher, count)
         .iter()
@@ -36,7 +36,7 @@ fn seen(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
         .collect()
 }
 
-/// The line, with `cfd=-1` for any descriptor of a connection.
+/// Replaces the descriptor of a connection by `cfd=-1`.
 fn without_descriptor(line: &str) -> String {
     let word = |word: &str| match word.strip_prefix("cfd=") {
         Some(number) => {
@@ -64,7 +64,8 @@ fn heard(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
     (0..count).map(next).collect()
 }
 
-/// Shapes as memcached's logger has them; what a request was is said in the order of its partition.
+/// Lines in the format of memcached's logger; events of requests are in the order of their
+/// partition.
 #[test]
 fn each_topic_has_its_line() {
     let server = server(1);
@@ -107,7 +108,8 @@ fn each_topic_has_its_line() {
     );
 }
 
-/// memcached looks before it stores, and whoever watches both sees it in that order.
+/// memcached looks an item up before it stores; a watcher of both topics receives the events in
+/// that order.
 #[test]
 fn a_look_comes_before_its_store() {
     let server = server(2);
@@ -124,7 +126,7 @@ fn a_look_comes_before_its_store() {
     );
 }
 
-/// Wherever a request is executed, its connection is named.
+/// Whichever worker executes a request, its event has the connection's descriptor.
 #[test]
 fn requests_name_their_connection() {
     let server = server(3);
@@ -197,7 +199,7 @@ fn evictions_and_connections_are_seen() {
     }
 }
 
-/// Every worker's events arrive; shared memory's too, being the partition's.
+/// Events of every worker arrive, those of requests over shared memory included.
 #[test]
 fn all_partitions_are_watched() {
     let server = server(3);
@@ -240,7 +242,7 @@ fn watching_has_its_limits() {
     );
 }
 
-/// More than a few hundred at a time, as a busy worker has them.
+/// Bursts of a few hundred events, as a busy worker has them.
 #[test]
 fn a_burst_of_2000_events_is_told_whole() {
     let server = server(1);
@@ -255,8 +257,8 @@ fn a_burst_of_2000_events_is_told_whole() {
     assert!(shown(&said).contains("log_worker_dropped 0\\r"));
 }
 
-/// M47: who watches and does not read holds a bounded buffer, hears how much was left out, and
-/// makes nobody wait.
+/// M47: a watcher that does not read has a bounded buffer, is notified of the number of skipped
+/// events, and delays no client.
 #[test]
 fn m47_a_watcher_that_does_not_read_misses_lines() {
     let server = server(1);
@@ -275,7 +277,7 @@ fn m47_a_watcher_that_does_not_read_misses_lines() {
     while !line.starts_with("[skipped=") {
         line.clear();
         watcher.read_line(&mut line).unwrap();
-        // Room for more brings the word of what was left out.
+        // The notice of skipped events is written when there is room again.
         if line.is_empty() || watcher.buffer().is_empty() {
             server.say(&[b"get next\r\n"]);
         }

@@ -1,4 +1,5 @@
-//! The right to recache a stale item goes to one reader, and is not lost on the way.
+//! The right to recache a stale item is given to exactly one reader, and is not lost when a read is
+//! executed again.
 
 mod common;
 
@@ -6,11 +7,11 @@ use std::collections::HashMap;
 
 use common::{Peer, ours};
 
-/// Values so large that a round's replies find no room, many times over.
+/// So large that the replies of a round find no room, many times over.
 const VALUE_BYTES: usize = 30_000;
 const KEYS: usize = 60;
 
-/// The flags of each `VA` reply, by key.
+/// Returns the flags of each `VA` reply, by key.
 fn flags(mut said: &[u8]) -> HashMap<String, String> {
     let mut seen = HashMap::new();
     while said.starts_with(b"VA ") {

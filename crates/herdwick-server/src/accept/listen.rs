@@ -1,3 +1,6 @@
+//! Listeners: opens every TCP, UDP and unix socket of the configuration. An interface fails only if
+//! none of its addresses can be bound; the addresses that failed are reported.
+
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
@@ -15,10 +18,10 @@ use crate::{
     udp::{Udp, UdpListener},
 };
 
-/// A socket that connections come from.
+/// A listening socket for connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    /// For TLS.
+    /// Connections on it speak TLS.
     Tls(TcpListener),
     Unix(UnixListener),
 }
@@ -32,7 +35,7 @@ impl Listener {
     }
 }
 
-/// The listeners, where they listen, and where there could be none.
+/// The open listeners, the addresses they are bound to, and the addresses that could not be bound.
 #[derive(Default)]
 pub(crate) struct Opened {
     pub(crate) listeners: Vec<Listener>,
@@ -43,7 +46,7 @@ pub(crate) struct Opened {
     pub(crate) left_out: Vec<StartError>,
 }
 
-/// A unix socket's file, which may be replaced by that of a later server.
+/// The file of a unix socket. A later server may have replaced it.
 pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode.
@@ -51,17 +54,17 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file of a socket that was just made at `path`.
+    /// Identifies the file of a socket that was just bound at `path`.
     fn at(path: &Path) -> Option<Self> {
         let file = identity(path)?;
         let path = path.to_owned();
         Some(Self { path, file })
     }
 
-    /// Removes it, if it is still there.
+    /// Removes the file, unless another file has taken its path.
     pub(crate) fn remove(&self) {
         if identity(&self.path) == Some(self.file) {
-            // If it stays, the next start replaces it.
+            // On failure the file stays; the next start replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -75,13 +78,13 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// A listener, as `stats conns` shows it.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Its descriptor.
+    /// The listener's descriptor.
     pub(crate) number: RawFd,
     pub(crate) udp: bool,
     pub(crate) address: String,
 }
 
-/// Opens every listener that `config` asks for.
+/// Opens every listener that `config` names.
 pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
     let mut opened = Opened::default();
     match &config.listen {
@@ -106,14 +109,14 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
 }
 
 impl Opened {
-    /// The first ports of TCP and UDP, or 0.
+    /// Returns the first TCP port and the first UDP port; 0 where there is no such listener.
     pub(crate) fn ports(&self) -> (u16, u16) {
         let tcp = self.addresses.iter().find_map(Address::port);
         let udp = self.udp_addresses.first().map(SocketAddr::port);
         (tcp.unwrap_or(0), udp.unwrap_or(0))
     }
 
-    /// What there is.
+    /// Returns every listener, streams first.
     pub(crate) fn sources(&self) -> Vec<Source> {
         let streams = self.listeners.iter().zip(&self.addresses);
         let streams = streams.map(|(listener, address)| Source {
@@ -133,7 +136,7 @@ impl Opened {
         streams.chain(datagrams).collect()
     }
 
-    /// Listens on the addresses of `interface` that can be had; there must be one.
+    /// Listens on every address of `interface` that can be bound, at least one.
     fn open_interface(&mut self, interface: &Interface, config: &Config) -> Result<(), StartError> {
         let before = self.listeners.len();
         let mut left_out = Vec::new();
@@ -160,7 +163,7 @@ impl Opened {
         Ok(())
     }
 
-    /// The same for datagrams.
+    /// Binds the UDP port on every address of `interface` that can be bound, at least one.
     fn open_udp(
         &mut self,
         interface: &Interface,
@@ -200,8 +203,8 @@ fn refused(address: Address, source: io::Error) -> StartError {
     StartError::Listen { address, source }
 }
 
-/// As [`TcpListener::bind`], with a backlog of one's own, and with IPv6 sockets for IPv6 only: so
-/// that `0.0.0.0` and `::` may stand side by side.
+/// As [`TcpListener::bind`], with the given backlog. IPv6 sockets are IPV6_V6ONLY, so that
+/// `0.0.0.0` and `::` can be bound to the same port.
 fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
     let family = match address {
@@ -211,8 +214,8 @@ fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // Accepted connections inherit it: a peer whose host or way is gone says no more, and would
-    // hold its place among `-c` for good.
+    // Accepted connections inherit SO_KEEPALIVE. Without it a peer whose host or route has failed
+    // would occupy one of the `-c` connections for good.
     sockopt::set_socket_keepalive(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
@@ -222,7 +225,8 @@ fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into()))
 }
 
-/// Takes the place of a socket whose owner is gone, never that of one who listens.
+/// Binds a unix socket at `path`. Replaces a socket file on which no server listens any more, and
+/// refuses to replace one on which a server does.
 fn open_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     use std::os::unix::{fs::FileTypeExt, net::UnixStream};
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());

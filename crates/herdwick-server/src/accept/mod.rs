@@ -1,5 +1,5 @@
-//! Where connections come from: listeners, the thread that accepts, and the one that sees TLS
-//! handshakes to their end.
+//! Accepts connections: the listeners, the thread that accepts and deals connections out to the
+//! workers, and the thread that completes TLS handshakes before the workers see a connection.
 
 mod listen;
 mod tls;
@@ -25,21 +25,22 @@ use crate::{
     udp::UdpListener, unix,
 };
 
-/// How long accepting rests when the process has no descriptors left, or no connections.
+/// How long accepting pauses when the process has no descriptors left, or `-c` is reached.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Readiness taken from the kernel at a time.
+/// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
-/// The token of the waker; listeners count from 0; sockets for datagrams follow.
+/// The token of the waker. Listeners count from 0; UDP sockets follow.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// The thread that accepts, and deals connections out to the workers in turn.
+/// The thread that accepts connections and assigns them to the workers round-robin.
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) udp: Vec<UdpListener>,
-    /// Where handshakes are done, if there are any.
+    /// The thread for TLS handshakes, if there are TLS listeners.
     pub(crate) porch: Option<Porch>,
-    /// One for each worker. A queue holds as many as there might be connections at the start.
+    /// One queue for each worker, with room for `connections_max` of the start. If the limit is
+    /// raised later and a queue is full, the connection is rejected.
     pub(crate) intakes: Vec<(Producer<Stream>, WakeupFd)>,
     pub(crate) context: Arc<Context>,
     pub(crate) timer: Timer,
@@ -50,12 +51,12 @@ pub(crate) struct Acceptor {
 /// An accepted connection.
 enum Arrival {
     Plain(Stream),
-    /// Whose handshake is to come.
+    /// Its handshake has not begun.
     Tls(TcpStream),
 }
 
 impl Acceptor {
-    /// Watches the listeners.
+    /// Registers the listeners with the poll.
     pub(crate) fn register(&mut self) -> io::Result<()> {
         for (index, socket) in self.udp.iter_mut().enumerate() {
             let token = Token(self.listeners.len() + index);
@@ -75,12 +76,12 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Accepts until the server stops.
+    /// Accepts connections and datagrams until the server stops.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut timeout = None;
         while !self.stopping.is_set() {
-            // After an interruption, as after an event, all listeners are looked at.
+            // A signal returns no events, so all listeners are checked either way.
             readiness::wait(&mut self.poll, &mut events, timeout);
             let now = self.timer.now();
             self.deal_greeted();
@@ -95,7 +96,7 @@ impl Acceptor {
         }
     }
 
-    /// Accepts all that wait; `false`: some may be left for want of descriptors, or of room.
+    /// Accepts until the queue is empty; `false`: stopped early for lack of descriptors or of room.
     fn accept_all(&mut self, index: usize, now: Duration) -> bool {
         loop {
             if !self.context.settings.refuse_at_once && self.context.limits.is_full() {
@@ -112,13 +113,13 @@ impl Acceptor {
                 Ok(arrival) => self.admit(arrival, now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(error) if is_exhaustion(&error) => return false,
-                // The peer is gone already, or the call was interrupted.
+                // The peer has disconnected already, or the call was interrupted.
                 Err(_) => {}
             }
         }
     }
 
-    /// Takes in datagrams; `false`: there may be more.
+    /// Receives datagrams; `false`: there may be more.
     fn take_in(&mut self) -> bool {
         let mut udp = std::mem::take(&mut self.udp);
         let context = Arc::clone(&self.context);
@@ -152,12 +153,13 @@ impl Acceptor {
                     self.context.limits.leave();
                 }
             }
-            // It would take the line for a broken record.
+            // A text line would be a malformed record to a TLS client, so the socket is closed
+            // silently.
             Arrival::Tls(_) => {}
         }
     }
 
-    /// Deals out the connections whose handshake is done.
+    /// Assigns the connections with a complete handshake.
     fn deal_greeted(&mut self) {
         while let Some(stream) = self.porch.as_mut().and_then(Porch::next) {
             self.deal(Stream::Tls(stream));
@@ -177,16 +179,17 @@ impl Acceptor {
 
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
-    // Replies leave as they are written; a refusal costs latency only.
+    // Replies are written in whole batches, so Nagle's algorithm would only delay them. A refusal
+    // costs latency only.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// No descriptors or memory: accepting again at once would spin.
+/// Returns whether descriptors or memory have run out, where accepting again at once would spin.
 fn is_exhaustion(error: &io::Error) -> bool {
     use rustix::io::Errno;
     if error.kind() == ErrorKind::QuotaExceeded {
-        // Too many sockets wait to be closed.
+        // `unix::accept`: too many sockets wait to be closed.
         return true;
     }
     Errno::from_io_error(error).is_some_and(|errno| {

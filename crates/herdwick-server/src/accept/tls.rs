@@ -1,5 +1,5 @@
-//! TLS handshakes, on a thread of their own: a signature takes as long as hundreds of plain
-//! connections take to be accepted.
+//! The thread for TLS handshakes. It is separate because one signature takes as long as accepting
+//! hundreds of plain connections.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -20,14 +20,14 @@ use crate::{
     tls::{Certificates, Handshakes, Progress, TlsStream},
 };
 
-/// A connection whose handshake is to come.
+/// A connection before its handshake.
 pub(super) struct Beginning {
     socket: TcpStream,
-    /// When it has to be done.
+    /// Time by which the handshake must be complete.
     deadline: Duration,
 }
 
-/// The acceptor's end of the thread.
+/// The acceptor's end of the handshake thread.
 pub(crate) struct Porch {
     beginnings: Producer<Beginning>,
     done: Consumer<Box<TlsStream>>,
@@ -35,21 +35,21 @@ pub(crate) struct Porch {
 }
 
 impl Porch {
-    /// Passes a connection on to the thread; `false`: there is no room for it.
+    /// Passes a connection to the thread; `false`: the queue is full.
     pub(super) fn begin(&mut self, socket: TcpStream, deadline: Duration) -> bool {
         let passed = self.beginnings.push(Beginning { socket, deadline }).is_ok();
-        // Fails only while a wake is pending already.
+        // Fails only when a wakeup is already pending.
         let _ = self.waker.wake();
         passed
     }
 
-    /// The next connection whose handshake is done.
+    /// Returns the next connection with a complete handshake.
     pub(super) fn next(&mut self) -> Option<Box<TlsStream>> {
         self.done.pop()
     }
 }
 
-/// The thread that sees handshakes to their end.
+/// The handshake thread.
 pub(crate) struct Greeter {
     poll: Poll,
     beginnings: Consumer<Beginning>,
@@ -62,7 +62,7 @@ pub(crate) struct Greeter {
     stopping: Arc<Stopping>,
 }
 
-/// The thread, the acceptor's end of it, and what wakes it.
+/// Creates the thread's state, the acceptor's end of it, and its waker.
 pub(crate) fn greeter(
     connections_max: usize,
     acceptor: &Arc<Waker>,
@@ -71,7 +71,7 @@ pub(crate) fn greeter(
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
     let waker = Arc::new(waker);
-    // Each of them holds as many as there may be connections: every one is counted before.
+    // Both queues have room for `connections_max`: every connection is counted before it is queued.
     let (beginnings, begun) = spsc::channel(connections_max);
     let (done, ended) = spsc::channel(connections_max);
     let porch = Porch {
@@ -93,7 +93,7 @@ pub(crate) fn greeter(
 }
 
 impl Greeter {
-    /// Shakes hands until the server stops.
+    /// Runs handshakes until the server stops.
     pub(crate) fn run(mut self) {
         let context = Arc::clone(&self.context);
         let Some(certificates) = &context.certificates else {
@@ -101,7 +101,7 @@ impl Greeter {
         };
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping.is_set() {
-            // After an interruption, as after an event, all that has come is looked at.
+            // A signal returns no events, so the queue and the deadlines are checked either way.
             readiness::wait(&mut self.poll, &mut events, self.handshakes.tick());
             for event in &events {
                 let registry = self.poll.registry();
@@ -135,7 +135,7 @@ impl Greeter {
                     self.context.limits.rejected.fetch_add(1, Relaxed);
                     self.context.limits.leave();
                 }
-                // Fails only while a wake is pending already.
+                // Fails only when a wakeup is already pending.
                 let _ = self.acceptor.wake();
             }
             Progress::Failed => self.context.limits.leave(),

@@ -1,8 +1,10 @@
+//! Counts fabric requests as memcached counts them, while a worker's partition executes them.
+
 use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
 use crate::{counters::WorkerCounters, partition::Partition};
 
-/// A partition whose requests are counted in memcached's words as they are answered.
+/// A partition that counts each request by its reply, in memcached's counters.
 pub(super) struct Counted<'a> {
     pub(super) store: &'a mut Partition,
     pub(super) counters: &'a mut WorkerCounters,
@@ -12,7 +14,7 @@ impl Execute for Counted<'_> {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         let counters = &mut *self.counters;
-        // Plain reads are counted here and added once a batch.
+        // Plain hits are the common case: summed in locals and added once per batch.
         let (mut reads, mut hits, mut written) = (0, 0, 0);
         let mut count = |index: usize, reply: &Reply<'_>| {
             written += reply.item.map_or(0, |item| item.value.len());
@@ -35,7 +37,7 @@ impl Execute for Counted<'_> {
     }
 }
 
-/// Bytes of a request's key, and of what it stores.
+/// Returns the bytes of a request's key and of the value it stores.
 fn bytes(request: &Request<'_>) -> usize {
     request.key.len()
         + match &request.op {

@@ -1,4 +1,4 @@
-//! What one worker holds for each lease.
+//! The leases that one worker holds resources for: protection domain, memory and queue pairs.
 
 use std::{collections::HashMap, os::fd::OwnedFd};
 
@@ -12,7 +12,7 @@ use herdwick_herd::{
 use super::{LeaseDevice, Released};
 use crate::lease::{LeaseId, Terms};
 
-/// The leases that one worker has memory for.
+/// The leases that one worker holds resources for.
 #[derive(Default)]
 pub(super) struct Held {
     leases: HashMap<LeaseId, Lease>,
@@ -22,11 +22,11 @@ struct Lease {
     terms: Terms,
     pd: PdId,
     resources: LeaseResources,
-    /// Set once connected.
+    /// Set when the client's queue pairs are connected.
     admitted: Option<Admitted>,
 }
 
-/// A lease was not taken into service.
+/// Why a lease was not granted or not connected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
     #[error("no such lease, or terms that no layout has")]
@@ -40,10 +40,10 @@ pub(super) enum ServeError {
 }
 
 impl ServeError {
-    /// What the client is told: whether it is to blame, or the server.
+    /// Returns the refusal for the client: its own fault, or the server's.
     pub(super) fn refusal(&self) -> Refusal {
         match self {
-            // An endpoint of another transport is one that makes no sense.
+            // An endpoint of another transport counts as malformed.
             Self::Elsewhere
             | Self::Setup(SetupError::Connect(
                 ConnectError::Endpoint(_) | ConnectError::Transport(_),
@@ -58,7 +58,7 @@ impl Held {
         self.leases.keys().copied()
     }
 
-    /// The leases in service whose clients' requests cannot come any more.
+    /// Returns the connected leases from which no more requests can arrive.
     pub(super) fn unheard<D: LeaseDevice>(
         &self,
         device: &D,
@@ -76,7 +76,8 @@ impl Held {
         self.leases.is_empty()
     }
 
-    /// Makes a domain, memory and a queue pair for a lease, and the ticket to them.
+    /// Creates a domain, memory and a queue pair for a lease. Returns the grant and its
+    /// descriptors.
     pub(super) fn grant<D: LeaseDevice>(
         &mut self,
         device: &D,
@@ -98,14 +99,14 @@ impl Held {
                 Ok((grant, fds))
             }
             Err(error) => {
-                // Everything furnished so far goes with its domain.
+                // Destroying the domain frees everything allocated in it so far.
                 device.destroy_pd(&mut server.port, pd)?;
                 Err(error)
             }
         }
     }
 
-    /// Connects a lease with its client's queue pairs and takes it into service.
+    /// Connects a lease with its client's queue pairs and starts polling it.
     pub(super) fn connect<D: LeaseDevice>(
         &mut self,
         device: &D,
@@ -125,8 +126,8 @@ impl Held {
         Ok(())
     }
 
-    /// Takes a lease out of service and has its memory given back to the operating system; `done`
-    /// hears of it, and of what the device keeps. Nothing else is left of the lease.
+    /// Stops serving a lease and returns its memory to the operating system. Calls `done`
+    /// afterwards, with an error if the device keeps some of it. Nothing else of the lease remains.
     pub(super) fn revoke<D: LeaseDevice>(
         &mut self,
         device: &D,
@@ -134,7 +135,7 @@ impl Held {
         id: LeaseId,
         done: Released,
     ) {
-        // A grant that failed left nothing.
+        // A grant that failed holds nothing.
         let Some(lease) = self.leases.remove(&id) else {
             return done(Ok(()));
         };

@@ -1,4 +1,5 @@
-//! HERD as a front of a worker: request lines polled, replies sent, over any provider.
+//! HERD as a front of a worker (HERD, SIGCOMM 2014): polls request slots and sends replies, over
+//! any provider.
 
 mod counted;
 mod held;
@@ -29,10 +30,10 @@ use crate::{
 use counted::Counted;
 use held::Held;
 
-/// What the front needs of a provider besides the verbs: domains for clients, and a way to hand
-/// them over.
+/// What the front needs of a provider besides verbs: protection domains for clients, and a way to
+/// hand them over.
 pub(crate) trait LeaseDevice: Device {
-    /// Makes a domain with room for a client of `window`, and no more.
+    /// Creates a domain with exactly the room that a client with `window` needs.
     fn domain(
         &self,
         port: &mut Self::Port,
@@ -40,21 +41,21 @@ pub(crate) trait LeaseDevice: Device {
         window: Window,
     ) -> Result<PdId, ControlError>;
 
-    /// The ticket to `pd`, and the descriptors that go with it.
+    /// Returns the ticket to `pd`, and the descriptors that accompany it.
     fn ticket(
         &self,
         port: &mut Self::Port,
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
 
-    /// Destroys the domain `pd`, and calls `done` when its memory is the system's again. A client
-    /// may put that off: where it can, this does not wait.
+    /// Destroys the domain `pd` and calls `done` when the operating system has its memory again. A
+    /// client can delay that, so a provider that can does it on another thread.
     fn release_pd(&self, port: &mut Self::Port, pd: PdId, done: Released) {
         done(self.destroy_pd(port, pd));
     }
 
-    /// Whether `endpoints` lie where their client came from: on `host`, or on this one, and there
-    /// in the client's own domain `pd` where the provider knows whose an endpoint is.
+    /// Returns whether `endpoints` belong to the client: on its `host`; or, for a client on this
+    /// host, in its own domain `pd`, where the provider can tell.
     fn is_at(
         &self,
         port: &Self::Port,
@@ -63,57 +64,58 @@ pub(crate) trait LeaseDevice: Device {
         host: Option<IpAddr>,
     ) -> bool;
 
-    /// Hears what has become of the device, if it can tell.
+    /// Checks the device for asynchronous events, if the provider has any.
     fn check(&self, _: &mut Self::Port) {}
 
-    /// How often clients' queue pairs have failed at this end, if it can tell.
+    /// Returns how many of the clients' queue pairs have failed at this end, if the provider can
+    /// tell.
     fn failures(&self, _: &Self::Port) -> u64 {
         0
     }
 
-    /// Whether nothing but another end helps: the device was lost under this one.
+    /// Returns whether this end must be replaced because its device was lost.
     fn is_lost(&self, _: &ServerEnd<Self::Port>) -> bool {
         false
     }
 }
 
-/// What is called, on whatever thread, when memory of a lease is given back; an error if the system
-/// or the device keeps some of it.
+/// A callback for when a lease's memory has been released, called on any thread; with an error if
+/// the system or the device keeps some of it.
 pub(crate) type Released = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
-/// How a front is made.
+/// The parameters of a front.
 pub(crate) struct HerdConfig {
-    /// Which worker it serves.
+    /// The worker's index.
     pub(crate) worker: usize,
-    /// Of how many.
+    /// The number of workers.
     pub(crate) workers: usize,
-    /// Most leases.
+    /// Largest number of leases.
     pub(crate) leases_max: usize,
-    /// How long the worker polls at least before it sleeps.
+    /// Shortest time that the worker polls before it sleeps.
     pub(crate) spin: Duration,
-    /// Most bytes of a reply.
+    /// Largest reply in bytes.
     pub(crate) reply_bytes_max: usize,
-    /// The way to the lease manager.
+    /// The worker's end of the lease manager's channels.
     pub(crate) end: WorkerEnd,
 }
 
 /// One worker's HERD front over one port of `D`.
 ///
-/// When the device is lost under it, it has its leases ended, closes the port when they are, and
-/// opens another for the next client that claims.
+/// When the device is lost, the front has its leases ended, then closes the port, and opens another
+/// one for the next claim.
 pub(crate) struct HerdFront<D: LeaseDevice> {
-    /// What the fabric is called.
+    /// The fabric's name.
     transport: &'static str,
     device: D,
     /// `None` while the device is lost.
     server: Option<ServerEnd<D::Port>>,
     held: Held,
-    /// An order that the last look before sleeping found.
+    /// An order that the last poll before sleeping found.
     found: Option<Order>,
-    /// Where ends are made known that are opened later.
+    /// Where the event sources of ends opened later are registered.
     sources: Option<(Registry, Tokens)>,
     losses: Losses,
-    /// Leases of which the device would not take everything back.
+    /// Leases that the device did not release completely.
     unrevoked: Arc<AtomicU64>,
     config: HerdConfig,
 }
@@ -129,7 +131,7 @@ impl<D: LeaseDevice> HerdFront<D> {
         Ok(front)
     }
 
-    /// One whose device may not be there: it is looked for now, and whenever a client claims.
+    /// Creates a front whose device may be absent: it is opened now or at the next claim.
     pub(crate) fn patient(transport: &'static str, device: D, config: HerdConfig) -> Self {
         let mut front = Self::closed(transport, device, config);
         let _ = front.open();
@@ -161,14 +163,14 @@ impl<D: LeaseDevice> HerdFront<D> {
         self.server = Some(ServerEnd::open(&self.device, &terms)?);
         self.losses.seen = 0;
         self.announce().map_err(|source| {
-            // A worker that sleeps would not hear of its clients.
+            // A sleeping worker would not be woken by this end's clients.
             self.server = None;
             let what = "making the device known to a worker";
             SetupError::Open(OpenError::System { what, source })
         })
     }
 
-    /// Has the end's source wake the worker.
+    /// Registers the end's event source with the worker's poll.
     fn announce(&self) -> io::Result<()> {
         let fd = self.server.as_ref().and_then(|end| end.port.wait_fd());
         match (&self.sources, fd) {
@@ -181,9 +183,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Carries out one thing that the lease manager asked for, if it did. That makes or unmaps
-    /// memory, which takes as long as the operating system likes: whatever else is asked waits for
-    /// the next pass.
+    /// Carries out one order of the lease manager, if there is one. Mapping and unmapping memory
+    /// takes as long as the operating system needs, so further orders wait for the next pass.
     fn take_order(&mut self) -> bool {
         let Some(order) = self.next_order() else {
             return false;
@@ -207,7 +208,8 @@ impl<D: LeaseDevice> HerdFront<D> {
     }
 
     fn tell(&self, answer: Answer) {
-        // The lease manager outlives the orders it gave, but for the end of the server.
+        // A send fails only at the end of the server: otherwise the lease manager outlives its
+        // orders.
         let _ = self.config.end.answers.send((self.config.worker, answer));
         let _ = self.config.end.manager.wake();
     }
@@ -232,8 +234,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         connected.map_err(|error| error.refusal())
     }
 
-    /// Takes a lease out of service at once. The lease manager hears of it when the memory is given
-    /// back: until then it counts against the lease's owner, who may be what puts it off.
+    /// Stops serving a lease at once. The lease manager is notified when the memory is released:
+    /// until then it counts against the lease's owner, who may be the cause of the delay.
     fn revoke(&mut self, id: LeaseId) {
         let unrevoked = Arc::clone(&self.unrevoked);
         let (answers, manager) = (
@@ -243,7 +245,7 @@ impl<D: LeaseDevice> HerdFront<D> {
         let worker = self.config.worker;
         let done: Released = Box::new(move |released| {
             unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
-            // As in `tell`.
+            // A send fails only at the end of the server, as in `tell`.
             let _ = answers.send((worker, Answer::Revoked(id)));
             let _ = manager.wake();
         });
@@ -253,11 +255,11 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Whether anything failed that leases must end for.
+    /// Returns whether queue pairs or the device have failed, so that leases must end.
     #[inline]
     fn is_hurt(&self) -> bool {
         let server = self.server.as_ref();
-        // Once all leases are ending the end is let go of, even if the device is well again.
+        // Once all leases are ending, the end is closed even if the device has recovered.
         server.is_some_and(|server| {
             self.losses.ending
                 || self.device.failures(&server.port) != self.losses.seen
@@ -272,8 +274,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         }
     }
 
-    /// Has the lease manager end the leases whose queue pairs failed. If the device is lost, all;
-    /// when they have ended, lets go of it.
+    /// Has the lease manager end the leases whose queue pairs failed; if the device is lost, all of
+    /// them, and closes it when the last has ended.
     #[cold]
     fn lose(&mut self) {
         let Some(server) = &self.server else {
@@ -302,21 +304,21 @@ impl<D: LeaseDevice> HerdFront<D> {
     }
 }
 
-/// What a front has lost.
+/// Lost devices and their counters.
 #[derive(Default)]
 struct Losses {
-    /// Ends.
+    /// Ends lost since the start.
     count: u64,
-    /// Failures of queue pairs at the end that stands, as far as they were looked into.
+    /// Queue pair failures at the current end that have been handled.
     seen: u64,
-    /// Whether one is being lost: its leases are ending.
+    /// Whether an end is being lost: its leases are ending.
     ending: bool,
-    /// What they had counted.
+    /// The counters of lost ends.
     counts: Vec<(&'static str, u64)>,
 }
 
 impl Losses {
-    /// `counts` of an end that stands, if one does, and all that was counted before.
+    /// Adds the counters of lost ends to `counts`, those of the current end; empty without one.
     fn with(&self, mut counts: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
         if counts.is_empty() {
             return self.counts.clone();
@@ -328,7 +330,7 @@ impl Losses {
     }
 }
 
-/// What an end has counted; the same names in the same order for each of a device.
+/// Returns an end's counters; the names and their order are the same for every end of a device.
 fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
     let mut counts: Vec<_> = server.side.counters().iter().collect();
     counts.extend(server.port.drops());
@@ -381,7 +383,7 @@ impl<D: LeaseDevice> Front for HerdFront<D> {
         };
         let cq = server.request_cq();
         let ServerEnd { port, side, .. } = server;
-        // What arming heard may be bad news.
+        // Arming the completion queue may itself discover a failure.
         side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news() && !self.is_hurt())
     }
 

@@ -1,4 +1,4 @@
-//! A front over shared memory, asked by a lease manager that is a test.
+//! Tests of a front over shared memory; the test plays the lease manager.
 
 use std::sync::{Arc, mpsc};
 
@@ -7,11 +7,11 @@ use mio::{Poll, Token, Waker};
 
 use super::*;
 
-/// A bound for failures, which nothing waits out.
+/// Only a failing test reaches this bound.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Orders take as long as the operating system likes: a pass that took all of them would keep the
-/// clients that it serves waiting for as many as strangers have claimed.
+/// An order takes as long as the operating system needs: a pass that took all of them would delay
+/// the clients it serves by as many claims as there are.
 #[test]
 fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
     const ORDERS: u64 = 5;
@@ -56,7 +56,7 @@ fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
         to_front.send(Order::Revoke(LeaseId(id))).unwrap();
         assert!(front.take_order());
     }
-    // Not the worker's to answer: whoever gives the memory back does, when it is.
+    // The thread that releases the memory answers, when the memory is released.
     for _ in 0..ORDERS {
         let answer = from_front.recv_timeout(TIMEOUT).unwrap();
         assert!(matches!(answer, (0, Answer::Revoked(_))), "{answer:?}");

@@ -1,4 +1,5 @@
-//! What the lease manager remembers of one socket.
+//! The lease manager's record of one socket, from its connection until every worker has revoked its
+//! lease.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -8,31 +9,31 @@ use super::{ConnectionSlot, FabricId, Terms, handshake::Handshake, shares::Owner
 use crate::tcp::Stream;
 
 pub(super) struct Client {
-    /// Gone once the lease ends; the record stays until every worker has let go.
+    /// `None` once the lease ends; the record stays until every worker has revoked.
     pub(super) stream: Option<Stream>,
-    /// Goes with the stream.
+    /// Released with the stream.
     slot: Option<ConnectionSlot>,
-    /// Whose share it counts against.
+    /// The owner that the lease counts against.
     pub(super) owner: Owner,
     pub(super) shake: Handshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
-    /// Whose workers serve it, from the claim on.
+    /// The fabric of the lease, set by the claim.
     pub(super) fabric: FabricId,
-    /// What it counts against the bound on all leases.
+    /// Bytes that it counts against the limit on all leases.
     pub(super) bytes: usize,
-    /// A grant was sent, and nothing has shown yet that it was read.
+    /// A grant was sent, and is not known to have been read.
     pub(super) may_be_unread: bool,
-    /// Whether every worker polls for it.
+    /// Whether every worker has connected it.
     pub(super) live: bool,
-    /// Workers that have yet to connect it.
+    /// Workers that have not connected it yet.
     pub(super) connecting: usize,
-    /// Workers that have yet to let go of it.
+    /// Workers that have not revoked it yet.
     pub(super) revoking: usize,
     grants: Vec<Option<(WorkerGrant, Vec<OwnedFd>)>>,
 }
 
-/// All workers' grants, ready to send.
+/// All workers' grants, ready to be sent.
 pub(super) struct Grants {
     pub(super) frame: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
@@ -61,12 +62,12 @@ impl Client {
         }
     }
 
-    /// Whether it has claimed nothing yet.
+    /// Returns whether it has claimed nothing yet.
     pub(super) fn is_silent(&self) -> bool {
         self.terms.is_none()
     }
 
-    /// Takes the stream away for good.
+    /// Removes the stream, for the caller to close.
     pub(super) fn hang_up(&mut self) -> Option<Stream> {
         self.slot = None;
         self.stream.take()
@@ -79,7 +80,7 @@ impl Client {
         self.grants = (0..workers).map(|_| None).collect();
     }
 
-    /// Takes one worker's grant; with the last one, gives the frame that carries them all.
+    /// Records one worker's grant. With the last one, returns the frame that carries all of them.
     pub(super) fn grant(
         &mut self,
         worker: usize,

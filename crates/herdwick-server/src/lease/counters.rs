@@ -1,42 +1,45 @@
+//! Counters of the lease manager, read by `stats` and the metrics page.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use herdwick_herd::{RequestPath, hello::Refusal};
 
-/// What the lease manager counts.
+/// Counters of the lease manager.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseCounters {
-    /// Leases that stand now.
+    /// Live leases.
     pub(crate) live: AtomicU64,
     /// Bytes of memory that leases hold now.
     pub(crate) bytes: AtomicU64,
-    /// Leases that ended and whose memory is not the system's again.
+    /// Leases that have ended, but whose memory the operating system does not have back yet.
     pub(crate) releasing: AtomicU64,
-    /// Leases that ever stood.
+    /// Leases granted since the start.
     pub(crate) granted: AtomicU64,
-    /// Those of them whose requests are written, reliably or not, or sent.
+    /// Of those, by request path: UC WRITE, RC WRITE, UD SEND.
     uc_write: AtomicU64,
     rc_write: AtomicU64,
     ud_send: AtomicU64,
     /// Claims refused: a wrong, used or expired token.
     pub(crate) refused_token: AtomicU64,
-    /// Claims refused: too many leases, or no memory for one more.
+    /// Claims refused: too many leases, or not enough memory.
     pub(crate) refused_full: AtomicU64,
-    /// Sockets ended for malformed or untimely bytes.
+    /// Sockets closed for malformed or untimely bytes.
     pub(crate) malformed: AtomicU64,
-    /// Sockets ended because the handshake took too long.
+    /// Sockets closed because the handshake took too long.
     pub(crate) handshake_timeouts: AtomicU64,
-    /// Leases ended because no heartbeat came.
+    /// Leases ended because no heartbeat arrived in time.
     pub(crate) heartbeat_timeouts: AtomicU64,
-    /// Leases ended because what carried them failed: a queue pair, the port, the device.
+    /// Leases ended because a queue pair, the port or the device failed.
     pub(crate) fabric_lost: AtomicU64,
-    /// Grants that could not be sent: the client was gone, or too many descriptors lie unread.
+    /// Grants that could not be sent: the client had disconnected, or too many descriptors were in
+    /// flight.
     pub(crate) grants_unsent: AtomicU64,
-    /// Sockets closed unheard because too many strangers waited.
+    /// Sockets closed unread because too many unauthenticated ones waited.
     pub(crate) strangers_refused: AtomicU64,
 }
 
 impl LeaseCounters {
-    /// Leases whose requests took `path`.
+    /// Returns the counter of leases with this request path.
     pub(super) fn by_path(&self, path: RequestPath) -> &AtomicU64 {
         match path {
             RequestPath::UcWrite => &self.uc_write,
@@ -45,7 +48,7 @@ impl LeaseCounters {
         }
     }
 
-    /// Clients refused for the same reason as by `refusal`.
+    /// Returns the counter of refusals for the same reason as `refusal`.
     pub(super) fn refused(&self, refusal: Refusal) -> &AtomicU64 {
         match refusal {
             Refusal::Token => &self.refused_token,
@@ -54,7 +57,7 @@ impl LeaseCounters {
         }
     }
 
-    /// All of them, by name.
+    /// Returns all counters, by name.
     pub(crate) fn all(&self) -> [(&'static str, u64); 15] {
         [
             ("leases", &self.live),

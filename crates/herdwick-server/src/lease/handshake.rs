@@ -1,4 +1,5 @@
-//! One lease socket's protocol, without the socket: bytes in, events out.
+//! The protocol of one lease socket without I/O: bytes in, events out. Input is bounded in size and
+//! time in every state.
 
 use std::time::Duration;
 
@@ -7,41 +8,42 @@ use herdwick_herd::hello::{
     Kind, LEASE_DEADLINE,
 };
 
-/// Most bytes of a body that a client may send: an accept for the most workers.
+/// Largest body from a client, in bytes: an accept for
+/// [`WORKERS_MAX`](herdwick_herd::hello::WORKERS_MAX) workers.
 const BODY_BYTES_MAX: usize = 1 + herdwick_herd::hello::WORKERS_MAX * 2 * (2 + 96);
 
-/// Where a lease socket stands.
+/// The state of a lease socket.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     state: State,
     input: Vec<u8>,
-    /// When this ends it, unless it moves on.
+    /// When the socket times out, unless it progresses.
     deadline: Duration,
-    /// Heartbeats of this period, and when it ends.
+    /// Heartbeats received in the current period, and the end of that period.
     beats: usize,
     period_end: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The client's claim is due.
+    /// Waiting for the client's claim.
     Claim,
-    /// The workers are making memory; the client has nothing to say.
+    /// The workers are allocating; the client must not send.
     Granting,
-    /// The client's accept is due.
+    /// Waiting for the client's accept.
     Accept,
-    /// The workers are connecting; the client has nothing to say.
+    /// The workers are connecting; the client must not send.
     Connecting,
-    /// The lease stands; bytes are heartbeats.
+    /// The lease is live; every byte is a heartbeat.
     Live,
 }
 
-/// What the client said.
+/// A complete message from the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It claims a lease.
+    /// A claim of a lease.
     Claim(Claim),
-    /// It accepts what was granted.
+    /// The client's queue pairs, in answer to the grant.
     Accept(Accept),
 }
 
@@ -56,10 +58,10 @@ impl Handshake {
         }
     }
 
-    /// Takes bytes from the socket; at most one event is due at a time.
+    /// Parses bytes from the socket. At most one event is due at a time.
     ///
     /// # Errors
-    /// Bytes that are malformed or out of place end the socket.
+    /// The bytes are malformed or out of order; the socket must be closed.
     pub(crate) fn handle_input(
         &mut self,
         now: Duration,
@@ -101,8 +103,8 @@ impl Handshake {
         Ok(Some(event))
     }
 
-    /// Extends the lease, unless this is a flood that would keep the lease manager from everyone
-    /// else.
+    /// Extends the lease. A flood of heartbeats ends it instead, because it would keep the lease
+    /// manager from its other clients.
     fn beat(&mut self, now: Duration, beats: usize) -> Result<(), FrameError> {
         if now >= self.period_end {
             self.period_end = now + HEARTBEAT;
@@ -116,23 +118,23 @@ impl Handshake {
         Ok(())
     }
 
-    /// The grant went out.
+    /// The grant was sent.
     pub(crate) fn granted(&mut self) {
         self.state = State::Accept;
     }
 
-    /// Everything is connected: the lease stands.
+    /// Every worker has connected the lease.
     pub(crate) fn connected(&mut self, now: Duration) {
         self.state = State::Live;
         self.deadline = now + LEASE_DEADLINE;
     }
 
-    /// Leaves the client so much more time.
+    /// Extends the deadline by `late`.
     pub(crate) fn excuse(&mut self, late: Duration) {
         self.deadline += late;
     }
 
-    /// When to give up on this client, unless it is heard.
+    /// Returns when this client times out, unless it sends something.
     pub(crate) fn poll_timeout(&self) -> Duration {
         self.deadline
     }
@@ -232,7 +234,7 @@ mod tests {
         let _ = shake.handle_input(T0, &accept().to_frame());
         shake.connected(T0);
         for period in 0..4 {
-            // What had gathered while the server stood still.
+            // As many as accumulate while the server is stopped.
             let now = T0 + period * HEARTBEAT;
             assert_eq!(shake.handle_input(now, &[0; BEATS_MAX - 1]), Ok(None));
             assert_eq!(shake.handle_input(now, &[0]), Ok(None));

@@ -1,3 +1,6 @@
+//! The lease manager: a thread that accepts lease sockets, has the workers grant, connect and
+//! revoke, and ends leases whose clients disconnect or send no heartbeat.
+
 mod claims;
 mod doors;
 mod unread;
@@ -33,42 +36,42 @@ use doors::Doors;
 use unread::Unread;
 
 const LISTENER: Key = Key(0);
-/// What workers wake the lease manager by.
+/// The token of the waker that workers use.
 pub(crate) const WAKER: Key = Key(1);
 const FIRST_CLIENT: usize = 2;
 
-/// How the lease manager reaches one worker.
+/// The lease manager's link to one worker.
 pub(crate) struct WorkerLink {
-    /// Orders, taken at the end of a pass. Bounded by three for each lease.
+    /// Orders, taken by the worker one a pass. At most three for each lease.
     pub(crate) orders: Sender<Order>,
     /// Wakes the worker if it sleeps.
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
 
-/// Bounds, and where to count.
+/// Limits and sizes of leases.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseConfig {
-    /// Most leases at a time.
+    /// Largest number of leases at a time.
     pub(crate) leases_max: usize,
-    /// Largest reply payload that a worker sends, over each fabric.
+    /// Largest reply payload, in bytes, that a worker sends over each fabric.
     pub(crate) reply_bytes_max: Vec<u32>,
     /// Most bytes of memory that all leases hold at once.
     pub(crate) bytes_max: usize,
-    /// Bytes that a lease of one window holds, at all workers together.
+    /// Returns the bytes that a lease with this window holds at all workers together.
     pub(crate) lease_bytes: fn(kind: Kind, window: Window, workers: usize) -> usize,
-    /// Whether descriptors have to cross, which takes a unix socket.
+    /// Returns whether the fabric passes descriptors, which requires a unix socket.
     pub(crate) is_local: fn(fabric: FabricId) -> bool,
 }
 
-/// Where clients come from, and the ways to the workers and back.
+/// The sources of clients, and the channels to and from the workers.
 pub(crate) struct LeaseChannels {
     pub(crate) listener: Option<std::os::unix::net::UnixListener>,
     pub(crate) arrivals: Receiver<Arrival>,
     pub(crate) tokens: Arc<Tokens>,
-    /// For each fabric that there is, the way to each worker.
+    /// For each fabric, the link to each worker.
     pub(crate) links: Vec<Vec<WorkerLink>>,
     pub(crate) answers: Receiver<(usize, Answer)>,
-    /// What epochs are drawn from.
+    /// The random source for epochs.
     pub(crate) random: fn(&mut [u8]) -> io::Result<()>,
 }
 
@@ -83,12 +86,12 @@ pub(crate) struct LeaseManager {
     tokens: Arc<Tokens>,
     counters: Arc<LeaseCounters>,
     workers: usize,
-    /// For each fabric that there is, the way to each worker.
+    /// For each fabric, the link to each worker.
     links: Vec<Vec<WorkerLink>>,
     answers: Receiver<(usize, Answer)>,
     clients: HashMap<LeaseId, Client>,
     next: usize,
-    /// The epoch of the lease before.
+    /// The epoch of the previous lease.
     epoch: u16,
     random: fn(&mut [u8]) -> io::Result<()>,
     shares: Shares,
@@ -130,7 +133,7 @@ impl LeaseManager {
         Arc::clone(&self.counters)
     }
 
-    /// Serves until `stop` is set and the lease manager is woken.
+    /// Serves until `stop` is set and the manager is woken.
     pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
         let mut now = timer.now();
@@ -157,7 +160,7 @@ impl LeaseManager {
         }
     }
 
-    /// How long the lease manager may sleep at `now`.
+    /// Returns how long the manager may sleep at `now`; `None`: no client waits for a deadline.
     fn timeout(&self, now: Duration) -> Option<Duration> {
         let heard = self
             .clients
@@ -167,8 +170,9 @@ impl LeaseManager {
         Some(next.saturating_sub(now).min(HEARTBEAT))
     }
 
-    /// A lease manager that woke so much too late was stopped, or its host was: what clients did
-    /// not say in that time is not held against them.
+    /// Extends the clients' deadlines by `late` if the manager woke that much too late: its process
+    /// or host was stopped, and the heartbeats of that time are not missing through the clients'
+    /// fault.
     fn excuse(&mut self, late: Duration) {
         if late >= HEARTBEAT {
             let shakes = self.clients.values_mut().map(|client| &mut client.shake);
@@ -198,7 +202,7 @@ impl LeaseManager {
         }
     }
 
-    /// Takes what a client says; `false`: that was the end of it.
+    /// Handles bytes from a client; `false`: the connection has ended.
     fn hear(&mut self, id: LeaseId, bytes: &[u8], now: Duration) -> bool {
         let Some(client) = self.clients.get_mut(&id) else {
             return false;
@@ -260,7 +264,7 @@ impl LeaseManager {
         let Some(Grants { frame, fds }) = client.grant(worker, *grant) else {
             return;
         };
-        // No stream: the client is gone, and what was granted is on its way back.
+        // Without a stream the client has disconnected, and its grants are already being revoked.
         let Some(stream) = client.stream.as_mut() else {
             return;
         };
@@ -288,7 +292,8 @@ impl LeaseManager {
         if client.connecting > 0 {
             return;
         }
-        // Counted before it is told: who has a lease finds it in the statistics.
+        // Counted before the client is notified, so that a client with a lease finds it in the
+        // statistics.
         client.live = true;
         count(&self.counters.granted);
         if let Some(terms) = client.terms {
@@ -302,7 +307,8 @@ impl LeaseManager {
         }
     }
 
-    /// Every worker may say so of the same lease.
+    /// Ends a lease whose fabric failed. Every worker may report the same lease; only the first
+    /// report counts.
     fn handle_lost(&mut self, id: LeaseId) {
         let client = self.clients.get(&id);
         if client.is_some_and(|client| client.stream.is_some()) {
@@ -345,7 +351,7 @@ impl LeaseManager {
         }
     }
 
-    /// Says no, as far as the socket takes it, and ends.
+    /// Sends the refusal, if the socket accepts it at once, and ends the connection.
     fn refuse(&mut self, id: LeaseId, refusal: Refusal) {
         if let Some(stream) = self
             .clients
@@ -357,7 +363,7 @@ impl LeaseManager {
         self.end(id);
     }
 
-    /// Closes the socket and has the workers take back what they gave.
+    /// Closes the socket and orders the workers to revoke what they granted.
     fn end(&mut self, id: LeaseId) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -365,9 +371,9 @@ impl LeaseManager {
         let Some(mut stream) = client.hang_up() else {
             return;
         };
-        // Closing deregisters too; a failure here has nothing left to leak.
+        // Closing the descriptor deregisters it too, so a failure here leaks nothing.
         let _ = stream.deregister(self.poll.registry());
-        // Whatever it has said since: an answer takes no reading.
+        // The client may not have received its grant, even if it has sent something since.
         if client.may_be_unread {
             self.unread.keep(client.owner, stream);
         }
@@ -387,7 +393,8 @@ impl LeaseManager {
     fn order(&self, fabric: FabricId, order: impl Fn(usize) -> Order) {
         let links = self.links.get(fabric.0).into_iter().flatten();
         for (worker, link) in links.enumerate() {
-            // A worker that is gone has let go of everything; the server is ending.
+            // A send fails only when the worker has ended, and with it everything it held: the
+            // server is shutting down.
             let _ = link.orders.send(order(worker));
             (link.wake)();
         }

@@ -1,11 +1,11 @@
-//! Leases: how a client comes by memory, and how the server takes it back.
+//! Leases: how a client is given memory, and how the server takes it back.
 //!
-//! The lease manager is a thread of its own. Clients come to it by a unix socket in a private
-//! directory, or by a connection to the memcached port that begins with a claim. It takes claims
-//! ([`herdwick_herd::hello`]), has every worker make memory for the client, and hands the file
-//! descriptors over, if there are any. The socket is the lease: when it closes, or no heartbeat
-//! comes in time, the workers take the memory back at the end of a pass. The lease manager names no
-//! provider; what a worker grants is an opaque ticket.
+//! The lease manager runs on a thread of its own. Clients connect to it by a unix socket in a
+//! private directory, or by a connection to the memcached port that begins with a claim. It
+//! verifies claims ([`herdwick_herd::hello`]), has every worker allocate memory for the client, and
+//! passes the file descriptors, if there are any. The socket is the lease: when it closes, or no
+//! heartbeat arrives in time, the workers take the memory back at the end of a pass. The lease
+//! manager names no provider; what a worker grants is an opaque ticket.
 
 mod client;
 mod counters;
@@ -32,56 +32,55 @@ use herdwick_herd::{
     hello::{Refusal, WorkerAccept, WorkerGrant},
 };
 
-/// Names a lease for the life of the server; never reused.
+/// Identifies a lease for the life of the server; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
-/// Numbers the fabrics that leases are for; [`crate::transports`] knows their names.
+/// The index of a fabric that leases are offered for; [`crate::transports`] names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FabricId(pub(crate) usize);
 
-/// What a lease is for. A token says it.
+/// The fabric and request path of a lease. A token encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) fabric: FabricId,
     pub(crate) path: RequestPath,
 }
 
-/// What a client gets at each worker.
+/// The terms of a lease, the same at each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// In every line and reply; never 0.
+    /// The epoch in every request slot and reply; never 0.
     pub(crate) epoch: u16,
-    /// Slots: a power of two.
+    /// Number of slots: a power of two.
     pub(crate) window: u16,
-    /// Largest reply payload.
+    /// Largest reply payload in bytes.
     pub(crate) reply_bytes_max: u32,
     pub(crate) path: RequestPath,
-    /// The host that the client came from, unless this one.
+    /// The host that the client connected from; `None`: this host.
     pub(crate) host: Option<IpAddr>,
 }
 
-/// What the lease manager asks of a worker.
+/// An order of the lease manager to a worker.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Make memory and queue pairs.
+    /// Allocate memory and queue pairs.
     Grant(LeaseId, Terms),
-    /// Connect them with the client's, and begin to poll.
+    /// Connect them with the client's, and start polling.
     Connect(LeaseId, WorkerAccept),
-    /// Take everything back.
+    /// Stop polling and release everything.
     Revoke(LeaseId),
 }
 
-/// What a worker answers; the channel carries it with the worker's index.
+/// A worker's answer; the channel adds the worker's index.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// To [`Order::Grant`]; `None`: the worker could not, and holds nothing.
+    /// To [`Order::Grant`]; `None`: the worker failed, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`Order::Connect`]: refused are endpoints that make no sense, or the server's own
-    /// failure.
+    /// To [`Order::Connect`]; an error: the endpoints are malformed, or the server failed.
     Connected(LeaseId, Result<(), Refusal>),
-    /// Unasked: the device is lost under this lease.
+    /// Unsolicited: the device or queue pair of this lease was lost.
     Lost(LeaseId),
-    /// To [`Order::Revoke`]: the lease is out of service, and its pages are free.
+    /// To [`Order::Revoke`]: the lease is not served any more, and its memory is released.
     Revoked(LeaseId),
 }

@@ -1,4 +1,4 @@
-//! Sets the lease manager up, and answers hellos.
+//! Creates the lease manager with its channels, and answers hellos.
 
 use std::{
     fs, io,
@@ -25,35 +25,35 @@ use super::{
 };
 use crate::{parking::WakeupFd, time::Timer, transports};
 
-/// The lease manager before its thread starts, and the workers' ends of it.
+/// The lease manager before its thread starts, and the workers' ends of its channels.
 pub(crate) struct LeaseService {
     pub(crate) manager: LeaseManager,
-    /// For each worker, its ends, one a fabric.
+    /// For each worker, its ends, one per fabric.
     pub(crate) ends: Vec<Vec<(FabricId, WorkerEnd)>>,
     pub(crate) closing: Closing,
-    /// Until hellos are answered with it.
+    /// Taken by the [`Host`].
     entrance: Option<Entrance>,
 }
 
-/// How clients come to the lease manager.
+/// What clients need to reach the lease manager.
 struct Entrance {
     tokens: Arc<Tokens>,
     counters: Arc<LeaseCounters>,
     arrivals: Sender<Arrival>,
     waker: Arc<Waker>,
     fabrics: Vec<(FabricId, Capabilities)>,
-    /// The lease socket.
+    /// The path of the lease socket.
     socket: Option<PathBuf>,
 }
 
-/// One worker's end.
+/// One worker's end of the channels.
 pub(crate) struct WorkerEnd {
     pub(crate) orders: Receiver<Order>,
     pub(crate) answers: Sender<(usize, Answer)>,
     pub(crate) manager: Arc<Waker>,
 }
 
-/// Ends the lease manager, and removes its socket when dropped.
+/// Stops the lease manager; removes its socket when dropped.
 pub(crate) struct Closing {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
@@ -61,7 +61,7 @@ pub(crate) struct Closing {
 }
 
 impl LeaseService {
-    /// For `fabrics`, with `socket` where descriptors have to cross.
+    /// Creates a lease manager for `fabrics`, with `socket` for those that pass descriptors.
     pub(crate) fn open(
         mut socket: Option<LeaseSocket>,
         fabrics: Vec<(FabricId, Capabilities)>,
@@ -141,16 +141,16 @@ impl Closing {
 
     pub(crate) fn ask(&self) {
         self.stop.store(true, Ordering::Release);
-        // Fails only while a wake is pending already.
+        // Fails only when a wakeup is already pending.
         let _ = self.waker.wake();
     }
 }
 
 /// Answers hellos on the memcached port.
 pub(crate) struct Host {
-    /// Everything but what leases take.
+    /// The answer, without the lease offers.
     offer: Offer,
-    /// The path that every lease has, whatever clients ask for.
+    /// The request path of every lease, overriding the clients' choice.
     path: Option<RequestPath>,
     entrance: Option<Entrance>,
     boot: Option<BootId>,
@@ -158,7 +158,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Answers for a server with `service`, if it has one.
+    /// Creates the answer for a server with or without a lease service.
     pub(crate) fn new(
         offer: Offer,
         path: Option<RequestPath>,
@@ -175,11 +175,12 @@ impl Host {
         }
     }
 
-    /// The answering line, with its end; `None` if `line` is no hello.
+    /// Returns the answer line, with its end; `None`: `line` is no hello.
     pub(crate) fn greet(&self, line: &[u8]) -> Option<String> {
         let hello = match Hello::parse(line) {
             Ok(hello) => hello,
-            // Our version, and no fabric: the client decides.
+            // An unknown version is answered with this server's version and no fabric; the client
+            // decides.
             Err(LineError::Version(_)) => Hello::default(),
             Err(_) => return None,
         };
@@ -209,7 +210,7 @@ impl Host {
         Some(offer.to_line())
     }
 
-    /// Whether there is a lease manager to send claims to.
+    /// Returns whether there is a lease manager to send claims to.
     pub(crate) fn takes_claims(&self) -> bool {
         self.entrance.is_some()
     }
@@ -217,13 +218,13 @@ impl Host {
     /// Sends a connection that began with a claim to the lease manager.
     pub(crate) fn pass_on(&self, arrival: Arrival) {
         if let Some(entrance) = &self.entrance {
-            // A lease manager that is gone takes nobody in any more, and the connection ends here.
+            // Fails only when the lease manager has ended; then the connection is closed here.
             let _ = entrance.arrivals.send(arrival);
             let _ = entrance.waker.wake();
         }
     }
 
-    /// What the lease manager has counted, by name.
+    /// Returns the lease manager's counters, by name.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let entrances = self.entrance.iter();
         entrances.flat_map(|entrance| entrance.counters.all())
@@ -231,14 +232,14 @@ impl Host {
 }
 
 impl Entrance {
-    /// How requests travel best on `fabric`, if the server has it.
+    /// Returns the best request path on `fabric`, if the server has that fabric.
     fn best_path(&self, fabric: FabricId) -> Option<RequestPath> {
         let mut fabrics = self.fabrics.iter();
         let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;
         RequestPath::best(has)
     }
 
-    /// A token for a lease that this server has to give.
+    /// Issues a token, if the fabric supports the path.
     fn token(&self, fabric: FabricId, path: RequestPath, now: Duration) -> Option<Token> {
         let mut fabrics = self.fabrics.iter();
         let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;

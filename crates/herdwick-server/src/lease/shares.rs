@@ -1,26 +1,26 @@
-//! How much of what there is for leases one owner may hold.
+//! How much of the lease memory one owner may hold.
 //!
-//! Whoever comes first may take most of it: usually all clients of a server are one user's, or come
-//! from one host. The last share is for those who hold little.
+//! The first owner may take most of it, because usually all clients of a server belong to one user
+//! or connect from one host. The last share is reserved for owners that hold little.
 
 use std::{collections::HashMap, net::IpAddr};
 
-/// Whose a lease is.
+/// The party that a lease counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     /// A user of this host.
     User(u32),
-    /// Another host; of IPv6, all that share its network.
+    /// Another host; with IPv6, its whole /64.
     Host(IpAddr),
 }
 
 impl Owner {
     pub(super) fn at(address: IpAddr) -> Self {
         Self::Host(match address.to_canonical() {
-            // Whoever is on this host has all of them.
+            // A client on this host can use every loopback address.
             own if own.is_loopback() => IpAddr::from([127, 0, 0, 1]),
             IpAddr::V6(address) => {
-                // The lower half is the host's to choose.
+                // The host chooses the lower 64 bits itself.
                 let [a, b, c, d, ..] = address.segments();
                 IpAddr::from([a, b, c, d, 0, 0, 0, 0])
             }
@@ -29,11 +29,12 @@ impl Owner {
     }
 }
 
-/// The last part of what there is: who has something gets no more of it than half of what is left,
-/// less what he has, so that who has many names cannot take all of it at once.
+/// One part in so many is reserved. Of it, an owner that already holds something gets no more than
+/// half of what is left, less what it holds, so that a client with many identities cannot take all
+/// of it at once.
 pub(super) const KEPT: usize = 8;
 
-/// What all hold, and each.
+/// What is held in total, and by each owner.
 #[derive(Debug)]
 pub(super) struct Shares {
     bytes_max: usize,
@@ -42,7 +43,7 @@ pub(super) struct Shares {
     owners: HashMap<Owner, Held>,
 }
 
-/// Leases, and their bytes.
+/// Leases and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     leases: usize,
@@ -59,12 +60,12 @@ impl Shares {
         }
     }
 
-    /// Bytes that all hold.
+    /// Returns the bytes that all owners hold.
     pub(super) fn bytes(&self) -> usize {
         self.all.bytes
     }
 
-    /// Bytes that `owner` may hold more; `None`: not even one more lease.
+    /// Returns how many more bytes `owner` may hold; `None`: it may have no further lease.
     pub(super) fn left(&self, owner: Owner) -> Option<usize> {
         let mine = self.owners.get(&owner).copied().unwrap_or_default();
         let leases = left(self.leases_max, self.all.leases, mine.leases);
@@ -79,7 +80,7 @@ impl Shares {
         }
     }
 
-    /// Takes back what was given by [`take`](Self::take).
+    /// Releases what [`take`](Self::take) took.
     pub(super) fn give_back(&mut self, owner: Owner, bytes: usize) {
         if let Some(mine) = self.owners.get_mut(&owner) {
             for held in [&mut *mine, &mut self.all] {
@@ -93,7 +94,7 @@ impl Shares {
     }
 }
 
-/// Of `max`, of which all hold `all`, what is left for one who holds `mine`.
+/// Returns what is left of `max` for an owner that holds `mine`, when all owners hold `all`.
 fn left(max: usize, all: usize, mine: usize) -> usize {
     let kept = max / KEPT;
     let left = max.saturating_sub(all);

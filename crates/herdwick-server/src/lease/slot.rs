@@ -1,16 +1,19 @@
+//! A connection that a worker passes to the lease manager, with its place among the `-c`
+//! connections.
+
 use std::sync::Arc;
 
 use crate::{context::Context, tcp::Stream};
 
-/// A connection that came to the memcached port and began with a claim.
+/// A connection to the memcached port that began with a claim.
 pub(crate) struct Arrival {
     pub(crate) stream: Stream,
-    /// What it has said so far.
+    /// The bytes received so far.
     pub(crate) input: Vec<u8>,
     pub(crate) slot: ConnectionSlot,
 }
 
-/// One of the connections that there may be; given back when dropped.
+/// One of the `-c` connections; released when dropped.
 pub(crate) struct ConnectionSlot(pub(crate) Arc<Context>);
 
 impl Drop for ConnectionSlot {

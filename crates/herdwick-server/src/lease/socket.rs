@@ -1,7 +1,7 @@
 //! The lease socket: a private directory, a listener in it, and frames with descriptors.
 //!
-//! A server holds a lock on its directory for as long as it lives; the kernel takes the lock from
-//! one that is killed. A starting server removes the directories that nobody holds any more.
+//! A server holds a lock on its directory for as long as it lives; the kernel releases the lock of
+//! a killed server. A starting server removes the directories that no server holds any more.
 
 use std::{
     ffi::OsStr,
@@ -27,32 +27,32 @@ use rustix::{
 
 use crate::tcp::Stream;
 
-/// What the directories' names start with; 16 hexadecimal digits follow.
+/// Prefix of the directories' names; 16 hexadecimal digits follow.
 const PREFIX: &str = "herdwick-lease-";
 const SOCKET: &str = "lease";
-/// How often a directory may be swept away between its making and its locking.
+/// Attempts to create a directory, each of which a sweeping server may remove before it is locked.
 const TRIES: usize = 8;
 
-/// A listening socket in a directory that only this server made; both go when it is dropped.
+/// A listening socket in a directory that this server created; both are removed on drop.
 #[derive(Debug)]
 pub(crate) struct LeaseSocket {
     directory: PathBuf,
     path: PathBuf,
-    /// The directory, locked.
+    /// The lock on the directory.
     _lock: OwnedFd,
     listener: Option<UnixListener>,
 }
 
-/// Whether a server could have its lease socket below `parent`; makes nothing.
+/// Checks that a server can create its lease socket below `parent`; creates nothing.
 ///
 /// # Errors
-/// What stands in the way.
+/// The obstacle.
 pub fn check_lease_directory(parent: &Path) -> io::Result<()> {
     check_name(&parent.join(format!("{PREFIX}{:016x}", 0)).join(SOCKET))?;
     Ok(access(parent, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Whether clients can be told of a socket at `path`, and dial it.
+/// Checks that a hello can name `path`, and that a socket address can hold it.
 fn check_name(path: &Path) -> io::Result<()> {
     if path_word(path).is_none() {
         let reason = "clients can be told only of paths without spaces, in ASCII";
@@ -62,8 +62,8 @@ fn check_name(path: &Path) -> io::Result<()> {
 }
 
 impl LeaseSocket {
-    /// Makes a fresh directory of mode 0700 below `parent` and listens in it; `mode`, memcached's
-    /// `-a`, opens the directory and socket further. Removes what killed servers left there.
+    /// Creates a fresh directory of mode 0700 below `parent` and listens in it. `mode` (memcached's
+    /// `-a`) changes the modes of directory and socket. Removes the directories of killed servers.
     pub(crate) fn bind(parent: &Path, mode: Option<u32>) -> io::Result<Self> {
         check_lease_directory(parent)?;
         sweep(parent);
@@ -79,7 +79,8 @@ impl LeaseSocket {
         listener.set_nonblocking(true)?;
         socket.listener = Some(listener);
         if let Some(mode) = mode {
-            // Searching a directory takes the x bit wherever the socket has the rw bits.
+            // A directory needs the x bit for every class of users that has the r bit on the
+            // socket.
             let search = mode | ((mode & 0o444) >> 2);
             fs::set_permissions(&socket.path, fs::Permissions::from_mode(mode))?;
             fs::set_permissions(&socket.directory, fs::Permissions::from_mode(search))?;
@@ -91,7 +92,7 @@ impl LeaseSocket {
         &self.path
     }
 
-    /// The listener, once.
+    /// Returns the listener, once.
     pub(crate) fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }
@@ -99,14 +100,14 @@ impl LeaseSocket {
 
 impl Drop for LeaseSocket {
     fn drop(&mut self) {
-        // What stays is swept by the next server that starts there.
+        // On failure, the next server started there removes them.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(&self.directory);
     }
 }
 
-/// Makes a directory and locks it. Until it is locked, it looks like a dead server's to one that
-/// sweeps just then: another one is made in its stead.
+/// Creates a directory and locks it. Before it is locked, a server that sweeps takes it for a
+/// killed server's and may remove it; then another one is created.
 fn claim(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     let mut refused = io::ErrorKind::ResourceBusy.into();
     for _ in 0..TRIES {
@@ -114,13 +115,14 @@ fn claim(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
         getrandom::fill(&mut salt).map_err(|_| io::Error::other("no random bytes"))?;
         let salt = u64::from_le_bytes(salt);
         let directory = parent.join(format!("{PREFIX}{salt:016x}"));
-        // Fails on anything that is already there, symlinks included.
+        // Fails on any existing entry, symlinks included.
         DirBuilder::new().mode(0o700).create(&directory)?;
         match lock(&directory) {
+            // A sweep may have removed the directory before it was locked.
             Ok(lock) if directory.exists() => return Ok((directory, lock)),
             Ok(_) => {}
             Err(error) => {
-                // Swept already, or nobody's to lock: then it is nobody's to keep.
+                // It was removed by a sweep, or cannot be locked, so it is not kept.
                 let _ = fs::remove_dir(&directory);
                 refused = error;
             }
@@ -129,7 +131,7 @@ fn claim(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     Err(refused)
 }
 
-/// Locks a directory of this user's that nobody has locked.
+/// Locks a directory of this user that no process has locked.
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = open(directory, flags, Mode::empty())?;
@@ -140,8 +142,8 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Removes the directories of servers that did not live to do it. What is not ours, or holds
-/// anything else, stays.
+/// Removes the directories of killed servers. Directories of other users, or with other content,
+/// stay.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -149,7 +151,7 @@ fn sweep(parent: &Path) {
             continue;
         }
         if let Ok(lock) = lock(&path) {
-            // Another server that sweeps at the same time may be faster.
+            // Failures are ignored: another server may sweep at the same time.
             let _ = unlinkat(&lock, SOCKET, AtFlags::empty());
             let _ = fs::remove_dir(&path);
         }
@@ -161,11 +163,11 @@ fn is_lease_name(name: &OsStr) -> bool {
     salt.is_some_and(|salt| salt.len() == 16 && salt.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Most descriptors in one message (`SCM_MAX_FD`).
+/// Largest number of descriptors in one message (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Sends `frame` with `fds` riding on its first byte, without blocking; whether all of it went.
-/// Descriptors go nowhere but over a unix socket.
+/// Sends `frame` without blocking, with `fds` attached to its first byte; returns whether all of it
+/// was sent. Descriptors can be sent only over a unix socket.
 pub(crate) fn send_frame(stream: &mut Stream, frame: &[u8], fds: &[OwnedFd]) -> bool {
     match stream {
         Stream::Unix(socket) => send_with_fds(socket, frame, fds),
@@ -214,7 +216,7 @@ mod tests {
         let long = here.join("x".repeat(90));
         for (path, error) in [
             (Path::new("/no/such/directory"), io::ErrorKind::NotFound),
-            // Even for root.
+            // Fails for root too.
             (
                 Path::new("/proc/self/status"),
                 io::ErrorKind::PermissionDenied,

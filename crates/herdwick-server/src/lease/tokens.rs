@@ -1,8 +1,8 @@
-//! Tokens told in hellos, each good for one claim.
+//! Tokens, issued in hellos, each valid for one claim.
 //!
-//! A token says itself what it is for and when it was told, under a code that only this server can
-//! make. So nothing is kept for those that are outstanding, and however many hellos somebody says,
-//! nobody else's token gives way to his. What is kept are the ones that were used.
+//! A token contains its purpose and issue time, authenticated by a keyed hash that only this server
+//! can compute. So outstanding tokens take no memory, and no flood of hellos can displace another
+//! client's token. Only used tokens are remembered.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -21,24 +21,25 @@ use herdwick_mica::HashKey;
 
 use super::{FabricId, Kind};
 
-/// Most used tokens that are remembered for as long as they would be good: at 13,000 claims a
-/// second the oldest can be used again, by who has overheard it.
+/// Largest number of used tokens remembered while they would be valid. Beyond 13,000 claims a
+/// second the oldest could be used again by an eavesdropper.
 const USED_MAX: usize = 1 << 16;
 
+/// The paths by their two bits in a token. The fourth is padding and never issued.
 const PATHS: [RequestPath; 4] = [
     RequestPath::UcWrite,
     RequestPath::RcWrite,
     RequestPath::UdSend,
     RequestPath::UcWrite,
 ];
-/// Bits of what a token is for: the path, then the fabric.
+/// Bits of the purpose: the path, then the fabric.
 const KIND_BITS: u32 = 4;
-/// Bits of the number that tells tokens of one millisecond apart.
+/// Bits of the number that distinguishes tokens of one millisecond.
 const NUMBER_BITS: u32 = 24;
-/// Bits of the millisecond when it was told.
+/// Bits of the millisecond of issue.
 const MILLIS_BITS: u32 = u64::BITS - KIND_BITS - NUMBER_BITS;
 
-/// Makes tokens and takes them.
+/// Issues and redeems tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     key: HashKey,
@@ -49,12 +50,12 @@ pub(crate) struct Tokens {
 #[derive(Debug, Default)]
 struct Used {
     words: HashSet<u64>,
-    /// The same, and until when they are kept, in the order of their use.
+    /// The same, each with the time until which it is kept, in the order of use.
     order: VecDeque<(u64, Duration)>,
 }
 
 impl Tokens {
-    /// With codes under `key`, which is random and nobody else's.
+    /// `key` must be random and secret.
     pub(crate) fn new(key: HashKey) -> Self {
         Self {
             key,
@@ -63,24 +64,26 @@ impl Tokens {
         }
     }
 
-    /// A fresh token for a lease of `kind`.
+    /// Issues a token for a lease of `kind`.
     pub(crate) fn issue(&self, kind: Kind, now: Duration) -> Token {
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
         let kind = path.unwrap_or(0) as u64 | (kind.fabric.0 as u64 % 4) << 2;
-        // Of the milliseconds those of two years fit: they begin again then.
+        // 36 bits of milliseconds wrap after two years.
         let told = millis(now) << (KIND_BITS + NUMBER_BITS);
         self.token(told | number << KIND_BITS | kind)
     }
 
-    /// What `token` is for, if it was told here, lately, and was not used; it is from now on.
+    /// Returns the purpose of `token` and marks it used, if it was issued here, has not expired,
+    /// and was not used before.
     pub(crate) fn redeem(&self, token: Token, now: Duration) -> Option<Kind> {
         let word = word(&token.0[..8]);
         let (told, good) = (
             word >> (KIND_BITS + NUMBER_BITS),
             millis(HANDSHAKE_DEADLINE),
         );
-        // Who redeems may have looked at the clock before who told did.
+        // The redeeming thread may have read the clock before the issuing one did, so a token from
+        // the near future is valid too.
         let passed = (millis(now) + good).wrapping_sub(told) % (1 << MILLIS_BITS);
         if self.token(word) != token || passed >= 2 * good {
             return None;
@@ -92,7 +95,8 @@ impl Tokens {
         if !used.words.insert(word) {
             return None;
         }
-        // Used after another, it may expire before it: then it is kept a little longer.
+        // Tokens are not used in the order of issue; keeping this one at least as long as its
+        // predecessor keeps the queue sorted.
         let kept = used
             .order
             .back()
@@ -114,7 +118,7 @@ impl Tokens {
 }
 
 impl Used {
-    /// Forgets those that have expired, and the oldest of too many.
+    /// Removes expired tokens, and the oldest while there are too many.
     fn forget(&mut self, now: Duration) {
         while let Some((word, expires)) = self.order.front()
             && (*expires <= now || self.order.len() >= USED_MAX)

@@ -1,7 +1,7 @@
-//! The names under which memcached_exporter (0.16) shows what `stats` says. Dashboards and alerts
-//! made for it go on working.
+//! The metrics of memcached_exporter 0.16, under its names, so that dashboards and alerts made for
+//! it keep working.
 
-/// How a number may change.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -10,8 +10,8 @@ pub(super) enum Kind {
 
 use Kind::{Counter, Gauge};
 
-/// A family of metrics: name without `memcached_`, kind, help, and for each of its metrics the
-/// labels and the statistic that gives its value.
+/// A family of metrics: its name without `memcached_`, type and help text, and for each metric the
+/// labels and the statistic that supplies its value.
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -19,7 +19,7 @@ pub(super) struct Family {
     pub(super) metrics: &'static [(Labels, &'static str)],
 }
 
-/// Names and values.
+/// Label names and values.
 pub(super) type Labels = &'static [(&'static str, &'static str)];
 
 const fn family(
@@ -43,7 +43,7 @@ macro_rules! plain {
     };
 }
 
-/// A family of one metric, of the log: the only class that `stats items` and `stats slabs` show.
+/// A family of one metric of the log, which is the only class in `stats items` and `stats slabs`.
 macro_rules! class {
     ($name:literal, $kind:expr, $stat:literal, $help:literal) => {
         family(
@@ -55,12 +55,12 @@ macro_rules! class {
     };
 }
 
-/// Statistics that `stats` has only by a sum: sets without those that compared.
+/// A computed statistic: sets without compare-and-swap. `stats` has only the sum.
 pub(super) const SETS: &str = "sets without cas";
-/// The same of the class.
+/// The same for the class.
 pub(super) const CLASS_SETS: &str = "sets without cas of the class";
 
-/// What the exporter makes of `stats` and `stats settings`.
+/// Metrics from `stats` and `stats settings`.
 pub(super) const GENERAL: &[Family] = &[
     plain!(
         "uptime_seconds",
@@ -255,7 +255,7 @@ const COMMANDS: &[(Labels, &str)] = &[
     (&[("command", "set"), ("status", "hit")], SETS),
 ];
 
-/// What the exporter makes of `stats items` and `stats slabs`.
+/// Metrics from `stats items` and `stats slabs`.
 pub(super) const OF_THE_CLASS: &[Family] = &[
     class!(
         "current_items",

@@ -1,8 +1,8 @@
-//! Metrics: what `stats` counts, as a page that Prometheus reads.
+//! Metrics over HTTP, in the text format of Prometheus.
 //!
-//! A thread of its own listens, asks the workers as a connection's `stats` does, and words the
-//! answers. All who ask while it does get the same page. Nothing is asked, and no worker has
-//! anything to do, while nobody reads.
+//! A thread of its own listens, requests a snapshot from every worker as `stats` does, and formats
+//! the page. All clients that wait meanwhile receive the same page. Without clients no worker has
+//! any work for metrics.
 
 mod exporter;
 mod page;
@@ -30,15 +30,15 @@ use crate::{
 };
 use visitor::{Step, Visitor};
 
-/// Most readers at a time; one more takes the place of whoever has been here longest.
+/// Largest number of clients at a time. A further one replaces the oldest.
 const VISITORS_MAX: usize = 16;
-/// A reader is given up this long after it came.
+/// Time after which a client is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Deadlines are looked at this often while somebody is here.
+/// Interval at which timeouts are checked while there are clients.
 const TICK: Duration = Duration::from_millis(500);
-/// The token of the listener; readers' are their places.
+/// The token of the listener; a client's token is its index.
 const LISTENER: Token = Token(VISITORS_MAX);
-/// The name of the only worker-side ticket: there is one round of questions at a time.
+/// The ticket of all orders: there is one round at a time.
 const TICKET: Ticket = Ticket {
     connection: 0,
     generation: 0,
@@ -46,7 +46,7 @@ const TICKET: Ticket = Ticket {
     slot: 0,
 };
 
-/// The listener, before its thread starts.
+/// The metrics listener before its thread starts.
 pub(crate) struct Gauges {
     poll: Poll,
     listener: TcpListener,
@@ -73,12 +73,12 @@ impl Gauges {
         open().map_err(|source| StartError::Metrics { address, source })
     }
 
-    /// Where it listens, and how its thread is woken.
+    /// Returns the address it listens on, and the descriptor that wakes its thread.
     pub(crate) fn place(&self) -> (SocketAddr, WakeupFd) {
         (self.address, self.wakeup.clone())
     }
 
-    /// The thread, which asks over `cross_core`.
+    /// Creates the thread's state; it sends its orders over `cross_core`.
     pub(crate) fn reporter(
         self,
         cross_core: CrossCore,
@@ -113,7 +113,7 @@ pub(crate) struct Reporter {
     round: Option<Round>,
 }
 
-/// The workers have been asked.
+/// A round of snapshots, requested from every worker.
 struct Round {
     outstanding: usize,
     parts: Vec<Snapshot>,
@@ -142,13 +142,13 @@ impl Reporter {
         } else {
             self.visitors.iter().any(Option::is_some).then_some(TICK)
         };
-        // After an interruption, as after an event, all are looked at.
+        // A signal returns no events, so everything is checked either way.
         readiness::wait(&mut self.poll, events, timeout);
         self.wakeup.flag().lower();
     }
 
-    /// Lets in who waits. An error says that nobody does, or that there are no descriptors left:
-    /// then the next event, or tick, tries again.
+    /// Accepts all waiting connections. An error means that none waits, or that no descriptors are
+    /// left; the next event or tick tries again.
     fn accept(&mut self, now: Duration) {
         while let Ok((stream, _)) = self.listener.accept() {
             let place = self.place();
@@ -156,7 +156,7 @@ impl Reporter {
         }
     }
 
-    /// A free place, or that of whoever came first.
+    /// Returns a free index, or that of the oldest client.
     fn place(&self) -> usize {
         let came = |place: &usize| self.visitors[*place].as_ref().map(Visitor::came);
         (0..VISITORS_MAX).min_by_key(came).unwrap_or(0)
@@ -168,7 +168,7 @@ impl Reporter {
             .poll
             .registry()
             .register(&mut stream, Token(place), interest);
-        // Whoever was there is closed; who cannot be watched is as well.
+        // Closes the client that had this index; the new one too, if it cannot be registered.
         self.visitors[place] = registered.ok().map(|()| Visitor::new(stream, now));
     }
 
@@ -182,13 +182,13 @@ impl Reporter {
         }
     }
 
-    /// Asks the workers if somebody wants to know, and they have not been asked.
+    /// Requests snapshots if a client waits for the page and no round is in progress.
     fn ask(&mut self) {
         let wanted = self.visitors.iter().flatten().any(Visitor::waits);
         if self.round.is_some() || !wanted {
             return;
         }
-        // There is one round at a time, so there are forwarded batches.
+        // Cannot fail for lack of batches: there is one round at a time.
         if let Ok(outstanding) = self.cross_core.broadcast(
             Order::Count {
                 hot: self.context.settings.metrics_hot_keys,
@@ -203,7 +203,7 @@ impl Reporter {
         self.cross_core.depart();
     }
 
-    /// Takes what the workers have answered; after the last, everybody who waits gets the page.
+    /// Collects the workers' snapshots. After the last one, sends the page to every waiting client.
     fn collect(&mut self) {
         while let Some((peer, mut batch)) = self.cross_core.returned() {
             if let Some(round) = &mut self.round {

@@ -1,4 +1,4 @@
-//! The page: memcached_exporter's metrics, then ours.
+//! The metrics page: memcached_exporter's metrics first, then Herdwick's own.
 
 use std::{collections::HashMap, fmt::Display, sync::atomic::Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ use crate::{
     stats, unix,
 };
 
-/// What all workers have counted, as Prometheus reads it.
+/// Returns the page for the workers' snapshots.
 pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> String {
     let sum = Snapshot::sum(parts);
     let mut page = Page::default();
@@ -45,7 +45,7 @@ pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> Strin
     page.text()
 }
 
-/// The numbers that clients read, by name.
+/// Returns the numeric statistics, by name.
 fn said(context: &Context, clock: Clock, sum: &Snapshot) -> HashMap<String, f64> {
     let mut said = HashMap::new();
     let mut say = |name: &str, value: &dyn Display| {
@@ -56,14 +56,14 @@ fn said(context: &Context, clock: Clock, sum: &Snapshot) -> HashMap<String, f64>
     context.say_all(clock, sum, &mut Stats(&mut say));
     let counters = &sum.counters;
     let compared = counters.cas_hits + counters.cas_badval;
-    // memcached counts those that compared among the sets.
+    // memcached counts compare-and-swap among the sets.
     let sets = |compared: u64| counters.cmd_set.saturating_sub(compared) as f64;
     said.insert(SETS.into(), sets(compared + counters.cas_misses));
     said.insert(CLASS_SETS.into(), sets(compared));
     said
 }
 
-/// What each worker has done.
+/// Adds the metrics of each worker.
 fn workers(parts: &[Snapshot], page: &mut Page) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
     parts.sort_by_key(|part| part.worker);
@@ -93,7 +93,7 @@ fn workers(parts: &[Snapshot], page: &mut Page) {
     page.add(name, Kind::Counter, help, batches);
 }
 
-/// Our name for what `stats workers` says.
+/// Returns the name, type and help text of a statistic of `stats workers`.
 fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
     use Kind::{Counter, Gauge};
     match stat {
@@ -134,7 +134,7 @@ fn of_worker(stat: &str) -> (&'static str, Kind, &'static str) {
     }
 }
 
-/// Everything refused or dropped, by transport and reason.
+/// Adds everything refused or dropped, by transport and reason.
 fn drops(context: &Context, sum: &Snapshot, page: &mut Page) {
     let (counters, store, unix) = (&sum.counters, &sum.store, unix::counts());
     let labels = |transport: &str, reason: &str| {
@@ -206,7 +206,7 @@ fn drops(context: &Context, sum: &Snapshot, page: &mut Page) {
     }
 }
 
-/// Most hot keys on the page: each makes a series of its own.
+/// Largest number of hot keys on the page, because each is a series of its own.
 const HOT_KEYS_MAX: usize = 10;
 
 fn hot_keys(context: &Context, sum: &Snapshot, page: &mut Page) {
@@ -220,7 +220,7 @@ fn hot_keys(context: &Context, sum: &Snapshot, page: &mut Page) {
     page.add(name, Kind::Gauge, help, samples);
 }
 
-/// What the lease manager has counted; nothing where there is none.
+/// Adds the lease manager's counters, if there is one.
 fn leases(context: &Context, page: &mut Page) {
     let (mut paths, mut ended) = (Vec::new(), Vec::new());
     for (stat, count) in context.leases() {
@@ -262,7 +262,7 @@ fn leases(context: &Context, page: &mut Page) {
     page.add(name, Kind::Counter, help, ended);
 }
 
-/// What peers put into unix sockets and the threads that close it.
+/// Adds the counters of refused descriptors and of the threads that close their sockets.
 fn closers(page: &mut Page) {
     let unix = unix::counts();
     for (name, count, help) in [
@@ -281,7 +281,7 @@ fn closers(page: &mut Page) {
     }
 }
 
-/// Families in the order they were added.
+/// Families in the order of their addition.
 #[derive(Default)]
 struct Page(Vec<MetricFamily>);
 
@@ -325,7 +325,7 @@ impl Page {
     }
 
     fn text(&self) -> String {
-        // It refuses families without metrics or names only.
+        // It fails only for families without metrics or names.
         TextEncoder::new()
             .encode_to_string(&self.0)
             .unwrap_or_default()

@@ -1,5 +1,5 @@
-//! One reader of metrics: as much of HTTP/1.1 as a scrape needs. One request, one response, and
-//! the connection ends.
+//! One client of the metrics page: the subset of HTTP/1.1 that a scrape needs. One request and one
+//! response for each connection. Request size, headers and time are bounded.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -10,12 +10,12 @@ use std::{
 use httparse::{EMPTY_HEADER, Request, Status};
 use mio::net::TcpStream;
 
-/// Longest request, with its headers.
+/// Longest request in bytes, including its headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// Most headers of a request.
+/// Largest number of headers.
 const HEADERS_MAX: usize = 64;
 
-/// A connection.
+/// A client's connection.
 pub(super) struct Visitor {
     stream: TcpStream,
     came: Duration,
@@ -25,27 +25,28 @@ pub(super) struct Visitor {
 }
 
 enum State {
-    /// The request is not all here.
+    /// The request is incomplete.
     Reading,
-    /// It waits for the page.
+    /// Waiting for the page.
     Waiting {
-        /// Only its head is wanted.
+        /// A HEAD request: the response has no body.
         head: bool,
     },
-    /// So much of the response has been written.
+    /// This many bytes of the response have been written.
     Writing(usize),
-    /// Said; the peer is to close first, so that nothing it has sent cuts the response off.
+    /// The response is sent. The client closes first: closing with unread input would reset the
+    /// connection and could discard the response.
     Leaving,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Stays,
     Gone,
 }
 
-/// What a request is answered with.
+/// The response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Page { head: bool },
@@ -70,17 +71,17 @@ impl Visitor {
         }
     }
 
-    /// When it came.
+    /// Returns when it connected.
     pub(super) fn came(&self) -> Duration {
         self.came
     }
 
-    /// Whether it waits for the page.
+    /// Returns whether it waits for the page.
     pub(super) fn waits(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
-    /// Gives the page to it, if it waits for one.
+    /// Responds with the page, if it waits for one.
     pub(super) fn hand(&mut self, page: &str) {
         if let State::Waiting { head } = self.state {
             let kind = prometheus::TEXT_FORMAT;
@@ -88,7 +89,7 @@ impl Visitor {
         }
     }
 
-    /// Reads and writes what can be without waiting.
+    /// Reads and writes as far as possible without blocking.
     pub(super) fn step(&mut self) -> Step {
         if matches!(self.state, State::Reading) && self.read() == Step::Gone {
             return Step::Gone;
@@ -140,7 +141,7 @@ impl Visitor {
                     self.state = State::Writing(from + count);
                 }
                 Ok(_) => {
-                    // Fails only if the peer has gone, which the next read says.
+                    // Fails only if the peer has disconnected, which the next read reports.
                     let _ = self.stream.shutdown(Shutdown::Write);
                     self.bytes = Vec::new();
                     self.state = State::Leaving;
@@ -154,7 +155,7 @@ impl Visitor {
         Step::Stays
     }
 
-    /// Passes over what still comes, a bounded part of it a step.
+    /// Discards further input, a bounded amount in each step.
     fn leave(&mut self) -> Step {
         let mut unheard = [0; 4096];
         match self.stream.read(&mut unheard) {
@@ -166,7 +167,7 @@ impl Visitor {
     }
 }
 
-/// What is to be answered to `bytes`; `None`: they are not a whole request yet.
+/// Returns the response to the request in `bytes`; `None`: it is incomplete.
 fn answer(bytes: &[u8]) -> Option<Answer> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -218,7 +219,7 @@ mod tests {
         #[test]
         fn whatever_comes_is_answered_or_awaited(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let early = answer(&bytes);
-            // More bytes change no answer that was given.
+            // Further bytes do not change a response.
             let more = answer(&[&bytes[..], b" HTTP/1.1\r\n\r\n"].concat());
             prop_assert!(early.is_none() || early == more);
         }

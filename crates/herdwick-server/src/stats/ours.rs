@@ -1,8 +1,8 @@
-//! What memcached has no `stats` for.
+//! Statistics that memcached does not have: `stats workers` and `stats hotkeys`.
 
 use crate::{context::Stats, counters::Snapshot, dump::Uri, hot::HotKey};
 
-/// `stats workers`: each worker, and each way into it, by itself. memcached has no such thing.
+/// `stats workers`: the counters of each worker, and of each of its transports.
 pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
     parts.sort_by_key(|part| part.worker);
@@ -18,8 +18,7 @@ pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
     }
 }
 
-/// `stats hotkeys`: the keys asked for most in the last 10 to 20 seconds, hottest first. memcached
-/// has no such thing.
+/// `stats hotkeys`: the most requested keys of the last 10 to 20 seconds, hottest first.
 pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     for (hot, rank) in keys.iter().zip(1..) {
         out.say(&format!("hotkey:{rank}:key"), Uri(&hot.key));
@@ -34,7 +33,7 @@ pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     }
 }
 
-/// What is worth knowing of one worker.
+/// Returns the main counters of one worker.
 pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
     let Snapshot {
         counters, store, ..
@@ -56,7 +55,7 @@ pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// The transports: name, requests executed, batches they came in.
+/// Returns the transports: name, requests executed, and the batches they arrived in.
 pub(crate) fn transports(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
     let mut transports = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
     for counted in &part.transports {

@@ -1,3 +1,6 @@
+//! The TLS configuration: certificate chain, key, client verification and session cache, read from
+//! files and replaceable while the server runs.
+
 use std::{
     fs, io,
     path::Path,
@@ -22,36 +25,36 @@ use rustls::{
 
 use super::{ClientCertificates, KeyFormat, Tls, TlsError};
 
-/// Sessions that may be resumed, the last ones: half a MiB.
+/// Cached sessions for resumption; the oldest are dropped. About half a MiB.
 const SESSIONS: usize = 1024;
-/// Tickets for them that a client gets.
+/// TLS 1.3 tickets sent to each client.
 const TICKETS: usize = 2;
 
-/// What the server shows to TLS clients, and how their handshakes have gone.
+/// The TLS configuration for new connections, and the handshake counters.
 pub(crate) struct Certificates {
     files: Tls,
-    /// Replaced as a whole. Locked for as long as a pointer takes to copy, once a connection.
+    /// Replaced as a whole. Locked only to copy the pointer, once for each connection.
     config: Mutex<Arc<ServerConfig>>,
-    /// The second they were last read.
+    /// The store's second when the files were last read.
     pub(crate) read_at: AtomicU32,
     pub(crate) counters: Counters,
 }
 
-/// How handshakes have ended.
+/// Handshakes by their outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Not in a session: errors, strangers, early ends.
+    /// Failed: errors, refused clients, disconnects.
     pub(crate) failed: AtomicU64,
-    /// Not in time.
+    /// Timed out.
     pub(crate) late: AtomicU64,
-    /// For holding most, when all together held too much.
+    /// Aborted as the largest, when all handshakes together held too many bytes.
     pub(crate) crowded: AtomicU64,
-    /// In a session that is not an earlier one's.
+    /// Completed with a new session rather than a resumed one.
     pub(crate) new_sessions: AtomicU64,
 }
 
 impl Certificates {
-    /// Reads `files`, at the store's `second`.
+    /// Reads `files`; `second` is the store's.
     pub(crate) fn open(files: &Tls, second: u32) -> Result<Self, TlsError> {
         Ok(Self {
             files: files.clone(),
@@ -61,8 +64,8 @@ impl Certificates {
         })
     }
 
-    /// Reads the files again, for connections to come; what was read before stays if they cannot be
-    /// used.
+    /// Reads the files again, for new connections. If they cannot be used, the previous
+    /// configuration stays.
     pub(crate) fn reload(&self, second: u32) -> Result<(), TlsError> {
         let config = read(&self.files)?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
@@ -70,7 +73,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// A session before its handshake.
+    /// Creates a session that has not begun its handshake.
     pub(crate) fn session(&self) -> Result<ServerConnection, rustls::Error> {
         let config = Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner));
         ServerConnection::new(config)
@@ -111,7 +114,7 @@ fn read(files: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// How clients are judged.
+/// Sets how client certificates are verified.
 fn judging(
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     files: &Tls,

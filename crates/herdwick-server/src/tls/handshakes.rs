@@ -1,3 +1,5 @@
+//! TLS handshakes in progress, with a deadline each and a bound on the bytes of all of them.
+
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use mio::{Registry, Token, net::TcpStream};
@@ -7,21 +9,21 @@ use super::{
     stream::{HANDSHAKE_BYTES_MAX, Shaken},
 };
 
-/// How often it is looked who is late.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// What peers may have sent in all half-done handshakes together: 256 of the longest.
+/// Bytes that all peers together may have sent in unfinished handshakes: 256 of the longest.
 const BYTES_MAX: usize = 256 * HANDSHAKE_BYTES_MAX;
 
-/// Connections whose handshake is under way. They are nobody's yet: workers see none of this, and
-/// wait for no signature.
+/// Connections with a handshake in progress. They belong to no worker yet, so no worker waits for a
+/// signature.
 pub(crate) struct Handshakes {
     places: Vec<Option<Handshake>>,
     vacant: Vec<usize>,
-    /// What the peers of all of them have sent.
+    /// Bytes that all their peers have sent.
     came: usize,
-    /// When lateness is looked for again.
+    /// When deadlines are checked next.
     next_check: Duration,
-    /// The token of the first place.
+    /// The token of the first entry.
     first: usize,
 }
 
@@ -31,19 +33,19 @@ struct Handshake {
     deadline: Duration,
 }
 
-/// What has become of a handshake.
+/// The state of a handshake after a step.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// It goes on.
+    /// In progress.
     UnderWay,
-    /// The connection is to be served.
+    /// Completed; the connection can be served.
     Done(Box<TlsStream>),
-    /// The connection has ended.
+    /// Failed; the connection is closed.
     Failed,
 }
 
 impl Handshakes {
-    /// Whose tokens begin with `first`.
+    /// Creates an empty table. Its tokens begin with `first`.
     pub(crate) fn new(first: usize) -> Self {
         Self {
             places: Vec::new(),
@@ -54,12 +56,12 @@ impl Handshakes {
         }
     }
 
-    /// How long to sleep at most: until somebody may be late.
+    /// Returns the longest time to sleep: until a deadline may have passed.
     pub(crate) fn tick(&self) -> Option<Duration> {
         (self.vacant.len() < self.places.len()).then_some(TICK)
     }
 
-    /// Begins one that has to be done by `deadline`.
+    /// Begins a handshake that must be complete by `deadline`.
     pub(crate) fn begin(
         &mut self,
         socket: TcpStream,
@@ -91,7 +93,7 @@ impl Handshakes {
         self.go_on(token, certificates, registry)
     }
 
-    /// Something has happened at `token`.
+    /// Continues the handshake at `token` after an event.
     pub(crate) fn go_on(
         &mut self,
         token: Token,
@@ -123,8 +125,8 @@ impl Handshakes {
         }
     }
 
-    /// Gives up those that take too long, and of the others, while all together hold too much, the
-    /// largest. Returns how many.
+    /// Aborts handshakes that are past their deadline, then the largest ones while all together
+    /// exceed [`BYTES_MAX`]. Returns how many it aborted.
     pub(crate) fn give_up(
         &mut self,
         now: Duration,
@@ -159,7 +161,7 @@ impl Handshakes {
         let mut handshake = self.places[place].take()?;
         self.vacant.push(place);
         self.came -= handshake.came;
-        // Closing the descriptor would do it as well.
+        // Closing the descriptor would deregister it as well.
         let _ = registry.deregister(handshake.stream.socket_mut());
         Some(handshake.stream)
     }
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
     use crate::tls::{ClientCertificates, KeyFormat, Tls};
 
-    /// Half-done handshakes with peers that are quiet for now.
+    /// Unfinished handshakes with peers that send nothing for now.
     struct Porch {
         poll: Poll,
         certificates: Certificates,
@@ -226,7 +228,7 @@ mod tests {
             peer
         }
 
-        /// Waits until all that is `said` to each has been taken in.
+        /// Waits until the `said` bytes of each peer have been read.
         fn take_in(&mut self, peers: usize, said: usize) {
             while self.handshakes.came < peers * said {
                 for place in 0..peers {
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(porch.handshakes.came, 0);
     }
 
-    /// The beginning of a first message that is announced as long.
+    /// The beginning of a ClientHello that announces a great length.
     fn endless(bytes: usize) -> Vec<u8> {
         let announced = [&[0x01, 0, 0xfe, 0][..], &vec![0; bytes]].concat();
         let mut said = Vec::new();

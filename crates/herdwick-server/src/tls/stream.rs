@@ -1,29 +1,32 @@
+//! A TLS session over a non-blocking TCP socket, as a byte stream. Its memory is bounded; short
+//! reads and writes mean what they mean on a socket.
+
 use std::io::{self, ErrorKind, Read, Write};
 
 use mio::net::TcpStream;
 use rustls::{HandshakeKind, ServerConnection};
 
-/// Encrypted bytes that may wait to leave.
+/// Encrypted bytes that may wait to be sent.
 pub(crate) const SENDING_BYTES: usize = 32 << 10;
-/// Reads of the socket in one read of the stream: records without text in them cost, too.
+/// Reads of the socket in one read of the stream. Records without plaintext are bounded by it too.
 const READS: usize = 64;
-/// Most bytes of one record (RFC 8446, 5.2, and TLS 1.2's).
+/// Largest record in bytes (RFC 8446, 5.2, and TLS 1.2's limit).
 const RECORD_BYTES_MAX: usize = 5 + (16 << 10) + 2048;
-/// What a session takes besides; measured, roundly.
+/// Other memory of a session, measured and rounded.
 const SESSION_BYTES: usize = 8 << 10;
 
-/// A byte stream over TLS, as non-blocking as its socket: a read that is short has emptied the
-/// socket (but see [`has_more`](Self::has_more)), a write that is short has filled it.
+/// A byte stream over TLS, non-blocking like its socket: a short read has emptied the socket (but
+/// see [`has_more`](Self::has_more)), a short write has filled it.
 #[derive(Debug)]
 pub(crate) struct TlsStream {
     socket: TcpStream,
     session: ServerConnection,
-    /// Bytes that the caller has given and that are encrypted, but have not all left. They count as
-    /// written once they have: the next write has to begin with them.
+    /// Bytes of the caller that are encrypted but not completely sent. They count as written only
+    /// when sent: the next write has to begin with them.
     owed: usize,
-    /// Bytes that are decrypted and have not been taken.
+    /// Bytes that are decrypted but not read.
     decrypted: usize,
-    /// The last read stopped before the socket was empty, or came to the end.
+    /// The last read stopped before the socket was empty, or read the end of the stream.
     has_more: bool,
 }
 
@@ -47,10 +50,11 @@ impl TlsStream {
         &mut self.socket
     }
 
-    /// Goes on with the handshake; `came` counts what the peer has sent for it.
+    /// Continues the handshake; adds to `came` the bytes that the peer sent for it.
     ///
     /// # Errors
-    /// It has failed, and the peer knows, or is gone.
+    /// The handshake failed, and the alert was sent if the socket accepted it, or the peer has
+    /// disconnected.
     pub(crate) fn shake_hands(&mut self, came: &mut usize) -> io::Result<Shaken> {
         loop {
             match self.flush() {
@@ -73,35 +77,37 @@ impl TlsStream {
         }
     }
 
-    /// Whether the session goes on from an earlier one.
+    /// Returns whether the session was resumed.
     pub(crate) fn is_resumed(&self) -> bool {
         self.session.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Whether a read would find something that no event announces.
+    /// Returns whether a read would find data that no event announces.
     pub(crate) fn has_more(&self) -> bool {
         self.has_more
     }
 
-    /// Most bytes that can still be read of what has come: text is no longer than its records, of
-    /// which one may have begun. `None`: the kernel does not tell.
+    /// Returns an upper bound on the plaintext that can be read without further packets: plaintext
+    /// is no longer than its records, one of which may be partly decrypted. `None`: the kernel does
+    /// not report the socket's bytes.
     pub(crate) fn unread_most(&self) -> Option<usize> {
         let in_socket = rustix::io::ioctl_fionread(&self.socket).ok()?;
         let in_socket = usize::try_from(in_socket).ok()?;
         Some(in_socket + self.decrypted + RECORD_BYTES_MAX)
     }
 
-    /// Bytes of memory besides the caller's buffers and what is [owed](Self::owed), about.
+    /// Returns the approximate memory in bytes, without the caller's buffers and what is
+    /// [owed](Self::owed).
     pub(crate) fn memory(&self) -> usize {
         SESSION_BYTES
     }
 
-    /// Bytes that are encrypted and have not left.
+    /// Returns the bytes that are encrypted but not sent.
     pub(crate) fn owed(&self) -> usize {
         self.owed
     }
 
-    /// Decrypts what has come; what the peer is told of an error leaves if it can.
+    /// Decrypts what was read. On an error sends the alert, if the socket accepts it at once.
     fn process(&mut self) -> io::Result<()> {
         let error = match self.session.process_new_packets() {
             Ok(state) => {
@@ -110,12 +116,12 @@ impl TlsStream {
             }
             Err(error) => error,
         };
-        // What was wrong, if it can be said at once: the connection ends either way.
+        // The alert is best effort: the connection ends either way.
         let _ = self.session.write_tls(&mut self.socket);
         Err(io::Error::new(ErrorKind::InvalidData, error))
     }
 
-    /// Takes decrypted text; `None`: the peer has ended the stream.
+    /// Reads decrypted plaintext; `None`: the peer has ended the stream.
     fn take(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.reader().read(into) {
             Ok(0) => Ok(None),
@@ -124,20 +130,21 @@ impl TlsStream {
                 Ok(Some(count))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(0)),
-            // Without a farewell, as after `kill`: what is whole has been taken.
+            // The connection ended without close_notify, as after `kill`: all complete data has
+            // been read.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Most that a peer may send before its handshake is done: eight certificates and more.
+/// Bytes that a peer may send before its handshake is done: eight certificates and some margin.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 32 << 10;
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shaken {
-    /// The peer has to move first.
+    /// Waiting for the peer.
     NotYet,
     Done,
 }
@@ -191,7 +198,7 @@ impl Write for TlsStream {
         }
     }
 
-    /// Sends what is encrypted and has not left.
+    /// Sends what is encrypted.
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             if self.session.write_tls(&mut self.socket)? == 0 {
@@ -203,7 +210,8 @@ impl Write for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says farewell, so that the peer knows the end from a cut; if it can be said at once.
+    /// Sends close_notify, if the socket accepts it at once, so that the peer can tell the end from
+    /// a truncation.
     fn drop(&mut self) {
         if !self.session.is_handshaking() {
             self.session.send_close_notify();

@@ -1,10 +1,11 @@
-//! Threads that close unix sockets with descriptors in them, for which nobody else waits.
+//! Threads that close unix sockets with descriptors in them, so that no other thread waits for a
+//! close.
 //!
-//! To drop the last descriptor of a TCP socket that lingers takes as long as its owner said, unless
-//! a signal comes for the thread that waits: so a close that takes long is interrupted, and what
-//! lingers is the kernel's to end. What no signal ends (a terminal that is drained, say) holds its
-//! thread. Then others are started, up to [`CLOSERS_MAX`], of which the sockets of one user have
-//! [`USER_CLOSERS_MAX`].
+//! Dropping the last descriptor of a lingering TCP socket blocks for its linger time, unless a
+//! signal arrives at the closing thread. So a close that takes long is interrupted, and the kernel
+//! finishes the lingering. A close that no signal interrupts (the drain of a terminal, for example)
+//! blocks its thread. Then further threads are started, up to [`CLOSERS_MAX`], of which the sockets
+//! of one user occupy at most [`USER_CLOSERS_MAX`].
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,49 +22,50 @@ use herdwick_mem::Interruptible;
 use mio::net::UnixStream;
 use signal_hook::consts::SIGURG;
 
-/// Most threads that close, and most that sockets of one user hold.
+/// Largest number of closing threads, and of those that one user's sockets occupy.
 const CLOSERS_MAX: usize = 16;
 const USER_CLOSERS_MAX: usize = 4;
-/// Most sockets that wait to be closed, or are, before no more are accepted: each is a descriptor.
+/// Largest number of sockets that wait to be closed or are being closed, before accepting stops:
+/// each holds a descriptor.
 pub(super) const HELD_MAX: usize = 1024;
-/// The same, of one user.
+/// The same for one user.
 pub(super) const USER_HELD_MAX: usize = 256;
-/// How long a close may take before it is interrupted, and a further thread started for what waits.
+/// How long a close may take before it is interrupted, and a further thread is started.
 const STUCK_AFTER: Duration = Duration::from_millis(100);
-/// How often it is interrupted from then on: once for each descriptor, at worst.
+/// Interval of further interruptions: at worst one for each descriptor in the socket.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(10);
-/// What such a thread needs is little.
+/// Closing needs little stack.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Sockets that wait to be closed, and what each thread does.
+/// Sockets that wait to be closed, and the state of each thread.
 struct Queue<T> {
     users: BTreeMap<u32, User<T>>,
     closers: [Closer; CLOSERS_MAX],
-    /// How many were ever taken to be closed.
+    /// Number of sockets ever taken from the queue.
     taken: u64,
-    /// Whose socket was taken last: the next user's is taken next.
+    /// The user of the socket taken last; the next user is served next.
     last: u32,
-    /// A thread waits for more.
+    /// A thread waits for work.
     idle: bool,
     /// The thread that watches the others was started.
     watched: bool,
 }
 
-/// Sockets of one user, as long as there are any.
+/// The sockets of one user; removed when there are none.
 struct User<T> {
     waiting: VecDeque<T>,
     closing: usize,
 }
 
-/// One of the threads there may be.
+/// One of the closing threads.
 #[derive(Clone, Copy)]
 struct Closer {
     started: bool,
-    /// `None` until it runs.
+    /// `None` until the thread runs.
     thread: Option<Interruptible>,
-    /// What it closes: the how-manieth it was, and whose.
+    /// What it is closing: the number of the socket, from `taken`, and its user.
     closes: Option<(u64, u32)>,
-    /// What it closed when it was last looked at.
+    /// The number of the socket it was closing at the last check.
     seen: u64,
     stuck: bool,
 }
@@ -96,13 +98,13 @@ impl<T> Queue<T> {
         user.waiting.push_back(socket);
     }
 
-    /// Sockets of `user` that wait or are being closed.
+    /// Returns how many sockets of `user` wait or are being closed.
     fn held(&self, user: u32) -> usize {
         let user = self.users.get(&user);
         user.map_or(0, |user| user.waiting.len() + user.closing)
     }
 
-    /// Whose turn it is, of those that do not hold all threads they may.
+    /// Returns the next user in turn, of those that occupy fewer threads than they may.
     fn next(&self) -> Option<u32> {
         let may = |(id, user): (&u32, &User<T>)| {
             (!user.waiting.is_empty() && user.closing < USER_CLOSERS_MAX).then_some(*id)
@@ -122,7 +124,7 @@ impl<T> Queue<T> {
         Some(socket)
     }
 
-    /// What `closer` took is closed.
+    /// Records that `closer` has closed its socket.
     fn done(&mut self, closer: usize) {
         let closer = &mut self.closers[closer];
         closer.stuck = false;
@@ -145,7 +147,7 @@ impl<T> Queue<T> {
         self.closers.iter().filter(|closer| closer.stuck).count()
     }
 
-    /// Who has been at the same socket since the last look.
+    /// Marks the threads that are at the same socket as at the last check, and returns them.
     fn check(&mut self) -> Vec<Interruptible> {
         let mut late = Vec::new();
         for closer in &mut self.closers {
@@ -159,7 +161,8 @@ impl<T> Queue<T> {
         late
     }
 
-    /// A place for one more thread, if there is something for it to do.
+    /// Returns the index for one more thread, if there is work for it and every started thread is
+    /// stuck.
     fn vacancy(&self) -> Option<usize> {
         self.next()?;
         let started = self.closers.iter().filter(|closer| closer.started).count();
@@ -169,11 +172,11 @@ impl<T> Queue<T> {
 }
 
 static QUEUE: Mutex<Queue<UnixStream>> = Mutex::new(Queue::new());
-/// Something waits.
+/// Signals that a socket waits.
 static MORE: Condvar = Condvar::new();
 /// The same, for the thread that watches.
 static WATCH: Condvar = Condvar::new();
-/// Sockets that wait or are being closed, and threads that are stuck, for those who only look.
+/// Copies of the queue's counts, for readers that do not take the lock.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static STUCK: AtomicUsize = AtomicUsize::new(0);
 
@@ -181,28 +184,29 @@ fn queue() -> MutexGuard<'static, Queue<UnixStream>> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many sockets wait or are being closed.
+/// Returns how many sockets wait or are being closed.
 pub(super) fn held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// How many threads have been at one socket for long.
+/// Returns how many threads have been closing one socket for long.
 pub(super) fn stuck() -> usize {
     STUCK.load(Ordering::Relaxed)
 }
 
-/// Whether so many sockets of `user` wait that there may be no more.
+/// Returns whether `user` has reached its limit of sockets.
 pub(super) fn is_full(user: u32) -> bool {
     held() >= USER_HELD_MAX && queue().held(user) >= USER_HELD_MAX
 }
 
-/// Has `socket` of `user` closed.
+/// Queues `socket` of `user` to be closed.
 pub(super) fn close(user: u32, socket: UnixStream) {
     HELD.fetch_add(1, Ordering::Relaxed);
     let mut queue = queue();
     queue.push(user, socket);
     if !queue.watched {
-        // Without it what waits goes on waiting, and is counted; the next one tries again.
+        // Without this thread no stuck close is interrupted and no further thread started, so
+        // sockets may go on waiting. They are counted, and the next call tries again.
         queue.watched = spawn(watch).is_ok();
     }
     start_closer(&mut queue);
@@ -215,10 +219,10 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.stack_size(STACK_BYTES).spawn(run).map(drop)
 }
 
-/// Starts one more if all that there are, if any, are stuck.
+/// Starts one more thread if all existing ones are stuck, or none exists.
 fn start_closer(queue: &mut Queue<UnixStream>) {
     if let Some(place) = queue.vacancy() {
-        // Refused for want of threads: the next look tries again.
+        // If this fails, the next check tries again.
         queue.closers[place].started = spawn(move || work(place)).is_ok();
     }
 }
@@ -247,8 +251,8 @@ fn work(place: usize) {
 }
 
 fn watch() {
-    // A signal without a handler interrupts nothing. Refused only for signals that have none: then
-    // closes take as long as they take.
+    // A signal interrupts a system call only if it has a handler. Registration fails only for
+    // signals that cannot have one; then closes are not interrupted.
     let _ = signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)));
     let mut queue = queue();
     loop {
@@ -261,7 +265,7 @@ fn watch() {
         let waited = WATCH.wait_timeout_while(queue, pause, |queue| queue.is_busy());
         queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         for thread in queue.check() {
-            // It cannot have ended: it takes the lock first.
+            // The thread cannot have ended: it needs the lock to do so.
             let _ = thread.interrupt();
         }
         STUCK.store(queue.stuck(), Ordering::Relaxed);
@@ -284,7 +288,7 @@ mod tests {
         assert_eq!((queue.held(7), queue.held(9), queue.held(8)), (10, 1, 0));
         let mut taken = Vec::new();
         taken.extend((0..CLOSERS_MAX).map_while(|closer| queue.take(closer)));
-        // The fifth of user 7 waits, though there are threads.
+        // User 7 already occupies its share of threads, so its fifth socket waits.
         let max = (u32::MAX, 0);
         assert_eq!(taken, [(7, 0), (9, 0), max, (7, 1), (7, 2), (7, 3)]);
         queue.push(9, (9, 1));
@@ -307,7 +311,7 @@ mod tests {
             queue.closers[closer].thread = Some(Interruptible::here());
             assert_eq!(queue.vacancy(), None, "it may be quick");
             assert!(queue.take(closer).is_some());
-            // Whatever it closes now is new.
+            // A socket taken since the last check is not stuck.
             assert_eq!((queue.check().len(), queue.vacancy()), (closer, None));
             assert_eq!(queue.check().len(), closer + 1);
             assert_eq!(queue.stuck(), closer + 1);

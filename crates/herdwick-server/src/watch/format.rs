@@ -1,4 +1,4 @@
-//! Events in memcached's words.
+//! The log lines of `watch`, in memcached's format.
 
 use std::{fmt, net::SocketAddr};
 
@@ -7,7 +7,7 @@ use herdwick_mica::{Mode, Status};
 use super::{Event, Found, What};
 use crate::dump::Uri;
 
-/// One line of a watcher: the event, the second of Unix time that `now` counts from, and its
+/// One line for a watcher: the event, the Unix time that its `now` counts from, and the line's
 /// number.
 pub(super) struct Line<'a> {
     pub(super) event: &'a Event,
@@ -73,7 +73,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Where a connection comes from.
+/// Formats the address that a connection was opened from.
 struct From(Option<SocketAddr>);
 
 impl fmt::Display for From {

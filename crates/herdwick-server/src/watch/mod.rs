@@ -1,8 +1,8 @@
-//! `watch`: what happens, as it happens, for whoever wants to see it.
+//! `watch`: a live log of events for clients that request it.
 //!
-//! A worker notes events in a bounded queue of its own, and only those that somebody watches; a
-//! thread takes them out, words them, and writes them to the watchers' sockets. Nothing waits for
-//! a watcher: what does not fit is dropped and counted.
+//! A worker records watched events in a bounded queue of its own; a thread takes them out, formats
+//! them, and writes them to the watchers' sockets. Workers never wait for a watcher: events that do
+//! not fit are dropped and counted.
 
 mod format;
 mod writer;
@@ -22,22 +22,22 @@ use herdwick_mica::{KEY_BYTES_MAX, Mode, Status};
 
 pub(crate) use writer::{Asking, EventWriter};
 
-/// Events that a worker's queue holds: 576 KiB, which take no memory before somebody watches.
+/// Events that a worker's queue holds: 576 KiB, which are not touched before the first event.
 const EVENTS: usize = 2048;
 
-/// Kinds of events, as bits.
+/// Topics, as bits.
 pub(crate) mod topic {
     pub(crate) const FETCHERS: u32 = 1;
     pub(crate) const MUTATIONS: u32 = 2;
     pub(crate) const EVICTIONS: u32 = 4;
     pub(crate) const CONNEVENTS: u32 = 8;
     pub(crate) const DELETIONS: u32 = 16;
-    /// Those that a partition sees.
+    /// The topics of requests, which a partition records.
     pub(crate) const OF_REQUESTS: u32 = FETCHERS | MUTATIONS | DELETIONS;
 }
 
-/// The topics that the words behind `watch` name; `None`: one of them means nothing here.
-/// memcached takes the beginning of a word for it.
+/// Parses the arguments of `watch` into topics; `None`: one is unknown. As in memcached, any prefix
+/// of a name matches, and no argument means `fetchers`.
 pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
     const NAMES: [(&[u8], u32); 5] = [
         (b"evictions", topic::EVICTIONS),
@@ -54,17 +54,17 @@ pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
     Some(if all == 0 { topic::FETCHERS } else { all })
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// A read: how it ended, the value's length, and by which descriptor it came.
+    /// A read: its outcome, the value's length, and the connection's descriptor.
     Get {
         found: Found,
         size: usize,
         caller: RawFd,
     },
-    /// A store: how, how it ended, seconds to live (0: for ever), the value's length, and by which
-    /// descriptor it came.
+    /// A store: its mode and outcome, seconds to live (0: unlimited), the value's length, and the
+    /// connection's descriptor.
     Store {
         mode: Mode,
         compared: bool,
@@ -73,23 +73,23 @@ pub(crate) enum What {
         size: usize,
         caller: RawFd,
     },
-    /// A deletion of a value of so many bytes.
+    /// A deletion of a value of this length.
     Deleted { size: usize },
-    /// An eviction: whether it had been read, seconds left (-1: for ever), seconds since its last
-    /// use, the value's length.
+    /// An eviction: whether the item had been read, seconds left to live (-1: unlimited), seconds
+    /// since its last use, and the value's length.
     Evicted {
         fetched: bool,
         ttl: i64,
         idle: u32,
         size: usize,
     },
-    /// A connection by this descriptor, from there; from a unix socket if from nowhere.
+    /// A new connection: descriptor and peer address; `None`: a unix socket.
     Opened(i32, Option<SocketAddr>),
-    /// Its end, and why.
+    /// The end of a connection, and its reason.
     Closed(i32, Option<SocketAddr>, &'static str),
 }
 
-/// How a read ended.
+/// The outcome of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Yes,
@@ -110,7 +110,7 @@ impl What {
     }
 }
 
-/// Something that happened to a key, or to none, and when.
+/// An event with its time, and its key or none.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     now: Duration,
@@ -125,21 +125,21 @@ impl Event {
     }
 }
 
-/// What workers and the event writer know of each other.
+/// State shared between the workers and the event writer.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// What anybody watches.
+    /// The topics of all watchers.
     topics: AtomicU32,
     pub(crate) watchers: AtomicU32,
     pub(crate) sent: AtomicU64,
     pub(crate) skipped: AtomicU64,
 }
 
-/// Where one worker notes what happens.
+/// Where one worker records events.
 pub(crate) struct Journal {
     queue: Producer<Event>,
     shared: Arc<Shared>,
-    /// As of the beginning of this pass.
+    /// The watched topics at the beginning of this pass.
     topics: u32,
     now: Duration,
     pub(crate) written: u64,
@@ -147,7 +147,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A journal, and the end that the event writer reads.
+    /// Creates a journal, and the end that the event writer reads.
     pub(crate) fn new(shared: Arc<Shared>) -> (Self, Consumer<Event>) {
         let (queue, read) = spsc::channel(EVENTS);
         let journal = Self {
@@ -161,19 +161,19 @@ impl Journal {
         (journal, read)
     }
 
-    /// A pass begins.
+    /// Begins a pass: reads the clock value and the topics once for all its events.
     pub(crate) fn begin(&mut self, now: Duration) {
         self.now = now;
         self.topics = self.shared.topics.load(Relaxed);
     }
 
-    /// Whether anybody watches one of these.
+    /// Returns whether one of these topics is watched.
     #[inline]
     pub(crate) fn wants(&self, topics: u32) -> bool {
         self.topics & topics != 0
     }
 
-    /// Notes an event, if anybody watches its kind.
+    /// Records an event, if its topic is watched.
     pub(crate) fn note(&mut self, what: What, key: &[u8]) {
         if !self.wants(what.topic()) {
             return;

@@ -1,3 +1,6 @@
+//! The thread that formats journal events for watchers. Each watcher has a bounded buffer; events
+//! that do not fit are skipped and counted.
+
 use std::{
     io::{ErrorKind, Read, Write},
     ops::RangeInclusive,
@@ -15,23 +18,24 @@ use herdwick_memcache::text;
 use super::{EVENTS, Event, Shared, format::Line};
 use crate::{context::Context, tcp::Stream, time::Timer};
 
-/// Most watchers (memcached's `WATCHER_LIMIT`).
+/// Largest number of watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
-/// What may wait for one watcher to read (memcached's `watcher_logbuf_size`).
+/// Bytes that may wait for one watcher to read (memcached's `watcher_logbuf_size`).
 const BUFFER_BYTES: usize = 256 << 10;
-/// While anybody watches, journals are looked at after so long: the less the more there is in them.
+/// Interval between reads of the journals while there are watchers: shorter the more events they
+/// hold.
 const TICK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(50);
-/// A watcher that reads nothing for so long is given up.
+/// A watcher that reads nothing for this long is disconnected.
 const STALLED_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that wants to watch these topics.
+/// A connection that requests these topics.
 pub(crate) struct Asking {
     pub(crate) stream: Stream,
     pub(crate) topics: u32,
 }
 
-/// The thread that words what workers note, for those who watch. It sleeps while nobody does, and
-/// ends with the workers.
+/// The thread that formats the workers' events for watchers. It sleeps while there are no watchers,
+/// and ends when the workers do.
 pub(crate) struct EventWriter {
     /// The workers' journals.
     pub(crate) journals: Vec<Consumer<Event>>,
@@ -49,16 +53,16 @@ struct Watcher {
     stalled: Duration,
 }
 
-/// What was found in a journal.
+/// The number of events found in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Haul {
     Nothing,
     Some,
-    /// There may be more: the watchers had their turn in between.
+    /// The journal was full, and there may be more: the watchers are served in between.
     Full,
 }
 
-/// How long to sleep after `haul`, having slept for `tick` before it.
+/// Returns how long to sleep after `haul`, given the previous sleep `tick`.
 fn next_tick(tick: Duration, haul: Haul) -> Duration {
     match haul {
         Haul::Nothing => (tick * 2).clamp(*TICK.start(), *TICK.end()),
@@ -90,7 +94,8 @@ impl EventWriter {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let haul = self.tell(&mut watchers, &mut told);
-            // A full journal leaves no time to sleep: what has passed is not the tick.
+            // After a full journal there is no sleep, so the elapsed time is measured, not taken to
+            // be the tick.
             let now = self.timer.now();
             let passed = now.saturating_sub(std::mem::replace(&mut last, now));
             watchers.retain_mut(|watcher| {
@@ -120,19 +125,20 @@ impl EventWriter {
             skipped: 0,
             stalled: Duration::ZERO,
         });
-        // Before its OK leaves, so that nothing which comes after that is missed.
+        // The workers must see the topics before the OK is sent, so that no event after the OK is
+        // missed.
         self.announce(watchers);
     }
 
-    /// Lets the workers know what is watched.
+    /// Publishes the watched topics to the workers.
     fn announce(&self, watchers: &[Watcher]) {
         let topics = watchers.iter().fold(0, |all, watcher| all | watcher.topics);
         self.shared.topics.store(topics, Relaxed);
-        // There are at most twenty.
+        // At most `WATCHERS_MAX`, so the cast is exact.
         self.shared.watchers.store(watchers.len() as u32, Relaxed);
     }
 
-    /// Words what the journals hold, of each as much as fits into it.
+    /// Formats the journals' events, at most one journal's capacity of each.
     fn tell(&mut self, watchers: &mut [Watcher], told: &mut u64) -> Haul {
         let mut haul = Haul::Nothing;
         for journal in &mut self.journals {
@@ -177,9 +183,10 @@ impl Watcher {
         shared.sent.fetch_add(1, Relaxed);
     }
 
-    /// Writes what there is, `passed` after it last did; `false`: it has gone, or is given up.
+    /// Writes the buffer, `passed` after the previous call; `false`: the watcher has disconnected
+    /// or timed out.
     fn serve(&mut self, shared: &Shared, passed: Duration) -> bool {
-        // Whatever it says now is not understood; its end is.
+        // A watcher's input is discarded; only its end matters.
         let mut said = [0; 64];
         match self.stream.read(&mut said) {
             Ok(0) => return false,

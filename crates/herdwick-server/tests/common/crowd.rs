@@ -1,4 +1,4 @@
-//! Many clients at a time, each of which goes on whenever its socket lets it, a piece in turn.
+//! Many clients at a time, each of which progresses whenever its socket permits, a piece in turn.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -10,10 +10,10 @@ use herdwick_server::Server;
 
 use super::connect;
 
-/// When nothing at all has moved for so long, it is not going to.
+/// Without any progress for this long, the test fails.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Time since something: for bounds that only a failure reaches.
+/// Time since an event, for bounds that only a failure reaches.
 pub(crate) struct Since(Instant);
 
 impl Since {
@@ -27,7 +27,7 @@ impl Since {
     }
 }
 
-/// What one client says, and what it expects to hear.
+/// What one client sends, and what it expects to receive.
 pub(crate) struct Talk {
     stream: TcpStream,
     said: Vec<u8>,
@@ -52,7 +52,7 @@ impl Talk {
         }
     }
 
-    /// One turn; whether anything has moved. `None`: the server has hung up.
+    /// Runs one turn; returns whether it progressed. `None`: the server has closed the connection.
     pub(crate) fn turn(&mut self) -> Option<bool> {
         let rest = &self.said[self.sent..];
         let mut moved = false;
@@ -93,7 +93,7 @@ impl Talk {
     }
 }
 
-/// Gives each its turn until all have said and heard everything; `between` is done after each round.
+/// Runs turns until all are complete; calls `between` after each round.
 pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
     let mut last = Since::now();
     while !talks.is_empty() {
@@ -115,13 +115,13 @@ pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
     }
 }
 
-/// A value of its own for each `n`, that shows where a byte of it was lost.
+/// Returns a distinct value for each `n`, which shows where a byte was lost.
 pub(crate) fn value(n: usize, len: usize) -> Vec<u8> {
     let byte = |i: usize| (i % 251) as u8 ^ (i >> 10) as u8 ^ (n as u8).wrapping_mul(37);
     (0..len).map(byte).collect()
 }
 
-/// What the server has under `key`.
+/// Returns what the server holds under `key`.
 pub(crate) fn stored(server: &Server, key: &str) -> Option<Vec<u8>> {
     let mut stream = connect(server);
     stream

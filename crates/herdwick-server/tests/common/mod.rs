@@ -1,4 +1,4 @@
-//! Servers to test against, ours and a stock memcached, and conversations with them.
+//! Servers for the tests, this one and a stock memcached, and conversations with them.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod crowd;
@@ -18,10 +18,10 @@ use std::{
 
 use herdwick_server::{Address, Config, Server, spawn};
 
-/// A reply that takes longer is not coming: a bound for failures, which nothing waits out.
+/// A bound for failures, which no passing test reaches.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Our server with `workers` workers.
+/// Returns this server with `workers` workers.
 pub(crate) fn ours(workers: usize) -> Server {
     with(Config {
         workers: Some(workers),
@@ -47,15 +47,16 @@ pub(crate) fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// The version whose protocols these are.
+/// The memcached version whose protocols the server implements.
 pub(crate) const REFERENCE: [u32; 3] = [1, 6, 45];
 
-/// The memcached to compare with: the one in the path, or another.
+/// Returns the memcached to compare with: the one in PATH, or `HERDWICK_MEMCACHED`.
 pub(crate) fn oracle() -> std::ffi::OsString {
     std::env::var_os("HERDWICK_MEMCACHED").unwrap_or_else(|| "memcached".into())
 }
 
-/// Whether it is older than [`REFERENCE`], as Debian's is, so that not everything can be compared.
+/// Returns whether the oracle is older than [`REFERENCE`], as Debian's is; then fewer replies are
+/// compared.
 pub(crate) fn oracle_is_old() -> bool {
     static OLD: OnceLock<bool> = OnceLock::new();
     *OLD.get_or_init(|| {
@@ -68,7 +69,7 @@ pub(crate) fn oracle_is_old() -> bool {
     })
 }
 
-/// A stock memcached on a unix socket of its own, or `None` where there is none.
+/// A stock memcached on a unix socket of its own, or `None` where none is installed.
 pub(crate) struct Memcached {
     child: Child,
     path: PathBuf,
@@ -119,9 +120,9 @@ impl Drop for Memcached {
     }
 }
 
-/// Whatever takes a conversation.
+/// A server that a test can converse with.
 pub(crate) trait Peer {
-    /// Sends the pieces, closes the sending side, and reads to the end.
+    /// Sends the pieces, shuts down the sending side, and reads to the end.
     fn say(&self, pieces: &[&[u8]]) -> Vec<u8>;
 }
 
@@ -151,14 +152,14 @@ fn converse(
     finish: impl Fn() -> std::io::Result<()>,
 ) -> Vec<u8> {
     for piece in pieces {
-        // A server that has hung up refuses the rest; what it said before is still to be read.
+        // A server that has closed refuses the rest; its earlier replies can still be read.
         if to.write_all(piece).is_err() {
             break;
         }
     }
     let _ = finish();
     let mut said = Vec::new();
-    // A reset after the last reply ends the conversation as well as an end.
+    // A reset after the last reply ends the conversation as well.
     if let Err(error) = from.read_to_end(&mut said) {
         assert_eq!(
             error.kind(),
@@ -169,8 +170,8 @@ fn converse(
     said
 }
 
-/// Replaces what two servers may say differently: the version, CAS uniques, and what depends on the
-/// second or on the inside of a store.
+/// Replaces what may differ between two servers: the version, CAS uniques, and values that depend
+/// on the second or on the store's internals.
 pub(crate) fn normalised(reply: &[u8]) -> Vec<u8> {
     let mut lines: Vec<Vec<u8>> = reply.split(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
     for line in &mut lines {
@@ -199,10 +200,10 @@ pub(crate) fn normalised(reply: &[u8]) -> Vec<u8> {
     lines.join(&b'\n')
 }
 
-/// Seconds until times of day, some months away, are in units of so many.
+/// Seconds until a time of day months away are compared in units of this many.
 const FAR: u64 = 10_000_000;
 
-/// A word of a meta reply without what may differ.
+/// Normalises one word of a meta reply.
 fn meta_word(word: &[u8]) -> Vec<u8> {
     let (word, end) = match word {
         [word @ .., b'\r'] => (word, &b"\r"[..]),
@@ -213,13 +214,13 @@ fn meta_word(word: &[u8]) -> Vec<u8> {
         digits.parse::<u64>().ok()
     };
     let word = match (word.first(), number()) {
-        // There the key shows as the item's maker spelled it, here as the reader did.
+        // The oracle shows the key as its creator spelled it, this server as the reader did.
         _ if word == b"k\x00\x01\x02" => b"kAAEC b".to_vec(),
         (Some(b'c'), Some(unique)) => format!("c{}", u8::from(unique > 0)).into_bytes(),
         (Some(b'l'), Some(_)) => b"l".to_vec(),
-        // A deadline that has passed wraps around there and is 0 here.
+        // In the oracle the time left of an expired deadline wraps around; here it is 0.
         (Some(b't'), Some(left)) if left > u64::from(u32::MAX / 2) => b"t0".to_vec(),
-        // Until a time of day it is another number each second.
+        // The time until a time of day changes each second.
         (Some(b't'), Some(left)) if left > FAR => format!("t{}", left / FAR).into_bytes(),
         (Some(b't'), Some(left)) => format!("t{}", (left + 50) / 100).into_bytes(),
         _ => word.to_vec(),
@@ -227,7 +228,7 @@ fn meta_word(word: &[u8]) -> Vec<u8> {
     [&word, end].concat()
 }
 
-/// The CAS unique that `gets` shows of `key`, or 0.
+/// Returns the CAS unique that `gets` shows for `key`, or 0.
 pub(crate) fn unique(peer: &dyn Peer, key: &str) -> u64 {
     let reply = peer.say(&[format!("gets {key}\r\n").as_bytes()]);
     let line = reply.split(|&b| b == b'\r').next().unwrap_or_default();
@@ -238,7 +239,7 @@ pub(crate) fn unique(peer: &dyn Peer, key: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// A value of `stats`.
+/// Returns a value of `stats`.
 pub(crate) fn stat(server: &Server, name: &str) -> u64 {
     let said = String::from_utf8(server.say(&[b"stats\r\n"])).unwrap();
     let prefix = format!("STAT {name} ");
@@ -251,7 +252,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     head.escape_ascii().to_string()
 }
 
-/// One line of a reply.
+/// Reads one line of a reply.
 pub(crate) fn line(stream: &TcpStream) -> String {
     let mut line = String::new();
     BufReader::with_capacity(1, stream)

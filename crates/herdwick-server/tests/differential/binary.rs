@@ -1,11 +1,12 @@
-//! Binary: valid and broken packets. What is better than in the oracle is in `differences`.
+//! Random binary packets, valid and broken. Cases where this server deliberately differs from the
+//! oracle are in `differences`.
 
 use herdwick_memcache::binary::opcode;
 use proptest::prelude::*;
 
 use crate::classic::{key, value};
 
-/// A request as protocol-binary.txt draws it.
+/// Encodes a request as protocol-binary.txt defines it.
 pub(crate) fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], unique: u64) -> Vec<u8> {
     let body = (extras.len() + key.len() + value.len()) as u32;
     let mut bytes = vec![0x80, opcode];
@@ -17,12 +18,12 @@ pub(crate) fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], unique
     [&bytes, extras, key, value].concat()
 }
 
-/// The end of a conversation.
+/// Encodes the end of a conversation.
 pub(crate) fn quit() -> Vec<u8> {
     packet(opcode::QUIT, b"", b"", b"", 0)
 }
 
-/// The responses, without what may differ: CAS uniques and the version.
+/// Returns the responses without what may differ: CAS uniques and the version.
 pub(crate) fn normalised(mut replies: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some((header, rest)) = replies.split_first_chunk::<24>() {
@@ -61,7 +62,7 @@ fn exptime() -> impl Strategy<Value = u32> {
     prop::sample::select([&[0, 1000], &times[..]].concat())
 }
 
-/// The exptime of an item to begin with; the last makes none.
+/// The exptime of an item to create; the last value creates none.
 fn beginning() -> impl Strategy<Value = u32> {
     prop_oneof![4 => exptime(), 1 => Just(u32::MAX)]
 }
@@ -76,7 +77,7 @@ fn touching(opcodes: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(opcode, exptime, key)| packet(opcode, &exptime.to_be_bytes(), &key, b"", 0))
 }
 
-/// Packets whose responses hold on to an item.
+/// Packets whose responses reference an item.
 pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     prop_oneof![
@@ -86,7 +87,7 @@ pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Packets that count.
+/// Arithmetic packets.
 pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     let opcode = prop::sample::select(vec![INCREMENT, INCREMENTQ, DECREMENT, DECREMENTQ]);
@@ -100,7 +101,7 @@ pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Packets that store, delete, or say something about the server.
+/// Packets that store, delete, or query the server.
 pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     let opcode = prop::sample::select(vec![SET, SETQ, ADD, ADDQ, REPLACE, REPLACEQ]);
@@ -133,8 +134,8 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Not statistics, which differ; nothing unknown with a key, which the oracle reads too far behind;
-/// no value where it looks for none, behind which it loses the replies before.
+/// Excludes statistics, which differ; unknown opcodes with a key, of which the oracle reads too
+/// much; and values where the oracle expects none, after which it loses earlier replies.
 fn needs_no_care(packet: &[u8]) -> bool {
     use opcode::*;
     let value = packet[11] > packet[3] + packet[4];
@@ -145,7 +146,7 @@ fn needs_no_care(packet: &[u8]) -> bool {
     }
 }
 
-/// What makes no sense, and ends the conversation.
+/// Malformed packets, which end the conversation.
 pub(crate) fn fatal() -> impl Strategy<Value = Vec<u8>> {
     use opcode::*;
     let shapeless =
@@ -170,7 +171,7 @@ pub(crate) fn fatal() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A packet of this opcode with the extras it takes, on one key and CAS unique.
+/// Encodes a packet of this opcode with its extras, for one key and CAS unique.
 pub(crate) fn comparing(opcode: u8, key: &[u8], unique: u64) -> Vec<u8> {
     use opcode::*;
     let (extras, value): (&[u8], &[u8]) = match plain(opcode) {

@@ -1,10 +1,11 @@
-//! Classic text: valid and broken commands.
+//! Random classic text commands, valid and broken.
 
 use proptest::prelude::*;
 
 use crate::common::oracle_is_old;
 
-/// One of those that every memcached takes alike, or, beside one that is not old, of these too.
+/// Selects from `all`, which every memcached treats alike, and, with an oracle of the reference
+/// version, also from `newer`.
 pub(crate) fn either(
     all: &[&'static str],
     newer: &[&'static str],
@@ -24,8 +25,8 @@ pub(crate) fn key() -> impl Strategy<Value = String> {
     ]
 }
 
-/// No number near 2^63: behind a larger one a stock memcached looks for a minus sign, past its end.
-/// Nothing but white space either: behind that it looks for a number.
+/// Values without a number near 2^63, after which a stock memcached reads past the end in search of
+/// a minus sign; and without pure white space, after which it searches for a number.
 pub(crate) fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         2 => Just(Vec::new()),
@@ -62,7 +63,7 @@ pub(crate) fn number() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// What to count by, or from: see [`value`].
+/// An amount for arithmetic, or an initial value: see [`value`].
 pub(crate) fn delta() -> impl Strategy<Value = &'static str> {
     number().prop_map(|delta| if delta.starts_with('9') { "9" } else { delta })
 }
@@ -81,7 +82,8 @@ pub(crate) fn exptime() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Client flags of a storage command, which are read in another transport.
+/// Client flags of a storage command, which are parsed by other rules than the numbers of other
+/// commands.
 fn flags() -> impl Strategy<Value = &'static str> {
     either(
         &["0", "1", "5", "-0", "+3", "100", "4294967295", "1\t"],
@@ -89,7 +91,7 @@ fn flags() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// The same of times.
+/// The same for its times.
 fn stored_exptime() -> impl Strategy<Value = &'static str> {
     either(
         &[
@@ -114,8 +116,8 @@ pub(crate) fn end() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\n", " \r\n"])
 }
 
-/// The end of a block with this value. Behind an empty one no lone newline, which a length that is
-/// wrong would make the value: see [`value`].
+/// The end of a block with this value. An empty one has no lone newline, which a wrong length would
+/// turn into the value: see [`value`].
 pub(crate) fn tail(value: &[u8], tail: &'static str) -> &'static str {
     if value.is_empty() && tail == "\n" {
         "\r\n"
@@ -124,15 +126,15 @@ pub(crate) fn tail(value: &[u8], tail: &'static str) -> &'static str {
     }
 }
 
-/// What is said to be the length of a block of `len` bytes. An old memcached hides what it says of
-/// a negative one behind `noreply`.
+/// The announced length of a block of `len` bytes. With `noreply`, an old memcached suppresses its
+/// reply to a negative one.
 pub(crate) fn length(len: usize, wrong: i64) -> i64 {
     let said = len as i64 + wrong;
     if oracle_is_old() { said.max(0) } else { said }
 }
 
-/// What a block may take that is longer than it should be. An old memcached hears of no `noreply`
-/// in what is left of a command.
+/// Bytes that follow a block longer than announced. An old memcached does not honour `noreply` in
+/// the rest of a command.
 pub(crate) fn behind_block() -> &'static [u8] {
     if oracle_is_old() {
         b"nothing-known\r\n"
@@ -141,7 +143,7 @@ pub(crate) fn behind_block() -> &'static [u8] {
     }
 }
 
-/// A storage command; sometimes its length or its block's end is wrong.
+/// A storage command; sometimes its length or the end of its block is wrong.
 fn storage() -> impl Strategy<Value = Vec<u8>> {
     let verb = prop::sample::select(vec!["set", "set", "add", "replace", "append", "prepend"]);
     let wrong = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1, 3]);
@@ -170,7 +172,7 @@ fn storage() -> impl Strategy<Value = Vec<u8>> {
         )
 }
 
-/// `get` and its kin.
+/// `get` and its variants.
 pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
     let least = usize::from(oracle_is_old());
     let keys = move || prop::collection::vec(key(), least..6).prop_map(|keys| keys.join(" "));
@@ -200,7 +202,7 @@ pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// What stores, touches, deletes, or is broken.
+/// Commands that store, touch, delete, or are broken.
 pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
     let touch = (key(), exptime(), noreply(), end())
         .prop_map(|(key, exptime, noreply, end)| format!("touch {key} {exptime}{noreply}{end}"));

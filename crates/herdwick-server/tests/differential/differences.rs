@@ -1,9 +1,9 @@
-//! What differs from the reference, a memcached 1.6.45, and why. The ninth and the eleventh are in
-//! `udp.rs`; in `operators.rs` are the fourth, a delayed flush, which spares what is stored later in
-//! the second that it takes effect in, and the tenth, what is refused because it cannot be kept
-//! (`cache_memlimit`, `lru`). Each test fails when its difference disappears: then it is to be taken off the
-//! list, and the random tests are to look there too. Where only an older memcached differs, that is
-//! in `newer`.
+//! The deliberate differences from the reference, memcached 1.6.45, each with its reason. The ninth
+//! and the eleventh are in `udp.rs`. The fourth and the tenth are in `operators.rs`: a delayed
+//! flush spares what is stored later in the second in which it takes effect; what cannot be kept is
+//! refused (`cache_memlimit`, `lru`). Each test fails when its difference disappears: then remove
+//! it from the list and include the case in the random tests. Differences from older versions only
+//! are in `newer`.
 
 use herdwick_memcache::binary::opcode;
 
@@ -12,13 +12,13 @@ use crate::{
     common::{Memcached, Peer, normalised, oracle_is_old, ours, shown},
 };
 
-/// A conversation, what this server says, and what the oracle says, as both are normalised.
+/// A conversation with the normalised replies of this server and of the oracle.
 fn differs(input: &str, ours_says: &str, oracle_says: &str) {
     assert_ne!(ours_says, oracle_says);
     compare(input, ours_says, |_| oracle_says);
 }
 
-/// A conversation, what this server says, and what an oracle says that is old, or is not.
+/// A conversation with the replies of this server, and of an oracle that is old (`true`) or not.
 pub(crate) fn compare<'a>(input: &str, ours_says: &str, oracle_says: impl Fn(bool) -> &'a str) {
     let conversation = format!("flush_all\r\n{input}quit\r\n");
     for workers in [1, 3] {
@@ -40,7 +40,7 @@ pub(crate) fn compare<'a>(input: &str, ours_says: &str, oracle_says: impl Fn(boo
     }
 }
 
-/// The responses to packets: opcode, status and body of each.
+/// Returns opcode, status and body length of each response.
 fn responses(peer: &dyn Peer, packets: &[Vec<u8>]) -> Vec<(u8, u8, usize)> {
     let mut input = packets.concat();
     input.extend(binary::quit());
@@ -68,8 +68,8 @@ fn version_and_uniques_are_this_servers_own() {
     }
 }
 
-/// 2. A `get` that is refused for one long key costs no reply but its own; the oracle drops those that it
-///    has not sent yet, and a new one ends the refusal with a blank line more.
+/// 2. A `get` refused for one long key loses no reply but its own; the oracle drops earlier replies
+/// that it has not sent yet, and a new one ends the refusal with an additional blank line.
 #[test]
 fn a_refused_get_costs_no_reply_before_it() {
     const REFUSED: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -83,8 +83,8 @@ fn a_refused_get_costs_no_reply_before_it() {
     }
 }
 
-/// 3. The block behind an `ms` that is refused for a flag which is none is dropped, too, as it is behind
-///    every other one that is refused; 1.6.45 runs it.
+/// 3. The block after an `ms` refused for an invalid flag is discarded, as after every other
+/// refused command; 1.6.45 executes it as commands.
 #[test]
 fn the_block_behind_what_is_no_flag_is_not_run() {
     const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -97,22 +97,22 @@ fn the_block_behind_what_is_no_flag_is_not_run() {
     });
 }
 
-/// 5. `k` shows the key as the reader spelled it: the store keeps no note of how its maker did. The
-///    oracle does, and loses it in `append`, and in `mg` with `N`, whose raw bytes then break the
-///    line.
+/// 5. `k` returns the key as the reader spelled it, because the store does not record how its
+/// creator did. The oracle records it, and loses it in `append`, and in `mg` with `N`, whose raw
+/// bytes then break the line.
 #[test]
 fn a_key_is_shown_as_it_was_asked_for() {
     let line = "mg AAoC b N0 k\r\n";
     differs(line, "HD kAAoC b W\r\n", "HD k\0\n\u{2} W\r\n");
 }
 
-/// 6. A deadline that has passed shows as no time left; the oracle's difference wraps around.
+/// 6. An expired deadline is shown as 0 seconds left; in the oracle the difference wraps around.
 #[test]
 fn time_left_is_never_negative() {
     seconds("set a 0 0 1\r\n1\r\nmg a T-1 t\r\n", "HD t");
 }
 
-/// What is shown behind `prefix` is between 0 and 1000 here, and is not there.
+/// The number after `prefix` is between 0 and 1000 here, and is not in the oracle.
 fn seconds(input: &str, prefix: &str) {
     let shows = |peer: &dyn Peer| -> i64 {
         let said = peer.say(&[input.as_bytes(), b"quit\r\n"]);
@@ -129,8 +129,8 @@ fn seconds(input: &str, prefix: &str) {
     }
 }
 
-/// 7. Numbers are looked for inside a value; the oracle reads on behind a value of white space, in
-///    what an item before it has left there.
+/// 7. A number is parsed within its value; after a value of white space the oracle reads on in the
+/// remains of an earlier item.
 #[test]
 fn no_number_is_found_behind_a_value() {
     let left = "7".repeat(18);
@@ -142,9 +142,9 @@ fn no_number_is_found_behind_a_value() {
     );
 }
 
-/// 8. A conversation that makes no sense ends behind its last good reply, and what is unknown takes its
-///    own bytes only; the oracle drops replies that it has not sent yet, and takes key and extras
-///    of an unknown packet twice.
+/// 8. A malformed conversation ends after its last good reply, and an unknown packet consumes its
+/// own bytes only; the oracle drops replies that it has not sent yet, and consumes key and extras
+/// of an unknown packet twice.
 #[test]
 fn a_broken_packet_costs_no_reply_before_it() {
     let junk = [packet(opcode::NOOP, b"", b"", b"", 0), vec![b'x'; 24]];
@@ -163,7 +163,8 @@ fn a_broken_packet_costs_no_reply_before_it() {
     }
 }
 
-/// 12. `me` takes its key for base64 if the flag says so; 1.6.45 does so only if another follows.
+/// 12. `me` decodes its key as base64 if the flag is given; 1.6.45 does so only if another flag
+/// follows.
 #[test]
 fn a_look_at_an_item_takes_base64() {
     let input = "ms AAEC 1 b\r\n1\r\nme AAEC b\r\n";
@@ -171,8 +172,8 @@ fn a_look_at_an_item_takes_base64() {
     compare(input, found, |old| if old { found } else { "HD\r\nEN\r\n" });
 }
 
-/// 13. An `mg` whose opaque is too long is refused before it does anything; the oracle has made the item
-///     by then.
+/// 13. An `mg` with an opaque that is too long is refused before it changes anything; the oracle
+/// has created the item by then.
 #[test]
 fn an_opaque_that_is_too_long_makes_no_item() {
     const OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";

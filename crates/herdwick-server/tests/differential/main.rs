@@ -1,8 +1,9 @@
-//! The same bytes to a stock memcached and to us: the same bytes back.
+//! Differential tests: the same bytes sent to a stock memcached and to this server return the same
+//! bytes.
 //!
-//! The reference is 1.6.45; `HERDWICK_MEMCACHED` names one. Beside an older memcached, as Debian's 1.6.18
-//! is, the random tests keep to what both versions do, and take all refusals for one; `newer` states
-//! what 1.6.45 says where the older says something else.
+//! The reference is 1.6.45, which `HERDWICK_MEMCACHED` names. With an older memcached, such as
+//! Debian's 1.6.18, the random tests are restricted to what both versions support, and all refusals
+//! compare equal; `newer` states the replies in which 1.6.45 differs from it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,13 +20,13 @@ use herdwick_memcache::binary::opcode;
 use herdwick_server::Server;
 use proptest::{prelude::*, test_runner::TestRunner};
 
-/// One thing to send.
+/// One input.
 #[derive(Clone, Debug)]
 enum Step {
     Bytes(Vec<u8>),
-    /// The same in packets.
+    /// Binary packets.
     Packets(Vec<u8>),
-    /// A `cas` with the unique that this server shows for the key.
+    /// A `cas` with the unique that each server shows for the key.
     Swap {
         key: String,
         value: Vec<u8>,
@@ -51,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
             .boxed()
     };
     // A stock memcached pads the result of `decr` in place only if no reply in flight still shows
-    // the old one, so those that read and those that count are sent apart.
+    // the old one, so reads and arithmetic are sent apart.
     let reading = prop_oneof![
         3 => classic::mutations(),
         2 => classic::reads(),
@@ -113,7 +114,7 @@ fn play(peer: &dyn Peer, steps: &[Step], bytewise: bool) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The same replies, with one refusal for all: an older memcached words them in other ways.
+/// Replaces every refusal by the same one: an older memcached words them differently.
 fn folded(replies: &[u8]) -> Vec<u8> {
     let lines = replies.split(|&byte| byte == b'\n').map(|line| {
         let refused = line.starts_with(b"CLIENT_ERROR ") || line == b"ERROR\r";
@@ -122,10 +123,10 @@ fn folded(replies: &[u8]) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// The bytes of a step, up to the end of its conversation, and whether they are text.
+/// Returns the bytes of a step with the end of its conversation, and whether they are text.
 fn said_in(peer: &dyn Peer, step: &Step) -> (Vec<u8>, bool) {
-    // A block that lacks some bytes finds them here: a stock memcached that sees the end of the
-    // stream inside a block keeps the replies before it to itself.
+    // The padding completes a truncated block: a stock memcached that reads the end of the stream
+    // inside a block drops the replies before it.
     let text = |bytes: &[u8]| ([bytes, b"\r\n\r\n\r\n\r\nquit\r\n"].concat(), true);
     let packets = |bytes: &[u8]| ([bytes, &binary::quit()].concat(), false);
     match step {
@@ -154,7 +155,8 @@ fn compare(cases: u32, steps: std::ops::Range<usize>, bytewise: bool) {
     };
     let servers: Vec<Server> = [1, 3].map(ours).into();
     for server in &servers {
-        // An older unique than the first is none.
+        // Two stores, so that the older unique of a comparison is never 0, which means no
+        // comparison.
         server.say(&[&b"set a 0 0 0\r\n\r\nset b 0 0 0\r\n\r\nset n 0 0 0\r\n\r\n".repeat(2)]);
     }
     let config = ProptestConfig {
@@ -183,7 +185,7 @@ fn compare(cases: u32, steps: std::ops::Range<usize>, bytewise: bool) {
         .unwrap();
 }
 
-/// How many conversations to try: `HERDWICK_CONVERSATIONS`, or so many.
+/// Returns the number of conversations to try: `HERDWICK_CONVERSATIONS`, or `usual`.
 fn cases(usual: u32) -> u32 {
     let asked = std::env::var_os("HERDWICK_CONVERSATIONS");
     let asked = asked.and_then(|count| count.into_string().ok());
@@ -221,7 +223,7 @@ fn an_item_of_a_packet_has_the_same_time_left() {
     }
 }
 
-/// A delay counts from the second before; a time before the server's start flushes nothing.
+/// A delay counts from the previous second; a time before the server's start flushes nothing.
 #[test]
 fn flushes_are_due_at_the_same_time() {
     let Some(oracle) = Memcached::start() else {

@@ -1,4 +1,5 @@
-//! Meta: valid and broken commands. What is newer than the oracle, or better, is in `differences`.
+//! Random meta commands, valid and broken. Cases that only newer versions support, or where this
+//! server deliberately differs, are in `newer` and `differences`.
 
 use proptest::prelude::*;
 
@@ -7,7 +8,7 @@ use crate::{
     common::oracle_is_old,
 };
 
-/// A key, and the flag that says how it is spelled.
+/// A key, and the flag for its encoding.
 fn spelled() -> impl Strategy<Value = (String, &'static str)> {
     prop_oneof![
         8 => key().prop_map(|key| (key, "")),
@@ -17,17 +18,17 @@ fn spelled() -> impl Strategy<Value = (String, &'static str)> {
     ]
 }
 
-/// Numbers that the oracle does not cut: see `differences`.
+/// Numbers that the oracle does not truncate: see `differences`.
 fn short_number() -> impl Strategy<Value = &'static str> {
     number().prop_map(|number| if number.len() > 10 { "7" } else { number })
 }
 
-/// Flags in any order, now and then one twice or of no meaning.
+/// Flags in any order, sometimes duplicate or unknown.
 fn flags(valid: Vec<BoxedStrategy<String>>) -> impl Strategy<Value = String> {
     few_flags(valid, 25)
 }
 
-/// The same, up to a count of meaningless ones.
+/// The same, with at most `most` meaningless flags.
 fn few_flags(valid: Vec<BoxedStrategy<String>>, most: usize) -> impl Strategy<Value = String> {
     let broken = prop_oneof![
         30 => Just(String::new()),
@@ -66,13 +67,13 @@ fn with(
         .boxed()
 }
 
-/// These, beside a memcached that has them.
+/// Returns these flags if the oracle supports them.
 fn newer<const N: usize>(flags: [BoxedStrategy<String>; N]) -> Vec<BoxedStrategy<String>> {
     let flags = flags.into_iter();
     flags.filter(|_| !oracle_is_old()).collect()
 }
 
-/// A CAS unique to give. 0, which is none to the commands that compare, is given by `ms` alone.
+/// A CAS unique to assign. Only `ms` assigns 0, which means none to the commands that compare.
 fn given() -> impl Strategy<Value = &'static str> {
     unique().prop_map(|unique| if unique == "0" { "2" } else { unique })
 }
@@ -105,7 +106,7 @@ pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
     valid.extend(newer([with('E', given())]));
     let get = (spelled(), flags(valid), end())
         .prop_map(|((key, b), flags, end)| format!("mg {key}{b}{flags}{end}"));
-    // Of `me`, 1.6.45 takes the first flag for `b` only if there is another.
+    // `me` of 1.6.45 recognises a first flag `b` only if another flag follows.
     let debug = (spelled(), end()).prop_map(|((key, b), end)| {
         let b = if oracle_is_old() { b } else { "" };
         format!("me {key}{b}{end}")
@@ -114,7 +115,7 @@ pub(crate) fn reads() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(String::into_bytes)
 }
 
-/// `ma`. An old oracle forgets `q` when it makes a number.
+/// `ma`. An old oracle ignores `q` when it creates a number.
 pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
     let valid = |q: &str| {
         let mut valid = bare(&format!("vkct{q}"));
@@ -127,7 +128,7 @@ pub(crate) fn counts() -> impl Strategy<Value = Vec<u8>> {
         valid.extend(newer([with('E', given())]));
         valid
     };
-    // The oracle sets the time only if no long opaque comes before it.
+    // The oracle sets the time only if no long opaque precedes it.
     let mut making = valid(if oracle_is_old() { "" } else { "q" });
     making.extend([with('N', exptime()), with('T', exptime()), opaque()]);
     let mut counting = valid("q");
@@ -160,7 +161,8 @@ pub(crate) fn mutations() -> impl Strategy<Value = Vec<u8>> {
     ]));
     let tails = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "zz\r\n"]);
     let wrong = prop::sample::select(vec![0i64, 0, 0, 0, 0, 0, 1, -1]);
-    // The block behind what an old oracle refuses for a long key, or for too many flags, it runs.
+    // After a key that is too long, or too many flags, an old oracle executes the block as
+    // commands.
     let spelled_short = spelled().prop_map(|(mut key, b)| {
         if oracle_is_old() {
             key.truncate(250);

@@ -1,5 +1,5 @@
-//! Where 1.6.45 answers in another transport than Debian's 1.6.18: what it says is what this server
-//! says. A memcached that is not old has to say it, too; an old one what is stated of it.
+//! Replies in which 1.6.45 differs from Debian's 1.6.18. This server replies as 1.6.45 does; the
+//! oracle must reply as stated for its version.
 
 use crate::{
     common::{Memcached, Peer, oracle_is_old, ours, shown},
@@ -11,7 +11,7 @@ const EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
 const DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
 const TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
 
-/// A conversation, and what 1.6.45 and 1.6.18 say.
+/// A conversation with the replies of 1.6.45 and of 1.6.18.
 fn newer(input: &str, newer_says: &str, older_says: &str) {
     assert_ne!(newer_says, older_says);
     compare(
@@ -21,7 +21,7 @@ fn newer(input: &str, newer_says: &str, older_says: &str) {
     );
 }
 
-/// What both say; beside one that is old, without it.
+/// A conversation with the replies of this server and 1.6.45; skipped with an old oracle.
 fn since(input: &str, newer_says: &str) {
     for workers in [1, 3] {
         let said = ours(workers).say(&[input.as_bytes(), b"quit\r\n"]);
@@ -58,7 +58,7 @@ fn meta_flags_that_are_newer() {
     );
 }
 
-/// Too few words, and lines of fewer than four bytes, are no command.
+/// A command with too few words, or a line of fewer than four bytes, is an error.
 #[test]
 fn what_lacks_words_is_refused() {
     let refused = format!("{FORMAT}END\r\n");
@@ -106,7 +106,7 @@ fn what_lacks_words_is_refused() {
     );
 }
 
-/// A `cas` without its unique, a space in its place, is answered once, and its block is dropped.
+/// A `cas` with a space in place of its unique gets one reply, and its block is discarded.
 #[test]
 fn a_cas_without_its_unique_is_answered_once() {
     since(
@@ -115,7 +115,7 @@ fn a_cas_without_its_unique_is_answered_once() {
     );
 }
 
-/// Words behind the last are passed over.
+/// Words after the last argument are ignored.
 #[test]
 fn more_words_than_a_command_takes() {
     newer(
@@ -134,8 +134,8 @@ fn more_words_than_a_command_takes() {
     newer("flush_all 0 2 3\r\n", "OK\r\n", "ERROR\r\n");
 }
 
-/// Numbers are digits; only the flags and the exptime of a storage command are still read as C
-/// reads them, and cut to 32 bits.
+/// Numbers are digits only, except for the flags and the exptime of a storage command, which are
+/// still parsed as by strtoul/strtol and truncated to 32 bits.
 #[test]
 fn numbers_are_digits() {
     let set = "set n 0 0 1\r\n5\r\n";
@@ -178,7 +178,8 @@ fn numbers_are_digits() {
     );
 }
 
-/// What was flushed stays flushed: a time before the server's start calls nothing back.
+/// Flushed items stay flushed: a later flush with a time before the server's start restores
+/// nothing.
 #[test]
 fn what_was_flushed_stays_flushed() {
     newer(
@@ -188,7 +189,7 @@ fn what_was_flushed_stays_flushed() {
     );
 }
 
-/// A key may hold a NUL.
+/// A key may contain a NUL.
 #[test]
 fn a_nul_does_not_end_a_line() {
     newer(
@@ -198,7 +199,7 @@ fn a_nul_does_not_end_a_line() {
     );
 }
 
-/// `md` names what is wrong with its flags, and a mode is its first letter.
+/// `md` reports what is wrong with its flags, and a mode is its first letter.
 #[test]
 fn refusals_of_meta_flags() {
     const ANY: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
@@ -221,8 +222,9 @@ fn refusals_of_meta_flags() {
     );
 }
 
-/// The block behind a refused storage command is data, if its length can be read; an old memcached
-/// runs it, so that whoever controls a value and can spoil the line before it gives commands.
+/// The block after a refused storage command is discarded as data, if its length is readable. An
+/// old memcached executes it, so a client that controls a value and can corrupt the line before it
+/// can inject commands.
 #[test]
 fn the_block_of_a_refused_command_is_not_run() {
     let long = "k".repeat(251);

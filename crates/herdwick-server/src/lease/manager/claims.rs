@@ -1,4 +1,4 @@
-//! What a claim is granted.
+//! Claims: decides whether a lease is granted, and its window and epoch.
 
 use std::{net::IpAddr, sync::atomic::Ordering, time::Duration};
 
@@ -60,8 +60,8 @@ impl LeaseManager {
         self.order(kind.fabric, |_| Order::Grant(id, terms));
     }
 
-    /// How many of the leases of `owner` have a grant that it has not read. What was read once is
-    /// not asked after again.
+    /// Returns how many leases of `owner` have an unread grant. A grant once seen to be read is not
+    /// checked again.
     fn leaves_unread(&mut self, owner: Owner) -> usize {
         let clients = self.clients.values_mut();
         let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);
@@ -72,23 +72,23 @@ impl LeaseManager {
         unread.count()
     }
 
-    /// An epoch that nobody can tell beforehand, and not the last one; `None` if the system has no
+    /// Draws an unpredictable epoch that differs from the previous one; `None`: the system has no
     /// random bytes.
     fn draw_epoch(&mut self) -> Option<u16> {
         let mut bytes = [0; 2];
         (self.random)(&mut bytes).ok()?;
         let drawn = u16::from_le_bytes(bytes);
-        // 0 is no epoch.
+        // 0 is not a valid epoch.
         let others = [drawn.max(1), drawn.checked_add(1).unwrap_or(1)];
         self.epoch = others.into_iter().find(|epoch| *epoch != self.epoch)?;
         Some(self.epoch)
     }
 
-    /// The window for a client of `owner` that asks for `asked` slots, and what it holds; `None`
-    /// when there is no room for it at all.
+    /// Returns the window for a client of `owner` that requests `asked` slots, and its bytes;
+    /// `None`: there is no room for any window.
     ///
-    /// As room gets scarce, windows get smaller: each takes at most half of what is left, so that
-    /// others find some too. Only the smallest may take all of it.
+    /// As memory gets scarce, windows shrink: each takes at most half of what is left, so that
+    /// further clients find some too. Only the smallest window may take all of it.
     fn room(&self, kind: Kind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
         let left = self.shares.left(owner)?;
         let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
@@ -110,7 +110,7 @@ impl LeaseManager {
     }
 }
 
-/// Whether a client came by the unix socket, and if not, from which host.
+/// Returns whether a client is connected by the unix socket; if not, the host it connected from.
 fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
     let (_, from) = stream.origin();
     let local = matches!(stream, Stream::Unix(_));

@@ -1,8 +1,8 @@
-//! How clients come in: by the unix socket, and by the memcached port.
+//! How clients reach the lease manager: by the lease socket, and by the memcached port.
 //!
-//! Who comes by the port has made a whole claim already, so it is heard at once. Who comes by the
-//! socket has said nothing yet: of those who stay silent a bounded number may wait, apart from the
-//! others, and the oldest gives way.
+//! A connection from the port has already sent a whole claim, which is handled at once. A
+//! connection to the lease socket has sent nothing yet: the number of silent ones is bounded, apart
+//! from all others, and the oldest is closed for a new one.
 
 use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 
@@ -14,27 +14,27 @@ use super::{
 };
 use crate::{tcp::Stream, unix};
 
-/// Most sockets that have claimed nothing yet.
+/// Largest number of sockets that have claimed nothing yet.
 pub(super) const STRANGERS_MAX: usize = 64;
-/// Most sockets taken in at each door in a turn: whoever keeps knocking must not keep the lease
-/// manager from everyone that it has let in.
+/// Sockets accepted from each source in one pass, so that a flood of connections does not keep the
+/// lease manager from its clients.
 const ACCEPTS_MAX: usize = 64;
-/// How long accepting rests when the process has no descriptors left.
+/// How long accepting pauses when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the doors may have left for the next turn.
+/// What the sources may have left for the next pass.
 #[derive(Default)]
 pub(super) struct Doors {
-    /// The listener may have more.
+    /// The listener may have more connections.
     pub(super) pending: bool,
-    /// And there is no descriptor for it now.
+    /// Accepting has failed, for lack of descriptors.
     resting: bool,
-    /// More may have come by the memcached port.
+    /// More connections may have arrived from the memcached port.
     arriving: bool,
 }
 
 impl Doors {
-    /// How long the lease manager may sleep.
+    /// Returns how long the lease manager may sleep.
     pub(super) fn timeout(&self) -> Option<Duration> {
         match (self.arriving, self.pending, self.resting) {
             (true, ..) | (_, true, false) => Some(Duration::ZERO),
@@ -56,11 +56,11 @@ impl LeaseManager {
                 Ok(stream) => {
                     self.make_way(now);
                     if let Some(id) = self.admit(Stream::Unix(stream), None, now) {
-                        // Most have spoken by now.
+                        // Most clients have sent their claim by now.
                         self.handle_client(id, now);
                     }
                 }
-                // This one alone is refused or gone.
+                // Concerns this connection only: others may be behind it.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -90,13 +90,14 @@ impl LeaseManager {
             if let Some(id) = self.admit(stream, Some(slot), now)
                 && self.hear(id, &input, now)
             {
-                // What has come meanwhile was announced elsewhere.
+                // Data that arrived before the registration raised its event at the worker, not
+                // here.
                 self.handle_client(id, now);
             }
         }
     }
 
-    /// Takes a connection in.
+    /// Adds a connection to the clients.
     pub(super) fn admit(
         &mut self,
         mut stream: Stream,
@@ -104,7 +105,7 @@ impl LeaseManager {
         now: Duration,
     ) -> Option<LeaseId> {
         let id = LeaseId(self.next as u64);
-        // Whom the system has no memory to watch for is let go.
+        // Without memory to watch it, the connection is closed.
         let watched = stream.register(self.poll.registry(), Key(self.next));
         if watched.is_err() {
             count(&self.counters.refused_full);
@@ -117,8 +118,8 @@ impl LeaseManager {
         Some(id)
     }
 
-    /// Leaves a slot for one more stranger: of those who have the most of them, the one that has
-    /// been silent for longest goes.
+    /// Makes room for one more silent connection: of the owners with the most of them, closes the
+    /// one that has been silent longest.
     fn make_way(&mut self, now: Duration) {
         loop {
             let silent = self.clients.iter().filter(|(_, client)| client.is_silent());
@@ -135,7 +136,7 @@ impl LeaseManager {
             let Some((id, _)) = silent.iter().max_by_key(longest) else {
                 return;
             };
-            // It may have spoken since it was last heard.
+            // It may have sent its claim since it was last read.
             self.handle_client(*id, now);
             if self.clients.get(id).is_some_and(Client::is_silent) {
                 count(&self.counters.strangers_refused);
@@ -145,7 +146,7 @@ impl LeaseManager {
     }
 }
 
-/// Whose a connection is.
+/// Returns the owner that a connection counts against.
 fn owner(stream: &Stream) -> Owner {
     match stream {
         Stream::Unix(socket) => Owner::User(socket.user()),

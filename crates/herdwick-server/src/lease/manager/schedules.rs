@@ -1,9 +1,9 @@
-//! Clients that come, claim, stay silent, leave and die at any instant, workers that take their
-//! orders late and fail, under a clock of our own: whatever the order, the lease manager counts
-//! what is there, and nothing is left at the end.
+//! Random schedules of clients that connect, claim, stay silent, leave and die at any point, and of
+//! workers that carry out orders late or fail, under virtual time. In every order the lease
+//! manager's counts are right, and nothing is left at the end.
 //!
-//! Found by it when planted: a lease that ends without its bytes being given back, and a client
-//! that leaves while workers make its memory and is forgotten before they have let go.
+//! The test has found these planted faults: a lease that ends without its bytes being returned, and
+//! a client that leaves while workers allocate, and is removed before they have revoked.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -47,9 +47,9 @@ struct World {
     clients: Vec<AttachedClient>,
     orders: Vec<Receiver<Order>>,
     answers: Sender<(usize, Answer)>,
-    /// What each worker holds.
+    /// The leases that each worker holds resources for.
     held: Vec<HashSet<LeaseId>>,
-    /// All that were ever granted by the first worker.
+    /// Every lease that the first worker has granted.
     granted: HashSet<LeaseId>,
     used: Token,
 }
@@ -108,10 +108,10 @@ impl World {
         self.clients.push(AttachedClient { id, socket: theirs });
     }
 
-    /// A client says something; whether it makes sense is chance.
+    /// A client sends `bytes`, which may or may not be valid in its state.
     fn say(&mut self, client: usize, bytes: &[u8]) {
         let client = &mut self.clients[client];
-        // The lease manager may have hung up.
+        // The lease manager may have closed the socket.
         let _ = client.socket.write(bytes);
         self.manager.handle_client(client.id, self.now);
     }
@@ -259,7 +259,7 @@ proptest! {
             }
             world.check();
         }
-        // Those who died unheard are found by their silence.
+        // Clients that died without closing are found by their missing heartbeats.
         world.now += 10 * HEARTBEAT;
         world.manager.handle_timeouts(world.now);
         world.settle();

@@ -1,5 +1,5 @@
-//! The lease manager on a real socket, with workers that grant a pipe each and remember what they
-//! hold.
+//! Tests of the lease manager on real sockets, with fake workers that grant a pipe each and record
+//! what they hold.
 
 use std::{
     io::Write,
@@ -125,7 +125,7 @@ impl Fixture {
         UnixStream::connect(&self.path).unwrap()
     }
 
-    /// A client that has its grant: (socket, epoch).
+    /// Returns a client that has read its grant: socket and grant.
     fn granted(&self) -> (UnixStream, Grant) {
         let mut stream = self.dial();
         stream.write_all(&claim(self.token()).to_frame()).unwrap();
@@ -240,7 +240,7 @@ fn frame(stream: &mut UnixStream) -> (hello::Kind, Vec<u8>) {
     (header.kind, body)
 }
 
-/// Whether the server has hung up, after whatever it still says.
+/// Reads until the server closes the socket; whether it did so without a reset.
 fn ended(stream: &mut UnixStream) -> bool {
     io::copy(stream, &mut io::sink()).is_ok()
 }
@@ -288,7 +288,7 @@ fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
         .unwrap()
         .shake
         .poll_timeout();
-    // It was to wake after a heartbeat's time, and wakes after ten.
+    // The sleep was to last one heartbeat, and lasted ten.
     assert_eq!(manager.timeout(Duration::ZERO), Some(HEARTBEAT));
     let (now, late) = (10 * HEARTBEAT, 9 * HEARTBEAT);
     manager.excuse(HEARTBEAT / 2);
@@ -315,10 +315,10 @@ fn terms_are_clamped_and_epochs_differ() {
     let mut other = fixture.dial();
     other.write_all(&greedy.to_frame()).unwrap();
     let second = Grant::parse(&frame(&mut other).1).unwrap();
-    // What is sent inside a completion is sent to everybody.
+    // The limit for replies inside a completion is the same for every client.
     assert_eq!((second.window, second.reply_bytes_max), (256, 56));
     assert_ne!(first.epoch, second.epoch);
-    // An endpoint the workers cannot make sense of.
+    // An endpoint that the workers cannot parse.
     let endpoint = Endpoint::new(&[9]).unwrap();
     let pair = WorkerAccept {
         requests: endpoint,
@@ -413,7 +413,8 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
     );
     drop(first);
     fixture.until_held(0);
-    // The workers have let go; the lease manager may hear of it only after the next claim.
+    // The workers have revoked; the lease manager may process their answers only after the next
+    // claim.
     loop {
         let mut third = fixture.dial();
         third.write_all(&claim(fixture.token()).to_frame()).unwrap();
@@ -425,7 +426,7 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
 
 #[test]
 fn windows_shrink_before_anybody_is_refused() {
-    // 128 bytes a slot: two workers, a line at each. An eighth is for others than us.
+    // 128 bytes a slot: one line at each of two workers. An eighth is kept for other owners.
     let fixture = Fixture::with_bytes(100, 32 * 128 * 8 / 7 + 1);
     let mut held = Vec::new();
     for window in [16, 8, 4, 2, 1, 1] {
@@ -452,7 +453,7 @@ fn windows_shrink_before_anybody_is_refused() {
     }
 }
 
-/// Whether a claim is granted on `stream`.
+/// Returns whether a claim is granted on `stream`.
 fn is_granted(stream: &mut UnixStream, token: Token) -> bool {
     stream.write_all(&claim(token).to_frame()).unwrap();
     frame(stream).0 == hello::Kind::Grant
@@ -463,13 +464,13 @@ fn of_those_who_stay_silent_the_oldest_gives_way() {
     let fixture = Fixture::new(8);
     let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| fixture.dial()).collect();
     for _ in 0..3 {
-        // Whoever comes finds a slot, though all were taken.
+        // A new connection finds a slot although all were taken.
         let mut stream = fixture.dial();
         assert!(is_granted(&mut stream, fixture.token()));
         assert!(ended(&mut silent.remove(0)));
         silent.push(fixture.dial());
     }
-    // The others were left alone, and may speak yet.
+    // The others were not closed, and may still claim.
     assert!(is_granted(&mut silent[1], fixture.token()));
     let refused = fixture.counters.strangers_refused.load(Ordering::Relaxed);
     assert!((3..=6).contains(&refused), "{refused}");
@@ -480,7 +481,7 @@ fn who_has_spoken_is_heard_before_it_gives_way() {
     let fixture = Fixture::new(STRANGERS_MAX * 2);
     let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| fixture.dial()).collect();
     for stream in &mut streams {
-        // Some are hung up on already.
+        // Some are closed already.
         let _ = stream.write_all(&claim(fixture.token()).to_frame());
     }
     let mut head = [0; HEADER_BYTES];
@@ -530,7 +531,7 @@ fn one_user_leaves_the_last_share_to_others() {
     assert_eq!(bytes, 64 * 128 - kept);
     drop(held);
     fixture.until_held(0);
-    // The workers have let go before the lease manager hears of it.
+    // The workers have revoked before the lease manager processes their answers.
     while fixture.counters.bytes.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
@@ -546,12 +547,12 @@ fn who_reads_no_grant_gets_no_more_of_them() {
             .write_all(&claim(fixture.token()).to_frame())
             .unwrap();
         fixture.until_held(n);
-        // The grant has come when there is something to peek at.
+        // The grant has arrived when there is something to peek at.
         let peeked = rustix::net::recv(&*stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
         assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
     }
     for (n, stream) in unread.iter_mut().enumerate() {
-        // However it ends: an answer to what was not read is none that is taken.
+        // An accept without reading the grant does not count as reading it, however the lease ends.
         match n % 2 {
             0 => stream.shutdown(std::net::Shutdown::Write).unwrap(),
             _ => stream.write_all(&accept(WORKERS + 1).to_frame()).unwrap(),
@@ -559,13 +560,13 @@ fn who_reads_no_grant_gets_no_more_of_them() {
     }
     fixture.until_held(0);
     assert!(is_full(&fixture));
-    // One reads, or goes.
+    // One is read, one is closed.
     assert!(ended(&mut unread[0]));
     drop(fixture.live());
     assert_eq!(fixture.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }
 
-/// A claim is refused because there is too much of its owner already.
+/// Returns whether a claim is refused because its owner has too much.
 fn is_full(fixture: &Fixture) -> bool {
     let mut stream = fixture.dial();
     stream
@@ -587,14 +588,14 @@ fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
         fixture.until_held(n);
         let peeked = rustix::net::recv(&stream, &mut [0; 1], rustix::net::RecvFlags::PEEK);
         assert_eq!(peeked.map(|(_, bytes)| bytes), Ok(1));
-        // Some take up what they did not read.
+        // Some accept although they have not read.
         if n % 2 == 0 {
             stream.write_all(&accept(WORKERS).to_frame()).unwrap();
         }
         unread.push(stream);
     }
     assert!(is_full(&fixture));
-    // One reads, and there is room for one that does as well.
+    // One is read, which makes room for one more that reads.
     assert_eq!(frame(&mut unread[0]).0, hello::Kind::Grant);
     drop(fixture.live());
     assert_eq!(fixture.counters.grants_unsent.load(Ordering::Relaxed), 0);
@@ -628,7 +629,7 @@ fn descriptors_end_a_lease_socket_and_the_manager_goes_on() {
         let byte = [io::IoSlice::new(&[0])];
         let flags = rustix::net::SendFlags::empty();
         rustix::net::sendmsg(&stream, &byte, &mut control, flags).unwrap();
-        // The end, or a reset: our byte was never taken.
+        // The end, or a reset: the byte we sent was never read.
         while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
     }
     fixture.until_held(1);
