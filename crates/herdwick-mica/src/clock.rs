@@ -1,51 +1,54 @@
-/// Seconds since the server started. The store counts in these; they start at 1, because 0 means
-/// "never" in a [`Deadline`].
+//! The store's time: seconds since the start of the server, item deadlines, and memcached's rule
+//! for exptimes. Nothing here reads a clock; the caller passes the time.
+
+/// Seconds since the server started, the store's unit of time. The count starts at 1, because 0
+/// means "never" in a [`Deadline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Second(pub u32);
 
-/// The second from which an item is gone; `NEVER` for those that stay.
+/// The first second in which an item has expired, or [`Self::NEVER`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline(pub u32);
 
 impl Deadline {
     /// No expiry.
     pub const NEVER: Self = Self(0);
-    /// Gone already.
+    /// Already expired: the first second of the count, which is never in the future.
     pub const PAST: Self = Self(1);
 
-    /// Whether an item with this deadline is gone at `now`.
+    /// Returns whether an item with this deadline has expired at `now`.
     #[inline]
     #[must_use]
     pub fn passed(self, now: Second) -> bool {
         self.0 != 0 && self.0 <= now.0
     }
 
-    /// Seconds left at `now`, or `None` for ever.
+    /// Returns the seconds left at `now`, or `None` for an item without expiry.
     #[must_use]
     pub fn left(self, now: Second) -> Option<u32> {
         (self != Self::NEVER).then(|| self.0.saturating_sub(now.0))
     }
 }
 
-/// The two times a request needs: the second, and where its zero lies in Unix time.
+/// The time of a batch: the current second, and the Unix time of second 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// Unix time at which `second` was 0.
     pub epoch_unix: u64,
-    /// Now.
+    /// The current second.
     pub second: Second,
 }
 
 /// memcached reads an exptime above this as absolute Unix time.
 const RELATIVE_MAX: u32 = 60 * 60 * 24 * 30;
 
-/// The exptime of what is gone at once: memcached's own, the first second that is read as a time of
-/// day, in January 1970.
+/// An exptime that has expired already. memcached uses the same value: the smallest exptime that it
+/// reads as absolute Unix time, which is in January 1970.
 pub const EXPTIME_PAST: u32 = RELATIVE_MAX + 1;
 
 impl Clock {
-    /// memcached's rule for exptimes (`realtime()` in memcached.c): 0 never, up to 30 days relative,
-    /// beyond that absolute Unix seconds, until 2106.
+    /// Converts an exptime by memcached's rule (`realtime()` in memcached.c): 0 is never, up to 30
+    /// days is relative to now, above that it is absolute Unix seconds, until 2106.
     #[must_use]
     pub fn deadline(&self, exptime: u32) -> Deadline {
         let at = match exptime {
@@ -53,7 +56,7 @@ impl Clock {
             1..=RELATIVE_MAX => self.second.0.saturating_add(exptime),
             _ => {
                 let since = u64::from(exptime).saturating_sub(self.epoch_unix);
-                // No more than the exptime.
+                // At most the exptime, so it fits 32 bits.
                 since as u32
             }
         };

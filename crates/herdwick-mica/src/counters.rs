@@ -1,15 +1,19 @@
-/// What the store holds and what became of the rest; in memcached's words where it has them.
+//! The store's counters, as memcached's `stats` reports them.
+
+/// Counters of a store. The name of memcached's own counter follows in parentheses where there is
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Items that a read may find, those expired or flushed but not yet met included (`curr_items`).
+    /// Items in the index, expired or flushed ones that have not been removed yet included
+    /// (`curr_items`).
     pub items: u64,
     /// Bytes of those items in the log: header, key, value, padding to 8 (`bytes`).
     pub bytes: u64,
     /// Items stored since the start, each update counted (`total_items`).
     pub total_items: u64,
-    /// Valid items that gave way to others (`evictions`), by the log or by the index.
+    /// Valid items evicted by the log or by the index (`evictions`).
     pub evictions: u64,
-    /// Of those, the ones that the index had no slot for.
+    /// The part of `evictions` for which the index had no slot.
     pub index_evictions: u64,
     /// Evicted items that had a deadline (`evicted_nonzero`).
     pub evicted_nonzero: u64,
@@ -17,18 +21,21 @@ pub struct Counters {
     pub evicted_unfetched: u64,
     /// Expired or flushed items whose room was reused (`reclaimed`).
     pub reclaimed: u64,
-    /// Of those, the ones never read (`expired_unfetched`).
+    /// The part of `reclaimed` that was never read (`expired_unfetched`).
     pub expired_unfetched: u64,
-    /// Items copied to the young end because they had been used since they came to where they were.
+    /// Items copied to the young end because they had been used since they were last copied or
+    /// stored.
     pub refreshed: u64,
-    /// Items copied to the young end because little of the log was live.
+    /// Items copied to the young end because the log was sparse, or because the store evicts
+    /// nothing.
     pub kept: u64,
-    /// Requests whose hash was not their key's, or whose key's length was out of range.
+    /// Requests with a hash that does not belong to the key, or with a key of invalid length.
     pub bad_keys: u64,
 }
 
 impl Counters {
-    /// Forgets what happened and keeps what is there, as memcached's `stats reset` does.
+    /// Resets the event counters but not the gauges `items` and `bytes`, as memcached's `stats
+    /// reset` does.
     pub(crate) fn reset(&mut self) {
         *self = Self {
             items: self.items,

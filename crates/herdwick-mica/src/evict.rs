@@ -1,4 +1,5 @@
-//! The old end of the log: how items go, and which are kept.
+//! Eviction at the old end of the log: which items are released, and which are copied to the young
+//! end. The work that one request pays for is bounded.
 
 use crate::{
     Deadline, KeyHash,
@@ -8,38 +9,40 @@ use crate::{
     store::Store,
 };
 
-/// While live items take at most this part of the log, none of them is evicted by the log: those
-/// at the old end are copied to the young one, and only the dead go. Above it the log is a cache.
+/// While live items take at most this part of the log, the log evicts none of them: live items at
+/// the old end are copied to the young end, and only dead items are released. Above it the log is a
+/// cache.
 const SPARSE: (usize, usize) = (5, 8);
-/// So that no single request pays for a long live stretch, the old end of a sparse log runs ahead:
-/// as long as less than this part is free ...
+/// So that no single request pays for a long live stretch, the head of a sparse log runs ahead of
+/// need: while less than this part of the log is free ...
 const AHEAD: (usize, usize) = (1, 4);
-/// ... it moves on by this many times the bytes that come in. Crossing all the live items (5/8)
-/// then takes in 5/32, less than what is free when that begins (1/4).
+/// ... it advances by this many times the bytes stored. While it crosses all the live items (5/8 of
+/// the log), 5/32 of the log is stored, less than is free at the beginning (1/4).
 const AHEAD_RATE: usize = 4;
 
-/// What was used since it came to where it is gets another chance at the old end: it is copied to
-/// the young one, at the cost of one of its uses, of which two are counted. These copies take at
-/// most this many times the bytes that come in ...
+/// An item that was used since it was last copied or stored gets a second chance at the old end: it
+/// is copied to the young end, at the cost of one of its uses, of which two are counted. These
+/// copies take at most this many times the bytes stored ...
 const CHANCE_RATE: isize = 4;
-/// ... of which so many may be saved up. So no request pays for more than this and one item.
+/// ... and an unused allowance accumulates up to this many bytes. So no request pays for more than
+/// this and one item.
 const SECOND_CHANCES_MAX: isize = 4 << 10;
 
-/// Reservations are carried along, and leave no room behind. So that no single request pays for
-/// those that lie together, the old end of a log that is a cache runs ahead, too: as long as less
-/// is free than this part of what is reserved ...
+/// Carrying a reservation along frees no room. So that no single request pays for reservations that
+/// lie together, the head of a log that is a cache runs ahead, too: while less than the reserved
+/// bytes divided by this is free ...
 const CARRY_PART: usize = 4;
-/// ... it moves on by this many times the bytes that come in, of which [`CHANCE_RATE`] may be
-/// copies of what was used. What comes in while it crosses all reservations is then no more than
-/// what was free; and what needs more than half of that at once is at least an eighth of those left
-/// to cross.
+/// ... it advances by this many times the bytes stored, of which [`CHANCE_RATE`] may be second
+/// chances. The bytes stored while it crosses all reservations are then no more than what was free;
+/// and a put that needs more than half of that at once is at least an eighth of the reservations
+/// left to cross.
 const CARRY_RATE: usize = 8;
 
-/// Items at the old end whose buckets are fetched ahead together.
+/// Number of items at the old end whose buckets are prefetched together.
 const LOOKAHEAD: usize = 8;
 
-/// The items that the walk along the old end meets next, hashed, their buckets on the way. What
-/// lies between head and tail stays where it is, so none of them can change under it.
+/// The next items of the walk along the old end, hashed, with a prefetch issued for each bucket.
+/// Items between head and tail do not move, so the positions stay valid.
 #[derive(Default)]
 pub(crate) struct Lookahead {
     items: [Oldest; LOOKAHEAD],
@@ -47,7 +50,7 @@ pub(crate) struct Lookahead {
     len: usize,
 }
 
-/// An item at the old end, and the point behind it.
+/// An item at the old end, and the cursor behind it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Oldest {
     pub(crate) at: Offset,
@@ -55,39 +58,40 @@ pub(crate) struct Oldest {
     hash: KeyHash,
 }
 
-/// Which live items are copied to the young end when their room is given back.
+/// Selects the live items that are copied to the young end when their room is released.
 #[derive(Clone, Copy)]
 pub(crate) enum Keep {
     None,
-    /// Those that were used, as long as [`SECOND_CHANCES_MAX`] allows. The item named here does not
-    /// go to make room for them.
+    /// The used ones, within the second-chance allowance ([`SECOND_CHANCES_MAX`]). The item named
+    /// here is not released to make room for them.
     Used(Option<Offset>),
     All,
 }
 
 impl Store {
-    /// `len` bytes are to come in: sets what that may cost beside them.
+    /// Grants the copying allowances for a put of `len` bytes: second chances, and reservations
+    /// that may be moved.
     pub(crate) fn take_in(&mut self, len: usize) {
         self.second_chances =
             (self.second_chances + len as isize * CHANCE_RATE).min(SECOND_CHANCES_MAX);
         self.staging.may_move = len * CARRY_RATE + self.item_bytes_max;
     }
 
-    /// Makes room for `len` bytes at the cost of the oldest items that were not used, but not of
-    /// the one at `stop`, nor of what is younger.
+    /// Makes room for `len` bytes by releasing the oldest unused items, but neither the item at
+    /// `stop` nor a younger one.
     pub(crate) fn let_go(&mut self, len: usize, stop: Option<Offset>) {
         while self.log.free() < self.log.needs(len) && !self.is_oldest(stop) {
             self.release_oldest(Keep::Used(stop));
         }
     }
 
-    /// Whether the next item to go is the one at `stop`.
+    /// Returns whether the oldest item is the one at `stop`.
     fn is_oldest(&mut self, stop: Option<Offset>) -> bool {
         stop.is_some() && self.peek_oldest().map(|oldest| oldest.at) == stop
     }
 
-    /// Moves the old end on by what an intake of `len` bytes calls for, not past `stop`. What the
-    /// last item was longer than that, later intakes need not.
+    /// Advances the head by the multiple of `len` that [`Self::ahead_of_need`] returns, not past
+    /// `stop`. If the last item overshoots, later puts advance the head by that much less.
     pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
         let stays = self.log.next(stop).map(|(at, _)| at);
         let Some((_, rate)) = self.ahead_of_need(stays) else {
@@ -110,8 +114,8 @@ impl Store {
         }
     }
 
-    /// What the old end keeps when it runs ahead, and how many times as fast as bytes come in;
-    /// `None` while enough is free.
+    /// Returns what the walk keeps when it runs ahead, and by how many times the bytes stored it
+    /// advances; `None` while enough is free.
     fn ahead_of_need(&self, stays: Option<Offset>) -> Option<(Keep, usize)> {
         let free = self.log.free();
         if self.lossless || self.is_sparse() {
@@ -125,8 +129,8 @@ impl Store {
         self.counters.bytes + self.staging.reserved as u64 <= self.log.share(SPARSE) as u64
     }
 
-    /// Gives the room of the oldest item back. If it is live it is evicted, or copied to the young
-    /// end.
+    /// Releases the room of the oldest item. A live item is evicted, or copied to the young end as
+    /// `keep` selects; a reservation is carried along.
     pub(crate) fn release_oldest(&mut self, keep: Keep) {
         let Some(Oldest { at, past, hash }) = self.oldest() else {
             return;
@@ -140,8 +144,9 @@ impl Store {
             return;
         };
         let len = self.log.header(at).footprint();
-        // A process that is killed in between leaves two of an item rather than none. Where there
-        // is room for one only, the item may go: a lossless store copies none before there is more.
+        // Copy before release: a process killed in between leaves two copies of the item rather
+        // than none. Where only the old place is free for it, a kill may lose the item; a lossless
+        // store copies none before there is room for both.
         let copy_first = self.log.needs(len) <= self.log.free();
         if !copy_first {
             self.log.release(past);
@@ -160,14 +165,16 @@ impl Store {
         }
     }
 
-    /// Gives the oldest item another chance, if it was used.
+    /// Copies the oldest item to the young end if it was used, at the cost of one use; returns
+    /// whether it did.
     fn grant(&mut self, hash: KeyHash, place: Place, at: Offset, stop: Option<Offset>) -> bool {
         let header = self.log.header(at);
         let len = header.footprint();
         if !header.has(bit::USES) || self.second_chances <= 0 || self.gone(at) {
             return false;
         }
-        // It leaves as much as it takes, but at the physical end some is skipped.
+        // The copy needs no more than the item has released, except that bytes are skipped at the
+        // physical end.
         while self.log.free() < self.log.needs(len) && !self.is_oldest(stop) {
             self.release_oldest(Keep::None);
         }
@@ -186,7 +193,8 @@ impl Store {
         kept
     }
 
-    /// Copies the oldest item to the young end, if it can be without evicting another.
+    /// Copies the oldest item to the young end, if it is valid and there is room without evicting
+    /// another.
     fn copy_oldest(&mut self, hash: KeyHash, place: Place, at: Offset) -> Option<Offset> {
         let len = self.log.header(at).footprint();
         if self.gone(at) || self.log.needs(len) > self.log.free() {
@@ -314,7 +322,8 @@ mod tests {
         }
     }
 
-    /// A scan of the log alone gives back the index: each item says whether it has an entry.
+    /// A scan of the log alone reproduces the index: the checksum of an item shows whether it has
+    /// an entry.
     #[test]
     fn the_log_describes_itself() {
         let mut store = store(16 << 10);
@@ -414,7 +423,7 @@ mod tests {
         assert!(store.counters().refreshed > 10);
     }
 
-    /// A file of so many zeros that is gone when it is closed.
+    /// Returns an unlinked file of `len` zeros, which is freed when it is closed.
     fn nameless_file(name: &str, len: u64) -> File {
         let path = PathBuf::from(format!("/tmp/herdwick-evict-{}-{name}", std::process::id()));
         let mut options = File::options();
@@ -425,8 +434,8 @@ mod tests {
         file
     }
 
-    /// Items that nobody touches travel along the log, lap after lap, in a store that evicts
-    /// nothing: a kill at any step of that finds each of them.
+    /// In a store that evicts nothing, untouched items are copied along the log lap after lap:
+    /// after a kill at any step of that, recovery finds each of them.
     #[test]
     fn a_kill_while_an_item_is_copied_loses_none() {
         let config = StoreConfig {

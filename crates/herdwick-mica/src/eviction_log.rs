@@ -1,3 +1,5 @@
+//! A bounded record of recent evictions, for memcached's `watch evictions`. Off unless requested.
+
 use crate::{
     Deadline, KEY_BYTES_MAX, Second,
     item::bit,
@@ -5,13 +7,14 @@ use crate::{
     store::Store,
 };
 
-/// Evictions remembered between two [`Store::take_evictions`]; more are forgotten.
+/// Maximum number of evictions recorded between two [`Store::take_evictions`]; further ones are not
+/// recorded.
 const EVICTIONS_MAX: usize = 64;
 
-/// An item that gave way to others.
+/// A record of an evicted item.
 #[derive(Clone, Copy, Debug)]
 pub struct Evicted {
-    /// When it would have gone by itself.
+    /// When it would have expired.
     pub deadline: Deadline,
     /// The second of its last access.
     pub last_access: Second,
@@ -46,7 +49,7 @@ impl Evicted {
 }
 
 impl Store {
-    /// Remembers evictions from now on, or no more.
+    /// Turns the recording of evictions on or off.
     pub fn record_evictions(&mut self, on: bool) {
         if on == self.obituaries.is_some() {
             return;
@@ -54,7 +57,8 @@ impl Store {
         self.obituaries = on.then(|| Vec::with_capacity(EVICTIONS_MAX));
     }
 
-    /// Shows what has been evicted since the last time, the first of them.
+    /// Calls `visit` for the evictions since the last call, oldest first, at most 64, and forgets
+    /// them.
     pub fn take_evictions(&mut self, visit: impl FnMut(&Evicted)) {
         if let Some(obituaries) = &mut self.obituaries {
             obituaries.iter().for_each(visit);

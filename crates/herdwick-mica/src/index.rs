@@ -1,3 +1,6 @@
+//! The index: a lossy partial-key cuckoo hash table of 64-byte buckets, from a key's hash to the
+//! offset of its item in the log. Two buckets a key; every operation is bounded.
+
 use std::io;
 
 use herdwick_mem::{Arena, prefetch_read};
@@ -5,17 +8,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{KeyHash, item::ALIGN, log::Offset};
 
-/// Ways of a bucket.
+/// Slots of a bucket.
 const WAYS: usize = 8;
 
-/// One cache line of eight slots. The tags stand together, four to a word, so that all are compared
-/// at once; a tag is never 0, so a slot with tag 0 is free. Offsets count units of 8 bytes.
+/// One cache line of eight slots. The tags are adjacent, four to a word, so that a word compares
+/// four at once. A tag is never 0; a slot with tag 0 is free. Offsets are in units of 8 bytes.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(64))]
 struct Bucket {
     tags: [u64; 2],
     low: [u32; WAYS],
-    /// Bits 32..47 of the offsets; bit 15 of the first is the bucket's overflow mark.
+    /// Bits 32..47 of the offsets. Bit 15 of `high[0]` is the bucket's overflow mark.
     high: [u16; WAYS],
 }
 
@@ -23,14 +26,14 @@ struct Bucket {
 pub(crate) const BUCKET: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET == 64 && std::mem::offset_of!(Bucket, high) == 48);
 
-/// What 32 bits of hash can tell apart: 256 GiB of buckets.
+/// Maximum number of buckets that 32 bits of hash distinguish: 256 GiB of them.
 pub(crate) const BUCKETS_MAX: usize = 1 << 32;
 
 const OVERFLOWED: u16 = 1 << 15;
 /// 1 in each of a word's four tags.
 const EACH: u64 = 0x0001_0001_0001_0001;
 
-/// One slot, by its number.
+/// The number of a slot, counted over all buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
@@ -51,14 +54,14 @@ impl Place {
     }
 }
 
-/// The lossy index: partial-key cuckoo hashing, two buckets a key, bounded work always.
+/// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
 pub(crate) struct Index {
     buckets: Arena<Bucket>,
     edits: u64,
 }
 
 impl Index {
-    /// An index of `buckets`, 1 to [`BUCKETS_MAX`].
+    /// Creates an empty index of `buckets`, 1 to [`BUCKETS_MAX`].
     pub(crate) fn new(buckets: usize) -> io::Result<Self> {
         debug_assert!(buckets > 0 && buckets <= BUCKETS_MAX);
         Ok(Self {
@@ -67,17 +70,17 @@ impl Index {
         })
     }
 
-    /// Slots, free ones included.
+    /// Returns the number of slots, free ones included.
     pub(crate) fn slots(&self) -> usize {
         self.buckets.len() * WAYS
     }
 
-    /// Buckets of eight slots.
+    /// Returns the number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Where the items of one bucket's entries are.
+    /// Returns the offsets of the items in one bucket.
     pub(crate) fn entries(&self, bucket: usize) -> impl Iterator<Item = Offset> {
         let slots = self.buckets.get(bucket);
         let entries = slots
@@ -86,13 +89,14 @@ impl Index {
         entries.filter(|&(tag, _)| tag != 0).map(|(_, at)| at)
     }
 
-    /// Changes so far. While this stands, whatever was found is where it was.
+    /// Returns the number of changes so far. While it is unchanged, every place found stays valid.
     #[inline]
     pub(crate) fn edits(&self) -> u64 {
         self.edits
     }
 
-    /// The entry of `hash` whose item `is_it`.
+    /// Finds the entry of `hash` for which `is_it` returns true: the tag is only 16 bits, so the
+    /// caller compares the key in the log.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -110,7 +114,7 @@ impl Index {
         self.find_in(self.other(first, tag), tag, &mut is_it)
     }
 
-    /// Points the entry at `offset`.
+    /// Changes the offset of an entry.
     #[inline]
     pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
         self.edits += 1;
@@ -124,8 +128,8 @@ impl Index {
         self.buckets[place.bucket()].set_tag(place.way(), 0);
     }
 
-    /// Adds an entry for a key that has none. Where both buckets are full and no neighbour can
-    /// step aside, the entry with the greatest `age` is replaced and returned.
+    /// Adds an entry for a key that has none. If both buckets are full and no neighbour can move to
+    /// its other bucket, the entry with the greatest `age` is replaced, and its offset returned.
     pub(crate) fn insert(
         &mut self,
         hash: KeyHash,
@@ -150,13 +154,13 @@ impl Index {
         evicted
     }
 
-    /// Brings the bucket in which `hash` is looked for first near.
+    /// Prefetches the first bucket of `hash`.
     #[inline]
     pub(crate) fn prefetch_first(&self, hash: KeyHash) {
         prefetch_read(&self.buckets, self.first(hash));
     }
 
-    /// Brings the other bucket near if there is reason to look there.
+    /// Prefetches the other bucket of `hash` if the first has overflowed; returns whether it has.
     #[inline]
     pub(crate) fn prefetch_other(&self, hash: KeyHash) -> bool {
         let first = self.first(hash);
@@ -167,13 +171,13 @@ impl Index {
         overflowed
     }
 
-    /// Where the item of `hash` probably is, going by the tags of its first bucket.
+    /// Returns the probable place of the item of `hash`, by the tags of its first bucket alone.
     #[inline]
     pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<(Place, Offset)> {
         self.find_in(self.first(hash), tag(hash), &mut |_| true)
     }
 
-    /// As [`Self::guess_first`], in its other bucket.
+    /// As [`Self::guess_first`], in the other bucket.
     #[inline]
     pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<(Place, Offset)> {
         let tag = tag(hash);
@@ -197,8 +201,8 @@ impl Index {
         None
     }
 
-    /// A free slot in one of the buckets, freed by a neighbour that steps into its other bucket
-    /// if need be.
+    /// Returns a free slot in one of the buckets. If both are full, moves a neighbour to its other
+    /// bucket.
     fn make_way(&mut self, first: usize, second: usize) -> Option<Place> {
         for bucket in [first, second] {
             if let Some(way) = self.buckets[bucket].free() {
@@ -215,7 +219,7 @@ impl Index {
         None
     }
 
-    /// Whether an entry can be added without another being replaced.
+    /// Returns whether an entry can be added without replacing another.
     pub(crate) fn has_way(&self, hash: KeyHash) -> bool {
         let first = self.first(hash);
         let buckets = [first, self.other(first, tag(hash))];
@@ -238,8 +242,9 @@ impl Index {
             return false;
         };
         self.buckets[other].set(free, tag, offset);
-        // Which of the two is the neighbour's first bucket cannot be told from its tag. If it is
-        // this one, a search for it must go on; if not, the mark costs a search a line.
+        // The tag does not show which of the two is the neighbour's first bucket. If it is this
+        // one, a search for it has to continue in the other; if not, the mark costs each search one
+        // more cache line.
         self.buckets[bucket].mark_overflowed();
         true
     }
@@ -258,17 +263,20 @@ impl Index {
             .expect("two buckets have slots")
     }
 
-    /// Multiply-shift: bits 16..48 of the hash scaled to the number of buckets.
+    /// Returns the first bucket of a hash: bits 16..48, scaled to the number of buckets by
+    /// multiply-shift.
     #[inline]
     fn first(&self, hash: KeyHash) -> usize {
         scale((hash.0 >> 16) as u32, self.buckets.len())
     }
 
-    /// The other bucket of an entry: the difference to a point that its tag alone decides, so
-    /// that the other of the other is where it came from, for any number of buckets.
+    /// Returns the other bucket of an entry: `point - bucket` modulo the number of buckets, where
+    /// `point` depends on the tag alone. So the function is its own inverse for any number of
+    /// buckets, where the usual XOR needs a power of two.
     #[inline]
     fn other(&self, bucket: usize, tag: u16) -> usize {
         let buckets = self.buckets.len();
+        // 2^32 over the golden ratio: spreads the tag's 16 bits over 32.
         let point = scale(u32::from(tag).wrapping_mul(0x9e37_79b1), buckets);
         if point >= bucket {
             point - bucket
@@ -279,7 +287,7 @@ impl Index {
 }
 
 impl Bucket {
-    /// The ways that carry `tag`.
+    /// Returns the ways with this tag; tag 0 for the free ones.
     #[inline]
     fn ways(&self, tag: u16) -> Ways {
         let pattern = u64::from(tag) * EACH;
@@ -330,7 +338,7 @@ impl Bucket {
     }
 }
 
-/// Some ways of a bucket: way `w` is bit `w % 4 * 16 + w / 4`.
+/// A set of ways of a bucket: way `w` is bit `w % 4 * 16 + w / 4`.
 #[derive(Clone, Copy)]
 struct Ways(u64);
 
@@ -348,14 +356,17 @@ impl Iterator for Ways {
     }
 }
 
-/// The top bit of each of the four tags in `word` that is 0.
+/// Returns a word with the top bit set of each 16-bit lane of `word` that is 0.
 #[inline]
 fn zero_tags(word: u64) -> u64 {
+    // Adding to the low 15 bits alone cannot carry into the next lane, so there are no false
+    // matches, unlike with the shorter `word - EACH & !word`.
     const LOW: u64 = 0x7fff * EACH;
     !(((word & LOW) + LOW) | word | LOW)
 }
 
-/// Bits 0..16; 0 is the mark of a free slot, so 1 stands for it too.
+/// Returns the tag of a hash: bits 0..16. Tag 0 marks a free slot, so hashes with 0 there share
+/// tag 1.
 #[inline]
 fn tag(hash: KeyHash) -> u16 {
     (hash.0 as u16).max(1)
@@ -370,7 +381,7 @@ fn scale(x: u32, n: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The output of SplitMix64.
+    /// The outputs of SplitMix64.
     fn hashes() -> impl Iterator<Item = KeyHash> {
         (1u64..).map(|n| {
             let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,3 +1,5 @@
+//! The layout of an item in the log: a 32-byte header with a checksum, then key and value.
+
 use herdwick_mem::{crc32c, crc32c_shift};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -8,14 +10,14 @@ use crate::{Deadline, KEY_BYTES_MAX, Second};
 
 /// The first 32 bytes of an item in the log; key and value follow, then padding to 8 bytes.
 ///
-/// The checksum, which only items in a log that outlives the process have, covers `version..` to the
-/// end of the value, seeded with what of the rest matters, so that it changes with everything that is
-/// not bookkeeping of reads. That of an item that no read may find any more is inverted: no one
-/// flipped bit brings it back.
+/// Only items in a log that outlives the process have a checksum. It covers `version..` to the end
+/// of the value, and its seed covers the other fields except the bookkeeping of reads
+/// (`last_access` and most of `bits`). The checksum of a dead item is inverted: no single flipped
+/// bit revives it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// 1 to 250; 0 says that nothing follows up to the physical end of the log.
+    /// 1 to 250; 0 marks the rest up to the physical end of the log as skipped.
     pub(crate) key_len: u8,
     pub(crate) bits: u8,
     /// The flush generation in which it was stored.
@@ -24,14 +26,14 @@ pub(crate) struct Header {
     pub(crate) deadline: U32,
     pub(crate) last_access: U32,
     pub(crate) version: U64,
-    /// Value length and flags: one word, because it is read back as one by the checksum, which
-    /// would have to wait for the stores of two halves.
+    /// Value length and flags. One word, because the checksum reads it back as one: two stores of
+    /// half a word each could not be forwarded to that load.
     pub(crate) shape: U64,
 }
 
 /// Bytes of a [`Header`].
 pub(crate) const HEADER: usize = size_of::<Header>();
-/// Where the checksum's coverage begins.
+/// Offset of the first byte that the checksum covers.
 const CRC_FROM: usize = std::mem::offset_of!(Header, version);
 const CRC_AT: usize = std::mem::offset_of!(Header, crc);
 /// Items begin at multiples of this.
@@ -47,9 +49,9 @@ pub(crate) mod bit {
     pub(crate) const FETCHED: u8 = 1;
     /// Marked stale by a delete or an older set.
     pub(crate) const STALE: u8 = 2;
-    /// A reader has been told to recache it.
+    /// A reader has won the right to recache it (the reply flag `W`).
     pub(crate) const WIN_SENT: u8 = 4;
-    /// How often it was used since it came to where it is, 0 to 2, in units of [`USE`].
+    /// The number of uses since it was last copied or stored, 0 to 2, in units of [`USE`].
     pub(crate) const USES: u8 = 3 * USE;
     /// One use.
     pub(crate) const USE: u8 = 8;
@@ -57,14 +59,14 @@ pub(crate) mod bit {
     /// A reservation: its version names it, and the checksum covers header and key only.
     pub(crate) const STAGED: u8 = 128;
 
-    /// The bits after one more use.
+    /// Returns the bits after one more use; the count saturates at 2.
     #[inline]
     pub(crate) fn used(bits: u8) -> u8 {
         if bits & TWICE == 0 { bits + USE } else { bits }
     }
 }
 
-/// [`Header::shape`]: the value's length below 32 bits of flags.
+/// Encodes [`Header::shape`]: the value's length in the low 32 bits, the flags in the high ones.
 #[inline]
 pub(crate) fn shape(value_len: usize, flags: u32) -> U64 {
     (u64::from(value_len as u32) | u64::from(flags) << 32).into()
@@ -94,27 +96,27 @@ impl Header {
         self.bits & bit != 0
     }
 
-    /// Bytes of key and value.
+    /// Returns the bytes of key and value.
     #[inline]
     pub(crate) fn payload(&self) -> usize {
         self.key_len as usize + self.value_len()
     }
 
-    /// Bytes in the log, padding included.
+    /// Returns the bytes in the log, header and padding included.
     #[inline]
     pub(crate) fn footprint(&self) -> usize {
         footprint(self.key_len as usize, self.value_len())
     }
 }
 
-/// Bytes that an item takes in the log.
+/// Returns the bytes that an item takes in the log, header and padding included.
 #[must_use]
 #[inline]
 pub fn footprint(key_len: usize, value_len: usize) -> usize {
     (HEADER + key_len + value_len).next_multiple_of(ALIGN)
 }
 
-/// Gives an item, all its bytes but the padding, the checksum of what it now is.
+/// Computes and stores the checksum of an item. `item` is all its bytes but the padding.
 #[inline]
 pub(crate) fn seal(item: &mut [u8]) {
     let crc = checksum(item);
@@ -132,11 +134,13 @@ pub(crate) fn checksum(item: &[u8]) -> u32 {
     )
 }
 
-/// Items with no more bytes of key and value are summed anew when their header changes: that costs
-/// less than the way around it.
+/// Up to this many bytes of key and value, an item's checksum is recomputed when its header
+/// changes: that costs less than shifting the difference.
 const SUMMED_ANEW: usize = 4 << 10;
 
-/// Changes the header of an item, and its checksum by as much, without reading a long value.
+/// Changes the header of an item and updates its checksum, without reading a long value: CRC is
+/// linear, so the difference of the headers' checksums, shifted over the payload, is the difference
+/// of the items'.
 pub(crate) fn amend(item: &mut [u8], change: impl FnOnce(&mut Header)) {
     let (header, payload) = Header::mut_from_prefix(item).expect("an item has a header");
     let before = checksum(header.as_bytes());
@@ -149,18 +153,18 @@ pub(crate) fn amend(item: &mut [u8], change: impl FnOnce(&mut Header)) {
     header.crc.set(crc);
 }
 
-/// What the bytes where an item should begin are.
+/// The result of [`examine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A whole item, of so many bytes.
+    /// A valid item, with its bytes in the log.
     Item(usize),
-    /// One that no read may find any more.
+    /// A dead item (deleted, replaced or reserved), with its bytes in the log.
     Dead(usize),
-    /// Neither: how long it was cannot be told.
+    /// Neither; its length is unknown.
     Damaged,
 }
 
-/// Looks at the item that `bytes` begin with, believing nothing that they say.
+/// Validates the item at the beginning of `bytes`, which may hold anything.
 pub(crate) fn examine(bytes: &[u8]) -> Found {
     let Ok((header, _)) = Header::ref_from_prefix(bytes) else {
         return Found::Damaged;

@@ -1,3 +1,6 @@
+//! The circular log of items: reservation at the tail, release at the head, a walk between them,
+//! and its repair after damage. Order of stores: see [`Log`].
+
 use std::io;
 
 use herdwick_mem::{Arena, copy, prefetch_read, same};
@@ -9,11 +12,11 @@ use crate::{
     superblock::{Mark, Superblock},
 };
 
-/// Where an item begins: bytes from the log's first, a multiple of 8.
+/// The position of an item in bytes from the beginning of the log, a multiple of 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offset(pub(crate) usize);
 
-/// A point in the log: `at` bytes into the memory, having passed `passed` bytes since the start.
+/// A position in the log: `at` is the byte in memory, `passed` counts bytes over all laps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     at: usize,
@@ -21,50 +24,52 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Bytes of log from the first ever written up to here, laps counted.
+    /// Returns the bytes of log up to here since the first lap began.
     pub(crate) fn passed(self) -> u64 {
         self.passed
     }
 }
 
-/// Some bytes of the log.
+/// A byte range of the log.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) from: usize,
     pub(crate) len: usize,
 }
 
-/// A circular run of items. New ones go in at the tail; the oldest come out at the head.
+/// A circular log of items. New items are appended at the tail; the oldest are released at the
+/// head.
 ///
-/// An item never straddles the physical end: what is left there is skipped, by 8 zero bytes. The
-/// length is a multiple of 8, so there is room for them, or nothing is left.
+/// An item never straddles the physical end: the bytes left there are skipped, which 8 zero bytes
+/// mark. The length is a multiple of 8, so either there is room for the mark or nothing is left.
 ///
-/// The book says at every instant where head and tail are: the head is noted before anything
-/// behind it is overwritten, the tail after the item before it is whole.
+/// The superblock holds valid positions of head and tail at every instant: the head is stored
+/// before anything that it released is overwritten, the tail after the item before it is complete.
 pub(crate) struct Log {
     bytes: Arena<u8>,
     pub(crate) superblock: Superblock,
-    /// Whether items carry checksums: only a log that outlives the process is read by them.
+    /// Whether items carry checksums: only recovery reads them, so only a log in a file has them.
     pub(crate) sums: bool,
     head: Cursor,
     tail: Cursor,
-    /// Items that begin before this point are flushed, whatever their generation: bytes passed
-    /// since the start.
+    /// Items that begin before this position are flushed, whatever their generation; in bytes over
+    /// all laps, 0 for none.
     horizon: u64,
 }
 
-/// What is skipped at the physical end begins with these.
+/// Marks that the rest up to the physical end is skipped. No item begins so: its first byte is the
+/// key length, which is not 0.
 const SKIP: [u8; ALIGN] = [0; ALIGN];
-/// Dead items put in the place of damage are not much longer: a length has 32 bits.
+/// Size at which a dead item over damage is split: a value length has 32 bits.
 const FILLER_MAX: usize = 1 << 30;
 
 impl Log {
-    /// A log of `len` bytes, a multiple of 8.
+    /// Creates a log of `len` bytes, a multiple of 8, in anonymous memory.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         Ok(Self::over(Arena::zeroed(len)?, Superblock::new(len)?))
     }
 
-    /// An empty log.
+    /// Creates an empty log over the given memory.
     pub(crate) fn over(bytes: Arena<u8>, superblock: Superblock) -> Self {
         debug_assert!(bytes.len().is_multiple_of(ALIGN));
         Self {
@@ -77,30 +82,30 @@ impl Log {
         }
     }
 
-    /// Bytes of the log.
+    /// Returns the capacity in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Forgets every item.
+    /// Releases every item.
     pub(crate) fn clear(&mut self) {
         self.release(self.tail);
     }
 
-    /// Bytes between tail and head.
+    /// Returns the free bytes.
     pub(crate) fn free(&self) -> usize {
         self.len() - (self.tail.passed - self.head.passed) as usize
     }
 
-    /// Bytes that must be free for an item of `len` bytes: with what it skips at the end, and a few
-    /// that keep head and tail apart when the log is full.
+    /// Returns the bytes that must be free for an item of `len` bytes: the item, what it skips at
+    /// the physical end, and 8 that keep head and tail apart when the log is full.
     pub(crate) fn needs(&self, len: usize) -> usize {
         let left = self.len() - self.tail.at;
         let skipped = if len <= left { 0 } else { left };
         skipped + len + ALIGN
     }
 
-    /// Takes `len` bytes at the tail, to be written by the caller at once.
+    /// Reserves `len` bytes at the tail. The caller writes them at once.
     pub(crate) fn reserve(&mut self, len: usize) -> Offset {
         debug_assert!(self.needs(len) <= self.free());
         let left = self.len() - self.tail.at;
@@ -113,7 +118,7 @@ impl Log {
         Offset(at)
     }
 
-    /// Marks that nothing follows up to the physical end; gives the point behind that.
+    /// Marks the rest up to the physical end as skipped; returns the cursor behind it.
     fn skip(&mut self, cursor: Cursor) -> Cursor {
         let left = self.len() - cursor.at;
         if left > 0 {
@@ -123,34 +128,35 @@ impl Log {
         self.past(cursor, left)
     }
 
-    /// `part.0 / part.1` of the log, in bytes.
+    /// Returns `part.0 / part.1` of the log, in bytes.
     #[inline]
     pub(crate) fn share(&self, part: (usize, usize)) -> usize {
         self.len() / part.1 * part.0
     }
 
-    /// Where the oldest item is looked for.
+    /// Returns the cursor from which the oldest item is found.
     pub(crate) fn head(&self) -> Cursor {
         self.head
     }
 
-    /// Behind the youngest item.
+    /// Returns the cursor behind the youngest item.
     pub(crate) fn tail(&self) -> Cursor {
         self.tail
     }
 
-    /// Gives everything older than `cursor` back.
+    /// Releases everything older than `cursor`.
     pub(crate) fn release(&mut self, cursor: Cursor) {
         debug_assert!(self.head.passed <= cursor.passed && cursor.passed <= self.tail.passed);
         self.head = cursor;
         self.superblock.put(Mark::Head, (cursor.at / ALIGN) as u64);
-        // Not before: a kill in between would bring back what is flushed.
+        // Clear the horizon after the head is stored: a kill between the two in the other order
+        // would revive flushed items.
         if self.horizon != 0 && self.horizon <= cursor.passed {
             self.put_horizon(0, 0);
         }
     }
 
-    /// From now on all that is here is flushed.
+    /// Flushes every item in the log by its position.
     pub(crate) fn end_generations(&mut self) {
         self.put_horizon(self.tail.passed, (self.tail.at / ALIGN) as u64 + 1);
     }
@@ -161,21 +167,21 @@ impl Log {
         self.superblock.put(Mark::Horizon, mark);
     }
 
-    /// Whether the item at `at` was there when the generations ended.
+    /// Returns whether the item at `at` lies before the horizon, and so is flushed.
     #[inline]
     pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
         self.horizon != 0 && self.tail.passed - (self.age(at) as u64) < self.horizon
     }
 
-    /// What was reserved is written.
+    /// Stores the tail in the superblock: the reserved item is complete.
     #[inline]
     pub(crate) fn commit(&mut self) {
         self.superblock
             .put(Mark::Tail, (self.tail.at / ALIGN) as u64);
     }
 
-    /// The first item at or behind `cursor`, and the point behind it. This walk is what eviction
-    /// runs on, and all that a scan of the log needs.
+    /// Returns the first item at or behind `cursor`, and the cursor behind the item. Eviction and
+    /// scans of the log walk by it.
     pub(crate) fn next(&self, mut cursor: Cursor) -> Option<(Offset, Cursor)> {
         if cursor.passed >= self.tail.passed {
             return None;
@@ -191,7 +197,7 @@ impl Log {
         Some((at, self.past(cursor, self.header(at).footprint())))
     }
 
-    /// How far back from the tail an item begins.
+    /// Returns the distance in bytes from the item's beginning to the tail.
     #[inline]
     pub(crate) fn age(&self, at: Offset) -> usize {
         if at.0 < self.tail.at {
@@ -234,17 +240,17 @@ impl Log {
         &mut self.bytes[from..to]
     }
 
-    /// Whether the item at `at` has this key.
+    /// Returns whether the item at `at` has this key. `at` may be beyond the log.
     #[inline]
     pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
-        // The header is checked and the key compared under one bound.
+        // One bounds check covers the header's key length (byte 0) and the key.
         match self.bytes.get(at.0..at.0 + HEADER + key.len()) {
             Some(bytes) => bytes[0] as usize == key.len() && same(&bytes[HEADER..], key),
             None => false,
         }
     }
 
-    /// Writes an item, and its checksum where there are any.
+    /// Writes an item, with its checksum if the log has checksums, and commits it.
     #[inline]
     pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
@@ -258,7 +264,8 @@ impl Log {
         self.commit();
     }
 
-    /// Writes the header and key of an item whose value is to come: a dead one, for now.
+    /// Writes the header and key of a reservation: a dead item until it is published. Its checksum,
+    /// over header and key, is written in every log.
     pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
         put_header(item, header);
@@ -268,19 +275,19 @@ impl Log {
         self.commit();
     }
 
-    /// Makes a staged item one that lives.
+    /// Makes a staged item a live one.
     pub(crate) fn publish(&mut self, at: Offset, header: Header) {
         put_header(&mut self.bytes[at.0..], header);
         self.seal(at);
     }
 
-    /// Writes the first bytes of an item that had been copied out of the log.
+    /// Writes the first bytes of an item that had been copied out of the log, and commits it.
     pub(crate) fn put_back(&mut self, at: Offset, bytes: &[u8]) {
         self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
         self.commit();
     }
 
-    /// As [`Self::write`], over an item of the same key.
+    /// As [`Self::write`], over an item of the same key and footprint; the key is not written.
     #[inline]
     pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
         let payload = header.payload();
@@ -292,8 +299,8 @@ impl Log {
         }
     }
 
-    /// As [`Self::write`], with a value of `front`, the value now at `old`, and `back`. The item
-    /// may overlap the old one.
+    /// As [`Self::write`], with the concatenation of `front`, the value now at `old`, and `back` as
+    /// value. The item may overlap the old one.
     pub(crate) fn write_around(
         &mut self,
         at: Offset,
@@ -303,6 +310,7 @@ impl Log {
     ) {
         let value = at.0 + HEADER + key.len();
         let middle = value + front.len();
+        // First, because the other parts may overwrite the old value.
         self.bytes.copy_within(old.from..old.from + old.len, middle);
         let end = middle + old.len;
         self.bytes[value..middle].copy_from_slice(front);
@@ -313,7 +321,7 @@ impl Log {
         self.commit();
     }
 
-    /// Where an item's value lies.
+    /// Returns the byte range of an item's value.
     pub(crate) fn value_run(&self, at: Offset) -> Run {
         let header = self.header(at);
         Run {
@@ -328,14 +336,14 @@ impl Log {
         self.commit();
     }
 
-    /// Marks that no read may find the item any more.
+    /// Marks the item dead for recovery, by inverting its checksum.
     #[inline]
     pub(crate) fn bury(&mut self, at: Offset) {
         let header = self.header_mut(at);
         header.crc.set(!header.crc.get());
     }
 
-    /// Gives an item another deadline.
+    /// Changes an item's deadline.
     #[inline(never)]
     pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
         self.amend(at, |header| header.deadline.set(deadline.0));
@@ -350,7 +358,7 @@ impl Log {
         amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
     }
 
-    /// Makes the checksum that of the item as it stands.
+    /// Recomputes the item's checksum, if the log has checksums.
     pub(crate) fn seal(&mut self, at: Offset) {
         if self.sums {
             let payload = self.header(at).payload();
@@ -358,7 +366,7 @@ impl Log {
         }
     }
 
-    /// Takes up a log where its book says that it was left; `None` if the book is damaged.
+    /// Restores head, tail and horizon from the superblock; `None` if the superblock is damaged.
     pub(crate) fn reopen(&mut self) -> Option<()> {
         let at = |mark| {
             let at = usize::try_from(self.superblock.get(mark)?)
@@ -377,7 +385,8 @@ impl Log {
         if let Some(at) = mark.checked_sub(1) {
             let at = at.checked_mul(ALIGN)?;
             let passed = if at < head { self.len() + at } else { at } as u64;
-            // What lies beyond the tail has been released: a kill came before that was noted.
+            // A horizon that is not between head and tail is obsolete: everything before it has
+            // been released, and a kill came before it was cleared.
             let stands = (head as u64) < passed && passed <= self.tail.passed;
             self.put_horizon(
                 if stands { passed } else { 0 },
@@ -387,8 +396,9 @@ impl Log {
         Some(())
     }
 
-    /// As [`Self::next`], on a log that may be damaged: what is damaged becomes a dead item, its
-    /// bytes are counted, and the walk goes on behind it.
+    /// As [`Self::next`], on a log that may be damaged: a damaged stretch up to the next noted
+    /// beginning becomes a dead item, its bytes are added to `damaged`, and the walk continues
+    /// behind it.
     pub(crate) fn mend(
         &mut self,
         mut cursor: Cursor,
@@ -426,9 +436,10 @@ impl Log {
         None
     }
 
-    /// Makes dead items of `len` bytes.
+    /// Overwrites `len` bytes at `at` with dead items.
     fn fill(&mut self, mut at: usize, mut len: usize) {
         while len > 0 {
+            // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
             let piece = if len > 2 * FILLER_MAX {
                 FILLER_MAX
             } else {
@@ -452,12 +463,12 @@ impl Log {
         }
     }
 
-    /// The `len` bytes from `at`.
+    /// Returns the `len` bytes from `at`.
     pub(crate) fn bytes(&self, at: Offset, len: usize) -> &[u8] {
         &self.bytes[at.0..at.0 + len]
     }
 
-    /// Brings the first two lines of an item near.
+    /// Prefetches the first two cache lines of an item.
     #[inline]
     pub(crate) fn prefetch(&self, at: Offset) {
         prefetch_read(&self.bytes, at.0);
@@ -473,8 +484,9 @@ impl Log {
     }
 }
 
-/// Field by field: a header put together on the stack and copied from there would be read back
-/// wider than it was written, and wait for its own stores.
+/// Writes a header in place, field by field. A header assembled on the stack and copied from there
+/// would be read back by wider loads than the stores that wrote it, which defeats store
+/// forwarding.
 #[inline]
 fn put_header(item: &mut [u8], header: Header) {
     let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");

@@ -1,4 +1,5 @@
-//! Store mode: nothing is evicted, and what there is no room for is refused.
+//! Store mode: nothing is evicted, and a put without room is refused with
+//! [`Status::OutOfMemory`].
 
 use crate::{
     Mode, Op, Reply, Request, Status,
@@ -7,27 +8,28 @@ use crate::{
     store::Store,
 };
 
-/// Live items may take this part of the log: to find room, the walk along its old end then meets
-/// at least one dead byte for three live ones that it copies.
+/// Live items may take at most this part of the log. The walk along the old end then reclaims at
+/// least one dead byte for every three live ones that it copies.
 const LIVE: (usize, usize) = (3, 4);
-/// What a request that is about to be refused may look at, so that it is not for want of looking.
+/// Number of items that a request cleans at the old end before it is refused, so that room that one
+/// short walk reclaims is not missed.
 const LAST_CHECK: usize = 32;
-/// Most digits of a number.
+/// Maximum digits of a 64-bit number.
 const DIGITS: usize = 20;
 
 impl Store {
-    /// Evicts nothing from now on. What there is no room for is answered with
-    /// [`Status::OutOfMemory`]: as soon as live items, with what is to be stored, take more than
-    /// three quarters of the log, or the key's part of the index is full.
+    /// Turns eviction off. A request that would make live items take more than three quarters of
+    /// the log, or whose part of the index is full, then fails with [`Status::OutOfMemory`].
     pub fn evict_nothing(&mut self) {
         self.lossless = true;
     }
 
-    /// Makes room for what the request may store; or the answer, if there is none.
+    /// Makes room for what the request may store. Returns the refusal if there is no room, else
+    /// `None`.
     #[cold]
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Option<Reply<'static>> {
         if matches!(&request.op, Op::Put(put) if put.staged.is_some()) {
-            // It has its room.
+            // The reservation is its room.
             return None;
         }
         let hit = self.seek(request).ok();
@@ -57,7 +59,8 @@ impl Store {
         Some(Reply::bare(Status::OutOfMemory))
     }
 
-    /// Whether `len` bytes in the place of `old` can be stored without a loss, now or ever.
+    /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
+    /// another. Cleans up to [`LAST_CHECK`] items for it.
     pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
         for _ in 0..LAST_CHECK {
             if self.fits(old, len) {
@@ -75,13 +78,14 @@ impl Store {
         live <= self.log.share(LIVE) && self.log.free() >= self.log.needs(len) + self.spare()
     }
 
-    /// Bytes that stay free, so that the largest item at the old end can be copied, and what is
-    /// skipped at the physical end on the way.
+    /// Returns the bytes that stay free: room to copy the largest item at the old end, and as much
+    /// again for what that skips at the physical end.
     fn spare(&self) -> usize {
         2 * (self.item_bytes_max.next_multiple_of(ALIGN) + ALIGN)
     }
 
-    /// Copies the oldest item to the young end, or lets go of it if it is dead; whether it could.
+    /// Copies the oldest item to the young end, or releases it if it is dead. Returns whether it
+    /// did; false if the log is empty or has no room for a copy.
     pub(crate) fn clean_oldest(&mut self) -> bool {
         let Some(Oldest { at, .. }) = self.peek_oldest() else {
             return false;

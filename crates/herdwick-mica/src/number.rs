@@ -1,9 +1,11 @@
+//! Decimal numbers as `incr` and `decr` read and write them in values.
+
 /// Digits of `u64::MAX`.
 const DIGITS_MAX: usize = 20;
 
-/// A decimal number as memcached reads one (`strtoull`): white space before it, a sign, digits, and
-/// either nothing or white space or a zero byte and anything behind it. A negative number counts as
-/// long as it wraps around to less than 2^63.
+/// Parses a decimal number as memcached does (`strtoull`): optional white space and sign, digits,
+/// then the end, or white space or a zero byte followed by anything. A negative number is valid if
+/// it wraps to less than 2^63.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
     let blanks = value.iter().take_while(|byte| is_space(byte)).count();
     let value = &value[blanks..];
@@ -27,7 +29,7 @@ fn digits(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// C's `isspace`, which counts the vertical tab, unlike Rust's.
+/// C's `isspace`, which unlike Rust's `is_ascii_whitespace` includes the vertical tab.
 fn is_space(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || *byte == 0x0b
 }

@@ -1,4 +1,5 @@
-//! A store whose log outlives the process.
+//! Recovery: a store with its log in a file finds every intact item again after a restart or a
+//! kill, and none that was deleted, replaced, flushed or expired.
 
 use std::fs::File;
 
@@ -10,29 +11,29 @@ use crate::{
     superblock::{Mark, Superblock},
 };
 
-/// Changes whenever a log of before cannot be read any more.
+/// Version of the log's layout; incremented when an older log can no longer be read.
 pub const LAYOUT: u32 = 2;
 
-/// Parts of a file begin at multiples of this.
+/// Alignment of the parts of a file.
 const PAGE: u64 = 4096;
-/// Versions are promised to the book so many at a time; as many may be skipped by a restart.
+/// Versions are reserved in the superblock in blocks of this size; a restart may skip as many.
 const VERSIONS: u64 = 1 << 20;
-/// Items whose buckets are fetched ahead together.
+/// Number of items whose buckets are prefetched together.
 const AHEAD: usize = 16;
 
-/// What was found in a file.
+/// The outcome of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Items that can be read again.
     pub items: u64,
-    /// Bytes of log that could not be understood; what they held is gone.
+    /// Bytes of log that were damaged; their items are lost.
     pub damaged: u64,
     /// The last second in which the store was used.
     pub second: Second,
 }
 
 impl Store {
-    /// Bytes of file that [`Self::in_file`] takes, a multiple of 4096.
+    /// Returns the bytes of file that [`Self::in_file`] takes, a multiple of 4096.
     ///
     /// # Errors
     /// [`StoreError::TooSmall`].
@@ -41,11 +42,11 @@ impl Store {
         Ok(book_bytes(&shape) + (shape.log_bytes as u64).next_multiple_of(PAGE))
     }
 
-    /// A store whose log lies in `file` from `offset` on, a multiple of 4096, and stays there. If
-    /// it is to `keep` what a store of the same configuration has left there, however that ended,
-    /// all of it can be read again that is whole, but for what begins behind damage in the same 8
-    /// KiB: never what had been deleted, replaced, flushed, or had expired. `None` of that if where
-    /// it stands cannot be told.
+    /// Opens a store with its log in `file` from `offset` on, a multiple of 4096. With `keep`, the
+    /// items that a store of the same configuration has left there, however that ended, are
+    /// recovered: every intact item except those that begin behind damage in the same 8 KiB, and
+    /// none that had been deleted, replaced or flushed, or had expired. The second result is `None`
+    /// if nothing was recovered, because `keep` is off or the superblock is damaged.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -70,7 +71,7 @@ impl Store {
         Ok((store, recovered))
     }
 
-    /// Notes that nothing is there.
+    /// Initializes the superblock of an empty log.
     fn begin(&mut self) {
         self.log.superblock.clear();
         self.log.clear();
@@ -81,7 +82,7 @@ impl Store {
         self.note_second(self.now);
     }
 
-    /// Takes up what is there.
+    /// Recovers the items of the log; `None` if the superblock is damaged.
     fn recover(&mut self) -> Option<Recovered> {
         let superblock = &self.log.superblock;
         self.now = Second(u32::try_from(superblock.get(Mark::Second)?).ok()?);
@@ -99,7 +100,7 @@ impl Store {
         })
     }
 
-    /// Walks the log and gives each item its entry. Gives the bytes that were damaged.
+    /// Walks the log and adds an index entry for each live item. Returns the damaged bytes.
     fn rebuild(&mut self) -> u64 {
         let (mut damaged, mut cursor) = (0, Some(self.log.head()));
         let mut ahead = [(Offset::default(), KeyHash::default()); AHEAD];
@@ -113,7 +114,7 @@ impl Store {
         damaged
     }
 
-    /// Finds the next live items; how many, and where to go on.
+    /// Finds the next live items. Returns how many, and the cursor to continue from.
     fn look_ahead(
         &mut self,
         mut cursor: Cursor,
@@ -142,8 +143,8 @@ impl Store {
         self.counters.items += 1;
         self.counters.bytes += self.log.header(at).footprint() as u64;
         match older {
-            // One that was copied to the young end, its room not yet given back; or damage. The
-            // younger is the one.
+            // A kill between the copy to the young end and the release of the old place leaves
+            // two of an item; damage may, too. The younger one counts.
             Some((place, older)) => {
                 self.counters.items -= 1;
                 self.counters.bytes -= self.log.header(older).footprint() as u64;
@@ -161,7 +162,8 @@ impl Store {
         self.log.superblock.put(Mark::Versions, promised);
     }
 
-    /// Between the two a flush is both done and to be done, never neither.
+    /// Stores generation and pending flush in an order in which a kill in between leaves a flush
+    /// both done and pending, never neither.
     pub(crate) fn note_flushes(&mut self) {
         let at = self.flush_at.map_or(0, |at| u64::from(at.0));
         self.log

@@ -1,19 +1,23 @@
+//! The internal request language: requests, replies, and the traits that take them. It is the
+//! superset of memcached's meta commands; letters in parentheses are their flags.
+
 use crate::{Clock, Deadline, KeyHash, Second, Staged};
 
 /// One operation on one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The key's hash under the server's key. What stores checks it ([`Status::BadKey`]); a [`Get`] that
-    /// makes nothing does not, and with a wrong one misses.
+    /// The key's hash under the server's [`HashKey`](crate::HashKey). Every operation that may
+    /// store verifies it ([`Status::BadKey`]); a [`Get`] without `vivify` does not, and misses if
+    /// it is wrong.
     pub hash: KeyHash,
     /// The key, 1 to 250 bytes.
     pub key: &'a [u8],
-    /// What to do.
+    /// The operation.
     pub op: Op<'a>,
 }
 
-/// The operations: the superset of memcached's meta commands. Exptimes are memcached's, as
-/// its binary protocol carries them; [`Clock::deadline`] reads them.
+/// The operations: the superset of memcached's meta commands. Exptimes are memcached's, 32 bits as
+/// in its binary protocol; [`Clock::deadline`] converts them.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
     /// `get`, `gat`, `touch`, `mg`.
@@ -26,45 +30,46 @@ pub enum Op<'a> {
     Arith(Arith),
 }
 
-/// Reads an item; may change its deadline, or make an empty one on a miss.
+/// Reads an item; may change its deadline, or create an empty item on a miss.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Get {
     /// New exptime for a hit (`T`, `gat`, `touch`).
     pub touch: Option<u32>,
-    /// On a miss make an empty item with this exptime and win it (`N`).
+    /// On a miss, create an empty item with this exptime and win it (`N`).
     pub vivify: Option<u32>,
     /// Win the right to recache when fewer seconds than this are left (`R`).
     pub recache: Option<u32>,
-    /// What `recache` looks at is the time left after `touch`, not before (`T` before `R`).
+    /// `recache` compares the time left after `touch`, not before (`T` before `R`).
     pub touch_first: bool,
-    /// The reader would not understand that it has won a stale item: leave that to another.
+    /// The reader's protocol cannot express that it has won a stale item: leave the win to another
+    /// reader.
     pub unaware: bool,
-    /// Version for an item made by `vivify` (`E`).
+    /// Version for an item created by `vivify` (`E`).
     pub version: Option<u64>,
-    /// Leave no trace of the access: neither the fetched bit nor the last access time.
+    /// Do not record the access, neither in the fetched bit nor in the last access time.
     pub quiet_access: bool,
 }
 
-/// How a [`Put`] treats what is there.
+/// How a [`Put`] treats the present item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Store whatever is there.
+    /// Store unconditionally.
     #[default]
     Set,
     /// Only if absent.
     Add,
     /// Only if present.
     Replace,
-    /// Behind the present value; flags and deadline stay.
+    /// Append to the present value; flags and deadline stay.
     Append,
-    /// Before the present value; flags and deadline stay.
+    /// Prepend to the present value; flags and deadline stay.
     Prepend,
 }
 
 /// Stores a value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put<'a> {
-    /// How to treat what is there.
+    /// How to treat the present item.
     pub mode: Mode,
     /// The value.
     pub value: &'a [u8],
@@ -76,17 +81,17 @@ pub struct Put<'a> {
     pub compare: Option<u64>,
     /// Version to give the item instead of the next one (`E`).
     pub version: Option<u64>,
-    /// With `compare`: an older version is stored all the same, marked stale (`I`).
+    /// With `compare`: a value with an older version is stored nevertheless, marked stale (`I`).
     pub invalidate: bool,
-    /// Append and Prepend on a miss: store the value with this exptime (`N`).
+    /// On a miss of Append or Prepend, store the value with this exptime (`N`).
     pub vivify: Option<u32>,
-    /// The value is not `value`, but what has been staged under the same key. All else is judged now,
-    /// as if it came now. Whatever the answer, nothing is staged after it.
+    /// The value is not `value`, but the one staged under the same key. All conditions are
+    /// evaluated now. Whatever the status, the reservation ends.
     pub staged: Option<Staged>,
 }
 
 impl Put<'_> {
-    /// Bytes of the value, staged or not.
+    /// Returns the bytes of the value, staged or not.
     #[must_use]
     pub fn value_len(&self) -> usize {
         self.staged.map_or(self.value.len(), Staged::value_len)
@@ -104,7 +109,7 @@ pub struct Delete {
     pub invalidate: bool,
     /// With `invalidate`: new exptime (`T`).
     pub exptime: Option<u32>,
-    /// Keep the item, without its value (`x`).
+    /// Keep the item, with an empty value (`x`).
     pub drop_value: bool,
     /// With `drop_value`: the client's flags from then on (`F`).
     pub flags: u32,
@@ -115,13 +120,14 @@ pub struct Delete {
 pub struct Arith {
     /// Subtract, with 0 as the floor; else add, wrapping at 2^64.
     pub decrement: bool,
-    /// By how much.
+    /// The number to add or subtract.
     pub delta: u64,
     /// On a miss store `initial` with this exptime (`N`, `J`).
     pub vivify: Option<u32>,
     /// The number for `vivify`.
     pub initial: u64,
-    /// New exptime for a hit (`T`); as in memcached, none for a number that needs more room.
+    /// New exptime for a hit (`T`); as in memcached, ignored if the number needs more room than the
+    /// old value had.
     pub touch: Option<u32>,
     /// Only if the item's version is this (`C`).
     pub compare: Option<u64>,
@@ -140,17 +146,18 @@ pub enum Status {
     NotStored,
     /// The version did not match.
     Exists,
-    /// The item would exceed the largest; a Set has removed the old value, as memcached does.
+    /// The item would exceed the maximum size; a Set has removed the old value, as in memcached.
     TooLarge,
-    /// Arithmetic on a value that is no decimal number below 2^64.
+    /// Arithmetic on a value that is not a decimal number below 2^64.
     NonNumeric,
-    /// The store has no room that it may free.
+    /// The store has no room without evicting, which it must not.
     OutOfMemory,
-    /// The hash is not the key's, or the key is empty or too long: nothing was done.
+    /// The hash is not the key's, or the key is empty or too long; or the staged value is unknown,
+    /// incomplete or of another key. Nothing was stored.
     BadKey,
 }
 
-/// What a reply shows of an item.
+/// The attributes of an item in a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The value, in the log: valid until the sink returns.
@@ -159,30 +166,30 @@ pub struct Item<'a> {
     pub flags: u32,
     /// The item's version: memcached's CAS unique.
     pub version: u64,
-    /// When it goes; if this operation touches it, when it would have gone.
+    /// The deadline; if this operation touches the item, the deadline before.
     pub deadline: Deadline,
     /// Whether it had been read before.
     pub fetched: bool,
     /// The second of the access before this one.
     pub last_access: Second,
-    /// This reader is to recache it (`W`).
+    /// This reader has won the right to recache it (`W`).
     pub won: bool,
     /// It is stale (`X`).
     pub stale: bool,
-    /// Another reader has been told to recache it (`Z`).
+    /// Another reader has won before (`Z`).
     pub win_sent: bool,
 }
 
-/// The answer to one request.
+/// The reply to one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
-    /// How it ended.
+    /// The status.
     pub status: Status,
     /// The item after the operation: on a hit, and on every mutation that left one.
     pub item: Option<Item<'a>>,
-    /// The new number of an [`Arith`].
+    /// The result of an [`Arith`].
     pub number: u64,
-    /// The item was made on a miss (`N`).
+    /// The item was created on a miss (`N`).
     pub made: bool,
     /// The miss was an expired item ([`Status::NotFound`]; feeds `get_expired`).
     pub expired: bool,
@@ -191,7 +198,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// A reply with nothing but a status.
+    /// Returns a reply with a status alone.
     #[must_use]
     pub fn bare(status: Status) -> Self {
         Self {
@@ -204,7 +211,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A reply with an item.
+    /// Returns a reply with an item.
     #[must_use]
     pub fn with(status: Status, item: Item<'a>) -> Self {
         Self {
@@ -214,22 +221,22 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Takes the replies of a batch, in the order of its requests. The value is borrowed from the log:
+/// Receives the replies of a batch, in the order of its requests. Values are borrowed from the log:
 /// copy what must outlive the call.
 pub trait Sink {
-    /// The reply to `batch[index]`.
+    /// Receives the reply to `batch[index]`.
     fn reply(&mut self, index: usize, reply: &Reply<'_>);
 
-    /// Whether the reply to `batch[index]` can be taken. If not, the request is not executed and
-    /// has no reply.
+    /// Returns whether the sink has room for the reply to `batch[index]`. If not, the request is
+    /// not executed and has no reply.
     #[inline]
     fn has_room(&mut self, _index: usize) -> bool {
         true
     }
 
-    /// Whether the value that `batch[index]` reads can be taken, asked only of one of at least
-    /// [`LARGE_BYTES`](crate::LARGE_BYTES). If not, it is as if there were [no
-    /// room](Self::has_room).
+    /// Returns whether the sink has room for the value that `batch[index]` reads; called only for
+    /// values of at least [`LARGE_BYTES`](crate::LARGE_BYTES). If not, the request is not executed
+    /// and has no reply, as without [room](Self::has_room).
     #[inline]
     fn has_room_for(&mut self, _index: usize, _value_len: usize) -> bool {
         true
@@ -242,9 +249,9 @@ impl<F: FnMut(usize, &Reply<'_>)> Sink for F {
     }
 }
 
-/// Whatever executes batches of requests: the store, or an echo that measures everything around it.
+/// An executor of request batches: the store, or an echo that measures everything around it.
 pub trait Execute {
-    /// Executes `batch` as if one request after the other, in order, calling `sink` once for each
-    /// that it has room for.
+    /// Executes the requests of `batch` in order, with the result of one at a time, and calls
+    /// `sink` once for each request that it has room for.
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink);
 }

@@ -1,4 +1,5 @@
-//! The young end of the log: how items get in, and stay in.
+//! Stores at the young end of the log: in place where the size is unchanged, else in new room, with
+//! index and counters kept in step.
 
 use crate::{
     Deadline, KeyHash, Request,
@@ -9,18 +10,18 @@ use crate::{
     store::{Hit, Store},
 };
 
-/// What an item about to be stored is, besides key and value.
+/// The attributes of an item about to be stored, besides key and value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fresh {
     pub(crate) flags: u32,
     pub(crate) deadline: Deadline,
     pub(crate) bits: u8,
-    /// Else the next one.
+    /// `None` for the next version.
     pub(crate) version: Option<u64>,
 }
 
 impl Store {
-    /// Stores a value over `old`, or as a new item.
+    /// Stores a value: in place if `old` has the same footprint, else as a new item.
     #[inline(always)]
     pub(crate) fn store(
         &mut self,
@@ -60,7 +61,7 @@ impl Store {
         at
     }
 
-    /// Stores `front`, the value of `old`, and `back` over `old`.
+    /// Replaces `old` by an item with the value `front`, the value of `old`, `back`.
     pub(crate) fn store_around(
         &mut self,
         request: &Request<'_>,
@@ -73,8 +74,8 @@ impl Store {
         let len = header.footprint();
         self.take_in(len);
         self.let_go(len, Some(old.at));
-        // The old value is read from where it was, so from here nothing may be kept, that is
-        // written, until it has been.
+        // The old value is read from its released room. So until then no item may be copied to
+        // the young end, which could overwrite it; only the new item may, in `write_around`.
         let place = self.unlink(old);
         let tail = self.log.tail();
         let at = self.claim(request.hash, Some(place), len);
@@ -84,8 +85,8 @@ impl Store {
         at
     }
 
-    /// Takes an item out of the index and the books, and marks it dead in the log, where its room
-    /// comes back later.
+    /// Removes an item from the index and the counters, and marks it dead in the log. Its room is
+    /// reclaimed when the head reaches it. Returns its place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
         self.log.bury(hit.at);
@@ -113,9 +114,9 @@ impl Store {
         }
     }
 
-    /// Takes `len` bytes at the young end, evicting what is in the way, and points the index
-    /// there: at `place`, or wherever there is one. The caller writes the item at once. What the
-    /// log held before stays readable until then.
+    /// Reserves `len` bytes at the young end, evicting items to make room, and points an index
+    /// entry there: the one at `place`, or a new one. The caller writes the item at once. The
+    /// previous contents stay readable until then.
     fn claim(&mut self, hash: KeyHash, place: Option<Place>, len: usize) -> Offset {
         while self.log.free() < self.log.needs(len) {
             self.release_oldest(Keep::None);

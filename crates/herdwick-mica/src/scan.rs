@@ -1,17 +1,17 @@
-//! Looking at all there is, a bucket of the index at a time.
+//! Enumeration of a store's items, one bucket of the index at a time.
 
 use crate::{Item, Second, store::Store};
 
 impl Store {
-    /// Buckets of the index: what there is to [`scan`](Self::scan).
+    /// Returns the number of buckets, the range of [`scan`](Self::scan).
     #[must_use]
     pub fn buckets(&self) -> usize {
         self.index.buckets()
     }
 
-    /// Shows `visit` the items in one bucket: key, item, and bytes in the log. Leaves no trace of
-    /// an access. Work between two calls may move an item to a bucket that was seen already, or is
-    /// still to come: as rare as an index is full.
+    /// Calls `visit` with key, item, and bytes in the log of each valid item in one bucket. Records
+    /// no access. Insertions between two calls may move an item to a bucket that has been visited,
+    /// or from one to another that has not; that takes a nearly full index.
     pub fn scan(
         &mut self,
         now: Second,

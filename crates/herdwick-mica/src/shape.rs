@@ -1,4 +1,4 @@
-//! How a store's memory is divided.
+//! The division of a store's memory into index, superblock and log.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use crate::{
     superblock::{STRIDE, Superblock},
 };
 
-/// The index takes this part of the memory: at 80 bytes an item (16-byte keys, 32-byte values) its
-/// slots are then four fifths full when the log is.
+/// The index takes one part in this many of the memory. With items of 80 bytes (16-byte keys,
+/// 32-byte values), four fifths of its slots are used when the log is full.
 const INDEX_SHARE: usize = 9;
-/// The largest item may take this part of the log: with what an item skips at the physical end,
-/// room for it can then always be made.
+/// The largest item may take one part in this many of the log: then room can always be made for it
+/// and for what it skips at the physical end.
 const ITEM_SHARE: usize = 4;
 
 pub(crate) struct Shape {
@@ -23,7 +23,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Index, book and log that fit the memory.
+    /// Computes the sizes that fit the memory.
     pub(crate) fn of(config: &StoreConfig) -> Result<Self, StoreError> {
         let StoreConfig {
             memory_bytes,
@@ -37,7 +37,8 @@ impl Shape {
         let log_bytes = rest.saturating_sub(superblock) / ALIGN * ALIGN;
         if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
             let log = item_bytes_max.max(BUCKET) * ITEM_SHARE;
-            // The book has words for itself too, in this reckoning.
+            // An upper bound: the superblock's words are counted for a log that includes them
+            // (8 bytes for each STRIDE of 8 KiB are less than 1/512).
             let with_book = log + Superblock::words(log + log / 512 + STRIDE) * word + ALIGN;
             return Err(StoreError::TooSmall {
                 memory_bytes,
@@ -53,7 +54,7 @@ impl Shape {
         })
     }
 
-    /// What an answer of the kernel's means.
+    /// Returns the conversion of a kernel error to a [`StoreError`].
     pub(crate) fn refused(&self) -> impl Fn(io::Error) -> StoreError + use<> {
         let memory_bytes = self.memory_bytes;
         move |source| StoreError::Refused {

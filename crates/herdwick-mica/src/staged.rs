@@ -1,11 +1,11 @@
-//! Staged puts: a large value is written where it will stay, as it comes.
+//! Staged puts: a large value is written to its final place in the log as it arrives.
 //!
-//! A reservation is an item in the log that no index entry leads to. It says so in its header, whose
-//! checksum covers no more than header and key: whoever walks the log, after a kill too, finds a
-//! dead item of a known length. At the end of the log it is carried over to the young one, with as
-//! much of the value as has come. Where that is not safe, because something else that has been let
-//! go is still to be read, it waits outside the log until the request is done. What one request may so
-//! move is bounded, by [`Store::take_in`]; a reservation that is in the way beyond that is given up.
+//! A reservation is an item in the log without an index entry. A bit of its header marks it, and
+//! its checksum covers header and key only: a walk of the log, after a kill too, finds a dead item
+//! of known length. At the old end it is carried over to the young end, with the part of the value
+//! that has arrived. Where a copy is not safe, because released bytes are still to be read, it
+//! waits outside the log until the request is done. [`Store::take_in`] bounds the bytes that one
+//! request may move; a reservation in the way beyond that is dropped, and its put refused.
 
 use std::{collections::VecDeque, num::NonZeroU64};
 
@@ -18,12 +18,12 @@ use crate::{
     store::{Hit, Store},
 };
 
-/// Reservations may take this part of the log, so that the rest always gives way to the largest
-/// item, with what is skipped before it at the physical end.
+/// Reservations may take at most this part of the log, so that the rest always has room for the
+/// largest item and for what it skips at the physical end.
 const RESERVED: (usize, usize) = (3, 8);
 
-/// A put whose value is on its way, from [`Store::stage`] to the [`Put`] that names it, or
-/// [`Store::abort`].
+/// A handle to a put whose value is arriving, from [`Store::stage`] to the [`Put`] that names it or
+/// [`Store::abort`]. A handle used after that is recognized as unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staged {
     id: Id,
@@ -31,8 +31,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// One of this length that no store knows: a [`Put`] that names it is refused, and stores
-    /// nothing.
+    /// Returns a handle that no store knows. A [`Put`] that names it is refused and stores nothing.
     #[must_use]
     pub fn unknown(value_len: usize) -> Self {
         Self {
@@ -41,14 +40,15 @@ impl Staged {
         }
     }
 
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     #[must_use]
     pub fn value_len(self) -> usize {
         self.value_len as usize
     }
 }
 
-/// A slot, and which of those that have had it.
+/// A slot number plus 1 in the low 32 bits, and in the high ones a count that distinguishes the
+/// successive users of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Id(NonZeroU64);
 
@@ -63,22 +63,23 @@ impl Id {
     }
 }
 
-/// Where the value is.
+/// The location of the value.
 enum Place {
     /// In the log.
     At(Offset),
-    /// Outside it, until the request at hand is done: header, key, and what of the value has come.
+    /// Outside it until the current request is done: header, key, and the part of the value that
+    /// has arrived.
     Aside(Vec<u8>),
-    /// There is no room for it: what comes is dropped.
+    /// Refused: its bytes are dropped.
     Refused(Status),
 }
 
 struct Reservation {
     id: Id,
     place: Place,
-    /// Bytes in the log; 0 if it was refused.
+    /// Bytes in the log; 0 if refused.
     footprint: usize,
-    /// Bytes of the value that have come, and all.
+    /// Bytes of the value that have arrived.
     came: usize,
     value_len: usize,
 }
@@ -88,13 +89,13 @@ struct Reservation {
 pub(crate) struct Staging {
     slots: Vec<Option<Reservation>>,
     vacant: Vec<usize>,
-    /// Tells those apart that have had the same slot.
+    /// Distinguishes the successive users of a slot.
     turn: u32,
     /// Bytes of log that are reserved.
     pub(crate) reserved: usize,
-    /// Bytes of reservations that the request at hand may still move; the last one may be longer.
+    /// Bytes of reservations that the current request may still move; the last one may be longer.
     pub(crate) may_move: usize,
-    /// Those that wait outside the log.
+    /// Reservations that wait outside the log.
     aside: VecDeque<Id>,
 }
 
@@ -138,7 +139,7 @@ impl Staging {
         self.reserved -= footprint;
     }
 
-    /// The reservation whose item lies at `at`, if that is what `header` belongs to.
+    /// Returns the reservation at `at` with this header, unless it has ended or moved.
     fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
         let id = Id(NonZeroU64::new(header.version.get())?);
         let found = self.get(id)?;
@@ -147,19 +148,19 @@ impl Staging {
 }
 
 impl Store {
-    /// How many values of the largest size may be staged at a time.
+    /// Returns how many values of the maximum size may be staged at a time.
     #[must_use]
     pub fn staged_max(&self) -> usize {
         self.log.share(RESERVED) / footprint(0, self.item_bytes_max).max(1)
     }
 
-    /// Reserves room for a value of `value_len` bytes. Nothing that can be read changes but by
-    /// eviction. What there is no room for is refused at the end, by the [`Put`]: more than three
-    /// eighths of the log in reservations, or what the store would refuse at once.
+    /// Reserves room for a value of `value_len` bytes. Readable items do not change, but may be
+    /// evicted. A refusal is reported at the end, by the [`Put`]: where reservations would exceed
+    /// three eighths of the log, or where the store would refuse the put at once.
     pub fn stage(&mut self, now: Second, key: &[u8], value_len: usize) -> Staged {
         Staged {
             id: self.reserve(now, key, value_len),
-            // Beyond 32 bits it is too large.
+            // A length beyond 32 bits has been refused as too large.
             value_len: value_len as u32,
         }
     }
@@ -201,8 +202,8 @@ impl Store {
         id
     }
 
-    /// Room for what is still to come of the value; empty if all has come, or it will be refused.
-    /// Say with [`Self::fill`] how much was written to it.
+    /// Returns the room for the rest of the value; empty if the value is complete or refused.
+    /// Report the bytes written to it with [`Self::fill`].
     pub fn room(&mut self, staged: Staged) -> &mut [u8] {
         match self.staging.get(staged.id) {
             Some(&mut Reservation {
@@ -214,7 +215,7 @@ impl Store {
         }
     }
 
-    /// The first `count` bytes of [`Self::room`] have been written.
+    /// Records that the first `count` bytes of [`Self::room`] have been written.
     pub fn fill(&mut self, staged: Staged, count: usize) {
         if let Some(reservation) = self.staging.get(staged.id) {
             let lacking = reservation.value_len - reservation.came;
@@ -222,7 +223,7 @@ impl Store {
         }
     }
 
-    /// Goes on with the value. What is beyond its length, or will be refused, is dropped.
+    /// Appends to the value. Bytes beyond its length, or of a refused value, are dropped.
     pub fn append(&mut self, staged: Staged, bytes: &[u8]) {
         let room = self.room(staged);
         let count = bytes.len().min(room.len());
@@ -230,7 +231,7 @@ impl Store {
         self.fill(staged, bytes.len());
     }
 
-    /// The value is not to be stored. Its room comes back later, as that of a deleted item.
+    /// Ends a reservation without storing the value. Its room is reclaimed like a deleted item's.
     pub fn abort(&mut self, staged: Staged) {
         self.staging.take(staged.id);
     }
@@ -258,7 +259,7 @@ impl Store {
         if !self.log.is(at, request.key) {
             return Reply::bare(Status::BadKey);
         }
-        // What was staged before the generations ended, but is stored now, is not flushed.
+        // A value staged before the horizon but stored now must not count as flushed, so it moves.
         if matches!(put.mode, Mode::Append | Mode::Prepend) || self.log.is_beyond_horizon(at) {
             return self.put_elsewhere(clock, request, put, at);
         }
@@ -278,7 +279,7 @@ impl Store {
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// The value cannot stay where it is, so it goes the way of those that come at once.
+    /// Executes a staged put whose value cannot stay in place, as an ordinary put of a copy.
     fn put_elsewhere(
         &mut self,
         clock: &Clock,
@@ -299,7 +300,7 @@ impl Store {
         self.mutate(clock, &request, Hit::default())
     }
 
-    /// Makes a reservation the item of its key.
+    /// Makes a reservation the live item of its key.
     fn publish(&mut self, request: &Request<'_>, old: Option<Hit>, at: Offset, fresh: &Fresh) {
         let value_len = self.log.header(at).value_len();
         let header = self.header(request.key, value_len, fresh);
@@ -313,7 +314,8 @@ impl Store {
         }
     }
 
-    /// Keeps a reservation whose room is given back; the item is no more than that if it is none.
+    /// Carries over a reservation at the old end, after its room has been released. Does nothing if
+    /// the reservation has ended.
     #[cold]
     pub(crate) fn carry(&mut self, at: Offset, keep: Keep) {
         let header = *self.log.header(at);
@@ -340,7 +342,7 @@ impl Store {
         }
     }
 
-    /// Brings back into the log what waits outside it. What is not reserved always gives way: it is
+    /// Returns reservations that wait outside to the log. Unreserved room can always be made: it is
     /// more than twice the largest item.
     #[inline]
     pub(crate) fn settle(&mut self) {
@@ -355,7 +357,7 @@ impl Store {
             let Some(len) = self.staging.get(id).map(|waits| waits.footprint) else {
                 continue;
             };
-            // A lap: what has not helped by then does not.
+            // At most one lap: releasing more cannot help after that.
             let lap = self.log.head().passed() + self.log.len() as u64;
             while self.log.free() < self.log.needs(len) && self.log.head().passed() < lap {
                 let released = if self.lossless {
@@ -446,7 +448,7 @@ mod tests {
         )
     }
 
-    /// As many as there may be, whole but for their end.
+    /// Stages the maximum number of values, complete but not stored.
     fn stage_all(store: &mut Store) -> Vec<Staged> {
         let len = ITEM_BYTES_MAX - HEADER - 1;
         let most = store.staged_max() as u8;
@@ -458,8 +460,8 @@ mod tests {
         (0..most).map(stage).collect()
     }
 
-    /// No request moves more of the log than eight times what it stores, and some of the largest
-    /// items, wherever the reservations lie.
+    /// No request moves more of the log than eight times the bytes that it stores and a few of the
+    /// largest items, wherever the reservations lie.
     #[test]
     fn reservations_that_lie_together_are_carried_by_many_requests() {
         for (grow, used) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -523,7 +525,7 @@ mod tests {
         assert_eq!(store.staging.reserved, 0);
     }
 
-    /// The flush before which no generation is left moves nothing, and takes no memory.
+    /// The flush at which the generation number wraps moves nothing and takes no memory.
     #[test]
     fn the_last_generation_ends_where_it_is() {
         let mut store = store();

@@ -1,3 +1,5 @@
+//! The store: configuration, batches with their two-stage prefetch, lookup, flushes and time.
+
 use std::io;
 
 use crate::{
@@ -11,42 +13,43 @@ use crate::{
     staged::Staging,
 };
 
-/// Requests whose memory is fetched ahead together.
+/// Number of requests whose memory is prefetched together.
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
-/// How to make a [`Store`].
+/// The configuration of a [`Store`].
 #[derive(Clone, Copy, Debug)]
 pub struct StoreConfig {
-    /// Everything that this store will ever hold: index, log, headers.
+    /// Bytes of memory in all: index, superblock, log.
     pub memory_bytes: usize,
-    /// Largest item, 32 bytes of header and the key included (memcached's `-I`).
+    /// Maximum size of an item in bytes, 32 bytes of header and the key included (memcached's
+    /// `-I`).
     pub item_bytes_max: usize,
     /// Key of the hash that requests carry.
     pub hash_key: HashKey,
 }
 
-/// Why there is no store.
+/// Why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The memory cannot hold a few of the largest items.
+    /// The memory is too small for items of the maximum size.
     #[error(
         "{memory_bytes} bytes of memory are too few for items of up to {item_bytes_max} bytes: \
          give each partition at least {needed}, or allow smaller items only"
     )]
     TooSmall {
-        /// What was given.
+        /// The configured memory.
         memory_bytes: usize,
-        /// The largest item.
+        /// The maximum size of an item.
         item_bytes_max: usize,
-        /// What would do.
+        /// The memory that is sufficient.
         needed: usize,
     },
     /// The kernel refused the memory.
     #[error("the kernel refused {memory_bytes} bytes of memory: {source}")]
     Refused {
-        /// What was asked for.
+        /// The configured memory.
         memory_bytes: usize,
-        /// Its answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -56,32 +59,31 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
     pub(crate) lookahead: Lookahead,
-    /// Bytes that may be copied at the old end because they were used; less than none after a
-    /// large item.
+    /// Allowance in bytes for second chances at the old end; negative after a large item.
     pub(crate) second_chances: isize,
-    /// Bytes that the old end is still to run ahead; less than none after a large item.
+    /// Bytes by which the head still has to run ahead; negative after a large item.
     pub(crate) ahead: isize,
     pub(crate) counters: Counters,
-    /// Values on their way.
+    /// Values that are arriving.
     pub(crate) staging: Staging,
-    /// What has been evicted lately, if anybody asks.
+    /// Recent evictions, if they are recorded.
     pub(crate) obituaries: Option<Vec<Evicted>>,
     pub(crate) hash_key: HashKey,
     pub(crate) item_bytes_max: usize,
-    /// Whether what there is no room for is refused, instead of evicting.
+    /// Whether a put without room is refused, instead of evicting.
     pub(crate) lossless: bool,
-    /// The last version given.
+    /// The last version assigned.
     pub(crate) sequence: u64,
-    /// The book says that no version above this has been given.
+    /// The upper bound of versions that the superblock holds.
     pub(crate) promised: u64,
     /// Items of another generation are flushed.
     pub(crate) generation: u16,
-    /// When the generation ends.
+    /// The second of the pending flush.
     pub(crate) flush_at: Option<Second>,
     pub(crate) now: Second,
-    /// Where the items of the chunk at hand should be, by what the index said ...
+    /// The probable places of the items of the current chunk, as the index had them ...
     guesses: [Hit; CHUNK],
-    /// ... at this number of its edits.
+    /// ... at this count of its edits.
     surveyed: u64,
 }
 
@@ -114,13 +116,13 @@ impl Execute for Store {
     }
 }
 
-/// Whether an operation stores nothing, so that a wrong hash can do no harm.
+/// Returns whether an operation stores nothing, so that a wrong hash is harmless.
 #[inline]
 fn reads(op: &Op<'_>) -> bool {
     matches!(op, Op::Get(get) if get.vivify.is_none())
 }
 
-/// An item that can be read.
+/// The place of a readable item.
 #[derive(Clone, Copy)]
 pub(crate) struct Hit {
     pub(crate) place: Place,
@@ -128,7 +130,8 @@ pub(crate) struct Hit {
 }
 
 impl Default for Hit {
-    /// A guess that no key agrees with: it lies beyond any log.
+    /// Returns a guess that matches no key: it lies beyond any log, but `at` plus an item's length
+    /// does not overflow.
     fn default() -> Self {
         Self {
             place: Place::default(),
@@ -137,7 +140,7 @@ impl Default for Hit {
     }
 }
 
-/// Why there is none.
+/// The reason for a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Absent {
     pub(crate) expired: bool,
@@ -145,7 +148,8 @@ pub(crate) struct Absent {
 }
 
 impl Store {
-    /// A store in `config.memory_bytes` of memory, taken as it is first touched.
+    /// Creates a store in `config.memory_bytes` of anonymous memory, which the kernel allocates
+    /// page by page on first use.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -155,7 +159,7 @@ impl Store {
         Self::over(config, &shape, log)
     }
 
-    /// A store without items.
+    /// Creates a store without items over `log`.
     pub(crate) fn over(config: &StoreConfig, shape: &Shape, log: Log) -> Result<Self, StoreError> {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
@@ -179,24 +183,25 @@ impl Store {
         })
     }
 
-    /// What it holds and what became of the rest.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Makes the counters of events begin anew; those of what is there stand.
+    /// Resets the event counters; items and bytes stay.
     pub fn reset_counters(&mut self) {
         self.counters.reset();
     }
 
-    /// Slots of the index, free ones included.
+    /// Returns the number of slots of the index, free ones included.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.index.slots()
     }
 
-    /// Seconds since the oldest item was last used; 0 if there is none.
+    /// Returns the seconds since the last access to the oldest item in the log; 0 if the log is
+    /// empty.
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
         let oldest = self.log.next(self.log.head());
@@ -206,15 +211,15 @@ impl Store {
         })
     }
 
-    /// Makes everything stored before second `at` go at that second; at once if that is not after
-    /// `now`. A later flush takes the place of one that is still to come; second 0 never comes.
+    /// Flushes at second `at` every item stored before it; at once if `at` is not after `now`.
+    /// Replaces a pending flush; second 0 cancels it.
     pub fn flush(&mut self, now: Second, at: Second) {
         self.flush_at = (at.0 > 0).then_some(at);
         self.note_flushes();
         self.tick(now);
     }
 
-    /// Notes the time, once a batch.
+    /// Sets the time, once a batch, and executes a pending flush that is due.
     pub(crate) fn tick(&mut self, now: Second) {
         if self.now != now {
             self.note_second(now);
@@ -229,15 +234,15 @@ impl Store {
     fn next_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == 0 {
-            // Items from 65,536 flushes ago would come alive again.
+            // The number has wrapped: items from 65,536 flushes ago would become valid again.
             self.log.end_generations();
         }
         self.note_flushes();
     }
 
-    /// The two-stage prefetch: the buckets of all requests, then the items that their tags point
-    /// to. While the buckets come, the hashes that mutations carry are checked; the bits of the
-    /// forged ones are returned.
+    /// Performs the two-stage prefetch: the buckets of all requests, then the items that their tags
+    /// point to. While the buckets are loaded, verifies the hashes of mutations; returns a bit set
+    /// of the requests with a wrong one.
     fn survey(&mut self, requests: &[Request<'_>]) -> u32 {
         for request in requests {
             self.index.prefetch_first(request.hash);
@@ -263,7 +268,7 @@ impl Store {
         forged
     }
 
-    /// Notes where the item of request `i` of the chunk should be.
+    /// Records the probable place of the item of request `i` of the chunk, and prefetches the item.
     #[inline]
     fn expect(&mut self, i: usize, guess: Option<(Place, Offset)>) {
         self.guesses[i] = match guess {
@@ -275,7 +280,8 @@ impl Store {
         };
     }
 
-    /// Whether the hash is the key's. A mutation under a wrong one would store a key twice.
+    /// Returns whether the key's length and hash are right. A mutation under a wrong hash would
+    /// store a key twice.
     fn genuine(&self, request: &Request<'_>) -> bool {
         (1..=KEY_BYTES_MAX).contains(&request.key.len())
             && self.hash_key.hash(request.key) == request.hash
@@ -289,7 +295,7 @@ impl Store {
         }
         match &request.op {
             Op::Get(get) => {
-                // It stores: such a reply is never put off.
+                // A get that stores is never deferred for want of room.
                 let reply = self.get(clock, request, get, guess, |_| true);
                 reply.unwrap_or_else(|| Reply::bare(Status::NotFound))
             }
@@ -323,8 +329,8 @@ impl Store {
         self.sequence
     }
 
-    /// The item of a key, unless it has expired or was flushed; then it is taken out. The guess
-    /// for the request saves the search if nothing moved since it was made.
+    /// Finds the item of a key. Removes it if it has expired or was flushed. The guess for the
+    /// request saves the search if the index is unchanged since.
     #[inline(always)]
     pub(crate) fn lookup(&mut self, request: &Request<'_>, guess: Hit) -> Result<Hit, Absent> {
         let log = &self.log;
@@ -364,13 +370,13 @@ impl Store {
         }
     }
 
-    /// Whether no read may find the item any more.
+    /// Returns whether the item has expired or was flushed.
     #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
         self.flushed(at) || self.log.header(at).deadline().passed(self.now)
     }
 
-    /// Whether a flush came after it was stored.
+    /// Returns whether a flush came after the item was stored.
     #[inline]
     fn flushed(&self, at: Offset) -> bool {
         self.log.header(at).generation.get() != self.generation || self.log.is_beyond_horizon(at)

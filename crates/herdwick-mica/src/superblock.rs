@@ -1,3 +1,5 @@
+//! The superblock: the words by which a log in a file is found again after a kill at any instant.
+
 use std::{
     fs::File,
     io,
@@ -6,51 +8,51 @@ use std::{
 
 use herdwick_mem::Arena;
 
-/// One beginning of an item is noted for so many bytes of log: what a damaged item makes
-/// unreadable ends at the next.
+/// Bytes of log for which one beginning of an item is noted. The walk resumes at the next noted
+/// beginning after a damaged item.
 pub(crate) const STRIDE: usize = 8 << 10;
 
-/// What a log is found again by, beside its items. The words stand in front of the beginnings.
+/// The state of a log besides its items, one word each. The marks precede the noted beginnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Where the oldest item begins, in units of 8 bytes.
+    /// The position of the oldest item, in units of 8 bytes.
     Head,
-    /// Where the next item will begin.
+    /// The position of the next item, in units of 8 bytes.
     Tail,
-    /// No version has been given from this one on, in units of `VERSIONS`.
+    /// An upper bound of the versions assigned, in units of `VERSIONS`.
     Versions,
     /// The flush generation.
     Generation,
-    /// The second of the flush to come; 0: none.
+    /// The second of the pending flush; 0 for none.
     FlushAt,
     /// The second of the last batch.
     Second,
-    /// What lies before it is flushed, whatever its generation: 1 more than where that is, in units
-    /// of 8 bytes; 0: nothing is.
+    /// The position before which every item is flushed, whatever its generation: in units of 8
+    /// bytes, plus 1; 0 for none.
     Horizon,
 }
 
-/// Words of marks: a line.
+/// Words of marks: one cache line.
 const MARKS: usize = 8;
 const _: () = assert!((Mark::Horizon as usize) < MARKS);
 
-/// Bits of a word that check the others.
+/// Check bits of a word.
 const CHECK_BITS: u32 = 20;
 
 /// The words of a log that outlive the process together with its items.
 ///
-/// Each carries its own check, and is stored whole: whoever finds one finds what was put there, or
-/// that it is damaged. A process that is killed leaves its stores behind in the order in which it
-/// did them, so a fence for the compiler is all that an order between them takes.
+/// Each word carries its own check and is stored whole: a reader finds the value that was put, or
+/// that the word is damaged. The stores of a killed process stay in the page cache, in program
+/// order, so a compiler fence is enough to order them.
 pub(crate) struct Superblock {
     words: Arena<u64>,
-    /// Called before and after each mark is put: when a kill leaves most to chance.
+    /// Called before and after each mark is put, the instants at which a kill is most critical.
     #[cfg(test)]
     pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl Superblock {
-    /// Words for a log of `log_bytes`.
+    /// Returns the number of words for a log of `log_bytes`.
     pub(crate) fn words(log_bytes: usize) -> usize {
         MARKS + log_bytes.div_ceil(STRIDE)
     }
@@ -72,12 +74,12 @@ impl Superblock {
         }
     }
 
-    /// Forgets everything.
+    /// Clears every word.
     pub(crate) fn clear(&mut self) {
         self.words.fill(0);
     }
 
-    /// Stores a mark behind all that was stored before.
+    /// Stores a mark after every earlier store to the log, and before every later one.
     #[inline]
     pub(crate) fn put(&mut self, mark: Mark, value: u64) {
         compiler_fence(Ordering::Release);
@@ -96,12 +98,13 @@ impl Superblock {
         }
     }
 
-    /// What was put there; `None` if that is damaged, or nothing was.
+    /// Returns the value of a mark; `None` if it is damaged or was never put.
     pub(crate) fn get(&self, mark: Mark) -> Option<u64> {
         self.read(mark as usize)
     }
 
-    /// Notes an item of `len` bytes at `at`, which follows the one noted before or begins a lap.
+    /// Notes an item of `len` bytes at `at`, which follows the item noted before or begins a lap.
+    /// Only the first beginning of a stretch is kept.
     #[inline]
     pub(crate) fn note(&mut self, at: usize, len: usize) {
         let place = MARKS + at / STRIDE;
@@ -111,7 +114,7 @@ impl Superblock {
         self.forget(at, len);
     }
 
-    /// Forgets the beginnings in whatever stretches begin in `at + 1..=at + len`.
+    /// Clears the beginnings of the stretches that begin in `at + 1..=at + len`.
     #[inline]
     pub(crate) fn forget(&mut self, at: usize, len: usize) {
         let (from, to) = (at / STRIDE + 1, (at + len) / STRIDE + 1);
@@ -121,7 +124,8 @@ impl Superblock {
         }
     }
 
-    /// The first noted beginning in a stretch that begins behind `at`, if it lies before `end`.
+    /// Returns the first noted beginning in a stretch that begins behind `at`, if it is before
+    /// `end`.
     pub(crate) fn next_beginning(&self, at: usize, end: usize) -> Option<usize> {
         let stretches = at / STRIDE + 1..end.div_ceil(STRIDE);
         let mut noted = stretches.filter_map(|stretch| {
@@ -138,7 +142,8 @@ impl Superblock {
     }
 }
 
-/// A value below 2^44 and its check, which depends on where it stands and is never 0.
+/// Encodes a value below 2^44 with its check. The check depends on the word's place, so that a word
+/// copied elsewhere is damaged; its last bit is 1, so that no valid word is 0.
 #[inline]
 fn checked(place: usize, value: u64) -> u64 {
     debug_assert!(value >> (u64::BITS - CHECK_BITS) == 0);

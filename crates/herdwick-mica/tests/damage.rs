@@ -1,4 +1,5 @@
-//! Logs that were damaged while nobody looked.
+//! Recovery of damaged logs: flipped bits and bytes never revive or alter an item, and cost few of
+//! the others.
 
 mod common;
 
@@ -14,7 +15,7 @@ const CONFIG: StoreConfig = StoreConfig {
     item_bytes_max: 12 << 10,
     hash_key: HASH_KEY,
 };
-/// Where the log begins in the file, and where it ends: its book takes less than a page.
+/// The byte range of the log in the file: the superblock takes less than a page.
 const LOG: std::ops::Range<u64> = 4096..4096 + (80 << 10);
 
 fn run(store: &mut Store, second: u32, key: &[u8], op: Op<'_>) -> Answer {
@@ -47,7 +48,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
 }
 
-/// A value that holds whole items of old, for whoever should begin to read in its middle.
+/// Returns a value that contains complete old items, as bait for a walk that resumes in the middle
+/// of a value.
 fn value(n: u32, version: u32, old_items: &[u8]) -> Vec<u8> {
     let mut value = format!("value {version} of {n} ").into_bytes();
     let len = (n * 37 + version * 11) % 400;
@@ -59,7 +61,7 @@ fn value(n: u32, version: u32, old_items: &[u8]) -> Vec<u8> {
     value
 }
 
-/// What a store that was worked on leaves behind, and what may be read from it at second 50.
+/// The file that a store leaves behind, and the items that may be read from it at second 50.
 struct Image {
     bytes: Vec<u8>,
     live: HashMap<Vec<u8>, Vec<u8>>,
@@ -108,8 +110,8 @@ impl Image {
         Self { bytes, live }
     }
 
-    /// A store made of `bytes` holds nothing that it should not, and works. How many of the items
-    /// it has, if it found any log at all.
+    /// Asserts that a store recovered from `bytes` holds only valid items, and works. Returns how
+    /// many items it has, if it found a log at all.
     fn judge(&self, file: &File, bytes: &[u8], what: &str) -> Option<(usize, Recovered)> {
         file.write_all_at(bytes, 0).unwrap();
         let (mut store, recovered) = Store::in_file(&CONFIG, file, 0, true).unwrap();
@@ -132,7 +134,7 @@ impl Image {
     }
 }
 
-/// The next number of SplitMix64.
+/// Returns the next output of SplitMix64.
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -140,7 +142,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `HERDWICK_FLIPS`, or a number that takes a second.
+/// Returns `HERDWICK_FLIPS`, or a count that takes a second.
 #[expect(clippy::disallowed_methods, reason = "how long a test is to take")]
 fn flips() -> u64 {
     let asked = std::env::var("HERDWICK_FLIPS").ok();
@@ -165,8 +167,8 @@ fn a_flipped_bit_gives_no_wrong_value() {
             None => cold += 1,
         }
     }
-    // The marks are 48 of 90,000 bytes; a damaged item takes those behind it with it, up to the
-    // next 8 KiB: a tenth of all, and half of that on average.
+    // The marks are 48 of 90,000 bytes. A damaged item also loses the items behind it up to the
+    // next 8 KiB: at most a tenth of all, half of that on average.
     assert!(cold <= flips() / 100, "{cold} cold starts");
     let worst = flips() * image.live.len() as u64 / 10;
     assert!(
@@ -193,7 +195,7 @@ fn a_damaged_stretch_gives_no_wrong_value() {
     }
 }
 
-/// Items of these sizes, some of them touched, some marked stale, and whoever reads the log again.
+/// Touched and stale items of several sizes are recovered as they were.
 #[test]
 fn what_was_touched_or_marked_stale_is_found_again() {
     let config = StoreConfig {
@@ -247,7 +249,7 @@ fn what_was_touched_or_marked_stale_is_found_again() {
     }
 }
 
-/// A touch does not read the value: so damage from before it is still found.
+/// A touch updates the checksum without reading the value, so earlier damage is still detected.
 #[test]
 fn a_touch_does_not_sum_a_large_value_anew() {
     let config = StoreConfig {

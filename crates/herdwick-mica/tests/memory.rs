@@ -1,4 +1,4 @@
-//! The memory limit is honest: measured from outside, in a process of its own.
+//! The memory limit holds, measured as resident memory, in a process of its own.
 
 mod common;
 
@@ -6,7 +6,8 @@ use common::{Answer, HASH_KEY};
 use herdwick_mica::{Clock, Execute, Op, Put, Reply, Request, Second, Status, Store, StoreConfig};
 
 const MEMORY_BYTES: usize = 24 << 20;
-/// What the process may take besides: stacks, the allocator, pages that the loader touches.
+/// Bytes that the process may take besides the store: stacks, the allocator, pages that the loader
+/// touches.
 const SLACK: usize = 2 << 20;
 
 fn resident() -> usize {

@@ -1,4 +1,4 @@
-//! memcached's rules, one by one, on a store of one partition.
+//! memcached's rules for each operation, one test each, on a single store.
 
 mod common;
 
@@ -8,7 +8,7 @@ use herdwick_mica::{
     Second, Sink, Status, Store, StoreConfig, StoreError,
 };
 
-/// A store and the second it lives in.
+/// A store and its current second.
 struct Bed {
     store: Store,
     second: u32,

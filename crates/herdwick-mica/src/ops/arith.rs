@@ -1,3 +1,5 @@
+//! `incr` and `decr` (the meta command `ma`), with memcached's rules for width and expiry.
+
 use super::differs;
 use crate::{
     Arith, Clock, Item, Reply, Request, Status,
@@ -40,7 +42,8 @@ impl Store {
             return Reply::bare(Status::TooLarge);
         };
         let before = self.log.header(at).deadline();
-        // memcached gives the new time to the item that it has just replaced.
+        // A longer number makes a new item, and memcached then touches the old one that it has
+        // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
             self.log.touch(at, clock.deadline(exptime));
         }
@@ -54,8 +57,8 @@ impl Store {
         }
     }
 
-    /// A number no longer than the value is written over it and filled up with spaces; a longer
-    /// one makes a new item. `None` if that would be too large.
+    /// Writes a number. One no longer than the value overwrites it, padded with spaces; a longer
+    /// one makes a new item. Returns `None` if that would be too large.
     fn write_number(
         &mut self,
         request: &Request<'_>,

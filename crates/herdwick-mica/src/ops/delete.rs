@@ -1,3 +1,5 @@
+//! `delete` (the meta command `md`): removal, invalidation, or an item without its value.
+
 use crate::{
     Clock, Deadline, Delete, Reply, Request, Status,
     item::bit,
@@ -41,8 +43,8 @@ impl Store {
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// Puts an empty item in its place: with its own version, but new flags and a new deadline,
-    /// or none.
+    /// Replaces the item by an empty one. It keeps the version unless the request gives one, and
+    /// has the request's flags and deadline, or no deadline.
     fn drop_value(
         &mut self,
         clock: &Clock,

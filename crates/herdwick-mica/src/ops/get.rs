@@ -1,3 +1,6 @@
+//! Reads: `get`, `gat`, `touch` (the meta command `mg`), with recache wins and items created on a
+//! miss.
+
 use crate::{
     Clock, Deadline, Get, LARGE_BYTES, Reply, Request, Status,
     item::{Header, bit},
@@ -6,7 +9,7 @@ use crate::{
 };
 
 impl Store {
-    /// `None`: there is no room for the value, and nothing was done.
+    /// Executes a get. Returns `None` if the sink has no room for the value; then nothing was done.
     #[inline(always)]
     pub(crate) fn get(
         &mut self,
@@ -47,7 +50,7 @@ impl Store {
                 header.last_access.set(now.0);
             }
         }
-        // A store to a line that is only read costs its way back to memory.
+        // Store only on a change: a dirty line has to be written back to memory.
         if bits != before.bits {
             header.bits = bits;
         }
@@ -93,8 +96,8 @@ impl Store {
     }
 }
 
-/// Whether this reader is the one to recache the item: the first since it became stale, or since
-/// less than the asked-for time was left.
+/// Returns whether this reader wins the right to recache the item: the first reader since the item
+/// became stale, or since its time left fell below `recache`.
 fn wins(clock: &Clock, get: &Get, header: &Header) -> bool {
     if header.has(bit::WIN_SENT) {
         return false;

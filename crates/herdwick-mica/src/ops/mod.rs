@@ -1,4 +1,4 @@
-//! The operations, in memcached's meaning of them.
+//! The operations on items, with memcached's semantics.
 
 mod arith;
 mod delete;
@@ -17,7 +17,8 @@ impl Absent {
     }
 }
 
-/// Arithmetic, append and prepend take a version of 0 for none given, as memcached does.
+/// Returns whether a compare version fails. In arithmetic, append and prepend, version 0 means none
+/// was given, as in memcached.
 fn differs(compare: Option<u64>, version: u64) -> bool {
     compare.is_some_and(|compare| compare != 0 && compare != version)
 }

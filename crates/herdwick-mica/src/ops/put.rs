@@ -1,3 +1,5 @@
+//! Storage: `set`, `add`, `replace`, `append`, `prepend`, `cas` (the meta command `ms`).
+
 use super::differs;
 use crate::{
     Clock, Mode, Put, Reply, Request, Status,
@@ -33,8 +35,8 @@ impl Store {
         }
     }
 
-    /// A plain Set that cannot be done leaves no value: better none than one that its owner
-    /// believes replaced.
+    /// Removes the old value when a plain Set fails, as memcached does: no value is better than one
+    /// that the client believes replaced.
     #[cold]
     pub(crate) fn drop_old(&mut self, request: &Request<'_>, put: &Put<'_>) {
         if put.mode == Mode::Set
@@ -62,7 +64,8 @@ impl Store {
         }
     }
 
-    /// What a Set or Replace makes of the item that is there.
+    /// Evaluates a Set or Replace of a present item: the attributes of the new item, or the
+    /// refusal.
     #[inline(always)]
     pub(crate) fn judge_over(
         &self,
@@ -105,7 +108,7 @@ impl Store {
         }
     }
 
-    /// What it makes where there is no item.
+    /// Evaluates a put of an absent item: the attributes of the new item, or the refusal.
     pub(crate) fn judge_new(
         clock: &Clock,
         put: &Put<'_>,
@@ -129,7 +132,7 @@ impl Store {
         })
     }
 
-    /// Append and Prepend: flags and deadline stay.
+    /// Executes Append or Prepend on a present item: flags and deadline stay.
     fn join(
         &mut self,
         request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! What the tests of the store share.
+//! Helpers that the store's tests share.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_mica::{Deadline, HashKey, Reply, Second, Status};
 
-/// A file of so many zeros that is gone when it is closed.
+/// Returns an unlinked file of `len` zeros, which is freed when it is closed.
 #[allow(dead_code, reason = "not every test has a log that lasts")]
 pub(crate) fn nameless_file(len: u64) -> File {
     static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,5 @@
-//! Random work on the store against a plain map.
+//! Property tests: random requests on the store and on a plain map give the same replies, but for
+//! evictions.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ use proptest::{
 struct Step {
     key: u16,
     op: StepOp,
-    /// Ends the batch, with this much time passing after it.
+    /// Ends the batch, and advances the time by this many seconds after it.
     ends: Option<u32>,
     /// After the batch, a flush this many seconds ahead.
     flush: Option<u32>,
@@ -50,8 +51,8 @@ impl StepOp {
     }
 }
 
-/// Without the value's bytes: a failing case of a hundred large values is printed, and kept in a
-/// file, whole.
+/// Omits the value's bytes: a failing case of a hundred large values is printed and kept in a file
+/// in full.
 impl std::fmt::Debug for StepOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let head = |value: &[u8]| value[..value.len().min(8)].escape_ascii().to_string();
@@ -66,7 +67,7 @@ impl std::fmt::Debug for StepOp {
     }
 }
 
-/// How a store is worked on.
+/// A kind of store and of work on it.
 #[derive(Clone, Copy)]
 struct Plan {
     memory_bytes: usize,
@@ -81,7 +82,7 @@ struct Plan {
 struct Pair {
     store: Store,
     config: StoreConfig,
-    /// Where its log lies, if it is to outlive the store.
+    /// The file of the log, if the log is to outlive the store.
     file: Option<File>,
     /// Evictions of the stores before this one.
     evictions: u64,
@@ -91,7 +92,7 @@ struct Pair {
     refusals: u64,
     /// Keys that the model holds and the store missed.
     lost: u64,
-    /// Highest share of the store that the model's items would take, in bytes.
+    /// The maximum bytes that the model's items would take in a log.
     peak: usize,
 }
 
@@ -115,7 +116,7 @@ impl Pair {
         }
     }
 
-    /// With its log in a file.
+    /// Creates a pair with its log in a file.
     fn lasting(plan: &Plan) -> Self {
         let pair = Self::new(plan);
         let file = nameless_file(Store::file_bytes(&pair.config).unwrap());
@@ -128,7 +129,8 @@ impl Pair {
         }
     }
 
-    /// Puts another store in the place of this one, which is told nothing: as a kill would.
+    /// Replaces the store by one recovered from the file, without ending the old one: as after a
+    /// kill.
     fn restart(&mut self) -> Result<(), TestCaseError> {
         let file = self.file.as_ref().expect("a pair that lasts");
         let before = self.store.counters();
@@ -174,7 +176,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Each step with a probe before it, all in one batch.
+    /// Executes the steps in one batch, with a probe before each.
     fn batch(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
         let keys: Vec<Vec<u8>> = steps.iter().map(|step| key(step.key)).collect();
         let ops = steps.iter().zip(&keys);
@@ -197,7 +199,7 @@ impl Pair {
         Ok(())
     }
 
-    /// A refusal costs a plain Set the old value, and comes only when there is little room.
+    /// Checks a refusal: a plain Set loses the old value, and there is little room.
     fn refused(&mut self, key: &[u8], step: &Step) -> Result<(), TestCaseError> {
         self.refusals += 1;
         let stored = match &step.op {
@@ -226,7 +228,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Strikes from the model what the store has lost, and holds the probe against the rest.
+    /// Removes a key from the model that the store has lost, and compares the probe with the rest.
     fn settle(&mut self, key: &[u8], probe: &Answer) -> Result<(), TestCaseError> {
         if probe.value.is_none() && self.model.holds(key) {
             prop_assert!(!probe.expired && !probe.flushed);
@@ -241,7 +243,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Looks for all that the model holds, and checks the books.
+    /// Reads every key of the model, and checks the counters.
     fn audit(&mut self) -> Result<(), TestCaseError> {
         self.model.tick(Second(self.second));
         for key in self.model.keys() {
@@ -264,7 +266,7 @@ impl Pair {
     }
 }
 
-/// Changes nothing but that it may win a stale item.
+/// A get that changes nothing, except that it may win a stale item.
 const PROBE: Op<'static> = Op::Get(Get {
     touch: None,
     vivify: None,
@@ -283,14 +285,14 @@ fn request<'a>(key: &'a [u8], op: Op<'a>) -> Request<'a> {
     }
 }
 
-/// Keys of many lengths.
+/// Returns key `n`; the lengths vary.
 fn key(n: u16) -> Vec<u8> {
     let mut key = format!("key {n} ").into_bytes();
     key.resize(key.len() + usize::from(n % 23), b'k');
     key
 }
 
-/// A value that shows where a byte of it was lost.
+/// Returns a value in which a lost byte shows at its position.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i % 251) as u8 ^ (i >> 10) as u8 ^ seed)
@@ -426,7 +428,7 @@ fn steps(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step, count / 2..count)
 }
 
-/// Under half full, whatever the churn.
+/// A store less than half full, with churn.
 const ROOMY: Plan = Plan {
     memory_bytes: 64 << 10,
     item_bytes_max: 4 << 10,
@@ -444,7 +446,7 @@ const TIGHT: Plan = Plan {
     mortal: false,
 };
 
-/// Far more than fits, for a store that evicts nothing.
+/// Far more items than fit, for a store that evicts nothing.
 const FULL: Plan = Plan {
     memory_bytes: 32 << 10,
     item_bytes_max: 1 << 10,
@@ -490,7 +492,7 @@ fn a_thousand_laps() {
     assert_eq!(pair.lost, counters.evictions);
 }
 
-/// A number that has more blanks behind it than a width in `format!` may say.
+/// A number padded with more spaces than a width in `format!` can express (16 bits).
 #[test]
 fn a_number_in_a_long_value_keeps_its_length() {
     let mut pair = Pair::new(&LARGE);

@@ -1,5 +1,5 @@
-//! A store of the plainest kind: a map that never forgets, with memcached's rules written down
-//! once more, from memcached.
+//! The model: a map that never evicts, with memcached's rules implemented a second time, from
+//! memcached's sources.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use herdwick_mica::{
 
 use crate::common::Answer;
 
-/// What the map holds of a key.
+/// The item of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     value: Vec<u8>,
@@ -36,7 +36,7 @@ impl Model {
         self.tick(now);
     }
 
-    /// Versions go on from the next round number.
+    /// Continues versions at the next multiple of 2^20, as a recovered store does.
     pub(crate) fn restart(&mut self) {
         self.sequence = self.sequence.next_multiple_of(1 << 20);
     }
@@ -57,7 +57,7 @@ impl Model {
         self.entries.keys().cloned().collect()
     }
 
-    /// Bytes that its items would take in a log.
+    /// Returns the bytes that its items would take in a log.
     pub(crate) fn bytes(&self) -> usize {
         self.entries
             .iter()

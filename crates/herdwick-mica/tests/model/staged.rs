@@ -1,4 +1,4 @@
-//! Staged puts among everything else: ended, or given up, at any point.
+//! Property tests of staged puts among other requests: completed or aborted at any point.
 
 use herdwick_mica::{Mode, Op, Put, Reply, Second, Staged, Status};
 use proptest::{
@@ -10,7 +10,7 @@ use proptest::{
 use super::{PROBE, Pair, Plan, ROOMY, Step, StepOp, TIGHT, key, put, request, steps};
 use crate::common::Answer;
 
-/// Staged puts at a time.
+/// Maximum number of concurrent staged puts.
 const UPLOADS: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -21,11 +21,11 @@ enum Act {
     Finish(usize),
     Abort(usize),
     Restart,
-    /// As many flushes as there are generations.
+    /// 65,536 flushes, as many as there are generations.
     FlushAround,
 }
 
-/// A staged put, and what of it has come.
+/// A staged put, and the part of its value that has arrived.
 struct Upload {
     id: Staged,
     key: Vec<u8>,
@@ -39,7 +39,7 @@ struct Uploads {
     all: [Option<Upload>; UPLOADS],
     finished: usize,
     refused: usize,
-    /// One that was given up: whatever is done to it changes nothing.
+    /// An aborted put: its handle has no effect any more.
     ghost: Option<Staged>,
 }
 
@@ -135,7 +135,7 @@ impl Uploads {
         };
         let expected = pair.model.run(pair.clock(), key, &Op::Put(whole));
         prop_assert_eq!(&answers[1], &expected);
-        // It is gone now: whoever names it again is told so.
+        // The reservation has ended: a second put that names it is refused.
         let again = pair.run(&[request(key, Op::Put(put))]);
         prop_assert_eq!(&again[0], &Answer::from(&Reply::bare(Status::BadKey)));
         Ok(())
@@ -167,7 +167,7 @@ fn all(pair: &mut Pair, acts: &[Act]) -> Result<Uploads, TestCaseError> {
     Ok(uploads)
 }
 
-/// A log that laps all the time, and values of which it holds a few.
+/// A log that laps all the time and holds only a few values.
 const LAPPING: Plan = Plan {
     memory_bytes: 16 << 10,
     item_bytes_max: 2 << 10,
@@ -175,7 +175,7 @@ const LAPPING: Plan = Plan {
     ..TIGHT
 };
 
-/// For a store that evicts nothing, more than fits.
+/// More items than fit, for a store that evicts nothing.
 const BRIMMING: Plan = Plan {
     memory_bytes: 32 << 10,
     ..LAPPING
@@ -202,8 +202,8 @@ proptest! {
         all(&mut pair, &acts)?;
     }
 
-    /// After 65,536 flushes an item carries the generation at hand again; nothing comes back, after a
-    /// kill neither.
+    /// After 65,536 flushes an old item carries the current generation again; it stays flushed,
+    /// after a kill, too.
     #[test]
     fn flushes_that_come_around_bring_nothing_back(
         acts in vec(acts(Plan { mortal: true, ..LAPPING }, 60), 2..6),
@@ -238,7 +238,7 @@ proptest! {
     }
 }
 
-/// Reservations alone, as many as there may be, and a log that laps under them.
+/// The maximum number of reservations survives a log that laps under them.
 #[test]
 fn reservations_are_carried_along_and_bounded() {
     let mut pair = Pair::new(&LAPPING);
@@ -277,7 +277,7 @@ fn reservations_are_carried_along_and_bounded() {
     }
 }
 
-/// A flush that ends the last generation empties the log; what is staged is not a part of that.
+/// The flush at which generations wrap empties the log, but not of reservations.
 #[test]
 fn a_reservation_outlives_65536_flushes() {
     let mut pair = Pair::new(&LAPPING);
