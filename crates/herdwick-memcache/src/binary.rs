@@ -1,7 +1,8 @@
-//! memcached's binary protocol (protocol-binary.txt): packets in, packets out.
+//! memcached's binary protocol (protocol-binary.txt): decoding of request packets, encoding of
+//! responses.
 //!
-//! Deprecated since 2020 and still spoken by memjs, python-binary-memcached, Datadog and others.
-//! There is no SASL here: its packets are refused as memcached refuses them without it.
+//! Deprecated since 2020, still used by memjs, python-binary-memcached, Datadog and others. SASL is
+//! not supported: its packets are refused as by a memcached without SASL.
 
 mod reply;
 
@@ -18,10 +19,10 @@ use crate::{ANNOUNCED_BYTES, Command, Decoded, KEY_BYTES_MAX, Mode};
 pub const REQUEST: u8 = 0x80;
 /// The first byte of a response.
 const RESPONSE: u8 = 0x81;
-/// Most bytes of a packet's body (memcached's largest `-I`).
+/// Maximum length of a packet's body in bytes (the maximum of memcached's `-I`).
 const BODY_BYTES_MAX: u32 = 1 << 30;
 
-/// What every packet begins with. Extras, key and value follow.
+/// The header of a packet, 24 bytes. Extras, key and value follow.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Header {
@@ -30,9 +31,9 @@ struct Header {
     key_len: U16,
     extras_len: u8,
     data_type: u8,
-    /// In a request, a bucket that nobody uses.
+    /// In a request, the reserved vbucket id, which is ignored.
     status: U16,
-    /// Extras, key and value.
+    /// Total length of extras, key and value.
     body_len: U32,
     opaque: [u8; 4],
     unique: U64,
@@ -80,7 +81,7 @@ pub mod opcode {
     pub const GATK: u8 = 0x23;
     pub const GATKQ: u8 = 0x24;
 
-    /// The opcode that says the same aloud and without the key.
+    /// Returns the opcode of the same operation without the quiet and show-key variants.
     #[must_use]
     pub fn plain(opcode: u8) -> u8 {
         match opcode {
@@ -93,13 +94,13 @@ pub mod opcode {
         }
     }
 
-    /// Whether what is nominal is not said: a miss of those that read, the success of the others.
+    /// Returns whether the nominal response is suppressed: a miss of a read, the success of others.
     #[must_use]
     pub fn is_quiet(opcode: u8) -> bool {
         matches!(opcode, GETQ | GETKQ | GATQ | GATKQ | SETQ..=PREPENDQ)
     }
 
-    /// Whether a response shows the key.
+    /// Returns whether the response contains the key.
     #[must_use]
     pub fn shows_key(opcode: u8) -> bool {
         matches!(opcode, GETK | GETKQ | GATK | GATKQ)
@@ -109,27 +110,28 @@ pub mod opcode {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// What a response gives back.
+    /// The fields that the response repeats.
     pub echo: Echo,
-    /// The key, 1 to 250 bytes where there is one.
+    /// The key, 1 to 250 bytes, or empty for a verb without a key.
     pub key: &'a [u8],
-    /// What to do.
+    /// The operation.
     pub verb: Verb<'a>,
 }
 
-/// What a packet asks for. A CAS unique of 0 is none.
+/// The operation of a packet. A CAS unique of 0 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb<'a> {
-    /// `get`, `gat`, `touch`; which of them, the opcode says.
+    /// `get`, `gat`, `touch`; the opcode distinguishes them.
     Get {
         /// New exptime.
         touch: Option<u32>,
     },
-    /// `set` and its kin.
+    /// `set`, `add`, `replace`, `append`, `prepend`.
     Put(Put<'a>),
-    /// One of those whose value exceeds the largest item; the value is not here.
+    /// A [`Put`](Self::Put) with a value beyond the maximum item size; the value is dropped from
+    /// the stream.
     Oversized {
-        /// Only a failed `set` takes the old value away.
+        /// It is a `set`, the only one that removes the old value on failure.
         set: bool,
     },
     /// `delete`
@@ -139,7 +141,7 @@ pub enum Verb<'a> {
     },
     /// `increment`, `decrement`
     Arith(Arith),
-    /// `flush`, of everything older than this exptime; 0 is now.
+    /// `flush` of everything older than this exptime; 0 is now.
     Flush {
         /// The exptime.
         delay: u32,
@@ -154,14 +156,14 @@ pub enum Verb<'a> {
     Quit,
     /// Answered by an error.
     Refused(Status),
-    /// Answered by an error, and the end of the conversation.
+    /// Answered by an error; then the connection is closed.
     Fatal(Status),
 }
 
 /// Stores a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put<'a> {
-    /// How.
+    /// How to treat the present item.
     pub mode: Mode,
     /// The value.
     pub value: &'a [u8],
@@ -173,22 +175,22 @@ pub struct Put<'a> {
     pub compare: Option<u64>,
 }
 
-/// Counts.
+/// Adds to, or subtracts from, a decimal value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arith {
     /// Subtract.
     pub decrement: bool,
-    /// By how much.
+    /// The number to add or subtract.
     pub delta: u64,
-    /// The number to begin with.
+    /// The number of an item created on a miss.
     pub initial: u64,
-    /// The exptime of an item to begin with, if one is to be made.
+    /// The exptime of an item created on a miss; `None` to create none.
     pub vivify: Option<u32>,
     /// Only if the item's CAS unique is this.
     pub compare: Option<u64>,
 }
 
-/// Reads the packet at the front of `input`.
+/// Decodes the packet at the front of `input`.
 pub(crate) fn decode(
     input: &[u8],
     value_bytes_max: usize,
@@ -233,13 +235,13 @@ pub(crate) fn decode(
     frame.decode(value_len)
 }
 
-/// A packet of which the header is here, and before it is understood the extras and key.
+/// A packet with its header decoded. Extras and key are empty until all of them have arrived.
 struct Frame<'a> {
     header: Header,
     extras: &'a [u8],
     key: &'a [u8],
     input: &'a [u8],
-    /// Where the value begins.
+    /// Offset of the value in the input.
     value_at: usize,
     value_bytes_max: usize,
     announced_bytes_min: usize,
@@ -278,7 +280,8 @@ impl<'a> Frame<'a> {
         fits.then(|| self.just(Verb::Get { touch: None }))
     }
 
-    /// memcached looks at no value behind these: what is there is the next packet.
+    /// memcached does not check these for a value: bytes after the key are taken as the next
+    /// packet.
     fn touch(&self) -> Option<Decoded<'a>> {
         let exptime = U32::read_from_bytes(self.extras).ok()?;
         let touch = Some(exptime.get());
@@ -321,7 +324,8 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Not all of a value of `len` bytes is here.
+    /// Decodes a packet whose value of `len` bytes has not arrived completely: announces it if it
+    /// is large and [`ANNOUNCED_BYTES`] of it are here.
     fn short(&self, verb: Verb<'a>, len: usize) -> Decoded<'a> {
         let enough = self.value_at + ANNOUNCED_BYTES;
         if len <= self.announced_bytes_min {
@@ -342,6 +346,7 @@ impl<'a> Frame<'a> {
 
     fn arith(&self, decrement: bool, value_len: u32) -> Option<Decoded<'a>> {
         let extras = ArithExtras::read_from_bytes(self.extras).ok()?;
+        // protocol-binary.txt, "Increment, Decrement": an exptime of all ones creates no item.
         let makes = extras.exptime.get() != u32::MAX;
         let arith = Arith {
             decrement,
@@ -369,13 +374,13 @@ impl<'a> Frame<'a> {
         Some(self.header.unique.get()).filter(|&unique| unique != 0)
     }
 
-    /// What there is no such command for, its value unread.
+    /// Refuses an unknown or unsupported opcode; its value is dropped unread.
     fn refuse(&self, value_len: u32) -> Decoded<'a> {
         let verb = Verb::Refused(Status::UnknownCommand);
         self.command(verb, self.value_at, value_len)
     }
 
-    /// A packet without a value.
+    /// Returns a command without a value.
     fn just(&self, verb: Verb<'a>) -> Decoded<'a> {
         self.command(verb, self.value_at, 0)
     }

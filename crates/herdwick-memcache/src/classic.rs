@@ -1,3 +1,5 @@
+//! Decoding of classic text commands (protocol.txt), with memcached's rules for each argument.
+
 use memchr::memrchr;
 
 use crate::{
@@ -7,7 +9,7 @@ use crate::{
     number,
 };
 
-/// Reads the line that begins with `command`, and the data block behind it.
+/// Decodes the line that begins with `command`, and its data block.
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
     match command {
@@ -32,7 +34,7 @@ pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> De
     }
 }
 
-/// Commands of operators, which may have spaces in front.
+/// Decodes the operators' commands, which may follow leading spaces, unlike the others.
 fn operators<'a>(line: &Line<'a>) -> Decoded<'a> {
     let mut words = Keys::new(line.text);
     match words.next().unwrap_or_default() {
@@ -44,7 +46,8 @@ fn operators<'a>(line: &Line<'a>) -> Decoded<'a> {
     }
 }
 
-/// `ERROR`, or a hang-up for a browser, or whoever makes one talk to us (t/malicious-commands.t).
+/// Returns the unknown command (`ERROR`), or closes the connection if the line is an HTTP request:
+/// a web page can make a browser send memcached commands in one (t/malicious-commands.t).
 pub(crate) fn unknown<'a>(line: &Line<'a>) -> Decoded<'a> {
     let behind = Keys::new(line.text).take(WORDS_MAX).skip(1).last();
     if behind.is_some_and(|word| word.starts_with(b"HTTP/")) {
@@ -53,7 +56,7 @@ pub(crate) fn unknown<'a>(line: &Line<'a>) -> Decoded<'a> {
     line.just(Command::Unknown(line.text))
 }
 
-/// A storage command and its block.
+/// Decodes a storage command and its block.
 fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Verb) -> Decoded<'a> {
     let (put, bytes) = match put_line(words, verb) {
         Ok(read) => read,
@@ -83,14 +86,14 @@ fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Verb) -> Decoded<'a> {
     }
 }
 
-/// Words of a command that mean something: those of `cas`.
+/// Maximum number of meaningful words of a command besides its name: those of `cas`.
 const MEANT_WORDS: usize = 5;
 
-/// The words behind a command. More than it takes are passed over.
+/// The words after a command's name. Surplus words are ignored.
 struct Words<'a> {
     words: [&'a [u8]; MEANT_WORDS],
     count: usize,
-    /// memcached finds `noreply` only as the last word.
+    /// `noreply` is the last word; memcached recognizes it nowhere else.
     noreply: bool,
 }
 
@@ -111,7 +114,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The same, if there are `min` of them: a refusal of fewer is always heard.
+    /// As [`Self::new`], but refuses fewer than `min` words. That refusal is sent in spite of
+    /// `noreply`.
     fn at_least(source: Keys<'a>, min: usize) -> Result<Self, Refused> {
         let words = Self::new(source);
         if words.count < min {
@@ -130,7 +134,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The first word, as a key.
+    /// Returns the first word as a key; refuses one that is too long.
     fn key(&self) -> Result<&'a [u8], Refused> {
         let key = self.words[0];
         if key.len() > KEY_BYTES_MAX {
@@ -148,8 +152,8 @@ fn or_refused<'a>(command: Result<Command<'a>, Refused>) -> Command<'a> {
     command.unwrap_or_else(Command::Refused)
 }
 
-/// `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`: all but the data, and the length of that; or the refusal,
-/// and the length of what is to be dropped with it.
+/// Decodes `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`: returns the command without its data and the
+/// length of the data; or the refusal and the bytes of the stream to drop with it.
 fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), (Refused, u64)> {
     let words = Words::at_least(source, MEANT_WORDS - 1).map_err(|refused| (refused, 0))?;
     let noreply = words.noreply;
@@ -190,7 +194,7 @@ fn gat(mut words: Keys<'_>, with_cas: bool) -> Command<'_> {
     }
 }
 
-/// One key too long spoils the whole command (t/issue_152.t).
+/// Decodes a retrieval. One key that is too long makes the whole command invalid (t/issue_152.t).
 fn retrieve(keys: Keys<'_>, with_cas: bool, touch: Option<u32>) -> Command<'_> {
     if keys.clone().next().is_none() || has_long_word(keys.rest()) {
         return refused(Refusal::Format, false);
@@ -202,7 +206,8 @@ fn retrieve(keys: Keys<'_>, with_cas: bool, touch: Option<u32>) -> Command<'_> {
     })
 }
 
-/// Whether a word exceeds a key; hops from the last space in reach to the next.
+/// Returns whether a word is longer than a key may be. Each step searches the last space within a
+/// key's reach, so most words are skipped.
 fn has_long_word(mut text: &[u8]) -> bool {
     while text.len() > KEY_BYTES_MAX {
         match memrchr(b' ', &text[..=KEY_BYTES_MAX]) {
@@ -277,7 +282,7 @@ fn memory_limit(source: Keys<'_>) -> Command<'static> {
     }
 }
 
-/// memcached takes the beginning of `graceful` for it.
+/// Decodes `shutdown`. As in memcached, any prefix of `graceful` counts as `graceful`.
 fn shutdown(source: Keys<'_>) -> Command<'static> {
     let words = Words::new(source);
     let graceful = words.count == 1 && b"graceful".starts_with(words.words[0]);

@@ -1,3 +1,5 @@
+//! The commands of classic text and the types that the protocols share; all borrow from the input.
+
 use memchr::memchr;
 
 use crate::{binary::Packet, meta::Meta};
@@ -9,8 +11,8 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, with their data.
     Put(Put<'a>),
-    /// One of those whose data exceeds the largest item. The data is not here: the decoder says
-    /// how much of the stream to drop.
+    /// A storage command with data beyond the maximum item size. The data is not here: the decoder
+    /// returns how many bytes of the stream to drop.
     Oversized(Oversized<'a>),
     /// `incr`, `decr`.
     Arith(Arith<'a>),
@@ -32,31 +34,31 @@ pub enum Command<'a> {
     Version,
     /// `verbosity`.
     Verbosity {
-        /// The level asked for.
+        /// The requested level.
         level: u32,
-        /// Say nothing.
+        /// Suppress the reply.
         noreply: bool,
     },
     /// `shutdown`, or `shutdown graceful`; not `known` with any other word.
     Shutdown {
-        /// The word behind it is.
+        /// The argument is valid.
         known: bool,
-        /// Say nothing, if it is refused.
+        /// Suppress the reply, if it is refused.
         noreply: bool,
     },
     /// `cache_memlimit`.
     MemoryLimit {
-        /// The limit asked for.
+        /// The requested limit.
         megabytes: u32,
-        /// Say nothing.
+        /// Suppress the reply.
         noreply: bool,
     },
     /// `quit`.
     Quit,
-    /// None of these: the whole line. Its answer is `ERROR`, unless the line [wants
-    /// none](crate::is_noreply).
+    /// Any other line, in full. The reply is `ERROR`, unless the line [ends with
+    /// `noreply`](crate::is_noreply).
     Unknown(&'a [u8]),
-    /// A line that asks for an error message.
+    /// A line that is answered with an error.
     Refused(Refused),
 }
 
@@ -65,26 +67,26 @@ pub enum Command<'a> {
 pub struct Get<'a> {
     /// The keys, at least one, each of 1 to 250 bytes.
     pub keys: Keys<'a>,
-    /// Show the CAS unique.
+    /// Return the CAS unique.
     pub with_cas: bool,
     /// New exptime.
     pub touch: Option<u32>,
 }
 
-/// Words divided by spaces, read lazily: an iterator over them.
+/// An iterator over the words of a line, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Keys<'a> {
-    /// The words of `line`.
+    /// Returns an iterator over the words of `line`.
     #[must_use]
     pub fn new(line: &'a [u8]) -> Self {
         Self { rest: line }
     }
 
-    /// What has not been read yet. To go on later, keep how long it is.
+    /// Returns the unread rest. Its length is enough to resume later.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -110,7 +112,7 @@ impl<'a> Iterator for Keys<'a> {
     }
 }
 
-/// How a [`Put`] treats what is there.
+/// How a [`Put`] treats the present item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `set`
@@ -123,22 +125,22 @@ pub enum Verb {
     Append,
     /// `prepend`
     Prepend,
-    /// `cas`, with the unique it compares.
+    /// `cas`, with the CAS unique to compare.
     Cas(u64),
 }
 
-/// How meta and binary commands that store treat what is there.
+/// How storage commands of the meta and binary protocols treat the present item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Store whatever is there.
+    /// Store unconditionally.
     Set,
     /// Only if absent.
     Add,
     /// Only if present.
     Replace,
-    /// Behind the present value.
+    /// Append to the present value.
     Append,
-    /// Before the present value.
+    /// Prepend to the present value.
     Prepend,
 }
 
@@ -155,18 +157,18 @@ pub struct Put<'a> {
     pub exptime: u32,
     /// The data block, without its line end.
     pub value: &'a [u8],
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
-/// A [`Put`] of more than the server takes.
+/// A [`Put`] with more data than the server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oversized<'a> {
-    /// Only a failed `set` takes the old value away.
+    /// The command; only `set` removes the old value on failure.
     pub verb: Verb,
     /// The key.
     pub key: &'a [u8],
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
@@ -177,9 +179,9 @@ pub struct Arith<'a> {
     pub key: &'a [u8],
     /// Subtract.
     pub decrement: bool,
-    /// By how much.
+    /// The number to add or subtract.
     pub delta: u64,
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
@@ -190,7 +192,7 @@ pub struct Touch<'a> {
     pub key: &'a [u8],
     /// memcached exptime.
     pub exptime: u32,
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
@@ -199,40 +201,40 @@ pub struct Touch<'a> {
 pub struct Delete<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
 /// `flush_all [DELAY] [noreply]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushAll {
-    /// memcached exptime from which everything older is gone; 0 is now.
+    /// Delay of the flush as an exptime; 0 is now.
     pub delay: u32,
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
-/// A refusal, and whether the client wants to hear of it.
+/// A refusal, and whether it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Why.
     pub refusal: Refusal,
-    /// Say nothing.
+    /// Suppress the reply.
     pub noreply: bool,
 }
 
 /// Why a line was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A limit of memory that is no number.
+    /// A memory limit that is not a number.
     Limit,
-    /// Too few arguments, a key that is too long, or a number that is none.
+    /// Too few arguments, a key that is too long, or an invalid number.
     Format,
-    /// A data block that does not end where it should.
+    /// A data block without a line end at its length.
     DataChunk,
-    /// An exptime that is no number.
+    /// An exptime that is not a number.
     Exptime,
-    /// A delta that is no number.
+    /// A delta that is not a number.
     Delta,
     /// More words than a meta command may have.
     FlagsTooLong,
@@ -240,26 +242,26 @@ pub enum Refusal {
     FlagDuplicate,
     /// No such flag.
     FlagInvalid,
-    /// Whatever is wrong with the key or the flags of `ma`.
+    /// Any error in the key or the flags of `ma`.
     FlagInvalidOrDuplicate,
-    /// A number in a flag that is none.
+    /// An invalid number in a flag.
     Token,
-    /// A key that is no base64.
+    /// A key that is not valid base64.
     KeyEncoding,
-    /// No mode of `ms`.
+    /// An invalid mode of `ms`.
     SetMode,
-    /// No mode of `ma`.
+    /// An invalid mode of `ma`.
     ArithMode,
-    /// A delta in a flag that is no number.
+    /// A delta in a flag that is not a number.
     DeltaValue,
-    /// An initial value that is no number.
+    /// An initial value that is not a number.
     InitialValue,
     /// An opaque that is too long.
     Opaque,
 }
 
 impl Refusal {
-    /// memcached's words for it, line end included.
+    /// Returns memcached's line for the refusal, line end included.
     #[must_use]
     pub fn line(self) -> &'static [u8] {
         match self {

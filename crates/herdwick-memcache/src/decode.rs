@@ -1,75 +1,79 @@
+//! The decoder of a connection's stream: detects the protocol, finds lines, bounds what is
+//! buffered.
+
 use memchr::memchr;
 
 use crate::{Command, binary, line::Line};
 
-/// Most bytes of a command line that is not a `get` or `gets`.
+/// Maximum length in bytes of a command line other than `get` and `gets`.
 pub const LINE_BYTES_MAX: usize = 2048;
-/// Most bytes of a `get` or `gets` line: 20,000 keys of 50 bytes.
+/// Maximum length in bytes of a `get` or `gets` line: 20,000 keys of 50 bytes.
 pub const GET_LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes that have come of a value before it is announced: a line alone costs nothing.
+/// Bytes of a value that must arrive before it is announced, so that a command line alone reserves
+/// nothing.
 pub const ANNOUNCED_BYTES: usize = 8 << 10;
-/// memcached forgives this much white space before a long `get`.
+/// Maximum number of spaces that memcached accepts before a long `get`.
 const INDENT_MAX: usize = 100;
 
-/// Reads one command after the other from a stream.
+/// Decodes the commands of a stream, one after the other.
 ///
-/// The first byte of the stream decides for good whether it speaks binary or text; classic and
-/// meta commands share the text.
+/// The first byte of the stream selects binary or text for the whole stream; classic and meta
+/// commands share the text protocol.
 ///
-/// Give [`decode`](Self::decode) all that has arrived and was not used yet. It remembers how far
-/// it has looked for a line end, so a line that trickles in costs linear work; who goes back in the
-/// stream says so by [`check_again`](Self::look_again).
+/// Pass [`decode`](Self::decode) all bytes that have arrived and are not used yet. The decoder
+/// remembers how far it has searched for a line end, so a line that arrives in small pieces costs
+/// linear work. A caller that moves back in the stream calls [`check_again`](Self::check_again).
 #[derive(Debug)]
 pub struct Decoder {
     value_bytes_max: usize,
-    /// Values beyond this size need not be here when their command is read.
+    /// Values beyond this size are announced instead of awaited.
     announced_bytes_min: usize,
     language: Option<Language>,
     scanned: usize,
 }
 
-/// What a stream is made of.
+/// The framing of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Language {
     Lines,
     Packets,
 }
 
-/// What the input begins with.
+/// The result of decoding the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
     /// A command.
     Command {
         /// The command.
         command: Command<'a>,
-        /// How many bytes of the input it took, its data included.
+        /// Bytes of the input that it takes, its data included.
         used: usize,
-        /// How many bytes of the stream after those are to be dropped unread.
+        /// Bytes of the stream after those that are to be dropped.
         swallow: u64,
     },
-    /// A command that stores a large value, of which the input may hold a part; the value is empty
-    /// in the command. Only from a decoder that was made [`announcing`](Decoder::announcing).
+    /// A storage command with a large value that has arrived in part; the value is empty in the
+    /// command. Returned only by a decoder made [`announcing`](Decoder::announcing).
     Announced {
         /// The command.
         command: Command<'a>,
-        /// How many bytes of the input it took: the value begins behind them.
+        /// Bytes of the input that it takes; the value begins behind them.
         used: usize,
         /// Bytes of the value.
         value_len: usize,
-        /// A line end follows the value.
+        /// Whether a line end follows the value.
         has_line_end: bool,
     },
     /// Part of a command.
     NeedMore {
-        /// Ask again when the input has this many bytes.
+        /// Decode again when the input has at least this many bytes.
         at: usize,
     },
-    /// No memcached client, or an endless line: hang up without a word.
+    /// Not a memcached client, or a line that is too long: close the connection without a reply.
     Close,
 }
 
 impl Decoder {
-    /// A decoder that takes data blocks of up to `value_bytes_max` bytes.
+    /// Creates a decoder that accepts data blocks of up to `value_bytes_max` bytes.
     #[must_use]
     pub fn new(value_bytes_max: usize) -> Self {
         Self {
@@ -80,8 +84,8 @@ impl Decoder {
         }
     }
 
-    /// The same decoder, but it does not wait for a value of more than `bytes` bytes: it gives the
-    /// command as soon as [`ANNOUNCED_BYTES`] of the value are here.
+    /// Makes the decoder announce values of more than `bytes` bytes: it returns the command as soon
+    /// as [`ANNOUNCED_BYTES`] of the value have arrived.
     #[must_use]
     pub fn announcing(self, bytes: usize) -> Self {
         Self {
@@ -90,7 +94,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the command at the front of `input`.
+    /// Decodes the command at the front of `input`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         match self.language {
@@ -102,7 +106,8 @@ impl Decoder {
         }
     }
 
-    /// The next input begins elsewhere than the last one did: forgets how far that was looked at.
+    /// Restarts the search for a line end, because the next input begins at another position of the
+    /// stream than the last one.
     #[inline]
     pub fn check_again(&mut self) {
         self.scanned = 0;
@@ -140,7 +145,7 @@ impl Decoder {
     }
 }
 
-/// What to do about a line without an end.
+/// Returns the result for a line without an end: wait for more, or close if it is too long.
 fn endless(input: &[u8]) -> Decoded<'_> {
     let indent = input.iter().take_while(|&&byte| byte == b' ').count();
     let may_be_long = indent <= INDENT_MAX
@@ -157,7 +162,7 @@ fn endless(input: &[u8]) -> Decoded<'_> {
     Decoded::NeedMore { at }
 }
 
-/// The line without its line end.
+/// Removes the carriage return of a line end.
 fn trim(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
@@ -167,8 +172,8 @@ mod tests {
     use super::*;
     use crate::{Put, Verb};
 
-    /// However the stream is cut, a large value is announced once so much of it is here, and comes
-    /// with its command if all of it is.
+    /// However the stream is cut, a large value is announced once [`ANNOUNCED_BYTES`] of it are
+    /// here, and is part of its command if all of it is.
     #[test]
     fn a_large_value_is_announced_when_enough_of_it_is_here() {
         const LINE: &[u8] = b"set key 7 8 20000\r\n";

@@ -1,9 +1,10 @@
-//! memcached's protocols as bytes: commands in, replies out, and the other way round.
+//! memcached's protocols: decoding of commands and encoding of replies for a server, decoding of
+//! classic text replies for a client.
 //!
-//! No sockets and no clock: [`Decoder`] reads commands from a byte slice, each protocol by a parser
-//! of its own; [`text`], [`meta`] and [`binary`] write the replies, and [`reply`] reads classic
-//! text's again on the client's side. The reference is memcached 1.6.45; whatever differs from it has
-//! a reason and a test (`herdwick-server/tests/differential/differences.rs`).
+//! No sockets and no clock: [`Decoder`] decodes commands from a byte slice, with a parser for each
+//! protocol; [`text`], [`meta`] and [`binary`] encode the replies, and [`reply`] decodes the
+//! replies of classic text. The reference is memcached 1.6.45; every difference from it has a
+//! reason and a test (`herdwick-server/tests/differential/differences.rs`).
 #![forbid(unsafe_code)]
 
 pub mod binary;
@@ -23,5 +24,5 @@ pub use command::{
 pub use decode::{ANNOUNCED_BYTES, Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 pub use line::is_noreply;
 
-/// Most bytes of a key.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 250;

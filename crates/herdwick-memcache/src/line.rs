@@ -1,13 +1,15 @@
+//! A command line and the data block behind it, as classic and meta commands share them.
+
 use memchr::memchr;
 
 use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, Refusal, Refused, classic, meta};
 
-/// memcached takes a line of fewer bytes, its end included, for none.
+/// Minimum length of a line in bytes, its end included; memcached refuses shorter ones.
 const LINE_BYTES_MIN: usize = 4;
-/// memcached looks at no more words of a line than this, but for the keys of a `get`.
+/// Maximum number of words of a line that memcached reads, except for the keys of a `get`.
 pub(crate) const WORDS_MAX: usize = 23;
 
-/// Whether the answer to this line, whose command is unknown to the decoder, is not to be heard.
+/// Returns whether this line, of an unknown command, suppresses its reply.
 #[must_use]
 pub fn is_noreply(line: &[u8]) -> bool {
     Keys::new(line).take(WORDS_MAX).last() == Some(b"noreply")
@@ -22,22 +24,23 @@ pub(crate) struct Line<'a> {
     pub(crate) announced_bytes_min: usize,
 }
 
-/// How much of the stream a block of `bytes` bytes takes, with its line end.
+/// Returns the bytes of the stream that a block of `bytes` bytes takes, with its line end.
 pub(crate) fn whole_block(bytes: usize) -> u64 {
     bytes as u64 + 2
 }
 
 /// The data block behind a line.
 pub(crate) enum Block<'a> {
-    /// All of it, and where it ends.
+    /// The complete block, and the offset of its end.
     Whole(&'a [u8], usize),
-    /// It does not end in a line end where it should: nothing stored, and this much used.
+    /// The block has no line end at its length: nothing is stored, and the input is used up to this
+    /// offset.
     Unended(usize),
-    /// Not all of it is here: ask again when the input has this many bytes.
+    /// The block is incomplete: decode again when the input has this many bytes.
     Short(usize),
-    /// It is large, and enough of it is here to begin with.
+    /// The block is large, and enough of it has arrived to be announced.
     Announced,
-    /// It exceeds what the server takes: this much of the stream is to be dropped.
+    /// The block is larger than the server accepts: drop this many bytes of the stream.
     Oversized(u64),
 }
 
@@ -47,7 +50,7 @@ impl<'a> Line<'a> {
         if self.data_at < LINE_BYTES_MIN {
             return self.refuse(Refusal::Format);
         }
-        // A space before the command hides it; those of operators are found all the same.
+        // A leading space hides a command, as in memcached; `classic` still finds the operators'.
         let end = memchr(b' ', self.text).unwrap_or(self.text.len());
         let (command, rest) = self.text.split_at(end);
         let words = Keys::new(rest);
@@ -57,14 +60,14 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A command that is refused, and has no block.
+    /// Returns the refusal of a command without a block.
     pub(crate) fn refuse(&self, refusal: Refusal) -> Decoded<'a> {
         let noreply = false;
         self.refused(Refused { refusal, noreply }, 0)
     }
 
-    /// A command that is refused: what stands in its block, `swallow` bytes of the stream, is data, and
-    /// never a command.
+    /// Returns the refusal of a command. Its block, `swallow` bytes of the stream, is dropped, so
+    /// that its contents are never executed as commands.
     pub(crate) fn refused(&self, refused: Refused, swallow: u64) -> Decoded<'a> {
         Decoded::Command {
             command: Command::Refused(refused),
@@ -73,7 +76,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A command without data.
+    /// Returns a command without data.
     pub(crate) fn just(&self, command: Command<'a>) -> Decoded<'a> {
         Decoded::Command {
             command,
@@ -82,7 +85,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A command whose block of `value_len` bytes follows.
+    /// Returns a command with a block of `value_len` bytes that follows.
     pub(crate) fn announce(&self, command: Command<'a>, value_len: usize) -> Decoded<'a> {
         Decoded::Announced {
             command,
@@ -92,7 +95,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The block of `bytes` bytes behind the line.
+    /// Returns the block of `bytes` bytes behind the line.
     pub(crate) fn block(&self, bytes: usize) -> Block<'a> {
         if bytes > self.value_bytes_max {
             return Block::Oversized(whole_block(bytes));

@@ -1,4 +1,4 @@
-//! memcached's meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me`, read and answered.
+//! memcached's meta commands `mg`, `ms`, `md`, `ma`, `mn`, `me`: decoding, and encoding of replies.
 //!
 //! The reference is memcached 1.6.45.
 
@@ -15,15 +15,15 @@ use crate::{
     number,
 };
 
-/// memcached takes no more words of a meta command than this, which are the command and its key too.
+/// Maximum number of words of a meta command that memcached accepts, command and key included.
 const WORDS_MAX: usize = 20;
-/// The command and its key.
+/// Words before the flags: the command and its key.
 const BEFORE_FLAGS: usize = 2;
 
 /// One meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// Which.
+    /// The command.
     pub verb: Verb<'a>,
     /// Its key.
     pub key: Key<'a>,
@@ -38,12 +38,12 @@ pub enum Verb<'a> {
     Get,
     /// `ms`
     Put {
-        /// How it treats what is there.
+        /// How it treats the present item.
         mode: Mode,
         /// The data block, without its line end.
         value: &'a [u8],
     },
-    /// `ms` of more than the server takes; the block is not here.
+    /// `ms` with more data than the server accepts; the block is not here.
     Oversized,
     /// `md`
     Delete,
@@ -56,19 +56,19 @@ pub enum Verb<'a> {
     Debug,
 }
 
-/// A key as the client spelled it.
+/// A key as the client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
     /// 1 to 250 bytes.
     pub text: &'a [u8],
-    /// The text is base64 of the key, and decodes.
+    /// The text is valid base64 of the key.
     pub base64: bool,
 }
 
-/// What was read, or why it is refused.
+/// A decoded part of a command, or the refusal.
 type Read<T> = Result<T, Refusal>;
 
-/// Reads the line whose first word is `command`, an `m` and a letter, and the data block behind it.
+/// Decodes the line that begins with `command` (an `m` and a letter), and its data block.
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
     let read = match command {
@@ -98,7 +98,7 @@ fn delete(words: Keys<'_>) -> Read<Meta<'_>> {
     simple(words, Verb::Delete)
 }
 
-/// A command of a key and flags.
+/// Decodes a command of a key and flags.
 fn simple<'a>(words: Keys<'a>, verb: Verb<'a>) -> Read<Meta<'a>> {
     let (text, rest) = key(words)?;
     let (flags, base64) = flags(text, rest, BEFORE_FLAGS)?;
@@ -107,7 +107,8 @@ fn simple<'a>(words: Keys<'a>, verb: Verb<'a>) -> Read<Meta<'a>> {
     Ok(Meta { verb, key, flags })
 }
 
-/// memcached counts before it looks at the opaque, so one that is too long is the reply's to refuse.
+/// Decodes `ma`. memcached executes it before it checks the opaque, so the reply refuses an opaque
+/// that is too long.
 fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
     let (text, rest) = key(words)?;
     let (flags, base64) = flags(text, rest, BEFORE_FLAGS)
@@ -124,7 +125,7 @@ fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
     })
 }
 
-/// What is no flag is refused here too, and what no command has is passed over.
+/// Decodes `me`. Words that cannot be flags are refused here, too; unknown flags are ignored.
 fn debug(words: Keys<'_>) -> Read<Meta<'_>> {
     let (text, rest) = key(words)?;
     let base64 = rest.clone().next() == Some(b"b");
@@ -139,13 +140,14 @@ fn debug(words: Keys<'_>) -> Read<Meta<'_>> {
     })
 }
 
-/// The key, and the words behind it.
+/// Splits off the key from the words behind it.
 fn key(mut words: Keys<'_>) -> Read<(&[u8], Keys<'_>)> {
     let key = words.next().ok_or(Refusal::Format)?;
     Ok((key, words))
 }
 
-/// The flags in the words `rest`, which so many stand before, and whether the key is base64.
+/// Decodes the flags in the words `rest`, which `before` words precede; also returns whether the
+/// key is base64.
 #[inline]
 fn flags<'a>(text: &[u8], rest: Keys<'a>, before: usize) -> Read<(Flags<'a>, bool)> {
     if text.len() > KEY_BYTES_MAX {
@@ -160,8 +162,8 @@ fn flags<'a>(text: &[u8], rest: Keys<'a>, before: usize) -> Read<(Flags<'a>, boo
     read.map_err(|refusal| of_words(rest, refusal))
 }
 
-/// The refusal of a command with the flags `rest`: memcached looks first whether they begin as flags
-/// do.
+/// Returns the refusal of a command with the flags `rest`. memcached first checks that each begins
+/// like a flag.
 #[cold]
 fn of_words(rest: Keys<'_>, refusal: Refusal) -> Refusal {
     let mut looked_at = rest.take(line::WORDS_MAX - BEFORE_FLAGS);
@@ -172,7 +174,8 @@ fn of_words(rest: Keys<'_>, refusal: Refusal) -> Refusal {
     }
 }
 
-/// `ms KEY BYTES FLAG*` and its block. What is refused swallows its block, if its length can be read.
+/// Decodes `ms KEY BYTES FLAG*` and its block. A refused command drops its block, if the length is
+/// valid.
 fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
     let (text, bytes, rest) = match set_line(words) {
         Ok(read) => read,
@@ -211,14 +214,14 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
     }
 }
 
-/// Key, length of the block, and the words behind them.
+/// Decodes key and length of the block; also returns the words behind them.
 fn set_line(words: Keys<'_>) -> Read<(&[u8], usize, Keys<'_>)> {
     let (text, mut rest) = key(words)?;
     let bytes = rest.next().and_then(number::block).ok_or(Refusal::Format)?;
     Ok((text, bytes, rest))
 }
 
-/// What the words behind the length say.
+/// Decodes the words behind the length: mode, flags, and whether the key is base64.
 fn set_flags<'a>(text: &[u8], rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
     let (flags, base64) = flags(text, rest, BEFORE_FLAGS + 1)?;
     let mode = match flags.mode {

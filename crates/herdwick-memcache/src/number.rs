@@ -1,14 +1,14 @@
-//! Numbers as memcached 1.6.45 reads them. Its own conversions take digits and nothing else, at most so
-//! many; the flags and the exptime of a storage command still go through C's `strtoul` and `strtol`:
-//! white space in front (a tab does not separate arguments), a sign, digits, then the end or more
-//! white space.
+//! Numbers as memcached 1.6.45 parses them. Its own conversions accept digits only, up to a maximum
+//! count. The flags and the exptime of a storage command still go through C's `strtoul` and
+//! `strtol`: leading white space (a tab does not separate arguments), a sign, digits, then the end
+//! or more white space.
 
-/// memcached takes no longer number of 32 bits, leading zeros and sign included.
+/// Maximum length of a 32-bit number in memcached, leading zeros and sign included.
 const DIGITS_32_MAX: usize = 11;
-/// The same of 64 bits.
+/// Maximum length of a 64-bit number.
 const DIGITS_64_MAX: usize = 22;
 
-/// The exptime that stands for a negative one: a time in January 1970 (`EXPTIME_TO_POSITIVE_TIME`).
+/// Replaces a negative exptime: a time in January 1970 (`EXPTIME_TO_POSITIVE_TIME`).
 const EXPTIME_PAST: u32 = 60 * 60 * 24 * 30 + 1;
 
 /// `mcmc_toktou64`.
@@ -35,24 +35,25 @@ fn signed32(text: &[u8]) -> Option<i32> {
     i32::try_from(value).ok()
 }
 
-/// The length of a data block, to which memcached adds the line end in an `int`.
+/// Parses the length of a data block. memcached adds 2 for the line end in an `int`, so a sum
+/// beyond `i32::MAX` is invalid.
 pub(crate) fn block(text: &[u8]) -> Option<usize> {
     let bytes = signed32(text)?.checked_add(2)?;
     usize::try_from(bytes - 2).ok()
 }
 
-/// An exptime, but for that of a storage command.
+/// Parses an exptime, except that of a storage command.
 pub(crate) fn exptime(text: &[u8]) -> Option<u32> {
     signed32(text).map(|seconds| u32::try_from(seconds).unwrap_or(EXPTIME_PAST))
 }
 
-/// The delay of `flush_all`, to which a negative one says now, as 0 does.
+/// Parses the delay of `flush_all`; a negative one means now, as 0 does.
 pub(crate) fn delay(text: &[u8]) -> Option<u32> {
     signed32(text).map(|seconds| u32::try_from(seconds).unwrap_or(0))
 }
 
-/// `safe_strtoul`: the flags of a storage command, of which memcached keeps the low 32 bits. A negative
-/// number counts as long as it wraps around to less than 2^63.
+/// `safe_strtoul`: parses the flags of a storage command, of which memcached keeps the low 32 bits.
+/// A negative number is valid if it wraps to less than 2^63.
 pub(crate) fn stored_flags(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = magnitude(text)?;
     let value = if negative {
@@ -63,7 +64,8 @@ pub(crate) fn stored_flags(text: &[u8]) -> Option<u32> {
     (!negative || value < 1 << 63).then_some(value as u32)
 }
 
-/// `safe_strtol`: the exptime of a storage command, of which memcached keeps the low 32 bits.
+/// `safe_strtol`: parses the exptime of a storage command, of which memcached keeps the low 32
+/// bits.
 pub(crate) fn stored_exptime(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = magnitude(text)?;
     let value = if negative {
@@ -74,7 +76,7 @@ pub(crate) fn stored_exptime(text: &[u8]) -> Option<u32> {
     Some(u32::try_from(value as i32).unwrap_or(EXPTIME_PAST))
 }
 
-/// One to so many digits.
+/// Parses 1 to `most` digits.
 fn digits(text: &[u8], most: usize) -> Option<u64> {
     if text.is_empty() || text.len() > most {
         return None;
@@ -85,7 +87,7 @@ fn digits(text: &[u8], most: usize) -> Option<u64> {
     })
 }
 
-/// What `strtoull` reads: whether there is a minus sign, and the number.
+/// Parses like `strtoull`; returns whether there is a minus sign, and the magnitude.
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     let start = text.iter().position(|&byte| !is_space(byte))?;
     let (negative, digits) = match text[start] {

@@ -1,13 +1,14 @@
-//! What a memcached server says, one reply at a time: a line, or a `VALUE` line with its block.
+//! Decoding of a memcached server's replies, for a client: a line, or a `VALUE` line with its
+//! block.
 //!
-//! The grammar is protocol.txt's classic text; which replies may follow which command is the
-//! caller's business.
+//! The grammar is protocol.txt's classic text. The caller checks which reply may follow which
+//! command.
 
-/// Most bytes of a reply line, its end included. memcached's longest are `stats` of paths and
-/// error texts; a `VALUE` line needs 6 + 250 + 3 * 21.
+/// Maximum length of a reply line in bytes, its end included. memcached's longest are `stats` of
+/// paths and error texts; a `VALUE` line needs 6 + 250 + 3 * 21.
 pub const LINE_BYTES_MAX: usize = 8192;
 
-/// Most bytes of a key in a `VALUE` line.
+/// Maximum length of a key in a `VALUE` line, in bytes.
 const KEY_BYTES_MAX: usize = 250;
 
 /// One reply.
@@ -31,7 +32,7 @@ pub enum Reply<'a> {
     Reset,
     /// `END`, of values or of statistics.
     End,
-    /// The new number of `incr` and `decr`.
+    /// The result of `incr` or `decr`.
     Number(u64),
     /// `VALUE` and its block.
     Value(Value<'a>),
@@ -44,7 +45,7 @@ pub enum Reply<'a> {
     },
     /// `VERSION text`
     Version(&'a [u8]),
-    /// `ERROR`, mostly bare: the command is unknown, or there are too many connections.
+    /// `ERROR`, usually without text: the command is unknown, or there are too many connections.
     Error(&'a [u8]),
     /// `CLIENT_ERROR text`
     ClientError(&'a [u8]),
@@ -59,42 +60,43 @@ pub struct Value<'a> {
     pub key: &'a [u8],
     /// The client's flags.
     pub flags: u32,
-    /// The CAS unique, of `gets` and `gats`.
+    /// The CAS unique, from `gets` and `gats`.
     pub cas: Option<u64>,
     /// The block.
     pub data: &'a [u8],
 }
 
-/// The peer does not speak memcached, or more of it than allowed. The stream cannot be read on.
+/// The server's reply is malformed or too long. The rest of the stream cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// No line end within [`LINE_BYTES_MAX`].
     #[error("a reply line exceeds {LINE_BYTES_MAX} bytes")]
     LineTooLong,
-    /// No reply begins like this.
+    /// The line is not a memcached reply.
     #[error("the reply is none of memcached's")]
     Line,
-    /// `VALUE` with a key, number or field count that cannot be.
+    /// A `VALUE` line with an invalid key, number or field count.
     #[error("a VALUE line makes no sense")]
     ValueLine,
-    /// A block that does not end where its length says.
+    /// A block without a line end at its length.
     #[error("a value's block does not end at its length")]
     Block,
-    /// A block longer than the caller takes.
+    /// A block longer than the caller accepts.
     #[error("a value of {bytes} bytes exceeds the limit of {limit}")]
     ValueTooLarge {
         /// Its announced length.
         bytes: u64,
-        /// What the caller takes.
+        /// The caller's limit.
         limit: usize,
     },
 }
 
-/// Reads the reply at the start of `input`: it and its length in bytes, or `None` while bytes are
-/// missing. Blocks above `value_bytes_max` are refused as soon as they are announced.
+/// Decodes the reply at the front of `input`. Returns the reply and its length in bytes, or `None`
+/// while bytes are missing. A block above `value_bytes_max` is refused as soon as its `VALUE` line
+/// has arrived.
 ///
 /// # Errors
-/// [`Malformed`]: nothing behind it can be trusted.
+/// [`Malformed`]; the stream is unusable after it.
 pub fn parse(
     input: &[u8],
     value_bytes_max: usize,
@@ -135,8 +137,8 @@ fn single_line(line: &[u8]) -> Result<Reply<'_>, Malformed> {
     })
 }
 
-/// The replies that carry free text. memcached writes `SERVER_ERROR: ...` once, so a colon may
-/// stand for the space.
+/// Decodes the replies with free text. memcached writes `SERVER_ERROR: ...` in one place, so a
+/// colon is accepted in place of the space.
 fn texted(line: &[u8]) -> Result<Reply<'_>, Malformed> {
     let end = line.iter().position(|byte| matches!(byte, b' ' | b':'));
     let (word, rest) = line.split_at(end.unwrap_or(line.len()));
@@ -209,7 +211,7 @@ fn value_fields(fields: &[u8]) -> Option<(&[u8], u32, u64, Option<u64>)> {
     fields.next().is_none().then_some((key, flags, bytes, cas))
 }
 
-/// A decimal `u64`: digits only, at least one.
+/// Parses a decimal `u64`: digits only, at least one.
 fn decimal(digits: &[u8]) -> Option<u64> {
     let number = |sum: u64, &digit: &u8| match digit {
         b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
@@ -224,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// Transcribed from a conversation with memcached 1.6.18.
+    /// Recorded from memcached 1.6.18.
     const CONVERSATION: &[u8] =
         b"STORED\r\nVALUE k 7 5 12\r\na\r\nbc\r\nEND\r\nVALUE k 0 0\r\n\r\nEND\r\n\
         NOT_STORED\r\nEXISTS\r\nNOT_FOUND\r\nDELETED\r\nTOUCHED\r\nOK\r\nRESET\r\n\

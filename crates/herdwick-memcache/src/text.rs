@@ -1,23 +1,22 @@
-//! The server's side of the conversation: replies, appended to a buffer whose bound the caller
-//! keeps.
+//! Replies of classic text, appended to a buffer. The caller bounds the buffer.
 
 use herdwick_mem::append;
 
 use crate::KEY_BYTES_MAX;
 
-/// `set` and its kin have stored.
+/// A storage command has stored its value.
 pub const STORED: &[u8] = b"STORED\r\n";
 /// The condition of `add`, `replace`, `append` or `prepend` did not hold.
 pub const NOT_STORED: &[u8] = b"NOT_STORED\r\n";
-/// `cas` on an item changed since.
+/// `cas` on an item that has changed.
 pub const EXISTS: &[u8] = b"EXISTS\r\n";
 /// No such item.
 pub const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
-/// `delete` has deleted.
+/// `delete` has removed the item.
 pub const DELETED: &[u8] = b"DELETED\r\n";
-/// `touch` has touched.
+/// `touch` has set the deadline.
 pub const TOUCHED: &[u8] = b"TOUCHED\r\n";
-/// Done, for commands without a result.
+/// The success of a command without a result.
 pub const OK: &[u8] = b"OK\r\n";
 /// `stats reset` is done.
 pub const RESET: &[u8] = b"RESET\r\n";
@@ -25,29 +24,29 @@ pub const RESET: &[u8] = b"RESET\r\n";
 pub const END: &[u8] = b"END\r\n";
 /// No such command.
 pub const ERROR: &[u8] = b"ERROR\r\n";
-/// `incr` or `decr` of something else than a number.
+/// `incr` or `decr` of a value that is not a number.
 pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-/// The item exceeds the largest.
+/// The item exceeds the maximum size.
 pub const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-/// The store has no room that it may free.
+/// The store has no room without evicting, which it must not.
 pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 /// `cache_memlimit` below what memcached allows.
 pub const MEMORY_LIMIT_TOO_SMALL: &[u8] =
     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
-/// `shutdown` from where it is not allowed.
+/// `shutdown` where it is not allowed.
 pub const SHUTDOWN_REFUSED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
-/// `shutdown` in a way that there is not.
+/// `shutdown` with an unknown mode.
 pub const SHUTDOWN_MODE: &[u8] = b"CLIENT_ERROR invalid shutdown mode\r\n";
-/// `cache_memlimit` that cannot be kept.
+/// `cache_memlimit` that cannot be applied.
 pub const MEMORY_LIMIT_FAILED: &[u8] =
     b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
-/// `cache_memlimit` of what are bytes, by the look of them.
+/// `cache_memlimit` with a number so large that it is probably in bytes.
 pub const MEMORY_LIMIT_IN_BYTES: &[u8] =
     b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
-/// Said to a connection beyond the limit, which is then closed.
+/// Sent to a connection beyond the limit, which is then closed.
 pub const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// Most bytes of [`value`] beside the data: `VALUE`, key, flags, length, CAS, two line ends.
+/// Maximum bytes of [`value`] besides the data: `VALUE`, key, flags, length, CAS, two line ends.
 pub const VALUE_OVERHEAD_BYTES_MAX: usize = 6 + KEY_BYTES_MAX + 11 + 11 + 21 + 2 + 2;
 
 /// Appends one item of a `get`.
@@ -69,7 +68,7 @@ pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, cas: Option<u64>, data: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the new number of `incr` or `decr`.
+/// Appends the result of `incr` or `decr`.
 pub fn number(out: &mut Vec<u8>, number: u64) {
     decimal(out, number);
     out.extend_from_slice(b"\r\n");
@@ -81,7 +80,7 @@ pub fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
     write!(out, "STAT {name} {value}\r\n").expect("a Vec takes every write");
 }
 
-/// Most digits of a u64.
+/// Maximum digits of a `u64`.
 const DIGITS_MAX: usize = 20;
 
 /// A number in decimal.
@@ -92,7 +91,7 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// `number` in decimal.
+    /// Formats `number` in decimal.
     #[must_use]
     #[inline]
     pub fn new(mut number: u64) -> Self {
@@ -108,7 +107,7 @@ impl Digits {
         }
     }
 
-    /// The digits.
+    /// Returns the digits.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

@@ -1,4 +1,4 @@
-//! The fuzz targets' corpus, replayed.
+//! Replays the corpus of the fuzz targets through their checks.
 
 #[path = "../../../fuzz/check.rs"]
 mod check;
@@ -14,7 +14,7 @@ fn replay(target: &str, check: fn(&[u8])) {
         println!("{}", path.display());
         let input = fs::read(&path).expect("its bytes");
         check(&input);
-        // Whatever holds of it holds of every beginning of it.
+        // The checks hold for every prefix, too.
         for end in 0..input.len().min(200) {
             check(&input[..end]);
         }

@@ -1,17 +1,19 @@
+//! Responses of the binary protocol, appended to a buffer. Quiet opcodes omit the nominal ones.
+
 use std::{fmt::Display, io::Write};
 
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{HEADER, Header, RESPONSE, opcode};
 
-/// What a response gives back of its request.
+/// The fields of a request that its response repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
     opcode: u8,
     opaque: [u8; 4],
 }
 
-/// How a request ended.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
@@ -21,24 +23,24 @@ pub enum Status {
     NotFound = 1,
     /// The CAS unique did not match, or `add` found an item.
     Exists = 2,
-    /// The item exceeds the largest.
+    /// The item exceeds the maximum size.
     TooLarge = 3,
-    /// The packet makes no sense.
+    /// The packet is malformed.
     Invalid = 4,
-    /// `append` and `prepend` found no item, or made too large a one.
+    /// `append` or `prepend` found no item, or would have made one that is too large.
     NotStored = 5,
-    /// Arithmetic on what is no number.
+    /// Arithmetic on a value that is not a number.
     NonNumeric = 6,
-    /// Not allowed.
+    /// Authentication is required.
     Auth = 0x20,
     /// No such opcode.
     UnknownCommand = 0x81,
-    /// The store has no room that it may free.
+    /// The store has no room without evicting, which it must not.
     OutOfMemory = 0x82,
 }
 
 impl Status {
-    /// memcached's words for it.
+    /// Returns memcached's text for the status.
     fn text(self) -> &'static [u8] {
         match self {
             Self::Ok => b"",
@@ -55,7 +57,7 @@ impl Status {
     }
 }
 
-/// What a response carries.
+/// The contents of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Body<'a> {
     /// Extras.
@@ -76,7 +78,7 @@ impl Echo {
         }
     }
 
-    /// The opcode that says the same aloud and without the key.
+    /// Returns the request's opcode without the quiet and show-key variants.
     #[must_use]
     pub fn plain(self) -> u8 {
         opcode::plain(self.opcode)
@@ -86,7 +88,7 @@ impl Echo {
     pub fn respond(self, out: &mut Vec<u8>, status: Status, body: &Body<'_>) {
         let len = body.extras.len() + body.key.len() + body.value.len();
         let mut header = self.header(status);
-        // Extras are 8 bytes, keys 250, bodies 1 GiB at most.
+        // No truncation: extras have at most 8 bytes, keys 250, bodies 1 GiB.
         header.extras_len = body.extras.len() as u8;
         header.key_len.set(body.key.len() as u16);
         header.body_len.set(len as u32);
@@ -98,7 +100,7 @@ impl Echo {
         out.extend_from_slice(body.value);
     }
 
-    /// Appends the item of a request that reads, its value but for `touch`.
+    /// Appends the hit of a read: flags and value, but for `touch` the flags only.
     pub fn item(self, out: &mut Vec<u8>, key: &[u8], flags: u32, unique: u64, value: &[u8]) {
         let touches = self.opcode == opcode::TOUCH;
         let body = Body {
@@ -110,8 +112,8 @@ impl Echo {
         self.respond(out, Status::Ok, &body);
     }
 
-    /// Appends that there is no such item, to a request that reads: those that show the key have
-    /// that instead of words.
+    /// Appends the miss of a read, unless it is quiet. A response that shows the key has it instead
+    /// of the error text.
     pub fn miss(self, out: &mut Vec<u8>, key: &[u8]) {
         if opcode::is_quiet(self.opcode) {
             return;
@@ -128,14 +130,14 @@ impl Echo {
         }
     }
 
-    /// Appends that it is done, unless nobody wants to hear.
+    /// Appends a success, unless the opcode is quiet.
     pub fn done(self, out: &mut Vec<u8>, body: &Body<'_>) {
         if !opcode::is_quiet(self.opcode) {
             self.respond(out, Status::Ok, body);
         }
     }
 
-    /// Appends an error and its words.
+    /// Appends an error with its text; a quiet opcode does not suppress it.
     pub fn error(self, out: &mut Vec<u8>, status: Status) {
         let body = Body {
             value: status.text(),
@@ -144,7 +146,7 @@ impl Echo {
         self.respond(out, status, &body);
     }
 
-    /// Appends one statistic; the last has neither name nor value.
+    /// Appends one statistic. An empty name and value end the list.
     pub fn stat(self, out: &mut Vec<u8>, name: &str, value: impl Display) {
         let at = out.len();
         out.extend_from_slice(&[0; HEADER]);

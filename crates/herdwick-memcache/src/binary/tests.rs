@@ -1,9 +1,11 @@
+//! Tests of the binary protocol: packets as protocol-binary.txt draws them.
+
 use super::*;
 use crate::Decoder;
 
 const VALUE_BYTES_MAX: usize = 100;
 
-/// A request as protocol-binary.txt draws it.
+/// Encodes a request as protocol-binary.txt draws it.
 fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], unique: u64) -> Vec<u8> {
     let body = (extras.len() + key.len() + value.len()) as u32;
     let mut bytes = vec![REQUEST, opcode];

@@ -1,3 +1,5 @@
+//! Tests of classic text decoding, among them that no cut of the stream changes the commands.
+
 use super::*;
 use crate::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 use proptest::prelude::*;
@@ -141,7 +143,7 @@ fn too_few_words_are_no_command() {
     }
 }
 
-/// memcached finds a command by the first space; commands of operators are found behind some, too.
+/// A leading space hides a command, as in memcached, but not the operators' commands.
 #[test]
 fn a_space_in_front_hides_a_command() {
     let unknown = |line: &'static str| matches!(command(line.as_bytes()), Command::Unknown(_));
@@ -157,7 +159,8 @@ fn a_nul_is_a_byte_like_any_other() {
     assert_eq!(delete.key, b"a\0b");
 }
 
-/// What a client's user put into a value is never run, whatever is wrong with the line before it.
+/// The block of a refused line is never executed, whatever is wrong with the line: its contents may
+/// come from a client's user.
 #[test]
 fn the_block_of_a_refused_line_goes_with_it() {
     let swallowed = |line: &str| match decode(line.as_bytes()) {
@@ -185,7 +188,7 @@ fn the_block_of_a_refused_line_goes_with_it() {
     ] {
         assert_eq!(swallowed(&line), (Refusal::Format, noreply, 11), "{line}");
     }
-    // Of these nobody knows how long the block is.
+    // The length of the block is unknown here, so nothing is dropped.
     assert_eq!(swallowed("set k 0 0\r\n"), (Refusal::Format, false, 0));
     for bytes in ["-1", "x", "2147483646", "9x"] {
         let line = format!("set k 0 0 {bytes}\r\n");
@@ -244,7 +247,7 @@ fn browsers_are_hung_up_on() {
     assert!(matches!(command(b"get HTTP/1.1\r\n"), Command::Get(_)));
 }
 
-/// Words of which commands, valid and broken, are made.
+/// Generates words of valid and broken commands.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let fixed = [
         "get",
@@ -276,7 +279,8 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// However a stream is cut, the same commands come out, and `NeedMore` keeps its word.
+    /// The decoded commands do not depend on how the stream is cut, and no command is complete with
+    /// fewer bytes than `NeedMore` requested.
     #[test]
     fn cuts_change_nothing(
         lines in prop::collection::vec((prop::collection::vec(word(), 0..7), any::<bool>()), 1..8),

@@ -1,19 +1,19 @@
-//! Keys that are not printable travel as base64 (RFC 4648, section 4, padded). As memcached does,
-//! the decoder skips what is not of the alphabet.
+//! Base64 (RFC 4648, section 4, padded), in which meta commands carry binary keys. Like
+//! memcached's, the decoder skips characters outside the alphabet.
 
-/// Most bytes of a key that a word of 250 bytes can spell.
+/// Maximum length in bytes of a key that a word of 250 bytes encodes.
 pub const DECODED_BYTES_MAX: usize = crate::KEY_BYTES_MAX / 4 * 3;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const PADDING: u8 = b'=';
 
-/// Whether [`decode`] would decode it.
+/// Returns whether [`decode`] succeeds.
 #[must_use]
 pub fn is_valid(text: &[u8]) -> bool {
     decode(text, &mut [0; DECODED_BYTES_MAX]).is_some()
 }
 
-/// Decodes a word of at most 250 bytes; gives back the key, at least one byte, in `room`.
+/// Decodes a word of at most 250 bytes into `room`; returns the key, at least one byte.
 pub fn decode<'a>(text: &[u8], room: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<&'a [u8]> {
     let count = text.iter().filter(|&&byte| value(byte).is_some()).count();
     if count == 0 || !count.is_multiple_of(4) || count / 4 * 3 > room.len() {
@@ -57,7 +57,7 @@ pub fn encode(key: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What a letter stands for; padding stands for nothing.
+/// Returns the value of a letter, 0 for padding; `None` outside the alphabet.
 fn value(letter: u8) -> Option<u32> {
     let value = match letter {
         b'A'..=b'Z' => letter - b'A',

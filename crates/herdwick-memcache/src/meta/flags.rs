@@ -1,31 +1,35 @@
+//! The flags of meta commands. Their order matters: it is that of the reply, and `t` shows what the
+//! flags before it have done.
+
 use super::base64;
 use crate::{Keys, Refusal, number};
 
-/// Most bytes of an opaque, its letter included.
+/// Maximum length of an opaque in bytes, its letter included.
 pub(super) const OPAQUE_BYTES_MAX: usize = 32;
 
 /// The flags of a meta command, each allowed once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags<'a> {
-    /// `O`, its letter included: to be given back. Of `ma` it may be too long to be.
+    /// `O`, its letter included, repeated in the reply. For `ma` it may be too long for that; the
+    /// reply is then an error.
     pub opaque: &'a [u8],
-    /// What the reply shows, in order.
+    /// The flags that the reply shows, in order.
     pub returns: Returns,
-    /// `q`: hide what is nominal.
+    /// `q`: suppress the nominal reply.
     pub quiet: bool,
-    /// `v`: give the value back.
+    /// `v`: return the value.
     pub value: bool,
-    /// `u`: leave no trace of the access.
+    /// `u`: do not record the access.
     pub no_update: bool,
-    /// `I`: mark stale, or allow an older set to.
+    /// `I`: mark the item stale; for `ms`, store an older value as stale.
     pub invalidate: bool,
     /// `x`: drop the value, keep the item.
     pub drop_value: bool,
     /// `T`: new exptime.
     pub touch: Option<u32>,
-    /// `N`: exptime of an item made on a miss.
+    /// `N`: exptime of an item created on a miss.
     pub vivify: Option<u32>,
-    /// The exptime that an item made on a miss ends with: the last of `N` and `T`.
+    /// The final exptime of an item created on a miss: the last of `N` and `T`.
     pub made: u32,
     /// `R`: win when less time is left than this exptime.
     pub recache: Option<u32>,
@@ -35,25 +39,26 @@ pub struct Flags<'a> {
     pub client_flags: u32,
     /// `C`: the CAS unique to compare.
     pub compare: Option<u64>,
-    /// `E`: the CAS unique to give.
+    /// `E`: the CAS unique to assign.
     pub unique: Option<u64>,
-    /// `M`: a letter.
+    /// `M`: the letter of the mode.
     pub mode: Option<u8>,
     /// `D`: the delta, 1 unless given.
     pub delta: Option<u64>,
-    /// `J`: the number made on a miss.
+    /// `J`: the number of an item created on a miss.
     pub initial: u64,
-    /// The deadline that `t` shows of a hit is that of `touch`, which came before it.
+    /// `T` came before `t`: of a hit, `t` shows the new deadline.
     pub shows_touch: bool,
-    /// The exptime that `t` shows of an item made on a miss.
+    /// The exptime that `t` shows of an item created on a miss.
     pub shows_made: u32,
 }
 
-/// Up to eight of the flags that a reply shows, in order: four bits each, from the low end.
+/// Up to eight flags that a reply shows, in order: four bits each from the low end, an index into
+/// `SHOWN` plus 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Returns(u32);
 
-/// The flags that a reply shows. Each may be given once, so [`Returns`] has room for all.
+/// The flags that a reply can show. Each may be given once, so [`Returns`] has room for all.
 const SHOWN: &[u8; 8] = b"Ocfhklst";
 const _: () = assert!(SHOWN.len() <= u32::BITS as usize / 4);
 
@@ -91,14 +96,14 @@ impl Iterator for Letters {
     }
 }
 
-/// Whether a word that begins so may be a flag (`mcmc_tokenize`).
+/// Returns whether a word with this first byte may be a flag (`mcmc_tokenize`).
 pub(super) fn begins_flag(byte: u8) -> bool {
     matches!(byte, b'A'..=b'z' | b'0'..=b'9')
 }
 
 impl<'a> Flags<'a> {
-    /// Reads the flags of a command on `key`, and whether that is base64. Of several flaws the
-    /// last is said, unless one ends the reading.
+    /// Decodes the flags of a command on `key`; also returns whether the key is base64. Of several
+    /// errors the last is reported, except that an unknown or duplicate flag ends the decoding.
     pub(super) fn read(key: &[u8], words: Keys<'a>) -> Result<(Self, bool), Refusal> {
         let mut flags = Self::default();
         let mut seen = 0u128;
@@ -119,7 +124,7 @@ impl<'a> Flags<'a> {
                     flaw = Some(Refusal::KeyEncoding);
                 }
             } else if let Err(refusal) = flags.take(letter, word) {
-                // A flag that says nothing of its flaw leaves it to the one before.
+                // memcached sets no error text for this one, so an earlier one stays.
                 flaw = Some(match (refusal, flaw) {
                     (Refusal::FlagInvalid, _) => return Err(refusal),
                     (Refusal::Format, Some(before)) => before,
@@ -133,7 +138,7 @@ impl<'a> Flags<'a> {
         }
     }
 
-    /// Takes one flag: its letter, and the word that begins with it.
+    /// Applies one flag: its letter, and the word that begins with it.
     #[inline]
     fn take(&mut self, letter: u8, word: &'a [u8]) -> Result<(), Refusal> {
         match letter {
@@ -175,14 +180,14 @@ impl<'a> Flags<'a> {
             b'E' => self.unique = Some(unsigned(Refusal::Token)?),
             b'J' => self.initial = unsigned(Refusal::InitialValue)?,
             b'D' => self.delta = Some(unsigned(Refusal::DeltaValue)?),
-            // What is behind the letter is passed over; without one it is no mode of any command.
+            // Only the first letter counts. Without one, a space stands for an invalid mode.
             b'M' => self.mode = Some(text.first().copied().unwrap_or(b' ')),
             _ => return Err(Refusal::FlagInvalid),
         }
         Ok(())
     }
 
-    /// Flags work in order: `t` shows what those before it have done.
+    /// Applies `t`. Flags take effect in order: `t` shows the effect of those before it.
     fn show_time_left(&mut self) {
         self.returns.push(b't');
         self.shows_touch = self.touch.is_some();

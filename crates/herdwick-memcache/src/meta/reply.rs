@@ -1,34 +1,36 @@
+//! Replies to meta commands, appended to a buffer.
+
 use super::{Flags, Returns, base64, flags::OPAQUE_BYTES_MAX};
 use crate::{Refusal, text::decimal};
 
-/// `mn` is done.
+/// The reply to `mn`.
 pub const NOTHING: &[u8] = b"MN\r\n";
 
-/// `me` of what there is not.
+/// The reply to `me` on a miss.
 pub const MISS: &[u8] = b"EN\r\n";
-/// `ma` of what has no room to grow.
+/// The reply to `ma` without room for the longer number.
 pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 
-/// The flags that the reply to each command shows.
+/// The flags that the reply to each command can show.
 const OF_GET: &[u8] = b"Ocfhklst";
 const OF_SET: &[u8] = b"Ocks";
 const OF_ARITH: &[u8] = b"Ockt";
 const OF_NOTHING: &[u8] = b"Ok";
 
-/// What the reply to a meta command needs of it.
+/// The part of a meta command that its reply depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo<'a> {
     /// `O`, its letter included.
     pub opaque: &'a [u8],
-    /// What to show.
+    /// The flags to show.
     pub returns: Returns,
-    /// Hide what is nominal.
+    /// Suppress the nominal reply.
     pub quiet: bool,
-    /// The key was spelled in base64.
+    /// The key was sent in base64.
     pub base64: bool,
 }
 
-/// How a meta command ended.
+/// The status of a meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// `HD`, or `VA` with a value.
@@ -43,35 +45,35 @@ pub enum Status {
     Exists,
 }
 
-/// What a reply may show of an item.
+/// The attributes of an item that a reply may show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// The value, if it is to be given.
+    /// The value, if it is to be returned.
     pub value: Option<&'a [u8]>,
-    /// Bytes of the value, given or not.
+    /// Bytes of the value, returned or not.
     pub size: usize,
     /// The client's flags.
     pub client_flags: u32,
     /// Its CAS unique.
     pub unique: u64,
-    /// Seconds left, or `None` for ever.
+    /// Seconds left, or `None` without expiry.
     pub left: Option<u32>,
     /// Seconds since the access before this one.
     pub idle: u32,
-    /// Read before.
+    /// Whether it had been read before.
     pub fetched: bool,
-    /// `W`: the reader is to recache it.
+    /// `W`: the reader has won the right to recache it.
     pub won: bool,
     /// `X`
     pub stale: bool,
-    /// `Z`: another reader was told to recache it.
+    /// `Z`: another reader has won before.
     pub win_sent: bool,
 }
 
 impl<'a> Echo<'a> {
-    /// What the reply to a command with these flags needs of it.
+    /// Returns the part of these flags that the reply depends on.
     #[must_use]
     pub fn new(flags: &Flags<'a>, base64: bool) -> Self {
         Self {
@@ -82,7 +84,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Appends the reply to an `mg` that hit, which nothing hides.
+    /// Appends the reply to an `mg` that hit; `q` does not suppress it.
     pub fn hit(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
         head(out, shown.value);
         self.flags(out, OF_GET, shown);
@@ -98,7 +100,7 @@ impl<'a> Echo<'a> {
         end(out, shown.value);
     }
 
-    /// Appends the reply to an `ma` that counted.
+    /// Appends the reply to a successful `ma`.
     pub fn counted(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
         if self.withheld(Status::Done, out) {
             return;
@@ -113,7 +115,7 @@ impl<'a> Echo<'a> {
         self.line(out, status, OF_SET, shown);
     }
 
-    /// Appends a reply that shows nothing of any item: to an `md`, and of what there is not.
+    /// Appends a reply without attributes of an item: to an `md`, or to a miss.
     pub fn bare(&self, out: &mut Vec<u8>, status: Status, key: &[u8]) {
         let shown = Shown {
             key,
@@ -139,7 +141,8 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Whether this ending is not shown: it is nominal, or there is an opaque that cannot be.
+    /// Returns whether the reply is suppressed: because it is nominal and quiet, or because the
+    /// opaque is too long; then appends that error instead.
     fn withheld(&self, status: Status, out: &mut Vec<u8>) -> bool {
         if self.opaque.len() > OPAQUE_BYTES_MAX {
             out.extend_from_slice(Refusal::Opaque.line());
@@ -180,7 +183,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Appends what `me` shows.
+    /// Appends the reply to `me`.
     pub fn debug(&self, out: &mut Vec<u8>, shown: &Shown<'_>, footprint: usize) {
         use std::io::Write;
         out.extend_from_slice(b"ME ");

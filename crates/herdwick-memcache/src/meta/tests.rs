@@ -1,3 +1,5 @@
+//! Tests of the meta commands' decoding: order of flags, blocks, and memcached's refusals.
+
 use super::*;
 use crate::Decoder;
 
@@ -17,7 +19,7 @@ fn meta(input: &[u8]) -> Meta<'_> {
     }
 }
 
-/// What a line is refused with, and how much of the stream goes with it.
+/// Returns the refusal of a line, and the bytes of the stream dropped with it.
 fn refusal(input: &[u8]) -> (Refusal, u64) {
     match decode(input) {
         Decoded::Command {
