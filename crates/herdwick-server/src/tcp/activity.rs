@@ -1,24 +1,26 @@
-//! How a connection's conversation goes in time: who stalls, and for how long.
+//! Timing of a connection: how long it has been idle, whether a command is overdue, and whether its
+//! peer stalls while other connections wait for memory.
 
-/// What comes in for each second more that a command may take.
+/// Minimum rate of a command: each 64 KiB received extend its timeout by a second.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// While others wait for what it holds, a peer that moves nothing for so many looks has stalled:
-/// for a second, in which the server has looked ten times.
+/// While others wait for memory, a peer that moves nothing in this many consecutive checks has
+/// stalled: one second, at ten checks a second.
 const STALLED_CHECKS: u32 = 10;
-/// And so has one that moves less than this from look to look, 16 KiB a second, ...
+/// A peer that moves less than this between two checks (16 KiB a second) falls behind by the
+/// difference ...
 const CHECK_BYTES: u64 = (16 << 10) / 10;
-/// ... once it is so far behind: ten seconds.
+/// ... and has stalled once it is this far behind: ten seconds' worth.
 const BEHIND_BYTES: u64 = 160 << 10;
 
-/// A connection's conversation in time. Bytes are noted as they move, seconds once a turn.
+/// The timing of one connection. Bytes are recorded as they move, seconds once a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ActivityTimer {
-    /// Something moved in this turn.
+    /// Bytes moved in this turn.
     moved: bool,
     /// A command was taken in this turn.
     took: bool,
-    /// Bytes of the command under way.
+    /// Bytes received of the current command.
     came: u64,
     /// When it began.
     began: Option<u32>,
@@ -26,20 +28,20 @@ pub(crate) struct ActivityTimer {
     last_move: u32,
     /// When a command was last taken.
     last_command: u32,
-    /// In the last turn nothing was asked for or under way; ...
+    /// After the last turn no request or reply was pending; ...
     quiet: bool,
-    /// ... and when it last was.
+    /// ... and the last second in which one was.
     last_busy: u32,
-    /// Bytes that have moved since the last look at those that keep others waiting.
+    /// Bytes that have moved since the last check.
     moved_bytes: u64,
-    /// Looks in a row in which none had.
+    /// Consecutive checks without any.
     missed: u32,
-    /// By how many bytes it is behind.
+    /// Bytes by which it is behind the minimum rate.
     behind: u64,
 }
 
 impl ActivityTimer {
-    /// Of a connection made at second `now`.
+    /// Creates the timer of a connection accepted at second `now`.
     pub(crate) fn new(now: u32) -> Self {
         Self {
             last_move: now,
@@ -64,7 +66,8 @@ impl ActivityTimer {
         self.took |= count > 0;
     }
 
-    /// The end of a turn at second `now`; `quiet`: nothing is asked for or under way.
+    /// Records the end of a turn at second `now`. `half_sent`: the peer owes the rest of a command;
+    /// `quiet`: no request or reply is pending.
     pub(crate) fn note(&mut self, now: u32, half_sent: bool, quiet: bool) {
         if !(quiet && std::mem::replace(&mut self.quiet, quiet)) {
             (self.quiet, self.last_busy) = (quiet, now);
@@ -85,17 +88,18 @@ impl ActivityTimer {
         }
     }
 
-    /// Seconds since a command was last taken.
+    /// Returns the seconds since a command was last taken.
     pub(crate) fn idle(&self, now: u32) -> u32 {
         now.saturating_sub(self.last_command)
     }
 
-    /// Seconds since a command was last taken, or its answer had all been sent.
+    /// Returns the seconds since a command was last taken or a reply was last pending.
     pub(super) fn quiet(&self, now: u32) -> u32 {
         now.saturating_sub(self.last_command.max(self.last_busy))
     }
 
-    /// A look while others wait, the first if this `begins`. `stalls`: it is the peer's turn.
+    /// Checks progress while others wait. `begins`: it is the first check of the shortage;
+    /// `stalls`: the server waits for the peer.
     pub(super) fn check(&mut self, begins: bool, stalls: bool) {
         let moved = std::mem::take(&mut self.moved_bytes);
         if begins || !stalls {
@@ -106,17 +110,17 @@ impl ActivityTimer {
         self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
     }
 
-    /// Looks in a row in which nothing had moved.
+    /// Returns the number of consecutive checks in which nothing had moved.
     pub(super) fn missed(&self) -> u32 {
         self.missed
     }
 
-    /// Whether it has kept others waiting too long.
+    /// Returns whether the peer has stalled.
     pub(super) fn has_stalled(&self) -> bool {
         self.missed >= STALLED_CHECKS || self.behind >= BEHIND_BYTES
     }
 
-    /// Seconds since a byte last moved.
+    /// Returns the seconds since a byte last moved.
     pub(super) fn stalled(&self, now: u32) -> u32 {
         now.saturating_sub(self.last_move)
     }
@@ -158,7 +162,7 @@ mod tests {
         let mut steady = ActivityTimer::new(0);
         steady.check(true, true);
         for n in 0..1000 {
-            // 16 KiB, nine looks apart.
+            // 16 KiB, nine checks apart.
             steady.came(if n % 9 == 0 { 16 << 10 } else { 0 });
             steady.check(false, true);
             assert!(!steady.has_stalled(), "{n}");

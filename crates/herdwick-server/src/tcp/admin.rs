@@ -1,5 +1,5 @@
-//! The commands of operators: what memcached's text protocol has beside requests for keys. The
-//! decoder gives them as lines it does not know.
+//! Operators' commands of memcached's text protocol, which the decoder returns as unknown lines:
+//! parsing, and the fixed replies to those without an effect here.
 
 use herdwick_memcache::{Keys, text};
 
@@ -17,7 +17,7 @@ pub(super) enum Admin {
     Warp(Warp),
     /// `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
     Dump(Dump),
-    /// `watch`, of these topics.
+    /// `watch`, with the set of topics.
     Watch(u32),
     /// `stats conns`.
     Connections,
@@ -25,13 +25,13 @@ pub(super) enum Admin {
     Detail(bool),
     /// `stats detail dump`.
     Prefixes,
-    /// `refresh_certs`: reads the certificates again.
+    /// `refresh_certs`: reloads the certificates.
     Certificates,
-    /// A fixed answer.
+    /// A fixed reply.
     Say(&'static [u8]),
 }
 
-/// More words than any of these takes.
+/// Maximum number of words that any of these commands takes.
 const WORDS_MAX: usize = 6;
 
 /// memcached's bounds for the window of `slabs automove`, in seconds.
@@ -44,8 +44,8 @@ const UNSEGMENTED: Admin = Admin::Say(b"CLIENT_ERROR segmented LRU disabled\r\n"
 const FORMAT: Admin = Admin::Say(b"CLIENT_ERROR bad command line format\r\n");
 
 impl Admin {
-    /// The command that `line` is, if it is one. What memcached's slabs and crawler do does not
-    /// exist here; whoever asks for it hears what a memcached says that runs without.
+    /// Parses `line`; returns `None` if it is not an operator's command. Slabs and the LRU crawler
+    /// do not exist here; their commands get the replies of a memcached that runs without them.
     pub(super) fn read(line: &[u8], offers: &Offers) -> Option<Self> {
         let mut words = [&b""[..]; WORDS_MAX + 1];
         let mut count = 0;
@@ -71,7 +71,7 @@ impl Admin {
         Some(admin)
     }
 
-    /// The same for a line that ends in `noreply`: fixed answers are not heard.
+    /// Applies `noreply`: suppresses a fixed reply.
     pub(super) fn unheard(self) -> Self {
         match self {
             Self::Say(_) => Self::Say(b""),
@@ -79,11 +79,11 @@ impl Admin {
         }
     }
 
-    /// The same for what stands behind `stats`. memcached takes the beginning of a word for it.
+    /// Parses the arguments of `stats`. As in memcached, any prefix of a word stands for the word.
     pub(super) fn read_stats(line: Keys<'_>, offers: &Offers) -> Option<Self> {
         let mut words = line;
         let word = words.next()?;
-        // Those that come before it in memcached's order have the first letter for themselves.
+        // The order is memcached's: the first word that a prefix fits counts.
         if b"detail".starts_with(word) {
             return Some(detail(words, offers));
         }
@@ -106,7 +106,7 @@ fn detail(mut words: Keys<'_>, offers: &Offers) -> Admin {
     }
 }
 
-/// memcached's classes of slabs; the log is the first.
+/// memcached's number of slab classes; the log is shown as class 1.
 const CLASSES_MAX: u32 = 64;
 
 fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
@@ -155,7 +155,7 @@ fn crawler(words: &[&[u8]], offers: &Offers) -> Admin {
     }
 }
 
-/// Whether the log is among these classes.
+/// Returns whether the log, class 1, is among these classes.
 fn is_there(classes: &[u8]) -> bool {
     matches!(classes, b"all" | b"hash") || classes.split(|&byte| byte == b',').any(|id| id == b"1")
 }
@@ -184,7 +184,7 @@ fn slabs(words: &[&[u8]]) -> Admin {
     }
 }
 
-/// There is one list, and CLOCK goes through it: `OK` to whoever asks for that.
+/// Answers `lru`. There is one list, traversed by CLOCK, so `flat` is `OK`.
 fn lru(words: &[&[u8]]) -> Admin {
     match words {
         [b"mode", b"flat", ..] => Admin::Say(b"OK\r\n"),

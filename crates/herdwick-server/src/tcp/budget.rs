@@ -1,5 +1,6 @@
-//! What connections may hold in memory beside the store, and who is given up for it. Whoever needs
-//! much waits until there is room; only who keeps others waiting, and does not move, is cut.
+//! The memory that connections may hold besides the store, and which connections are closed to
+//! bound it. A connection that needs much memory waits until there is room; one that makes others
+//! wait is closed only if it stalls.
 
 use std::{cmp::Reverse, collections::VecDeque, time::Duration};
 
@@ -15,47 +16,47 @@ use super::{
     lots::WorkerLots,
 };
 
-/// For buffers of all connections together: this part of `-m` ...
+/// The buffers of all connections together may take one part in this many of `-m` ...
 const AMPLE_PART: usize = 4;
-/// ... but not less, and not more. What remains of 64 MiB is for forwarded batches, code and
-/// stacks.
+/// ... but at least and at most this many bytes. The rest of 64 MiB is for forwarded batches, code
+/// and stacks.
 const AMPLE_MIN: usize = 16 << 20;
 const AMPLE_MAX: usize = 32 << 20;
-/// At this many times as much, which small buffers and those that wait can come to, whoever has
-/// stalled longest is given up at the next look, and then the youngest of those that wait. Not
-/// before: the replies that come back in the forwarded batches of one pass may be more than that
-/// for a moment.
+/// Hard limit, as a multiple of that; small buffers and waiting connections can reach it. Beyond it
+/// the next check closes the connections that have stalled longest, then the youngest of those that
+/// wait. Only the check does, because the replies that return in the forwarded batches of one pass
+/// may exceed the limit for a moment.
 const HARD: usize = 2;
-/// What a connection holds that is not worth giving it up for.
+/// A connection that holds no more than this is not closed to free memory.
 const SMALL_BYTES: usize = 4 << 10;
-/// While some wait, those that hold what they wait for are looked at so often.
+/// Interval of the checks for stalled connections while others wait.
 pub(super) const CHECK: Duration = Duration::from_millis(100);
 
 /// The memory of one worker's connections.
 pub(super) struct Budget {
     ample: usize,
-    /// Bytes of buffers held now.
+    /// Bytes of buffers that all connections hold.
     held: usize,
-    /// Of those, the ones of connections that wait. They hold nobody up: what there is room for is
-    /// reckoned without them, or else those that wait could wait for one another.
+    /// The part of `held` of connections that wait. Room is computed without it; otherwise waiting
+    /// connections could wait for one another.
     waiting: usize,
-    /// Connections that do not wait and hold more than is small.
+    /// Number of connections that do not wait and hold more than [`SMALL_BYTES`].
     holders: usize,
-    /// Bytes that no waiting and no reading of the peer's would give back.
+    /// Bytes that live as long as their connections (TLS sessions), which no wait frees.
     besides: usize,
     item_bytes_max: usize,
-    /// The connections that wait until there is room, in the order of their coming.
+    /// The connections that wait for room, in order of arrival.
     queue: VecDeque<u32>,
-    /// How many have been told that there is room and have not used it yet.
+    /// Number of connections that have been granted room and have not used it yet.
     granted: usize,
-    /// The second last looked at.
+    /// The second of the last check of timeouts.
     second: u32,
     next_check: Duration,
-    /// At the last look, somebody waited.
+    /// Memory or lots were short at the last check.
     short: bool,
 }
 
-/// What a connection holds, as last counted.
+/// The memory of a connection, as last counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     buffers: usize,
@@ -78,7 +79,7 @@ impl Share {
 }
 
 impl Budget {
-    /// For one of `workers` that share what is ample.
+    /// Creates the budget of one of `workers`, which share the total evenly.
     pub(super) fn new(memory_bytes: usize, workers: usize, item_bytes_max: usize) -> Self {
         let all = (memory_bytes / AMPLE_PART).clamp(AMPLE_MIN, AMPLE_MAX);
         Self {
@@ -96,14 +97,14 @@ impl Budget {
         }
     }
 
-    /// Notes the end of a connection's turn at second `now`.
+    /// Records the end of a connection's turn at second `now`.
     pub(super) fn note(&mut self, connection: &mut Connection, now: u32) {
         let (half_sent, quiet) = (connection.is_half_sent(), connection.is_quiet());
         connection.activity.note(now, half_sent, quiet);
         self.count(connection);
     }
 
-    /// Counts what a connection holds.
+    /// Updates the counts of what a connection holds.
     pub(super) fn count(&mut self, connection: &mut Connection) {
         let share = Share::of(connection);
         self.uncount(connection.share);
@@ -121,17 +122,17 @@ impl Budget {
         self.holders -= usize::from(share.is_holder());
     }
 
-    /// Bytes of memory held now.
+    /// Returns the bytes of memory that all connections hold.
     pub(super) fn held(&self) -> usize {
         self.held + self.besides
     }
 
-    /// Bytes held by those that do not wait.
+    /// Returns the bytes of buffers of connections that do not wait.
     fn busy(&self) -> usize {
         self.held - self.waiting
     }
 
-    /// Forgets what the connection at `place` held, or waited for.
+    /// Removes the connection at `place` from the counts and the queue.
     pub(super) fn forget(&mut self, connection: &Connection, place: u32) {
         self.uncount(connection.share);
         match connection.room {
@@ -141,15 +142,15 @@ impl Budget {
         }
     }
 
-    /// Whether a connection may hold much: a large value, or a long line. One that already holds
-    /// replies behind a value may always have that: it gives nothing back before.
+    /// Returns whether a connection may hold much: a large value, or a long line. A connection that
+    /// already holds replies behind a value may always have that value: it frees nothing before.
     pub(super) fn allows(&self, connection: &Connection) -> bool {
         connection.room == Room::Granted
             || connection.behind.is_some()
             || self.queue.is_empty() && self.has_room()
     }
 
-    /// Whether a connection may hold a large value of each worker at a time.
+    /// Returns whether a connection may hold a large value from each worker at a time.
     pub(super) fn is_plentiful(&self) -> bool {
         self.busy() < self.ample / 2
     }
@@ -158,15 +159,16 @@ impl Budget {
         self.busy() + self.granted * self.item_bytes_max < self.ample
     }
 
-    /// The connection at `place` goes on when there is room.
+    /// Queues the connection at `place` until there is room.
     pub(super) fn wait(&mut self, connection: &mut Connection, place: u32) {
         connection.room = Room::Waiting;
         self.queue.push_back(place);
     }
 
-    /// A connection that has waited, and waits no longer.
+    /// Grants room to the first connection of the queue, if there is room; returns its place.
     pub(super) fn next(&mut self) -> Option<u32> {
-        // Small buffers are nobody's to be cut for, and must not hold the queue up for good.
+        // No connection is closed for a small buffer, so small buffers alone must not block the
+        // queue forever: one connection is granted room in any case.
         let alone = self.granted == 0 && self.holders == 0;
         if self.queue.is_empty() || !alone && !self.has_room() {
             return None;
@@ -175,7 +177,7 @@ impl Budget {
         self.queue.pop_front()
     }
 
-    /// The connection has begun to hold what it was granted.
+    /// Records that the connection holds what it was granted.
     pub(super) fn used(&mut self, connection: &mut Connection) {
         match connection.room {
             Room::Granted => self.granted -= 1,
@@ -185,12 +187,12 @@ impl Budget {
         connection.room = Room::Enough;
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a connection waits.
     pub(super) fn waits(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether it is time to look.
+    /// Returns whether a check is due.
     #[inline]
     pub(super) fn is_due(&self, now: Duration, second: u32) -> bool {
         second != self.second || now >= self.next_check
@@ -200,7 +202,7 @@ impl Budget {
         self.held > HARD * self.ample
     }
 
-    /// The places of those that are to be given up, counted by reason.
+    /// Returns the connections to close and why, and counts them by reason.
     #[cold]
     pub(super) fn check(
         &mut self,
@@ -228,7 +230,7 @@ impl Budget {
         given_up
     }
 
-    /// Notes who moves and who does not while others wait.
+    /// Checks each connection's progress while others wait.
     fn check_activity(&mut self, connections: &mut [Option<Connection>], lots: &WorkerLots) {
         let short = self.is_short() || lots.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
@@ -240,13 +242,14 @@ impl Budget {
         }
     }
 
-    /// Whether more is held than should be, or somebody waits for less to be.
+    /// Returns whether too much memory is held, or a connection waits for room.
     fn is_short(&self) -> bool {
         self.waits() || self.busy() > self.ample || self.is_over()
     }
 
-    /// Adds those that stall longest, until nobody has to wait for what they hold; and if that is
-    /// not enough, those that have waited least.
+    /// Adds to `given_up` the stalled connections, the longest stalled first, until no other has to
+    /// wait for what they hold; if memory is still beyond the hard limit, the youngest waiting
+    /// ones.
     fn shed(
         &mut self,
         connections: &[Option<Connection>],
@@ -273,8 +276,8 @@ impl Budget {
                 given_up.push((place, Closed::Stalled));
             }
         }
-        // What is over may also be replies that are being read: those that wait give way for what
-        // they hold themselves.
+        // The excess may also be replies that clients are reading. Waiting connections are closed
+        // only as far as they hold more than the soft limit themselves.
         let mut waiting = self.waiting;
         let youngest = self.queue.iter().rev().copied().chain(lots.youngest());
         for place in youngest {
@@ -291,8 +294,8 @@ impl Budget {
     }
 }
 
-/// Those whose peers are late, and, unless more is held than may be (`is_over`), have stalled; the
-/// longest first.
+/// Returns the connections that wait for their peers and have stalled, the longest stalled first;
+/// if `is_over` the hard limit, also those that have not stalled yet.
 fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Connection)> {
     let all = (0u32..).zip(connections);
     let late = |connection: &&Connection| {
@@ -304,7 +307,7 @@ fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Conn
     stalled
 }
 
-/// Whether, and why, a connection has waited too long.
+/// Returns why a connection has timed out, if it has.
 fn verdict(connection: &Connection, timeout: Timeouts, now: u32) -> Option<Closed> {
     let activity = &connection.activity;
     let seconds = timeout.request.as_secs();

@@ -1,20 +1,23 @@
+//! Input and output buffers of connections, and a pool of unused ones. An idle connection keeps
+//! little memory.
+
 use std::io::{self, Read, Write};
 
 use super::protocol::OUTPUT_BYTES;
 
-/// What a read asks for, and what an input buffer starts with.
+/// Initial size of an input buffer, and so of a read.
 const INPUT_BYTES: usize = 16 << 10;
-/// A rest of input up to this size is put aside, so that a connection that says no more for now
-/// keeps little.
+/// A rest of input up to this size is copied to a buffer of its own size at the end of a turn, so
+/// that an idle connection keeps little memory.
 const ASIDE_BYTES: usize = 2 << 10;
-/// Unused buffers that a worker keeps.
+/// Maximum number of unused buffers of the initial size in a worker's pool.
 const POOL: usize = 64;
-/// Of those that large values have made grow, so many, up to this size: 1 MiB in all. Who needs one
-/// again neither clears it nor copies what has come at each doubling.
+/// Maximum number, and maximum size, of unused larger input buffers: 1 MiB in all. A connection
+/// that reuses one neither clears it nor copies its data at each doubling.
 const LARGE_POOL: usize = 4;
 const LARGE_BYTES_MAX: usize = 256 << 10;
 
-/// Buffers that no connection needs now.
+/// The unused buffers of a worker.
 #[derive(Default)]
 pub(crate) struct Pool {
     inputs: Vec<Vec<u8>>,
@@ -27,7 +30,7 @@ impl Pool {
         self.outputs.pop().unwrap_or_default()
     }
 
-    /// Takes an output buffer back, unless a large value has made it grow.
+    /// Returns an output buffer to the pool, unless a large value has made it grow.
     fn put_output(&mut self, mut buffer: Vec<u8>) {
         if self.outputs.len() < POOL && buffer.capacity() <= 2 * OUTPUT_BYTES {
             buffer.clear();
@@ -39,7 +42,8 @@ impl Pool {
         self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_BYTES])
     }
 
-    /// An input buffer of more than `len` bytes, and not more than `limit`, if one was left.
+    /// Returns an unused input buffer of more than `len` and at most `limit` bytes, if there is
+    /// one.
     fn larger_input(&mut self, len: usize, limit: usize) -> Option<Vec<u8>> {
         let fits = |buffer: &Vec<u8>| (len + 1..=limit).contains(&buffer.len());
         let at = self.large.iter().position(fits)?;
@@ -60,11 +64,11 @@ impl Pool {
     }
 }
 
-/// What a connection has received and not used yet. It grows only when it is full of such bytes,
-/// by as much as it holds, and never beyond its limit.
+/// The received, unused bytes of a connection. The buffer grows only when it is full of them, by
+/// doubling, and never beyond its limit.
 #[derive(Default)]
 pub(crate) struct Input {
-    /// All of it initialised; the data is `start..end`.
+    /// Initialised throughout; the data is `start..end`.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -75,18 +79,19 @@ impl Input {
         &self.bytes[self.start..self.end]
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Forgets the first `count` bytes of the data.
+    /// Removes the first `count` bytes of the data.
     pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Reads once. The second value says whether the room was filled: there may be more.
+    /// Reads once. Returns the bytes read, and whether they filled the room: then there may be
+    /// more.
     pub(crate) fn read(
         &mut self,
         source: &mut impl Read,
@@ -120,7 +125,7 @@ impl Input {
         }
     }
 
-    /// Moves the data into a buffer that has room for it; gives the old one back.
+    /// Moves the data into a buffer with room for it; returns the old buffer.
     fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
         let len = self.data().len();
         buffer[..len].copy_from_slice(self.data());
@@ -128,7 +133,7 @@ impl Input {
         std::mem::replace(&mut self.bytes, buffer)
     }
 
-    /// The connection rests: keeps no more memory than the data needs.
+    /// Reduces the memory to what the data needs, at the end of a turn.
     pub(crate) fn rest(&mut self, pool: &mut Pool) {
         let left = self.end - self.start;
         if left > ASIDE_BYTES || self.bytes.len() <= ASIDE_BYTES {
@@ -141,7 +146,7 @@ impl Input {
     }
 }
 
-/// What a connection has to say and has not sent yet.
+/// The replies of a connection that have not been sent yet.
 #[derive(Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
@@ -149,7 +154,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Where to append replies.
+    /// Returns the buffer to append replies to.
     pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = pool.output();
@@ -161,17 +166,17 @@ impl Output {
         self.sent == self.bytes.len()
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Whether further replies have to wait for the peer to read.
+    /// Returns whether further replies have to wait for the peer to read.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= OUTPUT_BYTES
     }
 
-    /// Writes once; returns how much.
+    /// Writes once; returns the bytes written. An empty buffer is returned to the pool.
     pub(crate) fn write(&mut self, to: &mut impl Write, pool: &mut Pool) -> io::Result<usize> {
         let count = to.write(&self.bytes[self.sent..])?;
         self.sent += count;
@@ -189,7 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What goes in comes out, whatever the sizes of reads and uses.
+        /// The data is unchanged, whatever the sizes of reads and uses.
         #[test]
         fn input_is_a_queue_of_bytes(steps in prop::collection::vec((0usize..40_000, 0usize..50_000, any::<bool>()), 1..30)) {
             let (mut pool, mut input) = (Pool::default(), Input::default());

@@ -1,3 +1,6 @@
+//! The state of one client connection: stream, buffers, position in the input, pending work, and
+//! the predicates by which it is scheduled and closed.
+
 use std::io::{self, ErrorKind, Write};
 
 use herdwick_herd::hello::{Claim, MAGIC};
@@ -16,7 +19,7 @@ use super::{
 };
 use crate::{config::Protocol, counters::WorkerCounters, dump::Dump, forward::Ticket};
 
-/// A client, and where the conversation with it stands.
+/// One client connection.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     pub(crate) generation: u32,
@@ -24,71 +27,71 @@ pub(crate) struct Connection {
     pub(crate) input: Input,
     pub(crate) output: Output,
     pub(crate) cursor: Cursor,
-    /// The input is not worth looking at before it has this many bytes.
+    /// The input is not decoded before it has this many bytes.
     need: usize,
-    /// How much of the stream is to be dropped unread.
+    /// Bytes of the stream that are to be dropped.
     swallow: u64,
-    /// What other workers are doing for it; nothing else happens meanwhile.
+    /// Pending replies of other workers; no other command is executed meanwhile.
     pub(crate) gather: Option<Gather>,
-    /// A large value on its transport; nothing else happens meanwhile.
+    /// A large value that is being received; no other command is executed meanwhile.
     pub(crate) upload: Option<Box<Upload>>,
-    /// Whether it may hold much.
+    /// Whether it may hold much memory.
     pub(crate) room: Room,
-    /// It may hold the longest `get` line, and is counted as if it did.
+    /// It may hold a `get` line of the maximum length, and is counted as if it did.
     pub(crate) long_line: bool,
-    /// The topics that it watches, once what it has asked before is answered.
+    /// The topics that it will watch once its earlier commands are answered.
     pub(crate) watches: Option<u32>,
-    /// Replies behind one that found no room, whose request is the next to be read.
+    /// Replies behind one that found no room; the request of that one is decoded next.
     pub(crate) behind: Option<Box<Replies>>,
-    /// A dump that goes on before the next command.
+    /// A dump that continues before the next command.
     pub(crate) dump: Option<Dump>,
-    /// In the list of those to be served.
+    /// It is in the queue of connections to be served.
     pub(crate) queued: bool,
-    /// A read may find something.
+    /// A read may return data.
     pub(crate) readable: bool,
-    /// The peer has closed its side: reads come to an end.
+    /// The peer has closed its side: a read will return the end of the stream.
     pub(crate) half_closed: bool,
-    /// No more reads: hang up when what is under way is done.
+    /// No more reads; it is closed when pending work is done.
     pub(crate) closing: bool,
-    /// Hung up on for what it said.
+    /// It is closed because of a protocol error.
     pub(crate) faulty: bool,
-    /// Answers what has arrived, then hangs up.
+    /// The server drains: it is closed once the bytes that have arrived are answered.
     draining: bool,
-    /// Nothing of what it has said was used yet.
+    /// No byte of its input was used yet.
     opening: bool,
-    /// It began with a claim: it is a lease's.
+    /// It began with a claim, so it belongs to a lease.
     pub(crate) claims: bool,
-    /// Has shown a password, or needs none.
+    /// It has authenticated, or need not.
     pub(crate) admitted: bool,
-    /// The peer has closed both sides, or broken off: it hears nothing any more.
+    /// The peer has closed both directions or reset the connection, and receives nothing more.
     pub(crate) gone: bool,
-    /// What it holds in memory, as last counted.
+    /// Its memory, as last counted.
     pub(crate) share: Share,
-    /// How its conversation goes in time.
+    /// Its timing.
     pub(crate) activity: ActivityTimer,
 }
 
-/// Whether a connection may go on that needs much memory: for a large value, or a long line.
+/// Whether a connection may continue that needs much memory, for a large value or a long line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// It needs no more than it has.
     Enough,
-    /// It goes on when there is room.
+    /// It needs room and is not queued yet.
     Wanted,
-    /// It is in the queue of those that wait for room.
+    /// It is in the queue for room.
     Waiting,
-    /// There is room for it.
+    /// It has been granted room.
     Granted,
 }
 
-/// What became of a read or write.
+/// The result of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Something moved, or there was nothing to move.
+    /// Bytes moved, or there were none to move.
     Moved,
-    /// The peer has to move first.
+    /// The peer has to send or receive first.
     Blocked,
-    /// Hang up.
+    /// Close the connection.
     Broken,
 }
 
@@ -125,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// What its requests are known by elsewhere; it has this `place`.
+    /// Returns the ticket by which other workers return its replies; its own place is `place`.
     pub(crate) fn ticket(&self, place: u32) -> Ticket {
         Ticket {
             connection: place,
@@ -146,7 +149,7 @@ impl Connection {
         self.took(taken, counters)
     }
 
-    /// What became of a read; the second value says whether there may be more.
+    /// Records the result of a read. The second value is whether there may be more to read.
     pub(crate) fn took(
         &mut self,
         taken: io::Result<(usize, bool)>,
@@ -159,7 +162,8 @@ impl Connection {
                 Flow::Moved
             }
             Ok((count, filled)) => {
-                // A short read has emptied the socket; more announces itself.
+                // A short read has emptied the socket, and the next edge announces more. But no
+                // further edge follows a half-close, and draining has to read up to the end.
                 self.readable =
                     filled || self.half_closed || self.draining || self.stream.has_more();
                 counters.bytes_read += count as u64;
@@ -203,7 +207,7 @@ impl Connection {
             }
             // The next pass tries again.
             ErrorKind::Interrupted => Flow::Moved,
-            // An answer over UDP that is longer than it may be.
+            // A reply over UDP beyond its maximum length.
             ErrorKind::FileTooLarge => {
                 counters.udp_withheld += 1;
                 Flow::Broken
@@ -216,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// Whether there is input that has not been looked at.
+    /// Returns whether there is input or a pending step to work on.
     pub(crate) fn has_work(&self) -> bool {
         let here = self.input.data().len();
         if let Some(upload) = &self.upload {
@@ -227,12 +231,12 @@ impl Connection {
             || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
-    /// Whether a read may find something.
+    /// Returns whether a read may return data.
     pub(crate) fn may_read(&self) -> bool {
         self.readable && !self.closing
     }
 
-    /// Whether it waits for room, here or in a log.
+    /// Returns whether it waits for room, in the budget or in a log.
     pub(crate) fn waits(&self) -> bool {
         self.room == Room::Waiting
             || self
@@ -241,8 +245,9 @@ impl Connection {
                 .is_some_and(|upload| upload.is_queued())
     }
 
-    /// Whether nothing can come of its waiting: the peer has gone, or has ended what it sends
-    /// before the value is whole. One that has closed its side only still gets its answer.
+    /// Returns whether its waiting is futile: the peer has gone, or has closed its side before the
+    /// value is complete. A peer that has closed its side after a complete value still gets the
+    /// reply.
     pub(crate) fn waits_in_vain(&self) -> bool {
         if !self.waits() {
             return false;
@@ -258,24 +263,25 @@ impl Connection {
         }
     }
 
-    /// Whether nothing is asked for, on its transport, or on its way out.
+    /// Returns whether no request, upload or reply is pending.
     pub(crate) fn is_quiet(&self) -> bool {
         self.gather.is_none() && !self.waits() && self.upload.is_none() && self.output.is_empty()
     }
 
-    /// The partition where a large value of its is under way, and the lot it has there.
+    /// Returns the partition to which it uploads, and its lot there.
     pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
         self.upload.as_ref()?.lot()
     }
 
-    /// Whether the peer has to move, and the server has done all it can.
+    /// Returns whether the server has done all it can and waits for the peer to send or receive.
     pub(crate) fn peer_is_late(&self) -> bool {
         let served = !self.queued && self.gather.is_none() && !self.waits();
         served && (!self.output.is_empty() || !self.readable)
     }
 
-    /// Whether it begins with a claim, and if so, whether all of that is here: the rest is waited
-    /// for like that of any command. A token is proof that its client was let in before.
+    /// Returns whether the stream begins with a claim, and if so whether the claim is complete; the
+    /// rest is awaited like that of any command. No authentication precedes it, because the token
+    /// in a claim proves that its client was admitted before.
     pub(crate) fn begins_with_claim(&mut self) -> Option<bool> {
         let lasts = !matches!(self.stream, Stream::Datagram(_));
         let claims = lasts && self.opening && self.input.data().starts_with(&MAGIC);
@@ -285,13 +291,13 @@ impl Connection {
         })
     }
 
-    /// Whether it begins with a protocol that is not spoken here.
+    /// Returns whether the stream begins with a protocol that is not enabled.
     pub(crate) fn begins_otherwise(&self, spoken: Protocol) -> bool {
         let first = self.input.data().first();
         self.opening && first.is_some_and(|&byte| !spoken.may_begin_with(byte))
     }
 
-    /// Whether the peer owes the rest of a command, and nothing but that is waited for.
+    /// Returns whether the rest of a command from the peer is all that it waits for.
     pub(crate) fn is_half_sent(&self) -> bool {
         self.gather.is_none()
             && self.output.is_empty()
@@ -299,17 +305,18 @@ impl Connection {
             && (self.swallow > 0 || self.is_amid() && !self.has_work() || self.lacks_value())
     }
 
-    /// Whether a large value of its has not come to its end, whatever has come of it.
+    /// Returns whether an upload is incomplete.
     fn lacks_value(&self) -> bool {
         self.upload.as_ref().is_some_and(|upload| upload.lacks())
     }
 
-    /// Whether it is in the middle of a command.
+    /// Returns whether it is in the middle of a command.
     fn is_amid(&self) -> bool {
         self.upload.is_some() || !self.input.data().is_empty()
     }
 
-    /// Bytes of memory for what has come and what is to go: an idle TLS session has none.
+    /// Returns the bytes of memory for input and output. The memory of an idle TLS session is not
+    /// among them.
     pub(crate) fn buffers(&self) -> usize {
         let behind = self.behind.as_ref().map_or(0, |replies| replies.memory());
         let gathered = self.gather.as_ref().map_or(0, Gather::memory);
@@ -322,13 +329,13 @@ impl Connection {
         input + self.output.memory() + self.stream.owed() + behind + gathered
     }
 
-    /// The end of a turn: keeps no more memory than what has come needs.
+    /// Reduces the memory to what the input needs, at the end of a turn.
     pub(crate) fn rest(&mut self, pool: &mut Pool) {
         self.input.rest(pool);
         self.long_line &= self.input.data().len() >= INPUT_BYTES_MAX;
     }
 
-    /// Drops what is to be swallowed of the input; whether all of it is gone.
+    /// Drops input that is to be dropped; returns whether all of it has been.
     pub(crate) fn swallow(&mut self) -> bool {
         let here = self.input.data().len();
         let count = usize::try_from(self.swallow).map_or(here, |swallow| swallow.min(here));
@@ -337,16 +344,17 @@ impl Connection {
         self.swallow == 0
     }
 
-    /// Moves on in the input, or stays at a command that was not seen to.
+    /// Moves on in the input by a round's progress, and records the commands taken.
     pub(crate) fn advance(&mut self, progress: Progress) {
         self.activity.used(progress.cursor.at);
         self.pass(progress);
     }
 
-    /// Moves on to a large value; its command is not done before that has come.
+    /// Moves on in the input without recording a command: that of an upload is taken when its value
+    /// is complete.
     pub(crate) fn pass(&mut self, progress: Progress) {
         if progress.need == 1 {
-            // It does not wait in the middle of the line that was looked at last.
+            // It is not in the middle of the line that the decoder has searched last.
             self.decoder.check_again();
         }
         let (used, cursor) = progress.cursor.rebased();
@@ -357,12 +365,12 @@ impl Connection {
         self.swallow = progress.swallow;
     }
 
-    /// The input is not worth looking at before it has `need` bytes.
+    /// Sets the bytes of input needed before the next decoding.
     pub(crate) fn await_bytes(&mut self, need: usize) {
         self.need = need;
     }
 
-    /// Reads and understands no more.
+    /// Drops the input and stops reading; the connection is closed when pending work is done.
     pub(crate) fn hang_up(&mut self) {
         let left = self.input.data().len();
         self.advance(Progress::past(left));
@@ -370,13 +378,13 @@ impl Connection {
         self.closing = true;
     }
 
-    /// From now on: what the socket holds is answered, then the connection ends.
+    /// Begins to drain: the connection is closed once what the socket holds is answered.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
         self.readable = true;
     }
 
-    /// Whether it may be forgotten.
+    /// Returns whether it may be closed.
     pub(crate) fn is_done(&self) -> bool {
         self.closing && self.gather.is_none() && self.output.is_empty() && !self.has_work()
     }

@@ -1,32 +1,32 @@
-//! In front of the conversation, where users have passwords: memcached's text authentication. The
-//! first command is a `set` of any key whose value is `user password`; nothing else is looked at
-//! before that, the hello and the binary protocol included.
+//! memcached's text authentication, where users have passwords. The first command has to be a `set`
+//! of any key with the value `user password`; before that nothing else is accepted, the hello and
+//! the binary protocol included.
 
 use herdwick_memcache::{Keys, text};
 
 use crate::{auth::Auth, counters::WorkerCounters};
 
-/// Most bytes of a `user password` (memcached's `MAX_AUTH_REQ_LEN`).
+/// Maximum length of `user password` in bytes (memcached's `MAX_AUTH_REQ_LEN`).
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Most bytes of the line before it.
+/// Maximum length of the command line in bytes.
 const LINE_BYTES_MAX: usize = 2048;
-/// A line shorter than this is no client's (memcached's `MIN_AUTH_REQ_LEN`).
+/// Minimum length of the command line in bytes (memcached's `MIN_AUTH_REQ_LEN`).
 const LINE_BYTES_MIN: usize = 6;
 
-/// What stands at the gate.
+/// The result of one step of authentication.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AuthStep {
-    /// An attempt, or something else, of so many bytes; the answer.
+    /// A failed attempt, or another command, of `used` bytes, and the error to send.
     Turned { used: usize, answer: &'static [u8] },
-    /// The right password, of so many bytes.
+    /// A valid user and password, in `used` bytes.
     Admitted { used: usize },
-    /// The rest has to come first: at least this many bytes.
+    /// Incomplete: try again with at least this many bytes of input.
     NeedMore(usize),
-    /// No client: hang up.
+    /// Not a memcached client: close the connection.
     Close,
 }
 
-/// Looks at the front of `input`.
+/// Authenticates by the command at the front of `input`.
 pub(super) fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> AuthStep {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX + 1)]) else {
         return if input.len() > LINE_BYTES_MAX {
@@ -65,10 +65,10 @@ pub(super) fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCount
     turned(used, b"CLIENT_ERROR authentication failure\r\n")
 }
 
-/// What is said to those who are admitted.
+/// The reply to a successful authentication.
 pub(super) const ADMITTED: &[u8] = text::STORED;
 
-/// The length that `set KEY FLAGS EXPTIME BYTES` announces.
+/// Returns the value length in `set KEY FLAGS EXPTIME BYTES`; `None` for any other line.
 fn announced(line: &[u8]) -> Option<usize> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut words = Keys::new(line);

@@ -1,3 +1,6 @@
+//! Collection of the replies of several workers for one connection: in any order of arrival, sent
+//! in the order of the requests.
+
 use std::ops::Range;
 
 use herdwick_memcache::Keys;
@@ -14,12 +17,12 @@ use crate::{
     prefixes::Prefixes,
 };
 
-/// A round of one connection that other workers take part in: its replies, until the last is in.
+/// A round of one connection in which other workers take part, until the last reply has arrived.
 pub(crate) struct Gather {
-    /// Replies, or workers, still to come.
+    /// Outstanding replies of requests or of workers.
     pub(crate) outstanding: usize,
     pub(crate) purpose: Purpose,
-    /// Large values were asked for.
+    /// Large values may be among the replies.
     pub(crate) large: bool,
 }
 
@@ -32,7 +35,7 @@ impl Gather {
         }
     }
 
-    /// The replies to a run.
+    /// Creates the gather of a run's replies.
     pub(crate) fn of_replies(outstanding: usize, replies: Box<Replies>, large: bool) -> Self {
         Self {
             outstanding,
@@ -41,7 +44,7 @@ impl Gather {
         }
     }
 
-    /// Bytes that the replies take.
+    /// Returns the bytes of memory that the replies take.
     pub(crate) fn memory(&self) -> usize {
         match &self.purpose {
             Purpose::Replies(replies) => replies.memory(),
@@ -50,13 +53,13 @@ impl Gather {
     }
 }
 
-/// What is being gathered.
+/// The kind of replies that are gathered.
 pub(crate) enum Purpose {
     /// The replies to a run.
     Replies(Box<Replies>),
-    /// Every worker's consent.
+    /// Every worker's acknowledgement.
     Consent { encoder: Encoder },
-    /// A step of a dump: where it has come, and what it shows.
+    /// A step of a dump: its position, and its output.
     Dump { dump: Dump, text: Vec<u8> },
     /// Every worker's counts by prefix.
     Prefixes {
@@ -73,7 +76,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Takes what a worker has answered to an order.
+    /// Adds a worker's reply to an order.
     pub(crate) fn take(&mut self, batch: &mut ForwardBatch) {
         match self {
             Self::Count { parts, .. } => parts.extend(batch.snapshot.take().map(|part| *part)),
@@ -93,22 +96,22 @@ impl Purpose {
     }
 }
 
-/// Which statistics were asked for.
+/// The requested statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     General,
     Items,
     Slabs,
-    /// Each worker by itself.
+    /// Each worker separately.
     Workers,
-    /// The keys asked for most.
+    /// The most frequently requested keys.
     HotKeys,
-    /// Not asked for: to be forgotten.
+    /// No statistics: `stats reset`.
     Reset,
 }
 
 impl Topic {
-    /// The topic that the arguments of `stats` name, if all workers have to say something on it.
+    /// Returns the topic that the arguments of `stats` name, if it needs every worker's counters.
     pub(crate) fn of(mut words: Keys<'_>) -> Option<Self> {
         match words.next() {
             None => Some(Self::General),
@@ -116,34 +119,34 @@ impl Topic {
             Some(b"slabs") => Some(Self::Slabs),
             Some(b"hotkeys") => Some(Self::HotKeys),
             Some(b"workers") => Some(Self::Workers),
-            // memcached takes the beginning of the word for it.
+            // As in memcached, any prefix of the word stands for it.
             Some(word) if b"reset".starts_with(word) => Some(Self::Reset),
             Some(_) => None,
         }
     }
 }
 
-/// Replies in any order of arrival, to be said in the order of their requests.
+/// Replies that arrive in any order and are sent in the order of their requests.
 #[derive(Default)]
 pub(crate) struct Replies {
     slots: Vec<Slot>,
     text: Vec<u8>,
     points: Vec<Point>,
-    /// How far the connection has come once all are said.
+    /// The connection's progress once all of them are sent.
     after: Option<Progress>,
 }
 
 #[derive(Clone)]
 enum Slot {
     Deferred {
-        /// For being large.
+        /// Because the value is large.
         large: bool,
     },
     Said(Range<usize>),
 }
 
 impl Replies {
-    /// Expects the replies to the requests at `points`.
+    /// Prepares for the replies to the requests at `points`.
     pub(crate) fn expect(&mut self, points: &[Point], after: Progress) {
         self.slots.clear();
         self.slots
@@ -154,14 +157,15 @@ impl Replies {
         self.after = Some(after);
     }
 
-    /// Takes the reply to request `slot`.
+    /// Stores the reply to request `slot`.
     pub(crate) fn put(&mut self, slot: usize, text: &[u8]) {
         let from = self.text.len();
         self.text.extend_from_slice(text);
         self.place(slot, from..self.text.len());
     }
 
-    /// Takes a whole text, if there is none yet; [`place`](Self::place) says what it holds.
+    /// Takes over a whole text by swapping, if there is no text yet; returns whether it did. The
+    /// caller then assigns its parts with [`place`](Self::place).
     pub(crate) fn adopt(&mut self, text: &mut Vec<u8>) -> bool {
         let empty = self.text.is_empty();
         if empty {
@@ -170,22 +174,23 @@ impl Replies {
         empty
     }
 
-    /// The reply to request `slot` is in this part of the text.
+    /// Records that the reply to request `slot` is in this part of the text.
     pub(crate) fn place(&mut self, slot: usize, range: Range<usize>) {
         if let Some(slot) = self.slots.get_mut(slot) {
             *slot = Slot::Said(range);
         }
     }
 
-    /// Request `slot` is to be read again; `large`: when there is room for a large value.
+    /// Records that request `slot` is to be executed again; if `large`, when there is room for a
+    /// large value.
     pub(crate) fn defer(&mut self, slot: usize, large: bool) {
         if let Some(slot) = self.slots.get_mut(slot) {
             *slot = Slot::Deferred { large };
         }
     }
 
-    /// Says the replies in order, up to the first deferred one, whose request has to be read
-    /// again. Gives back how far the connection has come, of the `input` it stood at.
+    /// Appends the replies in order to `out`, up to the first deferred one, from which decoding has
+    /// to resume. Returns the connection's progress in `input`.
     pub(crate) fn say(&mut self, out: &mut Vec<u8>, input: &[u8]) -> Progress {
         if out.is_empty() && self.is_in_order() {
             std::mem::swap(out, &mut self.text);
@@ -206,8 +211,8 @@ impl Replies {
         self.finished()
     }
 
-    /// Keeps the replies from slot `from` on: their requests have been executed, which some must
-    /// not be twice.
+    /// Keeps the replies from slot `from` on. Their requests have been executed, and some must not
+    /// be executed twice.
     fn hold(&mut self, from: usize) {
         self.slots.drain(..from);
         let mut text = Vec::new();
@@ -221,32 +226,32 @@ impl Replies {
         self.text = text;
     }
 
-    /// Whether there are replies behind a deferred one.
+    /// Returns whether it keeps replies behind a deferred one.
     pub(crate) fn holds(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Said(_)))
     }
 
-    /// Bytes that they take.
+    /// Returns the bytes of memory that they take.
     pub(crate) fn memory(&self) -> usize {
         self.text.capacity()
     }
 
-    /// Whether it takes room for a large value to go on.
+    /// Returns whether the next step needs room for a large value.
     pub(crate) fn wants_room(&self) -> bool {
         matches!(self.slots.first(), Some(Slot::Deferred { large: true }))
     }
 
-    /// How many replies are expected.
+    /// Returns the number of expected replies.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether the reply to request `slot` is not in.
+    /// Returns whether the reply to request `slot` is missing.
     pub(crate) fn lacks(&self, slot: usize) -> bool {
         matches!(self.slots.get(slot), Some(Slot::Deferred { .. }))
     }
 
-    /// The requests have been read again, at `points`.
+    /// Continues with the same requests, decoded again, now at `points`.
     pub(crate) fn go_on(&mut self, points: &[Point], after: Progress) {
         self.slots.truncate(points.len());
         self.points.clear();
@@ -254,7 +259,7 @@ impl Replies {
         self.after = Some(after);
     }
 
-    /// Whether the text is the replies, all of them, in order: one worker has given them all.
+    /// Returns whether the text is exactly all replies in order, as when one worker gave them all.
     fn is_in_order(&self) -> bool {
         let mut end = 0;
         self.slots.iter().all(|slot| match slot {
@@ -270,7 +275,7 @@ impl Replies {
         self.after.unwrap_or_else(|| Progress::past(0))
     }
 
-    /// Gives back what large values have made it grow to.
+    /// Frees the memory that large values have made it take.
     pub(crate) fn shrink(&mut self) {
         self.text.clear();
         self.text.shrink_to(OUTPUT_BYTES);

@@ -1,4 +1,5 @@
-//! Commands that are no requests to one partition: answered at once, or by all workers.
+//! Commands that are not requests to one partition: they are answered at once, or broadcast to all
+//! workers.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,25 +23,25 @@ use crate::{
     front::Pass,
 };
 
-/// What a command, or what stands in its place, has begun.
+/// The effect of a command, or of what stands in its place in the input.
 pub(super) enum Begun {
-    /// Answered: the connection goes on behind it.
+    /// The command is answered; the connection continues behind it.
     Said { used: usize, swallow: u64 },
-    /// From now on the connection watches these topics.
+    /// The connection becomes a watcher of these topics.
     Watch { used: usize, topics: u32 },
-    /// To be shown step by step.
+    /// A dump begins, which is produced step by step.
     Dump { used: usize, dump: Dump },
-    /// Given to all workers.
+    /// The command was sent to all workers.
     Away { used: usize, gather: Gather },
-    /// All forwarded batches to some worker are under way.
+    /// All forwarded batches to some worker are in use.
     Starved,
-    /// Not a whole command.
+    /// The command is incomplete.
     Hungry,
-    /// Hang up, for what was said or because it was asked for.
+    /// Close the connection, on a protocol error (`faulty`) or on request.
     HangUp { faulty: bool },
 }
 
-/// Begins what `stop` stands before.
+/// Executes the command at `stop`, or begins to.
 pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
@@ -98,7 +99,7 @@ pub(super) fn begin(
     }
 }
 
-/// Does what an operator asks for.
+/// Executes an operator's command, or begins to.
 fn administer(
     service: &mut Service,
     output: &mut Output,
@@ -139,7 +140,7 @@ fn administer(
     broadcast(order, purpose, used, ticket, pass)
 }
 
-/// Begins to count by prefix, or ends.
+/// Turns the counting by prefix on or off at all workers.
 pub(super) fn detail(
     service: &Service,
     on: bool,
@@ -156,7 +157,7 @@ pub(super) fn detail(
     begun
 }
 
-/// Says what was counted by prefix.
+/// Requests the counts by prefix from all workers.
 pub(super) fn prefixes(
     encoder: Encoder,
     used: usize,
@@ -170,8 +171,8 @@ pub(super) fn prefixes(
     broadcast(Order::Prefixes, purpose, used, ticket, pass)
 }
 
-/// Reads the certificates again, in memcached's words. The worker waits for the files, as
-/// memcached's does: this is an operator's command, and they are small.
+/// Reloads the certificates and appends memcached's reply. The worker blocks on the files, as
+/// memcached's does: it is an operator's command, and the files are small.
 #[cold]
 fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
     let Some(certificates) = &service.context.certificates else {
@@ -184,7 +185,8 @@ fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Asks the process to end, if it has said how; hangs up, as memcached does.
+/// Requests the end of the process, if it has registered a hook for that, and closes the connection
+/// without a reply, as memcached does.
 fn shutdown(
     service: &mut Service,
     output: &mut Output,
@@ -229,8 +231,8 @@ pub(super) fn stats(
     broadcast(order, purpose, used, ticket, pass)
 }
 
-/// Makes everything older than the exptime `delay` go, a second before it, as in memcached; 0 is
-/// now. A time before the server's start is none, and no flush is to come.
+/// Flushes all items one second before the exptime `delay`, as in memcached; 0 is now. An exptime
+/// before the server's start gives second 0, which cancels a pending flush.
 pub(super) fn flush_all(
     delay: u32,
     encoder: Encoder,
@@ -250,7 +252,7 @@ pub(super) fn flush_all(
     begun
 }
 
-/// Gives every worker the same order.
+/// Sends every worker the same order.
 fn broadcast(
     order: Order,
     purpose: Purpose,
@@ -270,7 +272,7 @@ fn broadcast(
     }
 }
 
-/// Answers a command that needs no store.
+/// Appends the reply to a command that needs no partition.
 fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
     let line = match command {
         Command::Version => {
@@ -307,18 +309,19 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
                 refused.refusal.line()
             }
         }
-        // The rest are requests, or begun elsewhere.
+        // The other commands are requests or handled elsewhere.
         _ => text::ERROR,
     };
     out.extend_from_slice(line);
 }
 
-/// Least megabytes that memcached lets `cache_memlimit` ask for.
+/// Minimum of `cache_memlimit` in memcached, in megabytes.
 const MEMORY_LIMIT_MEGABYTES: u32 = 8;
-/// What is more than this was not meant as megabytes.
+/// A larger number was probably meant as bytes (memcached's bound).
 const MEMORY_LIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// The memory was taken at the start: no other limit can be kept.
+/// Answers `cache_memlimit`. The memory is allocated at start, so only the present limit is
+/// accepted.
 fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
     let asked = u64::from(megabytes) << 20;
     if megabytes < MEMORY_LIMIT_MEGABYTES {
@@ -338,7 +341,7 @@ fn too_large(put: Oversized<'_>, pass: &mut Pass<'_>) -> &'static [u8] {
     if put.noreply { &[] } else { text::TOO_LARGE }
 }
 
-/// Finishes the round.
+/// Applies the effect to the connection and ends the round.
 pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) -> Round {
     match begun {
         Begun::Said { used, swallow } => {

@@ -1,9 +1,11 @@
+//! Storage for the base64 keys of one run of commands, decoded.
+
 use std::cell::{Cell, OnceCell};
 
 use herdwick_memcache::meta::base64::{self, DECODED_BYTES_MAX};
 
-/// Keys that a run's commands spell in base64, decoded. It hands out what it holds while it takes
-/// in more, and is emptied between runs.
+/// An arena of decoded keys. Keys are lent out by shared reference while more are added, so cells
+/// hold them; it is cleared between runs.
 #[derive(Default)]
 pub(crate) struct KeyRoom {
     places: Vec<OnceCell<Decoded>>,
@@ -17,7 +19,7 @@ struct Decoded {
 }
 
 impl KeyRoom {
-    /// Room for `count` keys.
+    /// Creates room for `count` keys.
     pub(crate) fn new(count: usize) -> Self {
         Self {
             places: (0..count).map(|_| OnceCell::new()).collect(),
@@ -25,20 +27,20 @@ impl KeyRoom {
         }
     }
 
-    /// The key that `text` spells; `None` if there is no room left.
+    /// Decodes `text` and returns the key; `None` if there is no room left.
     pub(crate) fn decode(&self, text: &[u8]) -> Option<&[u8]> {
         let place = self.places.get(self.used.get())?;
         self.used.set(self.used.get() + 1);
         let decoded = place.get_or_init(|| {
             let mut bytes = [0; DECODED_BYTES_MAX];
-            // The parser lets nothing through that does not decode.
+            // The parser has validated it, so the default is never used.
             let len = base64::decode(text, &mut bytes).map_or(0, <[u8]>::len);
             Decoded { bytes, len }
         });
         Some(&decoded.bytes[..decoded.len])
     }
 
-    /// Forgets the keys.
+    /// Removes the keys.
     pub(crate) fn clear(&mut self) {
         for place in &mut self.places[..self.used.get()] {
             place.take();

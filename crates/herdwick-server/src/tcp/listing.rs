@@ -1,4 +1,4 @@
-//! `stats conns`.
+//! The output of `stats conns`: one block for each connection and each listener.
 
 use herdwick_memcache::text;
 use herdwick_mica::Clock;
@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 use super::{connection::Connection, stream::Stream};
 use crate::context::Context;
 
-/// Says who `connection` is and what it does at second `now`.
+/// Appends the addresses, state and idle time of `connection` at second `now`.
 pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     let number = connection.stream.number();
     let of_tcp = |stream: &TcpStream| {
@@ -41,7 +41,7 @@ pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     stat("secs_since_last_cmd", &idle.to_string());
 }
 
-/// Says where connections come from.
+/// Appends the listeners.
 pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) {
     for source in &context.sources {
         let number = source.number;
@@ -64,7 +64,7 @@ pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) 
     }
 }
 
-/// memcached's word for what it does.
+/// Returns memcached's name for the state of a connection.
 fn state(connection: &Connection) -> &'static str {
     if !connection.output.is_empty() {
         "conn_mwrite"

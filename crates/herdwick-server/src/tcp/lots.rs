@@ -1,7 +1,6 @@
-//! How many values are under way at a time. A partition has so many lots, each for a value of the
-//! largest size, so that what is reserved in a log is bounded, and a large value waits no longer
-//! than a small one. Each worker has some for itself at every partition, as far as they go, and the
-//! rest are for whoever comes first.
+//! Admission of concurrent uploads. Each partition has a number of lots, each for a value of the
+//! maximum size; so the bytes reserved in a log are bounded, and a large value waits no longer than
+//! a small one. Each worker owns an equal share of every partition's lots; the remainder is shared.
 
 use std::{
     collections::VecDeque,
@@ -14,19 +13,19 @@ use std::{
 /// The lots of all partitions.
 pub(crate) struct Lots {
     partitions: Vec<Partition>,
-    /// Those that each worker has for itself at each partition.
+    /// Lots that each worker owns at each partition.
     own: usize,
 }
 
 #[derive(Default)]
 struct Partition {
     free: AtomicUsize,
-    /// Workers at which somebody waits for one.
+    /// Number of workers at which a connection waits for a lot.
     waiting: AtomicUsize,
 }
 
 impl Lots {
-    /// For partitions that have `count` lots each, one for each of `workers`.
+    /// Creates the lots of `workers` partitions with `count` lots each.
     pub(crate) fn new(count: usize, workers: usize) -> Arc<Self> {
         let own = count / workers;
         let partition = || Partition {
@@ -40,35 +39,35 @@ impl Lots {
     }
 }
 
-/// A lot, to be [given back](Lots::give_back).
+/// A lot, to be [given back](WorkerLots::give_back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lot {
     Own,
     Shared,
 }
 
-/// One worker's lots, and its connections that wait for some, in the order of their coming.
+/// One worker's lots, and its connections that wait for one, in order of arrival.
 pub(super) struct WorkerLots {
     lots: Arc<Lots>,
     own: Vec<usize>,
     queues: Vec<VecDeque<u32>>,
-    /// How many wait, and how many lots are out.
+    /// Number of connections that wait, then number of lots in use.
     waiting: usize,
     out: usize,
-    /// Of those out, the ones of each partition that all share.
+    /// Shared lots in use, for each partition.
     shared_out: Vec<usize>,
 }
 
-/// How many lots of a partition would help those that wait for one.
+/// The number of lots of a partition that waiting connections could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     count: usize,
-    /// They wait at other workers: only what all share would go there.
+    /// They wait at other workers, which only a shared lot can serve.
     elsewhere: bool,
 }
 
 impl Wanted {
-    /// Whether `lot` would help; then it is counted as given back.
+    /// Returns whether giving back `lot` would help; then counts it as given back.
     pub(super) fn take(&mut self, lot: Lot) -> bool {
         let helps = self.count > 0 && (lot == Lot::Shared || !self.elsewhere);
         self.count -= usize::from(helps);
@@ -89,7 +88,8 @@ impl WorkerLots {
         }
     }
 
-    /// A lot at partition `owner`; if there is none, `place` waits for one.
+    /// Takes a lot at partition `owner`. If none is free, or others wait, queues `place` and
+    /// returns `None`.
     pub(super) fn ask(&mut self, owner: usize, place: u32) -> Option<Lot> {
         let in_front = &self.lots.partitions[owner].waiting;
         if self.queues[owner].is_empty()
@@ -131,8 +131,9 @@ impl WorkerLots {
         }
     }
 
-    /// The next that need wait no longer, and its lot. Where others wait, too, what all share is
-    /// taken only `in_turn`: whoever gives back is not the first to take again.
+    /// Returns the next connection that gets a lot, and the lot. While other workers wait, too, a
+    /// shared lot is taken only `in_turn`, so that the worker that gives one back does not always
+    /// take it again.
     pub(super) fn next(&mut self, in_turn: bool) -> Option<(u32, Lot)> {
         if self.waiting == 0 {
             return None;
@@ -152,7 +153,7 @@ impl WorkerLots {
         None
     }
 
-    /// `place` waits no longer.
+    /// Removes `place` from the queue of `owner`.
     pub(super) fn forget(&mut self, owner: usize, place: u32) {
         let queue = &mut self.queues[owner];
         let before = queue.len();
@@ -169,12 +170,12 @@ impl WorkerLots {
         }
     }
 
-    /// Whether somebody waits for a lot at `owner`, at any worker.
+    /// Returns whether a connection of any worker waits for a lot at `owner`.
     pub(super) fn is_wanted(&self, owner: usize) -> bool {
         self.lots.partitions[owner].waiting.load(Relaxed) > 0
     }
 
-    /// Whether somebody waits anywhere for what is out here.
+    /// Returns whether a connection waits that a lot in use by this worker could serve.
     pub(super) fn any_wanted(&self) -> bool {
         let wanted = |owner: usize| {
             !self.queues[owner].is_empty() || self.shared_out[owner] > 0 && self.is_wanted(owner)
@@ -182,7 +183,8 @@ impl WorkerLots {
         self.out > 0 && (0..self.queues.len()).any(wanted)
     }
 
-    /// How many lots of each partition would help: as many as wait here, or one for elsewhere.
+    /// Returns how many lots of each partition would help: one for each connection that waits here,
+    /// else one for the other workers.
     pub(super) fn wanted(&self) -> Vec<Wanted> {
         let wanted = |owner: usize| match self.queues[owner].len() {
             0 => Wanted {
@@ -197,18 +199,18 @@ impl WorkerLots {
         (0..self.queues.len()).map(wanted).collect()
     }
 
-    /// Those that wait, by partition, the last first.
+    /// Returns the waiting connections by partition, the youngest first.
     pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
         let queues = self.queues.iter();
         queues.flat_map(|queue| queue.iter().rev().copied())
     }
 
-    /// Whether somebody waits here.
+    /// Returns whether a connection of this worker waits.
     pub(super) fn waits(&self) -> bool {
         self.waiting > 0
     }
 
-    /// Whether lots of this worker are out.
+    /// Returns whether lots of this worker are in use.
     pub(super) fn is_out(&self) -> bool {
         self.out > 0
     }

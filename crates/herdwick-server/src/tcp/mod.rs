@@ -1,4 +1,5 @@
-//! The front for memcached's clients: sockets, one connection each.
+//! The front for memcached's clients: one worker's connections over TCP, TLS, unix sockets and UDP,
+//! served in turns. Connections are known by their place in a table, plus a generation.
 
 mod activity;
 mod admin;
@@ -58,35 +59,35 @@ use crate::{
     watch::{Asking, What, topic},
 };
 
-/// Most bytes of a command that a connection holds as they come: a line, a value that is no upload,
+/// Maximum bytes of input that a connection buffers: a line, a value below the size of an upload,
 /// and some more.
 const INPUT_BYTES_MAX: usize = 32 << 10;
 const _: () = assert!(LINE_BYTES_MAX + UPLOAD_BYTES_MIN + 2 <= INPUT_BYTES_MAX);
-/// And if that is a long `get`.
+/// The same for a long `get` line.
 const LONG_INPUT_BYTES_MAX: usize = GET_LINE_BYTES_MAX + 1;
-/// While some wait for room in the log of another partition than those of this worker's
-/// connections, it is asked for so often.
+/// Interval at which a worker with waiting connections tries again to take a shared lot of a
+/// partition for which other workers wait, too.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// One worker's connections.
 pub(crate) struct TcpFront {
-    /// Accepted for this worker.
+    /// Streams that were accepted for this worker.
     intake: Consumer<Stream>,
     connections: Vec<Option<Connection>>,
     vacant: Vec<u32>,
     /// Connections to be served, each at most once.
     queue: VecDeque<u32>,
-    /// Those that wait for a forwarded batch.
+    /// Connections that wait for a free forwarded batch.
     starved: Vec<u32>,
     service: Service,
     tokens: Tokens,
-    /// Counts the connections ever made: tells those apart that have had the same place.
+    /// Counts all connections ever made, to distinguish successive users of a place.
     generation: u32,
-    /// Rounds of one connection in one pass; then it is the next one's turn.
+    /// Maximum number of rounds of one connection in one pass.
     rounds: usize,
-    /// When room in another partition's log is asked for again.
+    /// Time of the next attempt to take shared lots in turn.
     next_ask: Duration,
-    /// Where connections go that watch.
+    /// Sends watching connections to the event writer.
     writer: Sender<Asking>,
     draining: bool,
 }
@@ -148,7 +149,7 @@ impl TcpFront {
         pass.counters.connections += 1;
     }
 
-    /// Serves one connection: one read, some rounds, one write.
+    /// Gives one connection its turn, then closes it, hands it over, or queues it again.
     fn serve(&mut self, place: u32, pass: &mut Pass<'_>) {
         let Some(connection) = self.connections[place as usize].as_mut() else {
             return;
@@ -207,8 +208,8 @@ impl TcpFront {
         }
     }
 
-    /// Gives the connection to the thread that tells watchers; it stays counted until that lets
-    /// it go.
+    /// Hands a watching connection over to the event writer. It stays counted until the writer
+    /// closes it.
     fn hand_over(&mut self, place: u32, pass: &mut Pass<'_>) {
         let Some(Connection {
             stream,
@@ -219,12 +220,13 @@ impl TcpFront {
             return;
         };
         if self.writer.send(Asking { stream, topics }).is_err() {
-            // It ends with the workers, and not before.
+            // The writer has ended, which it does only with the workers.
             self.service.context.limits.leave();
         }
     }
 
-    /// Gives the connection to the lots for leases; it stays counted until that lets it go.
+    /// Passes a connection that began with a claim to the lease manager. It stays counted until its
+    /// [`ConnectionSlot`] is dropped.
     fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
         if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
             let context = &self.service.context;
@@ -238,7 +240,7 @@ impl TcpFront {
 
     fn take_out(&mut self, place: u32, pass: &mut Pass<'_>) -> Option<Connection> {
         let mut connection = self.connections[place as usize].take()?;
-        // Closing the descriptor would do it as well.
+        // An error is harmless: closing the descriptor deregisters it, too.
         let _ = connection.stream.deregister(pass.registry);
         self.service.budget.forget(&connection, place);
         if let Some(mut upload) = connection.upload.take() {
@@ -250,7 +252,7 @@ impl TcpFront {
         Some(connection)
     }
 
-    /// Gives up those that stall too long or hold too much.
+    /// Closes the connections that have timed out or stalled, as the budget decides.
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let timeout = self.service.context.tunables.timeout();
@@ -267,7 +269,8 @@ impl TcpFront {
         pass.counters.held_bytes = self.service.budget.held() as u64;
     }
 
-    /// Lets those go on that have waited for room, here or in a log, and now have it.
+    /// Resumes the connections that have waited for room, in the budget or in a log, and have it
+    /// now.
     #[cold]
     fn let_go_on(&mut self, pass: &mut Pass<'_>) {
         upload::send_aborts(&mut self.service, pass);
@@ -297,7 +300,7 @@ impl TcpFront {
         }
     }
 
-    /// Whether anybody waits for room, or its owner has to be told of an upload that has ended.
+    /// Returns whether a connection waits for room, or an abort of an upload is still to be sent.
     fn is_short(&self) -> bool {
         let Service {
             budget, lots, left, ..
@@ -305,7 +308,7 @@ impl TcpFront {
         budget.waits() || lots.waits() || !left.is_empty()
     }
 
-    /// Hands out the replies of a forwarded batch that has come back.
+    /// Distributes the replies of a forwarded batch that has returned.
     fn deliver(&mut self, batch: &mut ForwardBatch) {
         if batch.is_barrier() {
             for ticket in std::mem::take(&mut batch.tickets) {
@@ -332,7 +335,7 @@ impl TcpFront {
         }
     }
 
-    /// Lets a connection that waits for replies keep their text.
+    /// Moves the text of a batch to the one connection that waits for it; returns whether it did.
     fn adopt(&mut self, ticket: Ticket, text: &mut Vec<u8>) -> bool {
         match self
             .waiting(ticket)
@@ -346,14 +349,15 @@ impl TcpFront {
         }
     }
 
-    /// The connection that holds `ticket`, if it still lives.
+    /// Returns the connection of `ticket`, if it is still open.
     fn waiting(&mut self, ticket: Ticket) -> Option<&mut Connection> {
         self.connections[ticket.connection as usize]
             .as_mut()
             .filter(|connection| connection.generation == ticket.generation)
     }
 
-    /// One more reply is in for the connection that holds `ticket`, if it still lives.
+    /// Takes one more reply for the connection of `ticket`, if it is still open; completes its
+    /// round with the last reply.
     fn arrive(&mut self, ticket: Ticket, take: impl FnOnce(&mut Purpose)) {
         let place = ticket.connection as usize;
         let Some(connection) = self.connections[place].as_mut() else {
@@ -377,7 +381,7 @@ impl TcpFront {
     }
 }
 
-/// Connections that are listed before others have their turn: each takes two system calls.
+/// Maximum number of connections listed in one step: each takes two system calls.
 const LISTED_PER_STEP: usize = 64;
 
 impl Front for TcpFront {
@@ -412,8 +416,8 @@ impl Front for TcpFront {
             }
             self.deliver(&mut batch);
             pass.cross_core.recycle(peer, batch);
-            // Those that the forwarded batch was for may want another: these have waited for it
-            // longer.
+            // The batch is free again. Starved connections precede those that it was for, which
+            // may need another: they have waited longer.
             for place in self.starved.drain(..).rev() {
                 self.queue.push_front(place);
             }

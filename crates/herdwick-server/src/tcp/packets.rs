@@ -1,4 +1,5 @@
-//! Packets of the binary protocol that are no requests to one partition.
+//! Packets of the binary protocol that are not requests to one partition: answered at once, or
+//! broadcast to all workers.
 
 use herdwick_memcache::{
     Keys,
@@ -14,7 +15,8 @@ use super::{
 };
 use crate::{context::VERSION, forward::Ticket, front::Pass};
 
-/// Begins what `packet` asks for; `used` and `swallow` are its bytes.
+/// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
+/// them are to be dropped.
 pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
@@ -75,7 +77,7 @@ pub(super) fn begin(
             echo.error(out, status);
             return Begun::HangUp { faulty: true };
         }
-        // A flush that is not allowed. The rest are requests.
+        // A flush that is not allowed. The other verbs are requests.
         _ => echo.error(out, Status::Auth),
     }
     Begun::Said { used, swallow }

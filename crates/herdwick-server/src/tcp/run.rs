@@ -1,3 +1,6 @@
+//! Runs: consecutive requests of one connection, decoded from its input and executed as one batch;
+//! and the positions in the input from which decoding continues.
+
 use herdwick_memcache::{Command, Decoded, Decoder, Get as Retrieval, Keys};
 use herdwick_mica::{Get, HashKey, Op, Request};
 
@@ -7,15 +10,15 @@ use super::{
     upload::Announced,
 };
 
-/// Most requests in a run: a get of 100 keys is one batch of the store.
+/// Maximum number of requests in a run; a `get` of 100 keys is one batch of the store.
 pub(crate) const RUN_REQUESTS: usize = 128;
 
-/// Where a connection stands in its input.
+/// The position of a connection in its input.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    /// The command to be read next; in the middle of a `get`, that `get`.
+    /// Offset of the command to be decoded next; in the middle of a `get`, of that `get`.
     pub(crate) at: usize,
-    /// The keys of it that are left.
+    /// The keys of that `get` that are left.
     pub(crate) rest: Option<Rest>,
 }
 
@@ -24,29 +27,29 @@ pub(crate) struct Cursor {
 pub(crate) struct Rest {
     keys_at: usize,
     keys_end: usize,
-    /// The command behind it.
+    /// Offset of the command behind it.
     next: usize,
     with_cas: bool,
     touch: Option<u32>,
 }
 
-/// How far a round has come.
+/// The progress of a connection after a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
-    /// The input behind the cursor is not worth looking at before it has this many bytes.
+    /// The input behind the cursor is not decoded before it has this many bytes.
     pub(crate) need: usize,
-    /// How much of the stream behind the cursor is to be dropped.
+    /// Bytes of the stream behind the cursor that are to be dropped.
     pub(crate) swallow: u64,
 }
 
 impl Progress {
-    /// Everything up to `at` is done.
+    /// Returns the progress after everything up to `at`.
     pub(crate) fn past(at: usize) -> Self {
         Self::to(Cursor { at, rest: None })
     }
 
-    /// Everything up to `cursor` is done.
+    /// Returns the progress after everything up to `cursor`.
     pub(crate) fn to(cursor: Cursor) -> Self {
         Self {
             cursor,
@@ -55,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// The end of a run.
+    /// Returns the progress after a run that ended at `stop`.
     pub(crate) fn after(cursor: Cursor, stop: &Stop<'_>) -> Self {
         let (need, swallow) = match *stop {
             Stop::NeedMore(need) => (need, 0),
@@ -70,23 +73,23 @@ impl Progress {
     }
 }
 
-/// Where a request begins, to come back to it.
+/// The position of a request in the input, from which it can be decoded again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     at: usize,
-    /// Its key, in a `get`.
+    /// Offset of its key, in a `get`.
     keys_at: Option<usize>,
 }
 
 impl Point {
-    /// Where the connection stands.
+    /// The front of the input.
     pub(crate) const FRONT: Self = Self {
         at: 0,
         keys_at: None,
     };
 }
 
-/// Which worker owns a key.
+/// The mapping of keys to the workers that own them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owners {
     pub(crate) hash_key: HashKey,
@@ -94,9 +97,9 @@ pub(crate) struct Owners {
     pub(crate) own: usize,
 }
 
-/// Consecutive requests of one connection that are executed as one batch: mutations first, then
-/// reads. So a read that finds no room for its reply can be executed again later: nothing behind it
-/// has changed what it will read.
+/// Consecutive requests of one connection that are executed as one batch. All mutations precede all
+/// reads: so a read without room for its reply can be executed again later, because no later
+/// request of the run has changed what it reads.
 #[derive(Default)]
 pub(crate) struct Run<'a> {
     pub(crate) requests: Vec<Request<'a>>,
@@ -106,34 +109,34 @@ pub(crate) struct Run<'a> {
     pub(crate) owners: Vec<u16>,
     /// Some requests are for other workers.
     pub(crate) crosses: bool,
-    /// Whether the connection may hold a large value, ...
+    /// Whether the connection may hold a large value from the first request's owner, ...
     pub(crate) large: bool,
-    /// ... and one of each owner, not of the first one's only.
+    /// ... and, with this, one from each owner.
     pub(crate) plenty: bool,
 }
 
-/// Why a run goes no further.
+/// Why a run ends.
 pub(crate) enum Stop<'a> {
-    /// It is full, or what follows does not belong in it.
+    /// It is full, or the next command must not be in it.
     Full,
     /// The input must first have this many bytes, from the cursor on.
     NeedMore(usize),
-    /// This much of the stream after the cursor is to be dropped first.
+    /// This many bytes of the stream after the cursor are to be dropped first.
     Swallow(u64),
-    /// A command that is no request stands in front of an empty run.
+    /// The run is empty, and the next command is not a request to one partition.
     Immediate {
         command: Command<'a>,
         used: usize,
         swallow: u64,
     },
-    /// A large value follows, and nothing stands before its command.
+    /// The run is empty, and the next command has a large value.
     Upload(Announced<'a>),
-    /// Hang up.
+    /// The stream is not memcached's: close the connection.
     Close,
 }
 
 impl<'a> Run<'a> {
-    /// Starts a run over the lists of an earlier one.
+    /// Creates an empty run that reuses the allocations of an earlier one.
     pub(crate) fn reuse(old: Run<'_>) -> Self {
         let mut run = Self {
             requests: crate::recycle(old.requests),
@@ -149,13 +152,13 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Whether request `slot` may be answered with a large value.
+    /// Returns whether request `slot` may be answered with a large value.
     pub(crate) fn is_large(&self, slot: usize) -> bool {
         self.large && (self.plenty || self.owners[slot] == self.owners[0])
     }
 
-    /// How far the connection has come once the first `count` requests are answered; `end` is behind
-    /// all of them.
+    /// Returns the progress once the first `count` requests are answered; `end` if that is all of
+    /// them.
     pub(crate) fn after(&self, count: usize, input: &[u8], end: Progress) -> Progress {
         match self.points.get(count) {
             Some(&point) => Progress::to(Cursor::back_to(point, input)),
@@ -163,7 +166,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reads requests from `input`, moving `cursor` behind them.
+    /// Decodes requests from `input` and moves `cursor` behind them.
     pub(crate) fn collect(
         &mut self,
         input: &'a [u8],
@@ -193,7 +196,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes what was decoded at the cursor, if it belongs into this run.
+    /// Adds the command that was decoded at the cursor, unless it ends the run.
     fn take(
         &mut self,
         decoded: Decoded<'a>,
@@ -248,6 +251,7 @@ impl<'a> Run<'a> {
             }
             Read::Other | Read::NoRoom => return Some(Stop::Full),
         };
+        // A mutation after a read would break the order that `Run` promises.
         let reading = self.answers.last().is_some_and(Answer::is_read);
         if reading && !asked.answer.is_read() {
             return Some(Stop::Full);
@@ -261,7 +265,7 @@ impl<'a> Run<'a> {
         (swallow > 0).then_some(Stop::Swallow(swallow))
     }
 
-    /// Takes the keys of a `get`, as many as there is room for; gives back what is left.
+    /// Adds the keys of a `get`, as many as fit; returns the rest, if there is one.
     fn retrieve(
         &mut self,
         input: &'a [u8],
@@ -306,11 +310,11 @@ impl<'a> Run<'a> {
 }
 
 impl Rest {
-    /// All keys of a `get` that ends at `next`; `None` if it has none (`gat` may).
+    /// Returns all keys of a `get` that ends at `next`; `None` if it has none (`gat` may).
     fn new(get: &Retrieval<'_>, input: &[u8], next: usize) -> Option<Self> {
         get.keys.clone().next()?;
         let keys = get.keys.rest();
-        // The keys are a part of the input: where they begin is the distance of the two.
+        // The keys are a slice of the input, so the difference of the addresses is their offset.
         let keys_at = keys.as_ptr() as usize - input.as_ptr() as usize;
         Some(Self {
             keys_at,
@@ -323,7 +327,8 @@ impl Rest {
 }
 
 impl Cursor {
-    /// How much of the input it has passed, and the same cursor once that is gone.
+    /// Returns the bytes of input before the cursor, and the cursor relative to the input without
+    /// them.
     pub(crate) fn rebased(self) -> (usize, Self) {
         let rest = self.rest.map(|rest| Rest {
             keys_at: rest.keys_at - self.at,
@@ -334,7 +339,7 @@ impl Cursor {
         (self.at, Self { at: 0, rest })
     }
 
-    /// The cursor from which the request at `point` is read again.
+    /// Returns the cursor from which the request at `point` is decoded again.
     pub(crate) fn back_to(point: Point, input: &[u8]) -> Self {
         let rest = point.keys_at.and_then(|keys_at| {
             let decoded = Decoder::new(0).decode(&input[point.at..]);

@@ -1,3 +1,6 @@
+//! Rounds of a connection: decode a run of requests, execute it here or scatter it to its owners,
+//! and encode the replies in order.
+
 use std::sync::Arc;
 
 use herdwick_memcache::text;
@@ -24,8 +27,7 @@ use crate::{
     recycle,
 };
 
-/// Serves connections, one round at a time: reads a run of requests, executes it here or sends
-/// parts of it away, and says the replies.
+/// The state that one worker's connections share while they are served, one round at a time.
 pub(crate) struct Service {
     pub(crate) pool: Pool,
     pub(crate) context: Arc<Context>,
@@ -36,15 +38,15 @@ pub(crate) struct Service {
     own: Own,
     #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
     pub(super) spare: Vec<Box<Replies>>,
-    /// What connections hold, and may.
+    /// The memory that connections hold and may hold.
     pub(super) budget: Budget,
-    /// Where uploads wait for room in a log.
+    /// The lots by which uploads are admitted to logs.
     pub(super) lots: WorkerLots,
-    /// Uploads to be aborted.
+    /// Uploads that are still to be aborted at their owners.
     pub(super) left: Vec<Left>,
 }
 
-/// The requests of a scattered run that stay here.
+/// The requests of a scattered run that this worker owns.
 #[derive(Default)]
 struct Own {
     requests: Vec<Request<'static>>,
@@ -53,25 +55,25 @@ struct Own {
     text: Vec<u8>,
 }
 
-/// Unused lists of replies that a worker keeps.
+/// Maximum number of unused lists of replies that a worker keeps.
 const SPARE: usize = 64;
 
-/// How a round ended.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
-    /// Something was done; there may be more.
+    /// The connection made progress; there may be more to do.
     Done,
-    /// The input holds no whole command.
+    /// The input holds no complete command.
     Hungry,
     /// The peer has to read first.
     Full,
-    /// Other workers are at it.
+    /// Replies of other workers are pending.
     Away,
     /// There is no room for a large value.
     Short,
-    /// A large value is to be read next.
+    /// An upload begins.
     Upload,
-    /// All forwarded batches to some worker are under way; nothing was done.
+    /// All forwarded batches to some worker are in use; nothing was done.
     Starved,
 }
 
@@ -94,7 +96,8 @@ impl Service {
         }
     }
 
-    /// Lets `connection` in if it shows a password; as many tries as have come.
+    /// Authenticates `connection`, with as many attempts as its input holds; returns whether it is
+    /// admitted.
     pub(crate) fn admit(
         &mut self,
         connection: &mut Connection,
@@ -131,7 +134,7 @@ impl Service {
         false
     }
 
-    /// One round of `connection`, whose tickets begin with `ticket`.
+    /// Executes one round of `connection`. `ticket` is that of its first request.
     pub(crate) fn round(
         &mut self,
         connection: &mut Connection,
@@ -150,7 +153,7 @@ impl Service {
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
         if round == Round::Starved {
-            // Nothing was done: it reads from the same place again.
+            // Nothing was used, so the next round decodes from the same position again.
             connection.decoder.check_again();
         }
         room.clear();
@@ -158,7 +161,7 @@ impl Service {
         round
     }
 
-    /// Reads a run, whose decoded keys go into `room`, and sees to it.
+    /// Decodes a run, with decoded keys in `room`, and executes it or begins to.
     fn run(
         &mut self,
         room: &KeyRoom,
@@ -220,8 +223,8 @@ impl Service {
         Round::Done
     }
 
-    /// Sends the requests for others away and executes the rest. `None`: no forwarded batch was to
-    /// be had.
+    /// Sends the requests of other owners to them and executes this worker's. Returns `None` if no
+    /// forwarded batch was free.
     fn scatter(
         &mut self,
         run: &Run<'_>,
@@ -242,9 +245,11 @@ impl Service {
         Some(Gather::of_replies(outstanding, replies, run.large))
     }
 
-    /// Goes on with a run of reads of which some replies are held: executes those that are not,
-    /// of the first one's owner. What the others hold stays what one round gave them. Gives back
-    /// what is held if no forwarded batch was to be had.
+    /// Resumes a run of reads of which some replies are held: executes the missing ones of the
+    /// first request's owner only, so that all replies of another owner are of one round.
+    ///
+    /// # Errors
+    /// `held`, unchanged but for its points, if no forwarded batch was free.
     fn resume(
         &mut self,
         mut held: Box<Replies>,
@@ -270,7 +275,7 @@ impl Service {
         Ok(Gather::of_replies(outstanding, held, run.large))
     }
 
-    /// Executes those of a run that are this worker's and whose replies are lacking.
+    /// Executes the requests of a run that this worker owns and that have no reply yet.
     fn execute_own(&mut self, run: &Run<'_>, replies: &mut Replies, pass: &mut Pass<'_>) {
         let mine = |slot: &usize| {
             usize::from(run.owners[*slot]) == self.owners.own && replies.lacks(*slot)
@@ -327,7 +332,7 @@ impl Service {
         Round::Away
     }
 
-    /// Says the replies that have all come in, and moves on.
+    /// Encodes the replies of a complete gather, and moves the connection on.
     pub(crate) fn complete(&mut self, connection: &mut Connection) {
         let Some(gather) = connection.gather.take() else {
             return;
@@ -341,7 +346,8 @@ impl Service {
                 let progress = replies.say(out, connection.input.data());
                 connection.advance(progress);
                 if gather.large {
-                    // Not before: what it was granted is on its way until now.
+                    // Only now are the granted bytes counted as the connection's own; until now
+                    // they were in the forwarded batches.
                     self.budget.used(connection);
                 }
                 if replies.wants_room() && !gather.large {
@@ -381,7 +387,7 @@ impl Service {
     }
 }
 
-/// The next step of a dump.
+/// Sends the next step of a dump to its worker.
 fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pass<'_>) -> Round {
     if pass
         .cross_core
@@ -396,8 +402,8 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
     Round::Away
 }
 
-/// Puts the `wanted` requests into forwarded batches; returns how many requests, from the first, go
-/// ahead, and how many of those are away.
+/// Puts the `wanted` requests into forwarded batches, until none is free. Returns how many requests
+/// of the run, from the first, may proceed, and how many of them were sent.
 fn send_away(
     run: &Run<'_>,
     wanted: impl Fn(usize) -> bool,
@@ -434,8 +440,8 @@ fn send_away(
     (run.requests.len(), away)
 }
 
-/// Executes a run whose keys are all here; returns the first read whose reply found no room, and
-/// whether that was for its size.
+/// Executes a run that this worker owns entirely. Returns the first deferred read, and whether a
+/// large value was deferred.
 fn execute(
     run: &Run<'_>,
     out: &mut Vec<u8>,
@@ -457,7 +463,7 @@ fn execute(
     pass.store
         .execute(pass.clock, &run.requests, &mut batch_encoder);
     let short = batch_encoder.refused_large;
-    // Deferrals are the reads at the end.
+    // A run ends in its reads, and once one is deferred all after it are: the last mark decides.
     let is_deferred = |&mark: &u32| Mark::of(mark).is_deferred();
     let deferred = match marks.last() {
         Some(&last) if is_deferred(&last) => marks.iter().position(is_deferred),

@@ -1,3 +1,5 @@
+//! The byte stream of a connection: TCP, TLS, a unix socket, or one UDP datagram.
+
 use std::{
     io::{self, Read, Write},
     net::SocketAddr,
@@ -18,24 +20,24 @@ pub(crate) enum Stream {
     Tcp(net::TcpStream),
     Unix(UnixSocket),
     Tls(Box<TlsStream>),
-    /// One request; the answer leaves when all of it is there.
+    /// One datagram; the reply is sent when it is complete.
     Datagram(Box<Exchange>),
 }
 
 impl Stream {
-    /// Announces both directions from now on, by edges.
+    /// Registers both directions with the poller, edge-triggered.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         match self {
             Self::Tcp(stream) => registry.register(stream, token, both),
             Self::Unix(stream) => registry.register(stream, token, both),
             Self::Tls(stream) => registry.register(stream.socket_mut(), token, both),
-            // All has arrived.
+            // A datagram has arrived completely.
             Self::Datagram(_) => Ok(()),
         }
     }
 
-    /// Its descriptor.
+    /// Returns its descriptor.
     pub(crate) fn number(&self) -> RawFd {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
@@ -45,9 +47,10 @@ impl Stream {
         }
     }
 
-    /// Its descriptor, and where it comes from; from nowhere if from a unix socket.
+    /// Returns its descriptor and the peer's address; `None` for a unix socket or a peer that has
+    /// gone.
     pub(crate) fn origin(&self) -> (RawFd, Option<SocketAddr>) {
-        // A peer that is gone already has no address.
+        // `peer_addr` fails if the peer has gone.
         let from = match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Tls(stream) => stream.socket().peer_addr().ok(),
@@ -57,8 +60,8 @@ impl Stream {
         (self.number(), from)
     }
 
-    /// Whether a read would find something that no event announces: a short read has emptied the
-    /// socket, but not always what stands before it.
+    /// Returns whether a read would return data that no event announces: a short read has emptied
+    /// the socket, but not always the TLS buffer or the datagram in front of it.
     pub(crate) fn has_more(&self) -> bool {
         match self {
             Self::Tcp(_) | Self::Unix(_) => false,
@@ -67,7 +70,8 @@ impl Stream {
         }
     }
 
-    /// Most bytes that can still be read of those that have come; `None`: that cannot be told.
+    /// Returns an upper bound of the bytes that have arrived and can still be read; `None` if it is
+    /// unknown.
     pub(crate) fn unread(&self) -> Option<usize> {
         let unread = match self {
             Self::Tcp(stream) => rustix::io::ioctl_fionread(stream),
@@ -78,7 +82,7 @@ impl Stream {
         usize::try_from(unread.ok()?).ok()
     }
 
-    /// Bytes that wait to leave, beside what the caller has to write again.
+    /// Returns the accepted bytes that are not in the kernel yet.
     pub(crate) fn owed(&self) -> usize {
         match self {
             Self::Tls(stream) => stream.owed(),
@@ -86,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory that it takes outside the kernel as long as it lives.
+    /// Returns the bytes of user memory that it takes as long as it lives.
     pub(crate) fn memory(&self) -> usize {
         match self {
             Self::Tcp(_) | Self::Unix(_) => 0,
@@ -95,12 +99,12 @@ impl Stream {
         }
     }
 
-    /// Whether it is one request, and no connection.
+    /// Returns whether it is one datagram instead of a connection.
     pub(crate) fn is_datagram(&self) -> bool {
         matches!(self, Self::Datagram(_))
     }
 
-    /// All is said that will be.
+    /// Ends the output: sends the reply to a datagram.
     pub(crate) fn conclude(&self) -> Sent {
         match self {
             Self::Datagram(exchange) => exchange.answer(),
@@ -108,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// Takes back [`register`](Self::register).
+    /// Undoes [`register`](Self::register).
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => registry.deregister(stream),
@@ -140,7 +144,7 @@ impl Write for Stream {
         }
     }
 
-    /// Sends what a write, or what stands before it, has kept back.
+    /// Sends the bytes that TLS has buffered.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(_) | Self::Unix(_) | Self::Datagram(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! One connection's turn: one write, one read, some rounds, one write.
+//! One connection's turn: one write, one read, a bounded number of rounds, one write.
 
 use super::{
     INPUT_BYTES_MAX, LONG_INPUT_BYTES_MAX,
@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{forward::Ticket, front::Pass};
 
-/// How a turn went: how the stream flows, and whether the connection waits for a forwarded batch.
+/// The result of a turn: the state of the stream, and whether the connection waits for a forwarded
+/// batch.
 pub(super) struct Turn {
     pub(super) flow: Flow,
     pub(super) starved: bool,
@@ -23,7 +24,7 @@ impl Turn {
     }
 }
 
-/// Serves `connection`, which has its tickets begin with `ticket`, at most so many rounds.
+/// Serves `connection`, at most `rounds` rounds. `ticket` is that of its first request.
 pub(super) fn serve(
     service: &mut Service,
     connection: &mut Connection,
@@ -109,7 +110,7 @@ fn after_upload(
     }
 }
 
-/// How much of the stream the connection may hold; `None`: it has to wait for room.
+/// Returns the bytes of input that the connection may buffer; `None` if it has to wait for room.
 fn input_limit(service: &mut Service, connection: &mut Connection) -> Option<usize> {
     if connection.input.data().len() < INPUT_BYTES_MAX {
         return Some(INPUT_BYTES_MAX);

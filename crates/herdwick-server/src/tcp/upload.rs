@@ -1,6 +1,6 @@
-//! Large values on their transport: read from the socket into their place in the store, or, where
-//! another worker owns the key, into the forwarded batches that go there. A connection that uploads
-//! does nothing else, and is not read while there is no room for what it sends.
+//! Uploads: large values are read from the socket directly to their place in the log, or, if
+//! another worker owns the key, into the forwarded batches to it. A connection that uploads
+//! executes no other command, and is not read while there is no room for its value.
 
 use std::io::Read;
 
@@ -23,14 +23,14 @@ use crate::{
     upload_steps::{Step, Uploader},
 };
 
-/// Values beyond this size are uploads: what an input buffer does not hold at once.
+/// Values beyond this size in bytes are uploads: an input buffer does not hold them at once.
 pub(super) const UPLOAD_BYTES_MIN: usize = 16 << 10;
-/// Most bytes read in one turn.
+/// Maximum bytes read in one turn.
 const READ_BYTES: usize = 64 << 10;
-/// What ends a value in text.
+/// The line end behind a value in text.
 const LINE_END: &[u8] = b"\r\n";
 
-/// A command that has been announced.
+/// An announced command, see [`Decoded::Announced`](herdwick_memcache::Decoded::Announced).
 pub(super) struct Announced<'a> {
     pub(super) asked: Asked<'a>,
     /// Bytes of the command before the value.
@@ -39,7 +39,7 @@ pub(super) struct Announced<'a> {
     pub(super) has_line_end: bool,
 }
 
-/// One upload, from its command to its answer.
+/// One upload, from its command to its reply.
 pub(crate) struct Upload {
     key: Box<[u8]>,
     hash: KeyHash,
@@ -49,28 +49,28 @@ pub(crate) struct Upload {
     answer: Answer<'static>,
     opaque: Box<[u8]>,
     value_len: usize,
-    /// Bytes of the value that are not in their place yet.
+    /// Bytes of the value that have not been stored or forwarded yet.
     lacking: usize,
     has_line_end: bool,
     lot: Option<Lot>,
-    /// It waits for a lot.
+    /// It is queued for a lot.
     queued: bool,
-    /// The owner knows of it.
+    /// The owner has been sent its beginning, or has staged it.
     begun: bool,
-    /// Where it goes, if this worker owns the key.
+    /// The reservation, if this worker owns the key.
     staged: Option<Staged>,
 }
 
-/// How far a turn has brought an upload.
+/// The result of a step of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Went {
-    /// It is over: the next command may be read.
+    /// The upload has ended; the next command may be decoded.
     Over,
-    /// There is more to come, from the peer or from the owner.
+    /// The upload waits for the peer, for a lot, or for the owner's reply.
     On,
-    /// All forwarded batches to the owner are under way.
+    /// All forwarded batches to the owner are in use.
     Starved,
-    /// Hang up.
+    /// Close the connection.
     Broken,
 }
 
@@ -104,7 +104,7 @@ impl Upload {
         }))
     }
 
-    /// Whether `here` bytes of input, or what it has, bring it on.
+    /// Returns whether it can make progress with `here` bytes of input.
     pub(crate) fn has_work(&self, here: usize) -> bool {
         if self.queued {
             return false;
@@ -112,7 +112,7 @@ impl Upload {
         !self.begun || here > 0 && self.lacking > 0 || self.has_come(here)
     }
 
-    /// Whether all of it is here, with `here` bytes of input.
+    /// Returns whether it is complete with `here` bytes of input.
     fn has_come(&self, here: usize) -> bool {
         self.lacking == 0 && here >= self.ending().len()
     }
@@ -121,27 +121,27 @@ impl Upload {
         if self.has_line_end { LINE_END } else { &[] }
     }
 
-    /// Whether it waits for a lot.
+    /// Returns whether it is queued for a lot.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued
     }
 
-    /// Bytes of it that are not in their place yet, what ends it included.
+    /// Returns the bytes that are missing, the line end included.
     pub(crate) fn remains(&self) -> usize {
         self.lacking + self.ending().len()
     }
 
-    /// Whether some of the value is not in its place yet.
+    /// Returns whether the value is incomplete.
     pub(crate) fn lacks(&self) -> bool {
         self.lacking > 0
     }
 
-    /// The partition where it has a lot, and that.
+    /// Returns its lot and the partition of that, if it has one.
     pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
         Some((self.owner, self.lot?))
     }
 
-    /// It waits no longer.
+    /// Grants it a lot, and ends its wait.
     pub(super) fn grant(&mut self, lot: Lot) {
         self.lot = Some(lot);
         self.queued = false;
@@ -155,7 +155,7 @@ impl Upload {
     }
 }
 
-/// Brings the connection's upload on.
+/// Continues the connection's upload.
 pub(super) fn go_on(
     service: &mut Service,
     connection: &mut Connection,
@@ -208,7 +208,7 @@ fn advance(
     finish(service, connection, upload, ticket, pass)
 }
 
-/// Has room made for it.
+/// Takes a lot and stages the value, here or at the owner.
 fn begin(
     service: &mut Service,
     upload: &mut Upload,
@@ -240,7 +240,7 @@ fn begin(
     Ok(())
 }
 
-/// Puts what has come in its place, and reads on.
+/// Stores or forwards the buffered input, then reads more from the socket.
 fn feed(
     service: &mut Service,
     connection: &mut Connection,
@@ -276,7 +276,7 @@ fn feed(
         Some(staged) => {
             let room = pass.store.store.room(staged);
             if room.is_empty() {
-                // It will be refused: what comes is dropped in the next turn.
+                // The store has refused it: the bytes are read and dropped in the next turn.
                 let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.counters);
                 return broken_or_on(flow);
             }
@@ -287,8 +287,8 @@ fn feed(
         None => {
             let read = |room: &mut [u8]| stream.read(room);
             let taken = pass.cross_core.receive(upload.owner, who, most, read)?;
-            // The forwarded batch may have had room for less: the next turn finds out whether there
-            // is more.
+            // A batch may have room for less than `most`, but at least for `PIECE_BYTES_MIN`: a
+            // read of as much counts as filled, and the next turn tries again.
             (taken, most.min(PIECE_BYTES_MIN))
         }
     };
@@ -304,7 +304,7 @@ fn broken_or_on(flow: Flow) -> Result<(), Went> {
     }
 }
 
-/// The value does not end where it should.
+/// Refuses a value without a line end at its length.
 fn refuse(
     service: &mut Service,
     connection: &mut Connection,
@@ -322,7 +322,7 @@ fn refuse(
     Went::Over
 }
 
-/// Executes the command.
+/// Executes the command, here or at the owner.
 fn finish(
     service: &mut Service,
     connection: &mut Connection,
@@ -370,14 +370,14 @@ fn finish(
     Went::Over
 }
 
-/// The owner is done with it.
+/// Gives back the lot of an upload that has ended at its owner.
 pub(super) fn over(service: &mut Service, upload: &mut Upload) {
     if let Some(lot) = upload.lot.take() {
         service.lots.give_back(upload.owner, lot);
     }
 }
 
-/// It will not come to its end, or nobody waits for its answer any more.
+/// Aborts an upload that cannot be completed, or that belongs to a closed connection.
 pub(super) fn abort(
     service: &mut Service,
     upload: &mut Upload,
@@ -392,8 +392,8 @@ pub(super) fn abort(
     }
     match upload.lot {
         Some(lot) if upload.begun && upload.staged.is_none() => {
-            // The lot comes back with the forwarded batch: only then has the owner's log room
-            // again.
+            // The lot is given back when the forwarded batch returns: only then has the owner
+            // freed the reservation.
             let left = Left {
                 owner: upload.owner,
                 who: ticket.uploader(service.owners.own),
@@ -407,14 +407,14 @@ pub(super) fn abort(
     }
 }
 
-/// An upload to be aborted at its owner.
+/// An upload that is to be aborted at its owner.
 pub(super) struct Left {
     owner: usize,
     who: Uploader,
     lot: Lot,
 }
 
-/// Tells the owners, as far as there are forwarded batches.
+/// Sends the aborts to the owners, as far as forwarded batches are free.
 pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
     service.left.retain(|left| {
         let step = Step::Abort(left.lot);

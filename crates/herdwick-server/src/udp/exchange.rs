@@ -1,3 +1,6 @@
+//! One UDP request and its reply, presented as a byte stream: reads end with the request, writes
+//! collect the reply, which is sent at the end.
+
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::SocketAddr,
@@ -9,7 +12,7 @@ use mio::net::UdpSocket;
 
 use super::{FRAME_BYTES, HEADER_BYTES};
 
-/// A request in a datagram, and the answer to it, as a byte stream that ends with the request.
+/// A request in a datagram and the reply to it.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     socket: Arc<UdpSocket>,
@@ -19,21 +22,22 @@ pub(crate) struct Exchange {
     read: usize,
     has_ended: bool,
     reply: Vec<u8>,
-    /// Most bytes of the answer, frame headers included.
+    /// Maximum length of the reply in bytes, frame headers included.
     reply_bytes_max: usize,
 }
 
-/// What has become of an answer.
+/// The result of sending a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It is on its way, or there was nothing to say.
+    /// The kernel has accepted all of it, or there was no reply.
     All,
-    /// The kernel has taken a part of it, or nothing.
+    /// The kernel has accepted only a part of it, or nothing.
     Less,
 }
 
 impl Exchange {
-    /// The request in a `datagram`; `None`: it is no whole one, or an answer.
+    /// Parses a `datagram`. Returns `None` if it is malformed, a part of a longer request, or a
+    /// reply.
     pub(super) fn new(
         socket: Arc<UdpSocket>,
         from: SocketAddr,
@@ -41,6 +45,7 @@ impl Exchange {
         reply_bytes_max: usize,
     ) -> Option<Self> {
         let (header, request) = datagram.split_first_chunk::<HEADER_BYTES>()?;
+        // The count of datagrams has to be 1: as in memcached, a request is one datagram.
         let &[id_high, id_low, _, _, 0, 1, _, _] = header else {
             return None;
         };
@@ -59,7 +64,7 @@ impl Exchange {
         })
     }
 
-    /// The descriptor of the socket it came by.
+    /// Returns the descriptor of the socket that received it.
     pub(crate) fn number(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -68,12 +73,12 @@ impl Exchange {
         self.from
     }
 
-    /// The address it came to.
+    /// Returns the address that it was sent to.
     pub(crate) fn came_to(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Whether a read would find something, the end included.
+    /// Returns whether a read would return data or the end.
     pub(crate) fn has_more(&self) -> bool {
         !self.has_ended
     }
@@ -82,10 +87,10 @@ impl Exchange {
         self.request.capacity() + self.reply.capacity()
     }
 
-    /// Sends the answer, in as many datagrams as it takes.
+    /// Sends the reply, in as many datagrams as it takes.
     pub(crate) fn answer(&self) -> Sent {
         let frames = self.reply.chunks(FRAME_BYTES);
-        // The longest answer has fewer than 2^16 (`REPLY_BYTES_MAX`).
+        // No truncation: the longest reply has fewer than 2^16 frames (`REPLY_BYTES_MAX`).
         let total = (frames.len() as u16).to_be_bytes();
         let mut datagram = Vec::with_capacity(HEADER_BYTES + FRAME_BYTES);
         for (number, frame) in (0u16..).zip(frames) {
@@ -103,8 +108,9 @@ impl Exchange {
     }
 }
 
-/// Whether this is how answers begin, and no command does: text in capitals or a number, packets with
-/// 0x81. One forged datagram would otherwise have two servers answer each other's `ERROR` for ever.
+/// Returns whether a message with this first byte is a reply: in text a capital or a digit, in
+/// packets 0x81, which begin no command. Otherwise one forged datagram would make two servers
+/// answer each other's `ERROR` forever.
 fn begins_an_answer(byte: &u8) -> bool {
     byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == RESPONSE_MAGIC
 }
@@ -112,7 +118,7 @@ fn begins_an_answer(byte: &u8) -> bool {
 /// The first byte of a response in the binary protocol.
 const RESPONSE_MAGIC: u8 = 0x81;
 
-/// Bytes of an answer of `count` bytes in frames.
+/// Returns the length of a reply of `count` bytes with its frame headers.
 fn framed(count: usize) -> usize {
     count + HEADER_BYTES * count.div_ceil(FRAME_BYTES)
 }
@@ -129,8 +135,10 @@ impl Read for Exchange {
 }
 
 impl Write for Exchange {
+    /// Appends to the reply.
+    ///
     /// # Errors
-    /// The answer is longer than it may be.
+    /// [`ErrorKind::FileTooLarge`] if the reply would exceed its maximum length.
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         if framed(self.reply.len() + from.len()) > self.reply_bytes_max {
             return Err(ErrorKind::FileTooLarge.into());

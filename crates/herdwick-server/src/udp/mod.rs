@@ -1,10 +1,10 @@
-//! memcached over UDP: a datagram is a conversation of its own, a frame header and some commands,
-//! answered by one message of as many datagrams as it takes.
+//! memcached over UDP: each datagram is served like a connection of its own. It holds a frame
+//! header and commands, and is answered by one message of as many datagrams as it takes.
 //!
-//! The source of a datagram may be forged, so that its answer goes to a victim. Sources that cannot
-//! be (loopback), or that the operator trusts, get whole answers; others, as in QUIC before an
-//! address is validated (RFC 9000, section 8.1), at most three times what they have sent, or
-//! nothing.
+//! The source of a datagram may be forged, so that the reply hits a victim. Sources that cannot be
+//! forged (loopback), or that the operator trusts, get complete replies. Others get a reply only if
+//! it is at most three times as long as their datagram, as in QUIC before an address is validated
+//! (RFC 9000, section 8.1).
 
 mod exchange;
 mod network;
@@ -21,22 +21,22 @@ pub(crate) use socket::UdpListener;
 pub struct Udp {
     /// The port, on each address that the server listens on; 0 takes a free one.
     pub port: u16,
-    /// Networks whose addresses nobody forges: they get whole answers, as loopback does.
+    /// Networks with addresses that cannot be forged: they get complete replies, as loopback does.
     pub trusted: Vec<Network>,
 }
 
-/// Datagrams that were not taken in.
+/// Counts of refused datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// For their frame headers: too short, or a part of a longer request; or because they are
-    /// answers.
+    /// Refused because they are too short, a part of a longer request, or a reply.
     pub(crate) malformed: AtomicU64,
-    /// For those that were already being answered.
+    /// Refused because too many requests were being answered.
     pub(crate) crowded: AtomicU64,
 }
 
-/// Bytes of a frame header, big-endian: request id, sequence number, datagrams in the message,
-/// and two that are reserved.
+/// Bytes of a frame header: request id, sequence number, count of datagrams in the message, and a
+/// reserved field, each of 16 bits, big-endian.
 const HEADER_BYTES: usize = 8;
-/// Bytes of a reply in one datagram (memcached's `UDP_MAX_PAYLOAD_SIZE`, without the header).
+/// Maximum bytes of a reply in one datagram (memcached's `UDP_MAX_PAYLOAD_SIZE`, without the
+/// header).
 const FRAME_BYTES: usize = 1392;

@@ -1,6 +1,8 @@
+//! IP networks in CIDR notation, as trusted sources of UDP requests.
+
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// Addresses that begin with the same bits.
+/// An IP network: the addresses that share their first `bits` bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -26,7 +28,7 @@ impl Network {
 impl FromStr for Network {
     type Err = String;
 
-    /// Reads `ADDRESS/BITS`, or one `ADDRESS`.
+    /// Parses `ADDRESS/BITS`, or a single `ADDRESS`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),

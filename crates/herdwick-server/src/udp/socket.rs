@@ -1,3 +1,5 @@
+//! The UDP socket of a listener: receives datagrams and bounds the reply to each.
+
 use std::{
     io,
     net::SocketAddr,
@@ -9,22 +11,23 @@ use mio::{Interest, Registry, Token, net::UdpSocket};
 
 use super::{Exchange, FRAME_BYTES, HEADER_BYTES, Refused, Udp};
 
-/// The longest datagram.
+/// Maximum length of a datagram in bytes.
 const DATAGRAM_BYTES: usize = 64 << 10;
-/// Requests of one socket that are being answered at a time: 16 MiB of them.
+/// Maximum number of requests of one socket that are answered at a time: at most 16 MiB of
+/// requests.
 const EXCHANGES_MAX: usize = 256;
-/// Datagrams taken in before connections have their turn.
+/// Maximum number of datagrams received before other sockets have their turn.
 const TURN: usize = 64;
-/// What a source that may be forged gets for each byte that it has sent.
+/// Maximum bytes of reply for each byte received from a source that may be forged.
 const AMPLIFICATION_MAX: usize = 3;
-/// Beside the largest value, in the longest answer.
+/// Bytes of a reply besides a value of the maximum size.
 const REPLY_SLACK: usize = 64 << 10;
-/// The longest answer at all: sequence numbers have 16 bits.
+/// Maximum length of any reply in bytes: sequence numbers have 16 bits.
 const REPLY_BYTES_MAX: usize = u16::MAX as usize * (HEADER_BYTES + FRAME_BYTES);
-/// What is asked for to put answers in until the network takes them; the kernel gives what it may.
+/// Requested size of the socket's send buffer; the kernel may grant less.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
-/// A socket that requests come from.
+/// A socket that receives requests.
 pub(crate) struct UdpListener {
     /// Shared with the requests that are being answered.
     socket: Arc<UdpSocket>,
@@ -34,7 +37,7 @@ pub(crate) struct UdpListener {
 }
 
 impl UdpListener {
-    /// On `address`; values are of `item_bytes_max` at most.
+    /// Opens a socket on `address`, for values of at most `item_bytes_max` bytes.
     pub(crate) fn open(address: SocketAddr, udp: &Udp, item_bytes_max: usize) -> io::Result<Self> {
         let socket = bind(address)?;
         let whole = item_bytes_max + item_bytes_max / FRAME_BYTES * HEADER_BYTES + REPLY_SLACK;
@@ -46,7 +49,7 @@ impl UdpListener {
         })
     }
 
-    /// Its descriptor.
+    /// Returns its descriptor.
     pub(crate) fn number(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -55,22 +58,23 @@ impl UdpListener {
         self.socket.local_addr()
     }
 
-    /// Announces datagrams from now on, by edges.
+    /// Registers the socket with the poller, edge-triggered.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Nobody has a part in it yet.
+        // No request shares the socket before it is registered.
         match Arc::get_mut(&mut self.socket) {
             Some(socket) => registry.register(socket, token, Interest::READABLE),
             None => Err(io::ErrorKind::ResourceBusy.into()),
         }
     }
 
-    /// Takes in what has arrived; `false`: there may be more.
+    /// Receives datagrams and passes each request to `deal`. Returns false if there may be more.
     pub(crate) fn take_in(&mut self, refused: &Refused, mut deal: impl FnMut(Exchange)) -> bool {
         for _ in 0..TURN {
             let (length, from) = match self.socket.recv_from(&mut self.buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // An answer to somebody has bounced, or the call was interrupted.
+                // An ICMP error for an earlier reply, or an interrupted call: neither concerns the
+                // next datagram.
                 Err(_) => continue,
             };
             if Arc::strong_count(&self.socket) > EXCHANGES_MAX {
@@ -107,7 +111,7 @@ fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // Best effort: what does not fit is counted.
+    // Best effort: replies that do not fit are counted (`udp_unsent`).
     let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
     bind(&socket, &address)?;
     Ok(UdpSocket::from_std(socket.into()))

@@ -1,35 +1,38 @@
+//! The binary protocol: conversion of packets to requests, and of replies to packets.
+
 use herdwick_memcache::{
     Mode,
     binary::{self, Body, Echo, Packet, Verb, opcode},
 };
 use herdwick_mica::{Arith, Delete, Get, Op, Put, Reply, Request, Status};
 
-/// How the reply to one request is said in a packet.
+/// How to encode the reply to one request as a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(super) kind: Kind,
     echo: Echo,
 }
 
-/// Of which request.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Get,
     Touch,
     Put,
-    /// The removal of what a too large `set` would have replaced.
+    /// The removal of the item that a too large `set` would have replaced.
     TooLarge,
     Delete,
     Arith,
 }
 
-/// The request that a packet is, if it is one, but for its key.
+/// Converts a packet to a request without its key; `None` if it is not a request to one partition.
 pub(super) fn request<'a>(packet: &Packet<'a>) -> Option<(Op<'a>, Answer)> {
     let (op, kind) = match packet.verb {
         Verb::Get { touch } => {
             let touches = packet.echo.plain() == opcode::TOUCH;
             let get = Get {
                 touch,
+                // The binary protocol has no flag for a recache win.
                 unaware: true,
                 ..Get::default()
             };
@@ -51,7 +54,7 @@ pub(super) fn request<'a>(packet: &Packet<'a>) -> Option<(Op<'a>, Answer)> {
     Some((op, Answer { kind, echo }))
 }
 
-/// With a CAS unique to compare, `add` and `replace` are sets.
+/// Converts a storage packet. As in memcached, `add` and `replace` with a CAS unique are sets.
 fn storage<'a>(put: &binary::Put<'a>) -> Put<'a> {
     let mode = match put.mode {
         Mode::Add | Mode::Replace if put.compare.is_some() => Mode::Set,
@@ -107,7 +110,7 @@ impl Answer {
         }
     }
 
-    /// An ending that is an error.
+    /// Returns the packet status of an error.
     fn flaw(self, status: Status) -> binary::Status {
         match status {
             Status::NotFound => binary::Status::NotFound,

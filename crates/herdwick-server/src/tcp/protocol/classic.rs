@@ -1,29 +1,31 @@
+//! Classic text: conversion of commands to requests, and of replies to lines.
+
 use herdwick_memcache::{Command, Put as Storage, Verb, text};
 use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put, Reply, Status};
 
 use super::Asked;
 
-/// How the reply to one request is said in classic text.
+/// How to encode the reply to one request in classic text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(super) shape: Shape,
-    /// Say nothing.
+    /// Suppress the reply.
     pub(super) noreply: bool,
 }
 
-/// What kind of reply it is.
+/// The kind of reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// `VALUE …`, or nothing; `END` behind the last.
+    /// `VALUE …`, or nothing on a miss; followed by `END` if `last`.
     Value {
         with_cas: bool,
         last: bool,
     },
-    /// `STORED` and its opposites.
+    /// `STORED` or the reason against it.
     Stored,
-    /// The same, of an `append` or `prepend`.
+    /// The same, for `append` and `prepend`.
     Extended,
-    /// The removal of what a too large `set` would have replaced.
+    /// The removal of the item that a too large `set` would have replaced.
     TooLarge,
     Deleted,
     Touched,
@@ -31,7 +33,7 @@ pub(super) enum Shape {
 }
 
 impl Answer {
-    /// The reply to one key of a `get`.
+    /// Returns the reply to one key of a `get`.
     pub(crate) fn value(with_cas: bool, last: bool) -> Self {
         Self {
             shape: Shape::Value { with_cas, last },
@@ -62,7 +64,7 @@ impl Answer {
     }
 }
 
-/// The line that says how a mutation ended.
+/// Returns the reply line of a mutation.
 fn line(shape: Shape, status: Status) -> &'static [u8] {
     match (shape, status) {
         (Shape::Deleted, Status::Done) => text::DELETED,
@@ -70,7 +72,7 @@ fn line(shape: Shape, status: Status) -> &'static [u8] {
         (Shape::Deleted | Shape::Touched, _) => text::NOT_FOUND,
         (Shape::TooLarge, _) => text::TOO_LARGE,
         (Shape::Number, Status::TooLarge) => text::OUT_OF_MEMORY,
-        // memcached stores nothing, and says no more, when the sum of both values is too large.
+        // memcached gives no other reason when the joined value is too large.
         (Shape::Extended, Status::TooLarge) => text::NOT_STORED,
         (_, Status::Done) => text::STORED,
         (_, Status::NotFound) => text::NOT_FOUND,
@@ -83,7 +85,8 @@ fn line(shape: Shape, status: Status) -> &'static [u8] {
     }
 }
 
-/// The request that a command other than `get` is, if it is one.
+/// Converts a command other than `get` to a request; `None` if it is not a request to one
+/// partition.
 pub(super) fn request<'a>(command: &Command<'a>) -> Option<Asked<'a>> {
     let (key, op, shape, noreply) = match *command {
         Command::Put(put) => (put.key, storage(&put), storage_shape(put.verb), put.noreply),

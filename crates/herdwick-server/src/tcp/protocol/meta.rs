@@ -1,3 +1,5 @@
+//! Meta commands: conversion to requests, and of replies to lines with flags.
+
 use herdwick_memcache::{
     Mode,
     meta::{self, Echo, Flags, Meta, Shown, Verb},
@@ -5,27 +7,27 @@ use herdwick_memcache::{
 };
 use herdwick_mica::{Arith, Clock, Delete, Get, Item, Op, Put, Reply, Request, Status, footprint};
 
-/// How the reply to one request is said in meta words.
+/// How to encode the reply to one meta command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer<'a> {
     pub(super) kind: Kind,
     echo: Echo<'a>,
-    /// The exptime that `t` shows of a hit, if not the item's own.
+    /// The exptime that `t` shows for a hit, if not the item's own.
     shows: Option<u32>,
-    /// The exptime that `t` shows of an item made on a miss.
+    /// The exptime that `t` shows for an item created on a miss.
     shows_made: u32,
 }
 
-/// Of which command.
+/// The kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Get {
         value: bool,
-        /// No value if the item's CAS unique is this.
+        /// Omit the value if the item's CAS unique is this.
         unless: Option<u64>,
     },
     Put,
-    /// The removal of what a too large `ms` would have replaced.
+    /// The removal of the item that a too large `ms` would have replaced.
     TooLarge,
     Delete,
     Arith {
@@ -34,7 +36,7 @@ pub(super) enum Kind {
     Debug,
 }
 
-/// The request that a meta command is, but for its key.
+/// Converts a meta command to a request without its key.
 pub(super) fn request<'a>(meta: &Meta<'a>) -> (Op<'a>, Answer<'a>) {
     let flags = &meta.flags;
     let value = flags.value;
@@ -84,7 +86,7 @@ fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
         flags: flags.client_flags,
         exptime: flags.touch.unwrap_or(0),
         compare: flags.compare,
-        // To `ms`, and to it alone, 0 is none.
+        // For `ms` only, a version of 0 means none, as in memcached.
         version: flags.unique.filter(|&unique| unique != 0),
         invalidate: flags.invalidate,
         vivify: flags.vivify,
@@ -116,12 +118,12 @@ fn arith(decrement: bool, flags: &Flags<'_>) -> Arith {
 }
 
 impl<'a> Answer<'a> {
-    /// What of it is borrowed from the command.
+    /// Returns the part that is borrowed from the command: the opaque.
     pub(super) fn opaque(&self) -> &'a [u8] {
         self.echo.opaque
     }
 
-    /// The same, with another opaque.
+    /// Returns the same answer with another opaque.
     pub(super) fn with_opaque(self, opaque: &[u8]) -> Answer<'_> {
         let echo = Echo {
             opaque,
@@ -235,7 +237,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The ending in meta's letters. What has none is said in words by the callers.
+/// Converts a status to that of meta replies. The callers encode those without one as text lines.
 fn status(status: Status) -> meta::Status {
     match status {
         Status::Done => meta::Status::Done,

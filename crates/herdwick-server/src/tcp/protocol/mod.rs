@@ -1,4 +1,5 @@
-//! What is said in each protocol: which request a command is, and how its reply is worded.
+//! The three protocols on one request language: conversion of commands to store requests, and
+//! encoding of the replies of a batch, each in the protocol of its request.
 
 pub(super) mod binary;
 pub(super) mod classic;
@@ -16,23 +17,23 @@ use herdwick_mica::{self as store, Clock, Op, Reply, Request, Sink};
 use super::keys::KeyRoom;
 use crate::counters::WorkerCounters;
 
-/// Output beyond which a connection, or a forwarded batch, takes no further values for now: what
-/// one of them holds is this much and one item.
+/// Output size in bytes from which a connection or a forwarded batch takes no further values. So
+/// each holds at most this much and one item.
 pub(crate) const OUTPUT_BYTES: usize = 64 << 10;
 
-/// The mark of a read whose reply found no room behind others.
+/// The mark of a read without room for its reply behind others.
 const DEFERRED: u32 = u32::MAX;
-/// The mark of one whose value is large, so that its connection has to wait for room.
+/// The mark of a read of a large value, for which its connection has to wait for room.
 const DEFERRED_LARGE: u32 = DEFERRED - 1;
 
-/// What a mark says of a reply.
+/// The position of a reply in the output, decoded from its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// It ends here.
+    /// The offset of the reply's end.
     End(usize),
-    /// It is to be asked for again.
+    /// There is no reply; the request is to be executed again.
     Deferred {
-        /// When there is room for a large value.
+        /// As soon as there is room for a large value.
         large: bool,
     },
 }
@@ -51,24 +52,24 @@ impl Mark {
     }
 }
 
-/// A request, and how its reply is to be said.
+/// A request, and how to encode its reply.
 pub(crate) struct Asked<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) op: Op<'a>,
     pub(crate) answer: Answer<'a>,
 }
 
-/// What a command other than `get` is to a run.
+/// The meaning of a command other than `get` for a run.
 pub(crate) enum Read<'a> {
     /// A request.
     Request(Asked<'a>),
-    /// A request whose key has to be decoded, when there is room for it again.
+    /// A request with a key in base64, for which there is no room to decode it in this run.
     NoRoom,
-    /// No request to one partition.
+    /// Not a request to one partition.
     Other,
 }
 
-/// What `command` is. Keys in base64 are decoded into `room`.
+/// Converts `command`. Keys in base64 are decoded into `room`.
 pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
     let meta = match command {
         Command::Meta(meta) => meta,
@@ -104,7 +105,7 @@ fn mode(mode: Mode) -> store::Mode {
     }
 }
 
-/// How the reply to one request is said in the words of its protocol.
+/// How to encode the reply to one request in its protocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer<'a> {
     Classic(classic::Answer),
@@ -113,7 +114,7 @@ pub(crate) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Whether its request may be executed later instead, if its reply finds no room.
+    /// Returns whether the request may be executed later if there is no room for its reply.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Self::Classic(answer) => matches!(answer.shape, classic::Shape::Value { .. }),
@@ -124,7 +125,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The bytes of the command that it gives back.
+    /// Returns the bytes of the command that the reply repeats.
     pub(crate) fn opaque(&self) -> &'a [u8] {
         match self {
             Self::Classic(_) | Self::Binary(_) => &[],
@@ -132,7 +133,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The same, with these for its [`opaque`](Self::opaque).
+    /// Returns the same answer with another [`opaque`](Self::opaque).
     pub(crate) fn with_opaque<'b>(&self, opaque: &'b [u8]) -> Answer<'b> {
         match *self {
             Self::Classic(answer) => Answer::Classic(answer),
@@ -141,12 +142,13 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether the client wants to hear of nothing, errors included.
+    /// Returns whether every reply is suppressed, errors included.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self, Self::Classic(answer) if answer.noreply)
     }
 
-    /// Whether it is a refusal, and its request only removes what would have been replaced.
+    /// Returns whether it is a refusal, with a request that only removes the item that would have
+    /// been replaced.
     fn is_refusal(&self) -> bool {
         match self {
             Self::Classic(answer) => answer.shape == classic::Shape::TooLarge,
@@ -155,7 +157,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether it is memcached's look at an item, which it counts apart from reads.
+    /// Returns whether it is the reply to `me`, which memcached does not count as a read.
     fn is_debug(&self) -> bool {
         matches!(self, Self::Meta(answer) if answer.kind == meta::Kind::Debug)
     }
@@ -170,28 +172,28 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// How a command that is no request is answered.
+/// The encoding of a reply to a command that is not a request to one partition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Encoder {
-    /// In text.
+    /// Text.
     Text {
-        /// Say nothing, if nothing is wrong.
+        /// Suppress the reply unless it is an error.
         noreply: bool,
     },
-    /// In packets.
+    /// Packets.
     Packet(Echo),
 }
 
 impl Encoder {
-    /// Text, aloud.
+    /// Text without `noreply`.
     pub(crate) const TEXT: Self = Self::Text { noreply: false };
 
-    /// Whether it is text: some statistics there are in no packets.
+    /// Returns whether it is text; some statistics do not exist in packets.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Self::Text { .. })
     }
 
-    /// It is done.
+    /// Appends the reply of a command without a result.
     pub(crate) fn done(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { noreply: false } => out.extend_from_slice(text::OK),
@@ -200,7 +202,7 @@ impl Encoder {
         }
     }
 
-    /// One statistic.
+    /// Appends one statistic.
     pub(crate) fn stat(self, out: &mut Vec<u8>, name: &str, value: impl Display) {
         match self {
             Self::Text { .. } => text::stat(out, name, value),
@@ -208,7 +210,7 @@ impl Encoder {
         }
     }
 
-    /// Counts by prefix: `lines` of text, in whatever protocol.
+    /// Appends the counts by prefix, which are `lines` of text in either protocol.
     pub(crate) fn detailed(self, out: &mut Vec<u8>, lines: &[u8]) {
         match self {
             Self::Text { .. } => out.extend_from_slice(lines),
@@ -219,7 +221,7 @@ impl Encoder {
         }
     }
 
-    /// There are no more statistics.
+    /// Appends the end of the statistics.
     pub(crate) fn end(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { .. } => out.extend_from_slice(text::END),
@@ -227,7 +229,7 @@ impl Encoder {
         }
     }
 
-    /// The statistics are forgotten.
+    /// Appends the reply to `stats reset`.
     pub(crate) fn reset(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { .. } => out.extend_from_slice(text::RESET),
@@ -235,7 +237,7 @@ impl Encoder {
         }
     }
 
-    /// There are no such statistics.
+    /// Appends the error for an unknown topic.
     pub(crate) fn no_topic(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { .. } => out.extend_from_slice(text::ERROR),
@@ -244,7 +246,7 @@ impl Encoder {
     }
 }
 
-/// Says the replies of a batch, each in the words of its protocol, into one buffer.
+/// A sink that encodes the replies of a batch, each in its protocol, into one buffer.
 pub(crate) struct BatchEncoder<'a> {
     pub(crate) clock: Clock,
     pub(crate) requests: &'a [Request<'a>],
@@ -252,24 +254,25 @@ pub(crate) struct BatchEncoder<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     /// The [`Mark`] of each reply in `out`.
     pub(crate) marks: &'a mut Vec<u32>,
-    /// Whether large values may be said.
+    /// Whether large values are accepted.
     pub(crate) large: Large<'a>,
-    /// One was not.
+    /// A large value was deferred.
     pub(crate) refused_large: bool,
     pub(crate) counters: &'a mut WorkerCounters,
 }
 
-/// Which replies may be large.
+/// The replies that may be large.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Large<'a> {
-    /// All, or none, of one connection: behind one that may not, no other read is answered.
+    /// All or none of one connection's. After a deferred one no other read is answered, to keep the
+    /// order of replies.
     All(bool),
-    /// Those of these requests.
+    /// A flag for each request.
     Some(&'a [bool]),
 }
 
 impl BatchEncoder<'_> {
-    /// Whether a reply was put off, so that those behind it have to be, too.
+    /// Returns whether a reply was deferred that requires those behind it to be deferred, too.
     #[inline]
     fn is_held_up(&self) -> bool {
         self.refused_large && matches!(self.large, Large::All(_))
@@ -315,7 +318,7 @@ impl Sink for BatchEncoder<'_> {
             self.counters.count(&request.op, reply);
         }
         answer.say(self.clock, request, reply, self.out);
-        // `OUTPUT_BYTES` and one item, of at most 1 GiB.
+        // At most `OUTPUT_BYTES` and one item of 1 GiB, so no end collides with a deferral's mark.
         self.marks.push(self.out.len() as u32);
     }
 }
