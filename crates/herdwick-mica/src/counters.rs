@@ -19,7 +19,7 @@ pub struct Counters {
     pub evicted_nonzero: u64,
     /// Evicted items never read (`evicted_unfetched`).
     pub evicted_unfetched: u64,
-    /// Expired or flushed items whose room was reused (`reclaimed`).
+    /// Expired or flushed items with their room reused (`reclaimed`).
     pub reclaimed: u64,
     /// The part of `reclaimed` that was never read (`expired_unfetched`).
     pub expired_unfetched: u64,

@@ -38,7 +38,7 @@ const CARRY_PART: usize = 4;
 /// left to cross.
 const CARRY_RATE: usize = 8;
 
-/// Number of items at the old end whose buckets are prefetched together.
+/// Number of items at the old end with buckets that are prefetched together.
 const LOOKAHEAD: usize = 8;
 
 /// The next items of the walk along the old end, hashed, with a prefetch issued for each bucket.

@@ -18,7 +18,7 @@ pub const LAYOUT: u32 = 2;
 const PAGE: u64 = 4096;
 /// Versions are reserved in the superblock in blocks of this size; a restart may skip as many.
 const VERSIONS: u64 = 1 << 20;
-/// Number of items whose buckets are prefetched together.
+/// Number of items with buckets that are prefetched together.
 const AHEAD: usize = 16;
 
 /// The outcome of a recovery.

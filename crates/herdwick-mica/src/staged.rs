@@ -22,7 +22,7 @@ use crate::{
 /// largest item and for what it skips at the physical end.
 const RESERVED: (usize, usize) = (3, 8);
 
-/// A handle to a put whose value is arriving, from [`Store::stage`] to the [`Put`] that names it or
+/// A handle to a put with an arriving value, from [`Store::stage`] to the [`Put`] that names it or
 /// [`Store::abort`]. A handle used after that is recognized as unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staged {
@@ -236,7 +236,7 @@ impl Store {
         self.staging.take(staged.id);
     }
 
-    /// Executes a put whose value is staged.
+    /// Executes a put of a staged value.
     #[cold]
     pub(crate) fn put_staged(
         &mut self,
@@ -279,7 +279,7 @@ impl Store {
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// Executes a staged put whose value cannot stay in place, as an ordinary put of a copy.
+    /// Executes a put of a staged value that cannot stay in place, as an ordinary put of a copy.
     fn put_elsewhere(
         &mut self,
         clock: &Clock,

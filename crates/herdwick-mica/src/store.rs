@@ -13,7 +13,7 @@ use crate::{
     staged::Staging,
 };
 
-/// Number of requests whose memory is prefetched together.
+/// Number of requests in a chunk, for which buckets and items are prefetched together.
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
 /// The configuration of a [`Store`].
