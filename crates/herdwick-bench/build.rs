@@ -1,4 +1,5 @@
-//! Names the commit that a figure comes from.
+//! Sets HERDWICK_COMMIT: the commit that the benchmark is built from, with `+changes` appended
+//! where the work tree is edited.
 
 use std::process::Command;
 
@@ -12,14 +13,14 @@ fn main() {
     };
     let commit = commit.unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=HERDWICK_COMMIT={commit}{mark}");
-    // Every commit moves this log; every edit of the code that is measured touches `crates/`.
+    // Every commit appends to this log; every edit of the measured code touches `crates/`.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
     println!("cargo::rerun-if-changed=..");
 }
 
-/// What git says, or `None` outside a repository.
+/// Runs git and returns its trimmed output, or `None` outside a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,13 +1,14 @@
-//! Many clients of one worker over roce, each with a queue pair and a UDP port of its own, against
-//! plain datagrams over as many flows:
+//! Many HERD clients of one worker over roce, each with its own queue pair and UDP port, compared
+//! with plain datagrams over as many flows:
 //!
 //! ```text
 //! cargo run --release -p herdwick-bench --example flows -- 2000 8 3
 //! ```
 //!
-//! takes how many clients there are, the window of each, and how many seconds to measure; it
-//! measures both five times in turns. The worker has the first CPU, and one thread on the second is
-//! all the clients. A client and its lease need some descriptors and memory.
+//! The arguments are the number of clients, the window of each, and the seconds to measure. The
+//! example measures both systems five times, alternately. The worker runs on the first CPU, and one
+//! thread on the second runs all clients. Each client and its lease need some descriptors and
+//! memory.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -29,11 +30,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 32] = [7; 32];
-/// Bytes of the packets of a request, and of a reply with such a value.
+/// Bytes of a request packet, and of a reply packet with such a value.
 const REQUEST: usize = 96;
 const REPLY: usize = 76;
 const RUNS: usize = 5;
-/// Without an answer for so long, plain datagrams are lost.
+/// Plain datagrams without an answer for this long count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -53,7 +54,7 @@ fn main() -> Outcome<()> {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
         rates[0].push(rate(spell, || herd.visit())?);
-        // The echo never sleeps: it is there only while it is asked.
+        // The echo never sleeps, so it exists only while it is measured.
         let echo = Echo::start(worker)?;
         let mut bare = Bare::bind(echo.at, clients, window)?;
         rates[1].push(rate(spell, || bare.visit())?);
@@ -78,7 +79,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The first two that this thread may use.
+/// Returns the first two CPUs that this thread may use.
 fn cpus() -> Outcome<[usize; 2]> {
     let set = sched_getaffinity(None)?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
@@ -86,7 +87,7 @@ fn cpus() -> Outcome<[usize; 2]> {
     Ok(two.ok_or("two CPUs are needed")?.into())
 }
 
-/// Keeps this thread, and what it starts, on `cpu`.
+/// Pins this thread, and every thread that it starts, to `cpu`.
 fn pin(cpu: usize) -> Outcome<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -108,7 +109,8 @@ fn serve(clients: usize) -> Outcome<Server> {
     })?)
 }
 
-/// Answers a second of what `visit`, called again and again, says it got; after a warm-up.
+/// Returns answers per second. Calls `visit`, which returns its number of answers, for a warm-up
+/// and then for `spell`; the warm-up is not counted.
 fn rate(spell: Duration, mut visit: impl FnMut() -> Outcome<u64>) -> Outcome<f64> {
     let mut measured = 0.0;
     for spell in [spell / 5, spell] {
@@ -130,9 +132,9 @@ fn key(n: u64) -> String {
     format!("key:{n:012}")
 }
 
-/// Clients of HERD.
+/// The HERD clients.
 struct Herd {
-    /// Each with how many of its requests are in flight.
+    /// Sessions, each with its number of requests in flight.
     sessions: Vec<(Session, usize)>,
     window: usize,
     start: Instant,
@@ -141,7 +143,8 @@ struct Herd {
 }
 
 impl Herd {
-    /// Requests may wait for so long as `pause` while others are measured.
+    /// Connects the clients. The deadline of a request includes `pause`: requests stay in flight
+    /// while the plain datagrams are measured.
     fn dial(
         at: &herdwick_server::Address,
         clients: usize,
@@ -173,7 +176,8 @@ impl Herd {
         })
     }
 
-    /// Takes every client's answers and fills its window again, 95 % with GETs; how many answers.
+    /// Takes every client's answers and refills its window with 95 % GETs; returns the number of
+    /// answers.
     fn visit(&mut self) -> Outcome<u64> {
         let (mut answers, mut wrong) = (0, 0);
         for (session, flying) in &mut self.sessions {
@@ -239,9 +243,9 @@ fn fill(mut session: Session, start: Instant) -> Outcome<()> {
     Ok(())
 }
 
-/// Clients of the bare echo.
+/// The clients of the bare echo.
 struct Bare {
-    /// Each with how many of its datagrams are in flight, and when it last got one.
+    /// Sockets, each with its number of datagrams in flight and the time of its last answer.
     ends: Vec<(BareEnd, usize, Instant)>,
     to: SocketAddr,
     window: usize,
@@ -260,7 +264,7 @@ impl Bare {
         })
     }
 
-    /// As [`Herd::visit`].
+    /// Does the same as [`Herd::visit`] with plain datagrams.
     fn visit(&mut self) -> Outcome<u64> {
         let mut answers = 0;
         for (end, flying, heard) in &mut self.ends {
@@ -282,7 +286,7 @@ impl Bare {
     }
 }
 
-/// The bare echo's other end, on a thread of its own.
+/// The echo server of the plain datagrams, on its own thread.
 struct Echo {
     at: SocketAddr,
     over: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! Systems and fabrics side by side, run by run in turn.
+//! Systems and fabrics compared: each contender runs in turn, run by run, so that drift of the
+//! machine affects all alike.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +21,13 @@ use crate::{
     workload::{KeySpace, Trace},
 };
 
-/// Requests in flight on a connection while the keys are stored.
+/// Requests in flight on a TCP connection while the keys are stored.
 const FILL_PIPELINE: usize = 64;
 
 /// Measures each system and fabric of `config`.
 ///
 /// # Errors
-/// There is no server, it went away, or it refused to hold the keys.
+/// No server answers, it failed during the measurement, or it refused to store the keys.
 pub fn compare(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     let space = config.checked()?;
     let placement = config.placement();
@@ -91,10 +92,10 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
     })
 }
 
-/// What makes an own server offer the fabrics that are measured, and no others.
+/// Returns the flags with which the own server offers the fabrics that are measured, and no others.
 fn fabric_flags(config: &Config) -> Vec<&'static str> {
     let mut flags = Vec::new();
-    // On a free port.
+    // Port 0: any free port.
     if config.fabrics.contains(&Fabric::Roce) {
         flags.extend(["--roce", "127.0.0.1:0"]);
     }
@@ -104,8 +105,8 @@ fn fabric_flags(config: &Config) -> Vec<&'static str> {
     flags
 }
 
-/// Everything that is to be measured, in order; and why shared memory is left out, if nobody said
-/// which fabrics to measure and the server has none.
+/// Returns all contenders, in order. The second value is the reason why shared memory is left out:
+/// set if no fabrics are configured and the server does not offer it.
 fn contenders(
     config: &Config,
     server: Option<&Server>,
@@ -148,7 +149,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Stores every key, by the fastest way that will be measured.
+    /// Stores every key, through the fastest transport that is measured.
     fn fill(&self, watch: &mut dyn FnMut(&Progress)) -> Result<(), BenchError> {
         let Some(server) = &self.server else {
             return Ok(());
@@ -179,7 +180,7 @@ impl Comparison<'_> {
     ) -> Result<(), BenchError> {
         let trace = Trace::fill(0..self.config.keys as u32);
         let bout = self.bout("fill".to_owned());
-        // On a thread of its own, which may be pinned without this one being so.
+        // On a separate thread, so that only that thread is pinned.
         std::thread::scope(|scope| {
             let (sender, progress) = std::sync::mpsc::sync_channel(1);
             let filler = scope.spawn(move || {
@@ -192,7 +193,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// The runs of each contender, in order.
+    /// Measures, and returns the runs of each contender, in order.
     fn runs(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Vec<Vec<Run>>, BenchError> {
         let contenders = self.contenders.clone();
         let mut runs = vec![Vec::new(); contenders.len()];
@@ -218,14 +219,15 @@ impl Comparison<'_> {
         Ok(runs)
     }
 
-    /// What generator and check cost, against a target that answers at once, on a client's CPU.
-    /// The bare echo has neither.
+    /// Returns the nanoseconds per operation that generator and check cost, measured on a client's
+    /// CPU against a target that answers at once. `None` for the bare echo, which has neither.
     fn generator_ns(&self, (system, fabric): Contender) -> Result<Option<f64>, BenchError> {
         if system == System::Bare {
             return Ok(None);
         }
         let (config, space, cpus) = (self.config, self.space, self.placement.client(0));
-        // Of the trace itself nothing is taken: what it inserts is read later on.
+        // A clone, since the position of the trace itself must not move: what it inserts (workload
+        // D) is read by the runs.
         let mut trace = self.traces[0].clone();
         let measure = move || {
             pin(cpus);
@@ -281,7 +283,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// The connections, spread over the clients.
+    /// Connects the TCP connections of each client.
     fn tcp_targets(&self, server: &Server) -> Result<Vec<TcpTarget>, BenchError> {
         let target = |client| {
             let options = tcp_options(self.config, client);
@@ -297,8 +299,8 @@ impl Comparison<'_> {
         (0..self.config.clients).map(target).collect()
     }
 
-    /// On a CPU of its own, where there is one beside the server's and the clients'; else on the
-    /// clients'.
+    /// Starts the neighbour on the CPUs left over by the server and the clients, or on the clients'
+    /// CPUs if there are none.
     fn neighbour(&self, kind: Neighbour, server: &Server) -> Result<Process, BenchError> {
         let Config {
             clients, program, ..
@@ -324,7 +326,7 @@ impl Comparison<'_> {
         Ok(BareTarget::endpoints(clients, transport, value_size, cpus)?)
     }
 
-    /// How many clients, how they ask, and where they are answered.
+    /// Returns the number of clients, their request path and window, and the CPU of the echo.
     fn echo_terms(&self) -> (usize, (RequestPath, usize), &[usize]) {
         let path = self.config.request_path.unwrap_or_default();
         let transport = (path, self.config.window);
@@ -356,7 +358,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// What the report calls `system`: by the way to it, or after the server that was found there.
+    /// Returns the name of `system` in the report; a server that was found to be a memcached is
+    /// named `memcached`.
     fn name(&self, system: System) -> &'static str {
         let memcached = |server: &Server| server.is_memcached;
         match system {
@@ -393,7 +396,7 @@ impl Comparison<'_> {
     }
 }
 
-/// How client `client` asks over TCP: its share of the connections, one at least.
+/// Returns the TCP options of client `client`: its share of the connections, at least one.
 fn tcp_options(config: &Config, client: usize) -> TcpOptions {
     TcpOptions {
         connections: ((config.connections + client) / config.clients).max(1),
@@ -402,7 +405,7 @@ fn tcp_options(config: &Config, client: usize) -> TcpOptions {
     }
 }
 
-/// The parts of a subject that every system has.
+/// Returns the parts of a subject that are common to all systems.
 pub(crate) fn subject(config: &Config, word: Word) -> Subject {
     Subject {
         word: word.name().to_owned(),
@@ -437,7 +440,8 @@ pub(crate) fn manifest(
     }
 }
 
-/// The line round trip between server and client, where they have CPUs of their own.
+/// Measures the cache-line round trip between a CPU of the server and one of the clients; `None` if
+/// they share one.
 pub(crate) fn rtt(placement: &Placement) -> Option<LineRtt> {
     placement.pair().map(line_rtt)
 }

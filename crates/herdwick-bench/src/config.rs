@@ -1,3 +1,6 @@
+//! The configuration of a benchmark, its defaults and its checks, and the parsers of counts, sizes
+//! and fabric names.
+
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use herdwick::RequestPath;
@@ -12,26 +15,26 @@ use crate::{
 /// What to measure and how.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Systems, interleaved run by run.
+    /// Systems to measure; their runs are interleaved.
     pub systems: Vec<System>,
-    /// Fabrics of the systems, interleaved too; none: of [`System::Herd`] those that the server
-    /// offers, of the others shared memory.
+    /// Fabrics to measure, interleaved too. Empty: for [`System::Herd`] those that the server
+    /// offers, for the other systems shared memory.
     pub fabrics: Vec<Fabric>,
-    /// A running server, `HOST:PORT`; without one the benchmark starts its own.
+    /// A running server, `HOST:PORT`; if `None`, the benchmark starts its own.
     pub server: Option<String>,
-    /// The program whose `serve` is that own server.
+    /// The program that is started with `serve` as the own server.
     pub program: PathBuf,
-    /// What is asked.
+    /// The mix of reads and writes.
     pub mix: Mix,
-    /// For which keys.
+    /// The distribution of the keys requested.
     pub dist: Dist,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
     /// Bytes of a key.
     pub key_size: usize,
     /// Bytes of a value.
     pub value_size: usize,
-    /// How long a run is measured.
+    /// Measured seconds of each run, warm-up not included.
     pub seconds: f64,
     /// Client threads.
     pub clients: usize,
@@ -41,11 +44,11 @@ pub struct Config {
     pub memory_mb: Option<u64>,
     /// HERD requests in flight, of each client at each worker.
     pub window: usize,
-    /// How they travel; `None`: as the server says.
+    /// The request path of HERD; `None`: the one that the server chooses.
     pub request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
     pub connections: usize,
-    /// Idle TCP connections beside those: the system is measured without them and with them.
+    /// Additional idle TCP connections: the system is measured without them and with them.
     pub idle_connections: usize,
     /// Requests in flight on a connection.
     pub pipeline: usize,
@@ -53,28 +56,29 @@ pub struct Config {
     pub multiget: usize,
     /// Requests in a batch of the bare store.
     pub batch: usize,
-    /// Open loop: operations a second, all clients together.
+    /// Open loop: operations per second, of all clients together. `None`: closed loop.
     pub rate: Option<f64>,
-    /// Runs; the report has their medians.
+    /// Runs; the report contains their medians.
     pub runs: usize,
-    /// Traces for a cache: names, files, or `all`; none: three patterns of small items.
+    /// Traces for the cache benchmark: names, files, or `all`. Empty: three patterns of small
+    /// items.
     pub traces: Vec<String>,
-    /// A quick look at them: fewer requests, and one size of memory.
+    /// Run the traces with fewer requests and one size of memory only.
     pub quick: bool,
 }
 
-/// What answers.
+/// The system that answers the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// HERD with an echo in the store's place: the fabric alone.
+    /// HERD with an echo in the store's place: measures the fabric alone.
     Echo,
-    /// What the software RNIC is measured against: plain datagrams of the same sizes, echoed.
+    /// Plain datagrams of the same sizes, echoed: the baseline of the software RNIC.
     Bare,
     /// A server.
     Herd,
-    /// A server that holds [`Config::idle_connections`] too.
+    /// A server that also holds [`Config::idle_connections`].
     Crowded,
-    /// A server, and a neighbour of the client's on the same host.
+    /// A server whose client shares the host with this neighbour.
     Beside(Neighbour),
 }
 
@@ -91,7 +95,7 @@ impl System {
     }
 }
 
-/// A way to the server.
+/// The transport between the clients and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
     /// Shared memory.
@@ -104,33 +108,33 @@ pub enum Fabric {
     Tcp,
 }
 
-/// A fabric that there is not.
+/// The name of no known fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no fabric: say shm, verbs, roce, tcp, or several such as shm,tcp")]
 pub struct FabricError(String);
 
-/// A combination of options that cannot be.
+/// Invalid options.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// Sizes.
+    /// Invalid sizes of keys or values.
     #[error(transparent)]
     Keys(#[from] KeySpaceError),
-    /// Zero of something.
+    /// A count of zero; the option is named.
     #[error("--{0} must be at least 1")]
     Zero(&'static str),
-    /// Not a share.
+    /// A share of reads outside of 0 to 1.
     #[error("--get-share is a share, 0 to 1, not {0}")]
     GetShare(f64),
-    /// Plain datagrams stand beside the software RNIC.
+    /// `--bare` without `--fabric roce`, which it is compared with.
     #[error("--bare is measured beside --fabric roce, which is not asked for")]
     Bare,
-    /// Not a time, or not a rate.
+    /// A time or rate that is not positive and finite; the option is named.
     #[error("--{0} must be above 0")]
     NotPositive(&'static str),
 }
 
 impl Default for Config {
-    /// What a first look wants: a minute on a laptop.
+    /// Returns options for a first run, about a minute on a laptop.
     fn default() -> Self {
         Self {
             systems: vec![System::Herd],
@@ -161,24 +165,26 @@ impl Default for Config {
     }
 }
 
-/// Seed of the first client's trace; client `i` has the `i`th after it.
+/// Seed of the first client's trace; client `i` uses `SEED + i`.
 pub const SEED: u64 = 1;
-/// The store's header and the index's share, roughly, beside key and value.
+/// Approximate bytes of an item besides its key and value: the store's header and the item's share
+/// of the index.
 const ITEM_OVERHEAD: u64 = 48;
-/// Ample: the log stays below half full, so that nothing is evicted by chance.
+/// Ample memory is 5/2 of the items, so that the log stays below half full and nothing is evicted
+/// by chance.
 const AMPLE: u64 = 5;
 const AMPLE_OF: u64 = 2;
-/// For buffers, connections and small stores.
+/// MiB added for buffers, connections and small stores.
 const MEMORY_FLOOR_MB: u64 = 64;
 
-/// For statistics, sessions, and what has just been closed.
+/// Spare connections, for statistics, sessions, and connections that the server has not closed yet.
 const CONNECTIONS_TO_SPARE: usize = 1024;
 
 impl Config {
-    /// The shapes of keys and values.
+    /// Checks the options and returns the sizes of keys and values.
     ///
     /// # Errors
-    /// Whatever option cannot be.
+    /// Returns the first invalid option.
     pub fn checked(&self) -> Result<KeySpace, ConfigError> {
         let counts = [
             ("clients", self.clients),
@@ -211,7 +217,8 @@ impl Config {
         Ok(KeySpace::new(self.keys, self.key_size, self.value_size)?)
     }
 
-    /// Fabrics that an echo is made on: those asked for that it can be, or else shared memory.
+    /// Returns the fabrics to measure the echo on: those configured that can carry it, or else
+    /// shared memory.
     pub(crate) fn echo_fabrics(&self) -> Vec<Fabric> {
         let asked = self.fabrics.iter().filter(|fabric| fabric.is_herd());
         match asked.copied().collect::<Vec<_>>() {
@@ -220,32 +227,34 @@ impl Config {
         }
     }
 
-    /// Whether anything is measured that a server answers.
+    /// Returns whether any of the systems needs a server.
     pub(crate) fn needs_server(&self) -> bool {
         let serves = |system: &System| !matches!(system, System::Echo | System::Bare);
         self.systems.iter().any(serves)
     }
 
-    /// Workers of an own server.
+    /// Returns the number of workers of the own server: half of the CPUs, 1 to 4, if not
+    /// configured.
     #[must_use]
     pub fn workers(&self) -> usize {
         let half = allowed_cpus().len() / 2;
         self.workers.unwrap_or_else(|| half.clamp(1, 4))
     }
 
-    /// Who runs where.
+    /// Returns the CPUs of the server and of the clients.
     #[must_use]
     pub fn placement(&self) -> Placement {
         Placement::new(&allowed_cpus(), self.workers())
     }
 
-    /// Connections that an own server is to take: those asked for, and some to spare.
+    /// Returns the connection limit (`-c`) of the own server: the connections configured, and some
+    /// spare ones.
     #[must_use]
     pub(crate) fn connections_max(&self) -> usize {
         self.connections + self.clients + self.idle_connections + CONNECTIONS_TO_SPARE
     }
 
-    /// Memory of an own server or store, MiB.
+    /// Returns the memory of the own server or store, MiB.
     #[must_use]
     pub fn memory_mb(&self) -> u64 {
         let item = (self.key_size + self.value_size) as u64 + ITEM_OVERHEAD;
@@ -253,8 +262,8 @@ impl Config {
         self.memory_mb.unwrap_or(ample + MEMORY_FLOOR_MB)
     }
 
-    /// Requests in a client's trace, which goes round: fewer for few keys, whose rhythm a cache
-    /// cannot help but know.
+    /// Returns the number of requests in a client's trace, which repeats. With few keys the trace
+    /// is shorter, since every cache then learns the sequence anyway.
     #[must_use]
     pub(crate) fn trace_steps(&self) -> usize {
         let several =
@@ -262,14 +271,14 @@ impl Config {
         several.clamp(TRACE_STEPS / 64, TRACE_STEPS)
     }
 
-    /// Time before a measurement in which caches fill and windows open.
+    /// Returns the seconds of warm-up, in which caches fill and windows open.
     #[must_use]
     pub fn warmup_seconds(&self) -> f64 {
         (self.seconds / 5.0).min(1.0)
     }
 
-    /// Every option for the manifest; those that only an own server, or only some fabric, has are
-    /// `None` without it.
+    /// Returns every option for the manifest. Options that apply only to an own server, or only to
+    /// some fabrics, are `None` where they do not apply.
     #[must_use]
     pub(crate) fn knobs(&self, placement: &Placement, fabrics: &[Fabric]) -> Knobs {
         let own = self.server.is_none() && self.needs_server();
@@ -317,13 +326,13 @@ impl Fabric {
         }
     }
 
-    /// Whether HERD runs over it.
+    /// Returns whether HERD runs over this fabric.
     #[must_use]
     pub fn is_herd(self) -> bool {
         self.session().is_some()
     }
 
-    /// As sessions name it.
+    /// Returns the name of the fabric in `herdwick`, or `None` for TCP.
     pub(crate) fn session(self) -> Option<herdwick::Fabric> {
         match self {
             Self::Shm => Some(herdwick::Fabric::Shm),
@@ -333,7 +342,7 @@ impl Fabric {
         }
     }
 
-    /// What its figures can be compared with.
+    /// Returns the class of figures that its figures can be compared with.
     #[must_use]
     pub fn word(self) -> Word {
         match self {
@@ -364,7 +373,8 @@ impl FromStr for Fabric {
     }
 }
 
-/// Whether all RDMA devices are of hardware: behind the kernel's own there is no other device.
+/// Returns whether there are RDMA devices and all of them are hardware: the kernel's software
+/// devices (rxe, siw) have no `device` link in sysfs.
 fn has_rnic() -> bool {
     let Ok(devices) = std::fs::read_dir("/sys/class/infiniband") else {
         return false;
@@ -373,12 +383,12 @@ fn has_rnic() -> bool {
     devices.peek().is_some() && devices.all(|device| device.path().join("device").exists())
 }
 
-/// A count that is none.
+/// A text that is no count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no count: say a number such as 1000000, 1M or 16K")]
 pub struct CountError(String);
 
-/// Reads `1000`, `16K`, `8M`, `1.5M` or `1G`; the suffixes are thousands.
+/// Parses `1000`, `16K`, `8M`, `1.5M` or `1G`; the suffixes are powers of 1,000.
 ///
 /// # Errors
 /// [`CountError`].
@@ -386,7 +396,7 @@ pub fn parse_count(text: &str) -> Result<u64, CountError> {
     scaled(text, 1000).ok_or_else(|| CountError(text.to_owned()))
 }
 
-/// Reads `32`, `1K` or `1M`; the suffixes are powers of 1,024, as in memcached's sizes.
+/// Parses `32`, `1K` or `1M`; the suffixes are powers of 1,024, as in memcached's sizes.
 ///
 /// # Errors
 /// [`CountError`].

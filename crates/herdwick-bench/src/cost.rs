@@ -1,4 +1,4 @@
-//! What the benchmark itself costs: its generator and its check, run as in a measurement, against
+//! The cost of the benchmark itself: its generator and its check, run as in a measurement, against
 //! a target that answers at once.
 
 use crate::{
@@ -6,19 +6,19 @@ use crate::{
     workload::{KeySpace, Step},
 };
 
-/// Share of an operation's time above which the cost of the benchmark makes a figure doubtful.
+/// Share of an operation's time above which the benchmark's own cost makes a figure doubtful.
 pub(crate) const SHARE_MAX: f64 = 0.2;
-/// Most operations between two looks at the clock, so that reading it does not count.
+/// Most operations between two readings of the clock, so that reading it does not count.
 const BLOCK: usize = 256;
-/// Bytes of values laid out for a block: they lie in a second-level cache, as what has just come
+/// Bytes of values laid out for a block: they stay in the second-level cache, as data just received
 /// from a server does.
 const VALUES_BYTES: usize = 256 << 10;
-/// How long blocks are timed.
+/// Time during which blocks are measured.
 const MEASURE_NS: u64 = 30_000_000;
-/// Blocks that are timed however long they take.
+/// Least number of blocks, however long they take.
 const BLOCKS_MIN: usize = 8;
 
-/// Operations of a block with values of this size.
+/// Returns the number of operations in a block with values of this size.
 pub(crate) fn block(space: &KeySpace) -> usize {
     (VALUES_BYTES / space.value_size().max(1)).clamp(16, BLOCK)
 }
@@ -44,7 +44,7 @@ impl Answers {
         }
     }
 
-    /// The value for step `index` of the block.
+    /// Returns the value for step `index` of the block.
     #[inline]
     pub(crate) fn value(&self, index: usize) -> &[u8] {
         let size = self.space.value_size();
@@ -52,8 +52,8 @@ impl Answers {
     }
 }
 
-/// Nanoseconds an operation: the median over blocks, each of which returns its nanoseconds and its
-/// operations. A block during which the thread lost its CPU does not matter.
+/// Returns nanoseconds per operation: the median over blocks. `run_block` returns the nanoseconds
+/// and the operations of a block. The median discards blocks in which the thread lost its CPU.
 pub(crate) fn ns_per_op(mut run_block: impl FnMut(&Stopwatch) -> (u64, u64)) -> f64 {
     let (clock, mut samples, mut spent_ns) = (Stopwatch::start(), Vec::new(), 0);
     while spent_ns < MEASURE_NS || samples.len() < BLOCKS_MIN {

@@ -1,6 +1,8 @@
+//! What a client counts in a run: outcomes of requests, and their latencies in a histogram.
+
 use hdrhistogram::Histogram;
 
-/// What came back. Counting starts over between warm-up and measurement.
+/// Outcomes and latencies of requests. Cleared between warm-up and measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct RunCounters {
     /// Reads answered with a value.
@@ -11,18 +13,18 @@ pub(crate) struct RunCounters {
     pub puts: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Values that are not their key's.
+    /// Values that do not belong to the key that was read.
     pub wrong_values: u64,
     latency_ns: Histogram<u64>,
 }
 
-/// Above this a latency counts as this.
+/// Latencies above this are recorded as this.
 const LATENCY_MAX_NS: u64 = 100_000_000_000;
-/// Latencies keep three significant digits.
+/// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
 impl RunCounters {
-    /// Nothing counted yet.
+    /// Returns empty counters.
     ///
     /// # Panics
     /// Never: the bounds are constants.
@@ -39,52 +41,52 @@ impl RunCounters {
         }
     }
 
-    /// Forgets everything, keeps its memory.
+    /// Resets all counters; keeps the memory of the histogram.
     pub(crate) fn clear(&mut self) {
         (self.hits, self.misses, self.puts) = (0, 0, 0);
         (self.errors, self.wrong_values) = (0, 0);
         self.latency_ns.reset();
     }
 
-    /// A request that was due at `start_ns` is answered at `now_ns`.
+    /// Records the latency of a request that was due at `start_ns` and answered at `now_ns`.
     #[inline]
     pub(crate) fn latency(&mut self, start_ns: u64, now_ns: u64) {
         self.latency_ns
             .saturating_record(now_ns.saturating_sub(start_ns));
     }
 
-    /// As [`RunCounters::latency`], of `count` requests.
+    /// Records the same latency for `count` requests; see [`RunCounters::latency`].
     #[inline]
     pub(crate) fn latencies_of(&mut self, count: usize, start_ns: u64, now_ns: u64) {
         self.latency_ns
             .saturating_record_n(now_ns.saturating_sub(start_ns), count as u64);
     }
 
-    /// Operations that were answered as they should be.
+    /// Returns the number of operations answered without error and with the right value.
     #[must_use]
     pub(crate) fn operations(&self) -> u64 {
         self.hits + self.misses + self.puts
     }
 
-    /// Reads among them.
+    /// Returns the reads among [`RunCounters::operations`].
     #[must_use]
     pub(crate) fn gets(&self) -> u64 {
         self.hits + self.misses
     }
 
-    /// Share of reads that hit, if there were any.
+    /// Returns the share of reads that hit, or `None` without reads.
     #[must_use]
     pub(crate) fn hit_ratio(&self) -> Option<f64> {
         (self.gets() > 0).then(|| self.hits as f64 / self.gets() as f64)
     }
 
-    /// The latencies, in nanoseconds.
+    /// Returns the latencies, in nanoseconds.
     #[must_use]
     pub(crate) fn latencies(&self) -> &Histogram<u64> {
         &self.latency_ns
     }
 
-    /// Adds what another client counted.
+    /// Adds the counts of another client.
     pub(crate) fn add(&mut self, other: &Self) {
         self.hits += other.hits;
         self.misses += other.misses;

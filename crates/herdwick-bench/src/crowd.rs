@@ -1,4 +1,4 @@
-//! Connections that say nothing, beside those that are measured.
+//! Idle TCP connections that are held open beside the measured ones.
 
 use std::{
     io::{Read, Write},
@@ -10,21 +10,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{BenchError, DriveError};
 
-/// Descriptors besides those of the crowd.
+/// Descriptors that the process needs besides those of the idle connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
-/// A server that does not answer for so long is not there.
+/// Timeout for connecting, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Idle connections, until it is dropped.
+/// Idle connections; dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct Crowd(#[expect(dead_code, reason = "held open")] Vec<TcpStream>);
 
 impl Crowd {
-    /// Connects `count` times to `server`; each asks for the version once, so that whatever a
-    /// server keeps for a connection is there.
+    /// Connects `count` times to `server`. Each connection requests the version once, so that the
+    /// server allocates everything it keeps for a connection.
     ///
     /// # Errors
-    /// The operating system, or the server, does not let so many.
+    /// The operating system or the server does not allow so many connections.
     pub(crate) fn gather(server: SocketAddr, count: usize) -> Result<Self, BenchError> {
         allow(count)?;
         let one = |_| -> Result<TcpStream, DriveError> {
@@ -46,7 +46,7 @@ impl Crowd {
     }
 }
 
-/// Lets this process have a descriptor for each connection.
+/// Raises the soft limit of descriptors to one for each connection.
 fn allow(count: usize) -> Result<(), BenchError> {
     let needed = count as u64 + DESCRIPTORS_BESIDE;
     let now = getrlimit(Resource::Nofile);

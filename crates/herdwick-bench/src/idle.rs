@@ -1,4 +1,5 @@
-//! A server that nobody asks: what its rest costs, and how long the first request after it takes.
+//! A server at rest: the CPU time that it uses, and the latency of the first request after the
+//! rest.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -17,32 +18,32 @@ use crate::{
     server::Server,
 };
 
-/// Sessions over shared memory that are attached and say nothing.
+/// Idle sessions over shared memory.
 pub const IDLE_SESSIONS: usize = 16;
-/// TCP connections beside them.
+/// Idle TCP connections.
 pub const IDLE_CONNECTIONS: usize = 100;
-/// Slots of each session: no more than one request is ever in flight.
+/// Slots of each session; never more than one request is in flight.
 const WINDOW: usize = 8;
-/// Between the first requests of two clients; the worker sleeps again by then.
+/// Pause between the first requests of two clients, long enough for the worker to sleep again.
 const APART: Duration = Duration::from_millis(10);
-/// Nothing takes so long on one host.
+/// Timeout of every request; on one host none takes this long.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The time that the server's CPU time is told for.
+/// Seconds that the server's CPU time is normalized to.
 const PER_S: f64 = 10.0;
 const KEY: &str = "herdwick-bench-idle";
 const VALUE: &[u8] = b"awake";
 
 /// Lets a server rest for `config.seconds`, `config.runs` times, with [`IDLE_SESSIONS`] and
-/// [`IDLE_CONNECTIONS`] attached, and asks it once by each session, and by as many connections,
-/// after each rest.
+/// [`IDLE_CONNECTIONS`] attached. After each rest it sends one request on each session and on as
+/// many connections.
 ///
 /// # Errors
-/// There is no server, or it does not offer shared memory.
+/// No server answers, or it does not offer shared memory.
 pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     config.checked()?;
     let placement = config.placement();
     let server = server(config, &placement)?;
-    // On a thread of its own, so that the caller's stays unpinned.
+    // On a separate thread, so that the caller's is not pinned.
     std::thread::scope(|scope| {
         let (sender, progress) = std::sync::mpsc::sync_channel(1);
         let measuring = scope.spawn(move || {
@@ -55,7 +56,7 @@ pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
     })
 }
 
-/// Everybody who is attached.
+/// The server and the clients attached to it.
 struct Attached {
     server: Server,
     sessions: Vec<Client>,
@@ -104,7 +105,7 @@ impl Attached {
         })
     }
 
-    /// Asks once by each session and by as many connections, each time after a pause.
+    /// Sends one request on each session and on as many connections, with a pause before each.
     fn wake(&mut self, [by_shm, by_tcp]: &mut [RunCounters; 2]) -> Result<(), BenchError> {
         let clock = Stopwatch::start();
         for session in &mut self.sessions {
@@ -165,7 +166,7 @@ fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
     }
 }
 
-/// A memcached connection, asked by hand.
+/// A plain memcached connection.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -207,7 +208,7 @@ fn count(counters: &mut RunCounters, value: Option<&[u8]>, start_ns: u64, end_ns
     counters.latency(start_ns, end_ns);
 }
 
-/// What the rests took and cost.
+/// Duration and CPU time of the rests.
 #[derive(Clone, Copy, Default)]
 struct Rest {
     seconds: f64,

@@ -1,10 +1,11 @@
-//! Load, measurement and report: how fast the store, the fabrics and whole servers are, told with
-//! everything that made the figures.
+//! Load, measurement and report for `herdwick bench`: how fast the store, the fabrics and whole
+//! servers are, each figure with the machine and the options that produced it.
 //!
-//! [`compare()`] measures ways into one server: it starts one (or finds one), stores the keys, and
-//! lets clients on CPUs of their own ask for them over each fabric in turn, beside an echo that
-//! stores nothing if asked to. [`store()`] measures the store alone, [`cache()`]
-//! what a server keeps beside what memcached does. All give a [`Report`]; [`Table`] shows it.
+//! [`compare()`] measures the fabrics of one server: it starts a server (or uses a running one),
+//! stores the keys, and lets clients on their own CPUs request them over each fabric in turn,
+//! beside an echo that stores nothing if that is configured. [`store()`] measures the store alone;
+//! [`cache()`] measures hit ratio and memory beside memcached; [`idle()`] measures a server at
+//! rest. All return a [`Report`]; [`Table`] formats it.
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -46,52 +47,52 @@ pub use store::store;
 pub use target::DriveError;
 pub use workload::{Dist, DistError, KeySpaceError, Mix, Workload};
 
-/// Why there is no report.
+/// Why a measurement returned no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// Options that cannot be.
+    /// Invalid options.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No server.
+    /// The server did not start or did not answer.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// Too many idle connections for this process.
+    /// More idle connections than this process may have descriptors.
     #[error(
         "--idle-connections needs {needed} descriptors, and this process may have {limit}: raise \
          it (ulimit -Hn), or ask for fewer"
     )]
     Descriptors {
-        /// How many it would have.
+        /// Descriptors needed.
         needed: u64,
-        /// How many it may have.
+        /// Hard limit of descriptors.
         limit: u64,
     },
-    /// No trace.
+    /// A trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The way to the server broke.
+    /// The connection to the server failed during the load.
     #[error(transparent)]
     Drive(#[from] DriveError),
-    /// The server did not take the keys.
+    /// The server refused to store some of the keys.
     #[error(
         "the server refused to store {refused} of {keys} keys: give it more memory (-m), or ask for fewer --keys"
     )]
     Fill {
-        /// How many it refused.
+        /// Keys refused.
         refused: u64,
-        /// Of how many.
+        /// Keys in total.
         keys: u64,
     },
     /// The server stopped answering while the keys were stored.
     #[error("the server stopped answering after it had stored {answered} keys")]
     Stalled {
-        /// How many it had stored.
+        /// Keys stored until then.
         answered: u64,
     },
-    /// The bare store does not fit.
+    /// The bare store does not fit into its memory.
     #[error(transparent)]
     Store(#[from] herdwick_mica::StoreError),
-    /// HERD's objects could not be made.
+    /// The HERD endpoints of the echo or of a lease could not be created.
     #[error(transparent)]
     Rig(#[from] EndpointError),
     /// The server does not offer that fabric.
@@ -99,24 +100,24 @@ pub enum BenchError {
     NoTransport {
         /// The fabric.
         fabric: Fabric,
-        /// What happened.
+        /// Why not.
         reason: String,
     },
-    /// A client thread ended without a word.
+    /// A client thread panicked; its message is on standard error.
     #[error("a client thread panicked; its words stand above")]
     Panicked,
 }
 
-/// How far it is, for a line that is written over.
+/// Progress of a measurement, for a status line that is overwritten in place.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub what: String,
     /// Operations answered so far.
     pub operations: u64,
-    /// Seconds since it began.
+    /// Seconds since the step began.
     pub seconds: f64,
-    /// Operations it will take, where that is known.
+    /// Operations that the step takes in total, if known.
     pub of: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! One run: clients on their CPUs, a warm-up, a measurement, what it cost.
+//! One run: clients pinned to their CPUs, a warm-up, a measurement, and the CPU time that it took.
 
 use std::{
     net::SocketAddr,
@@ -22,20 +22,20 @@ use crate::{
     workload::{KeySpace, Trace},
 };
 
-/// What every client of a run shares.
+/// What all clients of a run share.
 #[derive(Debug)]
 pub(crate) struct Bout<'a> {
     pub(crate) config: &'a Config,
     pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
     pub(crate) server_cpu: Option<ProcessCpu>,
-    /// Whom to ask how many requests it executed together.
+    /// Address of the server to query for the mean size of its batches.
     pub(crate) batches_of: Option<SocketAddr>,
-    /// What the progress line calls it.
+    /// Name of the run in the progress line.
     pub(crate) name: String,
 }
 
-/// What one client measured.
+/// The result of one client.
 struct Part {
     counters: RunCounters,
     elapsed_ns: u64,
@@ -44,15 +44,16 @@ struct Part {
     batch_mean: Option<f64>,
 }
 
-/// How often the progress moves and a client looks at the time for it.
+/// Interval of progress updates, and of a client's slices.
 const TICK: Duration = Duration::from_millis(100);
-/// A fill without an answer for so long has failed.
+/// A fill without an answer for this many ticks fails.
 const STALL_TICKS: u32 = 100;
-/// Versions of one client do not meet those of the next before so many writes.
+/// Versions between the first of one client and the first of the next: versions of two clients are
+/// distinct up to this many writes.
 const VERSIONS_PER_CLIENT: u32 = 1 << 24;
 
 impl Bout<'_> {
-    /// Drives every target by its own thread and trace; the sum of what they saw.
+    /// Drives each target on its own thread with its own trace; returns the combined result.
     pub(crate) fn run<T: Target + Send>(
         &self,
         targets: Vec<T>,
@@ -208,6 +209,7 @@ impl Client<'_> {
         self.drive_for(config.warmup_seconds(), &mut target, &mut load)?;
         load.counters.clear();
 
+        // Only the first client samples the server's CPU time and batches: they are per server.
         let leads = self.index == 0;
         let server_cpu = || self.bout.server_cpu.as_ref().filter(|_| leads)?.ns();
         let batches_of = self.bout.batches_of.filter(|_| leads);
@@ -234,7 +236,8 @@ impl Client<'_> {
         })
     }
 
-    /// This client's share of the rate, the clients' turns evenly apart.
+    /// Returns this client's share of the rate. The schedules of the clients are offset evenly
+    /// against each other.
     fn pace(&self) -> Pace {
         let Some(rate) = self.bout.config.rate else {
             return Pace::closed();

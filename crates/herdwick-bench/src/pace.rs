@@ -1,8 +1,12 @@
-/// When requests start: as soon as there is room (closed loop), or on a schedule of their own that
-/// waits for nobody (open loop).
+//! When requests start: a closed loop, or an open loop at a fixed rate without coordinated
+//! omission.
+
+/// Decides when requests start: as soon as there is room (closed loop), or on a fixed schedule that
+/// does not wait for answers (open loop).
 ///
-/// Latency counts from the start that this gives, so under an open loop a request that could not
-/// be sent in time has been waiting since its turn: no coordinated omission.
+/// Latency counts from the start that this returns. Under an open loop the latency of a request
+/// that could not be sent in time includes the delay since it was due, which avoids coordinated
+/// omission.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     open: Option<Schedule>,
@@ -13,7 +17,7 @@ struct Schedule {
     /// When operation 0 was due.
     start_ns: u64,
     interval_ns: f64,
-    /// How many operations have been taken.
+    /// Operations taken so far.
     taken: u64,
 }
 
@@ -24,13 +28,14 @@ impl Schedule {
 }
 
 impl Pace {
-    /// A request starts when it is sent.
+    /// Returns a closed loop: a request starts when it is sent.
     #[must_use]
     pub(crate) fn closed() -> Self {
         Self { open: None }
     }
 
-    /// `per_second` operations a second (above 0), evenly, from `start_ns` on.
+    /// Returns an open loop of `per_second` operations per second (above 0), evenly spaced from
+    /// `start_ns`.
     #[must_use]
     pub(crate) fn open(per_second: f64, start_ns: u64) -> Self {
         Self {
@@ -42,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// Whether an operation may start now.
+    /// Returns whether an operation may start now.
     #[inline]
     #[must_use]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
@@ -51,7 +56,7 @@ impl Pace {
             .is_none_or(|schedule| schedule.due_ns(schedule.taken) <= now_ns)
     }
 
-    /// Takes `operations` that start together; returns when the first was due.
+    /// Takes `operations` that start together; returns the time at which the first was due.
     #[inline]
     pub(crate) fn take(&mut self, operations: u64, now_ns: u64) -> u64 {
         match &mut self.open {
@@ -64,14 +69,15 @@ impl Pace {
         }
     }
 
-    /// When the next operation is due, or `None` in a closed loop.
+    /// Returns the time at which the next operation is due, or `None` in a closed loop.
     #[must_use]
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let schedule = self.open.as_ref()?;
         Some(schedule.due_ns(schedule.taken))
     }
 
-    /// Due times before `until_ns` that nobody took: requests that never got their turn.
+    /// Returns the due times before `until_ns` of operations that were not taken: requests that
+    /// were never sent.
     pub(crate) fn owed(&self, until_ns: u64) -> impl Iterator<Item = u64> + '_ {
         self.open.iter().flat_map(move |schedule| {
             let due = (schedule.taken..).map(|operation| schedule.due_ns(operation));

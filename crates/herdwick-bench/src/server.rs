@@ -1,4 +1,4 @@
-//! The server under test: one that we start, or one that is there.
+//! The server under test: a child process that the benchmark starts, or a running server.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -15,16 +15,16 @@ use rustix::{
 
 use crate::host::{ProcessCpu, Stopwatch, pin};
 
-/// Where requests go, and whose CPU time they cost.
+/// A server, and the process whose CPU time is measured.
 #[derive(Debug)]
 pub(crate) struct Server {
     /// Its TCP address.
     pub address: SocketAddr,
-    /// What it calls itself: this server by its own version, a memcached by its.
+    /// Its version, as it reports it: `herdwick VERSION`, or a memcached's version.
     pub version: String,
-    /// It is a memcached, or whatever else speaks its text.
+    /// Whether it is a memcached or another server that speaks the text protocol.
     pub is_memcached: bool,
-    /// Its worker threads, as its statistics have them.
+    /// Its worker threads, from `stats`.
     pub workers: Option<usize>,
     /// Its CPU time, if it runs on this host.
     pub cpu: Option<ProcessCpu>,
@@ -32,18 +32,18 @@ pub(crate) struct Server {
     own: Option<OwnProcess>,
 }
 
-/// Why there is no server to measure.
+/// Why no server can be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address means nothing.
+    /// The address cannot be parsed or resolved.
     #[error("'{text}' is no address: {reason}; say HOST:PORT, such as 127.0.0.1:11211")]
     Address {
-        /// What was said.
+        /// The address as given.
         text: String,
-        /// What is wrong with it.
+        /// Why it is not valid.
         reason: String,
     },
-    /// Nobody answers there.
+    /// No server answers at the address.
     #[error(
         "no server at {address}: {source}; start one with `herdwick serve`, or leave --server out"
     )]
@@ -53,38 +53,39 @@ pub enum ServerError {
         /// What happened.
         source: std::io::Error,
     },
-    /// It speaks something else.
+    /// The peer does not speak the memcached protocol.
     #[error("{address} answered 'version' with {reply:?}: not a memcached server")]
     Stranger {
         /// Where we asked.
         address: SocketAddr,
-        /// What it said.
+        /// Its reply.
         reply: String,
     },
-    /// Our own did not start.
+    /// The server process did not start.
     #[error("`{program}` did not start: {reason}; its own words stand above")]
     NotStarted {
-        /// What we ran.
+        /// The command.
         program: String,
         /// What happened.
         reason: String,
     },
 }
 
-/// A server that does not answer for so long is not there.
+/// Timeout for connecting, and for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A drain may take so long before we kill.
+/// Time for a graceful end after SIGTERM, before SIGKILL.
 const DRAIN: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
-/// No `stats` reply is longer.
+/// Bound of a `stats` reply, in bytes.
 const STATS_MAX: u64 = 64 << 10;
-/// How far a process's age may lie from the uptime it tells for us to believe it is the same.
+/// Tolerance, in seconds, between a process's age and the uptime that the server reports, for both
+/// to be the same process.
 const SAME_AGE_S: u64 = 2;
 
 impl Server {
-    /// Starts `program serve` on `cpus` with so many workers, so much memory and room for so many
+    /// Starts `program serve` on `cpus` with this number of workers, MiB of memory and limit of
     /// connections, on a free loopback port.
     ///
     /// # Errors
@@ -96,7 +97,7 @@ impl Server {
         more: &[&str],
     ) -> Result<Self, ServerError> {
         let mut command = Command::new(program);
-        // Root has to say that it means it, as below.
+        // `-u root` suppresses the warning that the server runs as root.
         command.args(["serve", "-l", "127.0.0.1", "-p", "0", "-u", "root"]);
         command.args(["-t", &workers.to_string(), "-m", &memory_mb.to_string()]);
         command.args(["-c", &connections.to_string()]);
@@ -106,7 +107,7 @@ impl Server {
         Self::launch(&named, command, cpus, OwnProcess::ready_address)
     }
 
-    /// Starts the memcached in the path on `cpus`, with one worker and so much memory, on a free
+    /// Starts the memcached in the path on `cpus`, with one worker and `memory_mb` MiB, on a free
     /// loopback port.
     ///
     /// # Errors
@@ -114,7 +115,8 @@ impl Server {
     pub(crate) fn start_memcached(cpus: &[usize], memory_mb: u64) -> Result<Self, ServerError> {
         let port_file = PortFile::new();
         let mut command = Command::new("memcached");
-        // A port of its own choice (-1), told through the file; root has to say that it means it.
+        // `-p -1`: memcached picks a port and writes it to the file. As root it does not start
+        // without `-u`.
         command.args("-l 127.0.0.1 -p -1 -U 0 -t 1 -u root -m".split(' '));
         command.arg(memory_mb.to_string());
         command.env("MEMCACHED_PORT_FILENAME", &port_file.0);
@@ -122,7 +124,7 @@ impl Server {
         Self::launch("memcached", command, cpus, |own| port_file.address(own))
     }
 
-    /// Starts a process that tells its address one way or another.
+    /// Starts a server process; `address` waits until it is ready and returns its address.
     fn launch(
         name: &str,
         mut command: Command,
@@ -133,7 +135,8 @@ impl Server {
             program: name.to_owned(),
             reason,
         };
-        // A child inherits the CPUs of the thread that starts it; nobody else's change.
+        // A child inherits the CPUs of the thread that starts it. A separate thread is pinned, so
+        // that the affinity of the caller does not change.
         let spawned = std::thread::scope(|scope| {
             let spawn = || {
                 pin(cpus);
@@ -157,10 +160,10 @@ impl Server {
         })
     }
 
-    /// Greets a server at `address`, `HOST:PORT`.
+    /// Connects to a running server at `address`, `HOST:PORT`.
     ///
     /// # Errors
-    /// It is not there, or no memcached server.
+    /// No server answers there, or it is not a memcached server.
     pub(crate) fn find(address: &str) -> Result<Self, ServerError> {
         let unknown = |reason: String| ServerError::Address {
             text: address.to_owned(),
@@ -186,21 +189,21 @@ impl Server {
 }
 
 impl Server {
-    /// How many items it holds, if it says.
+    /// Returns the number of items it holds, if it reports that.
     pub(crate) fn items(&self) -> Option<u64> {
         let (_, stats) = ask(self.address).ok()?;
         stat(&stats, "curr_items")
     }
 }
 
-/// Where memcached writes which port it took; gone with its owner.
+/// The file to which memcached writes its port; removed on drop.
 struct PortFile(PathBuf);
 
 impl PortFile {
     fn new() -> Self {
         let name = format!("herdwick-bench-{}-memcached", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // One of a process of this number that ended long ago.
+        // Left over by an earlier process with the same number.
         let _ = std::fs::remove_file(&path);
         Self(path)
     }
@@ -233,16 +236,16 @@ impl Drop for PortFile {
     }
 }
 
-/// Ends with its owner.
+/// A child process that is ended on drop.
 #[derive(Debug)]
 struct OwnProcess(Child);
 
 impl OwnProcess {
-    /// Waits for the one line that a server says when it is ready, and finds the address in it.
+    /// Waits for the ready line on standard output and returns the first address in it.
     fn ready_address(&mut self) -> Result<SocketAddr, String> {
         let stdout = self.0.stdout.as_mut().ok_or("it has no stdout")?;
         let mut line = String::new();
-        // One line, and nothing after it matters: what a buffer swallows behind it is nobody's.
+        // Only the first line matters, so bytes that the buffer reads beyond it may be lost.
         let read = BufReader::new(stdout).read_line(&mut line);
         read.map_err(|error| error.to_string())?;
         let words = line.split(|c: char| c.is_whitespace() || c == ',');
@@ -255,7 +258,7 @@ impl OwnProcess {
         })
     }
 
-    /// Asks it to drain; returns whether it ended in time.
+    /// Sends SIGTERM, on which the server drains; returns whether it ended within [`DRAIN`].
     fn drain(&self) -> bool {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
         let Some(pid) = pid else { return false };
@@ -276,14 +279,14 @@ impl Drop for OwnProcess {
     }
 }
 
-/// Requests over shared memory that a server has executed, and in how many batches; `None` if it
-/// does not say.
+/// Returns the requests over shared memory that a server has executed and the number of batches;
+/// `None` if it does not report them.
 pub(crate) fn batches(address: SocketAddr) -> Option<[u64; 2]> {
     let (_, stats) = ask(address).ok()?;
     Some([stat(&stats, "requests")?, stat(&stats, "batches")?])
 }
 
-/// Asks for version and statistics.
+/// Requests version and statistics.
 fn ask(address: SocketAddr) -> Result<(String, String), ServerError> {
     let unreachable = |source| ServerError::Unreachable { address, source };
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).map_err(unreachable)?;
@@ -306,7 +309,7 @@ fn ask(address: SocketAddr) -> Result<(String, String), ServerError> {
     Ok((version.to_owned(), stats.collect::<Vec<_>>().join("\n")))
 }
 
-/// What a server calls itself, and whether it is none of this program's.
+/// Returns the version to report, and whether the server is not a herdwick.
 fn identity(version: String, stats: &str) -> (String, bool) {
     match stat::<String>(stats, "herdwick_version") {
         Some(own) => (format!("herdwick {own}"), false),
@@ -314,7 +317,7 @@ fn identity(version: String, stats: &str) -> (String, bool) {
     }
 }
 
-/// The value behind `STAT name`.
+/// Returns the value of the line `STAT name`.
 fn stat<N: std::str::FromStr>(stats: &str, name: &str) -> Option<N> {
     let mut values = stats.lines().filter_map(|line| {
         let (stat, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
@@ -323,8 +326,8 @@ fn stat<N: std::str::FromStr>(stats: &str, name: &str) -> Option<N> {
     values.next()
 }
 
-/// Whether process `pid` here is as old as the server says it is: one in a container tells a pid
-/// that is somebody else's here.
+/// Returns whether local process `pid` is as old as the uptime that the server reports. A server in
+/// a container reports a pid of its own namespace, which is another process here.
 fn is_as_old(pid: u32, stats: &str) -> bool {
     let age = || {
         let uptime = std::fs::read_to_string("/proc/uptime").ok()?;

@@ -1,4 +1,4 @@
-//! The store alone: one pinned thread, one partition, batches of requests made beforehand.
+//! The store alone: one pinned thread, one partition, batches of requests laid out beforehand.
 
 use herdwick_mica::{
     Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
@@ -15,24 +15,24 @@ use crate::{
     workload::{KeySpace, Mix, Step, Trace},
 };
 
-/// Requests whose keys and values are laid out before they are executed and between two looks at
-/// the clock; small enough for the first-level cache.
+/// Requests whose keys and values are laid out before they are executed, which is also the number
+/// between two readings of the clock. Small enough for the first-level cache.
 const BLOCK: usize = 256;
-/// Nothing expires here, so one second will do.
+/// A constant time: nothing expires here.
 const CLOCK: Clock = Clock {
     epoch_unix: 0,
     second: Second(1),
 };
-/// Any key will do: nobody attacks a benchmark.
+/// An arbitrary hash key: the keys are not hostile.
 const HASH_KEY: HashKey = HashKey([0x6865_7264, 0x7769_636b]);
 
 /// Measures reads and writes of the bare store.
 ///
 /// # Errors
-/// No memory, or options that cannot be.
+/// Not enough memory, or invalid options.
 pub fn store(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     let space = config.checked()?;
-    // On a thread of its own, so that the caller's stays unpinned.
+    // On a separate thread, so that the caller's is not pinned.
     std::thread::scope(|scope| {
         let (sender, progress) = std::sync::mpsc::sync_channel(1);
         let measuring = scope.spawn(move || {
@@ -163,8 +163,8 @@ impl<'a> Bare<'a> {
         }
     }
 
-    /// What laying a batch out and checking its replies cost: the same loop, over a store that
-    /// answers at once.
+    /// Returns nanoseconds per operation of executing a block and checking its replies: the same
+    /// loop over a store that answers at once. Laying the block out is not included.
     fn generator_ns(&mut self, trace: &mut Trace) -> f64 {
         let (batch, count) = (self.config.batch, cost::block(&self.block.space));
         let mut instant = Instant {
@@ -189,7 +189,7 @@ impl<'a> Bare<'a> {
         counters.clear();
         let cpu_ns = thread_cpu_ns();
         let spent = self.pass_for(self.config.seconds, trace, &mut counters);
-        // The thread never waits, so its CPU time divides as the time on the clock does.
+        // The thread never waits, so its CPU time divides in proportion to wall-clock time.
         let cpu_ns = (thread_cpu_ns() - cpu_ns) as f64 * spent.in_store_ns as f64
             / spent.elapsed_ns.max(1) as f64;
         let operations = counters.operations();
@@ -227,26 +227,26 @@ impl<'a> Bare<'a> {
         spent
     }
 
-    /// Executes the block in batches; returns how many requests it had.
+    /// Executes the block in batches; returns its number of requests.
     fn pass(&mut self, counters: &mut RunCounters) -> usize {
         self.block
             .execute(&mut self.store, self.config.batch, counters)
     }
 }
 
-/// Where the time of a run went.
+/// The time of a run.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     elapsed_ns: u64,
-    /// In the store and in the check of its replies: a rate of the store alone leaves the laying
-    /// out of requests aside, as a server finds them laid out.
+    /// Time in the store and in the check of its replies. The rate of the store excludes laying out
+    /// requests, since a server receives them laid out.
     in_store_ns: u64,
 }
 
-/// What the report says where others name their fabric: there is none.
+/// Name of the fabric in the report: the bare store has none.
 const FABRIC: &str = "none";
 
-/// Requests with their keys and values, laid out one behind the other.
+/// Requests with their keys and values, contiguous in memory.
 struct Block {
     space: KeySpace,
     steps: Vec<(Step, KeyHash)>,
@@ -324,10 +324,10 @@ impl Block {
     }
 }
 
-/// Executes nothing: every key is there.
+/// A store that executes nothing and finds every key.
 struct Instant {
     answers: cost::Answers,
-    /// Requests of the block that came before this batch.
+    /// Requests of the block before the current batch.
     at: usize,
 }
 

@@ -1,17 +1,20 @@
+//! The interface between a load and the connections that carry it: [`Target`], [`Load`] and their
+//! errors.
+
 use herdwick_mica::HashKey;
 
 use crate::{counters::RunCounters, pace::Pace, workload::Trace};
 
-/// A way to a server that requests can be driven through: one thread's connections, or one
+/// Connections to a server that a load is driven through: one thread's TCP connections, or one
 /// thread's HERD session.
 pub(crate) trait Target {
     /// Sends requests of `load.trace` when `load.pace` lets them start, and counts the answers in
-    /// `load.counters`, until `clock` (nanoseconds since any start) reaches `until_ns`, or until
-    /// the trace has ended and everything is answered. Requests in flight stay in flight: the next
-    /// call counts their answers.
+    /// `load.counters`. Returns when `clock` (nanoseconds since an arbitrary start) reaches
+    /// `until_ns`, or when the trace has ended and every request is answered. Requests in flight
+    /// stay in flight: the next call counts their answers.
     ///
     /// # Errors
-    /// The way is gone, or the server does not speak our language.
+    /// The connection failed, or the server violates the protocol.
     fn drive(
         &mut self,
         load: &mut Load<'_>,
@@ -19,31 +22,32 @@ pub(crate) trait Target {
         clock: &mut impl FnMut() -> u64,
     ) -> Result<(), DriveError>;
 
-    /// The key under which this way wants every request hashed beforehand, if it does.
+    /// Returns the key with which the requests of the trace have to be hashed beforehand, or `None`
+    /// if this target does not use hashes.
     fn hash_key(&mut self) -> Option<HashKey> {
         None
     }
 
-    /// When the requests still in flight were due.
+    /// Returns the times at which the requests still in flight were due.
     fn in_flight(&self) -> impl Iterator<Item = u64>;
 }
 
-/// What a [`Target`] drives.
+/// The load that a [`Target`] drives.
 #[derive(Debug)]
 pub(crate) struct Load<'a> {
-    /// What to ask, in order.
+    /// The requests, in order.
     pub trace: &'a mut Trace,
-    /// When.
+    /// When each request starts.
     pub pace: &'a mut Pace,
-    /// What came back.
+    /// The outcomes.
     pub counters: &'a mut RunCounters,
-    /// Version of the next value written.
+    /// Version that the next written value carries.
     pub version: u32,
 }
 
 impl Load<'_> {
-    /// Counts the age of what an open loop has due before `now_ns` and not answered: the end of a
-    /// measurement must not hide a server that stands still.
+    /// Records, in an open loop, the age of every request that was due before `now_ns` and is not
+    /// answered, so that the end of a measurement does not hide a stalled server.
     pub(crate) fn count_unanswered(&mut self, in_flight: impl Iterator<Item = u64>, now_ns: u64) {
         if self.pace.next_due_ns().is_none() {
             return;
@@ -65,15 +69,15 @@ pub enum DriveError {
         "the server closed the connection: does it still run, and does it take so many connections (-c)?"
     )]
     Closed,
-    /// A reply that no memcached gives.
+    /// A reply that memcached never sends.
     #[error(
         "the server said {0:?}, which is no reply to what was asked: is it a memcached server?"
     )]
     Reply(String),
-    /// More than a request line and its overflow area hold.
+    /// A value that does not fit a request line and its overflow area.
     #[error("a value of {0} bytes does not fit HERD's request: take smaller ones, or --fabric tcp")]
     TooLarge(usize),
-    /// A value larger than any of ours.
+    /// A value larger than any that this benchmark stores.
     #[error(
         "the server returned a value of {0} bytes for one of our keys: it holds data of other sizes, so flush it or use another"
     )]
@@ -87,8 +91,8 @@ mod tests {
     use super::*;
     use crate::workload::{Dist, Mix};
 
-    /// A server with a window of 64 that answers in 5 us, but stands still for a while; its time
-    /// is a number.
+    /// A server with a window of 64 that answers in 5 us, except during one stall; its clock is a
+    /// number.
     struct Stalling {
         now_ns: u64,
         stall_ns: std::ops::Range<u64>,
@@ -124,7 +128,7 @@ mod tests {
         }
     }
 
-    /// One second of 100,000 operations a second beside a stall.
+    /// Runs one second at 100,000 operations per second, with a stall.
     fn second_with(stall_ns: std::ops::Range<u64>, mut pace: Pace) -> RunCounters {
         let mut counters = RunCounters::new();
         let mut trace = Trace::new(Mix::GetShare(1.0), Dist::Uniform, 10, 100, 1);
@@ -148,8 +152,9 @@ mod tests {
     fn an_open_loop_sees_a_stall_as_its_users_would() {
         let counters = second_with(500_000_000..600_000_000, Pace::open(1e5, 0));
         let latencies = counters.latencies();
-        // A tenth of the users came during the stall of 100 ms and a tenth while it was worked
-        // off (served twice as fast as they come), so 20 % waited, evenly from 0 to 100 ms.
+        // A tenth of the requests are due during the stall of 100 ms, and another tenth while the
+        // backlog is worked off (served at twice the rate of arrival). So 20 % wait, uniformly from
+        // 0 to 100 ms.
         assert_eq!(latencies.len(), 100_000);
         let p90 = latencies.value_at_quantile(0.9);
         assert!((45_000_000..55_000_000).contains(&p90), "{p90}");

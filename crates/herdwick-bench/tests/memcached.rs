@@ -1,4 +1,4 @@
-//! The load generator against Debian's memcached, the peer it must speak to and be judged by.
+//! The load generator against Debian's memcached.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,7 @@ use std::{
 
 use herdwick_bench::{Config, Dist, Fabric, Mix, Report, Workload, compare};
 
-/// A memcached on a port of the kernel's choice, ended with the test.
+/// A memcached on a port that the kernel chose, killed on drop.
 struct Memcached {
     child: Child,
     address: String,
@@ -18,7 +18,8 @@ impl Memcached {
     fn start(name: &str) -> Self {
         let port_file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_file(&port_file);
-        // A port of its own choice (-1), told through the file; -u root: it is told as root only.
+        // `-p -1`: memcached picks a port and writes it to the file. As root it does not start
+        // without `-u`.
         let mut child = Command::new("memcached")
             .args("-l 127.0.0.1 -p -1 -U 0 -t 1 -m 64 -u root".split(' '))
             .env("MEMCACHED_PORT_FILENAME", &port_file)

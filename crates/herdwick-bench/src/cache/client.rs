@@ -1,3 +1,5 @@
+//! The cache client: it reads over TCP, stores every key that it missed, and checks each value.
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
@@ -9,12 +11,12 @@ use crate::{
     workload::{KeySpace, Step},
 };
 
-/// Requests that go out together; their replies are read before the next.
+/// Requests sent together; their replies are read before the next batch is sent.
 pub(super) const BATCH: usize = 64;
-/// No line of a reply to what is asked here is longer.
+/// Bound of a reply line, in bytes.
 const LINE_MAX: u64 = 512;
 
-/// A cache's user: reads, and stores what it has missed.
+/// A cache client: reads, and stores what it has missed.
 pub(super) struct Client {
     space: KeySpace,
     to: TcpStream,
@@ -23,7 +25,7 @@ pub(super) struct Client {
     value: Vec<u8>,
     out: Vec<u8>,
     line: Vec<u8>,
-    /// Missed in the last batch, to be stored ahead of the next.
+    /// Writes of the keys missed in the last batch; sent ahead of the next one.
     missed: Vec<Step>,
     batch: Vec<Step>,
 }
@@ -46,7 +48,8 @@ impl Client {
         })
     }
 
-    /// Asks for `steps`, a batch at a time, and counts what came back.
+    /// Executes `steps`, a batch at a time, and counts the outcomes. `watch` receives the number of
+    /// requests so far.
     pub(super) fn run(
         &mut self,
         steps: impl Iterator<Item = Step>,

@@ -1,5 +1,5 @@
-//! Two caches at equal resident memory: what share of reads they answer, and how much memory an
-//! item takes in them. The other one is the memcached in the path.
+//! The cache benchmark: this server beside the memcached in the path at equal resident memory; the
+//! share of reads that hit, and the memory per item.
 
 mod client;
 mod pattern;
@@ -18,33 +18,35 @@ use client::Client;
 use pattern::{PATTERNS, Pattern, Requests};
 pub use traces::TraceError;
 
-/// Room for so many hundredths of the data set.
+/// Sizes of memory, in percent of the data set.
 const PERCENTS: [u64; 2] = [10, 30];
-/// What memcached keeps beside a key and a value, roughly: for `-m`, which is only where it begins.
+/// Approximate bytes that memcached keeps besides key and value. Only the first estimate of its
+/// `-m` depends on it.
 const MEMCACHED_OVERHEAD: u64 = 64;
-/// Requests for each key: so many to warm up, and as many that are measured.
+/// Requests per key: this many for the warm-up, and as many measured.
 const REQUESTS_PER_KEY: u64 = 2;
-/// Starts that are tried to find the `-m` at which this server holds what memcached holds.
+/// Starts of this server that are tried to find the `-m` at which it uses as much memory as
+/// memcached.
 const TRIES: usize = 4;
-/// Less memory than memcached by up to this is near enough, in MiB.
+/// Up to this much less resident memory than memcached counts as equal, in MiB.
 const NEAR_MB: f64 = 1.0;
-/// The smallest `-m` of this server's that is tried.
+/// The smallest `-m` of this server that is tried.
 const MEMORY_MIN_MB: u64 = 7;
 const CONNECTIONS_MAX: usize = 64;
-/// Requests between two looks at whether somebody wants to know how far it is.
+/// Requests between two reports of progress.
 const WATCH_EVERY: u64 = 1 << 14;
 
 /// Measures this server beside memcached.
 ///
 /// # Errors
-/// One of them did not start, or broke.
+/// A server did not start, or failed.
 pub fn cache(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     if !config.traces.is_empty() {
         return traces::traces(config, watch);
     }
     let space = config.checked()?;
     let placement = config.placement();
-    // On a thread of its own, so that the caller's stays unpinned.
+    // On a separate thread, so that the caller's is not pinned.
     std::thread::scope(|scope| {
         let (sender, progress) = std::sync::mpsc::sync_channel(1);
         let measuring = scope.spawn(move || {
@@ -68,14 +70,14 @@ struct CacheBench<'a> {
     placement: &'a Placement,
 }
 
-/// What is asked of both.
+/// One measurement of both servers: a pattern, and a size of memory.
 #[derive(Clone, Copy)]
 struct Cell {
     pattern: Pattern,
     percent: u64,
 }
 
-/// A server that holds as much as it may.
+/// A server filled to its memory limit.
 struct Full {
     server: Server,
     client: Client,
@@ -116,7 +118,7 @@ impl CacheBench<'_> {
         })
     }
 
-    /// Of the options, those that mean something here.
+    /// Returns the options with those that do not apply here replaced.
     fn knobs(&self, knobs: Knobs) -> Knobs {
         Knobs {
             workload: PATTERNS.map(Pattern::name).join(","),
@@ -132,7 +134,7 @@ impl CacheBench<'_> {
         }
     }
 
-    /// Requests that are measured in each cell.
+    /// Returns the requests measured in each cell.
     fn requests(&self) -> u64 {
         self.config.keys * REQUESTS_PER_KEY
     }
@@ -148,7 +150,8 @@ impl CacheBench<'_> {
         self.fill(server, cell, watch)
     }
 
-    /// This server, holding no more than `resident` MiB, and not much less.
+    /// Starts and fills this server so that its resident memory is at most `resident` MiB and, as
+    /// far as [`TRIES`] allow, at most [`NEAR_MB`] less.
     fn full_own(
         &self,
         cell: Cell,
@@ -166,7 +169,8 @@ impl CacheBench<'_> {
             if tried == TRIES || memory == MEMORY_MIN_MB || (0.0..=NEAR_MB).contains(&spare) {
                 return Ok(full);
             }
-            // The last try is one that does not hold more.
+            // The last try never raises `-m`, so that it ends with less memory rather than with
+            // more.
             let step = if tried + 1 == TRIES {
                 spare.min(0.0)
             } else {
@@ -177,7 +181,7 @@ impl CacheBench<'_> {
         unreachable!("some try is the last")
     }
 
-    /// Stores every key once: more than the server can hold.
+    /// Stores every key once, which is more than the server can hold.
     fn fill(
         &self,
         server: Server,

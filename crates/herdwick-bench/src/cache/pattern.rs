@@ -1,18 +1,20 @@
+//! The request patterns of the cache benchmark: Zipf, Zipf with a scan, and a hot set that moves.
+
 use crate::{
     SEED,
     workload::{Rng, Step, Zipf},
 };
 
-/// How a cache is asked.
+/// A pattern of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// Zipf .99 over all keys, reads only.
     Zipf,
-    /// The same, and every fourth request the next of a scan that goes round and round.
+    /// The same, and every fourth request is the next one of a cyclic scan over all keys.
     Scan,
-    /// Nine of ten requests to a hot set of a twentieth of the keys, the others to any; the set
-    /// moves on by a tenth of itself each time that a twentieth as many requests as there are keys
-    /// have passed. One in twenty writes.
+    /// Nine of ten requests read or write a hot set of a twentieth of the keys, the others any key.
+    /// The hot set moves by a tenth of its size after every `keys / 20` requests. One request in
+    /// twenty writes.
     Shift,
 }
 
@@ -26,7 +28,7 @@ const MOVES_OF_SET: u64 = 10;
 const WRITE_EVERY: u64 = 20;
 
 impl Pattern {
-    /// As in the report.
+    /// Returns its name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Zipf => "zipf",
@@ -35,7 +37,7 @@ impl Pattern {
         }
     }
 
-    /// Share of reads.
+    /// Returns its share of reads.
     pub(super) fn get_share(self) -> f64 {
         match self {
             Self::Zipf | Self::Scan => 1.0,
@@ -44,7 +46,7 @@ impl Pattern {
     }
 }
 
-/// The requests of a pattern, without end and the same each time.
+/// The endless sequence of requests of a pattern; the same in every run.
 pub(super) struct Requests {
     pattern: Pattern,
     keys: u64,
@@ -64,7 +66,7 @@ impl Requests {
         }
     }
 
-    /// Where the hot set of [`Pattern::Shift`] begins, and how many keys it has.
+    /// Returns the first key of the hot set of [`Pattern::Shift`], and its number of keys.
     fn hot_set(&self) -> (u64, u64) {
         let size = (self.keys / HOT_PART).max(1);
         let moves = self.made / size;
@@ -126,7 +128,7 @@ mod tests {
         };
         let at_first = share_in(&steps[..50], 0);
         assert!(at_first > 0.75, "{at_first}");
-        // A move a 50 requests, 5 keys each: after 5,000 requests it begins at 500.
+        // The set moves every 50 requests by 5 keys: after 5,000 requests it begins at 500.
         let later = share_in(&steps[5_000..5_050], 500);
         assert!(later > 0.75, "{later}");
         let writes = steps.iter().filter(|step| step.is_put()).count();

@@ -1,17 +1,19 @@
+//! CPU placement: which CPUs the server and the clients get, and pinning a thread to them.
+
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the server's workers and the clients run: apart, as far as the CPUs reach.
+/// CPUs of the server's workers and of the clients: disjoint if there are enough CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// CPUs for the server.
     pub server: Vec<usize>,
-    /// CPUs for the clients, taken in turn.
+    /// CPUs for the clients; client `i` gets the `i`th, modulo their number.
     pub clients: Vec<usize>,
 }
 
 impl Placement {
-    /// Gives the first `workers` of `cpus` to the server and the rest to the clients; both share
-    /// all of them where there are too few.
+    /// Assigns the first `workers` of `cpus` to the server and the rest to the clients; with too
+    /// few CPUs both share all of them.
     #[must_use]
     pub fn new(cpus: &[usize], workers: usize) -> Self {
         let (server, clients) = cpus.split_at(workers.min(cpus.len()));
@@ -27,13 +29,13 @@ impl Placement {
         }
     }
 
-    /// Whether a server thread and a client thread never meet on a CPU.
+    /// Returns whether server and clients have disjoint CPUs.
     #[must_use]
     pub fn is_apart(&self) -> bool {
         self.server != self.clients
     }
 
-    /// Where client `index` runs.
+    /// Returns the CPUs of client `index`.
     #[must_use]
     pub fn client(&self, index: usize) -> &[usize] {
         match self.clients.len() {
@@ -43,7 +45,7 @@ impl Placement {
         }
     }
 
-    /// How many CPUs there are for all of them.
+    /// Returns the number of CPUs of server and clients together.
     pub(crate) fn cpus(&self) -> usize {
         let shared = if self.is_apart() {
             0
@@ -53,7 +55,7 @@ impl Placement {
         self.server.len() + self.clients.len() - shared
     }
 
-    /// Two CPUs between which requests travel, if they do.
+    /// Returns a CPU of the server and another one of the clients; `None` if there is only one CPU.
     #[must_use]
     pub fn pair(&self) -> Option<[usize; 2]> {
         let pair = [*self.server.first()?, *self.clients.last()?];
@@ -61,7 +63,7 @@ impl Placement {
     }
 }
 
-/// The CPUs that this thread may use, in order.
+/// Returns the CPUs that this thread may use, in ascending order.
 #[must_use]
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
@@ -71,8 +73,8 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Keeps this thread, and what it starts, on `cpus`. Where the kernel refuses, it stays free: the
-/// figures then say so by their spread.
+/// Pins this thread, and every thread that it starts, to `cpus`. If the kernel refuses, the thread
+/// stays unpinned, and the figures show it by their spread.
 pub(crate) fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {

@@ -9,28 +9,28 @@ use herdwick_mem::sync::CachePadded;
 
 use super::{Stopwatch, pin};
 
-/// Round trip of one cache line between a server's CPU and a client's: the unit in which figures
-/// of shared memory compare, for it moves with the neighbours on the host.
+/// Round trip of one cache line between a CPU of the server and one of the clients. Shared-memory
+/// figures are compared relative to it, since other load on the host changes both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LineRtt {
-    /// Nanoseconds, median of the samples that were taken.
+    /// Nanoseconds; the median of the samples.
     pub ns: f64,
 }
 
-/// Drift between before and after above which a run is marked.
+/// Relative drift between before and after above which a run is marked.
 pub(super) const DRIFT_MAX: f64 = 0.2;
-/// How long samples are taken. On a busy host a round trip may take until a thread gets its CPU
-/// back, so their number is no measure.
+/// Time for samples. It bounds the measurement instead of their number: on a busy host a round trip
+/// may last until a thread gets its CPU back.
 const MEASURE_NS: u64 = 30_000_000;
-/// Most samples, of which the median counts: a preempted one does not matter.
+/// Most samples. The median is not affected by a preempted one.
 const SAMPLES_MAX: usize = 2_000;
 /// Round trips in a sample.
 const ROUNDS: u64 = 100;
-/// What ends the round trips.
+/// The value that ends the round trips.
 const END: u64 = u64::MAX;
 
 impl LineRtt {
-    /// Whether `after` differs from `self` by more than [`DRIFT_MAX`].
+    /// Returns whether `after` differs from `self` by more than [`DRIFT_MAX`].
     #[must_use]
     pub fn drifted(self, after: Self) -> bool {
         let (low, high) = (self.ns.min(after.ns), self.ns.max(after.ns));
@@ -38,8 +38,8 @@ impl LineRtt {
     }
 }
 
-/// Measures between two CPUs, in about 30 ms, and on a busy host in as many round trips as one
-/// sample has.
+/// Measures the round trip between two CPUs, for about 30 ms; on a busy host for at least one
+/// sample.
 #[must_use]
 pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     let [ping, pong] = [
@@ -65,7 +65,7 @@ pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     }
 }
 
-/// Sends back what comes, until the end.
+/// Echoes every value of `ping` in `pong`, until [`END`].
 fn answer(ping: &AtomicU64, pong: &AtomicU64) {
     let mut last = 0;
     loop {
@@ -80,7 +80,7 @@ fn answer(ping: &AtomicU64, pong: &AtomicU64) {
     }
 }
 
-/// Nanoseconds of a round trip, a sample each.
+/// Returns samples: nanoseconds per round trip, averaged over [`ROUNDS`].
 fn ask(ping: &AtomicU64, pong: &AtomicU64) -> Vec<f64> {
     let mut samples = Vec::with_capacity(SAMPLES_MAX);
     let watch = Stopwatch::start();
@@ -100,7 +100,7 @@ fn ask(ping: &AtomicU64, pong: &AtomicU64) -> Vec<f64> {
     samples
 }
 
-/// Spins without a pause instruction: it would be part of what is measured.
+/// Spins without a pause instruction, which would add to what is measured.
 fn wait_for(line: &AtomicU64, round: u64) {
     while line.load(Ordering::Acquire) != round {}
 }

@@ -1,21 +1,23 @@
+//! The machine that a figure was measured on, as the manifest of a report records it.
+
 use serde::{Deserialize, Serialize};
 
-/// What a figure was measured on.
+/// The machine that a figure was measured on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its name.
+    /// Host name.
     pub host: String,
-    /// Its CPU, as the kernel names it.
+    /// CPU model, as the kernel names it.
     pub cpu_model: String,
     /// CPUs that the benchmark was allowed to use.
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
-    /// The widest vectors that libc's functions on memory use: `avx512`, `avx2`, `sse2`; or
-    /// `unknown`, where the libc is not glibc on x86-64.
+    /// Widest vectors that libc's memory functions use: `avx512`, `avx2`, `sse2`; or `unknown` if
+    /// the libc is not glibc on x86-64.
     #[serde(default = "unknown")]
     pub libc_vectors: String,
-    /// What glibc was told to leave out, and whatever else it was told.
+    /// The value of `GLIBC_TUNABLES`, which may disable CPU features.
     #[serde(default)]
     pub glibc_tunables: Option<String>,
 }
@@ -25,7 +27,7 @@ fn unknown() -> String {
 }
 
 impl Machine {
-    /// This one, of which the benchmark may use `cpus` CPUs.
+    /// Describes this machine, of which the benchmark may use `cpus` CPUs.
     #[must_use]
     pub fn here(cpus: usize) -> Self {
         let name = rustix::system::uname();
@@ -54,7 +56,7 @@ fn tunables() -> Option<String> {
     std::env::var("GLIBC_TUNABLES").ok()
 }
 
-/// What glibc chooses on a CPU, less what it is told to leave out.
+/// Returns the vectors that glibc chooses on a CPU, without the features that the tunables disable.
 fn libc_vectors(cpuinfo: &str, tunables: &str) -> &'static str {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let flags = lines.find(|(field, _)| field.trim() == "flags");
@@ -65,7 +67,7 @@ fn libc_vectors(cpuinfo: &str, tunables: &str) -> &'static str {
     });
     let left_out = |feature: &str| {
         let mut words = hwcaps.unwrap_or_default().split(',');
-        // Before glibc 2.33 the names ended with _Usable.
+        // Before glibc 2.33 the feature names ended with _Usable.
         words.any(|word| {
             word.strip_prefix('-')
                 .map(|name| name.trim_end_matches("_Usable"))
@@ -85,7 +87,7 @@ fn libc_vectors(cpuinfo: &str, tunables: &str) -> &'static str {
 }
 
 impl Machine {
-    /// What makes figures of the two hard to compare.
+    /// Returns the differences that make figures of the two hard to compare.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let pairs = [
             (&self.host, &other.host),
@@ -98,7 +100,8 @@ impl Machine {
     }
 }
 
-/// x86 says `model name`; others that say nothing are called by their architecture.
+/// Returns the model name from /proc/cpuinfo; without one, as on many other architectures, the name
+/// of the architecture.
 fn cpu_model(cpuinfo: &str) -> &str {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     lines

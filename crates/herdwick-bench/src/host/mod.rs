@@ -1,4 +1,5 @@
-//! The machine: what it is, where threads run on it, what they cost, how fast its cores talk.
+//! The machine: its description, the placement of threads, CPU time, and the latency between its
+//! cores.
 
 mod cpus;
 mod line;

@@ -1,20 +1,22 @@
+//! Clocks: elapsed time, CPU time of a thread or of another process, and resident memory.
+
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since it was made: the clock of one measurement.
+/// The clock of one measurement: nanoseconds since it was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts now.
+    /// Starts the clock.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the benchmark's one clock")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// How long ago that was.
+    /// Returns the nanoseconds since the start.
     #[inline]
     #[must_use]
     pub(crate) fn ns(&self) -> u64 {
@@ -22,34 +24,34 @@ impl Stopwatch {
     }
 }
 
-/// CPU time that this thread has used.
+/// Returns the CPU time that this thread has used, in nanoseconds.
 #[must_use]
 pub(crate) fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Reads the CPU time of another process.
+/// Reads the CPU time and resident memory of another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessCpu {
     pid: u32,
 }
 
 impl ProcessCpu {
-    /// Of process `pid`.
+    /// Creates a reader for process `pid`.
     #[must_use]
     pub(crate) fn new(pid: u32) -> Self {
         Self { pid }
     }
 
-    /// CPU time of all its threads, or `None` when it cannot be read. In nanoseconds where the
-    /// kernel tells them, else in steps of a clock tick (10 ms).
+    /// Returns the CPU time of all its threads, in nanoseconds, or `None` if it cannot be read. The
+    /// resolution is a nanosecond if the kernel provides `schedstat`, else a clock tick (10 ms).
     #[must_use]
     pub(crate) fn ns(&self) -> Option<u64> {
         self.scheduled_ns().or_else(|| self.charged_ns())
     }
 
-    /// Its resident memory, in MiB.
+    /// Returns its resident memory, in MiB, rounded to a tenth.
     #[must_use]
     pub(crate) fn resident_mb(&self) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
@@ -63,7 +65,7 @@ impl ProcessCpu {
     fn scheduled_ns(&self) -> Option<u64> {
         let mut ns = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid)).ok()? {
-            // A thread that has just ended has nothing left to add.
+            // A thread that ended since the directory was read is skipped.
             let Ok(times) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else {
                 continue;
             };
@@ -79,13 +81,15 @@ impl ProcessCpu {
     }
 }
 
-/// The first number of a `schedstat`: time on a CPU (Documentation/scheduler/sched-stats.rst).
+/// Returns the first number of a `schedstat` file: nanoseconds on a CPU
+/// (Documentation/scheduler/sched-stats.rst).
 fn scheduled_ns(times: &str) -> Option<u64> {
     times.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// utime + stime of a `/proc/PID/stat` line (proc(5): fields 14 and 15). The name, field 2, is in
-/// parentheses and may hold anything, so count from the last one.
+/// Returns utime + stime of a `/proc/PID/stat` line, in clock ticks (proc(5): fields 14 and 15).
+/// Field 2, the name, is in parentheses and may itself contain any character, so fields are counted
+/// from the last closing parenthesis.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

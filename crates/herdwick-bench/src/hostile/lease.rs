@@ -1,4 +1,4 @@
-//! A lease taken by hand, so that its memory can be written without going through any library.
+//! Takes a lease without the client library, so that its memory can be written arbitrarily.
 
 use std::{
     io::{self, BufRead, BufReader, IoSliceMut, Read, Write},
@@ -30,34 +30,35 @@ use rustix::{
 
 use crate::lines::{BenchClient, EndpointError, REPLY_BYTES_MAX};
 
-/// How often a lease must be heard of.
+/// Interval of heartbeats that keep a lease.
 pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
-/// Each answer of the server's must come within this.
+/// Timeout of each answer of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Slots that the scribbler claims: a client's largest window, so the most lines to poll.
+/// Slots that the scribbler requests: the largest window, so that the server polls as many lines as
+/// possible.
 const WINDOW: usize = Window::MAX;
 
-/// There is nothing to scribble on.
+/// Why no lease was taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// A socket failed.
     #[error("taking a lease: {0}")]
     Io(#[from] io::Error),
-    /// The hello went wrong.
+    /// The server's hello line is invalid.
     #[error("the server's hello: {0}")]
     Hello(#[from] LineError),
-    /// The server has no shared memory to offer.
+    /// The server does not offer shared memory.
     #[error("the server offers no shared memory")]
     NoOffer,
-    /// A frame made no sense.
+    /// A frame of the server is invalid.
     #[error("the server's frame: {0}")]
     Frame(#[from] FrameError),
-    /// The objects were refused.
+    /// The client endpoints could not be created.
     #[error(transparent)]
     Rig(#[from] EndpointError),
 }
 
-/// A lease, and the memory of it that we may write: request lines, overflow areas, rings.
+/// A lease, and its memory that the client may write: request lines, overflow areas, rings.
 pub(super) struct Prey {
     pub(super) memory: Vec<Span>,
     socket: UnixStream,
@@ -65,7 +66,7 @@ pub(super) struct Prey {
 }
 
 impl Prey {
-    /// Takes a lease at `server`, as any client would.
+    /// Takes a lease at `server` by the protocol that every client uses.
     pub(super) fn take(server: SocketAddr) -> Result<Self, LeaseError> {
         let offer = hello(server)?;
         let mut socket = UnixStream::connect(&offer.socket)?;
@@ -100,14 +101,14 @@ impl Prey {
         })
     }
 
-    /// Keeps the lease. A server that has had enough of us has hung up: the memory stays, so we
-    /// go on.
+    /// Sends a heartbeat. The error is ignored: a server that closed the lease leaves the memory
+    /// mapped, and the load goes on.
     pub(super) fn beat(&mut self) {
         let _ = self.socket.write_all(&[0]);
     }
 }
 
-/// Maps the one file of a ticket that a client may write, the first, once more.
+/// Maps the file of a ticket that the client may write, its first, a second time.
 fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
     let up = fds.first().ok_or(FrameError::Body)?;
     let len = fstat(up).map_err(io::Error::from)?.st_size as usize;
@@ -131,7 +132,7 @@ fn hello(server: SocketAddr) -> Result<ShmOffer, LeaseError> {
     offer.shm.ok_or(LeaseError::NoOffer)
 }
 
-/// Reads a frame of `kind`, and the descriptors that ride on it.
+/// Reads a frame of `kind`, and the descriptors sent with it.
 fn frame(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
     let mut head = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];

@@ -1,4 +1,5 @@
-//! What a client that writes random words over its lease's memory costs the others.
+//! The hostile neighbour: the effect on other clients of a client that writes random words over the
+//! memory of its lease.
 
 mod lease;
 
@@ -21,17 +22,17 @@ use crate::{
 pub use lease::LeaseError;
 use lease::Prey;
 
-/// Who shares the host with an honest client.
+/// A process that shares the host with a well-behaved client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Writes random words all over the memory of a lease of its own, at full speed.
+    /// Writes random words all over the memory of its own lease, at full speed.
     Scribbler,
-    /// Uses as much CPU and touches nothing: what to compare with.
+    /// Uses as much CPU and writes nothing: the baseline.
     Spinner,
 }
 
 impl Neighbour {
-    /// As in the report.
+    /// Returns its name in the report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,11 +42,11 @@ impl Neighbour {
     }
 }
 
-/// A neighbour's process, ended with its owner.
+/// A neighbour's process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process(Child);
 
-/// Word that a neighbour says when it has begun.
+/// The line that a neighbour prints when it has started.
 const BEGUN: &str = "begun";
 
 impl Process {
@@ -89,10 +90,11 @@ impl Drop for Process {
     }
 }
 
-/// Is a neighbour: until standard input ends, which it does with whoever started this process.
+/// Runs as a neighbour until standard input ends, which is when the process that started this one
+/// ends.
 ///
 /// # Errors
-/// No lease.
+/// No lease was granted.
 pub fn neighbour(kind: Neighbour, server: SocketAddr, cpus: &[usize]) -> Result<(), LeaseError> {
     pin(cpus);
     let mut prey = match kind {
@@ -117,10 +119,11 @@ pub fn neighbour(kind: Neighbour, server: SocketAddr, cpus: &[usize]) -> Result<
     Ok(())
 }
 
-/// Words between two looks at standard input.
+/// Words between two checks of standard input.
 const STRETCH: usize = 1 << 16;
 
-/// Writes random words, and words that look like a request's last, to random places.
+/// Writes random words to random places, each with a release store, as a client stores the word
+/// that completes a request.
 fn scribble(memory: &[Span], rng: &mut Rng) {
     for _ in 0..STRETCH / memory.len().max(1) {
         for span in memory {
@@ -130,14 +133,14 @@ fn scribble(memory: &[Span], rng: &mut Rng) {
     }
 }
 
-/// The same arithmetic, on nothing.
+/// Does the same arithmetic without the stores.
 fn spin(rng: &mut Rng) {
     for _ in 0..STRETCH {
         std::hint::black_box((rng.below(1 << 20), rng.bits()));
     }
 }
 
-/// Every neighbour scribbles its own way.
+/// Seeds each neighbour differently.
 fn watch_seed() -> u64 {
     u64::from(std::process::id())
 }
@@ -146,6 +149,6 @@ fn stdin_ended() -> bool {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
-    // Nothing is ever written there, so whatever happens on it is its end.
+    // Nothing is ever written to standard input, so any event on it is its end.
     matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }

@@ -1,5 +1,5 @@
-//! What the software RNIC is measured against: datagrams of the same sizes, by the same sockets,
-//! and nothing in them.
+//! The baseline of the software RNIC: datagrams of the same sizes, through the same sockets,
+//! without content.
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::target::{DriveError, Load, Target};
 
-/// Without an answer for so long, whatever is in flight is lost.
+/// After this long without an answer, everything in flight counts as lost.
 const LOST_AFTER_NS: u64 = 5_000_000;
 
 /// One client of the bare echo.
@@ -25,16 +25,18 @@ pub(crate) struct BareTarget {
     gso_batch: Vec<u8>,
     request_bytes: usize,
     window: usize,
-    /// What was sent together: when it was due, and how many are not answered.
+    /// Groups of datagrams that were sent together: when they were due, and how many are not
+    /// answered.
     sent: VecDeque<(u64, usize)>,
     in_flight: usize,
-    // Last: the server ends when its last client does.
+    // The last client that is dropped stops the server.
     _server: Arc<Helper>,
 }
 
 impl BareTarget {
     /// Starts a bare echo on `cpus`, and `clients` clients of it, each with `window` datagrams in
-    /// flight: as long as requests by `path`, and replies with values of `value_size`.
+    /// flight. They are as long as the request packets of `path`, and as the reply packets with
+    /// values of `value_size`.
     ///
     /// # Errors
     /// [`EndpointError`].
@@ -67,7 +69,7 @@ impl BareTarget {
         (0..clients).map(target).collect()
     }
 
-    /// Counts `count` answers.
+    /// Counts `count` answers, the oldest datagrams first.
     fn answered(&mut self, mut count: usize, load: &mut Load<'_>, now_ns: u64) {
         self.in_flight = self.in_flight.saturating_sub(count);
         load.counters.hits += count as u64;
@@ -82,12 +84,13 @@ impl BareTarget {
         }
     }
 
-    /// Sends as many as are due and have room, a GSO batch at most; whether there were any.
+    /// Sends as many datagrams as are due and fit the window, at most one GSO batch; returns
+    /// whether any were sent.
     fn send(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<bool, DriveError> {
         let room = BareEnd::BATCH.min(self.window - self.in_flight);
         let mut count = 0;
         while count < room && load.pace.is_due(now_ns) {
-            // A closed loop's go together.
+            // In a closed loop all of them start together.
             let here = match load.pace.next_due_ns() {
                 Some(_) => 1,
                 None => room,
@@ -98,7 +101,7 @@ impl BareTarget {
         }
         self.in_flight += count;
         let bytes = &self.gso_batch[..count * self.request_bytes];
-        // What the socket has no room for is lost.
+        // Datagrams that the socket has no room for are lost, and time out.
         Ok(count > 0 && self.end.send(self.to, bytes, self.request_bytes)?)
     }
 }
@@ -135,7 +138,7 @@ impl Target for BareTarget {
     }
 }
 
-/// Bytes of a request's datagram.
+/// Returns the bytes of a request's datagram.
 fn request_bytes(path: RequestPath) -> usize {
     let place = Place::Only;
     let (class, operation) = match path {
@@ -146,7 +149,7 @@ fn request_bytes(path: RequestPath) -> usize {
     packet_bytes(PacketOp { class, operation }, LINE_BYTES)
 }
 
-/// Bytes of a reply's, with a value of `value_size`.
+/// Returns the bytes of a reply's datagram with a value of `value_size`.
 fn reply_bytes(value_size: usize) -> usize {
     let (place, imm) = (Place::Only, true);
     let op = PacketOp {

@@ -1,5 +1,5 @@
-//! The fabric alone: HERD's machines with an echo in the store's place, which is the most that a
-//! server could do.
+//! The fabric alone: HERD's state machines with an echo in the store's place, an upper bound for
+//! every server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     workload::KeySpace,
 };
 
-/// Nothing expires in an echo.
+/// A constant time: nothing expires in an echo.
 const CLOCK: Clock = Clock {
     epoch_unix: 0,
     second: Second(1),
@@ -32,7 +32,7 @@ const HASH_KEY: HashKey = HashKey([1, 2]);
 pub(crate) struct EchoTarget<P> {
     end: End<P>,
     driver: Driver,
-    // Last: the server ends when its last client does.
+    // The last client that is dropped stops the server.
     _server: Arc<Helper>,
 }
 
@@ -84,7 +84,7 @@ impl<P: Port> Target for EchoTarget<P> {
     }
 }
 
-/// The server's objects, as a worker of `herdwick serve` has them.
+/// The server side, set up as in a worker of `herdwick serve`.
 struct Host<D: Device> {
     device: D,
     end: ServerEnd<D::Port>,
@@ -104,7 +104,7 @@ impl<D: BenchDevice> Host<D> {
         Ok(Self { device, end })
     }
 
-    /// Makes a domain for a client, and the client in it.
+    /// Creates a protection domain for a client, and the client in it.
     fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, EndpointError> {
         let Self { device, end } = self;
         let pd = device.create_pd(&mut end.port)?;
@@ -117,11 +117,11 @@ impl<D: BenchDevice> Host<D> {
         client.finish()
     }
 
-    /// A worker's loop, to be called again and again.
+    /// Returns one pass of a worker's loop, to be called repeatedly.
     fn echo(self, value_size: usize) -> impl FnMut() {
         let Self { device, mut end } = self;
         let (mut echo, watch) = (Echo::new(value_size), Stopwatch::start());
-        // What loses nothing needs no time.
+        // A lossless fabric has no timers, so the clock need not be read.
         let timed = !device.capabilities().lossless;
         move || {
             let now = if timed { watch.ns() } else { 0 };
@@ -130,7 +130,7 @@ impl<D: BenchDevice> Host<D> {
     }
 }
 
-/// Any epoch but 0: this memory has had no lease before.
+/// Returns an arbitrary epoch other than 0: the memory is new, so no earlier lease has used one.
 fn epoch() -> Epoch {
     const { Epoch::new(1) }.unwrap_or_else(|| unreachable!("1 is an epoch"))
 }

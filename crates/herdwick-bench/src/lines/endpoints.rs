@@ -1,4 +1,4 @@
-//! HERD's objects, made by hand.
+//! HERD's endpoints, set up without a lease: server and client in one process.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -18,55 +18,55 @@ use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
 
 use super::{Lines, Reply};
 
-/// The endpoints could not be built.
+/// Why the endpoints could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// HERD's objects could not be made, or do not meet.
+    /// HERD's objects could not be created or connected.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The provider refused a domain.
+    /// The provider refused to create a protection domain.
     #[error("setting up a domain: {0}")]
     Control(#[from] ControlError),
-    /// A domain was not taken up.
+    /// A ticket to a domain was not accepted.
     #[error("taking up a domain: {0}")]
     Ticket(#[from] herdwick_shm::AttachError),
-    /// No thread, or no socket.
+    /// A thread or a socket could not be created.
     #[error("starting an echo: {0}")]
     System(#[from] std::io::Error),
-    /// A window that HERD has not.
+    /// A window that HERD does not support.
     #[error("--window is a power of two from 1 to {max}, not {0}", max = Window::MAX)]
     Window(usize),
-    /// Values that do not travel in a reply.
+    /// Values that do not fit a reply.
     #[error("the echo has values up to {REPLY_BYTES_MAX} bytes, head included: lower --value-size")]
     Value,
 }
 
-/// Largest reply, as the client that people link has it.
+/// Largest reply, as in the `herdwick` client.
 pub(crate) const REPLY_BYTES_MAX: usize = 4096;
-/// Beyond any measurement.
+/// A timeout longer than any measurement.
 const NEVER: Duration = Duration::from_secs(1 << 30);
-/// Where both ends of a fabric of sockets are: any port.
+/// The address of both ends on fabrics that use sockets: loopback, any free port.
 pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A provider on which both ends can be made by hand.
+/// A provider on which both ends can be set up in one process.
 pub(crate) trait BenchDevice: Device + Sized {
-    /// How long a client waits for an answer before it asks again.
+    /// Time that a client waits for an answer before it repeats a request.
     const RETRY_AFTER: Duration;
 
-    /// A worker's device.
+    /// Creates a worker's device.
     fn host() -> std::io::Result<Self>;
 
-    /// A client's.
+    /// Creates a client's device.
     fn client() -> std::io::Result<Self>;
 
-    /// The ticket to a worker's domain, and the descriptors that go with it.
+    /// Returns the ticket to a worker's domain, and the descriptors that belong to it.
     fn hand_over(
         &self,
         port: &mut Self::Port,
         pd: PdId,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError>;
 
-    /// The client's domain that a ticket opens.
+    /// Creates the domain of the client to which a ticket gives access.
     fn take_up(
         &self,
         port: &mut Self::Port,
@@ -75,11 +75,12 @@ pub(crate) trait BenchDevice: Device + Sized {
     ) -> Result<PdId, EndpointError>;
 }
 
-/// Room for the lines and rings of the largest window there is; what is not used is not taken.
+/// Room for the lines and rings of the largest window; pages that are not touched are not
+/// allocated.
 const RINGS_BYTES: usize = 16 << 20;
 
 impl BenchDevice for ShmDevice {
-    /// Nothing is lost in shared memory: a retry here would be a bug of ours, and is not hidden.
+    /// Shared memory loses nothing: a repeated request would hide a bug, so there are none.
     const RETRY_AFTER: Duration = NEVER;
 
     fn host() -> std::io::Result<Self> {
@@ -114,7 +115,7 @@ impl BenchDevice for ShmDevice {
 }
 
 impl BenchDevice for RoceDevice {
-    /// As the client that people link has it.
+    /// As in the `herdwick` client.
     const RETRY_AFTER: Duration = Duration::from_millis(5);
 
     fn host() -> std::io::Result<Self> {
@@ -143,7 +144,7 @@ impl BenchDevice for RoceDevice {
     }
 }
 
-/// A client ready to ask.
+/// A connected client.
 pub(crate) struct End<P> {
     port: P,
     side: ClientSide,
@@ -177,7 +178,7 @@ pub(crate) struct BenchClient<D: BenchDevice> {
 }
 
 impl<D: BenchDevice> BenchClient<D> {
-    /// Of `workers` workers.
+    /// Opens the endpoints of a client of `workers` workers.
     pub(crate) fn new(
         path: RequestPath,
         window: Window,
@@ -198,7 +199,7 @@ impl<D: BenchDevice> BenchClient<D> {
         Ok(Self { device, endpoints })
     }
 
-    /// Takes up the next worker's domain.
+    /// Connects to the next worker's domain.
     pub(crate) fn join(
         &mut self,
         grant: &WorkerGrant,
@@ -209,7 +210,7 @@ impl<D: BenchDevice> BenchClient<D> {
         Ok(self.endpoints.join(&self.device, pd, grant)?)
     }
 
-    /// Posts the RECVs.
+    /// Posts the RECVs and returns the connected client.
     pub(crate) fn finish(self) -> Result<End<D::Port>, EndpointError> {
         let ClientEnd { port, side, .. } = self.endpoints.finish()?;
         Ok(End { port, side })

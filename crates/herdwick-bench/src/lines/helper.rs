@@ -1,3 +1,5 @@
+//! A background thread that repeats one function until it is dropped.
+
 use std::{
     io,
     sync::{
@@ -9,14 +11,14 @@ use std::{
 
 use crate::host::pin;
 
-/// A thread that does one thing over and over, until it is dropped.
+/// A thread that calls one function repeatedly; dropping it stops and joins the thread.
 pub(super) struct Helper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Helper {
-    /// Does `work` on `cpus`.
+    /// Starts the thread, pinned to `cpus`.
     pub(super) fn start(
         name: &str,
         cpus: &[usize],

@@ -1,4 +1,4 @@
-//! HERD's driver against lines that answer at once: what the driver itself costs.
+//! HERD's driver over lines that answer at once: measures the cost of the driver itself.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::{
     workload::{KeySpace, Trace},
 };
 
-/// Any key will do: the hashes are computed beforehand.
+/// An arbitrary hash key: the hashes are computed beforehand.
 const HASH_KEY: HashKey = HashKey([1, 2]);
 
-/// Takes `window` requests and has their answers at the next poll.
+/// Accepts `window` requests and answers all of them at the next poll.
 struct Instant<'a> {
     answers: &'a Answers,
     window: usize,
-    /// Tokens to answer, and whether they write.
+    /// Tokens to answer, each with whether it is a write.
     pending: Vec<(u64, bool)>,
     answered: usize,
 }
@@ -56,11 +56,11 @@ impl Lines for Instant<'_> {
     }
 }
 
-/// Nanoseconds that generator and check of HERD's driver take for an operation of `trace`, with
+/// Returns nanoseconds per operation of `trace` for generator and check of HERD's driver, with
 /// `window` requests in flight.
 ///
 /// # Errors
-/// Values larger than a request.
+/// A value does not fit a request.
 pub(crate) fn generator_ns(
     trace: &mut Trace,
     space: KeySpace,
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
     use crate::workload::{Dist, Mix, Step};
 
-    /// Every operation goes through the driver's loop and its check: those of a whole trace are
-    /// counted, and a value that is not its key's would show.
+    /// Every operation passes the driver's loop and its check: the operations of a whole trace are
+    /// counted, and a value of another key would be noticed.
     #[test]
     fn every_answer_is_checked_and_counted() {
         let space = KeySpace::new(1000, 16, 32).unwrap();

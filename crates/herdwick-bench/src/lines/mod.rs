@@ -1,5 +1,5 @@
-//! HERD's client at full speed: a trace laid out beforehand, slots filled and answers checked in
-//! one loop, the clock read once a pass.
+//! The load generator over HERD: requests come from a trace laid out beforehand; one loop fills
+//! slots and checks answers, and reads the clock once per pass.
 
 mod bare;
 mod echo;
@@ -32,14 +32,14 @@ pub(crate) use endpoints::{BenchClient, BenchDevice, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;
 use slots::Slots;
 
-/// The client half of HERD as a driver sees it.
+/// HERD's client as the driver uses it.
 trait Lines {
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused>;
     fn flush(&mut self, now: Duration);
     fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Option<Reply<'_>>)) -> usize;
 }
 
-/// What the driver reads of an answer.
+/// The parts of an answer that the driver uses.
 #[derive(Clone, Copy)]
 struct Reply<'a> {
     status: ReplyStatus,
@@ -47,7 +47,7 @@ struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// `None`: the request was given up.
+    /// Returns `None` if the request timed out or its outcome is unknown.
     #[inline]
     fn of(outcome: &Outcome<'a>) -> Option<Self> {
         match outcome {
@@ -79,19 +79,19 @@ impl<P: Port> Lines for Direct<'_, P> {
     }
 }
 
-/// Polls without an answer between two looks at the clock, in a closed loop: reading it takes as
-/// long as several polls, during which an answer would wait.
+/// In a closed loop, polls without an answer between two readings of the clock: a reading takes as
+/// long as several polls, and delays an answer that arrives meanwhile.
 const IDLE_PASSES: u32 = 32;
 
-/// Requests and answers of one thread, whatever carries them.
+/// Drives the requests and answers of one thread over any [`Lines`].
 struct Driver {
     space: KeySpace,
     key: Vec<u8>,
     value: Vec<u8>,
     slots: Slots,
-    /// When what a poll has answered was due.
+    /// Due times of the requests that the last poll answered.
     answered: Vec<u64>,
-    /// Whether answers carry the values that were stored, or any (an echo's).
+    /// Whether answers carry the stored values; those of an echo carry arbitrary ones.
     stored: bool,
 }
 
@@ -117,7 +117,8 @@ impl Driver {
         let (closed, mut now_ns, mut idle) = (load.pace.next_due_ns().is_none(), clock(), 0_u32);
         loop {
             let answers = self.answers(lines, load.counters, Duration::from_nanos(now_ns));
-            // A closed loop that got no answer has nothing to ask: look again before the time.
+            // A closed loop that received no answer has nothing to send: poll again before reading
+            // the clock.
             idle = if answers == 0 { idle + 1 } else { 0 };
             if closed && !self.slots.is_empty() && !idle.is_multiple_of(IDLE_PASSES) {
                 continue;
@@ -160,8 +161,8 @@ impl Driver {
         })
     }
 
-    /// Counts the latencies of what was just answered: by a look at the clock behind the answers,
-    /// so never too short.
+    /// Records the latencies of the requests just answered. The clock is read after the answers, so
+    /// a latency is never too short.
     #[inline]
     fn record(&mut self, counters: &mut RunCounters, now_ns: u64) {
         for start_ns in self.answered.drain(..) {
@@ -169,7 +170,7 @@ impl Driver {
         }
     }
 
-    /// Fills slots with what is due; whether there was anything.
+    /// Submits the requests that are due, as far as slots are free; returns whether there were any.
     #[inline]
     fn requests(
         &mut self,
@@ -216,7 +217,7 @@ impl Driver {
 #[inline]
 fn count(space: &KeySpace, stored: bool, step: Step, reply: Reply<'_>, counters: &mut RunCounters) {
     match reply.status {
-        // An echo stores nothing and says so.
+        // An echo stores nothing and answers a PUT with NotFound.
         ReplyStatus::NotFound if !stored && step.is_put() => counters.puts += 1,
         ReplyStatus::Done if step.is_put() => counters.puts += 1,
         ReplyStatus::Done if !stored || space.check(step.key(), reply.value) => counters.hits += 1,
@@ -226,20 +227,20 @@ fn count(space: &KeySpace, stored: bool, step: Step, reply: Reply<'_>, counters:
     }
 }
 
-/// A session over a fabric, by a lease of the server's.
+/// A session over a fabric, with a lease granted by the server.
 pub(crate) struct HerdTarget {
     session: Session,
     driver: Driver,
 }
 
-/// Dialling, and whatever else the session itself waits for.
+/// Timeout of dialling, and of other operations of the session itself.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 impl HerdTarget {
-    /// Asks the server at `address` for `fabric`.
+    /// Connects to the server at `address` over `fabric`.
     ///
     /// # Errors
-    /// It is not there, or grants none.
+    /// No server answers there, or it grants no lease.
     pub(crate) fn dial(
         address: std::net::SocketAddr,
         (fabric, path): (Fabric, Option<RequestPath>),

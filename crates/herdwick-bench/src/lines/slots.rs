@@ -1,7 +1,9 @@
+//! The table of requests in flight: a token for each, reused after the answer.
+
 use crate::workload::Step;
 
-/// What each token in flight stands for. Tokens are reused, so that a few lines of memory serve
-/// any number of requests; as many come to be as are ever in flight together.
+/// The request behind each token in flight. Tokens are reused, so that the table stays as small as
+/// the largest number of requests in flight at a time.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
@@ -16,7 +18,7 @@ struct Slot {
 }
 
 impl Slots {
-    /// The token that [`Slots::take`] will give out.
+    /// Returns the token that [`Slots::take`] assigns next.
     #[inline]
     pub(super) fn next(&self) -> u64 {
         self.free
@@ -24,7 +26,7 @@ impl Slots {
             .map_or(self.slots.len() as u64, |token| u64::from(*token))
     }
 
-    /// Gives out the next token.
+    /// Assigns the next token to a request.
     #[inline]
     pub(super) fn take(&mut self, step: Step, start_ns: u64) {
         let slot = Slot {
@@ -38,7 +40,7 @@ impl Slots {
         }
     }
 
-    /// Takes a token back; what it stood for, if anything.
+    /// Frees a token; returns its request and due time, or `None` if it was not in use.
     #[inline]
     pub(super) fn release(&mut self, token: u64) -> Option<(Step, u64)> {
         let slot = self
@@ -54,7 +56,7 @@ impl Slots {
         self.free.len() == self.slots.len()
     }
 
-    /// When each request in flight was due.
+    /// Returns the due time of each request in flight.
     pub(super) fn started(&self) -> impl Iterator<Item = u64> + '_ {
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken.map(|slot| slot.start_ns)

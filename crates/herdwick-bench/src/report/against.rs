@@ -1,19 +1,19 @@
-//! A report beside a baseline: the change of each figure, and how far chance moves it.
+//! A report beside a baseline: the change of each figure, and the range that chance alone explains.
 
 use std::fmt;
 
 use super::{Outcome, Report, Run, Subject, table::name, wrap::wrapped};
 
-/// A report beside one that was written before.
+/// A report, and an earlier one to compare it with; displays as a table.
 #[derive(Debug)]
 pub struct Against<'a> {
-    /// What was measured before.
+    /// The earlier report.
     pub baseline: &'a Report,
-    /// What was measured now.
+    /// The report of this run.
     pub report: &'a Report,
 }
 
-/// A figure of a run, as it is printed.
+/// A figure of a run: its printed name, and how to read it.
 struct Figure {
     name: &'static str,
     of: fn(&Run) -> Option<f64>,
@@ -50,7 +50,7 @@ const FIGURES: [Figure; 7] = [
     },
 ];
 
-/// A figure's values in the runs of one report.
+/// The values of a figure in the runs of one report.
 struct Values {
     median: f64,
     min: f64,
@@ -72,8 +72,8 @@ impl Values {
         })
     }
 
-    /// The least and the largest change between any two runs, in percent; `None` where there are
-    /// no two runs on either side.
+    /// Returns the least and the largest change between any run before and any run now, in percent;
+    /// `None` if either side has only one run.
     fn range(&self, before: &Self) -> Option<(f64, f64)> {
         let percent = |after: f64, before: f64| (after / before - 1.0) * 100.0;
         let low = percent(self.min, before.max);
@@ -83,7 +83,7 @@ impl Values {
     }
 }
 
-/// Whether both are figures of the same thing: of whatever version of the server.
+/// Returns whether both are figures of the same thing, whatever the version of the server.
 fn same(a: &Subject, b: &Subject) -> bool {
     let plain = |subject: &Subject| Subject {
         server: None,

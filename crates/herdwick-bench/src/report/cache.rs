@@ -1,11 +1,16 @@
+//! The table of the cache benchmark: this server's figures below memcached's, for each pattern and
+//! size of memory.
+
 use std::fmt;
 
 use super::Outcome;
 
-/// Beyond so many times the other's memory the two are no equals.
+/// If this server uses more than this multiple of memcached's memory, the comparison is marked as
+/// unequal.
 const UNEQUAL: f64 = 1.03;
 
-/// A line for each thing asked: memcached's figures beside this server's.
+/// Writes two lines per cell, memcached's and this server's, and the difference of their hit ratios
+/// in percentage points.
 pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     writeln!(
         f,

@@ -1,3 +1,5 @@
+//! The figures of a run, and their medians over several runs.
+
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -13,17 +15,18 @@ pub struct CpuPerOp {
     pub client: Option<f64>,
 }
 
-/// A figure on both sides of a measurement.
+/// A figure taken before and after a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BeforeAfter {
-    /// Just before.
+    /// Value before it.
     pub before: Option<f64>,
-    /// Just after.
+    /// Value after it.
     pub after: Option<f64>,
 }
 
 impl BeforeAfter {
-    /// Line round trips, if there were two CPUs to measure between.
+    /// Returns cache-line round trips, in nanoseconds; `None` where there were no two CPUs to
+    /// measure between.
     #[must_use]
     pub fn lines(before: Option<LineRtt>, after: Option<LineRtt>) -> Self {
         Self {
@@ -55,7 +58,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of latencies in nanoseconds; `None` if there are none.
+    /// Computes the distribution from nanoseconds; `None` without latencies.
     #[must_use]
     pub fn of(latencies_ns: &Histogram<u64>) -> Option<Self> {
         let us = |ns: f64| round(ns / 1000.0, 3);
@@ -72,7 +75,7 @@ impl Latency {
         })
     }
 
-    /// Each percentile's median over `runs`; the maximum stays the maximum.
+    /// Returns each percentile's median over `runs`; the maximum is the maximum of all.
     fn median(runs: &[Self]) -> Option<Self> {
         let of = |field: fn(&Self) -> f64| median(runs.iter().map(field));
         Some(Self {
@@ -91,11 +94,11 @@ impl Latency {
 /// The figures of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Operations answered in a second.
+    /// Operations answered per second.
     pub ops_per_s: f64,
-    /// What the slowest of several clients had, against the mean of all.
+    /// Rate of the slowest of several clients, relative to the mean of all.
     pub slowest_client: Option<f64>,
-    /// Operations due in a second, in an open loop.
+    /// Operations due per second, in an open loop.
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.
     pub hit_ratio: Option<f64>,
@@ -104,21 +107,21 @@ pub struct Run {
     pub byte_hit_ratio: Option<f64>,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Values that were not their key's.
+    /// Values that did not belong to the key that was read.
     pub wrong_values: u64,
-    /// Requests that the server executed together.
+    /// Mean number of requests that the server executed in a batch.
     pub batch_mean: Option<f64>,
-    /// CPU time that the server's rest cost, in milliseconds for ten seconds.
+    /// CPU time of the server at rest, in milliseconds per ten seconds.
     pub idle_cpu_ms: Option<f64>,
-    /// Resident memory of the server's process at the end.
+    /// Resident memory of the server's process at the end, MiB.
     pub server_rss_mb: Option<f64>,
     /// Items that the server held at the end.
     pub items: Option<u64>,
-    /// CPU time an operation cost.
+    /// CPU time per operation.
     pub cpu_ns_per_op: CpuPerOp,
-    /// Line round trip around the run.
+    /// Cache-line round trip before and after the run.
     pub line_rtt_ns: BeforeAfter,
-    /// What generator and check take for an operation, against a target that answers at once.
+    /// Nanoseconds per operation of generator and check, against a target that answers at once.
     #[serde(default)]
     pub generator_ns_per_op: Option<f64>,
     /// Latency from the intended start.
@@ -129,12 +132,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Nanoseconds that each of `clients` clients had for an operation.
+    /// Returns the nanoseconds per operation that each of `clients` clients had.
     fn ns_per_op(ops_per_s: f64, clients: usize) -> f64 {
         1e9 * clients.max(1) as f64 / ops_per_s
     }
 
-    /// As it goes into a report: of the figures, the digits that mean something.
+    /// Returns the run as the report contains it: rounded to significant digits, without the
+    /// histogram.
     fn rounded(&self) -> Self {
         let to = |value: Option<f64>, digits| value.map(|value| round(value, digits));
         Self {
@@ -155,7 +159,7 @@ impl Run {
     }
 }
 
-/// The latencies of all runs together.
+/// Merges the latencies of all runs; `None` without any.
 fn sum(runs: &[Run]) -> Option<Histogram<u64>> {
     let mut histograms = runs.iter().filter_map(|run| run.latencies_ns.as_ref());
     let mut all = histograms.next()?.clone();
@@ -167,7 +171,7 @@ fn sum(runs: &[Run]) -> Option<Histogram<u64>> {
 }
 
 impl Outcome {
-    /// The medians of `runs`, at least one.
+    /// Computes the medians of `runs`, of which there must be at least one.
     #[must_use]
     pub fn of(subject: Subject, runs: &[Run]) -> Self {
         let rates = || runs.iter().map(|run| run.ops_per_s);
@@ -213,7 +217,8 @@ impl Outcome {
     }
 }
 
-/// The middle value, or the mean of the two; `None` of nothing.
+/// Returns the median (of an even number of values the mean of the middle two); `None` without
+/// values.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -222,7 +227,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// Rounds to `digits` after the point; what is not finite becomes 0, which JSON can say.
+/// Rounds to `digits` decimal places; a value that is not finite becomes 0, since JSON cannot
+/// encode it.
 fn round(value: f64, digits: i32) -> f64 {
     let unit = 10_f64.powi(digits);
     let rounded = (value * unit).round() / unit;

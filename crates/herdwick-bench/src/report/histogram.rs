@@ -1,4 +1,4 @@
-//! HdrHistogram's text format of percentiles (`.hgrm`), which its plotter reads.
+//! HdrHistogram's text format of percentiles (`.hgrm`), as its plotter reads it.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 #[derive(Debug)]
 pub struct Percentiles<'a>(pub &'a Histogram<u64>);
 
-/// Lines for each half of the distance to 100 %, as in HdrHistogram's own files.
+/// Lines for each halving of the distance to 100 %, as in HdrHistogram's own files.
 const TICKS: u32 = 5;
-/// What a unit of the file is in the histogram, which has nanoseconds.
+/// Nanoseconds (the unit of the histogram) in a microsecond (the unit of the file).
 const NS_PER_US: f64 = 1000.0;
 
 impl fmt::Display for Percentiles<'_> {
@@ -45,7 +45,8 @@ impl fmt::Display for Percentiles<'_> {
     }
 }
 
-/// How the histogram is divided: buckets of twice the width each, and slots in each of them.
+/// Returns how the histogram is divided: the number of buckets, each twice as wide as the one
+/// before, and the slots in each.
 fn shape(histogram: &Histogram<u64>) -> (u32, u64) {
     let sub_buckets = (2 * 10_u64.pow(histogram.sigfig().into())).next_power_of_two();
     let mut buckets = 1;
@@ -59,8 +60,8 @@ fn shape(histogram: &Histogram<u64>) -> (u32, u64) {
 mod tests {
     use super::*;
 
-    /// The lines of figures, as HdrHistogram's plotter reads them: four columns, split at white
-    /// space, comments and the heading left out.
+    /// Returns the lines of figures as HdrHistogram's plotter reads them: four columns, split at
+    /// white space; comments and the heading are skipped.
     fn lines(text: &str) -> Vec<Vec<f64>> {
         let body = text
             .lines()
@@ -85,7 +86,7 @@ mod tests {
         assert!(lines.len() > 30, "{text}");
         for line in &lines {
             let (value, quantile, total) = (line[0], line[1], line[2]);
-            // Three digits of a value, and all of its count.
+            // Values are exact to three digits, counts are exact.
             let rank = ((quantile * 10_000.0).ceil() as usize).clamp(1, 10_000);
             let exact = sorted[rank - 1] as f64 / 1000.0;
             assert!((value / exact - 1.0).abs() < 0.002, "{line:?}: {exact}");

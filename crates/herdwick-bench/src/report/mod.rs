@@ -1,4 +1,4 @@
-//! What a benchmark says: figures that never leave without what made them.
+//! Reports of benchmarks: figures together with the machine and the options that produced them.
 
 mod against;
 mod cache;
@@ -18,44 +18,44 @@ pub use figures::{BeforeAfter, CpuPerOp, Latency, Run};
 pub use histogram::Percentiles;
 pub use table::Table;
 
-/// Version of the JSON; fields are only ever added to it.
+/// Version of the JSON format; fields are only ever added.
 pub const SCHEMA: u32 = 1;
 
-/// Everything one invocation measured. `null` in JSON means: not measured.
+/// All results of one invocation. `null` in JSON means: not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What made the figures.
+    /// The machine and the options.
     pub manifest: Manifest,
     /// The figures.
     pub results: Vec<Outcome>,
 }
 
-/// What made the figures of a [`Report`].
+/// The machine and the options that produced the figures of a [`Report`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Commit of the benchmark, `+changes` when built from an edited tree.
     pub commit: String,
     /// Version of the benchmark.
     pub version: String,
-    /// Where it ran.
+    /// The machine.
     #[serde(flatten)]
     pub machine: Machine,
     /// Fabrics measured, joined by commas.
     pub fabric: String,
-    /// What kind of figures these are, joined by commas: [`Word`]s.
+    /// Classes of the figures, joined by commas: [`Word`]s.
     pub word: String,
-    /// Line round trip before the first run and after the last.
+    /// Cache-line round trip before the first run and after the last.
     pub line_rtt_ns: BeforeAfter,
-    /// Every option, defaults resolved.
+    /// Every option, with defaults resolved.
     pub knobs: Knobs,
-    /// What would have been measured by default and was not, and why.
+    /// What the defaults would have measured but did not, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
 
-/// What a figure can be compared with.
+/// The class of a figure; figures of different classes are not comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Word {
@@ -63,14 +63,14 @@ pub enum Word {
     Shm,
     /// Software on ordinary hardware: sockets, a software RNIC, a bare store.
     Soft,
-    /// Under virtual time.
+    /// Simulation under virtual time.
     Sim,
     /// An RNIC.
     Hardware,
 }
 
 impl Word {
-    /// As in the manifest.
+    /// Returns its name in the manifest.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ impl Word {
     }
 }
 
-/// Every option of a benchmark, as it was used.
+/// Every option of a benchmark, with the value that was used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(
     missing_docs,
@@ -118,24 +118,24 @@ pub struct Knobs {
     pub client_cpus: Vec<usize>,
 }
 
-/// One line of the report: a system on a fabric under a workload, medians over its runs.
+/// One line of the report: a system on a fabric under a workload; medians over its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was measured and how it was asked.
+    /// What was measured, and under which load.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Runs of which these are the medians.
+    /// Number of runs.
     pub runs: usize,
-    /// Operations answered in a second.
+    /// Operations answered per second.
     pub ops_per_s: f64,
-    /// The slowest run's.
+    /// The same, of the slowest run.
     pub ops_per_s_min: f64,
-    /// The fastest run's.
+    /// The same, of the fastest run.
     pub ops_per_s_max: f64,
-    /// What the slowest of several clients had, against the mean of all.
+    /// Rate of the slowest of several clients, relative to the mean of all.
     #[serde(default)]
     pub slowest_client: Option<f64>,
-    /// Operations due in a second, in an open loop.
+    /// Operations due per second, in an open loop.
     pub offered_per_s: Option<f64>,
     /// Share of reads that hit.
     pub hit_ratio: Option<f64>,
@@ -144,28 +144,28 @@ pub struct Outcome {
     pub byte_hit_ratio: Option<f64>,
     /// Requests answered with an error, in all runs.
     pub errors: u64,
-    /// Values that were not their key's, in all runs.
+    /// Values that did not belong to the key that was read, in all runs.
     pub wrong_values: u64,
-    /// Requests that the server executed together.
+    /// Mean number of requests that the server executed in a batch.
     pub batch_mean: Option<f64>,
-    /// CPU time that the server's rest cost, in milliseconds for ten seconds.
+    /// CPU time of the server at rest, in milliseconds per ten seconds.
     pub idle_cpu_ms: Option<f64>,
-    /// Resident memory of the server's process, the most of any run's end.
+    /// Resident memory of the server's process, MiB: the largest value at the end of a run.
     #[serde(default)]
     pub server_rss_mb: Option<f64>,
     /// Items that the server held at the end.
     #[serde(default)]
     pub items: Option<u64>,
-    /// CPU time an operation cost.
+    /// CPU time per operation.
     pub cpu_ns_per_op: CpuPerOp,
-    /// Line round trip around the runs.
+    /// Cache-line round trip before and after the runs.
     pub line_rtt_ns: BeforeAfter,
-    /// Runs around which it moved by more than a fifth.
+    /// Runs during which the round trip changed by more than a fifth.
     pub drifted_runs: usize,
-    /// What generator and check take for an operation, against a target that answers at once.
+    /// Nanoseconds per operation of generator and check, against a target that answers at once.
     #[serde(default)]
     pub generator_ns_per_op: Option<f64>,
-    /// Its share of the time that a client has for an operation.
+    /// Its share of the time that a client has per operation.
     #[serde(default)]
     pub generator_share: Option<f64>,
     /// Latency from the intended start.
@@ -173,12 +173,12 @@ pub struct Outcome {
     /// The figures of each run.
     #[serde(default)]
     pub per_run: Vec<Run>,
-    /// All latencies of all runs, in nanoseconds: `--hdr` writes them, JSON does not have them.
+    /// Latencies of all runs, in nanoseconds. `--hdr` writes them; the JSON does not contain them.
     #[serde(skip)]
     pub latencies_ns: Option<Histogram<u64>>,
 }
 
-/// What an [`Outcome`] is about.
+/// The subject of an [`Outcome`]: what was measured, under which load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(
     missing_docs,
@@ -186,12 +186,12 @@ pub struct Outcome {
 )]
 pub struct Subject {
     pub system: String,
-    /// Who else was at the client's elbow.
+    /// The neighbour on the same host: `scribbler`, `spinner`, or `crowd` (idle connections).
     pub beside: Option<String>,
     pub fabric: String,
     /// A [`Word`].
     pub word: String,
-    /// What the server calls itself.
+    /// Version that the server reports.
     pub server: Option<String>,
     pub workload: String,
     pub get_share: f64,
@@ -205,16 +205,17 @@ pub struct Subject {
     pub connections: Option<usize>,
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,
-    /// For how much of the data set there was room, in memcached's measure.
+    /// Memory, in percent of the data set (by memcached's estimate of item sizes, or of the peak
+    /// size of the trace).
     #[serde(default)]
     pub room_percent: Option<u64>,
-    /// How much that was, in MiB.
+    /// Memory that the cache was given, in MiB.
     #[serde(default)]
     pub room_mb: Option<f64>,
 }
 
 impl Report {
-    /// The JSON, indented.
+    /// Returns the report as indented JSON.
     ///
     /// # Panics
     /// Never: the report holds nothing that JSON cannot.
@@ -223,7 +224,7 @@ impl Report {
         serde_json::to_string_pretty(self).expect("maps with string keys and finite shapes")
     }
 
-    /// Whether everything read was right.
+    /// Returns whether no request failed and every value was right.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.results

@@ -1,14 +1,16 @@
+//! The report as a table for a terminal of 80 columns, with ratios and warnings.
+
 use std::{collections::BTreeSet, fmt};
 
 use super::{Outcome, Report, Subject, cache, traces, wrap::wrapped};
 use crate::cost::SHARE_MAX;
 
-/// A report as a person reads it: what was measured on what, a line per result, ratios between
-/// fabrics, and a warning for whatever makes a figure doubtful.
+/// Displays a report: the machine and the options, a line per result, ratios between fabrics, and a
+/// warning for everything that makes a figure doubtful.
 #[derive(Debug)]
 pub struct Table<'a>(pub &'a Report);
 
-/// Headings, and how wide their columns are; with a space between them they fill 80 columns.
+/// Headings and widths of the columns; separated by spaces, they fill 80 columns.
 const COLUMNS: [(&str, usize); 12] = [
     ("what", 13),
     ("work", 8),
@@ -144,7 +146,7 @@ fn row(result: &Outcome) -> [String; 12] {
     ]
 }
 
-/// What a line is about, in short: `herd shm`, `crowd tcp`.
+/// Returns the short name of a line: `herd shm`, `crowd tcp`.
 pub(super) fn name(subject: &Subject) -> String {
     let system = subject.beside.as_ref().unwrap_or(&subject.system);
     match subject.fabric.as_str() {
@@ -153,7 +155,7 @@ pub(super) fn name(subject: &Subject) -> String {
     }
 }
 
-/// How far the runs lie from the median at most, in percent of it.
+/// Returns the largest deviation of a run from the median, in percent of the median.
 fn spread(result: &Outcome) -> String {
     let median = result.ops_per_s;
     let away = (result.ops_per_s_max - median).max(median - result.ops_per_s_min);
@@ -164,14 +166,14 @@ fn spread(result: &Outcome) -> String {
     }
 }
 
-/// Which line of the table is meant.
+/// Returns the long name of a line: `herd over shm beside a spinner`.
 fn title(subject: &Subject) -> String {
     let beside = subject.beside.as_ref();
     let beside = beside.map_or_else(String::new, |beside| format!(" beside a {beside}"));
     format!("{} over {}{beside}", subject.system, subject.fabric)
 }
 
-/// How it is asked: `tcp: 1 client, 50 connections, pipeline 4, multiget 100`.
+/// Describes the clients: `tcp: 1 client, 50 connections, pipeline 4, multiget 100`.
 fn clients(result: &Outcome) -> Option<String> {
     let subject = &result.subject;
     let parts = [
@@ -193,13 +195,13 @@ fn nothing() -> String {
     "-".to_owned()
 }
 
-/// In five columns.
+/// Formats a number in at most five columns.
 fn short(value: f64) -> String {
     cut(value, 5)
 }
 
-/// With as many digits as `width` columns hold, at most two behind the point; as thousands or
-/// millions where they do not fit.
+/// Formats a number in `width` columns with at most two decimals, as thousands, millions or
+/// billions if it does not fit otherwise.
 fn cut(value: f64, width: usize) -> String {
     let plain = (0..=2).rev().map(|digits| format!("{value:.digits$}"));
     let thousands = [("k", 1e3), ("M", 1e6)];
@@ -217,7 +219,7 @@ fn grid(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     writeln!(f, "{LEGEND}\n")
 }
 
-/// Names to the left, figures to the right.
+/// Writes one row: names left-aligned, figures right-aligned.
 fn line(f: &mut impl fmt::Write, cells: [String; 12]) -> fmt::Result {
     for (i, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
         match i {
@@ -229,7 +231,7 @@ fn line(f: &mut impl fmt::Write, cells: [String; 12]) -> fmt::Result {
     f.write_char('\n')
 }
 
-/// The machine's cache-line round trip, around the runs of each line.
+/// Writes the cache-line round trip before and after the runs of each line.
 fn lines(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let around = report.results.iter().filter_map(|result| {
         let line = &result.line_rtt_ns;
@@ -243,7 +245,7 @@ fn lines(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     }
 }
 
-/// The same system and workload over several fabrics: each against the last.
+/// Writes ratios of the rates under the same workload: each other line against the last one.
 fn ratios(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     let Some((last, others)) = results.split_last() else {
         return Ok(());
@@ -264,7 +266,7 @@ fn ratios(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     Ok(())
 }
 
-/// How evenly several clients were served.
+/// Writes how evenly several clients were served.
 fn fairness(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     for result in results {
         if let Some(share) = result.slowest_client {
@@ -279,7 +281,7 @@ fn fairness(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     Ok(())
 }
 
-/// What idle connections cost those that are busy, and in memory.
+/// Writes the effect of idle connections on p99 of the busy ones, and on memory.
 fn crowds(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let Some(count) = report.manifest.knobs.idle_connections else {
         return Ok(());
@@ -306,7 +308,7 @@ fn crowds(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-/// What a server cost that nobody asked.
+/// Writes the CPU time of a server at rest.
 fn rest(f: &mut impl fmt::Write, results: &[Outcome], ms: f64) -> fmt::Result {
     let clients = results.iter().map(|result| {
         let subject = &result.subject;

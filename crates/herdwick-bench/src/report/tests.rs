@@ -1,3 +1,5 @@
+//! Tests of the report: the JSON schema, the table, and the comparison with a baseline.
+
 use serde_json::Value;
 
 use super::*;
@@ -74,7 +76,7 @@ fn report() -> Report {
     }
 }
 
-/// The names that readers of schema 1 rely on.
+/// Field names that readers of schema 1 rely on.
 const RESULT: &str = "system fabric workload get_share dist keys key_bytes value_bytes workers \
     clients window runs ops_per_s offered_per_s hit_ratio errors wrong_values batch_mean \
     cpu_ns_per_op line_rtt_ns latency_us";
@@ -174,7 +176,7 @@ fn columns_line_up_in_eighty() {
         grid.iter().all(|line| line.len() == grid[0].len()),
         "{table}"
     );
-    // Whatever is measured: the longest names there are, and figures from hundredths to billions.
+    // Also with the longest names there are, and figures from hundredths to billions.
     for (scale, beside) in [
         (1.0, None),
         (1e-3, Some("scribbler")),
@@ -199,7 +201,7 @@ fn columns_line_up_in_eighty() {
     }
 }
 
-/// A report of one line: herd over tcp, of runs at so many operations a second.
+/// Returns a report of one line: herd over tcp, with runs at these operations per second.
 fn runs_at(rates: &[f64], latency: Latency) -> Report {
     let run = |ops_per_s: &f64| Run {
         ops_per_s: *ops_per_s,
@@ -234,7 +236,7 @@ fn a_change_is_told_with_the_range_that_runs_span() {
         let line = line.unwrap_or_else(|| panic!("{figure} in {text}"));
         line.split_whitespace().map(str::to_owned).collect()
     };
-    // 121/100; 120/110 at the least, and 132/90 at the most.
+    // The medians: 121/100; the least ratio: 120/110; the largest: 132/90.
     let rate = words(&text, "kops/s");
     let expected = [
         "herd",

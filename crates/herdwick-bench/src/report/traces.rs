@@ -1,10 +1,10 @@
-//! The table of traces: hit ratios by objects and by bytes, and resident memory.
+//! The table of the trace benchmark: hit ratios by objects and by bytes, and resident memory.
 
 use std::fmt;
 
 use super::Outcome;
 
-/// Caches, as the columns have them: the name in the report, and the heading.
+/// The caches in the order of their columns: name in the report, and heading.
 const CACHES: [(&str, &str); 6] = [
     ("herdwick", "herd"),
     ("memcached", "memcd"),
@@ -21,7 +21,7 @@ much, if that is more; herd: this store; memcd: memcached (not where items expir
 the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
 future; RSS: resident memory in MiB";
 
-/// Two lines for each trace and room.
+/// Writes two lines for each trace and size of memory.
 pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     write!(f, "{:<11} {:>5} {:>5} {:<4}", "trace", "room", "MiB", "hit")?;
     for (_, heading) in CACHES {
@@ -51,9 +51,10 @@ fn line(
     ratio: fn(&Outcome) -> Option<f64>,
 ) -> fmt::Result {
     let of = |name: &str| cell.iter().find(|outcome| outcome.subject.system == name);
-    // What came last was given what memcached, which came first, had taken.
+    // memcached runs first, and the caches after it get the memory that it took; so the last one
+    // has the final size.
     let subject = &cell[cell.len() - 1].subject;
-    // Of a file, its name without the folders.
+    // The base name, if the trace is a file.
     let name = subject.workload.rsplit('/').next().unwrap_or_default();
     write!(
         f,

@@ -1,11 +1,11 @@
-//! Text for a terminal of 80 columns.
+//! Wraps text for a terminal of 80 columns.
 
 use std::fmt;
 
-/// Columns of the narrowest terminal that is served.
+/// Columns of the narrowest terminal that is supported.
 pub(super) const COLUMNS: usize = 80;
 
-/// Writes `text`; a line that is too long goes on in the next one, indented, from a space on.
+/// Writes `text`, breaking lines that are too long at a space; continuation lines are indented.
 pub(super) fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     for line in text.lines() {
         let mut rest = line;

@@ -1,29 +1,31 @@
+//! Composes memcached text requests from the steps of a trace.
+
 use std::collections::VecDeque;
 
 use herdwick_mem::append;
 
 use crate::{target::Load, workload::KeySpace};
 
-/// Turns steps of a trace into request bytes.
+/// Turns steps of a trace into request bytes by patching templates.
 #[derive(Debug)]
 pub(super) struct Composer {
     space: KeySpace,
-    /// ` KEY`
+    /// Template ` KEY`.
     key: Vec<u8>,
-    /// `set KEY 0 0 LENGTH\r\nVALUE\r\n`
+    /// Template `set KEY 0 0 LENGTH\r\nVALUE\r\n`.
     put: Vec<u8>,
     value_at: usize,
     multiget: usize,
-    /// Keys gathered for one `get`.
+    /// Keys collected for one `get`.
     group: Vec<u32>,
-    /// Writes that the trace has between the reads of a group.
+    /// Writes that the trace has between the reads of a group; sent after the group.
     deferred: VecDeque<u32>,
 }
 
 /// One composed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Composed {
-    /// Keys it reads; 0 for a write.
+    /// Keys that it reads; 0 for a write.
     pub(super) reads: usize,
 }
 
@@ -46,13 +48,13 @@ impl Composer {
         }
     }
 
-    /// Whether there is anything left to ask.
+    /// Returns whether any request is left.
     pub(super) fn has_more(&self, load: &mut Load<'_>) -> bool {
         !self.deferred.is_empty() || load.trace.peek().is_some()
     }
 
-    /// Appends the next request to `out`, and the keys that it reads to `wanted`. There must be
-    /// one ([`Composer::has_more`]).
+    /// Appends the next request to `out`, and the keys that it reads to `wanted`. There must be a
+    /// request left ([`Composer::has_more`]).
     pub(super) fn compose(
         &mut self,
         load: &mut Load<'_>,
@@ -62,8 +64,8 @@ impl Composer {
         if let Some(key) = self.deferred.pop_front() {
             return self.put(key, load, out);
         }
-        // A group ends early when as many writes as it has room for wait behind it, so what is
-        // deferred stays bounded.
+        // A group also ends when `multiget` writes are deferred, which bounds the queue of deferred
+        // writes.
         while self.group.len() < self.multiget && self.deferred.len() < self.multiget {
             match load.trace.take() {
                 Some(step) if !step.is_put() => self.group.push(step.key()),
@@ -109,7 +111,7 @@ mod tests {
         workload::{Dist, Mix, Trace},
     };
 
-    /// Composes everything that the first `steps` steps of a trace ask for.
+    /// Composes the first `requests` requests of a trace.
     fn composed(mix: Mix, multiget: usize, requests: usize) -> (String, Vec<Composed>) {
         let space = KeySpace::new(100, 3, 4).unwrap();
         let mut trace = Trace::new(mix, Dist::Uniform, 100, 1000, 3);

@@ -1,3 +1,5 @@
+//! One memcached connection: an outbox, an inbox, and the requests that wait for replies.
+
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
@@ -12,23 +14,23 @@ use crate::{
     target::{DriveError, Load},
 };
 
-/// One connection: requests composed but not written, bytes received but not understood, and what
-/// was asked in between.
+/// One connection: requests composed but not written, bytes received but not parsed, and the
+/// requests in between.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     stream: S,
     outbox: Vec<u8>,
-    /// Bytes of `outbox` that are written.
+    /// Bytes of `outbox` already written.
     sent: usize,
     inbox: Vec<u8>,
-    /// Bytes of `inbox` that are received.
+    /// Bytes of `inbox` received so far.
     filled: usize,
     asked: VecDeque<Asked>,
     /// Keys of the reads in `asked`, in order.
     wanted: VecDeque<u32>,
 }
 
-/// Room for headers beside a value, and for many small replies in one read.
+/// Bytes for headers besides a value, for a foreign value, and for many small replies in one read.
 const INBOX: usize = 2 * FOREIGN_MAX as usize;
 
 impl<S: Read + Write> Connection<S> {
@@ -44,7 +46,7 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// What it writes to and reads from.
+    /// Returns the underlying stream.
     pub(super) fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -53,14 +55,14 @@ impl<S: Read + Write> Connection<S> {
         self.asked.len()
     }
 
-    /// When each request in flight was due, once for each of its keys.
+    /// Returns the due time of each request in flight, once per key.
     pub(super) fn waiting_since(&self) -> impl Iterator<Item = u64> + '_ {
         self.asked
             .iter()
             .flat_map(|asked| std::iter::repeat_n(asked.start_ns, asked.remaining.max(1)))
     }
 
-    /// Composes one request; [`Connection::send`] sends it.
+    /// Composes one request; [`Connection::send`] writes it.
     pub(super) fn ask(&mut self, composer: &mut Composer, load: &mut Load<'_>, now_ns: u64) {
         let composed = composer.compose(load, &mut self.outbox, &mut self.wanted);
         let operations = composed.reads.max(1) as u64;
@@ -71,8 +73,8 @@ impl<S: Read + Write> Connection<S> {
         });
     }
 
-    /// Closed loop: fills the pipeline up when half of it has run out, so that requests leave many
-    /// to a write.
+    /// Closed loop: refills the pipeline when at most half of it is in flight, so that one write
+    /// carries many requests.
     pub(super) fn refill(
         &mut self,
         composer: &mut Composer,
@@ -89,7 +91,7 @@ impl<S: Read + Write> Connection<S> {
         self.send()
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much of the outbox as the socket accepts.
     pub(super) fn send(&mut self) -> Result<(), DriveError> {
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
@@ -105,7 +107,7 @@ impl<S: Read + Write> Connection<S> {
         Ok(())
     }
 
-    /// Reads what has arrived and counts it as answered at `now_ns`.
+    /// Reads all bytes that have arrived and counts the replies as answered at `now_ns`.
     pub(super) fn receive(
         &mut self,
         reader: &mut Reader,
@@ -119,7 +121,7 @@ impl<S: Read + Write> Connection<S> {
                 Ok(n) => {
                     self.filled += n;
                     self.understand(reader, counters, now_ns)?;
-                    // A short read has emptied the socket (epoll(7), edge-triggered streams).
+                    // A short read has emptied the socket (epoll(7): edge-triggered streams).
                     if n < room {
                         return Ok(());
                     }

@@ -1,5 +1,5 @@
-//! The memcached client against a server in its own memory that answers at once: what the client
-//! itself costs, without its system calls.
+//! The memcached client over an in-memory server that answers at once: measures the cost of the
+//! client itself, without system calls.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -12,13 +12,13 @@ use crate::{
     workload::{KeySpace, Trace},
 };
 
-/// Requests in flight on all connections together, at least: so many that looking at the clock
-/// twice for all of them does not count.
+/// Least number of requests in flight on all connections together: enough that two readings of the
+/// clock for all of them do not count.
 const IN_FLIGHT: usize = 64;
-/// Bytes of replies that may lie on one connection; the rest of a reply comes with the next read.
+/// Bytes of replies that a connection buffers; the rest of a reply is taken by the next read.
 const REPLIES_MAX: usize = 48 << 10;
 
-/// What was written, and what there is to read.
+/// An in-memory stream: requests written, and replies to read.
 #[derive(Debug, Default)]
 struct Memory {
     requests: Vec<u8>,
@@ -51,7 +51,7 @@ impl Read for Memory {
 }
 
 impl Memory {
-    /// Answers everything that was written: every key is there.
+    /// Answers every request that was written; every key is found.
     fn answer(&mut self, space: &KeySpace, value: &mut [u8]) {
         (self.read, self.replies) = (0, Vec::with_capacity(self.replies.len()));
         let tail = format!(" 0 {}\r\n", value.len());
@@ -79,7 +79,7 @@ impl Memory {
     }
 }
 
-/// The index that a key of ours names: its last eight hexadecimal digits.
+/// Returns the index that a key encodes in its last eight hexadecimal digits.
 fn index_of(key: &[u8]) -> u32 {
     let digits = &key[key.len().saturating_sub(8)..];
     digits.iter().fold(0, |index, digit| {
@@ -87,10 +87,10 @@ fn index_of(key: &[u8]) -> u32 {
     })
 }
 
-/// Nanoseconds that composing a request of `trace` and checking its reply take for each key.
+/// Returns nanoseconds per key for composing a request of `trace` and checking its reply.
 ///
 /// # Errors
-/// A reply that the client does not understand, which would be a bug of ours.
+/// The client cannot parse a reply, which would be a bug of this module.
 pub(crate) fn generator_ns(
     trace: &mut Trace,
     space: KeySpace,
@@ -144,8 +144,8 @@ mod tests {
     use super::*;
     use crate::workload::{Dist, Mix};
 
-    /// What the client composes is answered as a server would, to the last byte: see
-    /// `tests/memcached.rs` for the same client against a real one.
+    /// Every request that the client composes is answered as a server would, to the last byte;
+    /// `tests/memcached.rs` runs the same client against a real server.
     #[test]
     fn everything_asked_is_answered_and_right() {
         let space = KeySpace::new(100, 5, 7).unwrap();

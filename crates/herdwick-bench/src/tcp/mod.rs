@@ -1,5 +1,5 @@
-//! A memcached client made to be cheaper than any memcached server: requests are patched
-//! templates, replies are recognised by their fixed sizes, and both go many to a system call.
+//! A memcached client that costs less than any memcached server: requests are patched templates,
+//! replies are recognised by their fixed sizes, and one system call carries many of both.
 
 mod compose;
 mod connection;
@@ -23,7 +23,7 @@ use connection::Connection;
 pub(crate) use instant::generator_ns;
 use reply::Reader;
 
-/// How one thread asks over TCP.
+/// The load of one thread over TCP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpOptions {
     /// Connections of this thread.
@@ -43,13 +43,14 @@ pub(crate) struct TcpTarget {
     composer: Composer,
     reader: Reader,
     pipeline: usize,
-    /// Whose turn it is in an open loop.
+    /// Index of the connection that received the last request, in an open loop.
     turn: usize,
 }
 
-/// A server that does not answer a connect for so long is not there.
+/// Timeout of a connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeouts of epoll are whole milliseconds: what is due sooner is polled for.
+/// epoll timeouts are whole milliseconds: if the next request is due sooner than this, the loop
+/// polls instead of sleeping.
 const SPIN_BELOW_NS: u64 = 1_500_000;
 /// Events taken from one `epoll_wait`.
 const EVENTS: usize = 1024;
@@ -58,7 +59,7 @@ impl TcpTarget {
     /// Connects to `server`.
     ///
     /// # Errors
-    /// What connecting said.
+    /// A connection was refused or failed.
     pub(crate) fn connect(
         server: SocketAddr,
         options: TcpOptions,
@@ -91,7 +92,8 @@ impl TcpTarget {
         self.connections[index].refill(&mut self.composer, load, self.pipeline, now_ns)
     }
 
-    /// Open loop: gives what is due to the connections in turn, as far as they have room.
+    /// Open loop: distributes the requests that are due over the connections, round robin, as far
+    /// as they have room.
     fn offer(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<(), DriveError> {
         let first = self.turn;
         let mut full = 0;
@@ -181,11 +183,11 @@ impl Target for TcpTarget {
     }
 }
 
-/// How long an open loop may sleep: not at all when the next request is near.
+/// Returns how long an open loop may sleep, in nanoseconds: 0 if the next request is near.
 fn timeout_ns(load: &Load<'_>, now_ns: u64) -> u64 {
     let due = load.pace.next_due_ns().unwrap_or(u64::MAX);
     match due.saturating_sub(now_ns) {
-        // Overdue: every connection is full, and only an answer helps.
+        // Overdue: every connection is full, so only an answer makes progress.
         0 => u64::MAX,
         near if near < SPIN_BELOW_NS => 0,
         far => far - SPIN_BELOW_NS + 1,

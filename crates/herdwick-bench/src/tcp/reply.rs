@@ -1,17 +1,19 @@
+//! Recognises memcached text replies of known sizes, and checks their keys and values.
+
 use std::collections::VecDeque;
 
 use herdwick_mem::same;
 
 use crate::{counters::RunCounters, target::DriveError, workload::KeySpace};
 
-/// Recognises replies. Every key and value has the size we gave it, so a hit is checked where it
-/// must lie rather than parsed; what looks different is read as the line it is.
+/// Recognises replies. Every key and value has a known size, so a hit is compared at its expected
+/// place rather than parsed; any other reply is parsed line by line.
 #[derive(Debug)]
 pub(super) struct Reader {
     space: KeySpace,
-    /// The key that a value is expected for.
+    /// Buffer for the next expected key.
     key: Vec<u8>,
-    /// ` 0 LENGTH\r\n`
+    /// Expected end of a header: ` 0 LENGTH\r\n`.
     tail: Vec<u8>,
 }
 
@@ -22,27 +24,28 @@ pub(super) struct Asked {
     pub(super) start_ns: u64,
     /// Whether it writes.
     pub(super) is_put: bool,
-    /// Keys still to be answered.
+    /// Keys not answered yet.
     pub(super) remaining: usize,
 }
 
-/// What stands at the front of the bytes received.
+/// What the front of the received bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Front {
-    /// The start of something.
+    /// An incomplete reply line or value.
     Partial,
-    /// So many bytes of a reply that goes on.
+    /// This many bytes of a reply that continues.
     Part(usize),
-    /// So many bytes that end a reply.
+    /// This many bytes that complete a reply.
     End(usize),
 }
 
 const VALUE: &[u8] = b"VALUE ";
 const STORED: &[u8] = b"STORED\r\n";
 const END: &[u8] = b"END\r\n";
-/// No line of memcached's is longer.
+/// Bound of a reply line, in bytes.
 const LINE_MAX: usize = 2048;
-/// Values of strangers up to this are read over; what a connection's buffer holds beside ours.
+/// Largest foreign value that is skipped, in bytes; a connection has room for it beside its own
+/// values.
 pub(super) const FOREIGN_MAX: u64 = 60 << 10;
 
 impl Reader {
@@ -54,7 +57,8 @@ impl Reader {
         }
     }
 
-    /// Reads the front of `bytes`, an answer to `asked`, whose keys lie in `wanted`.
+    /// Parses the front of `bytes`, part of the reply to `asked`, whose keys are at the front of
+    /// `wanted`.
     #[inline]
     pub(super) fn front(
         &mut self,
@@ -107,7 +111,8 @@ impl Reader {
         Ok(Front::Part(value_end + 2))
     }
 
-    /// The key asked for that `key` is; those before it were misses.
+    /// Returns the index of the requested key that `key` is; the requested keys before it were
+    /// misses.
     fn expected(
         &mut self,
         key: &[u8],
@@ -128,7 +133,8 @@ impl Reader {
     }
 }
 
-/// A value of another size or with flags: not ours, so wrong, whatever it holds.
+/// Skips a value of another size or with flags: not stored by this benchmark, so it counts as wrong
+/// whatever it contains.
 fn foreign_value(
     bytes: &[u8],
     asked: &mut Asked,
@@ -158,7 +164,7 @@ fn foreign_value(
     Ok(Front::Part(total))
 }
 
-/// An error line ends the reply, whatever was still to come.
+/// Counts an error line, which ends the reply, whatever keys were still to be answered.
 fn refusal(
     bytes: &[u8],
     asked: &Asked,
@@ -178,7 +184,7 @@ fn refusal(
     Ok(Front::End(line.len()))
 }
 
-/// The first line of `bytes`, its end included, once it is complete.
+/// Returns the first line of `bytes`, its end included, once it is complete.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, DriveError> {
     let head = &bytes[..bytes.len().min(LINE_MAX)];
     match head.iter().position(|byte| *byte == b'\n') {
@@ -195,7 +201,7 @@ fn line(bytes: &[u8]) -> Result<Option<&[u8]>, DriveError> {
 mod tests {
     use super::*;
 
-    /// Reads `replies` as the answers to `asked`, all at once and byte by byte, which must agree.
+    /// Feeds `replies` as the answers to `asked`, all at once and byte by byte; both must agree.
     fn read(asked: &[Asked], wanted: &[u32], replies: &[u8]) -> Result<RunCounters, DriveError> {
         let whole = feed(asked, wanted, replies, replies.len());
         let bytewise = feed(asked, wanted, replies, 1);

@@ -1,37 +1,40 @@
+//! Keys and values of fixed sizes, computed from an index, so that every value can be checked
+//! without storing it.
+
 use herdwick_mica::{ITEM_BYTES_MAX, KEY_BYTES_MAX};
 
 use super::KEYS_MAX;
 
-/// Keys and values of fixed sizes, computed from an index: nothing has to be kept, and whatever
-/// comes back can be checked.
+/// Keys and values of fixed sizes, computed from an index: nothing has to be stored, and every
+/// value that is returned can be checked.
 ///
-/// Key `i` is `i` in hexadecimal behind a filler of `k`. Its value is a word of `{i, version}`
-/// and a run of words derived from that one, so that a value of another key, a torn one, or one of
-/// two versions does not pass. Values below 8 bytes carry no version.
+/// Key `i` is `i` in hexadecimal behind a filler of `k`. Its value begins with a word of `{i,
+/// version}`, and all other words are derived from that one. So a value of another key, a torn
+/// value, and a mix of two versions all fail the check. Values below 8 bytes carry no version.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySpace {
     key_size: usize,
     value_size: usize,
 }
 
-/// Sizes that cannot be.
+/// Invalid sizes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeySpaceError {
-    /// No memcached key has that many bytes.
+    /// A key length that memcached does not allow.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
     KeySize(usize),
-    /// Too large for a store with default limits.
+    /// A value too large for a store with default limits.
     #[error("a value has at most {max} bytes, not {0}", max = KeySpace::VALUE_MAX)]
     ValueSize(usize),
-    /// Keys would repeat.
+    /// A key length too short for the keys to be distinct.
     #[error("{keys} keys of {key_size} bytes cannot be told apart: raise --key-size")]
     KeyTooShort {
-        /// How many.
+        /// Number of keys.
         keys: u64,
-        /// How long.
+        /// Bytes of a key.
         key_size: usize,
     },
-    /// Indices are 31 bits.
+    /// Zero keys, or more than 2^30: an index has 31 bits, and inserts may double the keys.
     #[error("1 to {KEYS_MAX} keys, not {0}")]
     Keys(u64),
 }
@@ -40,13 +43,13 @@ pub enum KeySpaceError {
 const DIGITS: usize = 8;
 
 impl KeySpace {
-    /// The largest value: what fits an item beside its key and header.
+    /// The largest value that fits an item beside its key and header.
     pub const VALUE_MAX: usize = ITEM_BYTES_MAX - 1024;
 
-    /// `keys` keys of `key_size` bytes with values of `value_size`.
+    /// Creates the space of `keys` keys of `key_size` bytes with values of `value_size`.
     ///
     /// # Errors
-    /// Sizes that no store takes, or keys too short to differ.
+    /// Sizes that no store accepts, or keys too short to be distinct.
     pub fn new(keys: u64, key_size: usize, value_size: usize) -> Result<Self, KeySpaceError> {
         if keys == 0 || keys > KEYS_MAX {
             return Err(KeySpaceError::Keys(keys));
@@ -57,7 +60,7 @@ impl KeySpace {
         if value_size > Self::VALUE_MAX {
             return Err(KeySpaceError::ValueSize(value_size));
         }
-        // Inserts go beyond `keys`, at most as many again.
+        // Inserts add at most as many keys again.
         if key_size < DIGITS && keys * 2 > 1 << (4 * key_size) {
             return Err(KeySpaceError::KeyTooShort { keys, key_size });
         }
@@ -67,20 +70,20 @@ impl KeySpace {
         })
     }
 
-    /// Bytes of every key.
+    /// Returns the bytes of every key.
     #[must_use]
     pub fn key_size(&self) -> usize {
         self.key_size
     }
 
-    /// Bytes of every value.
+    /// Returns the bytes of every value.
     #[must_use]
     pub fn value_size(&self) -> usize {
         self.value_size
     }
 
-    /// Writes key `index` into `out`, `key_size` bytes that a caller reuses: only the digits
-    /// change once the filler stands there (see [`KeySpace::key_filler`]).
+    /// Writes key `index` into `out`, `key_size` bytes that already contain the filler
+    /// ([`KeySpace::key_filler`]): only the digits are written.
     #[inline]
     pub fn key_digits(&self, index: u32, out: &mut [u8]) {
         let digits = hexadecimal(index);
@@ -90,7 +93,7 @@ impl KeySpace {
         }
     }
 
-    /// A key with its digits still to come.
+    /// Returns a key of filler bytes, without its digits.
     #[must_use]
     pub fn key_filler(&self) -> Vec<u8> {
         vec![b'k'; self.key_size]
@@ -111,7 +114,7 @@ impl KeySpace {
         }
     }
 
-    /// Whether `value` is a value of key `index`, at any version.
+    /// Returns whether `value` is a value of key `index`, at any version.
     #[inline]
     #[must_use]
     pub fn check(&self, index: u32, value: &[u8]) -> bool {
@@ -126,8 +129,8 @@ impl KeySpace {
         for (i, word) in words.iter().enumerate().skip(1) {
             wrong |= u64::from_le_bytes(*word) ^ word_at(first, i);
         }
-        // Byte by byte: a comparison of slices calls libc, even of none, and glibc's memcmp with
-        // AVX-512 waits for what was stored there a moment ago, 67 ns on a Zen 5.
+        // Byte by byte: comparing slices calls libc even if they are empty, and glibc's memcmp with
+        // AVX-512 stalls on bytes stored just before, 67 ns on a Zen 5.
         let last = word_at(first, words.len()).to_le_bytes();
         for (byte, expected) in rest.iter().zip(last) {
             wrong |= u64::from(byte ^ expected);
@@ -136,14 +139,15 @@ impl KeySpace {
     }
 }
 
-/// The low half names the key (bijectively), the high half the version.
+/// Returns the first word of a value: the low half is a bijective mix of the index, the high half
+/// the version.
 #[inline]
 fn first_word(index: u32, version: u32) -> u64 {
     let name = index.wrapping_mul(0x9E37_79B1) ^ 0x5bd1_e995;
     u64::from(version) << 32 | u64::from(name)
 }
 
-/// Word `i` of a value that starts with `first`.
+/// Returns word `i` of a value that begins with `first`.
 #[inline]
 fn word_at(first: u64, i: usize) -> u64 {
     if i == 0 {
@@ -153,15 +157,18 @@ fn word_at(first: u64, i: usize) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Eight lower-case digits, by spreading the nibbles over the bytes of a word.
+/// Formats eight lower-case digits: spreads the nibbles over the bytes of a word and converts all
+/// of them at once.
 #[inline]
 fn hexadecimal(index: u32) -> [u8; DIGITS] {
     let x = u64::from(index.swap_bytes());
     let x = (x | x << 16) & 0x0000_FFFF_0000_FFFF;
     let x = (x | x << 8) & 0x00FF_00FF_00FF_00FF;
-    // Each byte of the index now has two bytes: its high nibble goes first.
+    // Each byte of the index now occupies two bytes; its high nibble moves to the first.
     let x = (x >> 4 & 0x000F_000F_000F_000F) | (x & 0x000F_000F_000F_000F) << 8;
+    // A nibble above 9 carries into bit 4 when 6 is added: 1 for a letter, else 0.
     let letters = (x + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    // `0` is 0x30; a letter is 0x27 further (`a` - `0` - 10).
     (x + 0x3030_3030_3030_3030 + letters * 0x27).to_le_bytes()
 }
 
@@ -225,7 +232,7 @@ mod tests {
                 assert!(!space.check(78, &value) || size < 8, "size {size}");
                 assert!(!space.check(77, &value[..size - 1]));
             }
-            // The version of a value of one word alone is free; everything else is not.
+            // In a value of a single word the version bytes may take any value; no other byte may.
             let fixed = if size < 16 {
                 (0..size.min(4)).collect()
             } else {

@@ -1,22 +1,24 @@
+//! Mixes of reads and writes (YCSB workloads), and distributions of keys.
+
 use std::{fmt, str::FromStr};
 
-/// YCSB's core workloads, without E: a hash table has no scans.
+/// YCSB's core workloads, except E: a hash table has no scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Half reads, half updates.
     A,
     /// 95 % reads, 5 % updates.
     B,
-    /// Reads alone.
+    /// Reads only.
     C,
     /// 95 % reads of recently inserted keys, 5 % inserts.
     D,
-    /// Half reads, half read-modify-writes; a read-modify-write counts as the two requests it is.
+    /// Half reads, half read-modify-writes; a read-modify-write counts as two requests.
     F,
 }
 
 impl Workload {
-    /// Its letter.
+    /// Returns its letter.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,17 +31,17 @@ impl Workload {
     }
 }
 
-/// How often what is done.
+/// The mix of reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mix {
-    /// One of YCSB's.
+    /// A workload of YCSB.
     Ycsb(Workload),
     /// This share of reads, the rest updates.
     GetShare(f64),
 }
 
 impl Mix {
-    /// The share of reads among the requests.
+    /// Returns the share of reads among the requests.
     #[must_use]
     pub fn get_share(self) -> f64 {
         match self {
@@ -51,7 +53,7 @@ impl Mix {
         }
     }
 
-    /// As in the report: YCSB's letter, or `mix`.
+    /// Returns its name in the report: YCSB's letter, or `mix`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,12 +63,12 @@ impl Mix {
     }
 }
 
-/// Which keys are asked for how often.
+/// The distribution of requests over keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Dist {
-    /// All alike.
+    /// All keys are equally likely.
     Uniform,
-    /// Zipf with this exponent, `0 < theta < 1`; YCSB's is 0.99.
+    /// Zipf with this exponent, `0 < theta < 1`; YCSB uses 0.99.
     Zipf(f64),
 }
 

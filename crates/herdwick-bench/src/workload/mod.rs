@@ -1,5 +1,5 @@
-//! What is asked for: keys, values, their distribution, the mix, and the order of it all, decided
-//! before the first request so that a client at full speed only reads it.
+//! The workload: keys, values, their distribution, the mix, and the order of requests, all decided
+//! before the first request so that a client at full speed only reads them.
 
 mod keys;
 mod mix;

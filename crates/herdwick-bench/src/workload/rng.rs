@@ -1,15 +1,18 @@
-/// SplitMix64: 64 good bits in a handful of instructions, the same for the same seed everywhere.
+//! The random numbers of the benchmark: SplitMix64, the same sequence for the same seed.
+
+/// SplitMix64 (Steele et al., OOPSLA'14): 64 random bits in a few instructions, the same sequence
+/// for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -19,13 +22,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..n`; `n` below 2^32 keeps the bias under 2^-32.
+    /// Returns a number uniform in `0..n`; for `n` below 2^32 the bias is below 2^-32.
     #[inline]
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Uniform in `[0, 1)`, 53 bits.
+    /// Returns a number uniform in `[0, 1)`, with 53 bits.
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64

@@ -1,10 +1,14 @@
+//! A client's requests in order, generated before the measurement: packed steps and their key
+//! hashes.
+
 use herdwick_mica::{HashKey, KeyHash};
 
 use super::{Dist, KeySpace, Mix, Rng, Workload, Zipf};
 
-/// Steps of a cyclic trace: 16 MB, long enough that a cycle at 25 M/s is no rhythm a cache learns.
+/// Steps of a cyclic trace: 16 MiB, long enough that no cache learns the cycle at 25 M requests per
+/// second.
 pub(crate) const TRACE_STEPS: usize = 4 << 20;
-/// Most keys: a step keeps its key in 31 bits, and workload D inserts as many again at most.
+/// Most keys: a step holds its key in 31 bits, and workload D inserts at most as many again.
 pub(crate) const KEYS_MAX: u64 = 1 << 30;
 
 const PUT: u32 = 1 << 31;
@@ -14,26 +18,26 @@ const PUT: u32 = 1 << 31;
 pub(crate) struct Step(u32);
 
 impl Step {
-    /// A read of key `index`.
+    /// Returns a read of key `index`.
     #[must_use]
     pub(crate) fn get(index: u32) -> Self {
         Self(index & !PUT)
     }
 
-    /// A write of key `index`.
+    /// Returns a write of key `index`.
     #[must_use]
     pub(crate) fn put(index: u32) -> Self {
         Self(index | PUT)
     }
 
-    /// Which key.
+    /// Returns the index of the key.
     #[inline]
     #[must_use]
     pub(crate) fn key(self) -> u32 {
         self.0 & !PUT
     }
 
-    /// Whether it writes.
+    /// Returns whether it is a write.
     #[inline]
     #[must_use]
     pub(crate) fn is_put(self) -> bool {
@@ -41,7 +45,8 @@ impl Step {
     }
 }
 
-/// The requests of one client, in order, decided beforehand; cyclic unless it is a fill.
+/// The requests of one client, in order, generated beforehand; cyclic unless it is a fill or a
+/// piece.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
     steps: Vec<Step>,
@@ -52,7 +57,8 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// `steps` requests of `mix` over `keys` keys, the same for the same seed, for ever round.
+    /// Generates `steps` requests of `mix` over `keys` keys, the same for the same seed; the trace
+    /// repeats without end.
     #[must_use]
     pub(crate) fn new(mix: Mix, dist: Dist, keys: u64, steps: usize, seed: u64) -> Self {
         let zipf = match dist {
@@ -74,7 +80,7 @@ impl Trace {
         }
     }
 
-    /// Writes each of `keys` once and ends.
+    /// Returns a trace that writes each of `keys` once and ends.
     #[must_use]
     pub(crate) fn fill(keys: std::ops::Range<u32>) -> Self {
         Self {
@@ -86,7 +92,7 @@ impl Trace {
         }
     }
 
-    /// Takes the next `count` requests out as a trace that ends, hashed.
+    /// Takes the next `count` requests out as a hashed trace that ends.
     #[must_use]
     pub(crate) fn piece(&mut self, count: usize, hash_key: &HashKey, space: &KeySpace) -> Self {
         let steps = std::iter::from_fn(|| self.take()).take(count);
@@ -101,13 +107,13 @@ impl Trace {
         piece
     }
 
-    /// Every request of a round, in order.
+    /// Returns all requests of one cycle, in order.
     #[must_use]
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Computes every step's locator hash beforehand, unless that is done.
+    /// Computes the locator hash of every step, unless already done with this key.
     pub(crate) fn hash(&mut self, hash_key: &HashKey, space: &KeySpace) {
         if self.hashed_by == Some(*hash_key) {
             return;
@@ -121,7 +127,7 @@ impl Trace {
         self.hashed_by = Some(*hash_key);
     }
 
-    /// Takes the next request; `None` at the end of a fill.
+    /// Takes the next request; `None` at the end of a trace that is not cyclic.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Step> {
         let step = self.peek()?;
@@ -129,7 +135,7 @@ impl Trace {
         Some(step)
     }
 
-    /// The next request with its locator hash, left in place.
+    /// Returns the next request with its locator hash, without taking it.
     ///
     /// # Panics
     /// On a trace without [`Trace::hash`].
@@ -139,13 +145,13 @@ impl Trace {
         Some((step, self.hashes[self.at]))
     }
 
-    /// Goes on to the request behind the one that was peeked at.
+    /// Takes the request that was peeked at.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.at += 1;
     }
 
-    /// Takes the next request with its locator hash; panics as [`Trace::peek_hashed`].
+    /// Takes the next request with its locator hash; panics like [`Trace::peek_hashed`].
     #[inline]
     pub(crate) fn take_hashed(&mut self) -> Option<(Step, KeyHash)> {
         let taken = self.peek_hashed()?;
@@ -153,7 +159,7 @@ impl Trace {
         Some(taken)
     }
 
-    /// The next request, left in place.
+    /// Returns the next request, without taking it.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<Step> {
         if self.at == self.steps.len() && self.cyclic {
@@ -162,7 +168,7 @@ impl Trace {
         self.steps.get(self.at).copied()
     }
 
-    /// Requests in one round.
+    /// Returns the number of requests in one cycle.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.steps.len()
@@ -198,8 +204,8 @@ impl Generator {
         }
     }
 
-    /// YCSB D: inserts behind the newest key, reads counted back from it. Inserts end when the
-    /// keys have doubled.
+    /// Generates a step of YCSB D: inserts append a new key, reads count back from the newest one.
+    /// Inserts end when the number of keys has doubled.
     fn latest(&mut self) -> Step {
         let may_insert = self.inserted < self.keys;
         if may_insert && self.rng.unit() >= Mix::Ycsb(Workload::D).get_share() {
@@ -210,7 +216,7 @@ impl Generator {
         Step::get((self.keys + self.inserted - 1 - age) as u32)
     }
 
-    /// YCSB F: a read, or a read and a write of the same key.
+    /// Generates a read, or a read and a write of the same key (YCSB F).
     fn modify(&mut self, steps: &mut Vec<Step>) {
         let key = self.key();
         steps.push(Step::get(key));
@@ -219,8 +225,8 @@ impl Generator {
         }
     }
 
-    /// A key, the hot ones spread: 2654435761 is a prime above [`KEYS_MAX`], so this is a
-    /// permutation of `0..keys`.
+    /// Draws a key, with the hot ones spread over all indices: 2654435761 is a prime above
+    /// [`KEYS_MAX`], so the multiplication permutes `0..keys`.
     fn key(&mut self) -> u32 {
         (self.rank() * 2_654_435_761 % self.keys) as u32
     }

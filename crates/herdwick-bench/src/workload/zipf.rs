@@ -1,8 +1,10 @@
+//! Zipf-distributed ranks, drawn in constant time by Gray's method.
+
 use super::Rng;
 
 /// Zipf-distributed ranks by Gray's method ("Quickly Generating Billion-Record Synthetic
-/// Databases", SIGMOD'94), which is YCSB's: ranks 0 and 1 exact, the rest by inverting the
-/// distribution's integral.
+/// Databases", SIGMOD'94), which YCSB uses: ranks 0 and 1 are exact, the others invert the integral
+/// of the distribution.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     n: u64,
@@ -13,8 +15,8 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
-    /// Ranks `0..n`, rank `r` with weight `1 / (r + 1)^theta`, `0 < theta < 1`. Sums `n` terms: a
-    /// tenth of a second for eight million.
+    /// Prepares ranks `0..n`, rank `r` with weight `1 / (r + 1)^theta`, `0 < theta < 1`. Sums `n`
+    /// terms, which takes a tenth of a second for eight million.
     #[must_use]
     pub(crate) fn new(n: u64, theta: f64) -> Self {
         let zeta = zeta(n, theta);
@@ -45,7 +47,7 @@ impl Zipf {
     }
 }
 
-/// The sum of `1 / i^theta` for `i` in `1..=n`, small terms first.
+/// Returns the sum of `1 / i^theta` for `i` in `1..=n`, adding small terms first for precision.
 fn zeta(n: u64, theta: f64) -> f64 {
     (1..=n).rev().map(|i| (i as f64).powf(-theta)).sum()
 }
@@ -56,7 +58,8 @@ mod tests {
 
     const DRAWS: u64 = 2_000_000;
 
-    /// Share of draws below each of `bounds`, and what the distribution says.
+    /// Returns, for each of `bounds`, the share of draws below it and the share expected from the
+    /// distribution.
     fn shares(n: u64, theta: f64, bounds: &[u64]) -> Vec<(f64, f64)> {
         let (zipf, mut rng) = (Zipf::new(n, theta), Rng::new(42));
         let mut below = vec![0_u64; bounds.len()];

@@ -1,30 +1,30 @@
-//! Traces in files: libCacheSim's `oracleGeneral` and CSV.
+//! Reads traces from files: libCacheSim's `oracleGeneral` and CSV.
 
 use super::table::{Op, Request};
 
-/// Why a file is no trace.
+/// Why a file cannot be used as a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It is not there.
+    /// The file cannot be read.
     #[error(
         "'{name}' is no trace: {source}; give a file, all, or one of {known}",
         known = super::names()
     )]
     Unreadable {
-        /// What was asked for.
+        /// The name as given.
         name: String,
-        /// What happened.
+        /// The reason.
         source: std::io::Error,
     },
-    /// It is cut off.
+    /// The length is not a multiple of the record size.
     #[error("{name}: {bytes} bytes are no whole number of oracleGeneral's records of {RECORD}")]
     Cut {
         /// The file.
         name: String,
-        /// How long it is.
+        /// Its length, in bytes.
         bytes: usize,
     },
-    /// A line means nothing.
+    /// A CSV line is not a request.
     #[error(
         "{name}:{line}: '{text}' is no request: say time,key,size, and behind it, if you like, get, \
          set, append or delete, and the seconds that it lives"
@@ -32,21 +32,21 @@ pub enum TraceError {
     Line {
         /// The file.
         name: String,
-        /// Which line, from 1 on.
+        /// Number of the line, from 1.
         line: usize,
-        /// What stands there.
+        /// Text of the line.
         text: String,
     },
-    /// It has nothing that can be measured.
+    /// The trace has fewer than two requests, or no read in its second half.
     #[error("{0} has too few requests: two at least, of them one read in the second half")]
     Empty(String),
 }
 
-/// Bytes of a record: time (u32), key (u64), size (u32), when it is read next (i64), little-endian
-/// and packed, as libCacheSim's `oracleGeneralBin.h` has them.
+/// Bytes of a record: time (u32), key (u64), size (u32), position of the next access (i64),
+/// little-endian and packed, as in libCacheSim's `oracleGeneralBin.h`.
 const RECORD: usize = 24;
 
-/// Reads a trace: CSV where the name ends so, else oracleGeneral.
+/// Reads a trace: CSV if the name ends with `.csv`, else oracleGeneral.
 pub(super) fn read(name: &str) -> Result<Vec<Request>, TraceError> {
     let bytes = std::fs::read(name).map_err(|source| TraceError::Unreadable {
         name: name.to_owned(),
@@ -57,7 +57,7 @@ pub(super) fn read(name: &str) -> Result<Vec<Request>, TraceError> {
     } else {
         oracle_general(name, &bytes)?
     };
-    // The store's time begins at 1, and goes on.
+    // Shift to the store's time, which begins at 1 and never goes back.
     let first = requests.first().map_or(0, |request| request.second);
     let mut latest = 1;
     for request in &mut requests {
@@ -86,7 +86,8 @@ fn oracle_general(name: &str, bytes: &[u8]) -> Result<Vec<Request>, TraceError> 
     Ok(records.iter().map(request).collect())
 }
 
-/// `time,key,size[,op[,ttl]]`; a first line of other words is a heading. Keys may be any text.
+/// Parses lines `time,key,size[,op[,ttl]]`. The first line is skipped if it is a heading. Keys may
+/// be any text.
 fn csv(name: &str, text: &str) -> Result<Vec<Request>, TraceError> {
     let mut requests = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -131,7 +132,7 @@ fn parse(line: &str) -> Option<Request> {
     })
 }
 
-/// FNV-1a, for keys that are no numbers.
+/// Returns the 64-bit FNV-1a hash, used as the key if its text is no number.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

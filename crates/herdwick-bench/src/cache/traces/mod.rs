@@ -1,8 +1,9 @@
-//! Traces, made or read from files, run through this server's store, memcached and models of other
-//! caches in the same memory, which is what memcached has made resident: which reads hit, and how many of their bytes.
+//! The trace benchmark: runs traces, generated or read from files, through this server's store,
+//! memcached and models of other caches, all in the memory that memcached has made resident;
+//! measures the hit ratio of reads and of their bytes.
 //!
-//! The store and the models live in the trace's own time. memcached has no time but the host's, so
-//! traces in which items expire are not put to it.
+//! The store and the models run in the trace's own time. memcached only has the host's time, so
+//! traces in which items expire are not run through it.
 
 mod file;
 mod model;
@@ -22,14 +23,14 @@ pub use file::TraceError;
 use model::{Answer, Belady, Lru, Model, Policy, S3Fifo, Sieve};
 use table::{ROOMS, Request, Row, TRACES};
 
-/// A quick look has so many times fewer requests and keys, and one size of memory.
+/// In quick mode, traces have this many times fewer requests and keys, and one size of memory.
 const QUICK: u64 = 4;
-/// The least memory that is tried: what the largest items need.
+/// Least memory that is tried, in bytes: what the largest items need.
 const ROOM_MIN: u64 = 8 << 20;
-/// Requests between two words about how far it is.
+/// Requests between two reports of progress.
 const WATCH_EVERY: usize = 1 << 14;
 
-/// The names of all traces, for a message.
+/// Returns the names of all built-in traces, for an error message.
 fn names() -> String {
     TRACES
         .iter()
@@ -38,13 +39,13 @@ fn names() -> String {
         .join(", ")
 }
 
-/// What is measured: a trace and how much memory there is for it.
+/// A trace, and the sizes of memory to measure it with.
 struct Trace {
     name: String,
     requests: Vec<Request>,
-    /// Memory, in percent of `data`.
+    /// Sizes of memory, in percent of `data`.
     rooms: Vec<u64>,
-    /// Bytes that a cache without end would hold at most.
+    /// Peak size, in bytes, of a cache that never evicts.
     data: u64,
 }
 
@@ -79,7 +80,7 @@ impl Trace {
         Self::new(row.name, row.requests(one_of), rooms)
     }
 
-    /// The row of that name, or else the file.
+    /// Returns the built-in trace of that name, or else reads the file.
     fn named(name: &str, quick: bool) -> Result<Self, TraceError> {
         match TRACES.iter().find(|row| row.name == name) {
             Some(row) => Self::of_row(row, quick),
@@ -95,7 +96,7 @@ impl Trace {
     }
 }
 
-/// Bytes charged in a cache without end, at most at any time; what has expired is gone.
+/// Returns the peak number of bytes charged in a cache that never evicts and drops expired items.
 fn data(requests: &[Request]) -> u64 {
     let mut endless = Model::new(Lru::default(), u64::MAX / 2);
     let mut ends: std::collections::BTreeSet<(u32, u64)> = Default::default();
@@ -122,17 +123,18 @@ fn data(requests: &[Request]) -> u64 {
 
 /// A cache under measurement.
 trait Cache {
-    /// Executes the requests from `at` on, and counts the answers of reads.
+    /// Executes the requests, the first of which is request `at` of the trace, and counts the
+    /// answers to reads.
     fn run(&mut self, requests: &[Request], at: usize, score: &mut Score)
     -> Result<(), BenchError>;
 }
 
-/// Reads, and how many found something.
+/// Reads and hits, in requests and in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Score {
     reads: u64,
     hits: u64,
-    /// Bytes of what was read, found or not.
+    /// Bytes of all values read, whether found or not.
     read_bytes: u64,
     hit_bytes: u64,
     wrong_values: u64,
@@ -166,7 +168,7 @@ impl<P: Policy> Cache for Model<P> {
     }
 }
 
-/// Measures every trace that `config` names.
+/// Measures all traces that `config` names.
 ///
 /// # Errors
 /// A trace cannot be read, or memcached did not start or broke.
@@ -236,7 +238,7 @@ impl Bench<'_> {
                 let peer = peer::Peer::start(&self.placement.server, cell.room)?;
                 let resident = peer.resident();
                 let held_mb = self.run(&cell, "memcached", peer, watch, resident)?;
-                // It holds more than it is told to, and whoever stands beside it may too.
+                // memcached uses more memory than `-m`; the other caches get the same amount.
                 let held = (held_mb.unwrap_or_default() * f64::from(1 << 20)) as u64;
                 cell.room = cell.room.max(held);
             }
@@ -265,7 +267,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Warms `cache` up with one half of the trace and measures it by the other.
+    /// Warms `cache` up with the first half of the trace and measures the second half; returns its
+    /// resident memory, in MiB.
     fn run(
         &mut self,
         cell: &Cell<'_>,
@@ -335,7 +338,7 @@ impl Bench<'_> {
     }
 }
 
-/// A trace in so much memory.
+/// A trace and a size of memory: percent of its data, and bytes.
 struct Cell<'a> {
     trace: &'a Trace,
     percent: u64,
@@ -345,19 +348,19 @@ struct Cell<'a> {
 /// Bytes of a key: its number in hexadecimal.
 const KEY: usize = 16;
 
-/// A key as bytes.
+/// Returns a key as hexadecimal text.
 fn key_text(key: u64) -> [u8; KEY] {
     std::array::from_fn(|i| b"0123456789abcdef"[(key >> (60 - 4 * i)) as usize & 15])
 }
 
-/// Writes whose it is at the front of a value; what is shorter says nothing.
+/// Writes the key to the first 8 bytes of a value; a shorter value stays unsigned.
 fn sign(value: &mut [u8], key: u64) {
     if let Some(front) = value.first_chunk_mut() {
         *front = key.to_le_bytes();
     }
 }
 
-/// Whether a value is the key's, as far as it says.
+/// Returns whether a value carries the signature of `key`, or is too short for one.
 fn is_signed(value: &[u8], key: u64) -> bool {
     value
         .first_chunk()
@@ -382,13 +385,13 @@ mod tests {
     fn memory_is_for_what_lives_at_one_time() {
         let row = TRACES.iter().find(|row| row.name == "ttl-beside").unwrap();
         let data = data(&row.requests(1)) as f64;
-        // 10,000 that stay, and 10,000 of the last 20 seconds.
+        // 10,000 items that stay, and 10,000 stored in the last 20 seconds.
         let lives = 20_000.0 * charge(1000) as f64;
         assert!((data / lives - 1.0).abs() < 0.02, "{data} for {lives}");
     }
 
-    /// The store, in the trace's time, against a model that holds everything: with room for all,
-    /// every read finds the same.
+    /// Compares the store, in the trace's time, with a model that never evicts: with memory for
+    /// everything, every read finds the same.
     #[test]
     fn with_room_for_all_the_store_answers_as_the_model_does() {
         for row in &TRACES {

@@ -1,40 +1,42 @@
-//! Caches to be compared with: LRU, S3-FIFO, SIEVE, and one that knows the future. They count bytes
-//! and keep none.
+//! Models of other caches for comparison: LRU, SIEVE, S3-FIFO, and Belady's rule, which knows the
+//! future. They account bytes and store none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::table::{Op, Request};
 
-/// What an item takes in this server's store beside its value, and to what it is rounded: header,
-/// key of 16 bytes, and a slot of the index.
+/// Bytes of an item in this server's store besides its value (header, key of 16 bytes, and a slot
+/// of the index), and the multiple that the sum is rounded up to.
 const OVERHEAD: u64 = 32 + 16 + 8;
 const ALIGN: u64 = 8;
 
-/// Bytes that an item with a value of `size` is charged.
+/// Returns the bytes that an item with a value of `size` is charged.
 pub(super) fn charge(size: u64) -> u64 {
     (OVERHEAD + size).next_multiple_of(ALIGN)
 }
 
-/// Which item goes next. Keys are told of in the order of requests; `at` counts these.
+/// An eviction policy. It receives the keys in the order of the requests; `at` is the index of the
+/// request.
 pub(super) trait Policy {
-    /// A key that is not held is stored.
+    /// Called when a key that is not held is stored.
     fn insert(&mut self, key: u64, bytes: u64, at: usize);
-    /// A key that is held is read, or stored again with so many bytes.
+    /// Called when a key that is held is read, or stored again with `bytes`.
     fn touch(&mut self, key: u64, bytes: u64, at: usize);
-    /// A key that is held goes, for a reason of its own.
+    /// Called when a key that is held is deleted, expires, or is replaced by a value that does not
+    /// fit.
     fn remove(&mut self, key: u64);
-    /// Which key goes to make room; it has forgotten it.
+    /// Chooses the key to evict, removes it from the policy, and returns it.
     fn evict(&mut self) -> Option<u64>;
 }
 
 #[derive(Clone, Copy)]
 struct Held {
     size: u64,
-    /// 0: never.
+    /// The second at which it expires; 0: never.
     deadline: u32,
 }
 
-/// A cache of so many bytes.
+/// A cache of `room` bytes with eviction policy `P`.
 pub(super) struct Model<P> {
     policy: P,
     held: HashMap<u64, Held>,
@@ -42,12 +44,12 @@ pub(super) struct Model<P> {
     room: u64,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// A read found a value of so many bytes.
+    /// A read found a value of this many bytes.
     Hit(u64),
-    /// A read found none.
+    /// A read found nothing.
     Miss,
     /// Not a read.
     Done,
@@ -63,7 +65,7 @@ impl<P: Policy> Model<P> {
         }
     }
 
-    /// Executes request `at` of the trace; a read that misses stores.
+    /// Executes request `at` of the trace; a read that misses stores the item.
     pub(super) fn execute(&mut self, request: &Request, at: usize) -> Answer {
         let gone = |held: &Held| held.deadline != 0 && held.deadline <= request.second;
         if self.held.get(&request.key).is_some_and(gone) {
@@ -102,19 +104,19 @@ impl<P: Policy> Model<P> {
         }
     }
 
-    /// A key's time is over.
+    /// Removes a key that has expired.
     pub(super) fn expire(&mut self, key: u64) {
         if self.held.contains_key(&key) {
             self.forget(key);
         }
     }
 
-    /// When a key's time is over; 0: never, or it is not held.
+    /// Returns the second at which a key expires; 0: never, or the key is not held.
     pub(super) fn deadline(&self, key: u64) -> u32 {
         self.held.get(&key).map_or(0, |held| held.deadline)
     }
 
-    /// Bytes that are charged now.
+    /// Returns the bytes charged now.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
@@ -158,7 +160,7 @@ impl<P: Policy> Model<P> {
         }
     }
 
-    /// Lets items go until there is room for so many bytes more.
+    /// Evicts items until there is room for `bytes` more.
     fn make_room(&mut self, bytes: u64) {
         while self.used + bytes > self.room {
             match self.policy.evict() {
@@ -169,7 +171,7 @@ impl<P: Policy> Model<P> {
     }
 }
 
-/// Keys in the order in which they were put in.
+/// Keys in the order of insertion.
 #[derive(Default)]
 struct Queue {
     keys: BTreeMap<u64, u64>,
@@ -184,7 +186,7 @@ impl Queue {
         self.next += 1;
     }
 
-    /// Where it was, if it was there.
+    /// Removes a key; returns its place in the order, or `None` if it was not queued.
     fn remove(&mut self, key: u64) -> Option<u64> {
         let place = self.places.remove(&key)?;
         self.keys.remove(&place);
@@ -195,7 +197,8 @@ impl Queue {
         self.keys.first_key_value().map(|(_, key)| *key)
     }
 
-    /// The first at `place` or behind it, and its place; the oldest, where there is none.
+    /// Returns the first key at or behind `place`, with its place; at the end it wraps around to
+    /// the oldest key.
     fn from(&self, place: u64) -> Option<(u64, u64)> {
         let behind = self.keys.range(place..).next();
         let found = behind.or_else(|| self.keys.first_key_value());
@@ -203,7 +206,7 @@ impl Queue {
     }
 }
 
-/// The least recently used goes.
+/// Evicts the least recently used key.
 #[derive(Default)]
 pub(super) struct Lru(Queue);
 
@@ -228,8 +231,8 @@ impl Policy for Lru {
     }
 }
 
-/// SIEVE (Zhang et al., NSDI'24): a hand goes from the oldest to the newest, spares what was read
-/// since it came by, and stays where it is.
+/// SIEVE (Zhang et al., NSDI'24): a hand moves from the oldest key to the newest, spares keys that
+/// were read since it last passed, evicts the first other key, and keeps its position.
 #[derive(Default)]
 pub(super) struct Sieve {
     queue: Queue,
@@ -263,13 +266,14 @@ impl Policy for Sieve {
     }
 }
 
-/// S3-FIFO (Yang et al., SOSP'23): what is new passes through a small queue, a tenth of the room,
-/// and comes into the main one if it is read twice there, or comes back soon.
+/// S3-FIFO (Yang et al., SOSP'23): a new key enters a small queue, a tenth of the room. It is
+/// promoted to the main queue if it is read twice there, or if it is stored again while the ghost
+/// queue remembers it.
 pub(super) struct S3Fifo {
     small: Queue,
     main: Queue,
     ghost: Queue,
-    /// Bytes, and reads up to three.
+    /// Bytes of each item, and its reads, counted up to [`READS_MAX`].
     items: HashMap<u64, (u64, u8)>,
     ghost_bytes: HashMap<u64, u64>,
     small_used: u64,
@@ -294,7 +298,7 @@ impl S3Fifo {
         }
     }
 
-    /// Whether it was remembered, and is no longer.
+    /// Removes a key from the ghost queue; returns whether it was in it.
     fn take_ghost(&mut self, key: u64) -> bool {
         self.ghost.remove(key);
         let bytes = self.ghost_bytes.remove(&key);
@@ -314,7 +318,8 @@ impl S3Fifo {
         }
     }
 
-    /// The oldest of the small queue goes, or into the main one.
+    /// Evicts the oldest key of the small queue that was read at most once; the keys before it move
+    /// to the main queue.
     fn evict_small(&mut self) -> Option<u64> {
         while let Some(key) = self.small.oldest() {
             self.small.remove(key);
@@ -385,10 +390,12 @@ impl Policy for S3Fifo {
     }
 }
 
-/// Belady's rule: what is read again last goes first. No cache that stores what it is given does
-/// better where all items have one size; where sizes differ, some other choice might.
+/// Belady's rule: evicts the key whose next read is farthest in the future. This is optimal among
+/// caches that store every item they are given, if all items have one size; with different sizes
+/// another choice may be better.
 pub(super) struct Belady {
-    /// For each request, when its key is read next, if what it leaves behind is still good then.
+    /// For each request the index of the next read of its key, or [`NEVER`] if there is none or the
+    /// item has expired or is overwritten by then.
     next: Vec<u64>,
     order: BTreeSet<(u64, u64)>,
     held: HashMap<u64, u64>,
@@ -408,7 +415,7 @@ impl Belady {
             }
             match request.op {
                 Op::Get => seen.insert(request.key, at),
-                // It makes what was held before worthless.
+                // A set or delete makes the item held before worthless.
                 Op::Set | Op::Delete => seen.remove(&request.key),
                 Op::Append => None,
             };
@@ -449,7 +456,7 @@ impl Policy for Belady {
 mod tests {
     use super::*;
 
-    /// Reads of keys `a`, `b`, .. in a room for so many of them; `+` for a hit, `-` for a miss.
+    /// Reads keys `a`, `b`, .. in a cache of `room` items; returns `+` for a hit, `-` for a miss.
     fn reads(policy: impl Policy, room: u64, keys: &str) -> String {
         let mut model = Model::new(policy, room * charge(8));
         let mut said = String::new();
@@ -483,22 +490,22 @@ mod tests {
 
     #[test]
     fn lru_keeps_what_was_read_last() {
-        // Room for two: c takes the place of b, and b that of c.
+        // Room for two: c replaces b, and b replaces c.
         assert_eq!(reads(Lru::default(), 2, "abacabc"), "--+-+--");
     }
 
     #[test]
     fn sieve_spares_what_was_read_and_leaves_its_hand_there() {
-        // The paper's rule, by hand: a is read again, so d takes the place of b and the hand stands
-        // at c; e takes c's, though a is the oldest and no longer marked.
+        // The paper's rule, by hand: a is read again, so d replaces b and the hand stays at c; e
+        // replaces c, although a is the oldest and no longer marked.
         let keys = "abcadeabc";
         assert_eq!(reads(Sieve::default(), 3, keys), "---+--+--");
     }
 
     #[test]
     fn s3_fifo_lets_a_scan_through_its_small_queue() {
-        // Ten places, one of them small. a is read three times and comes into the main queue; a
-        // scan of twenty then passes, and a is still there. LRU has lost it.
+        // Room for ten, one of it small. a is read three times and is promoted to the main queue; a
+        // scan of twenty keys follows, and a is still held. LRU has lost it.
         let keys = "aaabcdefghijklmnopqrstua";
         let last = |said: String| said.chars().last();
         assert_eq!(
@@ -510,8 +517,8 @@ mod tests {
 
     #[test]
     fn s3_fifo_takes_what_comes_back_soon_into_the_main_queue() {
-        // a goes from the small queue when the room is full, comes back while it is remembered,
-        // and outlives another scan.
+        // a is evicted from the small queue when the room is full, is stored again while the ghost
+        // queue remembers it, and outlives another scan.
         let keys = "abcdefghijkamnopqrstuvwxya";
         let said = reads(S3Fifo::new(10 * charge(8)), 10, keys);
         assert_eq!((&said[11..12], &said[25..]), ("-", "+"), "{said}");
@@ -520,12 +527,11 @@ mod tests {
 
     #[test]
     fn belady_gives_up_what_is_read_last() {
-        // The example of every textbook: three frames, 7 0 1 2 0 3 0 4 2 3 0 3 2 1 2 0 1 7 0 1,
-        // nine faults.
+        // The textbook example: three frames, 7 0 1 2 0 3 0 4 2 3 0 3 2 1 2 0 1 7 0 1, nine faults.
         let keys = "70120304230321201701";
         let said = reads(Belady::new(&trace(keys)), 3, keys);
         assert_eq!(said.matches('-').count(), 9, "{said}");
-        // LRU has twelve.
+        // LRU has twelve faults.
         assert_eq!(reads(Lru::default(), 3, keys).matches('-').count(), 12);
     }
 

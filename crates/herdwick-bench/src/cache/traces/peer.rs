@@ -1,4 +1,4 @@
-//! memcached, asked over TCP.
+//! memcached as a cache under measurement, over TCP.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{BenchError, DriveError, host::ProcessCpu, server::Server};
 
-/// Requests that go out together, at most; and at most so many bytes, so that neither end waits
-/// for the other to read.
+/// Most requests sent together, and most bytes of their values, so that neither end blocks on a
+/// write while the other does too.
 const BATCH: usize = 32;
 const BATCH_BYTES: usize = 256 << 10;
 const LINE_MAX: u64 = 512;
-/// memcached refuses an item above 1 MiB, head included.
+/// Largest value stored: memcached refuses an item above 1 MiB, header included.
 const VALUE_MAX: u32 = (1 << 20) - 1024;
 
 /// A memcached, and a connection to it.
@@ -29,7 +29,7 @@ pub(super) struct Peer {
     out: Vec<u8>,
     value: Vec<u8>,
     line: Vec<u8>,
-    /// Missed in the last batch, to be stored ahead of the next.
+    /// Writes of the keys missed in the last batch; sent ahead of the next one.
     missed: Vec<Request>,
 }
 
@@ -54,7 +54,7 @@ impl Peer {
         })
     }
 
-    /// What tells its resident memory, in MiB.
+    /// Returns a function that reads its resident memory, in MiB.
     pub(super) fn resident(&self) -> impl Fn() -> Option<f64> + use<> {
         let process: Option<ProcessCpu> = self.server.cpu.clone();
         move || process.as_ref()?.resident_mb()
@@ -105,7 +105,7 @@ impl Peer {
                 Ok(())
             }
             Op::Get if line.starts_with(b"VALUE ") => self.hit(request, score),
-            // A set that finds no room is a cache's business.
+            // A cache may refuse a set for lack of memory; that is no failure of the run.
             Op::Set | Op::Append | Op::Delete if !line.starts_with(b"ERROR") => Ok(()),
             _ => Err(self.no_reply()),
         }
@@ -151,7 +151,8 @@ impl Cache for Peer {
             let mut bytes: usize = batch.iter().map(|request| request.size as usize).sum();
             while let Some((request, behind)) = rest.split_first() {
                 bytes += request.size as usize;
-                // A key that is asked for twice would miss twice: the second waits.
+                // Two reads of a key in one batch would both miss: the second one waits for the
+                // next batch.
                 let again = batch.iter().any(|earlier| earlier.key == request.key);
                 let full = batch.len() >= BATCH || bytes > BATCH_BYTES;
                 if !batch.is_empty() && (full || again) {

@@ -1,4 +1,4 @@
-//! This server's store, in the trace's time.
+//! This server's store as a cache under measurement, in the trace's time.
 
 use herdwick_mica::{
     Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Mode, Op as StoreOp, Put, Reply,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{BenchError, host::ProcessCpu};
 
-/// Any key will do: nobody attacks a benchmark.
+/// An arbitrary hash key: the keys are not hostile.
 const HASH_KEY: HashKey = HashKey([0x7472, 0x6163]);
 
 /// A store of one partition.
@@ -23,8 +23,8 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// One in `room` bytes, index and all; and what tells how much memory it has made resident, in
-    /// MiB.
+    /// Creates a store in `room` bytes, index included. The second value is a function that returns
+    /// how much memory the store has made resident, in MiB.
     pub(super) fn new(room: u64) -> Result<(Self, impl Fn() -> Option<f64>), BenchError> {
         let process = ProcessCpu::new(std::process::id());
         let before = process.resident_mb();
@@ -74,7 +74,7 @@ impl Own {
     }
 }
 
-/// What the store answered.
+/// The store's answer to one request.
 struct Heard {
     key: u64,
     found: Option<u64>,

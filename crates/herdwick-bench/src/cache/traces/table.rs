@@ -1,51 +1,51 @@
-//! The traces that a cache is judged by: one table, each trace a row.
+//! The built-in traces of the cache benchmark: one table, each row a generated trace.
 
 use crate::{
     SEED,
     workload::{Rng, Zipf},
 };
 
-/// What is done to a key.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Reads it, and stores it on a miss, with the request's size and time to live.
+    /// Reads the key; a miss stores it with the request's size and time to live.
     Get,
-    /// Stores it.
+    /// Stores the key.
     Set,
-    /// Adds `size` bytes to it, if it is there.
+    /// Appends `size` bytes if the key is held.
     Append,
-    /// Deletes it.
+    /// Deletes the key.
     Delete,
 }
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// When, in seconds of the trace's own time.
+    /// Time of the request, in seconds of the trace's own time.
     pub(super) second: u32,
     pub(super) key: u64,
     /// Bytes of the value.
     pub(super) size: u32,
-    /// Seconds that what is stored lives; 0: for ever.
+    /// Time to live of a stored item, in seconds; 0: unlimited.
     pub(super) ttl: u32,
     pub(super) op: Op,
 }
 
-/// A trace that is made, not read.
+/// A generated trace.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// Keys of its Zipf distribution.
+    /// Number of keys of its Zipf distribution.
     keys: u64,
-    /// Requests for each of them.
+    /// Requests per key.
     per_key: u64,
-    /// Requests in a second of the trace's time.
+    /// Requests per second of the trace's time.
     per_second: u64,
-    /// Memory, in percent of what an endless cache would hold at most.
+    /// Sizes of memory, in percent of the peak size of a cache that never evicts.
     pub(super) rooms: [u64; 3],
     step: fn(&mut Source) -> Request,
 }
 
-/// Memory of a trace without a reason for another.
+/// Default sizes of memory.
 pub(super) const ROOMS: [u64; 3] = [5, 10, 30];
 
 const ROW: Row = Row {
@@ -57,8 +57,8 @@ const ROW: Row = Row {
     step: |s| s.get(400),
 };
 
-/// Values rewritten with other sizes, half of the requests reads; what lives takes a share of the
-/// memory that the name says.
+/// Values rewritten with other sizes; half of the requests read. The live items take the percentage
+/// of the memory that is in the name.
 const REWRITE: Row = Row {
     keys: 40_000,
     per_key: 20,
@@ -69,7 +69,7 @@ const REWRITE: Row = Row {
     ..ROW
 };
 
-/// Values of 1 to 64 KiB.
+/// Few keys with large values, 1 to 64 kB in the rows that use it.
 const LARGE: Row = Row {
     keys: 8_000,
     per_key: 40,
@@ -81,7 +81,7 @@ pub(super) const TRACES: [Row; 18] = [
         name: "zipf-900k",
         keys: 19_500,
         per_key: 20,
-        // 10 B to 900 KB, most of them small: 218 MB in all.
+        // 10 B to 900 kB, most of them small: 218 MB in all.
         step: |s| {
             let key = s.zipf();
             s.read(key, log_uniform(10.0, 900e3, unit(key).powf(7.75)))
@@ -109,7 +109,8 @@ pub(super) const TRACES: [Row; 18] = [
         per_key: 60,
         per_second: 1_000,
         rooms: [60, 80, 110],
-        // Every other request stores a new key for 20 s: 500 a second, 10,000 live.
+        // Every other request stores a new key with a time to live of 20 s: 500 per second, 10,000
+        // live at a time.
         step: |s| match s.at % 2 {
             0 => Request {
                 op: Op::Set,
@@ -181,7 +182,7 @@ pub(super) const TRACES: [Row; 18] = [
     },
     Row {
         name: "size-drift",
-        // Over a few hours values grow from 200 B to 2 KB, and which keys are hot changes.
+        // Within four hours of trace time values grow from 200 B to 2 kB, and the hot keys change.
         per_second: 60,
         step: |s| {
             let (key, grown) = (s.zipf() + s.at / 20, 200 + 1800 * s.at / s.requests);
@@ -192,7 +193,7 @@ pub(super) const TRACES: [Row; 18] = [
     Row {
         name: "ttl-mix",
         per_second: 30,
-        // From 5 seconds to two weeks.
+        // Times to live from 5 seconds to two weeks.
         step: |s| Request {
             ttl: log_uniform(5.0, 1.2e6, s.rng.unit()),
             ..s.get(500)
@@ -247,7 +248,7 @@ pub(super) const TRACES: [Row; 18] = [
 ];
 
 impl Row {
-    /// Its requests, the same each time; `one_of` as many keys, for a quick look.
+    /// Generates its requests, the same each time, with `1 / one_of` of its keys.
     pub(super) fn requests(&self, one_of: u64) -> Vec<Request> {
         let keys = (self.keys / one_of).max(1);
         let mut source = Source {
@@ -266,18 +267,18 @@ impl Row {
     }
 }
 
-/// What a row makes its requests of.
+/// The state from which a row generates its requests.
 pub(super) struct Source {
     rng: Rng,
     zipf: Zipf,
     keys: u64,
     requests: u64,
-    /// Requests made before this one.
+    /// Index of the current request.
     at: u64,
     per_second: u64,
 }
 
-/// Keys that are asked for once are counted from here.
+/// First of the keys that are requested only once.
 const FRESH: u64 = 1 << 40;
 const HOT_PART: u64 = 20;
 
@@ -294,7 +295,7 @@ impl Source {
         }
     }
 
-    /// A read of a key by Zipf.
+    /// Returns a read of a Zipf-distributed key.
     fn get(&mut self, size: u32) -> Request {
         let key = self.zipf();
         self.read(key, size)
@@ -305,7 +306,7 @@ impl Source {
         self.read(key, size)
     }
 
-    /// A write of `key` once in `n` requests, else a read.
+    /// Returns a write of `key` with probability `1 / n`, else a read.
     fn set_one_in(&mut self, n: u64, key: u64, size: u32) -> Request {
         let op = if self.rng.below(n) == 0 {
             Op::Set
@@ -330,8 +331,8 @@ impl Source {
         FRESH + self.at
     }
 
-    /// Nine of ten times a key of a hot set of a twentieth of the keys, which moves on by a tenth
-    /// of itself each time that a twentieth as many requests as there are keys have passed.
+    /// Returns, nine of ten times, a key of a hot set of a twentieth of the keys, else any key. The
+    /// hot set moves by a tenth of its size after every `keys / 20` requests.
     fn hot(&mut self) -> u64 {
         let size = (self.keys / HOT_PART).max(1);
         let from = self.at / size * (size / 10).max(1);
@@ -346,7 +347,7 @@ impl Source {
     }
 }
 
-/// Where in `[0, 1)` a key lies: always the same.
+/// Returns a pseudo-random number in `[0, 1)` that depends on the key alone.
 fn unit(key: u64) -> f64 {
     Rng::new(key ^ 0x517c_c1b7_2722_0a95).unit()
 }
@@ -355,7 +356,7 @@ fn log_uniform(low: f64, high: f64, unit: f64) -> u32 {
     (low * (high / low).powf(unit)) as u32
 }
 
-/// By Box and Muller.
+/// Returns a log-normal size that depends on the key alone (Box-Muller), clamped to 8 B .. 900 kB.
 fn lognormal(median: f64, sigma: f64, key: u64) -> u32 {
     let (a, b) = (1.0 - unit(key), unit(!key));
     let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
@@ -440,7 +441,7 @@ mod tests {
         assert!((0.09..0.11).contains(&share("delete", Op::Delete)));
         let mut sizes: Vec<u32> = (0..20_000).map(|key| lognormal(400.0, 1.5, key)).collect();
         sizes.sort_unstable();
-        // Median 400, and 84 % below 400 * e^1.5.
+        // Median 400; 84 % lie below 400 * e^1.5, one sigma.
         assert!((370..430).contains(&sizes[10_000]), "{}", sizes[10_000]);
         assert!((1600..2000).contains(&sizes[16_827]), "{}", sizes[16_827]);
         let once: HashMap<u64, u32> =
