@@ -1,3 +1,4 @@
+//! Fuzz target: the parser of memcached's binary protocol, with the checks of `check.rs`.
 #![no_main]
 
 #[path = "../check.rs"]

@@ -1,3 +1,4 @@
+//! Fuzz target: runs of packets at a RoCE port, with the checks of `packets.rs`.
 #![no_main]
 
 #[path = "../packets.rs"]
