@@ -1,4 +1,4 @@
-//! `herdwick bench`: options in, a table out.
+//! `herdwick bench`: parses the options, runs the benchmark, and writes the table and the files.
 
 use std::{
     fs::File,
@@ -15,10 +15,11 @@ use herdwick_bench::{
     Progress, Report, Table, Workload, parse_count, parse_size,
 };
 
-/// Measure: the store alone, or a whole server over each transport, with what made every figure.
+/// Measure the store alone, or a whole server over each transport, and report what produced every
+/// figure.
 ///
-/// Without --server it starts a server of its own, on other CPUs where there are more than one.
-/// Values are checked: a miss is counted, a wrong value fails the benchmark.
+/// Without --server it starts its own server, on separate CPUs if there is more than one. Values
+/// are checked: a miss is counted, a wrong value fails the benchmark.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
     /// What to measure; echo,herd measures both in turn.
@@ -29,27 +30,27 @@ pub(crate) struct BenchArgs {
         value_name = "SYSTEM,.."
     )]
     systems: Vec<System>,
-    /// Ways to the server, interleaved run by run and compared: shm, verbs, roce, tcp (memcached's
-    /// protocol) [default: what the server offers].
+    /// Transports to the server, interleaved run by run and compared: shm, verbs, roce, tcp
+    /// (memcached's protocol) [default: those that the server offers].
     #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,
-    /// With --fabric roce: measure plain datagrams of the same sizes too, by the same sockets.
+    /// With --fabric roce: also measure plain datagrams of the same sizes through the same sockets.
     #[arg(long)]
     bare: bool,
-    /// Measure this server instead; with --fabric tcp it may be any memcached.
+    /// Measure this running server; with --fabric tcp it may be any memcached.
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
-    /// YCSB's mix: a half updates, b 5 % updates, c reads, d reads of the latest, f
+    /// YCSB workload: a half updates, b 5 % updates, c reads only, d reads of the latest, f
     /// read-modify-writes.
     #[arg(long, value_enum, default_value_t = Letter::B)]
     workload: Letter,
-    /// Share of reads, 0 to 1, instead of a workload's; the rest are updates.
+    /// Share of reads, 0 to 1, instead of --workload; the rest are updates.
     #[arg(long, value_name = "F", conflicts_with = "workload")]
     get_share: Option<f64>,
-    /// Which keys: zipf:THETA with 0 < THETA < 1, or uniform.
+    /// Distribution of the keys: zipf:THETA with 0 < THETA < 1, or uniform.
     #[arg(long, default_value = "zipf:.99")]
     dist: Dist,
-    /// How many keys; K, M and G are thousands.
+    /// Number of keys; K, M and G are powers of 1,000.
     #[arg(long, default_value = "1M", value_parser = parse_count)]
     keys: u64,
     /// Bytes of a key.
@@ -58,22 +59,23 @@ pub(crate) struct BenchArgs {
     /// Bytes of a value; K and M are powers of 1,024.
     #[arg(long, default_value = "32", value_name = "B", value_parser = parse_size)]
     value_size: usize,
-    /// How long each run is measured, after a warm-up of a fifth of it.
+    /// Measured seconds of each run, after a warm-up of a fifth of it, at most one second.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
     /// Client threads.
     #[arg(long, default_value_t = 1, value_name = "N")]
     clients: usize,
-    /// HERD requests in flight, of each client at each worker: a power of two, 256 at most.
+    /// HERD requests in flight, of each client at each worker: a power of two, at most 256.
     #[arg(long, default_value_t = Config::default().window, value_name = "N")]
     window: usize,
-    /// How HERD's requests travel: uc-write, rc-write or ud-send [default: as the server says].
+    /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
+    /// chooses].
     #[arg(long, value_name = "PATH")]
     request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
     #[arg(long, default_value_t = Config::default().connections, value_name = "N")]
     connections: usize,
-    /// Measure the server once more with so many idle TCP connections.
+    /// Also measure the server with this many idle TCP connections.
     #[arg(long, default_value_t = 0, value_name = "N")]
     idle_connections: usize,
     /// Requests in flight on a TCP connection.
@@ -85,36 +87,37 @@ pub(crate) struct BenchArgs {
     /// Requests in a batch of the bare store.
     #[arg(long, default_value_t = 16, value_name = "N")]
     batch: usize,
-    /// Open loop: so many operations a second, latency from when each was due.
+    /// Open loop: this many operations per second; latency counts from when each was due.
     #[arg(long, value_name = "OPS", value_parser = parse_count)]
     rate: Option<u64>,
-    /// Runs of each kind; figures are their medians.
+    /// Runs of each kind; the figures are their medians.
     #[arg(long, default_value_t = Config::default().runs, value_name = "N")]
     runs: usize,
-    /// Workers of the own server [default: half of the CPUs, 4 at most].
+    /// Workers of its own server [default: half of the CPUs, at most 4].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Memory of the own server or store, MiB [default: ample for the keys].
+    /// Memory of its own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
-    /// With cache: put these traces to this store, to memcached, and to models of LRU, S3-FIFO,
-    /// SIEVE and Belady's rule: all, names of the built-in ones, or files, libCacheSim's
-    /// oracleGeneral or, where the name ends in .csv, time,key,size[,op[,ttl]].
+    /// With cache: run these traces through this store, memcached, and models of LRU, S3-FIFO,
+    /// SIEVE and Belady's rule: all, names of the built-in ones, or files in libCacheSim's
+    /// oracleGeneral format or, if the name ends in .csv, time,key,size[,op[,ttl]].
     #[arg(long, value_delimiter = ',', value_name = "TRACE,..")]
     trace: Vec<String>,
-    /// With --trace: a quarter of the requests, and memory for a tenth alone.
+    /// With --trace: a quarter of the requests of built-in traces, and only the second of three
+    /// sizes of memory, in most of them a tenth of the data.
     #[arg(long, requires = "trace")]
     quick: bool,
-    /// Write the report to this file too, as JSON.
+    /// Also write the report to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write all latencies to this file, in HdrHistogram's percentile format (.hgrm), in
-    /// microseconds; of several lines of the table, to a file each (FILE.SYSTEM-FABRIC),
-    /// whose names are in FILE.
+    /// microseconds. If the table has several lines, each is written to its own file
+    /// (FILE.SYSTEM-FABRIC), and FILE lists their names.
     #[arg(long, value_name = "FILE")]
     hdr: Option<PathBuf>,
-    /// Compare with this report, which --json has written before: print the change of each figure,
-    /// and how far two runs lie apart by chance.
+    /// Compare with this report, written earlier by --json: print the change of each figure, and
+    /// the range between two runs.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 }
@@ -123,23 +126,23 @@ pub(crate) struct BenchArgs {
 enum System {
     /// The store alone, without any fabric: reads, then writes.
     Store,
-    /// HERD with an echo in the store's place: the fabric alone, shared memory or roce.
+    /// HERD with an echo in place of the store: measures the fabric alone, shared memory or roce.
     Echo,
     /// The whole server.
     Herd,
-    /// The server, with a neighbour on the host that writes random words over its own shared
-    /// memory, against one that only uses as much CPU.
+    /// The server, beside a process on the host that writes random words over its own shared
+    /// memory; compared with one that only uses as much CPU.
     Hostile,
     /// The server at rest, with 16 sessions over shared memory and 100 TCP connections attached:
-    /// what that costs, and how long the first request after --seconds of it takes.
+    /// its CPU time, and the latency of the first request after --seconds of rest.
     Idle,
-    /// Hit ratio and memory for each item, beside the memcached in the path at equal resident
-    /// memory: Zipf, a scan mixed into it, and a hot set that moves, with room for a tenth and
-    /// three tenths of the keys.
+    /// Hit ratio and memory per item, beside the memcached in the path at equal resident memory:
+    /// Zipf, Zipf with a scan, and a hot set that moves, with room for a tenth and three tenths of
+    /// the keys.
     Cache,
 }
 
-/// What `herdwick bench hostile` starts; no command for people.
+/// Arguments of the process that `herdwick bench hostile` starts; not for users.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NeighbourArgs {
     #[arg(value_enum)]
@@ -155,7 +158,7 @@ enum Kind {
     Spinner,
 }
 
-/// Runs until standard input ends.
+/// Runs as a neighbour until standard input ends.
 pub(crate) fn neighbour(args: &NeighbourArgs) -> ExitCode {
     let kind = match args.kind {
         Kind::Scribbler => Neighbour::Scribbler,
@@ -179,7 +182,7 @@ enum Letter {
     F,
 }
 
-/// Runs the benchmark; fails when it could not be run, or when a value was wrong.
+/// Runs the benchmark; fails if it could not run, or if a value was wrong or a request failed.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
@@ -203,7 +206,8 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
-/// What the report is written to, and compared with: opened before minutes are spent on it.
+/// The files to write the report to, and the baseline to compare with: opened before the benchmark,
+/// so that a wrong path fails at once.
 struct Files<'a> {
     json: Option<Output<'a>>,
     hdr: Option<Output<'a>>,
@@ -240,16 +244,16 @@ impl<'a> Files<'a> {
             path.map(|path| Output::create(option, path)).transpose()
         };
         Ok(Self {
-            // First: the baseline may be the file that is written anew.
+            // First: the baseline may be the file that --json overwrites.
             baseline: args.against.as_deref().map(baseline).transpose()?,
             json: output("--json", &args.json)?,
             hdr: output("--hdr", &args.hdr)?,
         })
     }
 
-    /// Prints the report, and writes it to where it is asked for.
+    /// Prints the report, and writes the files.
     fn write(self, report: &Report) -> Result<(), String> {
-        // A closed pipe is the reader's business.
+        // Errors are ignored: the reader may have closed the pipe.
         let _ = write!(stdout(), "{}", Table(report));
         if let Some(baseline) = &self.baseline {
             let _ = write!(stdout(), "{}", Against { baseline, report });
@@ -295,7 +299,7 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
     let mut watch = |progress: &Progress| {
         if live {
             eprint!("\r\x1b[K{progress}");
-            // As little of a loss as the line itself.
+            // Errors are ignored: the progress line is dispensable.
             let _ = stderr().flush();
         }
     };
@@ -325,7 +329,7 @@ impl BenchArgs {
                 bench::System::Beside(Neighbour::Spinner),
             ],
         });
-        // Last, for it is what the others are compared with.
+        // Last, since the table compares each line with the last one.
         let bare = self.bare.then_some(bench::System::Bare);
         Config {
             systems: systems.copied().chain(bare).collect(),

@@ -1,4 +1,4 @@
-//! `herdwick get`, `set`, `delete`, `stats`: the client from a shell.
+//! `herdwick get`, `set`, `delete` and `stats`: the client library from a shell.
 
 use std::{
     ffi::OsString,
@@ -15,31 +15,31 @@ use herdwick::{
 
 use crate::{exit::Exit, tls::TlsArgs, units};
 
-/// Which server.
+/// Options to reach a server.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
-    /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
+    /// File with one line, user:password, for a server that requires it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Say on standard error which way was taken, and why a better one that the server offers was
-    /// not.
+    /// Print on standard error the transport that is used, and why a faster one that the server
+    /// offers is not.
     #[arg(short, long)]
     verbose: bool,
 }
 
-/// Read values: one key's as it is, several as lines of key, tab, value.
+/// Read values: a single key's value is written unchanged, several as lines of key, tab, value.
 ///
-/// Exit code 1 if a key is not there.
+/// Exit code 1 if a key does not exist.
 #[derive(Args, Debug)]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// What to read.
+    /// Keys to read.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
 }
@@ -49,24 +49,24 @@ pub(crate) struct GetArgs {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Its name.
+    /// The key.
     key: OsString,
     /// The value; - reads it from standard input.
     value: OsString,
-    /// Seconds until it goes, or 15m, 2h, 1d; without, it stays until it is evicted.
+    /// Seconds until it expires, or 15m, 2h, 1d [default: never].
     #[arg(long, value_name = "S", value_parser = units::seconds)]
     ttl: Option<u32>,
-    /// A number kept with the value.
+    /// A number stored with the value.
     #[arg(long, value_name = "N", default_value_t = 0)]
     flags: u32,
 }
 
-/// Remove a value. Exit code 1 if there is none.
+/// Remove a value. Exit code 1 if the key does not exist.
 #[derive(Args, Debug)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// What to remove.
+    /// Key to remove.
     key: OsString,
 }
 
@@ -75,12 +75,12 @@ pub(crate) struct DeleteArgs {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Which, such as settings or items; without, the general ones.
+    /// Which ones, such as settings or items [default: the general ones].
     #[arg(default_value = "", value_name = "ARG")]
     argument: String,
 }
 
-/// Whether what was asked for was there.
+/// Whether the keys existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Found,
@@ -112,7 +112,7 @@ impl From<&Failure> for Exit {
     }
 }
 
-/// Connects, runs `command`, says what went wrong.
+/// Connects, runs `command`, and reports errors on standard error.
 pub(crate) fn run(
     server: &Server,
     command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
@@ -128,7 +128,7 @@ pub(crate) fn run(
     match outcome {
         Ok(Outcome::Found) => ExitCode::SUCCESS,
         Ok(Outcome::Missing) => Exit::No.into(),
-        // Its reader has seen enough: `herdwick stats | head`.
+        // The reader closed the pipe early, as in `herdwick stats | head`.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -139,7 +139,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the client is to know besides the address.
+/// Returns the connection options: login, TLS, and defaults.
 pub(crate) fn options(login: Option<&Path>, tls: &TlsArgs) -> Result<Options, Failure> {
     let login = login.map(|path| {
         let unusable = |reason| Failure::Login {
@@ -212,8 +212,8 @@ pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, Fa
     Ok(Outcome::Found)
 }
 
-/// A single value goes out byte for byte, so that it can go into a file; a terminal gets its line
-/// ended.
+/// Writes values. A single value is written byte for byte, so that it can be redirected to a file;
+/// on a terminal a line feed follows.
 fn show(
     out: &mut impl Write,
     terminal: bool,
@@ -235,13 +235,13 @@ fn show(
     out.flush()
 }
 
-/// Which way was taken, and why not a better one.
+/// Describes the transport that is used, and why no faster one is.
 fn transport(session: &Session) -> String {
     let reason = session.missed().map(|reason| format!(" ({reason})"));
     format!("over {}{}", session.transport(), reason.unwrap_or_default())
 }
 
-/// What to type next, where we know.
+/// Returns what to type next, if there is known advice.
 fn advice(failure: &Failure) -> &'static str {
     match failure {
         Failure::Client(Error::Unreachable {

@@ -4,20 +4,20 @@ use std::process::ExitCode;
 
 use herdwick::{DialError, Error};
 
-/// How a command ended, if not with 0: it did what it was asked to.
+/// The exit code of a command that did not succeed; success is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It did, and the answer is no.
+    /// The command ran, and the answer is no.
     No = 1,
-    /// The command line or a file that it names is wrong; clap's own, too.
+    /// The command line, or a file that it names, is invalid. clap uses the same code.
     Usage = 2,
-    /// No server, or no answer.
+    /// No server, or no answer from it.
     Unreachable = 3,
     /// Something else failed.
     Failed = 4,
 }
 
-/// What `--help` shows of them; docs/operating.md has the same lines.
+/// The table in `--help`; docs/operating.md contains the same lines.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0  done

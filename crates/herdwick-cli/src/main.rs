@@ -1,4 +1,4 @@
-//! The `herdwick` command: parses, wires, launches.
+//! The `herdwick` command: parses the command line and runs a subcommand.
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -1,4 +1,5 @@
-//! `herdwick man` and `herdwick completions`: what the command line says of itself, for packages.
+//! `herdwick man` and `herdwick completions`: manual pages and shell completions for packages,
+//! generated from the command line definitions.
 
 use std::{
     fs, io,
@@ -14,12 +15,12 @@ use crate::exit::Exit;
 /// Write a manual page for each subcommand.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// The directory for them; it is made.
+    /// Directory to write them to; created if missing.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Write a shell's completions to standard output.
+/// Write the completions of a shell to standard output.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
     /// Which shell.
@@ -47,11 +48,12 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The command line without what is hidden and without the word `help` as a subcommand.
+/// Returns the command line definition, without the subcommand `help`.
 fn command() -> clap::Command {
     <crate::Cli as CommandFactory>::command()
         .disable_help_subcommand(true)
-        // By itself it goes by the program's name, which has a page of its own.
+        // The display name of `serve` is that of the program, so its page would replace the
+        // program's.
         .mut_subcommand("serve", |serve| serve.display_name("herdwick-serve"))
 }
 

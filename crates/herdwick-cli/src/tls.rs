@@ -1,35 +1,36 @@
-//! How a client's command speaks TLS to a server that was started with `serve -Z`.
+//! TLS options of the client commands, for a server that was started with `serve -Z`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use herdwick::{Tls, TlsError, TlsFiles};
 
-/// TLS to the server.
+/// TLS options.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TlsArgs {
-    /// Speak TLS, as a server with -Z does.
+    /// Use TLS, as a server with -Z requires.
     #[arg(long)]
     tls: bool,
-    /// Certificates of authorities, in PEM [default: the system's].
+    /// Certificates of trusted authorities, in PEM [default: those of the system].
     #[arg(long, value_name = "FILE", requires = "tls", alias = "cacert")]
     tls_ca: Option<PathBuf>,
-    /// This client's certificate, in PEM, for a server that asks for one.
+    /// This client's certificate, in PEM, for a server that requests one.
     #[arg(long, value_name = "FILE", requires = "tls")]
     tls_cert: Option<PathBuf>,
     /// Its private key, if not in the same file.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The name that the server's certificate is for [default: the host of --server].
+    /// Name in the server's certificate [default: the host of --server].
     #[arg(long, value_name = "NAME", requires = "tls", alias = "sni")]
     tls_name: Option<String>,
-    /// Take any certificate: encrypted, but whoever is in between can read and change everything.
+    /// Accept any certificate: the connection is encrypted, but an attacker on the path can read
+    /// and change everything.
     #[arg(long, requires = "tls", alias = "insecure")]
     tls_insecure: bool,
 }
 
 impl TlsArgs {
-    /// What to speak, with all files read; `None`: plain text.
+    /// Reads all files and returns the TLS settings; `None`: plain text.
     pub(crate) fn read(&self) -> Result<Option<Tls>, TlsError> {
         let files = TlsFiles {
             authorities: self.tls_ca.clone(),

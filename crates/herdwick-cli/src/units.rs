@@ -1,9 +1,9 @@
-//! Numbers as people type them on a command line: counts, ports, sizes and times with units. A bare
-//! number means what it means to memcached.
+//! Parsers of numbers on the command line: counts, ports, sizes and times, with units. A number
+//! without a unit has memcached's meaning.
 
 use std::{str::FromStr, time::Duration};
 
-/// A number without a unit.
+/// Parses a number without a unit.
 pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| match is_digits(text) {
         true => "too large a number".into(),
@@ -11,15 +11,15 @@ pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
     })
 }
 
-/// A port, 0, or -1: memcached's word for a free one.
+/// Parses a port, 0, or -1, which in memcached requests a free port.
 pub(crate) fn port(text: &str) -> Result<i32, String> {
     let port = text.parse().ok();
     port.filter(|port| (-1..=i32::from(u16::MAX)).contains(port))
         .ok_or_else(|| "not a port: give 0 to 65535, or -1 for a free one".into())
 }
 
-/// Bytes: `1024`, `512k`, `1m`, `2g`, `1t`, in powers of 1024, with `b` or `ib` behind the unit or
-/// without. A number without a unit is multiplied by `bare`.
+/// Parses a size in bytes: `1024`, `512k`, `1m`, `2g`, `1t`, in powers of 1,024, with or without
+/// `b` or `ib` behind the unit. A number without a unit is multiplied by `bare`.
 pub(crate) fn bytes(text: &str, bare: usize) -> Option<usize> {
     let at = text.find(|c: char| !c.is_ascii_digit());
     let (digits, unit) = text.split_at(at.unwrap_or(text.len()));
@@ -35,7 +35,7 @@ pub(crate) fn bytes(text: &str, bare: usize) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-/// Megabytes, as memcached's `-m`.
+/// Parses a size in megabytes (MiB), as for memcached's `-m`.
 pub(crate) fn megabytes(text: &str) -> Result<usize, String> {
     let bytes = bytes(text, 1 << 20).ok_or("not a size: give megabytes, or 512m, 2g")?;
     match bytes % (1 << 20) {
@@ -44,8 +44,8 @@ pub(crate) fn megabytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A time: `90`, `90s`, `15m`, `2h`, `1d`, `1w`; also `500ms` and `20us`. A number without a unit,
-/// which may have a fraction, is multiplied by `bare`.
+/// Parses a time: `90`, `90s`, `15m`, `2h`, `1d`, `1w`; also `500ms` and `20us`. The number may
+/// have a fraction. Without a unit it is multiplied by `bare`.
 pub(crate) fn time(text: &str, bare: Duration) -> Option<Duration> {
     let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
     let (digits, unit) = text.split_at(at.unwrap_or(text.len()));
@@ -64,7 +64,7 @@ pub(crate) fn time(text: &str, bare: Duration) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Whole seconds.
+/// Parses a time of whole seconds.
 pub(crate) fn seconds(text: &str) -> Result<u32, String> {
     let time = time(text, Duration::from_secs(1));
     let whole = time.filter(|time| time.subsec_nanos() == 0);
@@ -73,7 +73,7 @@ pub(crate) fn seconds(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "not a time: give whole seconds, or 90s, 15m, 2h, 1d".into())
 }
 
-/// Microseconds.
+/// Parses a time into microseconds.
 pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
     let time = time(text, Duration::from_micros(1));
     time.and_then(|time| u64::try_from(time.as_micros()).ok())

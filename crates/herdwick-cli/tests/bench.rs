@@ -1,4 +1,4 @@
-//! `herdwick bench` from the outside: its help, its smoke runs, its JSON.
+//! Tests of the `herdwick bench` binary: its help, short runs of each system, and its JSON.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn bench(arguments: &str) -> Output {
         .unwrap()
 }
 
-/// Runs a tiny benchmark; its table and its JSON.
+/// Runs a tiny benchmark; returns its table and its JSON.
 fn tiny(name: &str, arguments: &str) -> (String, Value) {
     let json: PathBuf = [env!("CARGO_TARGET_TMPDIR"), name].iter().collect();
     let tiny = "--keys 2K --seconds 0.1 --runs 1 --memory 64 --json";
@@ -34,7 +34,7 @@ fn tiny(name: &str, arguments: &str) -> (String, Value) {
     (table, report)
 }
 
-/// Everything was answered, rightly, and from the store.
+/// Asserts that every request was answered rightly and from the store.
 fn is_sound(result: &Value, table: &str) {
     let wrong = (&result["errors"], &result["wrong_values"]);
     assert_eq!(wrong, (&0.into(), &0.into()), "{table}");
@@ -103,7 +103,7 @@ fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
     let expected = [10, 30].map(|room| ["zipf", "scan", "shift"].map(|work| [(work, room); 2]));
     assert_eq!(cells, expected.concat().concat());
     for result in results {
-        // There is room for all 2,000 keys in the least that either server takes.
+        // The least memory of either server has room for all 2,000 keys.
         assert_eq!(
             (&result["hit_ratio"], &result["items"]),
             (&1.0.into(), &2000.into())
@@ -118,7 +118,8 @@ fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
 fn a_trace_from_a_file_is_put_to_every_cache() {
     let folder = Folder::new();
     let [oracle, csv] = ["t.oracleGeneral.bin", "t.csv"].map(|name| folder.0.join(name));
-    // 1,000 keys, four times round: room for all, so the second half hits throughout.
+    // 1,000 keys, read four times in a cycle: there is room for all of them, so the second half
+    // only hits.
     let requests = (0..4000_u32).map(|at| (at / 100, at % 1000, 100 + at % 1000));
     let record = |(second, key, size): (u32, u32, u32)| {
         let mut bytes = second.to_le_bytes().to_vec();
@@ -290,7 +291,7 @@ fn a_crowd_of_idle_connections_is_told_apart() {
     );
 }
 
-/// The columns of a `.hgrm` file: value, quantile, count.
+/// Parses the columns of a `.hgrm` file: value, quantile, count.
 fn percentiles(path: &std::path::Path) -> Vec<[f64; 3]> {
     let text = std::fs::read_to_string(path).unwrap();
     std::fs::remove_file(path).unwrap();

@@ -1,4 +1,4 @@
-//! The client's subcommands as a shell sees them, against a stock memcached.
+//! Tests of the client subcommands as a shell runs them, against a stock memcached.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-/// A process that ends with the test.
+/// A process that is killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -24,7 +24,7 @@ struct Memcached {
 }
 
 impl Memcached {
-    /// `None`, with a word, where there is none.
+    /// Starts a memcached; `None`, with a message, if none is installed.
     fn start() -> Option<Self> {
         let path = std::env::temp_dir().join(format!("herdwick-cli-{}.sock", std::process::id()));
         let mut command = Command::new("memcached");
@@ -53,7 +53,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Runs `herdwick` with `input`: exit code, standard output, standard error.
+/// Runs `herdwick` with `input`; returns exit code, standard output, standard error.
 fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
         .args(args)
@@ -62,7 +62,7 @@ fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that does not read its input may have closed it.
+    // The write fails if the command has closed its standard input without reading it.
     let _ = child.stdin.take().unwrap().write_all(input);
     let Output {
         status,
@@ -97,7 +97,7 @@ fn our_own_server_takes_and_gives_values() {
     }
 }
 
-/// A server of ours, and where it listens.
+/// Starts a `herdwick serve`; returns it and its address.
 fn serve(args: &[&str]) -> (Killed, String) {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_herdwick"));
     serve

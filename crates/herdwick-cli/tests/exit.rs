@@ -1,4 +1,5 @@
-//! Exit codes: the table in docs/operating.md, the one in `--help`, and what commands return.
+//! Tests of the exit codes: the table in docs/operating.md, the one in `--help`, and what commands
+//! return.
 
 mod common;
 
@@ -37,7 +38,7 @@ fn each_code_has_one_meaning() {
     assert_eq!(with(&["get", "k", "--login", "/nowhere/login"]), 2);
     assert_eq!(code(&["no-such-command"]), 2);
     assert_eq!(with(&["top"]), 2);
-    // Nobody listens there any more.
+    // The listener is dropped at once, so nothing listens on the port.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -60,7 +61,7 @@ fn each_code_has_one_meaning() {
     }
 }
 
-/// The lines `  N  meaning` of the help, and the rows of the table.
+/// Compares the lines ` N meaning` of the help with the rows of the table.
 #[test]
 fn the_documented_table_is_the_one_in_the_help() {
     let help = String::from_utf8(herdwick(&["--help"]).stdout).unwrap();

@@ -1,8 +1,9 @@
-//! The order of the floors (ARCHITECTURE.md): a crate uses only what stands left of it.
+//! Tests of the layering of crates (ARCHITECTURE.md, "Floors"): a crate depends only on crates of
+//! floors left of its own, and forbids unsafe code unless listed.
 
 use std::{collections::BTreeMap, process::Command};
 
-/// Left to right; crates on one floor do not know each other.
+/// Floors, left to right; crates on one floor do not depend on each other.
 const FLOORS: &[&[&str]] = &[
     &["herdwick-mem"],
     &["herdwick-fabric"],
@@ -15,7 +16,7 @@ const FLOORS: &[&[&str]] = &[
         "herdwick-memcache",
     ],
     &["herdwick-roce-udp"],
-    // A test's tool, above what it stands in for.
+    // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
     &["herdwick-herd"],
     &["herdwick-server", "herdwick"],

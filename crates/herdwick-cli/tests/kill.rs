@@ -1,8 +1,9 @@
-//! Clients and servers killed at random instants with full windows, clients killed on their way to
-//! a lease, and clients that stand still. Nobody beside them notices, every request ends once, and
-//! everything comes back.
+//! Clients and servers are killed at random instants with full windows, clients also while they
+//! acquire a lease, and a client is stopped. Other clients are not affected, every request ends
+//! exactly once, and all resources are released.
 //!
-//! A hundred are killed, or as many as `HERDWICK_KILLS` says; a fifth of them are servers.
+//! The tests kill a hundred processes, or as many as `HERDWICK_KILLS` says; a fifth of them are
+//! servers.
 
 mod common;
 
@@ -24,33 +25,34 @@ use common::{
 use herdwick::{Answer, Cause, Client, Error, Key, Mode, Op, Put, Session, Ticket};
 use rustix::process::Signal;
 
-/// Nobody may wait longer for an answer, or for word that there will be none.
+/// Longest time that another client may wait for an answer or an error.
 const STALL_MAX: Duration = Duration::from_secs(1);
-/// More than the server's batch, and than most clients ever have in flight at a worker.
+/// Requests in flight: more than a batch of the server, and more than most clients have at a
+/// worker.
 const WINDOW: usize = 64;
 /// Workers of each server.
 const WORKERS: usize = 2;
-/// Keys that the victims write and everyone reads.
+/// Keys that the victims write and all clients read.
 const KEYS: usize = 32;
 
-/// One test at a time: some count what this process holds.
+/// Runs one test at a time: some count what this process holds.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a session's window full; checks whatever comes back.
+/// A client that keeps its window full and checks every answer.
 struct Hammer {
     session: Session,
     clock: Clock,
     chance: Chance,
-    /// Requests in flight, and their keys.
+    /// Keys of the requests in flight.
     keys: HashMap<Ticket, String>,
     submitted: u64,
     answered: u64,
 }
 
-/// How a session of a [`Hammer`] ended.
+/// How the requests of a [`Hammer`] ended that were not answered.
 #[derive(Debug, Default)]
 struct End {
     lost: u64,
@@ -70,14 +72,14 @@ impl Hammer {
         }
     }
 
-    /// Hands over as many requests as the window takes.
+    /// Submits as many requests as the window takes.
     fn fill(&mut self) {
         let now = self.clock.now();
         while self.submit(now) {}
         self.session.flush(now);
     }
 
-    /// Takes the answers that there are, or that come.
+    /// Waits for answers and takes them.
     fn take(&mut self, end: &mut End) {
         self.session.wait(self.clock.now());
         let Self { keys, answered, .. } = self;
@@ -121,8 +123,8 @@ impl Hammer {
     }
 }
 
-/// The other process: a client until it is killed. It says when it has filled its window, and notes
-/// in a file how much is in flight.
+/// The victim process: a client until it is killed. It signals when it has filled its window for
+/// the first time, and keeps the number of requests in flight in a file.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn victim() {
@@ -150,7 +152,7 @@ fn victim() {
     }
 }
 
-/// A process that is a client until it is killed.
+/// A client process that is to be killed.
 struct Victim {
     child: Child,
     stream: UnixStream,
@@ -174,7 +176,7 @@ impl Victim {
         self.stream.read_exact(&mut [0]).unwrap();
     }
 
-    /// Kills it; how much it had in flight when it last filled its window.
+    /// Kills it; returns the number of requests in flight when it last filled its window.
     fn kill(&mut self) -> u64 {
         assert!(self.child.try_wait().unwrap().is_none(), "it lived");
         self.child.kill().unwrap();
@@ -187,7 +189,7 @@ impl Victim {
     }
 }
 
-/// Every value that the victims left is a whole one of its key.
+/// Checks that a value written by the victims is complete and of its key.
 fn check_shared(client: &mut Client, index: usize) {
     let key = format!("victim:{}", index % KEYS);
     if let Some(bytes) = client.get(&key).unwrap() {
@@ -196,14 +198,14 @@ fn check_shared(client: &mut Client, index: usize) {
     }
 }
 
-/// Half of them with full windows, half on their way to a lease.
+/// Half of the clients are killed with full windows, half while they acquire a lease.
 #[test]
 fn clients_killed_at_random_instants_leave_nothing() {
     let _alone = alone();
     let folder = Folder::new();
     let server = Server::start(&folder, WORKERS);
     let mut steady = Steady::new(&server);
-    // Until its own memory is all in use.
+    // Until all memory of its own is resident.
     (0..200).for_each(|_| steady.check());
     let baseline = server.holdings();
     let (mut zombies, mut in_flight, mut chance) = (Vec::new(), Vec::new(), Chance::new(3));
@@ -274,7 +276,7 @@ fn a_stopped_client_stops_nobody_else() {
     server.stop();
 }
 
-/// Two clients with full windows, of a server that is killed.
+/// Two clients with full windows of a server that is going to be killed.
 struct Bereaved {
     hammers: [Hammer; 2],
     end: End,
@@ -288,7 +290,8 @@ impl Bereaved {
         }
     }
 
-    /// Some steps, none of which loses anything; how many requests are in flight at their end.
+    /// Takes steps, none of which may lose a request; returns the number of requests in flight at
+    /// the end.
     fn hammer(&mut self, steps: usize) -> usize {
         for _ in 0..steps {
             for hammer in &mut self.hammers {
@@ -300,7 +303,7 @@ impl Bereaved {
         self.hammers.iter().map(|hammer| hammer.keys.len()).sum()
     }
 
-    /// Until both clients know that the server is dead.
+    /// Takes steps until both clients have noticed that the server is dead.
     fn mourn(mut self) {
         for hammer in &mut self.hammers {
             while hammer.session.broken().is_none() {
@@ -308,14 +311,14 @@ impl Bereaved {
             }
             assert_eq!(hammer.answered, hammer.submitted, "each exactly once");
         }
-        // A deadline of a second passed would have been the cause.
+        // The connection ended it, not an expired deadline of a second.
         let ended = |cause: &Cause| matches!(cause, Cause::Closed | Cause::Io(_));
         assert!(self.end.causes.iter().all(ended), "{:?}", self.end.causes);
     }
 }
 
-/// The next server has the address, and the clients their way; a client of another server notices
-/// nothing.
+/// The next server takes over the address, and the clients reconnect to it. A client of another
+/// server is not affected.
 #[test]
 fn servers_killed_at_random_instants_leave_nothing_and_the_next_takes_their_clients() {
     let _alone = alone();
@@ -371,15 +374,15 @@ fn reconnected(caller: &mut Client) -> Option<Vec<u8>> {
     loop {
         match caller.get("k") {
             Ok(value) => return value,
-            // Its dials are apart by at most a second.
+            // Its attempts to connect are at most a second apart.
             Err(Error::Unreachable { .. }) if clock.now() < common::TIMEOUT => {}
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// What the server cannot have seen yet is lost by its kind: a read has changed nothing, a
-/// mutation perhaps.
+/// A request that the server has not read is lost: the outcome of a read is that nothing changed,
+/// that of a mutation is unknown.
 #[test]
 fn what_is_in_flight_when_the_server_dies_is_unknown_by_its_kind() {
     let _alone = alone();

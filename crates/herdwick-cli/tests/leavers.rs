@@ -1,18 +1,17 @@
-//! Clients that leave while they have full windows, one after another: the server goes on, and
-//! whoever stays is served.
+//! Clients disconnect with full windows, one after another: the server keeps serving the others.
 
 mod common;
 
 use common::{Clock, Folder, Server, TIMEOUT};
 use herdwick::{Answer, Fabric, Key, Op, Options, Session};
 
-/// More than a batch of the server.
+/// Requests in flight: more than a batch of the server.
 const WINDOW: usize = 64;
-/// Answers that whoever stays gets between one that leaves and the next.
+/// Answers that every remaining client gets between two disconnects.
 const ANSWERS: usize = 500;
 const ROUNDS: usize = 8;
 
-/// A session that always has as many requests in flight as it may.
+/// A session that keeps its window full.
 struct Busy {
     session: Session,
     submitted: usize,
@@ -61,7 +60,7 @@ impl Busy {
     }
 }
 
-/// Has every one of `busy` get [`ANSWERS`].
+/// Runs all of `busy` until each has got [`ANSWERS`] more answers.
 fn serve(busy: &mut [Busy]) {
     let clock = Clock::start();
     let served: Vec<_> = busy.iter().map(|busy| busy.answered + ANSWERS).collect();
@@ -75,7 +74,7 @@ fn serve(busy: &mut [Busy]) {
     }
 }
 
-/// So many clients come and leave, in one order after another, one by one and all at once.
+/// Connects and disconnects clients round by round, in different orders, one by one or all at once.
 fn come_and_leave(fabric: Fabric, clients: usize) {
     let folder = Folder::new();
     let more = ["-m", "512", "-p", "0", "--roce", "127.0.0.1:0"];

@@ -1,6 +1,6 @@
-//! HERD between two hosts whose network loses packets: network namespaces of Linux, joined by a
-//! veth, made by `tests/roce/lossy.sh`. What was acknowledged can be read, nothing is counted
-//! twice, and the rate is back soon after the loss ends.
+//! HERD between two hosts on a network that loses packets: Linux network namespaces joined by a
+//! veth, created by `tests/roce/lossy.sh`. Acknowledged writes can be read, nothing is counted
+//! twice, and the rate recovers soon after the loss ends.
 
 mod common;
 
@@ -12,18 +12,19 @@ use std::{
 use common::Clock;
 use herdwick::{Answer, Key, Mode, Op, Options, Put, Session, Ticket};
 
-/// The server's end of the veth.
+/// Address of the server's end of the veth.
 const SERVER: &str = "10.8.0.1";
-/// Requests in flight, each on keys of its own.
+/// Channels: each has one request in flight, on its own keys.
 const CHANNELS: usize = 64;
-/// How long each network is tried.
+/// Time that each loss rate is tested.
 const STRETCH: Duration = Duration::from_secs(3);
-/// After a loss the rate must be back within this.
+/// Time within which the rate must recover after a loss.
 const BACK: Duration = Duration::from_secs(1);
-/// Other work on the machine moves rates as well; one that does not come back fails every time.
+/// Attempts to recover: other load on the machine also changes rates, while a real failure to
+/// recover repeats every time.
 const TRIES: usize = 5;
 
-/// A server in a namespace of its own, and the only way there.
+/// A server in its own namespace, reachable only over the veth.
 struct Far {
     namespace: String,
     child: Child,
@@ -38,7 +39,7 @@ impl Far {
             .args(["netns", "exec", &namespace])
             .arg(env!("CARGO_BIN_EXE_herdwick"))
             .args(["serve", "-t", "1", "-m", "256", "-l", SERVER, "-p", "0"])
-            // Namespaces of one host share its memory; hosts do not.
+            // Shared memory is off, since namespaces of one host share memory and hosts do not.
             .args(["--roce", SERVER, "--shm", "off"])
             .stdout(Stdio::piped())
             .spawn()
@@ -52,7 +53,7 @@ impl Far {
         }
     }
 
-    /// From now on so many of a thousand UDP datagrams get lost on their way to either end.
+    /// Drops this many of a thousand UDP datagrams, in both directions, from now on.
     fn lose(&self, per_mille: u32) {
         let rule = format!(
             "flush ruleset; table inet loss {{ chain in {{ type filter hook input priority 0; \
@@ -87,7 +88,7 @@ impl Drop for Far {
     }
 }
 
-/// One request after the other on a value and a number that nobody else touches.
+/// One request after the other, on a value and a counter that no other channel uses.
 #[derive(Default)]
 struct Channel {
     name: String,
@@ -102,7 +103,7 @@ impl Channel {
         common::value(&self.name, self.stored, 8 + self.stored as usize % 100)
     }
 
-    /// Stores, reads what it stored, counts; in turn.
+    /// Submits, in turn, a store, a read of what it stored, and an increment.
     fn submit(&mut self, session: &mut Session, now: Duration) {
         let value;
         let counter = format!("{}:count", self.name);
@@ -170,7 +171,8 @@ impl Load {
         load
     }
 
-    /// Submits where nothing is outstanding, takes what answers there are. Returns how many.
+    /// Submits, if `busy`, on every channel without an outstanding request, and takes the answers;
+    /// returns their number.
     fn pass(&mut self, busy: bool) -> u64 {
         let now = self.clock.now();
         for channel in &mut self.channels {
@@ -199,7 +201,7 @@ impl Load {
         answers
     }
 
-    /// Answers a second over a stretch of time.
+    /// Returns answers per second over a stretch of time.
     fn rate(&mut self, stretch: Duration) -> f64 {
         let begin = self.clock.now();
         let mut answers = 0;
@@ -209,7 +211,7 @@ impl Load {
         answers as f64 / stretch.as_secs_f64()
     }
 
-    /// Whether the rate, `calm` without loss, is back soon after a stretch of loss.
+    /// Returns whether the rate, `calm` without loss, recovers soon after a stretch of loss.
     fn recovers(&mut self, far: &Far, per_mille: u32, calm: f64) -> bool {
         far.lose(per_mille);
         let rate = self.rate(STRETCH);

@@ -1,4 +1,5 @@
-//! The memory limit: everything that the server holds fits.
+//! The memory limit: the sum of everything that the server holds stays below it, and leases leave
+//! nothing behind.
 
 mod common;
 
@@ -9,17 +10,17 @@ use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
 
 const LIMIT_MB: u64 = 64;
 const WORKERS: usize = 3;
-/// Full windows of 32 that a server of three workers has memory for besides the first client's, and
-/// smaller ones behind them.
+/// Number of clients with full windows of 32 that a server of three workers has memory for besides
+/// the first client, and number of clients with any window.
 const FULL: usize = 8;
 const ALL: usize = 10;
-/// Of the memory that is set aside, the last eighth is not for these clients, and what is left
-/// before it is too little for one.
+/// MiB of lease memory that stay unused: the last eighth is reserved, and the rest before it is too
+/// little for another of these clients.
 const KEPT_MB: u64 = 2;
-/// For code, stacks, and what a connection takes beside its items.
+/// MiB for code, stacks, and what a connection needs besides its items.
 const AROUND_MB: u64 = 6;
 
-/// Bytes of memory files that a process has mapped, each counted once.
+/// Returns the bytes of memory files that a process has mapped, each file counted once.
 fn memory_files(proc: &Path) -> u64 {
     let maps = fs::read_to_string(proc.join("maps")).unwrap();
     let mut ends = BTreeMap::new();
@@ -37,7 +38,7 @@ fn memory_files(proc: &Path) -> u64 {
     ends.values().sum()
 }
 
-/// A line of /proc/PID/status, in bytes.
+/// Returns a line of /proc/PID/status, in bytes.
 fn status(proc: &Path, name: &str) -> u64 {
     let text = fs::read_to_string(proc.join("status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -45,7 +46,7 @@ fn status(proc: &Path, name: &str) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Stores more than fits.
+/// Stores more than the server can hold.
 fn fill(client: &mut Client) {
     let value = vec![b'v'; 64 << 10];
     for n in 0..LIMIT_MB * 32 {
@@ -88,7 +89,8 @@ fn items_and_leases_together_fit_the_limit() {
     );
 }
 
-/// Leases over RoCEv2, one after the other, and what they may leave behind: less than a page each.
+/// Number of leases over RoCEv2, one after another, and the KiB that they may leave behind in
+/// total: less than a page each.
 const LEASES: usize = 40;
 const LEFT_KB: u64 = 100;
 
@@ -110,13 +112,14 @@ fn leases_over_roce_that_come_and_go_leave_no_memory_behind() {
         let session = Session::dial(&server.address.parse().unwrap(), &options).unwrap();
         assert_eq!(session.transport(), "roce");
         drop(session);
-        // Its end is the server's to notice.
+        // The server notices the end of the lease asynchronously.
         let clock = Clock::start();
         while server.stat(&mut client, "leases") > 0 {
             clock.hurry("the lease ends");
         }
     };
-    // The first ones make what is kept: GSO batches, tables, the allocator's own.
+    // The first leases allocate what the server keeps: GSO batches, tables, and memory of the
+    // allocator.
     (0..4).for_each(|_| lease());
     let before = server.private_kib();
     (0..LEASES).for_each(|_| lease());

@@ -1,4 +1,4 @@
-//! Items that outlive the server (`-e`): whatever ends it, they come back, and nothing else does.
+//! Items that survive the server (`-e`): however it ends, they are restored, and nothing else is.
 
 mod common;
 
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 const WORKERS: usize = 2;
 const MEMORY_MB: &str = "64";
-/// Keys that are written, and written again.
+/// Number of keys that are written and overwritten.
 const KEYS: u64 = 20_000;
 
 fn file(folder: &Folder) -> PathBuf {
@@ -35,13 +35,13 @@ fn key(n: u64) -> String {
     format!("key-{n}")
 }
 
-/// The value of a version of a key, and of no other.
+/// Returns the value of one version of a key; it differs for every version and key.
 fn value(n: u64, version: u64) -> Vec<u8> {
     let word = format!("{n}.{version}.");
     word.repeat(1 + (n % 5) as usize).into_bytes()
 }
 
-/// The version that a value is of.
+/// Returns the version of a value; panics if it is not a complete value of the key.
 fn version(n: u64, found: &[u8]) -> u64 {
     let text = std::str::from_utf8(found).unwrap();
     let version = text.split('.').nth(1).unwrap().parse().unwrap();
@@ -49,8 +49,8 @@ fn version(n: u64, found: &[u8]) -> u64 {
     version
 }
 
-/// Writes round after round, all keys in each, until the server is gone; why it thinks so. `done`
-/// is how many writes were answered.
+/// Writes all keys, round after round, until the server is gone; returns the error. `done` counts
+/// the acknowledged writes.
 fn write(client: &mut Client, done: &AtomicU64) -> herdwick::Error {
     for n in 0.. {
         if let Err(error) = client.set(key(n % KEYS), &value(n % KEYS, 1 + n / KEYS)[..]) {
@@ -72,7 +72,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
     }
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // A disk that others write to may stall a worker.
+        // Other writes to the disk may stall a worker.
         let patient = Options {
             deadline: TIMEOUT,
             ..Options::default()
@@ -81,7 +81,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
         let done = &done;
         let writer = scope.spawn(move || write(&mut writer, done));
         let clock = Clock::start();
-        // Into the second round: some keys are new, some are overwritten.
+        // Until the middle of the second round: some keys are new, some are overwritten.
         while done.load(Ordering::Relaxed) < KEYS + KEYS / 4 {
             assert!(clock.now() < 6 * TIMEOUT);
             assert!(!writer.is_finished(), "{:?}", writer.join());
@@ -95,7 +95,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
     let mut lost = 0;
     for n in 0..KEYS {
         match client.get(key(n)).unwrap() {
-            // The write that was under way may be done, or not.
+            // The write that was in progress may or may not have taken effect.
             Some(found) => {
                 let rounds = done / KEYS + u64::from(n < done % KEYS);
                 let found = version(n, &found);
@@ -112,7 +112,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
     second.stop();
 }
 
-/// What the server says of its file when it starts; it is ended at once.
+/// Starts a server and returns whether it runs, and its first line about the file; then ends it.
 fn first_words(folder: &Folder) -> (bool, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
         .args(["serve", "-p", "0", "-m", MEMORY_MB, "-t", "2"])
@@ -204,8 +204,9 @@ fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
     user.kill();
 }
 
-/// Killed in the middle of large values that come in: what was acknowledged is there, whole; what
-/// was half sent is not, and what it would have replaced still is. Nothing counts as damaged.
+/// The server is killed while large values arrive: acknowledged values are there, complete; values
+/// sent in part are not, and the values that they would have replaced still are. Nothing counts as
+/// damaged.
 #[test]
 fn a_kill_in_the_middle_of_uploads_leaves_what_was_stored() {
     const LEN: usize = 1_000_000;
@@ -231,7 +232,7 @@ fn a_kill_in_the_middle_of_uploads_leaves_what_was_stored() {
         streams.push(stream);
     }
     let mut client = first.client();
-    // All of them are known to be on their way.
+    // All uploads are known to be in progress.
     while first.stat(&mut client, "uploads") < 8 {}
     for n in 0..1000 {
         client.set(key(n), &value(n, 1)[..]).unwrap();

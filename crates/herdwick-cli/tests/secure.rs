@@ -1,4 +1,4 @@
-//! The command line's clients and a server with TLS (`serve -Z`).
+//! Tests of the client commands against a server with TLS (`serve -Z`).
 
 mod common;
 
@@ -42,7 +42,7 @@ impl Secure {
         command.output().unwrap()
     }
 
-    /// As [`Self::run`], with the options that this server's certificate takes.
+    /// Does the same as [`Self::run`], with the options that accept this server's certificate.
     fn run_trusting(&self, arguments: &[&str]) -> Output {
         let authority = self.authority.to_str().unwrap();
         let trust = [
@@ -56,14 +56,14 @@ impl Secure {
     }
 }
 
-/// It succeeds; what it writes to standard output.
+/// Asserts success; returns standard output.
 fn out(output: &Output) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// It fails with this code; what it writes to standard error.
+/// Asserts failure with this code; returns standard error.
 fn complaint(output: &Output, code: i32) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{complaint}");
@@ -76,7 +76,7 @@ fn commands_speak_tls_and_check_the_certificate() {
     out(&secure.run_trusting(&["set", "k", "v"]));
     assert_eq!(out(&secure.run_trusting(&["get", "k"])), "v");
     assert!(out(&secure.run_trusting(&["stats"])).contains("curr_items"));
-    // Values of many records, both ways.
+    // Values of many TLS records, in both directions.
     let large = "large ".repeat(20_000);
     let file = secure.folder.0.join("value");
     fs::write(&file, &large).unwrap();
@@ -95,7 +95,7 @@ fn commands_speak_tls_and_check_the_certificate() {
         .output();
     out(&stored.unwrap());
     assert_eq!(out(&secure.run_trusting(&["get", "large"])), large);
-    // Without an authority that vouches for it, or under another name, nothing is sent.
+    // If no authority vouches for the certificate, or its name differs, nothing is sent.
     let said = complaint(
         &secure.run(&["get", "k", "--tls", "--tls-ca", authority]),
         4,
@@ -147,7 +147,7 @@ fn what_is_missing_for_tls_is_named() {
     assert!(said.contains("Leave --tls out"), "{said}");
 }
 
-/// Over the encrypted connection a client on this host still finds shared memory.
+/// A client on this host discovers shared memory over the encrypted connection.
 #[test]
 fn shared_memory_is_found_through_tls() {
     let secure = Secure::start(&[]);
@@ -155,7 +155,7 @@ fn shared_memory_is_found_through_tls() {
     assert_eq!(out(&output), "");
     let transport = String::from_utf8_lossy(&output.stderr);
     assert!(transport.contains("over shm"), "{transport}");
-    // Larger than what shared memory takes: it goes over the connection.
+    // Too large for shared memory, so it is sent over the connection.
     let large = "l".repeat(50_000);
     out(&secure.run_trusting(&["set", "large", &large]));
     assert_eq!(out(&secure.run_trusting(&["get", "large"])), large);

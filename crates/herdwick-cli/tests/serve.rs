@@ -1,4 +1,4 @@
-//! `herdwick serve` as an operator types it, with memcached's flags.
+//! Tests of `herdwick serve` as an operator runs it, with memcached's flags.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use rustls::{
 #[path = "serve/starts.rs"]
 mod starts;
 
-/// A server that ends with the test.
+/// A server that is killed on drop.
 struct Serve {
     child: Child,
     ready: String,
@@ -30,7 +30,7 @@ impl Serve {
         Self::of(command(arguments).stderr(Stdio::null()))
     }
 
-    /// One whose complaints are heard.
+    /// Starts a server with its standard error piped.
     fn saying(arguments: &str) -> Self {
         Self::of(command(arguments).stderr(Stdio::piped()))
     }
@@ -48,7 +48,7 @@ impl Serve {
         }
     }
 
-    /// The next line that it complains in.
+    /// Returns the next line of its standard error.
     fn complaint(&mut self) -> String {
         let mut line = String::new();
         let complaints = self.complaints.as_mut().expect("it is heard");
@@ -57,7 +57,7 @@ impl Serve {
         line
     }
 
-    /// The addresses in its ready line.
+    /// Returns the addresses in its ready line.
     fn addresses(&self) -> Vec<String> {
         let (_, rest) = self.ready.split_once(" ready on ").unwrap();
         let (list, _) = rest.split_once(" (").unwrap();
@@ -80,7 +80,7 @@ impl Drop for Serve {
     }
 }
 
-/// What a server at `address` says until it hangs up.
+/// Sends `question` to `address`, and returns the answer until the server closes the connection.
 fn ask(address: &str, question: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(question.as_bytes()).unwrap();
@@ -92,7 +92,7 @@ fn ask(address: &str, question: &str) -> String {
 
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
-    // Root has to say that it means it; to others -u means nothing.
+    // `-u root` suppresses the warning to root; for other users -u has no effect.
     command.args(["serve", "-u", "root"]);
     command.args(arguments.split_whitespace());
     command
@@ -102,14 +102,14 @@ fn output(arguments: &str) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// Why it does not start.
+/// Asserts that the server does not start; returns the reason.
 fn complaint(arguments: &str) -> String {
     let output = output(arguments);
     assert!(!output.status.success(), "{arguments}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A path of its own in the directory for tests' files, gone with it.
+/// A unique path in the directory for test files, removed on drop.
 struct Path(PathBuf);
 
 impl Path {
@@ -198,7 +198,7 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
     }
 }
 
-/// Where the kernel lets the first worker of a server run, and its first thread.
+/// Returns the CPUs that the first worker of a server may use, and those of its first thread.
 fn cpus(server: &Serve) -> (String, String) {
     let list = |task: PathBuf| {
         let status = fs::read_to_string(task.join("status")).unwrap();
@@ -207,7 +207,7 @@ fn cpus(server: &Serve) -> (String, String) {
         list.unwrap().trim().to_owned()
     };
     let process = PathBuf::from(format!("/proc/{}", server.child.id()));
-    // A thread gives itself its name, perhaps after the server is ready.
+    // A thread sets its own name, possibly after the server is ready.
     loop {
         let tasks = fs::read_dir(process.join("task")).unwrap();
         let mut tasks = tasks.map(|task| task.unwrap().path());
@@ -221,7 +221,7 @@ fn cpus(server: &Serve) -> (String, String) {
     }
 }
 
-/// Two servers on a host that both took the first CPUs would leave the others idle.
+/// Two servers that both pin to the first CPUs would leave the others idle.
 #[test]
 fn workers_are_pinned_only_where_that_is_asked_for() {
     let (worker, process) = cpus(&Serve::start("-p 0 -t 1"));
@@ -237,7 +237,7 @@ fn workers_are_pinned_only_where_that_is_asked_for() {
     assert_eq!(worker, first);
 }
 
-/// A line from a unit file, with everything that tunes slabs.
+/// A command line as in a unit file, with every option that tunes slabs.
 #[test]
 fn memcached_flags_do_what_they_say() {
     let server = Serve::start(
@@ -302,7 +302,7 @@ fn a_unix_socket_has_the_mode_given() {
     assert!(said.starts_with("VERSION"));
 }
 
-/// The command line comes after the file: it wins, and its lists are added.
+/// The command line follows the file: it overrides it, and its lists are added.
 #[test]
 fn a_file_holds_flags() {
     let path = Path::new("flags");
@@ -320,7 +320,7 @@ fn a_file_holds_flags() {
     }
 }
 
-/// One line, which names the file, the line in it, the flag, and what is wrong with it.
+/// The error is one line that names the file, the line in it, the flag, and what is wrong.
 #[test]
 fn what_is_wrong_in_a_file_is_named_by_its_line() {
     let path = Path::new("wrong-flags");
@@ -366,14 +366,14 @@ fn what_is_wrong_in_a_file_is_named_by_its_line() {
         assert!(said.starts_with(&start), "{wrong}: {said}");
         assert_eq!((said.lines().count(), output.status.code()), (1, Some(2)));
     }
-    // What one flag needs of another is nowhere in the file.
+    // A missing flag that another one requires has no line in the file.
     fs::write(&path.0, "metrics-hot-keys = true").unwrap();
     let said = complaint(&format!("--config {path}"));
     assert!(said.starts_with(&format!("herdwick: {path}: ")), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// What is logged follows the file, and what clients set, while the server runs.
+/// The log level follows the file, and what clients set, while the server runs.
 #[test]
 fn the_log_is_as_verbose_as_the_file_is_by_now() {
     let path = Path::new("verbose");
@@ -384,7 +384,7 @@ fn the_log_is_as_verbose_as_the_file_is_by_now() {
     assert_eq!(server.complaint(), "herdwick: flags read again\n");
     fs::write(&path.0, "port = 0\nthreads = 1\n").unwrap();
     kill_process(server.pid(), Signal::HUP).unwrap();
-    // That it has become silent shows in what comes next.
+    // A quiet log shows nothing, so wait until the setting has changed back.
     while !server.ask("stats settings\r\n").contains("verbosity 0") {}
     kill_process(server.pid(), Signal::TERM).unwrap();
     let mut rest = String::new();
@@ -402,7 +402,8 @@ fn shutdown_ends_the_process_where_it_is_allowed() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// -d returns when the server answers, -P names it, and SIGTERM ends it and takes the file away.
+/// -d returns when the server answers, -P names its process, and SIGTERM ends it and removes the
+/// file.
 #[test]
 fn in_the_background() {
     let path = Path::new("pid");
@@ -422,7 +423,7 @@ fn in_the_background() {
     assert!(why.contains("give at least -m"), "{why}");
 }
 
-/// What is accepted and does nothing is named, once, with the reason.
+/// Each accepted option without effect is named, once, with the reason.
 #[test]
 fn options_that_do_nothing_are_said_to_do_nothing() {
     let mut server = Serve::saying(
@@ -468,7 +469,7 @@ fn root_is_told_that_it_is_root() {
     }
 }
 
-/// The number in the file is that of the server which has the port.
+/// The number in the file is that of the server that has the port.
 #[test]
 fn a_start_that_fails_leaves_the_pid_file_of_the_server_that_runs() {
     let path = Path::new("pid-kept");
@@ -478,7 +479,8 @@ fn a_start_that_fails_leaves_the_pid_file_of_the_server_that_runs() {
     let said = complaint(&format!("-l {} -P {path}", first.addresses()[0]));
     assert!(said.contains("is in use"), "{said}");
     assert_eq!(fs::read_to_string(&path.0).unwrap(), number);
-    // A server elsewhere is told whose file it takes, and the one before leaves it that.
+    // A server on another port is warned that it replaces the file, and the earlier server does not
+    // remove the new file.
     let mut second = Serve::saying(&format!("-p 0 -P {path}"));
     let complaint = second.complaint();
     assert!(
@@ -492,13 +494,13 @@ fn a_start_that_fails_leaves_the_pid_file_of_the_server_that_runs() {
     assert!(!path.0.exists());
 }
 
-/// Ends it by SIGTERM, and waits.
+/// Ends it by SIGTERM, and waits for it.
 fn end(mut server: Serve) {
     kill_process(server.pid(), Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());
 }
 
-/// The unit and the flags that the package installs, as far as they can be tried here: what they name
+/// The unit file and the flags of the package, as far as they can be tested here: what they name
 /// exists, and a warm restart has a directory to keep items in.
 #[test]
 fn the_packaged_unit_can_keep_items() {
@@ -528,7 +530,8 @@ fn the_packaged_unit_can_keep_items() {
     }
 }
 
-/// Each line is an object, from the first event to what ends the start of another server.
+/// Each line is a JSON object, from the first event to the error that ends the start of a second
+/// server.
 #[test]
 fn events_are_json_where_they_are_to_be() {
     let mut command = command("-p 0 -t 1 --metrics 0 --log-format json");
@@ -586,7 +589,7 @@ fn users_are_read_again_on_sighup() {
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
 }
 
-/// SIGHUP takes what may change, and names what may not.
+/// SIGHUP applies what may change, and names what needs a restart.
 #[test]
 fn flags_are_read_again_on_sighup() {
     let path = Path::new("flags-again");
@@ -628,8 +631,8 @@ fn flags_are_read_again_on_sighup() {
     assert!(settings(&server).contains("STAT maxconns 50\r\n"));
 }
 
-/// A hard limit of descriptors that memcached starts with is enough for fewer connections, and that
-/// is said.
+/// If memcached starts with this hard limit of descriptors, the server starts too, with fewer
+/// connections and a warning.
 #[test]
 fn few_descriptors_are_few_connections() {
     let command = |limit: usize| {
@@ -654,7 +657,7 @@ fn few_descriptors_are_few_connections() {
     assert!(said.contains("lower -c"), "{said}");
 }
 
-/// A TLS port, one without, and certificates that change while the server runs.
+/// A TLS port, one without TLS, and certificates that change while the server runs.
 #[test]
 fn certificates_are_read_again_on_sighup() {
     let path = Path::new("tls");
@@ -684,8 +687,8 @@ fn certificates_are_read_again_on_sighup() {
     assert_eq!(ask_in_tls(&addresses[0], old), None);
 }
 
-/// Signatures take as long as hundreds of plain connections take to be accepted: so another thread
-/// makes them, and who comes in plain text waits for none.
+/// A signature takes as long as accepting hundreds of plain connections. So another thread does the
+/// handshakes, and a plain connection waits for none of them.
 #[test]
 fn the_thread_that_accepts_does_no_handshakes() {
     let path = Path::new("tls-apart");
@@ -696,7 +699,7 @@ fn the_thread_that_accepts_does_no_handshakes() {
         "-p 0 -t 1 -Z -o ssl_chain_cert={path} -l 127.0.0.1,notls:127.0.0.2"
     ));
     let addresses = server.addresses();
-    // These stand still in the middle of theirs.
+    // These connections stop in the middle of the handshake.
     let mut half_done = Vec::new();
     for _ in 0..50 {
         let mut stream = TcpStream::connect(&addresses[0]).unwrap();
@@ -724,7 +727,8 @@ fn the_thread_that_accepts_does_no_handshakes() {
     );
 }
 
-/// What a server at `address` says to `mn`, if it shows what `trusted` has signed.
+/// Sends `mn` to `address` over TLS and returns the answer, or `None` if the certificate is not
+/// signed by `trusted`.
 fn ask_in_tls(address: &str, trusted: CertificateDer<'static>) -> Option<String> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted).unwrap();
@@ -740,7 +744,7 @@ fn ask_in_tls(address: &str, trusted: CertificateDer<'static>) -> Option<String>
     Some(said)
 }
 
-/// What Debian's memcached-tool prints of us, where it is installed.
+/// The output of Debian's memcached-tool about this server, if it is installed.
 #[test]
 fn memcached_tool_understands_us() {
     let server = Serve::start("-p 0");
@@ -780,7 +784,7 @@ fn memcached_tool_understands_us() {
     }
 }
 
-/// Shared memory is wanted where it can be had, and nobody named a place for it.
+/// Without an explicit directory, shared memory is used only where it is available.
 #[test]
 fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory() {
     for place in ["/proc", "/no/such/directory"] {
@@ -806,7 +810,7 @@ fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory
         let doctor = doctor.arg("doctor").env("TMPDIR", place).output();
         let found = String::from_utf8(doctor.unwrap().stdout).unwrap();
         let named = format!("no lease socket can be made in {place}");
-        // The superuser may write to /proc, but that takes nothing.
+        // Permissions allow root to write to /proc, but creating a file there fails.
         assert!(found.contains(&named) || place == "/proc", "{found}");
         kill_process(serve.pid(), Signal::TERM).unwrap();
         let mut rest = String::new();

@@ -1,7 +1,8 @@
-//! A client and a worker that both sleep between requests: each of ten thousand finds the other.
+//! Wakeups between a client and a worker that both sleep between requests: each of ten thousand
+//! sleeps is ended.
 //!
-//! A lost wake-up would not show by itself: a client's retry and a worker's tick come to help. So
-//! whenever an answer is missing, the tests look at who sleeps.
+//! A lost wakeup would go unnoticed: the client's retry and the worker's tick hide it. So whenever
+//! an answer is missing, the tests check which side sleeps.
 
 mod common;
 #[path = "hostile/raw.rs"]
@@ -28,15 +29,17 @@ use rustix::{
     thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity},
 };
 
-/// Sleeps of each side in each of two tests: ten thousand.
+/// Sleeps of each side in each of the two tests: ten thousand in total.
 const SLEEPS: u64 = 5_000;
-/// Looks at a sleeping worker, a request before it, after which it is one that nobody woke.
+/// Checks that find the worker asleep with a request pending, after which the wakeup counts as
+/// lost.
 const CHECKS: u32 = 200;
 
-/// Spins by which requests miss the instant that they are meant for.
+/// Range, in spins, by which the time of a request varies around the moment at which the worker
+/// goes to sleep.
 const JITTER: usize = 32;
 
-/// A thread in /proc.
+/// A thread, by its directory in /proc.
 struct Sleeper(PathBuf);
 
 impl Sleeper {
@@ -60,7 +63,7 @@ impl Sleeper {
         stat.rsplit(") ").next().unwrap().starts_with('S')
     }
 
-    /// How often it has gone to sleep.
+    /// Returns how often it has gone to sleep (voluntary context switches).
     fn sleeps(&self) -> u64 {
         let status = fs::read_to_string(self.0.join("status")).unwrap();
         let mut lines = status.lines();
@@ -69,10 +72,10 @@ impl Sleeper {
     }
 }
 
-/// One night at a time: each takes two CPUs.
+/// One test at a time: each takes two CPUs.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A server that believes to have one CPU, and whose worker so falls asleep always after the same
+/// Starts a server that may use one CPU only, so that its worker always falls asleep after the same
 /// time.
 fn start_on_one_cpu(folder: &Folder) -> Server {
     let allowed = sched_getaffinity(None).unwrap();
@@ -85,8 +88,8 @@ fn start_on_one_cpu(folder: &Folder) -> Server {
     server
 }
 
-/// Gives each thread a CPU of its own, where there are two: on one, who wakes the other gives way
-/// to it, and finds the answer before it can sleep. Whether there are two.
+/// Pins each thread to its own CPU if there are two; returns whether there are. On a single CPU the
+/// woken thread preempts the one that wakes it, which then finds the answer before it sleeps.
 fn keep_apart(worker: &Sleeper, client: &Sleeper) -> bool {
     let allowed = sched_getaffinity(None).unwrap();
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -107,17 +110,17 @@ fn keep_apart(worker: &Sleeper, client: &Sleeper) -> bool {
     cpus.len() == 2
 }
 
-/// A worker and this thread, who ask and answer until both have slept often enough.
+/// A worker and this thread, which exchange requests until both have slept often enough.
 struct Night {
     _alone: MutexGuard<'static, ()>,
     worker: Sleeper,
     client: Sleeper,
     before: [u64; 2],
-    /// Of whom sleep is asked: the worker, and the client if it has a CPU of its own.
+    /// Number of threads that have to sleep: the worker, and the client if it has its own CPU.
     sleepers: usize,
     chance: Chance,
     rounds: u64,
-    /// Spins after which the worker was about to sleep the last time.
+    /// Spins after which the worker was last about to sleep.
     delay: usize,
 }
 
@@ -138,8 +141,9 @@ impl Night {
         }
     }
 
-    /// Whether it lasts; if so, a request is due: every other time when the worker sleeps, else
-    /// just before or after it goes to sleep, as far as `parked` tells.
+    /// Returns whether the test goes on, and if so, waits until the next request is due. Every
+    /// other request is due when the worker sleeps, the others just before or after it goes to
+    /// sleep, as estimated from `parked`.
     fn lasts(&mut self, parked: impl Fn() -> bool) -> bool {
         self.rounds += 1;
         if self.rounds.is_multiple_of(1000) {
@@ -171,10 +175,10 @@ impl Night {
         [self.worker.sleeps() - worker, self.client.sleeps() - client]
     }
 
-    /// Panics if the worker sleeps as long as `answered` finds nothing.
+    /// Panics if the worker keeps sleeping while `answered` finds no answer.
     fn check(&self, mut answered: impl FnMut() -> bool) {
         for _ in 0..CHECKS {
-            // Awake, it may just have answered; asleep, it must have before.
+            // An awake worker may answer any moment; one that sleeps must have answered before.
             if !self.worker.is_asleep() || answered() {
                 return;
             }
@@ -183,7 +187,8 @@ impl Night {
     }
 }
 
-/// Waits for the answer to the one request in flight. `now` runs so that every wait sleeps.
+/// Waits for the answer to the one request in flight. `now` advances with each wait, so that every
+/// wait sleeps.
 fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
     let mut answered = false;
     let mut check = |session: &mut Session, now| {
@@ -223,10 +228,10 @@ fn our_client_and_a_worker_wake_each_other() {
     assert_eq!(session.broken(), None);
 }
 
-/// A client as `docs/wire.md` has it, which tries nothing twice: nobody wakes it but the worker.
+/// A client written from `docs/wire.md` that never repeats a request: only the worker can wake it.
 struct Patient {
     raw: Raw,
-    /// In our parked word.
+    /// The value of the client's parked word.
     parked: u64,
 }
 
@@ -235,12 +240,14 @@ impl Patient {
         &mut self.raw.channels[0]
     }
 
-    /// Sleeps until the wakeup descriptor rings, unless there is an answer already.
+    /// Sleeps until the wakeup descriptor becomes readable, unless there is an answer already.
     fn reply(&mut self, night: &Night) -> raw::Reply {
         loop {
             self.parked += 1;
             let parked = self.parked;
             self.channel().up.store_release(0, parked);
+            // Orders the store of the parked word before the poll; the worker orders its reply
+            // before its load of the word, so at least one of them sees the other's store.
             fence(Ordering::SeqCst);
             let mut found = self.channel().poll();
             if found.is_none() {
@@ -264,7 +271,7 @@ impl Patient {
         }
     }
 
-    /// Whether the wakeup descriptor rang within a tenth of a second.
+    /// Waits; returns whether the wakeup descriptor became readable within a tenth of a second.
     fn sleep(&mut self) -> bool {
         let wakeup = &self.channel().wakeup;
         let limit = Timespec {

@@ -1,13 +1,14 @@
-//! House rules that no lint knows: file and function length, one name for one thing.
+//! Tests of conventions that no lint checks: lengths of files and functions, and a test for each
+//! row of the fault table.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Most lines of a source file, its tests not counted.
+/// Most lines of a source file, its test module not counted.
 const FILE_LINES_MAX: usize = 500;
-/// Most lines of a function; most are far below.
+/// Most lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
 
 fn root() -> PathBuf {
@@ -28,7 +29,8 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The source files of every crate, tests and examples left out, each without its test module.
+/// Returns the source files of every crate, except tests and examples, each without its test
+/// module.
 fn shipped() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     sources(&root().join("crates"), &mut files);
@@ -101,7 +103,7 @@ fn functions_are_short() {
     }
 }
 
-/// Rows of the table of faults that a memcached port must survive: tests are named by them.
+/// Rows of the table of faults that a memcached port must survive; tests are named after them.
 const ROWS: std::ops::RangeInclusive<u32> = 1..=48;
 
 #[test]

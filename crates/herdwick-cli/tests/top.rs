@@ -1,4 +1,4 @@
-//! `herdwick top --json` as a script runs it.
+//! Tests of `herdwick top --json` as a script runs it.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn top(arguments: &[&str]) -> Output {
     command.arg("top").args(arguments).output().unwrap()
 }
 
-/// Bytes of each value that is stored meanwhile.
+/// Bytes of each value stored between the samples.
 const BYTES: usize = 1000;
 
 #[test]
@@ -51,7 +51,7 @@ fn one_object_has_what_was_done_between_two_looks() {
     );
     assert_eq!(number("hit_ratio"), 1.0);
     assert_eq!(number("items"), 1.0);
-    // What came and went over shared memory is in it: each value, and its key.
+    // Traffic over shared memory is included: each value, and its key.
     assert!(
         number("read_bytes_per_s") >= number("sets_per_s") * BYTES as f64,
         "{object}"

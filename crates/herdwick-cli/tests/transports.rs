@@ -1,4 +1,4 @@
-//! One server, two transports: what goes in by one comes out by the other.
+//! One server, two transports: items stored over one are read over the other.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Clock, Folder, Server, TIMEOUT, value};
 use herdwick::{Cas, Client, Error, Key, Op, Put};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A plain memcached client, byte by byte.
+/// A plain memcached client over TCP.
 struct Plain(BufReader<TcpStream>);
 
 /// An item as memcached's text shows it.
@@ -37,7 +37,7 @@ impl Plain {
         line.trim_end().to_owned()
     }
 
-    /// `verb key flags exptime len [unique]`, and the value.
+    /// Sends `verb key flags exptime len [unique]` and the value; returns the answer.
     fn store(&mut self, verb: &str, (key, rest): (&str, &str), value: &[u8]) -> String {
         let (attributes, unique) = rest.split_once('/').unwrap_or((rest, ""));
         let head = format!("{verb} {key} {attributes} {} {unique}", value.len());
@@ -66,7 +66,8 @@ impl Plain {
     }
 }
 
-/// On the line, in the overflow area, at the largest reply's edge, and beyond the fabric.
+/// Sizes of values: inside a request line, in the overflow area, around the largest reply, and too
+/// large for the fabric.
 const SIZES: [usize; 8] = [0, 9, 32, 600, 4096, 4100, 5000, 900_000];
 
 fn bytes(key: &str, len: usize) -> Vec<u8> {
@@ -75,11 +76,11 @@ fn bytes(key: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The client of the library, which must have come by shared memory.
+/// Connects the client library, and asserts that it uses shared memory.
 fn client(server: &Server) -> Client {
     assert_eq!(server.session(32).transport(), "shm");
     let mut client = server.client();
-    // Requests on lines are the only ones counted under this name.
+    // Only requests over the fabric count under this name.
     let before = server.stat(&mut client, "requests");
     client.get("nothing").unwrap();
     assert_eq!(server.stat(&mut client, "requests"), before + 1);
@@ -191,7 +192,8 @@ fn a_version_read_one_way_compares_the_other_way() {
     }
 }
 
-/// What was given a second is gone after it, whoever gave it; what was given more stays.
+/// An item with a time to live of a second is gone after it, over either transport; one with more
+/// stays.
 #[test]
 fn times_to_live_cross_and_end() {
     let folder = Folder::new();
@@ -218,7 +220,7 @@ fn times_to_live_cross_and_end() {
     assert_eq!(plain.ask(b"touch by-plain 1\r\n"), "TOUCHED");
     assert!(client.touch("prolonged", second * 5000).unwrap());
     assert!(!client.touch("none", second).unwrap());
-    // Gone at once.
+    // A negative time expires at once.
     assert_eq!(plain.store("set", ("past", "0 -1"), b"v"), "STORED");
     assert_eq!(client.get("past").unwrap(), None);
     let clock = Clock::start();
@@ -267,7 +269,8 @@ fn a_server_that_is_away_is_unreachable_and_then_back() {
     assert_eq!(client.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
-/// Sessions attached to three workers cost nothing while nothing happens, and wake whom they ask.
+/// Sessions attached to three workers cost nothing while idle, and a request wakes the worker that
+/// it is sent to.
 #[test]
 fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
     let folder = Folder::new();
@@ -293,14 +296,14 @@ fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
     let before = server.cpu_nanos();
     quiet(Duration::from_secs(1));
     let spent = Duration::from_nanos(server.cpu_nanos() - before);
-    // A heartbeat from each session wakes the lease manager, not the workers.
+    // A heartbeat of a session wakes the lease manager, not the workers.
     assert!(
         spent < Duration::from_millis(30),
         "{spent:?} of CPU in an idle second"
     );
 }
 
-/// Waits until every thread of the server sleeps.
+/// Waits until all threads of the server sleep.
 fn asleep(server: &Server) {
     let clock = Clock::start();
     while server.threads().iter().any(|state| *state != 'S') {
@@ -308,7 +311,7 @@ fn asleep(server: &Server) {
     }
 }
 
-/// A while in which nothing happens.
+/// Waits for `span` without doing anything.
 fn quiet(span: Duration) {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let mut fds = [PollFd::new(&read, PollFlags::IN)];
@@ -316,7 +319,7 @@ fn quiet(span: Duration) {
     assert_eq!(poll(&mut fds, Some(&span)).unwrap(), 0);
 }
 
-/// Nothing is lost between two ends that do as they should, however long the values.
+/// No reply is lost between a correct server and client, even with the largest values.
 #[test]
 fn values_of_nearly_four_kilobytes_lose_no_reply() {
     const KEYS: usize = 64;

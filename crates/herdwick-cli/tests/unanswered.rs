@@ -1,4 +1,4 @@
-//! What a client is told that gets no answer, and what becomes of its request.
+//! Requests without an answer: the error that the client returns, and what becomes of the request.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// What a call ends with while the server stands still.
+/// Returns the error of a call that is made while the server is stopped.
 fn unanswered<T: std::fmt::Debug>(
     server: &Server,
     client: &mut Client,
@@ -29,8 +29,8 @@ fn unanswered<T: std::fmt::Debug>(
     error
 }
 
-/// `touch` may remove the item, so it is no read: nobody says that nothing was changed, and nobody
-/// repeats it.
+/// `touch` may remove the item, so it is not a read: the client does not report that nothing
+/// changed, and does not repeat it.
 #[test]
 fn an_unanswered_touch_is_an_unknown_outcome() {
     let folder = Folder::new();
@@ -50,7 +50,7 @@ fn an_unanswered_touch_is_an_unknown_outcome() {
     server.stop();
 }
 
-/// On shared memory a request that no worker has seen is taken back.
+/// On shared memory a request that no worker has read is withdrawn.
 #[test]
 fn an_unanswered_change_is_not_made_after_a_read() {
     let folder = Folder::new();

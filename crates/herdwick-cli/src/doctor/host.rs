@@ -1,4 +1,4 @@
-//! What the host offers to whatever runs on it.
+//! Checks of the host: kernel, huge pages, CPUs, limits, and membarrier.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use rustix::{
 
 use super::report::{Check, Checks};
 
-/// `herdwick serve` takes no more workers than this unless asked.
+/// Default limit of workers of `herdwick serve`.
 const WORKERS_DEFAULT_MAX: usize = 4;
-/// Descriptors that a server of 1,024 connections and 64 leases of 4 workers holds: a lease holds a
-/// socket and at most 8 a worker.
+/// Descriptors of a server with 1,024 connections and 64 leases on 4 workers: a lease needs a
+/// socket, and at most 8 descriptors per worker.
 const DESCRIPTORS_WANTED: u64 = 1024 + 64 * (1 + 4 * 8);
 
 pub(super) fn checks() -> Checks {
@@ -37,18 +37,18 @@ fn kernel(release: Option<String>) -> Check {
     }
 }
 
-/// What was asked for and what came.
+/// The setting of transparent huge pages, and the result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HugePages {
-    /// The word in brackets, or none without the feature.
+    /// The selected setting; `None` if the kernel has no huge pages.
     setting: Option<String>,
     asked: usize,
-    /// `None` if the kernel does not say.
+    /// `None` if smaps does not contain it.
     came: Option<usize>,
 }
 
-/// Touches memory that asks for huge pages, and reads in smaps whether they came: no return value
-/// tells.
+/// Touches memory that requests huge pages, and reads in smaps how much of it has them: no system
+/// call returns that.
 fn try_huge_pages() -> HugePages {
     const ASKED: usize = 16 << 20;
     let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
@@ -70,7 +70,7 @@ fn touched(bytes: usize) -> Option<Arena<u8>> {
 fn huge_bytes_under(arena: &Arena<u8>) -> Option<usize> {
     let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
     let start = arena.as_ptr().addr();
-    // The kernel may show a neighbour and this as one mapping.
+    // The kernel may merge this mapping with an adjacent one.
     huge_bytes(&smaps, start..start + arena.len()).map(|bytes| bytes.min(arena.len()))
 }
 
@@ -99,7 +99,7 @@ fn huge_pages(seen: &HugePages) -> Check {
         .fact("came_bytes", seen.came)
 }
 
-/// The chosen word of a list such as `always [madvise] never`.
+/// Returns the selected word of a list such as `always [madvise] never`.
 fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?
         .1
@@ -107,7 +107,7 @@ fn bracketed(text: &str) -> Option<&str> {
         .map(|(word, _)| word)
 }
 
-/// `AnonHugePages` of the mappings that reach into `range`, in bytes.
+/// Returns the sum of `AnonHugePages` of the mappings that overlap `range`, in bytes.
 fn huge_bytes(smaps: &str, range: std::ops::Range<usize>) -> Option<usize> {
     let mut inside = false;
     let mut sum = None;
@@ -122,7 +122,7 @@ fn huge_bytes(smaps: &str, range: std::ops::Range<usize>) -> Option<usize> {
     sum
 }
 
-/// The range of a mapping's first line: `7f00-7f10 rw-p ...`.
+/// Parses the range of a mapping's first line: `7f00-7f10 rw-p ...`.
 fn addresses(line: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let number = |digits| usize::from_str_radix(digits, 16).ok();
@@ -165,7 +165,8 @@ fn descriptors(limit: Rlimit) -> Check {
     limits(check, limit)
 }
 
-/// Nothing of shared memory is locked; adapters that register memory will ask.
+/// Reports the limit of locked memory. Shared memory locks none; RDMA adapters lock what they
+/// register.
 fn locked_memory(limit: Rlimit) -> Check {
     let reason = format!(
         "{} bytes may be locked; shm locks none",
@@ -279,7 +280,7 @@ AnonHugePages:      8192 kB
         }
     }
 
-    /// A line of /proc that tells the same thing another transport.
+    /// Reads a line of /proc, an independent source of the same value.
     fn proc_field(file: &str, name: &str) -> String {
         let text = fs::read_to_string(file).unwrap();
         let line = text

@@ -1,5 +1,5 @@
-//! `herdwick doctor`: what works on this host, and for what does not, why and what to type. It
-//! reads the system and tries things in its own process; it changes nothing.
+//! `herdwick doctor`: reports which fabrics work on this host; for each that does not, why, and
+//! what to type. It reads the system and runs trials in its own process; it changes nothing.
 
 mod host;
 mod report;
@@ -19,15 +19,15 @@ use clap::Args;
 use self::report::{Fabric, Report};
 use crate::{exit::Exit, serve::lease_directory};
 
-/// Say which fabrics work on this host and, for each that does not, why and what to type.
+/// Report which fabrics work on this host and, for each that does not, why and what to type.
 ///
-/// Exit code 1 if one does not that `herdwick serve` offers.
+/// Exit code 1 if shm or roce does not work; an RDMA device is optional.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Where `herdwick serve --shm-dir` is to make its lease socket [default: as there]
+    /// Directory for the lease socket, as for `herdwick serve --shm-dir` [default: the same]
     #[arg(long = "shm-dir", value_name = "DIR")]
     shm_directory: Option<PathBuf>,
 }

@@ -1,28 +1,30 @@
+//! The doctor's findings, and their forms: text for people, JSON for scripts.
+
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// How it stands with one thing. Worse is greater.
+/// The outcome of a check. A worse one compares greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     Works,
-    /// Something that a user can change stands in the way.
+    /// It does not work, but the user can change that.
     WouldWorkIf,
     Cannot,
 }
 
-/// One thing looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Check {
     pub(crate) status: Status,
-    /// What was seen; for what does not work, why.
+    /// What was found; if it does not work, why.
     pub(crate) reason: String,
-    /// What to type or change.
+    /// The command or the change that helps.
     #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<String>,
-    /// What was measured, by name.
+    /// Further values found, by name; fields of the JSON object.
     #[serde(flatten)]
     pub(crate) endpoint: BTreeMap<&'static str, Value>,
 }
@@ -63,7 +65,7 @@ pub(crate) type Checks = BTreeMap<&'static str, Check>;
 pub(crate) struct Fabric {
     #[serde(flatten)]
     pub(crate) verdict: Check,
-    /// Whether most hosts do without it.
+    /// Whether most hosts lack it, so that its absence is no failure.
     pub(crate) optional: bool,
     pub(crate) checks: Checks,
 }
@@ -84,7 +86,7 @@ impl Fabric {
         }
     }
 
-    /// One that is not missed where it is not.
+    /// Marks the fabric as optional.
     pub(crate) fn optional(self) -> Self {
         Self {
             optional: true,
@@ -93,7 +95,7 @@ impl Fabric {
     }
 }
 
-/// Everything. Its JSON form only ever gains fields.
+/// All findings. Its JSON format only ever gains fields.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Report {
     pub(crate) fabrics: BTreeMap<&'static str, Fabric>,
@@ -101,7 +103,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Whether each does that hosts have.
+    /// Returns whether every fabric that is not optional works.
     pub(crate) fn all_fabrics_work(&self) -> bool {
         self.fabrics
             .values()
@@ -113,7 +115,7 @@ impl Report {
         serde_json::to_string_pretty(self)
     }
 
-    /// For people: one line a check, advice below what needs it.
+    /// Formats text for people: one line per check, with advice below those that need it.
     pub(crate) fn to_text(&self) -> String {
         let mut out = String::new();
         for (name, fabric) in &self.fabrics {

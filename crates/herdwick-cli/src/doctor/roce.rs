@@ -1,4 +1,4 @@
-//! What the software RNIC needs: UDP sockets, and what makes them fast.
+//! Checks of the software RNIC: UDP sockets, and what makes them fast.
 
 use std::{
     fs, io,
@@ -10,9 +10,9 @@ use herdwick_roce_udp::{GsoSupport, Probe, UDP_PORT, probe};
 
 use super::report::{Check, Checks};
 
-/// Bytes of socket buffer below which a burst of many clients does not fit.
+/// Socket buffer, in bytes, that holds a burst of many clients.
 const BUFFER_WANTED: usize = 1 << 20;
-/// What a frame needs around a packet of 1024 bytes.
+/// MTU that a packet with 1,024 bytes of payload needs.
 const MTU_WANTED: u32 = 1124;
 
 pub(super) fn checks() -> Checks {
@@ -27,9 +27,9 @@ pub(super) fn checks() -> Checks {
     ])
 }
 
-/// Whether a packet filter may keep RoCEv2 out, in software or from an RNIC.
+/// Checks whether a packet filter may block RoCEv2, of the software RNIC or of a hardware one.
 pub(super) fn packet_filter() -> Check {
-    // Not there without the module; of other filters the next one knows.
+    // The file is missing without the module ip_tables; nftables is checked separately.
     let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
     firewall(&tables, is_loaded("nf_tables"))
 }
@@ -87,7 +87,7 @@ fn port_4791(bound: io::Result<()>) -> Check {
     }
 }
 
-/// Names and MTUs of the interfaces, the loopback aside.
+/// Returns names and MTUs of the interfaces except the loopback.
 fn links(directory: &Path) -> Vec<(String, u32)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut links: Vec<_> = entries
@@ -123,7 +123,8 @@ fn is_loaded(module: &str) -> bool {
     Path::new("/sys/module").join(module).exists()
 }
 
-/// Rules are root's to read; that there may be some is not.
+/// Reports a loaded packet filter: only root can read its rules, but everyone can see that it is
+/// loaded.
 fn firewall(tables: &str, nftables: bool) -> Check {
     const LET_IN: &str = "let UDP in, or clients fall back to TCP: \
                           sudo nft add rule inet filter input udp dport 4791 accept";

@@ -1,4 +1,4 @@
-//! What the shared-memory fabric needs.
+//! Checks of the shared-memory fabric: sealed memory, wakeups, the lease socket, and the boot ID.
 
 use std::{
     fs, io,
@@ -34,12 +34,12 @@ pub(super) fn checks(lease_directory: &Path) -> Checks {
     ])
 }
 
-/// What became of a sealed memfd.
+/// The outcome of the trial with a sealed memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sealed {
-    /// It holds what a lease needs it to hold.
+    /// The seals hold.
     Tight,
-    /// A second writable mapping was possible after all.
+    /// A second writable mapping was possible despite the seals.
     Leaky,
     /// `memfd_create` failed.
     NoMemfd(Errno),
@@ -49,8 +49,8 @@ enum Sealed {
     NoMemory,
 }
 
-/// Does to a page what the server does to a lease's memory: maps it, seals it, and then finds that
-/// another holder may read it and not write it.
+/// Treats a page as the server treats a lease's memory: maps it, seals it, and checks that another
+/// holder can map it for reading but not for writing.
 fn try_sealed_memory() -> Sealed {
     const PAGE: usize = 4096;
     const SEALS: SealFlags = SealFlags::SHRINK
@@ -110,20 +110,21 @@ fn sealed_memory(sealed: Sealed) -> Check {
     }
 }
 
-/// Rings an eventfd, as threads of the server ring each other, and looks whether it is heard.
+/// Signals an eventfd, as threads of the server wake each other, and checks that it becomes
+/// readable.
 fn try_event() -> Result<bool, Errno> {
     let wakeup: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     is_heard(&wakeup, || write(&wakeup, &1u64.to_le_bytes()))
 }
 
-/// The same with a socket pair, as a server and its clients ring each other.
+/// Does the same with a socket pair, as a server and its clients wake each other.
 fn try_wakeup() -> Result<bool, Errno> {
     let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
     let (theirs, ours) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
     is_heard(&ours, || send(&theirs, &[1], SendFlags::DONTWAIT))
 }
 
-/// Whether `wakeup` becomes readable by `ring`.
+/// Returns whether `ring` makes `wakeup` readable.
 fn is_heard(wakeup: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result<bool, Errno> {
     let heard = || {
         let mut fds = [PollFd::from_borrowed_fd(wakeup.as_fd(), PollFlags::IN)];
@@ -161,7 +162,7 @@ fn socket_dir(directory: &Path, allowed: io::Result<()>) -> Check {
     .fact("path", name.to_string())
 }
 
-/// Client and server compare it to learn that they run on one host.
+/// Checks the boot ID, by which client and server recognise that they run on the same host.
 fn boot_id(text: Option<String>) -> Check {
     match text
         .map(|text| text.trim().to_owned())
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// The kernel's release decides independently what must be possible.
+    /// The kernel's release determines independently what must work.
     #[test]
     fn a_kernel_since_5_1_has_all_of_it() {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

@@ -1,5 +1,5 @@
-//! What RDMA devices need: libibverbs, a device with a link and an address, and memory that may be
-//! locked.
+//! Checks of RDMA devices: libibverbs, a device with a link and an address, and the limit of locked
+//! memory.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use super::{
     roce::packet_filter,
 };
 
-/// Bytes that a server with a hundred clients registers, and something over.
+/// Bytes of locked memory that a server with a hundred clients registers, with a margin.
 const LOCKED_WANTED: u64 = 64 << 20;
 
 const ADD_SOFT_ROCE: &str =
@@ -54,8 +54,8 @@ pub(super) fn checks() -> Checks {
     checks
 }
 
-/// Whether the running kernel has the RDMA subsystem, loaded or to be loaded; its file systems are
-/// below `root`.
+/// Returns whether the running kernel has the RDMA subsystem, loaded or as a module; `root` is the
+/// root of its file systems.
 fn kernel_has_rdma(root: &Path) -> bool {
     let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
     let modules = root.join("lib/modules").join(release.trim());
@@ -127,7 +127,7 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
     }
 }
 
-/// The interface under a place, and its MTU.
+/// Returns the network interface of a place, and its MTU.
 fn interface(place: &Place) -> Option<(String, usize)> {
     let (device, port, gid) = (&place.device, place.port.number, place.gid.index);
     let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{gid}");
@@ -136,7 +136,8 @@ fn interface(place: &Place) -> Option<(String, usize)> {
     Some((name, mtu.trim().parse().ok()?))
 }
 
-/// Bytes that a packet has around its payload: Ethernet aside, what an interface's MTU counts.
+/// Bytes of a packet around its payload that count towards the interface's MTU, that is, without
+/// Ethernet.
 const AROUND: usize = 76;
 
 fn mtu(payload: usize, interface: Option<(String, usize)>) -> Check {
@@ -207,7 +208,7 @@ fn locked(limit: Rlimit) -> Check {
         .fact("hard", limit.maximum)
 }
 
-/// Whether the running kernel has `module`, loaded or to be loaded.
+/// Returns whether the running kernel has `module`, loaded or as a file.
 fn has_module(module: &str) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();

@@ -1,4 +1,5 @@
-//! The flags of `herdwick serve`: memcached's, and a few of its own.
+//! The flags of `herdwick serve`: memcached's, and a few of its own. The doc comments of the fields
+//! are the text of `--help`.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -17,17 +18,17 @@ use super::{
 
 /// Serve memcached clients. The flags are memcached's.
 ///
-/// What memcached has and this server has not is refused with the reason, or, where nothing can
-/// be lost by it, passed over with a word.
+/// A flag of memcached that this server does not support is refused with the reason, or, if nothing
+/// is lost without it, passed over with a warning.
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true, before_help = BANNER, display_name = "herdwick")]
 pub(crate) struct ServeArgs {
-    /// TCP port; 0 and -1 take a free one, which is written to the file that
-    /// MEMCACHED_PORT_FILENAME in the environment names
+    /// TCP port; 0 and -1 take a free one. The port is written to the file that the environment
+    /// variable MEMCACHED_PORT_FILENAME names
     #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT.into(), allow_negative_numbers = true, value_parser = units::port)]
     pub(super) port: i32,
-    /// UDP port; 0: none, -1: a free one. Whoever is not trusted (-o udp_trusted) gets at most
-    /// three times what they have sent
+    /// UDP port; 0: none, -1: a free one. An address that is not trusted (-o udp_trusted) is sent
+    /// at most three times the bytes that it has sent
     #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, allow_negative_numbers = true, value_parser = units::port)]
     pub(super) udp_port: i32,
     /// Unix socket to listen on, instead of TCP
@@ -36,30 +37,30 @@ pub(crate) struct ServeArgs {
     /// Mode of the unix socket, in octal
     #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "0700", value_parser = octal)]
     pub(super) unix_mode: u32,
-    /// Let clients end the server by the command "shutdown"
+    /// Allow clients to end the server by the command "shutdown"
     #[arg(short = 'A', long = "enable-shutdown")]
     pub(super) enable_shutdown: bool,
-    /// Addresses to listen on, ADDR or ADDR:PORT, several by commas or several -l
-    /// [default: 127.0.0.1]
+    /// Addresses to listen on, ADDR or ADDR:PORT, separated by commas or in several -l [default:
+    /// 127.0.0.1]
     #[arg(short = 'l', long = "listen", value_name = "ADDR", value_delimiter = ',', action = ArgAction::Append, value_parser = listen::parse)]
     pub(super) listen: Vec<Interface>,
-    /// Run in the background: returns when the server is ready
+    /// Run in the background; the command returns when the server is ready
     #[arg(short = 'd', long = "daemon")]
     pub(super) daemon: bool,
-    /// What -d starts
+    /// The process that -d starts
     #[arg(long = "in-background", hide = true)]
     pub(super) in_background: bool,
     /// Allow core dumps of any size
     #[arg(short = 'r', long = "enable-coredumps")]
     pub(super) core_dumps: bool,
-    /// Become this user; only for root, who is told of it if this is left out
+    /// Run as this user; only root can change it, and root is warned if this is left out
     #[arg(short = 'u', long = "user", value_name = "NAME")]
     pub(super) user: Option<String>,
-    /// Memory for items, in megabytes, or with a unit, such as 2g. Where it is too little for -t
-    /// and -I, there are fewer workers, or smaller items, and a line that says so
+    /// Memory for items, in megabytes, or with a unit, such as 2g. If it is too little for -t and
+    /// -I, the server uses fewer workers or smaller items, and logs that
     #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64, value_parser = units::megabytes)]
     pub(super) memory: usize,
-    /// Most connections at a time
+    /// Maximum number of connections at a time
     #[arg(
         short = 'c',
         long = "conn-limit",
@@ -74,7 +75,8 @@ pub(crate) struct ServeArgs {
     /// Workers, each a thread with a partition of the data [default: allowed CPUs, at most 4]
     #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM", value_parser = units::count::<usize>)]
     pub(super) workers: Option<usize>,
-    /// Most requests of one connection before the next one's turn, rounded up to a multiple of 128
+    /// Maximum number of requests that one connection executes before the next connection is
+    /// served, rounded up to a multiple of 128
     #[arg(
         short = 'R',
         long = "max-reqs-per-event",
@@ -83,7 +85,7 @@ pub(crate) struct ServeArgs {
         value_parser = units::count::<usize>
     )]
     pub(super) turn_requests: usize,
-    /// Connections that may wait to be accepted
+    /// Maximum number of connections that wait to be accepted
     #[arg(
         short = 'b',
         long = "listen-backlog",
@@ -95,11 +97,12 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
-    /// Evict nothing: refuse what there is no room for, when items take 3/4 of their memory
+    /// Evict nothing: when items take 3/4 of their memory, refuse to store what there is no room
+    /// for
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
-    /// The protocols that are spoken: auto (text and binary), ascii, or binary, which keeps
-    /// Herdwick's own clients out
+    /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
+    /// clients
     #[arg(short = 'B', long = "protocol", value_name = "NAME", default_value = "auto", value_parser = protocol)]
     pub(super) protocol: Protocol,
     /// Refuse the command "flush_all"
@@ -111,51 +114,52 @@ pub(crate) struct ServeArgs {
     /// Refuse the command "watch"
     #[arg(short = 'W', long = "disable-watch")]
     pub(super) no_watch: bool,
-    /// File of users, a line "user:password" each: clients have to authenticate
+    /// File of users, one "user:password" per line: clients have to authenticate
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub(super) auth: Option<PathBuf>,
     /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
-    /// File to keep the items in, on tmpfs or disk: the next server with the same -e, -m, -t,
-    /// --shm, --roce and --verbs has them again, however this one ends
+    /// File to keep the items in, on tmpfs or disk: however this server ends, the next one with the
+    /// same -e, -m, -t, --shm, --roce and --verbs has them again
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
-    /// File to write the process's number to when the server is ready, as the user that -u names
+    /// File to write the process ID to when the server is ready, as the user that -u names
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub(super) pid_file: Option<PathBuf>,
-    /// Extended options, NAME or NAME=VALUE, several by commas; see below
+    /// Extended options, NAME or NAME=VALUE, separated by commas; see below
     #[arg(short = 'o', long = "extended", value_name = "OPTION", value_delimiter = ',', action = ArgAction::Append, value_parser = extended::parse, long_help = extended::HELP)]
     pub(super) extended: Vec<Extended>,
-    /// Say more; as often as you like
+    /// Log more; may be repeated
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub(super) verbosity: u8,
-    /// TOML file of long flags, such as port = 11211; the command line comes after it
+    /// TOML file of long flags, such as port = 11211; the command line overrides it, and adds to
+    /// its lists
     #[arg(long = "config", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Microseconds that a worker looks for work before it sleeps; up to 320 while HERD's clients
-    /// keep waking it soon after it fell asleep, where there are more CPUs than workers
+    /// Microseconds that a worker polls for work before it sleeps; up to 320 while HERD's clients
+    /// keep waking it soon after it fell asleep, if there are more CPUs than workers
     #[arg(long = "spin", value_name = "US", default_value_t = 20, value_parser = units::microseconds)]
     pub(super) spin: u64,
-    /// Keep each worker on one CPU: of those that the process may use the first ones (auto), or
-    /// these, such as 0-3,8
+    /// Pin each worker to one CPU: the first ones that the process may use (auto), or these, such
+    /// as 0-3,8
     #[arg(long = "pin", value_name = "auto|off|CPUS", default_value = "off")]
     pub(super) pin: Pin,
-    /// Shared memory for clients on this host
+    /// Offer shared memory to clients on this host
     #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,
-    /// Where to make the private directory of the lease socket [default: the one for temporary
-    /// files]
+    /// Where to create the private directory of the lease socket [default: the directory for
+    /// temporary files]
     #[arg(long = "shm-dir", value_name = "DIR")]
     pub(super) shm_directory: Option<PathBuf>,
-    /// Mode of the lease socket, in octal: who on this host gets shared memory [default: -a with
-    /// -s, else 0700]
+    /// Mode of the lease socket, in octal: which users of this host may use shared memory [default:
+    /// -a with -s, else 0700]
     #[arg(long = "shm-mode", value_name = "MODE", value_parser = octal)]
     pub(super) shm_mode: Option<u32>,
-    /// Find the keys asked for most, and show so many by "stats hotkeys": 1 to 64, or off
+    /// Find the keys requested most, and show this many by "stats hotkeys": 1 to 64, or off
     #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
     pub(super) hot_keys: usize,
-    /// How to write what happens to standard error
+    /// Format of the log on standard error
     #[arg(
         long = "log-format",
         value_name = "FORMAT",
@@ -163,49 +167,51 @@ pub(crate) struct ServeArgs {
         default_value_t
     )]
     pub(super) log_format: LogFormat,
-    /// Serve metrics to Prometheus over HTTP; a port alone is one of 127.0.0.1, an address alone
-    /// has port 9150
+    /// Serve metrics to Prometheus over HTTP; a port alone is on 127.0.0.1, an address alone has
+    /// port 9150
     #[arg(long = "metrics", value_name = "ADDR[:PORT]", value_parser = listen::metrics)]
     pub(super) metrics: Option<SocketAddr>,
-    /// Show the ten hottest keys among the metrics: each that is ever among them makes a series,
-    /// and whoever reads the metrics sees it
+    /// Include the ten hottest keys in the metrics: each key that is ever among them makes a
+    /// series, and every reader of the metrics sees it
     #[arg(long = "metrics-hot-keys", requires = "metrics")]
     pub(super) metrics_hot_keys: bool,
     /// RoCEv2 over UDP for Herdwick clients on any host, at this address; port 4791 if none is
-    /// named
+    /// given
     #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]
     pub(super) roce: Roce,
-    /// Seal every RoCEv2 packet under a key that the client's TCP connection carries: whoever did
-    /// not see that connection can forge none. Costs some 700 instructions for each packet
+    /// Seal every RoCEv2 packet under a key that is sent over the client's TCP connection: an
+    /// attacker who did not see that connection cannot forge packets. Costs some 700 instructions
+    /// per packet
     #[arg(long = "roce-keyed", requires = "roce")]
     pub(super) roce_keyed: bool,
     /// Write the RoCEv2 packets of the first worker to FILE, of the others to FILE.1, FILE.2 and so
-    /// on, for Wireshark or tcpdump to read
+    /// on, for Wireshark or tcpdump
     #[arg(long = "roce-pcap", value_name = "FILE", requires = "roce")]
     pub(super) roce_pcap: Option<PathBuf>,
-    /// An RDMA device for Herdwick clients on any host: the best there is, if there is one, or this
+    /// RDMA device for Herdwick clients on any host: the best one, if there is any (auto), or this
     /// one, such as mlx5_0 or mlx5_0:1:3
     #[arg(long = "verbs", value_name = "auto|off|DEVICE[:PORT[:GID]][,pkey=P_KEY][,sl=N][,tclass=N]", default_value = "auto", value_parser = verbs)]
     pub(super) verbs: Verbs,
-    /// How clients' requests travel on a fabric: uc-write, rc-write or ud-send [default: as each
-    /// client asks, else as suits the fabric]
+    /// How clients' requests are sent over a fabric: uc-write, rc-write or ud-send [default: what
+    /// each client requests, else what suits the fabric]
     #[arg(long = "request-path", value_name = "PATH")]
     pub(super) request_path: Option<RequestPath>,
-    /// Take the command "debugtime", which moves the clock: for tests
+    /// Accept the command "debugtime", which moves the clock: for tests
     #[arg(long = "debug-commands", hide = true)]
     pub(super) debug: bool,
     #[command(flatten)]
     pub(super) missing: Missing,
 }
 
-/// The first line of the help is read by test suites, for the version.
+/// The first line of the help: test suites of memcached read the version from it.
 const BANNER: &str = concat!(
     "memcached 1.6.45 (herdwick ",
     env!("CARGO_PKG_VERSION"),
     ")"
 );
 
-/// Flags of memcached that are taken so that they can be refused with a reason, or passed over.
+/// Flags of memcached without a function here: accepted by the parser so that they can be refused
+/// with a reason, or passed over.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Missing {
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
@@ -230,7 +236,7 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// The flags given that cannot be done without loss: each with the reason and what to do.
+    /// Returns the reason and advice for the first given flag that cannot be ignored without loss.
     pub(super) fn refused(&self) -> Option<&'static str> {
         [
             (
@@ -250,7 +256,8 @@ impl Missing {
         .find_map(|(given, reason)| given.then_some(reason))
     }
 
-    /// The flags given that mean nothing here, and nothing is lost by it.
+    /// Returns the given flags that have no effect here and whose absence loses nothing, with the
+    /// reason.
     pub(super) fn passed_over(&self) -> impl Iterator<Item = &'static str> {
         [
             (self.growth.is_some(), "-f: there are no slab classes"),
@@ -269,7 +276,7 @@ impl Missing {
     }
 }
 
-/// Where RoCEv2 is taken, if it is.
+/// The address on which RoCEv2 is served, or `None`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roce(pub(super) Option<SocketAddr>);
 
@@ -335,7 +342,7 @@ fn octal(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bounds of memcached's `-I`.
+/// Bounds of memcached's `-I`, in bytes.
 const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
 
 fn size(text: &str) -> Result<usize, String> {

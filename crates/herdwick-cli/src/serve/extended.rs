@@ -1,4 +1,4 @@
-//! memcached's `-o`: a list of names, some with a value.
+//! memcached's `-o`: extended options, a list of names, some with a value.
 
 use herdwick_server::Network;
 
@@ -6,12 +6,12 @@ use crate::units;
 
 use super::tls::{self, TlsOption};
 
-/// An extended option that means something here.
+/// An extended option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     /// `maxconns_fast`, `no_maxconns_fast`.
     RefuseAtOnce(bool),
-    /// `idle_timeout=SECONDS`; 0: none.
+    /// `idle_timeout=SECONDS`; 0: no timeout.
     IdleTimeout(u32),
     /// `request_timeout=SECONDS`.
     RequestTimeout(u32),
@@ -19,11 +19,11 @@ pub(crate) enum Extended {
     UdpTrusted(Network),
     /// `ssl_...`.
     Tls(TlsOption),
-    /// One of memcached's that does nothing here, and why nothing is lost by that.
+    /// An option of memcached without a function here, and why nothing is lost without it.
     PassedOver(String, &'static str),
 }
 
-/// What `--help` says of them.
+/// Their text in `--help`.
 pub(super) const HELP: &str = "\
 Extended options, NAME or NAME=VALUE, several by commas:
   maxconns_fast      close connections beyond -c at once (on)
@@ -48,7 +48,8 @@ const LOG: &str = "the queues of watchers have fixed sizes";
 const BUFFERS: &str = "buffers of connections have a bound of their own, see docs/operating.md";
 const DEFAULT: &str = "it is so in any case";
 
-/// Of memcached, with or without `no_` and value: what they tune is not here, and why nothing is lost.
+/// Options of memcached (with or without `no_`, with or without a value) that tune something this
+/// server does not have, and why nothing is lost without them.
 const PASSED_OVER: [(&str, &str); 27] = [
     ("hashpower", HASH),
     ("hash_algorithm", HASH),
@@ -79,7 +80,7 @@ const PASSED_OVER: [(&str, &str); 27] = [
     ("modern", DEFAULT),
 ];
 
-/// Of memcached: somebody relies on what they do, and it is not done here.
+/// Options of memcached that users rely on and that this server does not implement.
 const REFUSED: [(&str, &str); 3] = [
     (
         "drop_privileges",
@@ -95,7 +96,7 @@ const REFUSED: [(&str, &str); 3] = [
     ),
 ];
 
-/// Those of `options` that do nothing, each once, with the reason.
+/// Returns those of `options` that are passed over, each name once, with the reason.
 pub(super) fn passed_over(options: &[Extended]) -> impl Iterator<Item = (&str, &'static str)> {
     let over = |option| match option {
         &Extended::PassedOver(ref name, reason) => Some((name.as_str(), reason)),
@@ -109,10 +110,10 @@ pub(super) fn passed_over(options: &[Extended]) -> impl Iterator<Item = (&str, &
     all.filter_map(move |(at, option)| over(option).filter(|(name, _)| !earlier(at, name)))
 }
 
-/// Seconds that leave room for arithmetic.
+/// Largest time, in seconds; leaves room for arithmetic.
 const SECONDS_MAX: u32 = 1 << 30;
 
-/// Reads one option.
+/// Parses one option.
 pub(super) fn parse(text: &str) -> Result<Extended, String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -154,12 +155,12 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
     }
 }
 
-/// The name without memcached's `no_`.
+/// Returns the name without memcached's prefix `no_`.
 fn bare(name: &str) -> &str {
     name.strip_prefix("no_").unwrap_or(name)
 }
 
-/// The reason that stands beside `name`.
+/// Returns the reason beside `name` in `table`.
 fn known(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     let mut rows = table.iter();
     rows.find_map(|(known, reason)| (*known == bare(name)).then_some(*reason))

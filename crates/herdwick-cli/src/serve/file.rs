@@ -1,4 +1,4 @@
-//! `--config FILE`: flags in TOML, by their long names. What is wrong in it is named by its line.
+//! `--config FILE`: flags in TOML, by their long names. Errors name the line.
 
 use std::{
     error::Error as _,
@@ -14,7 +14,7 @@ use clap::{
 };
 use toml::de::{DeTable, DeValue};
 
-/// A file of flags that cannot be used.
+/// Why a file of flags cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("cannot read {path} (--config): {source}")]
@@ -27,14 +27,14 @@ pub(crate) enum FileError {
     },
 }
 
-/// A flag as it would stand on a command line, and the line of the file that it comes from.
+/// A flag in the form of a command-line argument, and its line in the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Flag {
     word: String,
     line: usize,
 }
 
-/// The flags in `path`, as they would stand on a command line of `command`.
+/// Reads the flags in `path` and returns them as arguments of `command`; each is checked.
 pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<OsString>, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
@@ -54,10 +54,10 @@ pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<OsString>, Fil
     }
 }
 
-/// What is wrong, and in which line.
+/// The line of an error, and its text.
 type Wrong = (usize, String);
 
-/// The flags of `text`, in the order of their names.
+/// Parses the flags of `text`, in the order of their names.
 fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
     let line = |span: Range<usize>| 1 + text[..span.start].matches('\n').count();
     let table = DeTable::parse(text).map_err(|error| {
@@ -75,7 +75,7 @@ fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
     Ok(flags)
 }
 
-/// Appends the flag.
+/// Appends a flag. `true` gives a flag without a value, `false` none, a list one flag per element.
 fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> Result<(), Wrong> {
     let value = match value {
         DeValue::Boolean(true) => {
@@ -106,7 +106,7 @@ fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> 
     Ok(())
 }
 
-/// Whether `command` takes the flag, whatever stands beside it.
+/// Checks that `command` accepts the flag, independent of other flags.
 fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
     let words = ["serve", &flag.word];
     let Err(error) = command.clone().try_get_matches_from(words) else {
@@ -138,13 +138,13 @@ fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
                 false => format!("{name}: '{value}': {reason}"),
             }
         }
-        // What is missing may stand elsewhere.
+        // Other errors are about combinations: what this flag requires may be given elsewhere.
         _ => return Ok(()),
     };
     Err((flag.line, reason))
 }
 
-/// The flag that clap takes an unknown one for.
+/// Returns the flag that clap suggests for an unknown one.
 fn suggested(error: &clap::Error) -> Option<&str> {
     match error.get(ContextKind::SuggestedArg)? {
         ContextValue::String(flag) => Some(flag.trim_start_matches('-')),

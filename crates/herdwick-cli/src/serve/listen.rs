@@ -1,8 +1,8 @@
-//! memcached's `-l`.
+//! memcached's `-l`: addresses to listen on; and the address of `--metrics`.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// One address of `-l`, with its port if it gives one.
+/// One address of `-l`, with its port if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     host: String,
@@ -10,10 +10,10 @@ pub(crate) struct Interface {
     plain: bool,
 }
 
-/// Every interface, as memcached reads it.
+/// memcached's word for every interface.
 const ANY: &str = "*";
 
-/// Reads `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port stands in brackets.
+/// Parses `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port has to be in brackets.
 pub(super) fn parse(text: &str) -> Result<Interface, String> {
     let mut rest = text.trim();
     let bare = rest.strip_prefix("notls:");
@@ -41,10 +41,10 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
         .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
 }
 
-/// The port of memcached_exporter.
+/// Default port of the metrics: that of memcached_exporter.
 const METRICS_PORT: u16 = 9150;
 
-/// Reads `--metrics`: `PORT`, `ADDR` or `ADDR:PORT`.
+/// Parses `--metrics`: `PORT`, `ADDR` or `ADDR:PORT`.
 pub(super) fn metrics(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -70,7 +70,7 @@ fn split(text: &str) -> Option<Interface> {
         };
     }
     match text.split_once(':') {
-        // More than one colon: an IPv6 address.
+        // More than one colon: an IPv6 address without a port.
         Some((_, more)) if more.contains(':') => Some(interface(text, None)),
         Some((host, port)) => Some(interface(host, Some(port.parse().ok()?))),
         None => Some(interface(text, None)),
@@ -78,10 +78,10 @@ fn split(text: &str) -> Option<Interface> {
 }
 
 impl Interface {
-    /// The addresses it stands for.
+    /// Resolves the address; `port` applies if it has none of its own.
     ///
     /// # Errors
-    /// What the resolver says.
+    /// The name cannot be resolved.
     pub(super) fn addresses(&self, port: u16) -> std::io::Result<Vec<SocketAddr>> {
         let port = self.port.unwrap_or(port);
         if self.host == ANY {
@@ -93,12 +93,12 @@ impl Interface {
         Ok((&*self.host, port).to_socket_addrs()?.collect())
     }
 
-    /// Whether it is to be without TLS.
+    /// Returns whether it is exempt from TLS (`notls:`).
     pub(super) fn plain(&self) -> bool {
         self.plain
     }
 
-    /// As it was given, without its prefixes.
+    /// Returns the host as given, without prefixes.
     pub(super) fn host(&self) -> &str {
         &self.host
     }

@@ -1,5 +1,5 @@
-//! What the server says to whoever runs it: a line an event on standard error, as words or as JSON.
-//! All of it is said by the thread that started the server, never by a worker.
+//! The log: one line per event on standard error, as text or as JSON. Only the thread that started
+//! the server logs; a worker does not, except when it panics under JSON.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::{
 };
 use tracing_subscriber::registry::LookupSpan;
 
-/// How events are written (`--log-format`).
+/// Format of events (`--log-format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     /// `herdwick: what happened`
@@ -28,21 +28,21 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Whether events are written that only a verbose server (`-v`) tells.
+/// Whether events below `INFO` are written, as with `-v`.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// From now on a server is as verbose as this.
+/// Sets the verbosity of the log.
 pub(super) fn set_verbosity(verbosity: u8) {
     VERBOSE.store(verbosity > 0, Relaxed);
 }
 
-/// From here on events are written. Those of a verbose server are more.
+/// Starts writing events, of a level that depends on `verbosity`.
 pub(super) fn start(format: LogFormat, verbosity: u8) {
     set_verbosity(verbosity);
     let all = tracing_subscriber::fmt()
         .with_writer(Lines)
         .with_max_level(Level::DEBUG);
-    // It fails if it was done before, by a start that has failed since.
+    // Fails if a log was started before; the format then stays as it was.
     let _ = match format {
         LogFormat::Text => all.event_format(Words).try_init(),
         LogFormat::Json => {
@@ -53,8 +53,8 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
     };
 }
 
-/// Standard error, for the events that are to be written now: the level may change while the server
-/// runs.
+/// Writes events to standard error if they are enabled. Checked for each event, since the level may
+/// change while the server runs.
 struct Lines;
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -72,7 +72,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// An event's message alone, behind the program's name.
+/// Formats an event as the program's name and the message, without other fields.
 struct Words;
 
 impl<S, N> FormatEvent<S, N> for Words

@@ -1,4 +1,4 @@
-//! `herdwick serve`: flags in, a server until a signal ends it.
+//! `herdwick serve`: starts a server from flags, and serves until a signal ends it.
 
 mod args;
 mod extended;
@@ -37,12 +37,12 @@ use reload::Flags;
 use tls::TlsOption;
 use tracing::{debug, error, info, warn};
 
-/// Serves until a signal ends it.
+/// Serves until a signal or a client ends the server; returns the exit code.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If the flags of a file were what is wrong, those of the command line say how.
+            // If the file of flags is invalid, the log format of the command line applies.
             log::start(args.log_format, args.verbosity);
             error!("{error}");
             Exit::from(&error).into()
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// Why there is nothing to serve.
+/// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error(transparent)]
@@ -98,8 +98,8 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         print!("{}", process::start_in_background()?);
         return Ok(());
     }
-    // Before the server starts, so that no signal is missed.
-    // SIGUSR1 is memcached's for an end that keeps the file of items; here each of them does.
+    // Before the server starts, so that no signal is missed. In memcached SIGUSR1 ends the server
+    // and keeps the file of items; here every signal that ends it keeps the file.
     let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(ServeError::Signals)?;
     let mut config = config(args, signals.handle())?;
     config.connections_max = process::allow_connections(args.connections)?;
@@ -119,7 +119,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Why what would keep others out does nothing.
+/// Returns why a flag that is meant to protect the server would have no effect.
 fn useless(args: &ServeArgs) -> Option<&'static str> {
     [
         (
@@ -135,10 +135,11 @@ fn useless(args: &ServeArgs) -> Option<&'static str> {
     .find_map(|(given, reason)| given.then_some(reason))
 }
 
-/// Says that the server is there, what of it may be asked where, and what it does not do.
+/// Prints the ready line, and logs addresses, what the server does not offer, and flags that have
+/// no effect.
 fn announce(server: &Server, args: &ServeArgs) {
     let ready = ready(server, args.memory);
-    // Whoever started it in the background waits for this line.
+    // The parent of a background server waits for this line.
     if args.log_format == LogFormat::Text || args.in_background {
         println!("{ready}");
     }
@@ -205,7 +206,7 @@ fn announce(server: &Server, args: &ServeArgs) {
     }
 }
 
-/// Makes the process what the flags say, before it has threads.
+/// Sets the process up as the flags demand, before it has threads.
 fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
     if args.core_dumps {
         process::allow_core_dumps()?;
@@ -222,10 +223,11 @@ fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Until a signal, or a client's `shutdown`, ends the server. SIGHUP reads again what may change.
+/// Waits until a signal, or a client's `shutdown`, ends the server. SIGHUP reloads the settings
+/// that may change.
 fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
     for signal in signals.forever() {
-        // A client may have changed it since (`verbosity`).
+        // A client may have changed the verbosity (`verbosity`).
         log::set_verbosity(server.verbosity());
         if signal != SIGHUP {
             debug!(signal, "signal {signal}, draining");
@@ -235,7 +237,7 @@ fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
     }
 }
 
-/// That it is there, in one line.
+/// Returns the ready line, without its end.
 fn ready(server: &Server, memory: usize) -> String {
     let workers = server.workers();
     format!(
@@ -313,7 +315,7 @@ fn udp(args: &ServeArgs) -> Option<Udp> {
     })
 }
 
-/// A port as the system takes it, which gives a free one for 0.
+/// Returns the port for the system, where 0 requests a free one.
 fn port(asked: i32) -> u16 {
     u16::try_from(asked).unwrap_or(0)
 }
@@ -329,12 +331,12 @@ fn tls_options(args: &ServeArgs) -> impl Iterator<Item = &TlsOption> {
     })
 }
 
-/// Where the lease socket is to be, by what `--shm-dir` says.
+/// Returns the directory of the lease socket, from `--shm-dir` or the default.
 pub(crate) fn lease_directory(asked: Option<&Path>) -> PathBuf {
     absolute(asked.unwrap_or(&Leases::default().directory))
 }
 
-/// What the path means wherever the process goes.
+/// Makes a path absolute, since the process may change its directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -375,12 +377,12 @@ fn leases(args: &ServeArgs) -> Leases {
     let default = Leases::default();
     Leases {
         directory: lease_directory(args.shm_directory.as_deref()),
-        // Whoever may open the one socket may open the other.
+        // Users who may open the unix socket may open the lease socket too.
         mode: args
             .shm_mode
             .or_else(|| args.unix_socket.as_ref().map(|_| args.unix_mode)),
         clients_max: default.clients_max,
-        // Whoever says where it is to be wants to have it.
+        // An explicit directory or mode means that shared memory is required.
         needed: args.shm_directory.is_some() || args.shm_mode.is_some(),
     }
 }

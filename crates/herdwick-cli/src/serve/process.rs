@@ -1,4 +1,5 @@
-//! What the server is as a process: descriptors, user, background, number.
+//! The server as a process: limits, user, background, PID file, and notification of the service
+//! manager.
 
 use std::{
     ffi::OsString,
@@ -19,10 +20,10 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-/// Why the process cannot be as it was asked to be.
+/// Why the process cannot be set up as the flags demand.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessError {
-    /// The hard limit is too low.
+    /// The hard limit of descriptors is too low.
     #[error(
         "{connections} connections (-c) need {needed} descriptors, and this process may have \
          {limit}; raise it (ulimit -Hn, or LimitNOFILE= in the unit file), or give a lower -c"
@@ -32,22 +33,22 @@ pub(crate) enum ProcessError {
         needed: u64,
         limit: u64,
     },
-    /// There is no such user.
+    /// The user does not exist.
     #[error("there is no user {name:?} (-u); create it, or give another")]
     NoUser { name: String },
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {what}: {source}")]
     Refused {
         what: &'static str,
         source: io::Error,
     },
-    /// The number cannot be written.
+    /// The PID file cannot be written.
     #[error(
         "cannot write the process's number to {path} (-P): {source}; the user that the server runs \
          as (-u) has to be allowed to make files there"
     )]
     PidFile { path: PathBuf, source: io::Error },
-    /// What -d started has ended.
+    /// The background process ended before it was ready.
     #[error("the server in the background (-d) did not start; what it said stands above")]
     Background,
 }
@@ -59,12 +60,13 @@ fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> ProcessError {
     }
 }
 
-/// Descriptors besides connections: listeners, polls, wakers; and leases', as far as they go.
+/// Descriptors besides those of connections: listeners, polls, wakeup descriptors, and those of a
+/// few leases.
 const DESCRIPTORS_BESIDE: u64 = 128;
 
-/// Lets the process have a descriptor for each connection; gives as many connections as it may have
-/// for certain. A stock memcached starts where the limit is not below `-c`, and stops accepting
-/// when descriptors run out; so fewer are no reason to refuse, but one to say so.
+/// Raises the limit of descriptors; returns the number of connections that are certain to get one.
+/// A stock memcached starts if the limit is not below `-c`, and stops accepting when descriptors
+/// run out. So too few for all connections are a reason to warn, not to refuse.
 pub(super) fn allow_connections(connections: usize) -> Result<usize, ProcessError> {
     let needed = connections as u64 + DESCRIPTORS_BESIDE;
     let now = getrlimit(Resource::Nofile);
@@ -77,7 +79,7 @@ pub(super) fn allow_connections(connections: usize) -> Result<usize, ProcessErro
             limit: allowed,
         });
     }
-    // All that may be had: leases need some too, and cost nothing until they are there.
+    // The whole hard limit: leases need descriptors too, and unused ones cost nothing.
     let wanted = Rlimit {
         current: now.maximum,
         maximum: now.maximum,
@@ -92,13 +94,13 @@ pub(super) fn allow_connections(connections: usize) -> Result<usize, ProcessErro
              {allowed}: {certain} connections are served; raise it (ulimit -Hn, or LimitNOFILE= \
              in the unit file) for more"
         );
-        // Less than `connections`.
+        // Less than `connections`, so it fits a usize.
         return Ok(certain as usize);
     }
     Ok(connections)
 }
 
-/// Lets the kernel write whole core dumps.
+/// Raises the limit of core dumps to the hard limit.
 pub(super) fn allow_core_dumps() -> Result<(), ProcessError> {
     let maximum = getrlimit(Resource::Core).maximum;
     let wanted = Rlimit {
@@ -108,7 +110,7 @@ pub(super) fn allow_core_dumps() -> Result<(), ProcessError> {
     setrlimit(Resource::Core, wanted).map_err(refused("raise the limit of core dumps (-r)"))
 }
 
-/// Keeps what is mapped, and what will be, out of swap.
+/// Locks all current and future mappings in memory.
 pub(super) fn lock_memory() -> Result<(), ProcessError> {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
     mlockall(all).map_err(refused(
@@ -116,8 +118,8 @@ pub(super) fn lock_memory() -> Result<(), ProcessError> {
     ))
 }
 
-/// Becomes another user, if this is root: else nothing happens, as in memcached. Threads started
-/// later are that user too, so this comes before all of them.
+/// Changes to another user if this process is root; else does nothing, as in memcached. Threads
+/// inherit the user of the thread that starts them, so this has to precede all of them.
 pub(super) fn become_user(name: &str) -> Result<(), ProcessError> {
     if !getuid().is_root() {
         return Ok(());
@@ -142,7 +144,7 @@ pub(super) fn become_user(name: &str) -> Result<(), ProcessError> {
     set_thread_res_uid(uid, uid, uid).map_err(&to)
 }
 
-/// User and group of a name or number in the text of passwd(5).
+/// Returns user and group ID of a user name or number, from the text of passwd(5).
 fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -153,13 +155,13 @@ fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Whether this is root, and nobody has said that it shall stay so (`-u root`).
+/// Returns whether this process is root without `-u`. `-u root` states that this is intended.
 pub(super) fn is_root_unasked(user: Option<&str>) -> bool {
     user.is_none() && getuid().is_root()
 }
 
-/// Starts the same command in the background, and returns what it says when it is ready. Both write
-/// to one standard error, until the one in the background leaves it.
+/// Starts the same command in the background, and returns the ready line that it prints. Both write
+/// to the same standard error until the background process detaches from it.
 pub(super) fn start_in_background() -> Result<String, ProcessError> {
     let failed = |source| ProcessError::Refused {
         what: "start a server in the background (-d)",
@@ -177,7 +179,7 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
         .map_err(failed)?;
     let mut ready = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // At its end there is nothing to read.
+        // At the end of the stream the line stays empty.
         let _ = BufReader::new(stdout).read_line(&mut ready);
     }
     if ready.is_empty() {
@@ -186,15 +188,16 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
     Ok(ready)
 }
 
-/// Leaves the terminal and the directory, as a process in the background does.
+/// Detaches from the terminal and from the working directory.
 pub(super) fn settle_in_background() -> Result<(), ProcessError> {
-    // A process that leads its group already cannot: then it has left the terminal's.
+    // setsid() fails for the leader of a process group, which `start_in_background` makes of this
+    // process; its group is then already not that of the terminal.
     let _ = setsid();
     rustix::process::chdir("/").map_err(refused("leave the directory"))
 }
 
-/// Writes nothing to the standard error any more: whoever waits for its end waits for a start, not
-/// for the server's end.
+/// Redirects standard error to /dev/null. A parent that reads standard error to its end waits for
+/// the start, not for the end of the server.
 pub(super) fn leave_stderr() -> Result<(), ProcessError> {
     let null = File::options().write(true).open("/dev/null");
     let to = |source| ProcessError::Refused {
@@ -204,8 +207,8 @@ pub(super) fn leave_stderr() -> Result<(), ProcessError> {
     dup2_stderr(null.map_err(to)?).map_err(|errno| to(errno.into()))
 }
 
-/// Bytes of memory that this process may have: the host's, or less by a control group. `None`:
-/// nothing tells.
+/// Returns the bytes of memory that this process may use: the host's, or less if a control group
+/// (v2) limits it. `None` if /proc/meminfo cannot be read.
 pub(super) fn ram_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let total = meminfo.lines().find_map(|line| {
@@ -215,7 +218,7 @@ pub(super) fn ram_bytes() -> Option<u64> {
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
     let groups = Path::new("/sys/fs/cgroup").join(group.unwrap_or_default());
-    // A limit holds for all groups below; what is "max", or not there, limits nothing.
+    // The limit of a group applies to all groups below it. `max` and a missing file mean no limit.
     let limits = groups.ancestors().filter_map(|group| {
         let limit = fs::read_to_string(group.join("memory.max")).ok()?;
         limit.trim().parse::<u64>().ok()
@@ -223,17 +226,16 @@ pub(super) fn ram_bytes() -> Option<u64> {
     Some(limits.fold(total, u64::min))
 }
 
-/// Tells the service manager how far the server is, where it is started by one that asks
-/// (`Type=notify`).
+/// Notifies the service manager of the state of the server, if it requests that (`Type=notify`).
 pub(super) fn tell_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!("cannot tell the service manager (NOTIFY_SOCKET): {error}");
     }
 }
 
-/// Names the ports in the file that the environment asks for, in memcached's words, for whoever has
-/// the server take free ones. As in memcached, one that cannot be written keeps nothing from going
-/// on.
+/// Writes the ports to the file that MEMCACHED_PORT_FILENAME names, in memcached's format, for
+/// callers that let the server take free ports. As in memcached, a failure does not stop the
+/// server.
 #[expect(
     clippy::disallowed_methods,
     reason = "memcached's test suites and wrappers ask by the environment alone"
@@ -260,19 +262,20 @@ pub(super) fn write_ports(server: &Server) {
             format!("{kind} {family}: {}\n", address.port())
         })
         .collect();
-    // It appears whole: whoever waits for it reads it at once.
+    // The rename makes the file appear complete: a caller that waits for it reads it at once.
     let beside = format!("{path}.lck");
     if let Err(error) = fs::write(&beside, lines).and_then(|()| fs::rename(&beside, &path)) {
         tracing::warn!("cannot write the ports to {path} (MEMCACHED_PORT_FILENAME): {error}");
     }
 }
 
-/// The file with the process's number; gone with it.
+/// The PID file; removed on drop.
 pub(super) struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Puts the file at `path`, an absolute one, whole, in the place of what was there. To be done
-    /// when the server is there: the file of one that runs is not for others to replace.
+    /// Writes the file at `path`, which has to be absolute, and atomically replaces an existing
+    /// one. To be called when the server is ready, so that a start that fails does not replace the
+    /// file of a running server.
     pub(super) fn write(path: &Path) -> Result<Self, ProcessError> {
         let refused = |source| ProcessError::PidFile {
             path: path.to_owned(),
@@ -288,7 +291,7 @@ impl PidFile {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
-        // One of a process of this number that was killed in between.
+        // Left over by a process with the same number that was killed in between.
         let _ = fs::remove_file(&beside);
         File::create_new(&beside)
             .and_then(|mut file| file.write_all(own_number().as_bytes()))
@@ -302,7 +305,7 @@ fn own_number() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// The process that the file at `path` names, if it runs and is not this one.
+/// Returns the process that the file at `path` names, if it is alive and not this one.
 fn other_process(path: &Path) -> Option<i32> {
     let number: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
     let pid = Pid::from_raw(number).filter(|pid| !pid.is_init())?;
@@ -313,7 +316,7 @@ impl Drop for PidFile {
     fn drop(&mut self) {
         let is_own = fs::read_to_string(&self.0).is_ok_and(|text| text == own_number());
         if is_own {
-            // If it stays, the next start replaces it.
+            // Errors are ignored: the next start replaces the file.
             let _ = fs::remove_file(&self.0);
         }
     }

@@ -1,4 +1,5 @@
-//! SIGHUP: takes what may change while the server runs, and names what may not.
+//! SIGHUP: applies the settings that may change while the server runs, and logs the names of
+//! changed flags that need a restart.
 
 use std::{
     ffi::OsString,
@@ -12,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::{Extended, ServeArgs, ServeError, extend, file, log, process};
 
-/// The flags of a file and, behind them, those of the command line.
+/// The flags of a file, followed by those of the command line.
 pub(super) struct Flags {
     path: PathBuf,
     matches: ArgMatches,
@@ -20,7 +21,7 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Reads the file.
+    /// Reads the file, and appends the command line.
     pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
         let mut line: Vec<OsString> = vec!["serve".into()];
         let command = command();
@@ -40,7 +41,7 @@ impl Flags {
         })
     }
 
-    /// Reads the file again, and gives the server what it may have of what has changed.
+    /// Reads the file again, and applies the changes that need no restart.
     fn reload(&mut self, server: &Server) -> Result<(), ServeError> {
         let new = Self::read(&self.path)?;
         let mut config = Config {
@@ -60,7 +61,7 @@ impl Flags {
         Ok(())
     }
 
-    /// The names of the flags that are others in `new`, but for those that may change.
+    /// Returns the names of the flags that differ in `new` and need a restart.
     fn changed(&self, new: &Self) -> Vec<String> {
         let command = command();
         let named = command.get_arguments().filter(|arg| {
@@ -78,7 +79,7 @@ impl Flags {
     }
 }
 
-/// Reads users and certificates again, and the flags of a file.
+/// Reloads users, certificates, and the file of flags.
 pub(super) fn reload(server: &Server, flags: Option<&mut Flags>) {
     report("users", server.reload_users());
     report("certificates", server.reload_certificates());
@@ -94,7 +95,7 @@ fn report<E: Display>(what: &str, outcome: Result<(), E>) {
     }
 }
 
-/// What is wrong with all flags together, in one line.
+/// Returns the error about all flags together, in one line.
 fn wrong(path: &Path, error: &clap::Error) -> ServeError {
     let text = error.to_string();
     let reason = text.split("\n\n").next().unwrap_or_default();
@@ -116,7 +117,7 @@ fn raw(matches: &ArgMatches, id: &str) -> Vec<OsString> {
     values.map(OsString::from).collect()
 }
 
-/// The extended options that stay for as long as a server runs.
+/// Returns the extended options that cannot change while the server runs.
 fn lasting(args: &ServeArgs) -> Vec<&Extended> {
     let may_change = |option: &&Extended| {
         matches!(

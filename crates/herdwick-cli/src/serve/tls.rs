@@ -1,4 +1,4 @@
-//! memcached's `-o ssl_*`.
+//! memcached's `-o ssl_*`: TLS options of the server.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use herdwick_server::{ClientCertificates, KeyFormat, Tls};
 
 use super::absolute;
 
-/// One of them that means something here.
+/// A TLS option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TlsOption {
     /// `ssl_chain_cert=FILE`.
@@ -25,7 +25,7 @@ pub(crate) enum TlsOption {
     SessionCache,
 }
 
-/// Reads the option `name`, which begins with `ssl_`; `None`: there is nothing to tune by it.
+/// Parses the option `name`, which begins with `ssl_`; `None` if it tunes nothing here.
 pub(super) fn parse(name: &str, value: Option<&str>) -> Result<Option<TlsOption>, String> {
     let file = || match value {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
@@ -43,7 +43,7 @@ pub(super) fn parse(name: &str, value: Option<&str>) -> Result<Option<TlsOption>
         "ssl_verify_mode" => TlsOption::Clients(match value {
             Some("0") => ClientCertificates::Ignored,
             Some("1") => ClientCertificates::Requested,
-            // "Once" is about renegotiation, which is not spoken.
+            // 3 adds "once", which is about renegotiation; it is not supported.
             Some("2" | "3") => ClientCertificates::Required,
             _ => return Err("give 0 (none), 1 (request) or 2 (require)".into()),
         }),
@@ -61,7 +61,7 @@ pub(super) fn parse(name: &str, value: Option<&str>) -> Result<Option<TlsOption>
     Ok(Some(option))
 }
 
-/// What they say together.
+/// Combines the options into the TLS settings; a later option overrides an earlier one.
 pub(super) fn settle<'a>(
     options: impl Iterator<Item = &'a TlsOption>,
 ) -> Result<Tls, &'static str> {

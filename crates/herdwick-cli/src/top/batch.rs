@@ -1,4 +1,4 @@
-//! `herdwick top --json`: two looks, and one object with what lies between.
+//! `herdwick top --json`: two samples, and one JSON object with the rates between them.
 
 use std::{
     io::{self, Write},
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::sample::{Sample, State};
 use crate::exit::Exit;
 
-/// Prints the object.
+/// Takes two samples, `interval` apart, and prints the object.
 pub(super) fn run(server: &str, options: &Options, interval: Duration) -> ExitCode {
     let state = match look_twice(server, options, interval) {
         Ok(state) => state,
@@ -39,15 +39,15 @@ fn look_twice(server: &str, options: &Options, interval: Duration) -> Result<Sta
     let mut client = Client::connect_with(server, options.clone())?;
     let mut state = State::new(server);
     state.take(Ok(Sample::take(&mut client, &mut Instant::now)?));
-    // Nobody sends: this is a wait that a signal ends.
+    // Nothing is ever sent: this waits for the interval, and a signal can end the process.
     let (_sender, nothing) = mpsc::channel::<()>();
     let _ = nothing.recv_timeout(interval);
     state.take(Ok(Sample::take(&mut client, &mut Instant::now)?));
     Ok(state)
 }
 
-/// What the screen would show, in units: rates a second, bytes, microseconds. What the server does
-/// not tell is null.
+/// Returns what the screen would show, in base units: rates per second, bytes, microseconds. A
+/// value that the server does not report is null.
 fn object(state: &State) -> Value {
     let rate = |names: &[&str]| json!(state.rate(names));
     let fabrics = state.fabrics().into_iter().map(|fabric| {

@@ -1,4 +1,4 @@
-//! `herdwick top`: what a server does, live, read from `stats` like anybody else's.
+//! `herdwick top`: a live view of a server, from its `stats`.
 
 mod batch;
 mod sample;
@@ -26,38 +26,38 @@ use sample::{Sample, State};
 
 /// Watch a server: rates, hit ratio, latency, hot keys, workers, fabrics.
 ///
-/// It reads `stats`, so a memcached can be watched as well; that has no hot keys, workers or
-/// fabrics to show. Keys: q ends, p pauses, s sorts otherwise.
+/// It reads `stats`, so it works with a memcached too, which has no hot keys, workers or fabrics to
+/// show. Keys: q quits, p pauses, s changes the order.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
-    /// A file with one line, user:password, for a server that asks for it (`serve -Y`).
+    /// File with one line, user:password, for a server that requires it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Look twice, --interval apart, and print one JSON object with what lies between, for scripts;
-    /// no terminal is needed.
+    /// Take two samples, --interval apart, and print one JSON object with the rates between them,
+    /// for scripts; needs no terminal.
     #[arg(long)]
     json: bool,
-    /// Seconds between two looks, or 500ms, 1m.
+    /// Seconds between two samples, or 500ms, 1m.
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     interval: Duration,
 }
 
-/// What the sampling thread found: a sample, or why there is none.
+/// The result of the sampling thread: a sample, or the error.
 type Found = Result<Sample, String>;
 
-/// The screen follows the keys this fast.
+/// Time that the screen waits for a key before it is drawn again.
 const KEYS: Duration = Duration::from_millis(50);
-/// How long there may be between two looks.
+/// Bounds of the interval between two samples.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-/// How long a server may take to answer.
+/// Timeout of an answer of the server.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Shows the server until the user has seen enough.
+/// Shows the server until the user quits.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
     if !args.json && !io::stdout().is_terminal() {
         eprintln!("herdwick: top needs a terminal; without one, give --json");
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let shown = show(&mut terminal, State::new(&args.server), &found);
     ratatui::restore();
     drop((found, enough));
-    // It ends with its channels; a panic has said so on stderr.
+    // The sampling thread ends when its channels are closed. A panic in it has already been
+    // printed.
     let _ = sampler.join();
     match shown {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,7 +98,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     }
 }
 
-/// Looks at the server every `interval` until nobody waits for what it finds.
+/// Takes a sample every `interval` and sends it to the screen, until a channel is closed.
 fn check_again(
     server: &str,
     options: &Options,
@@ -109,7 +110,7 @@ fn check_again(
     loop {
         let found = check(&mut client, server, options);
         if found.is_err() {
-            // The next look dials.
+            // The next sample connects again.
             client = None;
         }
         if screen.send(found).is_err() {
@@ -133,7 +134,7 @@ fn check(client: &mut Option<Client>, server: &str, options: &Options) -> Found 
     Sample::take(client.insert(dialled), &mut Instant::now).map_err(|error| error.to_string())
 }
 
-/// Draws what is found and follows the keys, until the user ends it.
+/// Draws the samples and handles the keys, until the user quits.
 fn show(
     terminal: &mut DefaultTerminal,
     mut state: State,
@@ -156,7 +157,7 @@ fn show(
     }
 }
 
-/// Does what a key says; `false`: the user has seen enough.
+/// Handles a key; returns `false` if the user quits.
 fn follow(state: &mut State, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,

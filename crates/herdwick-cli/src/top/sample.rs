@@ -1,4 +1,4 @@
-//! What is known of the server: two looks at its numbers, and what lies between them.
+//! Samples of a server: two snapshots of its statistics, and the rates between them.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -7,50 +7,51 @@ use std::{
 
 use herdwick::{Client, Error};
 
-/// One look at a server.
+/// A snapshot of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: Instant,
-    /// How long the server took to say its version.
+    /// Time that the server took to answer `version`.
     pub(super) round_trip: Duration,
     general: HashMap<String, String>,
-    /// `stats workers`, by worker and name; empty where there is no such thing.
+    /// `stats workers`, by worker and name; empty if the server has no such statistics.
     workers: BTreeMap<u32, HashMap<String, f64>>,
-    /// `stats hotkeys`, hottest first: keys and requests a second.
+    /// `stats hotkeys`, hottest first: keys and requests per second.
     hot: Vec<(String, f64)>,
 }
 
-/// What the screen shows.
+/// The state of the screen.
 pub(super) struct State {
     pub(super) server: String,
     pub(super) paused: bool,
-    /// Hot keys and workers by name or number, not by what they do.
+    /// Whether hot keys and workers are ordered by name or number, not by rate.
     pub(super) by_name: bool,
-    /// Why the server says nothing, if it does not.
+    /// Why the last sample failed, if it did.
     pub(super) trouble: Option<String>,
     before: Option<Sample>,
     now: Option<Sample>,
-    /// Requests a second between the looks so far, the latest last.
+    /// Requests per second between the samples so far, the latest last.
     history: VecDeque<u64>,
 }
 
-/// Looks that are remembered: as many as a wide screen shows.
+/// Length of the history: as many columns as a wide screen has.
 const HISTORY: usize = 240;
 
-/// A worker between two looks.
+/// A worker, with its rates between two samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Worker {
     pub(super) number: u32,
     pub(super) items: f64,
     pub(super) connections: f64,
-    /// Each a second.
+    /// Per second, as the three after it.
     pub(super) gets: Option<f64>,
     pub(super) sets: Option<f64>,
     pub(super) forwarded: Option<f64>,
     pub(super) sleeps: Option<f64>,
 }
 
-/// A way into the server between two looks: requests a second, and how many a batch had.
+/// A transport of the server between two samples: requests per second, and the mean number of
+/// requests in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fabric {
     pub(super) name: String,
@@ -59,7 +60,7 @@ pub(super) struct Fabric {
 }
 
 impl Sample {
-    /// Asks the server. What a memcached does not know stays empty.
+    /// Requests the statistics. Those that a memcached does not have stay empty.
     pub(super) fn take(
         client: &mut Client,
         clock: &mut dyn FnMut() -> Instant,
@@ -68,7 +69,7 @@ impl Sample {
         client.version()?;
         let at = clock();
         let general = client.stats("")?.into_iter().collect();
-        // A memcached has neither.
+        // A memcached answers both with an error.
         let workers = client.stats("workers").unwrap_or_default();
         let hot = client.stats("hotkeys").unwrap_or_default();
         Ok(Self {
@@ -124,7 +125,7 @@ impl State {
         }
     }
 
-    /// Takes what was found, unless the screen is to stand still.
+    /// Takes the result of a sample, unless the screen is paused.
     pub(super) fn take(&mut self, found: Result<Sample, String>) {
         if self.paused {
             return;
@@ -144,25 +145,25 @@ impl State {
         }
     }
 
-    /// What the server says of itself.
+    /// Returns a statistic of the last sample as text.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.now.as_ref()?.general.get(name).map(String::as_str)
     }
 
-    /// A number as it is now.
+    /// Returns a statistic of the last sample as a number.
     pub(super) fn number(&self, name: &str) -> Option<f64> {
         self.now.as_ref()?.number(name)
     }
 
-    /// How fast the sum of these grows, a second. `None` before the second look, and when it has
-    /// fallen: then the server has begun anew.
+    /// Returns how fast the sum of these statistics grows, per second. `None` before the second
+    /// sample, and if the sum has fallen, which means that the server was restarted.
     pub(super) fn rate(&self, names: &[&str]) -> Option<f64> {
         let (before, now, seconds) = self.between()?;
         let sum = |sample: &Sample| names.iter().filter_map(|name| sample.number(name)).sum();
         growth(sum(before), sum(now), seconds)
     }
 
-    /// Requests a second, of every kind.
+    /// Returns requests per second, of every kind.
     pub(super) fn requests(&self) -> Option<f64> {
         self.rate(&[
             "cmd_get",
@@ -177,13 +178,14 @@ impl State {
         ])
     }
 
-    /// Requests a second at the looks so far, the latest last, no more than `most`.
+    /// Returns requests per second at the samples so far, the latest last, at most `most`.
     pub(super) fn history(&self, most: usize) -> Vec<u64> {
         let skipped = self.history.len().saturating_sub(most);
         self.history.iter().copied().skip(skipped).collect()
     }
 
-    /// The share of reads that found an item, between the looks; without reads, since the start.
+    /// Returns the share of reads that hit between the samples; if there were no reads, since the
+    /// start of the server.
     pub(super) fn hit_ratio(&self) -> Option<f64> {
         let of = |hits: f64, misses: f64| (hits + misses > 0.0).then(|| hits / (hits + misses));
         let lately = self
@@ -197,7 +199,7 @@ impl State {
         self.now.as_ref().map(|now| now.round_trip)
     }
 
-    /// The hot keys, with their requests a second.
+    /// Returns the hot keys, with their requests per second.
     pub(super) fn hot(&self) -> Vec<(String, f64)> {
         let mut hot = self
             .now
@@ -293,7 +295,7 @@ fn growth(before: f64, now: f64, seconds: f64) -> Option<f64> {
 pub(super) mod tests {
     use super::*;
 
-    /// A look, `seconds` after `start`, at a server with these numbers.
+    /// Returns a sample, taken `seconds` after `start`, of a server with these statistics.
     pub(in crate::top) fn check(start: Instant, seconds: u64, said: &[(&str, &str)]) -> Sample {
         let pairs = || {
             let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -308,7 +310,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A state after these two looks, two seconds apart.
+    /// Returns a state after these two samples, two seconds apart.
     pub(in crate::top) fn state(before: &[(&str, &str)], now: &[(&str, &str)]) -> State {
         #[expect(clippy::disallowed_methods, reason = "any instant will do")]
         let start = Instant::now();
@@ -326,7 +328,7 @@ pub(super) mod tests {
         );
         assert_eq!(state.rate(&["get_hits", "get_misses"]), Some(20.0));
         assert_eq!(state.hit_ratio(), Some(0.75));
-        // It has begun anew.
+        // The server was restarted.
         assert_eq!(state.rate(&["cmd_set"]), None);
     }
 

@@ -1,4 +1,4 @@
-//! The screen.
+//! Draws the screen of `herdwick top`, at any size of terminal.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use ratatui::{
 
 use super::sample::State;
 
-/// Columns from which on there is room for everything; below, the tables lose columns.
+/// Columns of a terminal that shows all columns of the tables; narrower ones omit some.
 const WIDE: u16 = 72;
-/// Most workers shown; the rest of the screen is for hot keys.
+/// Most workers shown, which leaves room for hot keys.
 const WORKERS_MAX: usize = 8;
 
 const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
 const HEAD: Style = Style::new().fg(Color::Cyan);
 const TROUBLE: Style = Style::new().fg(Color::Red);
 
-/// Draws what is known.
+/// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let numbers = numbers(state);
     let columns = usize::from((frame.area().width / CELL).max(1));
@@ -58,10 +58,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     frame.render_widget(Paragraph::new(footer(state)), foot);
 }
 
-/// Rows of the graph: its name, two of bars, and an empty one.
+/// Rows of the graph: its title, two of bars, and an empty one.
 const GRAPH: u16 = 4;
 
-/// Requests a second, a column for each look.
+/// Draws requests per second, one column per sample.
 fn draw_history(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let history = state.history(area.width.into());
     let Some(&highest) = history.iter().max() else {
@@ -104,10 +104,10 @@ fn footer(state: &State) -> Line<'static> {
     Line::styled(format!("q ends  {pause}  s sorts (by {order})"), HEAD)
 }
 
-/// Columns of a number with its name.
+/// Width of a number with its name.
 const CELL: u16 = 24;
 
-/// What the server as a whole does, each with its name.
+/// Returns the numbers of the server as a whole, each with its name.
 fn numbers(state: &State) -> Vec<(&'static str, String)> {
     let rate = |names: &[&str]| shown(state.rate(names));
     let is = |name: &str| shown(state.number(name));
@@ -202,15 +202,15 @@ fn hot(state: &State, area: Rect) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Most columns of the first cell of a row: of a hot key.
+/// Most columns of the first cell of a row, such as a hot key.
 const FIRST: usize = 60;
 
-/// A table, if it has rows.
+/// Draws a table, unless it has no rows.
 fn table(frame: &mut Frame<'_>, area: Rect, head: &[&'static str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
     }
-    // As wide as its head or a number, which has five places at most.
+    // As wide as the heading, and at least as a number such as `999.9k`, with a column to spare.
     let width = |head: &&str| Constraint::Length(head.len().max(7) as u16 + 1);
     let mut widths: Vec<_> = head.iter().map(width).collect();
     let longest = rows
@@ -230,7 +230,7 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// A number in at most five places.
+/// Formats a number with one decimal and a unit from thousands on: `999`, `1.0k`.
 fn shown(number: Option<f64>) -> String {
     let Some(number) = number else {
         return none();
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::top::sample::tests::state;
 
-    /// What a terminal of this size shows.
+    /// Returns what a terminal of this size shows.
     fn screen(state: &State, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state)).unwrap();

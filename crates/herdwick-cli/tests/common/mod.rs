@@ -1,4 +1,5 @@
-//! Servers in processes of their own, and what the tests do with them.
+//! Test support: servers in processes of their own, clients that check their answers, and what both
+//! hold.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::{
@@ -14,13 +15,14 @@ use std::{
 use herdwick::{Client, Options, Session};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// What takes longer is not coming: a bound for failures, which nothing waits out.
+/// Time after which an awaited event counts as missing. It bounds failures only; no test waits for
+/// it to pass.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A sixteenth of it is for leases.
+/// MiB; a sixteenth of it is for leases.
 const MEMORY_MB: &str = "512";
 
-/// How many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
+/// Returns how many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one knob: thousands take minutes"
@@ -32,7 +34,7 @@ pub(crate) fn kills() -> usize {
     })
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -45,7 +47,7 @@ impl Folder {
         Self(path)
     }
 
-    /// The lease directories in it.
+    /// Returns the lease directories in it.
     pub(crate) fn leases(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -66,12 +68,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On a free port.
+    /// Starts a server on a free port.
     pub(crate) fn start(folder: &Folder, workers: usize) -> Self {
         Self::run(folder, workers, &["-m", MEMORY_MB, "-p", "0"])
     }
 
-    /// On a unix socket in `folder`: a later server may have the same address.
+    /// Starts a server on a unix socket in `folder`, so that a later server can have the same
+    /// address.
     pub(crate) fn start_at(folder: &Folder, workers: usize) -> Self {
         let path = socket(folder);
         let path = path.to_str().unwrap();
@@ -105,7 +108,7 @@ impl Server {
         signal_to(&self.child, signal);
     }
 
-    /// Stops every thread of it, and waits until they stand.
+    /// Stops all its threads by SIGSTOP, and waits until they are stopped.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let clock = Clock::start();
@@ -114,7 +117,7 @@ impl Server {
         }
     }
 
-    /// The states of its threads, as proc(5) has them.
+    /// Returns the states of its threads (proc(5)).
     pub(crate) fn threads(&self) -> Vec<char> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let state = |stat: String| stat.rsplit(") ").next().unwrap().chars().next().unwrap();
@@ -123,7 +126,7 @@ impl Server {
             .collect()
     }
 
-    /// Time on CPUs, of all threads, in nanoseconds.
+    /// Returns the CPU time of all its threads, in nanoseconds.
     pub(crate) fn cpu_nanos(&self) -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let spent = |text: String| -> u64 { text.split(' ').next().unwrap().parse().unwrap() };
@@ -138,23 +141,23 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Ends it as an administrator would.
+    /// Ends it by SIGTERM, and asserts success.
     pub(crate) fn stop(mut self) {
         self.signal(Signal::TERM);
         assert!(self.child.wait().unwrap().success());
     }
 
-    /// A client with the default options: a second for each call.
+    /// Connects a client with default options: a deadline of a second for each call.
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.address).unwrap()
     }
 
-    /// A session over shared memory.
+    /// Connects a session over shared memory.
     pub(crate) fn session(&self, window: usize) -> Session {
         shm_session(&self.address, window)
     }
 
-    /// One number of `stats`.
+    /// Returns one number of `stats`.
     pub(crate) fn stat(&self, client: &mut Client, name: &str) -> u64 {
         let stats = client.stats("").unwrap();
         let found = stats.iter().find(|(found, _)| found == name);
@@ -162,18 +165,18 @@ impl Server {
         value.parse().unwrap()
     }
 
-    /// What the process holds now.
+    /// Returns what the process holds now.
     pub(crate) fn holdings(&self) -> Holdings {
         Holdings::of(&Path::new("/proc").join(self.pid().to_string()))
     }
 
-    /// Memory of its own, the store's included.
+    /// Returns its private memory, the store included, in KiB.
     pub(crate) fn private_kib(&self) -> u64 {
         let proc = Path::new("/proc").join(self.pid().to_string());
         resident_kib(&proc, "RssAnon:")
     }
 
-    /// Waits until it, killed, has let go of everything. It stays a zombie until dropped.
+    /// Waits until it has released everything after a kill. It stays a zombie until dropped.
     pub(crate) fn until_dead(&self) {
         until_dead(&self.child);
     }
@@ -186,7 +189,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits for the line in which a server that was started tells its address, or several.
+/// Waits for the ready line of a server; returns its address, or several, as printed.
 pub(crate) fn ready(child: &mut Child) -> String {
     let mut line = String::new();
     let stdout = child.stdout.take().expect("it is piped");
@@ -195,7 +198,7 @@ pub(crate) fn ready(child: &mut Child) -> String {
     rest.split_once(" (").expect("its address").0.to_owned()
 }
 
-/// Descriptors, mappings and memory of leases.
+/// Descriptors of a process, and mappings and resident memory of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holdings {
     pub(crate) fds: usize,
@@ -204,7 +207,7 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// Of the process with this directory in /proc.
+    /// Reads the holdings of the process with this directory in /proc.
     pub(crate) fn of(proc: &Path) -> Self {
         let maps = fs::read_to_string(proc.join("maps")).unwrap();
         Self {
@@ -215,7 +218,7 @@ impl Holdings {
     }
 }
 
-/// One line of a process's status, in KiB.
+/// Returns one line of a process's status, in KiB.
 fn resident_kib(proc: &Path, name: &str) -> u64 {
     let status = fs::read_to_string(proc.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -231,14 +234,14 @@ pub(crate) fn signal_to(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Waits until a killed child has let go of everything, and leaves it a zombie.
+/// Waits until a killed child has released everything, and leaves it a zombie.
 pub(crate) fn until_dead(child: &Child) {
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(pid), options).unwrap();
 }
 
-/// A session that must go over shared memory.
+/// Connects a session, and asserts that it uses shared memory.
 pub(crate) fn shm_session(address: &str, window: usize) -> Session {
     let options = Options {
         window,
@@ -249,7 +252,8 @@ pub(crate) fn shm_session(address: &str, window: usize) -> Session {
     session
 }
 
-/// Waits for the server to be back at `baseline`, asking `client`'s way all along.
+/// Waits until the server has `leases` leases and is back at `baseline`, polling it through
+/// `client`.
 pub(crate) fn settle(server: &Server, client: &mut Client, leases: u64, baseline: Holdings) {
     let clock = Clock::start();
     loop {
@@ -265,7 +269,7 @@ pub(crate) fn settle(server: &Server, client: &mut Client, leases: u64, baseline
     }
 }
 
-/// The one clock of the tests: for deadlines.
+/// The clock of the tests, for deadlines.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock(Instant);
 
@@ -279,13 +283,13 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// Panics when what is waited for is not coming any more.
+    /// Panics if `what` has not happened within [`TIMEOUT`].
     pub(crate) fn hurry(&self, what: &str) {
         assert!(self.now() < TIMEOUT, "waited for {what}");
     }
 }
 
-/// xorshift64*: instants and sizes, the same in every run.
+/// xorshift64*: random delays and sizes, the same in every run.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -305,8 +309,8 @@ impl Chance {
     }
 }
 
-/// `len` bytes that say whose they are: any mix of two values, of two keys, or of two lengths
-/// shows.
+/// Returns `len` bytes derived from key, seed and length, so that any mix of two values, keys or
+/// lengths is detected.
 pub(crate) fn value(key: &str, seed: u64, len: usize) -> Vec<u8> {
     let mut value = seed.to_le_bytes().to_vec();
     let name = key.bytes().fold(7_u64, |sum, byte| {
@@ -320,7 +324,7 @@ pub(crate) fn value(key: &str, seed: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Whether `bytes` is some [`value`] of `key`.
+/// Returns whether `bytes` is some [`value`] of `key`.
 pub(crate) fn is_whole(key: &str, bytes: &[u8]) -> bool {
     let Some(seed) = bytes.first_chunk::<8>() else {
         return false;
@@ -328,11 +332,11 @@ pub(crate) fn is_whole(key: &str, bytes: &[u8]) -> bool {
     value(key, u64::from_le_bytes(*seed), bytes.len()) == bytes
 }
 
-/// A client that nobody else may disturb: every call is answered within a second, and rightly.
+/// A client that the others must not affect: every call is answered rightly, and within a second.
 pub(crate) struct Steady {
     pub(crate) client: Client,
     pub(crate) count: u64,
-    /// The longest that a few calls have taken.
+    /// The longest duration of a [`Steady::check`].
     pub(crate) longest: Duration,
 }
 
@@ -347,7 +351,7 @@ impl Steady {
         }
     }
 
-    /// A few calls, each checked.
+    /// Makes a few calls and checks each.
     pub(crate) fn check(&mut self) {
         let clock = Clock::start();
         self.count += 1;
@@ -363,8 +367,8 @@ impl Steady {
     }
 }
 
-/// Starts the ignored test called `name` of this binary in a process of its own, with a socket as
-/// its standard input.
+/// Starts the ignored test `name` of this binary in its own process, with a socket as standard
+/// input.
 pub(crate) fn start(name: &str) -> (Child, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -383,7 +387,8 @@ pub(crate) fn start(name: &str) -> (Child, UnixStream) {
     (child.unwrap(), here)
 }
 
-/// In such a process: the other end. `None` when somebody runs ignored tests by hand.
+/// Returns, in such a process, the other end of the socket; `None` if the ignored test is run by
+/// hand.
 pub(crate) fn other_end() -> Option<UnixStream> {
     use std::os::fd::AsFd;
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();

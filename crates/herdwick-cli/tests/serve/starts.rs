@@ -1,10 +1,10 @@
-//! Where memcached starts, `herdwick serve` starts, and its log shows what differs from the flags.
+//! `herdwick serve` starts wherever memcached starts, and logs what differs from the flags.
 
 use std::io::{Read, Write};
 
 use super::*;
 
-/// All that it writes to standard error until it ends by `signal`.
+/// Ends the server by `signal`; returns all it wrote to standard error.
 fn log_until(mut server: Serve, signal: Signal) -> String {
     kill_process(server.pid(), signal).unwrap();
     let mut log = String::new();
@@ -21,7 +21,7 @@ fn setting(server: &Serve, name: &str) -> usize {
     value.unwrap().trim().parse().unwrap()
 }
 
-/// Stores a value of so many bytes; gives the answer.
+/// Stores a value of this many bytes; returns the answer.
 fn store(server: &Serve, bytes: usize) -> String {
     let value = "v".repeat(bytes);
     server.ask(&format!("set k 0 0 {bytes}\r\n{value}\r\n"))
@@ -41,7 +41,7 @@ fn too_little_memory_for_the_workers_starts_fewer() {
         assert_eq!(setting(&server, "item_size_max"), item, "{arguments}");
         let shown = format!("({workers} worker");
         assert!(server.ready.contains(&shown), "{}", server.ready);
-        // Not all of it is value; 128 MiB take a while on a slow host.
+        // An item is more than its value; 128 MiB would take long on a slow host.
         assert_eq!(
             store(&server, item.min(8 << 20) - 200),
             "STORED\r\n",
@@ -136,7 +136,7 @@ fn ports_taken_are_written_where_the_environment_asks() {
     );
     assert_eq!(ports("UDP INET6:").len(), 1, "{written}");
     drop(server);
-    // One that cannot be written is no reason not to serve.
+    // A file that cannot be written does not prevent the start.
     let mut command = super::command("-p -1 -t 1");
     let command = command.env("MEMCACHED_PORT_FILENAME", "/nowhere/ports");
     let log = log_until(Serve::of(command.stderr(Stdio::piped())), Signal::TERM);
@@ -146,7 +146,7 @@ fn ports_taken_are_written_where_the_environment_asks() {
     );
 }
 
-/// memcached ends gracefully then, and keeps what `-e` names.
+/// On SIGUSR1 memcached ends gracefully and keeps the file that `-e` names.
 #[test]
 fn sigusr1_ends_it_and_keeps_the_items() {
     let path = Path::new("memory");
@@ -158,7 +158,7 @@ fn sigusr1_ends_it_and_keeps_the_items() {
     assert!(again.ask("get kept\r\n").starts_with("VALUE kept"));
 }
 
-/// The first bytes of an answer, nothing if the server hangs up.
+/// Returns the first bytes of an answer, or none if the server closes the connection.
 fn first_bytes(address: &str, question: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(question).unwrap();
@@ -169,7 +169,7 @@ fn first_bytes(address: &str, question: &[u8]) -> Vec<u8> {
 
 #[test]
 fn only_the_protocol_that_is_asked_for_is_spoken() {
-    /// The binary protocol's version request: magic, opcode, no key, no value.
+    /// A version request of the binary protocol: magic, opcode, no key, no value.
     const VERSION: [u8; 24] = {
         let mut packet = [0; 24];
         packet[0] = 0x80;
@@ -192,7 +192,7 @@ fn only_the_protocol_that_is_asked_for_is_spoken() {
     assert!(refused.contains("-B binary"), "{refused}");
 }
 
-/// As in memcached, datagrams go on beside TLS; that nothing encrypts them is in the log.
+/// As in memcached, UDP stays available beside TLS; the log warns that it is not encrypted.
 #[test]
 fn datagrams_beside_tls_are_taken_and_warned_of() {
     let path = Path::new("udp-tls");
@@ -203,12 +203,12 @@ fn datagrams_beside_tls_are_taken_and_warned_of() {
     assert!(log.contains("datagrams are not encrypted"), "{log}");
 }
 
-/// As systemd starts it (`Type=notify`).
+/// Notifications as for systemd (`Type=notify`).
 #[test]
 fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
     let path = Path::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path.0).unwrap();
-    // A bound for failures, which nothing waits out.
+    // Bounds failures only; the test never waits for it to pass.
     let bound = std::time::Duration::from_secs(20);
     manager.set_read_timeout(Some(bound)).unwrap();
     let mut command = command("-p 0 -t 1");
@@ -227,7 +227,7 @@ fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
     assert!(unit.lines().any(|line| line == "Type=notify"));
 }
 
-/// The image's health check, of a server that is there and of one that is not.
+/// The health check of the image, with a running server and without one.
 #[test]
 fn the_image_is_healthy_as_long_as_the_server_answers() {
     let image = include_str!("../../../../packaging/Dockerfile");
