@@ -399,6 +399,7 @@ impl Comparison<'_> {
 /// Returns the TCP options of client `client`: its share of the connections, at least one.
 fn tcp_options(config: &Config, client: usize) -> TcpOptions {
     TcpOptions {
+        // Rounded so that the shares of all clients add up to `connections`.
         connections: ((config.connections + client) / config.clients).max(1),
         pipeline: config.pipeline,
         multiget: config.multiget,

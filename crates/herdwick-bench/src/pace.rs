@@ -23,6 +23,7 @@ struct Schedule {
 
 impl Schedule {
     fn due_ns(&self, operation: u64) -> u64 {
+        // A product instead of repeated addition, so that rounding does not accumulate.
         self.start_ns + (operation as f64 * self.interval_ns) as u64
     }
 }

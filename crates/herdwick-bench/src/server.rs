@@ -48,7 +48,7 @@ pub enum ServerError {
         "no server at {address}: {source}; start one with `herdwick serve`, or leave --server out"
     )]
     Unreachable {
-        /// Where we asked.
+        /// The address.
         address: SocketAddr,
         /// What happened.
         source: std::io::Error,
@@ -56,7 +56,7 @@ pub enum ServerError {
     /// The peer does not speak the memcached protocol.
     #[error("{address} answered 'version' with {reply:?}: not a memcached server")]
     Stranger {
-        /// Where we asked.
+        /// The address.
         address: SocketAddr,
         /// Its reply.
         reply: String,

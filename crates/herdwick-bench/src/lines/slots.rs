@@ -7,6 +7,7 @@ use crate::workload::Step;
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
+    /// Free tokens; the last one freed is reused first, since its slot is still in the cache.
     free: Vec<u32>,
 }
 

@@ -25,6 +25,7 @@ impl Rng {
     /// Returns a number uniform in `0..n`; for `n` below 2^32 the bias is below 2^-32.
     #[inline]
     pub(crate) fn below(&mut self, n: u64) -> u64 {
+        // Multiply and shift (Lemire): no division, unlike a remainder.
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
