@@ -71,6 +71,7 @@ fn try_sealed_memory() -> Sealed {
     if let Err(errno) = seal(SealFlags::SHRINK) {
         return Sealed::NoSeals(errno);
     }
+    // Mapped before F_SEAL_FUTURE_WRITE, which forbids every later writable mapping.
     let Ok(ours) = map(Access::ReadWrite) else {
         return Sealed::NoMemory;
     };

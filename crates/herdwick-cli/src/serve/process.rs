@@ -139,6 +139,7 @@ pub(super) fn become_user(name: &str) -> Result<(), ProcessError> {
         rustix::process::Uid::from_raw(uid),
         rustix::process::Gid::from_raw(gid),
     );
+    // The user last: afterwards the process may no longer change its groups.
     set_thread_groups(&[gid]).map_err(&to)?;
     set_thread_res_gid(gid, gid, gid).map_err(&to)?;
     set_thread_res_uid(uid, uid, uid).map_err(&to)

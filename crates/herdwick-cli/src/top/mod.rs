@@ -85,6 +85,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let mut terminal = ratatui::init();
     let shown = show(&mut terminal, State::new(&args.server), &found);
     ratatui::restore();
+    // Closing the channels wakes the sampling thread and ends it.
     drop((found, enough));
     // The sampling thread ends when its channels are closed. A panic in it has already been
     // printed.
