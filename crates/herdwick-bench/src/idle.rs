@@ -81,16 +81,16 @@ impl Attached {
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Report, BenchError> {
         let before = rtt(placement);
-        let (mut rest, mut tallies) = (Rest::default(), [RunCounters::new(), RunCounters::new()]);
+        let (mut rest, mut counters) = (Rest::default(), [RunCounters::new(), RunCounters::new()]);
         for run in 1..=config.runs {
             watch(&Progress {
                 what: format!("rest {run}/{}", config.runs),
-                operations: tallies.iter().map(RunCounters::operations).sum(),
+                operations: counters.iter().map(RunCounters::operations).sum(),
                 seconds: rest.seconds,
                 of: None,
             });
             rest.take(config.seconds, &self.server);
-            self.wake(&mut tallies)?;
+            self.wake(&mut counters)?;
         }
         let lines = BeforeAfter::lines(before, rtt(placement));
         let fabrics = [Fabric::Shm, Fabric::Tcp];
@@ -100,7 +100,7 @@ impl Attached {
         };
         Ok(Report {
             schema: SCHEMA,
-            results: fabrics.iter().zip(&tallies).map(outcome).collect(),
+            results: fabrics.iter().zip(&counters).map(outcome).collect(),
             manifest: manifest(config, placement, &fabrics, lines),
         })
     }

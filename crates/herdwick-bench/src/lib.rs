@@ -94,7 +94,7 @@ pub enum BenchError {
     Store(#[from] herdwick_mica::StoreError),
     /// The HERD endpoints of the echo or of a lease could not be created.
     #[error(transparent)]
-    Rig(#[from] EndpointError),
+    Endpoints(#[from] EndpointError),
     /// The server does not offer that fabric.
     #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
     NoTransport {

@@ -55,7 +55,7 @@ pub enum LeaseError {
     Frame(#[from] FrameError),
     /// The client endpoints could not be created.
     #[error(transparent)]
-    Rig(#[from] EndpointError),
+    Endpoints(#[from] EndpointError),
 }
 
 /// A lease, and its memory that the client may write: request lines, overflow areas, rings.

@@ -212,7 +212,7 @@ impl<P: Port> ClientSetup<P> {
 
 impl<P> fmt::Debug for ClientSetup<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientRig")
+        f.debug_struct("ClientSetup")
             .field("options", &self.options)
             .field("joined", &self.channels.len())
             .finish_non_exhaustive()

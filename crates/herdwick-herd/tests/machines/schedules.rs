@@ -41,7 +41,7 @@ const KEYS: usize = 60;
 const KEYS_FEW: usize = 6;
 const OPERATIONS: usize = 600;
 /// Places, each for one client after another.
-const SEATS_MAX: usize = 5;
+const CLIENTS_MAX: usize = 5;
 
 /// A bug in the fixture, which a schedule has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Planted {
 
 /// State of the client in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seat {
+enum ClientState {
     Serves,
     /// The workers have ended its leases; the client learns it after this many steps.
     Revoked(usize),
@@ -143,7 +143,7 @@ struct Schedule {
     chance: Chance,
     planted: Planted,
     fixture: Fixture<Model>,
-    seats: Vec<Seat>,
+    states: Vec<ClientState>,
     /// The keys of each place.
     keys: Vec<Vec<Key>>,
     /// Ids of ended leases, each with its worker.
@@ -175,17 +175,17 @@ impl Schedule {
         let mut fixture = Fixture::on(has, path, (seed, window), execs);
         fixture.faults(chance.faults(path));
         fixture.deadline = Duration::from_micros([200, 1000, 5000][chance.below(3)]);
-        let seats = if greedy {
-            SEATS_MAX
+        let states = if greedy {
+            CLIENTS_MAX
         } else {
-            1 + chance.below(SEATS_MAX)
+            1 + chance.below(CLIENTS_MAX)
         };
         let mut schedule = Self {
             chance,
             planted,
             fixture,
-            seats: vec![Seat::Serves; seats],
-            keys: (0..seats).map(keys_of).collect(),
+            states: vec![ClientState::Serves; states],
+            keys: (0..states).map(keys_of).collect(),
             old: Vec::new(),
             epoch: 0,
             tokens: 0,
@@ -196,7 +196,7 @@ impl Schedule {
         for worker in &mut schedule.fixture.workers {
             worker.pools = true;
         }
-        for _ in 0..seats {
+        for _ in 0..states {
             let epoch = schedule.next_epoch();
             schedule.fixture.join(epoch);
         }
@@ -219,9 +219,12 @@ impl Schedule {
     }
 
     fn step(&mut self) {
-        for number in 0..self.seats.len() {
+        for number in 0..self.states.len() {
             self.change(number);
-            if matches!(self.seats[number], Seat::Serves | Seat::Revoked(_)) {
+            if matches!(
+                self.states[number],
+                ClientState::Serves | ClientState::Revoked(_)
+            ) {
                 let most = if self.greedy {
                     usize::MAX
                 } else {
@@ -251,7 +254,7 @@ impl Schedule {
             }
             Some((client, worker, steps)) => Some((client, worker, steps - 1)),
             None if self.chance.below(400) == 0 => {
-                let client = &self.fixture.clients[self.chance.below(self.seats.len())];
+                let client = &self.fixture.clients[self.chance.below(self.states.len())];
                 let worker = &self.fixture.workers[self.chance.below(self.fixture.workers.len())];
                 let (client, worker) = (client.party(), worker.port.party());
                 network.partition(client, worker);
@@ -263,50 +266,54 @@ impl Schedule {
 
     /// Changes the state of the client in a place, at random.
     fn change(&mut self, number: usize) {
-        self.seats[number] = match self.seats[number] {
-            Seat::Serves if self.fixture.clients[number].side.is_broken() => self.leave(number),
+        self.states[number] = match self.states[number] {
+            ClientState::Serves if self.fixture.clients[number].side.is_broken() => {
+                self.leave(number)
+            }
             // A client that leaves may take others along in the same step.
-            Seat::Serves if self.seats[..number].contains(&Seat::Gone(0)) => self.leave(number),
-            Seat::Serves => match self.chance.below(600) {
+            ClientState::Serves if self.states[..number].contains(&ClientState::Gone(0)) => {
+                self.leave(number)
+            }
+            ClientState::Serves => match self.chance.below(600) {
                 0 => self.leave(number),
                 1 => self.die(number),
                 2 => {
                     self.revoke(number);
-                    Seat::Revoked(self.chance.below(500))
+                    ClientState::Revoked(self.chance.below(500))
                 }
-                _ => Seat::Serves,
+                _ => ClientState::Serves,
             },
-            Seat::Revoked(0) => {
+            ClientState::Revoked(0) => {
                 self.close(number);
-                Seat::Empty(self.chance.below(100))
+                ClientState::Empty(self.chance.below(100))
             }
-            Seat::Gone(0) => {
+            ClientState::Gone(0) => {
                 self.revoke(number);
-                Seat::Empty(self.chance.below(100))
+                ClientState::Empty(self.chance.below(100))
             }
-            Seat::Empty(0) => {
+            ClientState::Empty(0) => {
                 let epoch = self.next_epoch();
                 self.fixture.rejoin(number, epoch);
-                Seat::Serves
+                ClientState::Serves
             }
-            Seat::Revoked(steps) => Seat::Revoked(steps - 1),
-            Seat::Gone(steps) => Seat::Gone(steps - 1),
-            Seat::Empty(steps) => Seat::Empty(steps - 1),
+            ClientState::Revoked(steps) => ClientState::Revoked(steps - 1),
+            ClientState::Gone(steps) => ClientState::Gone(steps - 1),
+            ClientState::Empty(steps) => ClientState::Empty(steps - 1),
         };
     }
 
     /// Lets the client leave with as many requests under way as possible.
-    fn leave(&mut self, number: usize) -> Seat {
+    fn leave(&mut self, number: usize) -> ClientState {
         self.submit(number, usize::MAX);
         let Client { side, port, .. } = &mut self.fixture.clients[number];
         side.flush(port, self.fixture.now);
         (0..self.chance.below(3)).for_each(|_| self.fixture.advance());
         self.close(number);
-        Seat::Gone([0, self.chance.below(200)][self.chance.below(2)])
+        ClientState::Gone([0, self.chance.below(200)][self.chance.below(2)])
     }
 
     /// Kills the client: half a line may be visible, and remains so.
-    fn die(&mut self, number: usize) -> Seat {
+    fn die(&mut self, number: usize) -> ClientState {
         self.submit(number, usize::MAX);
         let Client { side, port, .. } = &mut self.fixture.clients[number];
         side.flush(port, self.fixture.now);
@@ -317,7 +324,7 @@ impl Schedule {
         (0..self.chance.below(10)).for_each(|_| self.fixture.advance());
         self.fixture.network.stop(party);
         self.close(number);
-        Seat::Gone(self.chance.below(200))
+        ClientState::Gone(self.chance.below(200))
     }
 
     /// Ends the client's requests on its side only: a dead client learns nothing.
@@ -375,26 +382,26 @@ impl Schedule {
         if let Some((client, worker, _)) = self.cut.take() {
             self.fixture.network.heal(client, worker);
         }
-        for number in 0..self.seats.len() {
+        for number in 0..self.states.len() {
             let broken = self.fixture.clients[number].side.is_broken();
-            if self.seats[number] == Seat::Serves && broken {
-                self.seats[number] = self.leave(number);
+            if self.states[number] == ClientState::Serves && broken {
+                self.states[number] = self.leave(number);
             }
         }
-        let serves = |seat: &Seat| *seat == Seat::Serves;
+        let serves = |state: &ClientState| *state == ClientState::Serves;
         for _ in 0..20_000 {
             self.fixture
                 .step(&mut |_, _, outcome| panic!("an outcome for nothing: {outcome:?}"));
-            let mut clients = self.fixture.clients.iter().zip(&self.seats);
-            if clients.all(|(client, seat)| !serves(seat) || client.side.in_flight() == 0) {
+            let mut clients = self.fixture.clients.iter().zip(&self.states);
+            if clients.all(|(client, state)| !serves(state) || client.side.in_flight() == 0) {
                 break;
             }
         }
-        for (client, seat) in self.fixture.clients.iter().zip(&self.seats) {
+        for (client, state) in self.fixture.clients.iter().zip(&self.states) {
             let counters = client.side.counters();
             assert_eq!(counters.malformed_replies, 0);
             assert_eq!(counters.stale_epoch, 0);
-            if serves(seat) {
+            if serves(state) {
                 assert_eq!(client.side.in_flight(), 0, "{counters:?}");
                 assert_eq!(counters.recvs_short + counters.slots_lost, 0);
             }
@@ -406,9 +413,9 @@ impl Schedule {
             assert!(key.may_be(stored), "{name}: {stored:?} of {key:?}");
         }
         let served = self
-            .seats
+            .states
             .iter()
-            .filter(|seat| matches!(seat, Seat::Serves | Seat::Gone(_)));
+            .filter(|state| matches!(state, ClientState::Serves | ClientState::Gone(_)));
         let served = served.count();
         for worker in &self.fixture.workers {
             assert_eq!(worker.side.clients(), served);
@@ -416,10 +423,10 @@ impl Schedule {
     }
 }
 
-fn keys_of(seat: usize) -> Vec<Key> {
+fn keys_of(state: usize) -> Vec<Key> {
     let keys = (0..KEYS).map(|key| {
         let padding = "-".repeat([0, 3, 40, 200][key % 4]);
-        let name = format!("seat {seat} key {key} {padding}").into_bytes();
+        let name = format!("state {state} key {key} {padding}").into_bytes();
         Key::new(name, key % 3 == 1)
     });
     keys.collect()

@@ -223,41 +223,41 @@ mod tests {
     #[test]
     fn lots_go_round_and_none_is_lost() {
         let lots = Lots::new(5, 2);
-        let mut desks = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
-        let mut taken: Vec<Lot> = (0..3).filter_map(|n| desks[0].ask(1, n)).collect();
+        let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
+        let mut taken: Vec<Lot> = (0..3).filter_map(|n| pools[0].ask(1, n)).collect();
         assert_eq!(taken, [Lot::Own, Lot::Own, Lot::Shared]);
-        assert_eq!(desks[0].ask(1, 7), None);
-        assert_eq!(desks[0].ask(0, 8), Some(Lot::Own), "another partition");
-        assert!(desks[1].is_wanted(1) && !desks[1].waits());
+        assert_eq!(pools[0].ask(1, 7), None);
+        assert_eq!(pools[0].ask(0, 8), Some(Lot::Own), "another partition");
+        assert!(pools[1].is_wanted(1) && !pools[1].waits());
         for n in 0..2 {
-            assert_eq!(desks[1].ask(1, n), Some(Lot::Own));
+            assert_eq!(pools[1].ask(1, n), Some(Lot::Own));
         }
-        assert_eq!(desks[1].ask(1, 9), None);
-        assert_eq!(desks[1].next(true), None);
-        desks[0].give_back(1, taken.pop().unwrap());
-        assert_eq!(desks[0].next(false), None, "another waits, too");
-        assert_eq!(desks[1].next(true), Some((9, Lot::Shared)));
-        assert_eq!(desks[0].next(true), None);
-        desks[0].give_back(1, taken.pop().unwrap());
-        assert_eq!(desks[0].next(false), Some((7, Lot::Own)));
-        assert!(!desks[1].is_wanted(1));
+        assert_eq!(pools[1].ask(1, 9), None);
+        assert_eq!(pools[1].next(true), None);
+        pools[0].give_back(1, taken.pop().unwrap());
+        assert_eq!(pools[0].next(false), None, "another waits, too");
+        assert_eq!(pools[1].next(true), Some((9, Lot::Shared)));
+        assert_eq!(pools[0].next(true), None);
+        pools[0].give_back(1, taken.pop().unwrap());
+        assert_eq!(pools[0].next(false), Some((7, Lot::Own)));
+        assert!(!pools[1].is_wanted(1));
     }
 
     #[test]
     fn what_a_worker_has_for_itself_helps_nobody_elsewhere() {
         let lots = Lots::new(3, 2);
-        let mut desks = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
-        assert_eq!(desks[0].ask(1, 1), Some(Lot::Own));
-        assert_eq!(desks[1].ask(1, 1), Some(Lot::Own));
-        assert_eq!(desks[1].ask(1, 2), Some(Lot::Shared));
-        assert_eq!(desks[1].ask(1, 3), None);
-        assert!(!desks[0].any_wanted() && desks[1].any_wanted());
-        assert!(!desks[0].wanted()[1].take(Lot::Own));
-        assert!(desks[1].wanted()[1].take(Lot::Own));
-        desks[1].forget(1, 3);
-        assert_eq!(desks[0].ask(1, 2), None);
-        let mut wanted = desks[1].wanted()[1];
-        assert!(desks[1].any_wanted() && !wanted.take(Lot::Own));
+        let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
+        assert_eq!(pools[0].ask(1, 1), Some(Lot::Own));
+        assert_eq!(pools[1].ask(1, 1), Some(Lot::Own));
+        assert_eq!(pools[1].ask(1, 2), Some(Lot::Shared));
+        assert_eq!(pools[1].ask(1, 3), None);
+        assert!(!pools[0].any_wanted() && pools[1].any_wanted());
+        assert!(!pools[0].wanted()[1].take(Lot::Own));
+        assert!(pools[1].wanted()[1].take(Lot::Own));
+        pools[1].forget(1, 3);
+        assert_eq!(pools[0].ask(1, 2), None);
+        let mut wanted = pools[1].wanted()[1];
+        assert!(pools[1].any_wanted() && !wanted.take(Lot::Own));
         assert!(wanted.take(Lot::Shared) && !wanted.take(Lot::Shared));
     }
 
