@@ -1,5 +1,4 @@
-//! Tests of conventions that no lint checks: lengths of files and functions, and a test for each
-//! row of the fault table.
+//! House rules that no lint knows: length of files and functions, heads, names, the map of folders.
 
 use std::{
     fs,
@@ -46,6 +45,7 @@ fn shipped() -> Vec<(PathBuf, String)> {
     let tests = |path: &PathBuf| {
         path.file_stem()
             .is_some_and(|stem| stem == "tests" || stem == "models")
+            || path.iter().any(|part| part == "schedules")
     };
     files
         .into_iter()
@@ -122,4 +122,123 @@ fn every_row_of_the_fault_table_has_a_test() {
         let name = format!("m{row:02}_");
         assert!(named.iter().any(|test| test.contains(&name)), "no {name}");
     }
+}
+
+/// Every source file: crates with their tests and examples, and the fuzz targets.
+fn all() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    sources(&root().join("fuzz"), &mut files);
+    let text = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("is readable");
+        (path, text)
+    };
+    files.into_iter().map(text).collect()
+}
+
+#[test]
+fn every_file_begins_with_what_it_is() {
+    for (path, text) in all() {
+        let first = text.lines().find(|line| !line.starts_with("#!["));
+        assert!(
+            first.is_some_and(|line| line.starts_with("//!")),
+            "{}: no `//!` comment at its beginning",
+            path.display()
+        );
+    }
+}
+
+/// Names that stood for something which has a name of its own in the field; docs/glossary.md has those.
+/// Of an identifier each part counts: `lane` is refused in `open_lane` and in `LaneState`.
+const RETIRED: [&str; 28] = [
+    "belfry",
+    "bell",
+    "berth",
+    "crossings",
+    "desk",
+    "errand",
+    "facts",
+    "freight",
+    "knock",
+    "lane",
+    "lookout",
+    "mailbox",
+    "obituary",
+    "office",
+    "outlet",
+    "parcel",
+    "patience",
+    "rig",
+    "seat",
+    "speaker",
+    "tallies",
+    "tally",
+    "teller",
+    "train",
+    "voice",
+    "wish",
+    "yard",
+    "strays",
+];
+
+/// The parts of the identifiers and words of `line`, in lower case.
+fn parts(line: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut last = ' ';
+    for char in line.chars() {
+        let begins = char.is_uppercase() && last.is_lowercase();
+        if begins || !char.is_alphabetic() {
+            parts.push(String::new());
+        }
+        if char.is_alphabetic() {
+            parts
+                .last_mut()
+                .expect("there is one")
+                .extend(char.to_lowercase());
+        }
+        last = char;
+    }
+    parts
+}
+
+#[test]
+fn retired_names_stay_out() {
+    for (path, text) in all() {
+        if path.ends_with("tests/tidy.rs") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let parts = parts(line);
+            let found = RETIRED.iter().find(|name| {
+                let plural = format!("{name}s");
+                parts.iter().any(|part| part == *name || *part == plural)
+            });
+            assert_eq!(found, None, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
+}
+
+#[test]
+fn the_map_of_folders_is_complete() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("is readable");
+    let mut mapped: Vec<PathBuf> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `herdwick")?.split_once("` |"))
+        .filter(|(folder, _)| folder.contains("/src/"))
+        .map(|(folder, _)| PathBuf::from(format!("herdwick{folder}")))
+        .collect();
+    mapped.sort();
+    let crates = root().join("crates");
+    let mut files = Vec::new();
+    sources(&crates, &mut files);
+    let mut folders: Vec<PathBuf> = files
+        .iter()
+        .filter_map(|file| file.strip_prefix(&crates).ok()?.parent())
+        .filter(|folder| folder.iter().nth(1).is_some_and(|part| part == "src"))
+        .filter(|folder| folder.iter().count() > 2)
+        .map(Path::to_path_buf)
+        .collect();
+    folders.sort();
+    folders.dedup();
+    assert_eq!(mapped, folders);
 }
