@@ -101,7 +101,8 @@ pub(crate) struct BenchArgs {
     memory: Option<u64>,
     /// With cache: run these traces through this store, memcached, and models of LRU, S3-FIFO,
     /// SIEVE and Belady's rule: all, names of the built-in ones, or files in libCacheSim's
-    /// oracleGeneral format or, if the name ends in .csv, time,key,size[,op[,ttl]].
+    /// oracleGeneral format or, if the name ends in .csv, with time, key, size and perhaps an
+    /// operation and a TTL in each line.
     #[arg(long, value_delimiter = ',', value_name = "TRACE,..")]
     trace: Vec<String>,
     /// With --trace: a quarter of the requests of built-in traces, and only the second of three

@@ -1,3 +1,5 @@
+//! A thread that another can interrupt in a blocking system call, by a signal directed at it.
+
 use std::io;
 
 use rustix::{

@@ -356,10 +356,10 @@ impl Iterator for Ways {
     }
 }
 
-/// Returns a word with the top bit set of each 16-bit lane of `word` that is 0.
+/// Returns a word with the top bit set of each 16-bit part of `word` that is 0.
 #[inline]
 fn zero_tags(word: u64) -> u64 {
-    // Adding to the low 15 bits alone cannot carry into the next lane, so there are no false
+    // Adding to the low 15 bits alone cannot carry into the next part, so there are no false
     // matches, unlike with the shorter `word - EACH & !word`.
     const LOW: u64 = 0x7fff * EACH;
     !(((word & LOW) + LOW) | word | LOW)

@@ -69,7 +69,7 @@ fn version_and_uniques_are_this_servers_own() {
 }
 
 /// 2. A `get` refused for one long key loses no reply but its own; the oracle drops earlier replies
-/// that it has not sent yet, and a new one ends the refusal with an additional blank line.
+///    that it has not sent yet, and a new one ends the refusal with an additional blank line.
 #[test]
 fn a_refused_get_costs_no_reply_before_it() {
     const REFUSED: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -84,7 +84,7 @@ fn a_refused_get_costs_no_reply_before_it() {
 }
 
 /// 3. The block after an `ms` refused for an invalid flag is discarded, as after every other
-/// refused command; 1.6.45 executes it as commands.
+///    refused command; 1.6.45 executes it as commands.
 #[test]
 fn the_block_behind_what_is_no_flag_is_not_run() {
     const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -98,8 +98,8 @@ fn the_block_behind_what_is_no_flag_is_not_run() {
 }
 
 /// 5. `k` returns the key as the reader spelled it, because the store does not record how its
-/// creator did. The oracle records it, and loses it in `append`, and in `mg` with `N`, whose raw
-/// bytes then break the line.
+///    creator did. The oracle records it, and loses it in `append`, and in `mg` with `N`, whose raw
+///    bytes then break the line.
 #[test]
 fn a_key_is_shown_as_it_was_asked_for() {
     let line = "mg AAoC b N0 k\r\n";
@@ -130,7 +130,7 @@ fn seconds(input: &str, prefix: &str) {
 }
 
 /// 7. A number is parsed within its value; after a value of white space the oracle reads on in the
-/// remains of an earlier item.
+///    remains of an earlier item.
 #[test]
 fn no_number_is_found_behind_a_value() {
     let left = "7".repeat(18);
@@ -143,8 +143,8 @@ fn no_number_is_found_behind_a_value() {
 }
 
 /// 8. A malformed conversation ends after its last good reply, and an unknown packet consumes its
-/// own bytes only; the oracle drops replies that it has not sent yet, and consumes key and extras
-/// of an unknown packet twice.
+///    own bytes only; the oracle drops replies that it has not sent yet, and consumes key and
+///    extras of an unknown packet twice.
 #[test]
 fn a_broken_packet_costs_no_reply_before_it() {
     let junk = [packet(opcode::NOOP, b"", b"", b"", 0), vec![b'x'; 24]];
@@ -164,7 +164,7 @@ fn a_broken_packet_costs_no_reply_before_it() {
 }
 
 /// 12. `me` decodes its key as base64 if the flag is given; 1.6.45 does so only if another flag
-/// follows.
+///     follows.
 #[test]
 fn a_look_at_an_item_takes_base64() {
     let input = "ms AAEC 1 b\r\n1\r\nme AAEC b\r\n";
@@ -173,7 +173,7 @@ fn a_look_at_an_item_takes_base64() {
 }
 
 /// 13. An `mg` with an opaque that is too long is refused before it changes anything; the oracle
-/// has created the item by then.
+///     has created the item by then.
 #[test]
 fn an_opaque_that_is_too_long_makes_no_item() {
     const OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
