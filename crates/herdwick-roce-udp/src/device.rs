@@ -120,6 +120,11 @@ impl RoceDevice {
         }
         let shared = options.shards > 1;
         let bind = |address| socket_of(&options, address, shared);
+        if shared && options.address.port() != 0 {
+            // The sockets of a device share its port, and would share that of another process that
+            // does the same: the one that does not share shows whether there is another.
+            drop(socket_of(&options, options.address, false)?);
+        }
         let first = bind(options.address)?;
         let local = first.local();
         if shared {

@@ -1,6 +1,6 @@
 //! Ports (shards) that share one UDP port.
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use herdwick_fabric::{
     Access, Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, RegionSpec, Scope,
@@ -19,6 +19,20 @@ fn device(shards: usize) -> RoceDevice {
         ..RoceOptions::new(address)
     };
     RoceDevice::bind(options).expect("a port")
+}
+
+/// Sockets of two processes that share a port get each other's packets.
+#[test]
+fn a_port_that_another_device_shares_among_its_own_is_taken() {
+    let first = device(2);
+    let second = RoceDevice::bind(RoceOptions {
+        shards: 2,
+        ..RoceOptions::new(first.local())
+    });
+    assert_eq!(
+        second.map_err(|error| error.kind()).err(),
+        Some(ErrorKind::AddrInUse)
+    );
 }
 
 #[test]
