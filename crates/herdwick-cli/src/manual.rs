@@ -2,7 +2,8 @@
 //! generated from the command line definitions.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -44,8 +45,17 @@ fn pages(directory: &Path) -> io::Result<()> {
 }
 
 pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
-    clap_complete::generate(args.shell, &mut command(), "herdwick", &mut io::stdout());
-    ExitCode::SUCCESS
+    // Into memory first: `generate` panics where its output cannot be written.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command(), "herdwick", &mut script);
+    let mut stdout = io::stdout();
+    match stdout.write_all(&script).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("herdwick: cannot write the script: {error}");
+            Exit::Failed.into()
+        }
+    }
 }
 
 /// Returns the command line definition, without the subcommand `help`.

@@ -106,3 +106,11 @@ fn doctor_on_a_kernel_without_rdma_asks_for_nothing() {
     assert!(without || report.contains("modprobe rdma_rxe"), "{report}");
     assert!(!report.contains("ENOSYS"), "{report}");
 }
+
+#[test]
+fn completions_that_cannot_be_written_are_a_failure() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = command.args(["completions", "bash"]).stdout(full).status();
+    assert_eq!(status.unwrap().code(), Some(4));
+}
