@@ -108,6 +108,7 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     });
     assert!(siege.stat("leases_granted") as usize > clients / 7 * 2);
     assert!(siege.stat("lease_malformed") as usize >= clients / 7);
+    assert_eq!(siege.stat("unix_descriptors_refused"), 0, "none was sent");
     let grown = siege.server.private_kib().saturating_sub(private);
     println!(
         "{clients} clients came and went; {baseline:?} before and after, and {grown} KiB more of \
