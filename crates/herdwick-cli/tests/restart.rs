@@ -172,6 +172,37 @@ fn a_planned_end_changes_nothing_that_clients_see() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_the_items_to_the_next() {
+    let folder = Folder::new();
+    let first = server(&folder);
+    first.client().set("kept", b"1").unwrap();
+    first.stop();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let port = taken.rsplit(':').next().unwrap();
+    for wrong in [
+        ["-p", port],
+        ["--metrics", &taken],
+        ["-Y", "/nowhere/users"],
+        ["-P", "/nowhere/number"],
+    ] {
+        // With another -m the file would begin anew.
+        let failed = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+            .args(["serve", "-u", "root", "-p", "0", "-m", "96", "-t", "2"])
+            .args(["--shm", "off", "-e"])
+            .arg(file(&folder))
+            .args(wrong)
+            .output()
+            .unwrap();
+        assert!(!failed.status.success(), "{wrong:?}");
+    }
+    let second = server(&folder);
+    let kept = second.client().get("kept").unwrap();
+    assert_eq!(kept.as_deref(), Some(&b"1"[..]));
+    second.stop();
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
     let folder = Folder::new();
     let says = |words: &str| {

@@ -73,6 +73,18 @@ pub(crate) struct Settings {
     pub(crate) memory_file: Option<PathBuf>,
 }
 
+/// Reads the files that [`Context::new`] will read: users, certificates and keys.
+///
+/// # Errors
+/// Those of [`Context::new`].
+pub(crate) fn check(config: &Config) -> Result<(), StartError> {
+    config.auth.as_deref().map(Auth::open).transpose()?;
+    let is_tcp = matches!(config.listen, Listen::Tcp(_));
+    let tls = config.tls.as_ref().filter(|_| is_tcp);
+    tls.map(|tls| Certificates::open(tls, 0)).transpose()?;
+    Ok(())
+}
+
 impl Context {
     /// Returns the seconds since the start.
     pub(crate) fn uptime(&self, clock: Clock) -> u32 {

@@ -5,14 +5,14 @@ use std::{
     fmt,
     fs::{self, File},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use herdwick_mem::crc32c;
 use herdwick_mica::{HashKey, LAYOUT, Recovered};
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, fallocate, flock},
+    fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs},
     io::Errno,
 };
 use zerocopy::{
@@ -52,8 +52,9 @@ const _: () = assert!(CRC_AT == 56 && size_of::<Header>() as u64 == STATE_AT);
 /// The server ended cleanly, and all data was written.
 const ENDED: u64 = 0x6465_646e_6520_2e2e;
 
-/// A server uses the file, and the kernel gave it no boot number.
-const UNKNOWN: u64 = 0;
+/// A server uses the file, and the kernel gave it no boot number. Not 0: from its first moment on, a
+/// file of ours differs from a foreign one that begins with zeros.
+const UNKNOWN: u64 = 0x6e77_6f6e_6b6e_7520;
 
 /// The parts of a file, one for each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +221,15 @@ impl MemoryFile {
         }
         let bytes = parts.offset(parts.workers);
         if cold.is_some() {
+            // What was there is of no use from here on, but may be to a start with other options:
+            // it goes only where this start can do without more room.
+            if room(&file).map_err(refused)? < bytes {
+                let path = path.to_owned();
+                return Err(MemoryFileError::Full { path, bytes });
+            }
             file.set_len(0).map_err(refused)?;
+            file.write_all_at(&UNKNOWN.to_le_bytes(), STATE_AT)
+                .map_err(refused)?;
         }
         match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Ok(()) => {}
@@ -269,6 +278,13 @@ impl MemoryFile {
     }
 }
 
+/// Returns the bytes that the file may take, those that it has included.
+fn room(file: &File) -> io::Result<u64> {
+    let free = fstatvfs(file)?;
+    let own = file.metadata()?.blocks() * 512;
+    Ok((free.f_bavail * free.f_frsize).saturating_add(own))
+}
+
 /// Opens the file and locks it exclusively.
 fn lock(path: &Path) -> Result<File, MemoryFileError> {
     let refused = |source| MemoryFileError::Refused {
@@ -303,12 +319,18 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Col
     // A server that was killed between noting its state and writing the header leaves all other
     // bytes zero.
     let state = STATE_AT as usize..STATE_AT as usize + size_of::<u64>();
+    let noted = page[state.clone()].iter().any(|byte| *byte != 0);
     let mut others = page
         .iter()
         .enumerate()
         .filter(|(at, _)| !state.contains(at));
     if others.all(|(_, byte)| *byte == 0) {
-        return Err(if len == 0 { Cold::New } else { Cold::Damaged });
+        return Err(match (len, noted) {
+            (0, _) => Cold::New,
+            (_, true) => Cold::Damaged,
+            // No server of ours leaves the state 0: another's file that begins with zeros.
+            (_, false) => Cold::Foreign(PathBuf::new()),
+        });
     }
     let (header, rest) = Header::ref_from_prefix(page).map_err(|_| Cold::Damaged)?;
     if header.magic != MAGIC {
@@ -440,11 +462,29 @@ mod tests {
         let (_, cold) = place.open(PARTS);
         let aside = beside(&place.path());
         assert_eq!(cold, Some(Cold::Foreign(aside.clone())));
-        assert_eq!(fs::read_to_string(aside).unwrap(), "a letter");
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "a letter");
+        // A disk image begins with zeros.
+        let image = [&[0; 2 * PAGE as usize][..], b"a letter"].concat();
+        fs::write(place.path(), &image).unwrap();
+        assert_eq!(place.open(PARTS).1, Some(Cold::Foreign(aside.clone())));
+        assert_eq!(fs::read(aside).unwrap(), image);
         assert!(matches!(
             MemoryFile::open(&place.0, PARTS),
             Err(MemoryFileError::Irregular(_))
         ));
+    }
+
+    #[test]
+    fn what_has_no_room_leaves_what_was_there() {
+        let place = Place::new("room");
+        place.used();
+        let large = Parts {
+            bytes: 1 << 50,
+            ..PARTS
+        };
+        let full = MemoryFile::open(&place.path(), large);
+        assert!(matches!(full, Err(MemoryFileError::Full { .. })));
+        assert_eq!(place.open(PARTS).1, None, "it is as it was");
     }
 
     #[test]
@@ -474,7 +514,7 @@ mod tests {
         );
         assert_eq!(place.after(|file| file.set_len(9000).unwrap()), damaged);
         assert_eq!(
-            place.after(|file| file.write_all_at(&[0; 100], 0).unwrap()),
+            place.after(|file| file.write_all_at(&[0; 64], 0).unwrap()),
             damaged
         );
         let version = |file: &File| file.write_all_at(&[9], 8).unwrap();

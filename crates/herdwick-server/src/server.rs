@@ -21,7 +21,7 @@ use crate::{
     accept::{self, Acceptor, Porch, SocketFile, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
-    context::Context,
+    context::{self, Context},
     counters::WorkerCounters,
     cross_core::CrossCore,
     fit::{self, Reduced},
@@ -78,13 +78,16 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let mut stores = stores(&config, workers)?;
+    // All that may fail for what the operator has given comes before the stores: a start that fails
+    // must not have taken the items from the file of another (`-e`).
+    context::check(&config)?;
     let mut opened = accept::open(&config)?;
     left_out.append(&mut opened.left_out);
+    let gauges = config.metrics.map(Gauges::open).transpose()?;
+    let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
     let mut service = leases.service(&transports, &wakeups, socket)?;
-    let gauges = config.metrics.map(Gauges::open).transpose()?;
     let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
     let offer = offer(&config, workers, stores.hash_key);

@@ -105,6 +105,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     config.connections_max = process::allow_connections(args.connections)?;
     let pid_file = args.pid_file.as_deref().map(absolute);
     prepare(args)?;
+    pid_file.as_deref().map(PidFile::check).transpose()?;
     let server = herdwick_server::spawn(config)?;
     let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
     process::write_ports(&server);

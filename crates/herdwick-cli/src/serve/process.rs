@@ -274,6 +274,23 @@ pub(super) fn write_ports(server: &Server) {
 pub(super) struct PidFile(PathBuf);
 
 impl PidFile {
+    /// Checks, before the server starts, that a file can be made beside the one at `path`.
+    pub(super) fn check(path: &Path) -> Result<(), ProcessError> {
+        let beside = Self::beside(path);
+        let made = File::create(&beside).and_then(|_| fs::remove_file(&beside));
+        made.map_err(|source| ProcessError::PidFile {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Returns the path at which the file is written before it takes its place.
+    fn beside(path: &Path) -> PathBuf {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        beside.into()
+    }
+
     /// Writes the file at `path`, which has to be absolute, and atomically replaces an existing
     /// one. To be called when the server is ready, so that a start that fails does not replace the
     /// file of a running server.
@@ -289,9 +306,7 @@ impl PidFile {
                 path.display()
             );
         }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
-        let beside = PathBuf::from(beside);
+        let beside = Self::beside(path);
         // Left over by a process with the same number that was killed in between.
         let _ = fs::remove_file(&beside);
         File::create_new(&beside)
