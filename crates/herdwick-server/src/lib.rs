@@ -5,6 +5,18 @@
 //! memcached's protocols, and request slots in memory for HERD. Requests for another worker's
 //! partition are sent to it in forwarded batches over bounded queues. [`spawn`] starts the server;
 //! [`Server::shutdown`] drains and ends it.
+//!
+//! | folder or file | what is in it |
+//! |---|---|
+//! | `server`, `worker` | the start and end of the server; one worker's loop: poll, execute, sleep |
+//! | `partition`, `forward`, `cross_core` | a worker's part of the keys; requests for the part of another worker |
+//! | `accept`, `tls`, `unix` | listeners; TLS handshakes and streams; unix sockets of untrusted clients |
+//! | `tcp`, `udp` | memcached's protocols: connections, commands, replies |
+//! | `herd` | HERD at a worker: request slots polled, replies sent |
+//! | `lease` | memory for clients on a fabric: granted, counted, taken back |
+//! | `transports`, `memory`, `memory_file` | the fabrics offered; how `-m` is divided; the file of items (`-e`) |
+//! | `counters`, `stats`, `metrics` | what is counted, and how `stats` and Prometheus show it |
+//! | `watch`, `dump`, `hot`, `prefixes` | events, keys, hot keys and counts by prefix, for operators |
 #![forbid(unsafe_code)]
 
 mod accept;
