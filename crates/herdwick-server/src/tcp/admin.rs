@@ -226,7 +226,9 @@ mod tests {
     fn numbers_that_are_none_are_refused_first() {
         let by = |line: &[u8]| Admin::read(line, &Offers::default());
         assert_eq!(by(b"slabs automove invalid"), Some(FORMAT));
-        assert_eq!(by(b"slabs automove window 0"), Some(FORMAT));
+        assert_eq!(by(b"slabs automove window x"), Some(FORMAT));
+        let window = Admin::Say(b"CLIENT_ERROR automove window too low or too high\r\n");
+        assert_eq!(by(b"slabs automove window 0"), Some(window));
         assert_eq!(by(b"lru_crawler sleep x"), Some(FORMAT));
         assert_eq!(by(b"slabs"), Some(ERROR));
         assert_eq!(by(b"slabs a b c d e f g h"), Some(ERROR));
