@@ -121,8 +121,7 @@ impl RoceDevice {
         let shared = options.shards > 1;
         let bind = |address| socket_of(&options, address, shared);
         if shared && options.address.port() != 0 {
-            // The sockets of a device share its port, and would share that of another process that
-            // does the same: the one that does not share shows whether there is another.
+            // One that does not share the port fails where another process shares it.
             drop(socket_of(&options, options.address, false)?);
         }
         let first = bind(options.address)?;

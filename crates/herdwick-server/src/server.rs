@@ -18,7 +18,7 @@ use herdwick_mica::{HashKey, Store};
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, Porch, SocketFile, WAKE},
+    accept::{self, Acceptor, Opened, Porch, SocketFile, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     context::{self, Context},
@@ -78,12 +78,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    // All that may fail for what the operator has given comes before the stores: a start that fails
-    // must not have taken the items from the file of another (`-e`).
-    context::check(&config)?;
-    let mut opened = accept::open(&config)?;
-    left_out.append(&mut opened.left_out);
-    let gauges = config.metrics.map(Gauges::open).transpose()?;
+    let (opened, gauges) = entrances(&config, &mut left_out)?;
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
@@ -142,6 +137,20 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     };
     server.start_acceptor(acceptor)?;
     Ok(server)
+}
+
+/// Opens listeners and the metrics address, and checks the files of users and certificates: what may
+/// fail for what the operator has given comes before the stores, for a start that fails must not have
+/// taken the items from their file (`-e`).
+fn entrances(
+    config: &Config,
+    left_out: &mut Vec<StartError>,
+) -> Result<(Opened, Option<Gauges>), StartError> {
+    context::check(config)?;
+    let mut opened = accept::open(config)?;
+    left_out.append(&mut opened.left_out);
+    let gauges = config.metrics.map(Gauges::open).transpose()?;
+    Ok((opened, gauges))
 }
 
 /// Returns the part of the hello that is the same for every client.

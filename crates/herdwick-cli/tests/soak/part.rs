@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
+    io::{BufRead, BufReader},
     net::UdpSocket,
     process::{Command, Stdio},
     sync::{Arc, mpsc},
@@ -478,17 +479,25 @@ fn memory_files(pid: u32) -> HashSet<u64> {
         .collect()
 }
 
-/// Returns the least `-m` with which a server with these flags starts, from its error message.
+/// Returns the least `-m` with which a server with these flags starts all its workers.
 fn least(flags: &[&str]) -> u64 {
-    let refused = Command::new(env!("CARGO_BIN_EXE_herdwick"))
-        .args(["serve", "-m", "1", "-t", &WORKERS.to_string()])
-        .args(flags)
-        .stdout(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    let least = said
-        .split_once("at least -m ")
-        .and_then(|(_, rest)| rest.split_once(','));
-    least.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap()
+    let all = format!("({WORKERS} workers,");
+    let starts = |memory: &u64| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+            .args(["serve", "-m", &memory.to_string()])
+            .args(["-t", &WORKERS.to_string()])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut ready).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ready.contains("ready on"), "{ready}");
+        ready.contains(&all)
+    };
+    (1..=64).find(starts).expect("64 MiB are enough")
 }
