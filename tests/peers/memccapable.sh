@@ -4,12 +4,17 @@
 set -euo pipefail
 . "$(dirname "$0")/server.sh"
 
+# memcached 1.6.45 executes `delete KEY WORD`, which these tests expect to be refused: it fails them, too.
+differ='ascii delete
+ascii delete noreply'
+
 capable() {
-    local said passed
+    local said passed failed
     said=$(memccapable -h 127.0.0.1 -p "$port" -t 10 2>&1) || true
     # Its exit status does not tell whether a test failed.
     passed=$(grep -c '\[pass\]' <<<"$said") || true
-    if [ "$passed" -lt 52 ] || [ "$(tail -n 1 <<<"$said")" != "All tests passed" ]; then
+    failed=$(sed -n 's/  *\[FAIL\]$//p' <<<"$said")
+    if [ "$passed" -ne 52 ] || [ "$failed" != "$differ" ]; then
         echo "$said"
         show_server
         return 1
