@@ -129,10 +129,9 @@ impl RoceDevice {
         if shared {
             first.steer(options.shards)?;
         }
-        let mut sockets = vec![first];
-        for _ in 1..options.shards {
-            sockets.push(bind(local)?);
-        }
+        let others = (1..options.shards).map(|_| bind(local));
+        let sockets = std::iter::once(Ok(first)).chain(others);
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         let misrouted = Misrouted::between(options.shards);
         let parts = (0..).zip(sockets).zip(misrouted);
         let parts = parts.map(|((shard, socket), misrouted)| PortParts {
