@@ -223,7 +223,7 @@ impl MemoryFile {
         if cold.is_some() {
             // What was there is of no use from here on, but may be to a start with other options:
             // it goes only where this start can do without more room.
-            if room(&file).map_err(refused)? < bytes {
+            if cold != Some(Cold::New) && room(&file).map_err(refused)? < bytes {
                 let path = path.to_owned();
                 return Err(MemoryFileError::Full { path, bytes });
             }
@@ -278,11 +278,15 @@ impl MemoryFile {
     }
 }
 
-/// Returns the bytes that the file may take, those that it has included.
+/// Returns the most bytes that the file may take, those that it has included. Where the file system
+/// does not tell, as a tmpfs without a limit, there is no bound; what is reserved for root counts.
 fn room(file: &File) -> io::Result<u64> {
     let free = fstatvfs(file)?;
+    if free.f_blocks == 0 {
+        return Ok(u64::MAX);
+    }
     let own = file.metadata()?.blocks() * 512;
-    Ok((free.f_bavail * free.f_frsize).saturating_add(own))
+    Ok((free.f_bfree * free.f_frsize).saturating_add(own))
 }
 
 /// Opens the file and locks it exclusively.
