@@ -1,4 +1,4 @@
-//! The number of bytes that the peer of a unix socket has not yet read.
+//! The number of bytes that the peer of a socket has not yet read or acknowledged.
 
 use std::{ffi::c_int, io, os::fd::AsFd};
 
@@ -8,7 +8,8 @@ use rustix::ioctl::{Getter, ioctl};
 const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
 
 /// Returns at least the number of bytes sent by a unix socket that its peer has not read: 0 once
-/// all are read, or the peer is closed.
+/// all are read, or the peer is closed. Of a TCP socket (tcp(7)), the bytes that the peer has not
+/// acknowledged.
 ///
 /// The error of `ioctl` for a descriptor that is no socket.
 pub fn unread_bytes(socket: impl AsFd) -> io::Result<usize> {

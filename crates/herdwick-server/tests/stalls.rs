@@ -195,6 +195,42 @@ fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
     assert!(held <= 24 << 20, "{held} bytes held");
 }
 
+/// A client that reads steadily is not cut while others wait, although its socket becomes writable
+/// only every few seconds: Linux reports that once a third of the send buffer is free.
+#[test]
+fn steady_readers_are_not_cut_when_others_wait_for_their_room() {
+    const LEN: usize = 1_000_000;
+    /// Bytes that each reads in a turn, at least 16 ms apart: at most 850 KB a second.
+    const PIECE: usize = 13_709;
+    let server = with(Config {
+        workers: Some(1),
+        memory_bytes: 64 << 20,
+        ..Config::local()
+    });
+    store(&server, "x", LEN);
+    let reply = [
+        format!("VALUE x 0 {LEN}\r\n").as_bytes(),
+        &common::crowd::value(1, LEN),
+        b"\r\nEND\r\n",
+    ]
+    .concat();
+    // More than the 6 MB that a send and a receive buffer can grow to hold (tcp(7)).
+    let talk = |_| Talk::new(&server, b"get x\r\n".repeat(8), reply.repeat(8), PIECE);
+    let begun = Since::now();
+    let (mut turns, mut waited) = (0, false);
+    all_done((0..40).map(talk).collect(), || {
+        turns += 1;
+        while begun.elapsed().as_millis() < turns * 16 {
+            std::thread::yield_now();
+        }
+        if turns % 64 == 0 {
+            waited |= stat(&server, "replies_queued") > 0;
+        }
+    });
+    assert!(waited, "nothing waits for room");
+    assert_eq!(stat(&server, "closed_stalled"), 0);
+}
+
 /// Neither an upload in progress, however slow, nor a client with unread replies counts as idle.
 #[test]
 fn idle_timeout_cuts_no_transfers() {

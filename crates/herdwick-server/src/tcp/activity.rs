@@ -5,8 +5,12 @@
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// While others wait for memory, a peer that moves nothing in this many consecutive checks has
-/// stalled: one second, at ten checks a second.
+/// stalled: one second, at ten checks a second. A peer's kernel announces what its application has
+/// read in steps of a 16th of its receive buffer and more, so each [`CHECK_BYTES`] of the last step
+/// allow one check more ...
 const STALLED_CHECKS: u32 = 10;
+/// ... up to this many.
+const EARNED_CHECKS_MAX: u64 = 90;
 /// A peer that moves less than this between two checks (16 KiB a second) falls behind by the
 /// difference ...
 const CHECK_BYTES: u64 = (16 << 10) / 10;
@@ -32,10 +36,14 @@ pub(crate) struct ActivityTimer {
     quiet: bool,
     /// ... and the last second in which one was.
     last_busy: u32,
-    /// Bytes that have moved since the last check.
+    /// Bytes that have moved between the connection and its socket since the last check.
     moved_bytes: u64,
-    /// Consecutive checks without any.
+    /// Bytes in the socket that the peer had not taken at the last check, if the check asked.
+    untaken: Option<u64>,
+    /// Consecutive checks in which the peer moved nothing.
     missed: u32,
+    /// Checks without movement that its last movement allows beyond [`STALLED_CHECKS`].
+    earned: u32,
     /// Bytes by which it is behind the minimum rate.
     behind: u64,
 }
@@ -99,14 +107,28 @@ impl ActivityTimer {
     }
 
     /// Checks progress while others wait. `begins`: it is the first check of the shortage;
-    /// `stalls`: the server waits for the peer.
-    pub(super) fn check(&mut self, begins: bool, stalls: bool) {
-        let moved = std::mem::take(&mut self.moved_bytes);
+    /// `stalls`: the server waits for the peer; `untaken`: the bytes in the socket that the peer
+    /// has not taken. What the peer takes of them counts, not what is written to the socket: Linux
+    /// reports a socket as writable only once a third of its send buffer is free, which takes a
+    /// steady reader seconds.
+    pub(super) fn check(&mut self, begins: bool, stalls: bool, untaken: Option<usize>) {
+        let untaken = untaken.map(|bytes| bytes as u64);
+        let before = std::mem::replace(&mut self.untaken, untaken);
+        let mut moved = std::mem::take(&mut self.moved_bytes);
+        if let (Some(before), Some(now)) = (before, untaken) {
+            moved = (moved + before).saturating_sub(now);
+        }
         if begins || !stalls {
-            (self.missed, self.behind) = (0, if begins { 0 } else { self.behind });
+            (self.missed, self.earned) = (0, 0);
+            self.behind = if begins { 0 } else { self.behind };
             return;
         }
-        self.missed = if moved > 0 { 0 } else { self.missed + 1 };
+        if moved > 0 {
+            self.missed = 0;
+            self.earned = (moved / CHECK_BYTES).min(EARNED_CHECKS_MAX) as u32;
+        } else {
+            self.missed += 1;
+        }
         self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
     }
 
@@ -117,7 +139,7 @@ impl ActivityTimer {
 
     /// Returns whether the peer has stalled.
     pub(super) fn has_stalled(&self) -> bool {
-        self.missed >= STALLED_CHECKS || self.behind >= BEHIND_BYTES
+        self.missed >= STALLED_CHECKS + self.earned || self.behind >= BEHIND_BYTES
     }
 
     /// Returns the seconds since a byte last moved.
@@ -160,33 +182,65 @@ mod tests {
     #[test]
     fn who_moves_while_others_wait_has_not_stalled() {
         let mut steady = ActivityTimer::new(0);
-        steady.check(true, true);
+        steady.check(true, true, None);
         for n in 0..1000 {
             // 16 KiB, nine checks apart.
             steady.came(if n % 9 == 0 { 16 << 10 } else { 0 });
-            steady.check(false, true);
+            steady.check(false, true, None);
             assert!(!steady.has_stalled(), "{n}");
         }
         for _ in 0..9 {
-            steady.check(false, true);
+            steady.check(false, true, None);
         }
-        steady.check(false, false);
+        steady.check(false, false, None);
         assert!(!steady.has_stalled(), "it was not the peer's turn");
         let still = |checks| {
             let mut activity = ActivityTimer::new(0);
             activity.came(1 << 20);
-            activity.check(true, true);
-            (0..checks).for_each(|_| activity.check(false, true));
+            activity.check(true, true, None);
+            (0..checks).for_each(|_| activity.check(false, true, None));
             activity.has_stalled()
         };
         assert!(!still(9) && still(10));
         let mut trickle = ActivityTimer::new(0);
         let checks = (0..200).take_while(|_| {
             trickle.came(100);
-            trickle.check(false, true);
+            trickle.check(false, true, None);
             !trickle.has_stalled()
         });
         assert_eq!(checks.count(), 106, "a little more than ten seconds");
+    }
+
+    #[test]
+    fn a_reader_is_judged_by_what_it_takes_from_the_socket() {
+        let stalls_after = |steps: &mut dyn FnMut(u32) -> (usize, usize)| {
+            let mut reader = ActivityTimer::new(0);
+            reader.check(true, true, Some(3 << 20));
+            (1..1000).find(|&n| {
+                let (written, untaken) = steps(n);
+                reader.went(written);
+                reader.check(false, true, Some(untaken));
+                reader.has_stalled()
+            })
+        };
+        // The socket takes 1 MiB whenever a third of 3 MiB is free, every twelfth check.
+        let mut steady = |n| match n as usize % 12 {
+            0 => (1 << 20, 3 << 20),
+            n => (0, (3 << 20) - n * (1 << 20) / 12),
+        };
+        assert_eq!(stalls_after(&mut steady), None);
+        // Steps of 64 KiB at 20 KiB a second.
+        let mut coarse = |n| (if n % 32 == 0 { 64 << 10 } else { 0 }, 3 << 20);
+        assert_eq!(
+            stalls_after(&mut coarse),
+            Some(10),
+            "it has moved nothing yet"
+        );
+        let mut coarse = |n| (if n % 32 == 1 { 64 << 10 } else { 0 }, 3 << 20);
+        assert_eq!(stalls_after(&mut coarse), None);
+        // What the socket's buffer takes is not taken by the peer.
+        let mut filled = |n| (1 << 20, (3 << 20) + ((n as usize) << 20));
+        assert_eq!(stalls_after(&mut filled), Some(10));
     }
 
     #[test]

@@ -237,7 +237,8 @@ impl Budget {
         if short {
             for connection in connections.iter_mut().flatten() {
                 let stalls = connection.peer_is_late();
-                connection.activity.check(begins, stalls);
+                let untaken = connection.untaken();
+                connection.activity.check(begins, stalls, untaken);
             }
         }
     }

@@ -279,6 +279,15 @@ impl Connection {
         served && (!self.output.is_empty() || !self.readable)
     }
 
+    /// Returns the bytes of replies in its socket that the peer has not taken; `None` if no reply
+    /// is pending, or the number is unknown.
+    pub(super) fn untaken(&self) -> Option<usize> {
+        if self.output.is_empty() {
+            return None;
+        }
+        self.stream.untaken()
+    }
+
     /// Returns whether the stream begins with a claim, and if so whether the claim is complete; the
     /// rest is awaited like that of any command. No authentication precedes it, because the token
     /// in a claim proves that its client was admitted before.

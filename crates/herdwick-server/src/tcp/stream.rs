@@ -82,6 +82,18 @@ impl Stream {
         usize::try_from(unread.ok()?).ok()
     }
 
+    /// Returns the bytes in the kernel that the peer has not acknowledged, for a unix socket that
+    /// it has not read; `None` if it is unknown.
+    pub(crate) fn untaken(&self) -> Option<usize> {
+        let untaken = match self {
+            Self::Tcp(stream) => herdwick_mem::unread_bytes(stream),
+            Self::Unix(stream) => herdwick_mem::unread_bytes(stream),
+            Self::Tls(stream) => herdwick_mem::unread_bytes(stream.socket()),
+            Self::Datagram(_) => return None,
+        };
+        untaken.ok()
+    }
+
     /// Returns the accepted bytes that are not in the kernel yet.
     pub(crate) fn owed(&self) -> usize {
         match self {
