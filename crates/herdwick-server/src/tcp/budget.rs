@@ -2,7 +2,7 @@
 //! bound it. A connection that needs much memory waits until there is room; one that makes others
 //! wait is closed only if it stalls.
 
-use std::{cmp::Reverse, collections::VecDeque, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use herdwick_memcache::GET_LINE_BYTES_MAX;
 
@@ -14,6 +14,7 @@ use crate::{
 use super::{
     connection::{Connection, Room},
     lots::WorkerLots,
+    wait_queue::WaitQueue,
 };
 
 /// The buffers of all connections together may take one part in this many of `-m` ...
@@ -46,7 +47,7 @@ pub(super) struct Budget {
     besides: usize,
     item_bytes_max: usize,
     /// The connections that wait for room, in order of arrival.
-    queue: VecDeque<u32>,
+    queue: WaitQueue,
     /// Number of connections that have been granted room and have not used it yet.
     granted: usize,
     /// The second of the last check of timeouts.
@@ -89,7 +90,7 @@ impl Budget {
             holders: 0,
             besides: 0,
             item_bytes_max: item_bytes_max.max(GET_LINE_BYTES_MAX),
-            queue: VecDeque::new(),
+            queue: WaitQueue::default(),
             granted: 0,
             second: 0,
             next_check: Duration::ZERO,
@@ -136,7 +137,9 @@ impl Budget {
     pub(super) fn forget(&mut self, connection: &Connection, place: u32) {
         self.uncount(connection.share);
         match connection.room {
-            Room::Waiting => self.queue.retain(|&waits| waits != place),
+            Room::Waiting => {
+                self.queue.remove(place);
+            }
             Room::Granted => self.granted -= 1,
             Room::Enough | Room::Wanted => {}
         }
@@ -280,7 +283,7 @@ impl Budget {
         // The excess may also be replies that clients are reading. Waiting connections are closed
         // only as far as they hold more than the soft limit themselves.
         let mut waiting = self.waiting;
-        let youngest = self.queue.iter().rev().copied().chain(lots.youngest());
+        let youngest = self.queue.youngest().chain(lots.youngest());
         for place in youngest {
             if held <= most || waiting <= self.ample {
                 break;

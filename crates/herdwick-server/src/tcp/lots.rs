@@ -2,13 +2,12 @@
 //! maximum size; so the bytes reserved in a log are bounded, and a large value waits no longer than
 //! a small one. Each worker owns an equal share of every partition's lots; the remainder is shared.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
+
+use super::wait_queue::WaitQueue;
 
 /// The lots of all partitions.
 pub(crate) struct Lots {
@@ -50,7 +49,7 @@ pub(crate) enum Lot {
 pub(super) struct WorkerLots {
     lots: Arc<Lots>,
     own: Vec<usize>,
-    queues: Vec<VecDeque<u32>>,
+    queues: Vec<WaitQueue>,
     /// Number of connections that wait, then number of lots in use.
     waiting: usize,
     out: usize,
@@ -80,7 +79,7 @@ impl WorkerLots {
         let count = lots.partitions.len();
         Self {
             own: vec![lots.own; count],
-            queues: (0..count).map(|_| VecDeque::new()).collect(),
+            queues: (0..count).map(|_| WaitQueue::default()).collect(),
             lots,
             waiting: 0,
             out: 0,
@@ -155,10 +154,7 @@ impl WorkerLots {
 
     /// Removes `place` from the queue of `owner`.
     pub(super) fn forget(&mut self, owner: usize, place: u32) {
-        let queue = &mut self.queues[owner];
-        let before = queue.len();
-        queue.retain(|&waits| waits != place);
-        if queue.len() < before {
+        if self.queues[owner].remove(place) {
             self.left(owner);
         }
     }
@@ -201,8 +197,7 @@ impl WorkerLots {
 
     /// Returns the waiting connections by partition, the youngest first.
     pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
-        let queues = self.queues.iter();
-        queues.flat_map(|queue| queue.iter().rev().copied())
+        self.queues.iter().flat_map(WaitQueue::youngest)
     }
 
     /// Returns whether a connection of this worker waits.

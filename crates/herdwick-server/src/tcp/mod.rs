@@ -19,6 +19,7 @@ mod service;
 mod stream;
 mod turn;
 mod upload;
+mod wait_queue;
 
 use std::{
     collections::VecDeque,
