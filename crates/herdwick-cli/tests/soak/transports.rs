@@ -1,7 +1,14 @@
 //! Every transport to a server, as one kind of client that makes one call at a time and panics if
 //! one fails.
 
-use std::{collections::HashSet, net::SocketAddr};
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use herdwick::{Client, Fabric, Fallback, Options, Put, Session};
 use rustls::pki_types::CertificateDer;
@@ -25,6 +32,8 @@ pub(crate) struct Places {
     pub(crate) boards: HashSet<u64>,
     /// Most simultaneous transfers of a megabyte by one client.
     pub(crate) transfers_max: u64,
+    /// Leases whose trial of the fabric came too late.
+    pub(crate) silent: Arc<AtomicU64>,
 }
 
 /// The transport and protocol of a client.
@@ -109,6 +118,7 @@ impl Places {
             udp: None,
             boards: HashSet::new(),
             transfers_max: 1,
+            silent: Arc::default(),
         }
     }
 
@@ -136,27 +146,35 @@ impl Places {
     pub(crate) fn library(&self, kind: Kind, window: usize) -> Option<Library> {
         let client = Client::connect_with(&self.main, kind.options(window)).unwrap();
         let session = client.session().expect("it has just connected");
-        is_on(session, kind).then_some(Library { client, kind })
+        let silent = Arc::clone(&self.silent);
+        is_on(session, kind, &silent).then_some(Library {
+            client,
+            kind,
+            silent,
+        })
     }
 
     /// Opens the library's session, likewise.
     pub(crate) fn session(&self, kind: Kind, window: usize) -> Option<Session> {
         let address = self.main.parse().unwrap();
         let session = Session::dial(&address, &kind.options(window)).unwrap();
-        is_on(&session, kind).then_some(session)
+        is_on(&session, kind, &self.silent).then_some(session)
     }
 }
 
-/// Whether a session uses the intended transport. Two reasons excuse another one: no leases are
-/// left, or a busy host answered the hello too late.
-fn is_on(session: &Session, kind: Kind) -> bool {
+/// Whether a session uses the intended transport. Three reasons excuse another one: no leases are
+/// left, or a busy host answered the hello or the trial of the fabric too late. The last is what a
+/// fabric that carries nothing looks like, too, so it is added to `silent`, and has to be rare.
+fn is_on(session: &Session, kind: Kind, silent: &AtomicU64) -> bool {
     let transport = match kind {
         Kind::Shm => "shm",
         Kind::Roce => "roce",
         _ => "tcp",
     };
     let excuse = session.fallback();
-    let excused = matches!(excuse, Some(Fallback::Refused(_) | Fallback::NoAnswer));
+    let late = matches!(excuse, Some(Fallback::Silent(_)));
+    silent.fetch_add(late.into(), Relaxed);
+    let excused = late || matches!(excuse, Some(Fallback::Refused(_) | Fallback::NoAnswer));
     assert!(
         session.transport() == transport || excused,
         "{kind:?} goes by {}: {:?}",
@@ -170,13 +188,14 @@ fn is_on(session: &Session, kind: Kind) -> bool {
 pub(crate) struct Library {
     pub(crate) client: Client,
     kind: Kind,
+    silent: Arc<AtomicU64>,
 }
 
 impl Library {
     /// Checks that the lease was not ended while in use. (The client itself would dial again.)
     fn stays(&self) {
         let session = self.client.session();
-        assert!(session.is_some_and(|session| is_on(session, self.kind)));
+        assert!(session.is_some_and(|session| is_on(session, self.kind, &self.silent)));
     }
 }
 
