@@ -4,12 +4,18 @@
 /// Minimum rate of a command: each 64 KiB received extend its timeout by a second.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// While others wait for memory, a peer that moves nothing in this many consecutive checks has
-/// stalled: one second, at ten checks a second. A peer's kernel announces what its application has
-/// read in steps of a 16th of its receive buffer and more, so each [`CHECK_BYTES`] of the last step
-/// allow one check more ...
-const STALLED_CHECKS: u32 = 10;
-/// ... up to this many.
+/// While others wait for memory, a peer that sends nothing in this many consecutive checks has
+/// stalled: one second, at ten checks a second.
+const SENDER_CHECKS: u32 = 10;
+/// A peer that takes nothing of its replies in this many has stalled, after the checks that it has
+/// earned. The kernel of a peer acknowledges what the application reads in steps of a segment (64
+/// KiB on a loopback interface) or a 16th of the receive buffer, so this is what one segment takes
+/// at 16 KiB a second.
+const READER_CHECKS: u32 = 40;
+/// A step earns the time that it takes at 16 KiB a second. What a peer takes before it first pauses
+/// fills its buffer, so only the step to expect earns: this part of it.
+const STEP_PART: u64 = 16;
+/// A peer cannot earn more checks than this.
 const EARNED_CHECKS_MAX: u64 = 90;
 /// A peer that moves less than this between two checks (16 KiB a second) falls behind by the
 /// difference ...
@@ -40,10 +46,12 @@ pub(crate) struct ActivityTimer {
     moved_bytes: u64,
     /// Bytes in the socket that the peer had not taken at the last check, if the check asked.
     untaken: Option<u64>,
-    /// Consecutive checks in which the peer moved nothing.
+    /// Checks that may pass without movement before they count as missed.
+    earned: u64,
+    /// It has paused since the shortage began.
+    has_paused: bool,
+    /// Consecutive checks in which the peer moved nothing, after those.
     missed: u32,
-    /// Checks without movement that its last movement allows beyond [`STALLED_CHECKS`].
-    earned: u32,
     /// Bytes by which it is behind the minimum rate.
     behind: u64,
 }
@@ -112,24 +120,35 @@ impl ActivityTimer {
     /// reports a socket as writable only once a third of its send buffer is free, which takes a
     /// steady reader seconds.
     pub(super) fn check(&mut self, begins: bool, stalls: bool, untaken: Option<usize>) {
+        let moved = self.moved(untaken);
+        if begins {
+            (self.earned, self.has_paused, self.behind) = (0, false, 0);
+        }
+        if moved > 0 && self.untaken.is_some() {
+            let step = moved / if self.has_paused { 1 } else { STEP_PART };
+            self.earned = (self.earned + step / CHECK_BYTES).min(EARNED_CHECKS_MAX);
+        }
+        if begins || !stalls || moved > 0 {
+            self.missed = 0;
+        } else {
+            self.has_paused = true;
+            self.missed += u32::from(self.earned == 0);
+            self.earned = self.earned.saturating_sub(1);
+        }
+        if !begins && stalls {
+            self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
+        }
+    }
+
+    /// Returns the bytes that the peer has sent or taken since the last call.
+    fn moved(&mut self, untaken: Option<usize>) -> u64 {
         let untaken = untaken.map(|bytes| bytes as u64);
         let before = std::mem::replace(&mut self.untaken, untaken);
-        let mut moved = std::mem::take(&mut self.moved_bytes);
-        if let (Some(before), Some(now)) = (before, untaken) {
-            moved = (moved + before).saturating_sub(now);
+        let moved = std::mem::take(&mut self.moved_bytes);
+        match untaken {
+            Some(now) => (moved + before.unwrap_or(0)).saturating_sub(now),
+            None => moved,
         }
-        if begins || !stalls {
-            (self.missed, self.earned) = (0, 0);
-            self.behind = if begins { 0 } else { self.behind };
-            return;
-        }
-        if moved > 0 {
-            self.missed = 0;
-            self.earned = (moved / CHECK_BYTES).min(EARNED_CHECKS_MAX) as u32;
-        } else {
-            self.missed += 1;
-        }
-        self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
     }
 
     /// Returns the number of consecutive checks in which nothing had moved.
@@ -139,7 +158,11 @@ impl ActivityTimer {
 
     /// Returns whether the peer has stalled.
     pub(super) fn has_stalled(&self) -> bool {
-        self.missed >= STALLED_CHECKS + self.earned || self.behind >= BEHIND_BYTES
+        let checks = match self.untaken {
+            Some(_) => READER_CHECKS,
+            None => SENDER_CHECKS,
+        };
+        self.missed >= checks || self.behind >= BEHIND_BYTES
     }
 
     /// Returns the seconds since a byte last moved.
@@ -211,36 +234,65 @@ mod tests {
         assert_eq!(checks.count(), 106, "a little more than ten seconds");
     }
 
+    /// Returns the check at which a reader has stalled that takes `step` bytes of a full socket
+    /// every `period` checks, the first time at check `first`.
+    fn stalls_at(filled: usize, step: usize, period: u32, first: u32) -> Option<u32> {
+        const SOCKET: usize = 2 << 20;
+        let mut reader = ActivityTimer::new(0);
+        reader.went(SOCKET + filled);
+        reader.check(true, true, Some(SOCKET));
+        let mut untaken = SOCKET;
+        (1..1000).find(|&n| {
+            untaken -= if n % period == first % period {
+                step
+            } else {
+                0
+            };
+            // Linux reports the socket as writable once a third of it is free.
+            if untaken < SOCKET - SOCKET / 3 {
+                reader.went(SOCKET - untaken);
+                untaken = SOCKET;
+            }
+            reader.check(false, true, Some(untaken));
+            reader.has_stalled()
+        })
+    }
+
     #[test]
-    fn a_reader_is_judged_by_what_it_takes_from_the_socket() {
-        let stalls_after = |steps: &mut dyn FnMut(u32) -> (usize, usize)| {
-            let mut reader = ActivityTimer::new(0);
-            reader.check(true, true, Some(3 << 20));
-            (1..1000).find(|&n| {
-                let (written, untaken) = steps(n);
-                reader.went(written);
-                reader.check(false, true, Some(untaken));
-                reader.has_stalled()
-            })
-        };
-        // The socket takes 1 MiB whenever a third of 3 MiB is free, every twelfth check.
-        let mut steady = |n| match n as usize % 12 {
-            0 => (1 << 20, 3 << 20),
-            n => (0, (3 << 20) - n * (1 << 20) / 12),
-        };
-        assert_eq!(stalls_after(&mut steady), None);
-        // Steps of 64 KiB at 20 KiB a second.
-        let mut coarse = |n| (if n % 32 == 0 { 64 << 10 } else { 0 }, 3 << 20);
+    fn readers_are_judged_by_what_they_take_from_the_socket() {
+        for first in 0..40 {
+            let steady = stalls_at(64 << 10, 80 << 10, 1, first);
+            assert_eq!(
+                steady, None,
+                "800 KiB/s; the socket is writable every 9th check"
+            );
+            let coarse = stalls_at(64 << 10, 64 << 10, 39, first);
+            assert_eq!(
+                coarse, None,
+                "16.4 KiB/s in segments of a loopback interface"
+            );
+            let large = stalls_at(4 << 20, 256 << 10, 100, first);
+            assert_eq!(large, None, "26 KiB/s in steps of a 16th of 4 MiB");
+        }
+        assert_eq!(stalls_at(64 << 10, 0, 1, 0), Some(42), "two for 64 KiB");
+        assert_eq!(stalls_at(4 << 20, 0, 1, 0), Some(101), "ten seconds behind");
         assert_eq!(
-            stalls_after(&mut coarse),
-            Some(10),
-            "it has moved nothing yet"
+            stalls_at(64 << 10, 100, 1, 0),
+            Some(107),
+            "ten seconds behind"
         );
-        let mut coarse = |n| (if n % 32 == 1 { 64 << 10 } else { 0 }, 3 << 20);
-        assert_eq!(stalls_after(&mut coarse), None);
-        // What the socket's buffer takes is not taken by the peer.
-        let mut filled = |n| (1 << 20, (3 << 20) + ((n as usize) << 20));
-        assert_eq!(stalls_after(&mut filled), Some(10));
+    }
+
+    #[test]
+    fn what_the_socket_accepts_is_not_taken_by_the_peer() {
+        let mut filled = ActivityTimer::new(0);
+        filled.check(true, true, Some(0));
+        let stalls = (1..100).find(|&n| {
+            filled.went(1 << 20);
+            filled.check(false, true, Some(n << 20));
+            filled.has_stalled()
+        });
+        assert_eq!(stalls, Some(40));
     }
 
     #[test]
