@@ -5,19 +5,16 @@
 //!
 //! ```
 //! use herdwick_conformance::{Fixture, LocalParty, Party, conformance, seeded::SeededNetwork};
-//! use herdwick_fabric::{Device, PortLimits};
+//! use herdwick_fabric::PortLimits;
 //!
 //! struct Calm;
 //!
 //! impl Fixture for Calm {
 //!     fn pair(&self) -> [Box<dyn Party>; 2] {
 //!         let network = SeededNetwork::new(1);
-//!         [(); 2].map(|()| {
-//!             let device = network.device();
-//!             let mut port = device.open_port(&PortLimits::default()).unwrap();
-//!             let pd = device.create_pd(&mut port).unwrap();
-//!             Box::new(LocalParty::new(device, port, pd)) as Box<dyn Party>
-//!         })
+//!         let devices = [(); 2].map(|()| network.device());
+//!         let parties = LocalParty::linked(devices, &PortLimits::default());
+//!         parties.map(|party| Box::new(party) as Box<dyn Party>)
 //!     }
 //! }
 //!

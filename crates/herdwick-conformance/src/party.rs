@@ -4,8 +4,8 @@ use std::{os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
-    Device, Endpoint, PdId, Port, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec,
-    Remote, SendWr, Source,
+    Device, Endpoint, PdId, Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId,
+    RegionSpec, Remote, SendWr, Source,
 };
 use herdwick_mem::{WORD, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -99,6 +99,21 @@ impl<D: Device> LocalParty<D> {
             pd,
             claims,
         }
+    }
+
+    /// Makes two parties as the set-up of a session does: the first device makes a domain and
+    /// exports it, the second imports it.
+    ///
+    /// # Panics
+    /// If a device refuses.
+    pub fn linked([exporter, importer]: [D; 2], limits: &PortLimits) -> [Self; 2] {
+        let mut port = exporter.open_port(limits).expect("a port");
+        let pd = exporter.create_pd(&mut port).expect("a domain");
+        let ticket = exporter.export_pd(&mut port, pd).expect("a ticket");
+        let exporter = Self::new(exporter, port, pd);
+        let mut port = importer.open_port(limits).expect("a port");
+        let pd = importer.import_pd(&mut port, ticket).expect("its domain");
+        [exporter, Self::new(importer, port, pd)]
     }
 
     /// Makes the suite assume `claims` instead of the device's own capabilities.

@@ -20,6 +20,8 @@ mod capabilities;
 mod completion;
 mod endpoint;
 mod error;
+#[cfg(feature = "std")]
+mod handover;
 mod id;
 #[cfg(feature = "std")]
 mod slab;
@@ -30,6 +32,8 @@ pub use capabilities::{Atomics, Capabilities};
 pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Status};
 pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};
+#[cfg(feature = "std")]
+pub use handover::{ImportError, PdRoom, PdTicket, PortHealth, Released};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
 #[cfg(feature = "std")]
 pub use slab::{SLOTS_MAX, Slab};
@@ -38,7 +42,10 @@ pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
 
 use core::time::Duration;
 #[cfg(feature = "std")]
-use {herdwick_mem::Span, std::os::fd::BorrowedFd};
+use {
+    herdwick_mem::Span,
+    std::{net::IpAddr, os::fd::BorrowedFd},
+};
 
 /// The control half of a provider: set-up and tear-down. May block and allocate; returns detailed
 /// errors.
@@ -193,6 +200,75 @@ pub trait Device {
     /// # Errors
     /// [`ControlError::Unknown`].
     fn qp_state(&self, port: &Self::Port, qp: QpId) -> Result<QpState, ControlError>;
+
+    /// Makes a domain for one peer, with the room that the peer needs. The peer joins it by its
+    /// ticket ([`Device::export_pd`]).
+    ///
+    /// # Errors
+    /// Those of [`Device::create_pd`].
+    fn create_pd_for(&self, port: &mut Self::Port, room: &PdRoom) -> Result<PdId, ControlError> {
+        let _ = room;
+        self.create_pd(port)
+    }
+
+    /// Returns the bytes of memory that a domain of this room occupies, the regions that the peer
+    /// may WRITE included.
+    fn pd_bytes(room: &PdRoom) -> usize
+    where
+        Self: Sized,
+    {
+        room.writable
+    }
+
+    /// Returns the ticket by which the peer joins `pd`; empty where there is nothing to hand over.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`]; [`ControlError::InUse`] where a domain has one ticket only, and
+    /// it was taken; the operating system's refusal.
+    fn export_pd(&self, port: &mut Self::Port, pd: PdId) -> Result<PdTicket, ControlError> {
+        let _ = (port, pd);
+        Ok(PdTicket::default())
+    }
+
+    /// Makes this side of the domain that a peer has exported; a domain of its own where there was
+    /// nothing to hand over. The ticket is not trusted.
+    ///
+    /// # Errors
+    /// A malformed ticket, a limit, or an error of the operating system.
+    fn import_pd(&self, port: &mut Self::Port, ticket: PdTicket) -> Result<PdId, ImportError> {
+        let _ = ticket;
+        Ok(self.create_pd(port)?)
+    }
+
+    /// Destroys `pd`, as [`Device::destroy_pd`] does, and calls `done` when the operating system
+    /// has its memory again. A peer can delay that, so a provider that can does it on another
+    /// thread.
+    fn release_pd(&self, port: &mut Self::Port, pd: PdId, done: Released) {
+        done(self.destroy_pd(port, pd));
+    }
+
+    /// Returns whether `endpoints` belong to the peer of `pd`, whose host is `host` (`None`: this
+    /// host), so that it directs no replies to others. Providers tell by the host, or by the
+    /// domain. To be asked before the first use of an endpoint that came from an untrusted peer.
+    fn is_at(
+        &self,
+        port: &Self::Port,
+        pd: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool;
+
+    /// Processes the device's asynchronous events, if it has any; otherwise that is done every so
+    /// often in [`Port::progress`].
+    fn check(&self, port: &mut Self::Port) {
+        let _ = port;
+    }
+
+    /// Returns the health of a port. Cheap enough for every pass of a poll loop.
+    fn health(&self, port: &Self::Port) -> PortHealth {
+        let _ = port;
+        PortHealth::default()
+    }
 }
 
 /// The data half of a provider: owned by one thread; never blocks, allocates, locks or reads a

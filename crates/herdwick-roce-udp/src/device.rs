@@ -167,12 +167,6 @@ impl RoceDevice {
         self.0.local
     }
 
-    /// Returns the host in an endpoint; `None` where the endpoint leaves it open or is malformed.
-    #[must_use]
-    pub fn endpoint_host(endpoint: &Endpoint) -> Option<IpAddr> {
-        Some(Place::read(endpoint, None).ok()?.address.ip())
-    }
-
     /// Decodes an endpoint. Its address gets the scope of the local one where it is link-local.
     fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
         let mut place = Place::read(endpoint, self.0.options.peer_host)?;
@@ -496,6 +490,14 @@ impl Device for RoceDevice {
 
     fn qp_state(&self, port: &RocePort, qp: QpId) -> Result<QpState, ControlError> {
         port.engine.qp_state(qp)
+    }
+
+    /// Tells by the host, so that no client directs replies to a third party.
+    fn is_at(&self, _: &RocePort, _: PdId, ends: &[&Endpoint], host: Option<IpAddr>) -> bool {
+        ends.iter().all(|end| {
+            let named = Place::read(end, None).map(|place| place.address.ip().to_canonical());
+            named.is_ok() && named.ok() == host
+        })
     }
 }
 

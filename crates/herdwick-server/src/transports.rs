@@ -1,22 +1,21 @@
 //! The transports. This is the only module of the server that names providers.
 
-use std::{io, net::IpAddr, os::fd::OwnedFd, time::Duration};
+use std::{io, time::Duration};
 
-use herdwick_fabric::{Capabilities, ControlError, Device, Endpoint, PdId, PortLimits};
+use herdwick_fabric::{Capabilities, Device, PortLimits};
 use herdwick_herd::{
-    RECV_SLACK, RequestPath, ServerEnd, ServerTerms, SetupError, UdQueue,
-    hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
+    ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
 };
 pub use herdwick_roce_udp::UDP_PORT;
-use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
-use herdwick_shm::{PdSize, ShmDevice, ShmPort, datagram_ring_bytes};
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+use herdwick_shm::{PdSize, ShmDevice};
 pub use herdwick_verbs::{DeviceSelector, VerbsOptions};
-use herdwick_verbs::{Health, Inlining, VerbsDevice, VerbsPort};
+use herdwick_verbs::{Inlining, VerbsDevice};
 
 use crate::{
     config::{Config, StartError, Verbs},
     front::Front,
-    herd::{HerdConfig, HerdFront, LeaseDevice, Released},
+    herd::{HerdConfig, HerdFront},
     lease::{FabricId, Kind},
     memory::REPLY_BYTES_MAX,
     time::unix_time,
@@ -183,127 +182,13 @@ fn open_verbs(
     }
 }
 
-impl LeaseDevice for ShmDevice {
-    fn domain(
-        &self,
-        port: &mut ShmPort,
-        path: RequestPath,
-        window: Window,
-    ) -> Result<PdId, ControlError> {
-        self.create_pd_of(port, &domain(path, window))
-    }
-
-    fn ticket(
-        &self,
-        port: &mut ShmPort,
-        pd: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
-        let ticket = Self::ticket(self, port, pd)?;
-        Ok((ticket.blob, ticket.fds))
-    }
-
-    fn release_pd(&self, port: &mut ShmPort, pd: PdId, done: Released) {
-        Self::release_pd(self, port, pd, done);
-    }
-
-    /// An endpoint in another client's domain is refused: the replies would stop when that client's
-    /// lease ends.
-    fn is_at(&self, port: &ShmPort, pd: PdId, endpoints: &[&Endpoint], _: Option<IpAddr>) -> bool {
-        endpoints.iter().all(|end| self.is_in(port, pd, end))
-    }
-}
-
-/// Memory regions are the worker's own; a client reaches them by rkey, so there is nothing to hand
-/// over.
-impl LeaseDevice for RoceDevice {
-    fn domain(&self, port: &mut RocePort, _: RequestPath, _: Window) -> Result<PdId, ControlError> {
-        self.create_pd(port)
-    }
-
-    fn ticket(&self, _: &mut RocePort, _: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
-        Ok((Vec::new(), Vec::new()))
-    }
-
-    /// The endpoint must be on the client's own host, so that no client directs replies to a third
-    /// party.
-    fn is_at(&self, _: &RocePort, _: PdId, endpoints: &[&Endpoint], host: Option<IpAddr>) -> bool {
-        endpoints.iter().all(|endpoint| {
-            let named = Self::endpoint_host(endpoint).map(|named| named.to_canonical());
-            named.is_some() && named == host
-        })
-    }
-}
-
-/// As RoCEv2, but the device may be lost while the server runs.
-impl LeaseDevice for VerbsDevice {
-    fn domain(
-        &self,
-        port: &mut VerbsPort,
-        _: RequestPath,
-        _: Window,
-    ) -> Result<PdId, ControlError> {
-        self.create_pd(port)
-    }
-
-    fn ticket(&self, _: &mut VerbsPort, _: PdId) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
-        Ok((Vec::new(), Vec::new()))
-    }
-
-    /// Only the client's own address is allowed, because the kernel may need long to resolve
-    /// another one, and a worker must not wait.
-    fn is_at(
-        &self,
-        port: &VerbsPort,
-        _: PdId,
-        endpoints: &[&Endpoint],
-        host: Option<IpAddr>,
-    ) -> bool {
-        host.is_some_and(|host| Self::is_at(self, port, endpoints, host))
-    }
-
-    fn check(&self, port: &mut VerbsPort) {
-        port.check();
-    }
-
-    fn failures(&self, port: &VerbsPort) -> u64 {
-        port.failures()
-    }
-
-    fn is_lost(&self, end: &ServerEnd<VerbsPort>) -> bool {
-        end.port.health() != Health::Well || !end.is_sound(self)
-    }
-}
-
 /// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything
 /// that its client, which may be hostile, can write or fill.
 pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
-    let slots = window.line_bytes() + window.overflow_bytes();
-    let recv_memory = match kind.path {
-        RequestPath::UdSend => (window.slots() + RECV_SLACK) * UdQueue::recv_bytes(GRH_BYTES),
-        RequestPath::UcWrite | RequestPath::RcWrite => 0,
+    let pd_bytes = match kind.fabric {
+        SHM => ShmDevice::pd_bytes,
+        VERBS => VerbsDevice::pd_bytes,
+        _ => RoceDevice::pd_bytes,
     };
-    let bytes = match (kind.fabric, kind.path) {
-        (SHM, RequestPath::UdSend) => domain(kind.path, window).file_bytes() + slots + recv_memory,
-        (SHM, _) => domain(kind.path, window).file_bytes(),
-        _ => slots + recv_memory,
-    };
-    workers * bytes
-}
-
-/// Largest header that a provider writes before a datagram (the GRH of InfiniBand).
-const GRH_BYTES: usize = 40;
-
-/// Returns the memory of one worker's domain for a client of `window`, exactly.
-fn domain(path: RequestPath, window: Window) -> PdSize {
-    let recvs = window.slots() + RECV_SLACK;
-    PdSize {
-        host_inbound: match path {
-            RequestPath::UdSend => datagram_ring_bytes(recvs),
-            RequestPath::UcWrite | RequestPath::RcWrite => {
-                window.line_bytes() + window.overflow_bytes()
-            }
-        },
-        client_inbound: datagram_ring_bytes(recvs),
-        ..PdSize::NONE
-    }
+    workers * (pd_bytes(&kind.path.pd_room(window)) + kind.path.private_bytes(window))
 }

@@ -26,6 +26,10 @@ pub(crate) fn limit(what: &'static str, limit: usize) -> ControlError {
     ControlError::Limit { what, limit }
 }
 
+pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> ControlError {
+    move |source| ControlError::System { what, source }
+}
+
 fn short(shortage: Shortage) -> ControlError {
     match shortage {
         Shortage::Limit(what, limit) => ControlError::Limit { what, limit },

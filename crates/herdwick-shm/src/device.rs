@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     os::fd::AsFd,
     sync::{
         Arc,
@@ -11,20 +12,19 @@ use std::{
 
 use herdwick_fabric::{
     AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
-    Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
-    RegionSpec, Remote, SLOTS_MAX, Slab, Source,
+    Endpoint, INLINE_RECEIVE, ImportError, OpenError, PdId, PdRoom, PdTicket, PortLimits, QpId,
+    QpSpec, QpState, RegionId, RegionSpec, Released, Remote, SLOTS_MAX, Slab, Source,
 };
 
 use crate::{
-    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, PdTicket, control, discard,
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, control, datagram_ring_bytes, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
     layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
     pd::{Files, Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
-    recv,
-    ticket::{self, AttachError},
+    recv, ticket,
     wakeup::{Wakeup, WakeupSet},
 };
 
@@ -63,6 +63,19 @@ impl PdSize {
         client_regions: 0,
     };
 
+    /// Returns exactly the memory that `room` needs.
+    fn of(room: &PdRoom) -> Self {
+        let ring = |recvs| match recvs {
+            0 => 0,
+            recvs => datagram_ring_bytes(recvs),
+        };
+        Self {
+            host_inbound: room.writable + ring(room.recvs),
+            client_inbound: ring(room.peer_recvs),
+            ..Self::NONE
+        }
+    }
+
     /// Bytes of the two files of a domain of this size: the most memory that it can ever occupy.
     #[must_use]
     pub const fn file_bytes(&self) -> usize {
@@ -81,8 +94,8 @@ const fn area_bytes(bytes: usize) -> usize {
 
 /// The shared-memory provider, in one of its two roles.
 ///
-/// A *host* makes protection domains and hands each one out, once, as a [`PdTicket`]. A *client*,
-/// the client, attaches tickets and has no domains of its own. Queue pairs connect a host's port
+/// A *host* makes protection domains and exports each one, once, as a [`PdTicket`]. A *client*
+/// imports tickets and has no domains of its own. Queue pairs connect a host's port
 /// with a client's, within one domain; a host's UD queue pairs also address clients' UD queue pairs
 /// of any domain of their port.
 #[derive(Debug)]
@@ -105,7 +118,7 @@ impl ShmDevice {
         }
     }
 
-    /// Makes a client (client), which attaches to the domains of hosts.
+    /// Makes a client, which attaches to the domains of hosts.
     #[must_use]
     pub fn client() -> Self {
         Self {
@@ -121,7 +134,7 @@ impl ShmDevice {
     /// As [`Device::create_pd`].
     pub fn create_pd_of(&self, port: &mut ShmPort, size: &PdSize) -> Result<PdId, ControlError> {
         if self.host.is_none() {
-            let own = "domains of a client's own; attach a ticket";
+            let own = "domains of a client's own; import a ticket";
             return Err(ControlError::Unsupported(own));
         }
         if !port.pds.has_room() {
@@ -129,90 +142,7 @@ impl ShmDevice {
         }
         let layout = self.layout(size)?;
         let made = make(layout).and_then(|pd| hang(port, pd));
-        made.map_err(|source| ControlError::System {
-            what: "making a protection domain",
-            source,
-        })
-    }
-
-    /// Returns the ticket to `pd`. There is only one: a domain has one client.
-    ///
-    /// # Errors
-    /// [`ControlError::Unknown`]; [`ControlError::InUse`] when the ticket was taken before;
-    /// [`ControlError::Unsupported`] on a client; the system's refusal of a descriptor.
-    pub fn ticket(&self, port: &mut ShmPort, pd: PdId) -> Result<PdTicket, ControlError> {
-        let ShmPort { pds, board, .. } = port;
-        let pd = pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;
-        let board = board.as_ref().ok_or(ControlError::Unsupported("tickets"))?;
-        let board = board.fd.as_fd().try_clone_to_owned();
-        let board = board.map_err(|source| ControlError::System {
-            what: "duplicating a descriptor",
-            source,
-        })?;
-        let unclaimed = pd.unclaimed.take().ok_or(ControlError::InUse("ticket"))?;
-        Ok(PdTicket {
-            fds: vec![
-                unclaimed.up,
-                unclaimed.down,
-                board,
-                unclaimed.wakeup.socket,
-                unclaimed.wakeup.event,
-            ],
-            blob: pd.layout.encode(),
-        })
-    }
-
-    /// Attaches the client's side of a domain.
-    ///
-    /// # Errors
-    /// A malformed ticket, a limit, or an error of the operating system.
-    pub fn attach(&self, port: &mut ShmPort, ticket: PdTicket) -> Result<PdId, AttachError> {
-        if self.host.is_some() {
-            return Err(AttachError::NotAClient);
-        }
-        let limit = AttachError::Limit(port.pds.capacity());
-        if !port.pds.has_room() {
-            return Err(limit);
-        }
-        let pd = ticket::open(ticket)?;
-        hang(port, pd).map_err(|source| AttachError::System {
-            what: "watching the wakeup descriptor",
-            source,
-        })
-    }
-
-    /// Destroys `pd`, as [`Device::destroy_pd`] does, without waiting for its client: another
-    /// thread gives a host's memory back to the system, and calls `done` when that is done or the
-    /// system keeps some of it. A client that holds the lock of a file can delay that for ever.
-    pub fn release_pd(
-        &self,
-        port: &mut ShmPort,
-        pd: PdId,
-        done: Box<dyn FnOnce(Result<(), ControlError>) + Send>,
-    ) {
-        let files = match control::destroy_pd(port, pd) {
-            Ok(Some(files)) => files,
-            other => return done(other.map(|_| ())),
-        };
-        let kept = Arc::clone(&port.kept);
-        let done = move |discarded: io::Result<()>| {
-            kept.fetch_add(discarded.is_err().into(), Ordering::Relaxed);
-            done(discarded.map_err(|source| ControlError::System {
-                what: "giving memory back",
-                source,
-            }));
-        };
-        discard::elsewhere(files, Box::new(done));
-    }
-
-    /// Whether `endpoint` names a queue pair of `pd`. A host's port reaches the clients of all its
-    /// domains: a caller that accepts endpoints from untrusted clients must check here that they
-    /// are of their own domain.
-    #[must_use]
-    pub fn is_in(&self, port: &ShmPort, pd: PdId, endpoint: &Endpoint) -> bool {
-        let token = port.pds.get(pd.0).map(|pd| pd.layout.token);
-        let named = QpAddress::decode(endpoint).map(|address| address.token);
-        token.is_some() && token == named
+        made.map_err(control::system("making a protection domain"))
     }
 
     fn layout(&self, size: &PdSize) -> Result<PdLayout, ControlError> {
@@ -302,6 +232,17 @@ fn hang(port: &mut ShmPort, pd: Pd) -> io::Result<PdId> {
     Ok(PdId(id))
 }
 
+/// The clone makes domains of the same size, and gives out colours of its own.
+impl Clone for ShmDevice {
+    fn clone(&self) -> Self {
+        Self {
+            capabilities: self.capabilities.clone(),
+            host: self.host.clone(),
+            made: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Device for ShmDevice {
     type Port = ShmPort;
 
@@ -350,6 +291,71 @@ impl Device for ShmDevice {
 
     fn create_pd(&self, port: &mut ShmPort) -> Result<PdId, ControlError> {
         self.create_pd_of(port, self.host.as_ref().unwrap_or(&PdSize::NONE))
+    }
+
+    fn create_pd_for(&self, port: &mut ShmPort, room: &PdRoom) -> Result<PdId, ControlError> {
+        self.create_pd_of(port, &PdSize::of(room))
+    }
+
+    fn pd_bytes(room: &PdRoom) -> usize {
+        PdSize::of(room).file_bytes()
+    }
+
+    /// There is only one ticket: a domain has one client.
+    fn export_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<PdTicket, ControlError> {
+        let ShmPort { pds, board, .. } = port;
+        let pd = pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;
+        let board = board.as_ref().ok_or(ControlError::Unsupported("tickets"))?;
+        let board = board.fd.as_fd().try_clone_to_owned();
+        let board = board.map_err(control::system("duplicating a descriptor"))?;
+        let unclaimed = pd.unclaimed.take().ok_or(ControlError::InUse("ticket"))?;
+        Ok(PdTicket {
+            fds: vec![
+                unclaimed.up,
+                unclaimed.down,
+                board,
+                unclaimed.wakeup.socket,
+                unclaimed.wakeup.event,
+            ],
+            blob: pd.layout.encode(),
+        })
+    }
+
+    /// Attaches the client's side of a domain.
+    fn import_pd(&self, port: &mut ShmPort, ticket: PdTicket) -> Result<PdId, ImportError> {
+        if self.host.is_some() {
+            let tickets = "tickets to take; open the port on a client device";
+            return Err(ControlError::Unsupported(tickets).into());
+        }
+        if !port.pds.has_room() {
+            return Err(control::limit("protection domains", port.pds.capacity()).into());
+        }
+        let pd = ticket::open(ticket)?;
+        let hung = hang(port, pd).map_err(control::system("watching the wakeup descriptor"));
+        Ok(hung?)
+    }
+
+    /// Does not wait for the client: another thread gives a host's memory back to the system. A
+    /// client that holds the lock of a file can delay that for ever.
+    fn release_pd(&self, port: &mut ShmPort, pd: PdId, done: Released) {
+        let files = match control::destroy_pd(port, pd) {
+            Ok(Some(files)) => files,
+            other => return done(other.map(|_| ())),
+        };
+        let kept = Arc::clone(&port.kept);
+        let done = move |discarded: io::Result<()>| {
+            kept.fetch_add(discarded.is_err().into(), Ordering::Relaxed);
+            done(discarded.map_err(control::system("giving memory back")));
+        };
+        discard::elsewhere(files, Box::new(done));
+    }
+
+    /// Tells by the domain: a host's port reaches the clients of all its domains, and replies to an
+    /// endpoint in another client's would stop when that client leaves.
+    fn is_at(&self, port: &ShmPort, pd: PdId, endpoints: &[&Endpoint], _: Option<IpAddr>) -> bool {
+        let token = port.pds.get(pd.0).map(|pd| pd.layout.token);
+        let named = |end: &&Endpoint| QpAddress::decode(end).map(|address| address.token);
+        token.is_some() && endpoints.iter().all(|end| named(end) == token)
     }
 
     fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {

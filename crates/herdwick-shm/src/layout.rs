@@ -91,7 +91,7 @@ pub(crate) struct PdLayout {
 }
 
 /// Bytes of a ticket's blob: magic and version, token, lengths, splits.
-pub(crate) const TICKET_BYTES: usize = 6 * WORD;
+pub const TICKET_BYTES: usize = 6 * WORD;
 const TICKET_MAGIC: u64 = u64::from_le_bytes(*b"hwshm\0\0\x01");
 
 impl PdLayout {

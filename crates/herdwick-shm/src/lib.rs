@@ -34,8 +34,9 @@ mod ticket;
 mod wakeup;
 
 pub use device::{PdSize, ShmDevice};
+pub use layout::TICKET_BYTES;
 pub use port::ShmPort;
-pub use ticket::{AttachError, PdTicket};
+pub use ticket::TICKET_FDS;
 
 /// Most bytes of one datagram.
 pub const DATAGRAM_BYTES_MAX: usize = 4096;

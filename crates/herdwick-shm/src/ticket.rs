@@ -1,67 +1,33 @@
 //! Tickets: what a client needs to attach its side of a domain. A ticket from an untrusted host is
 //! checked whole before anything is mapped.
 
-use std::{io, os::fd::OwnedFd};
+use std::os::fd::OwnedFd;
 
+use herdwick_fabric::{ImportError, PdTicket};
 use herdwick_mem::Span;
 
 use crate::{
+    control,
     file::{self, BOARD_BYTES, Writers},
-    layout::{PdLayout, Side, TICKET_BYTES},
+    layout::{PdLayout, Side},
     pd::{Files, Parts, Pd},
     wakeup::{ClientWakeup, Wakeup},
 };
 
-/// What a client needs to attach its side of a protection domain: to be sent to it over a unix
-/// socket, once.
-#[derive(Debug)]
-pub struct PdTicket {
-    /// [`PdTicket::FDS`] descriptors, in order.
-    pub fds: Vec<OwnedFd>,
-    /// [`PdTicket::BLOB_BYTES`] bytes.
-    pub blob: Vec<u8>,
-}
-
-impl PdTicket {
-    /// Number of descriptors: `up`, `down`, the host's board, the socket that wakes the client and
-    /// the eventfd that wakes the host.
-    pub const FDS: usize = 5;
-    /// Number of bytes of the blob.
-    pub const BLOB_BYTES: usize = TICKET_BYTES;
-}
-
-/// Why a ticket cannot be attached. Nothing of it is kept.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// The device makes domains and attaches none.
-    #[error("a host attaches to nothing; open the port on a client device")]
-    NotAClient,
-    /// The ticket is not one that a host makes.
-    #[error("the ticket makes no sense: {0}; ask the server for a new one")]
-    Ticket(&'static str),
-    /// A limit of the port is reached.
-    #[error("the port has room for {0} protection domains; open it with larger limits")]
-    Limit(usize),
-    /// The operating system refused.
-    #[error("{what}: {source}")]
-    System {
-        /// The step that failed.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-}
+/// Number of descriptors of a ticket: `up`, `down`, the host's board, the socket that wakes the
+/// client and the eventfd that wakes the host.
+pub const TICKET_FDS: usize = 5;
 
 /// Attaches the client's side. Trusts nothing in the ticket.
-pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
-    let layout = PdLayout::decode(&ticket.blob).ok_or(AttachError::Ticket("its blob"))?;
-    let fds = <[OwnedFd; PdTicket::FDS]>::try_from(ticket.fds);
+pub(crate) fn open(ticket: PdTicket) -> Result<Pd, ImportError> {
+    let layout = PdLayout::decode(&ticket.blob).ok_or(ImportError::Ticket("its blob"))?;
+    let fds = <[OwnedFd; TICKET_FDS]>::try_from(ticket.fds);
     let [up, down, board, socket, event] =
-        fds.map_err(|_| AttachError::Ticket("its descriptors"))?;
+        fds.map_err(|_| ImportError::Ticket("its descriptors"))?;
     let map = |fd, len, writers, what| match file::open(fd, len, writers) {
         Ok(Some(mapping)) => Ok(mapping),
-        Ok(None) => Err(AttachError::Ticket(what)),
-        Err(source) => Err(AttachError::System { what, source }),
+        Ok(None) => Err(ImportError::Ticket(what)),
+        Err(source) => Err(control::system(what)(source).into()),
     };
     let files = Files {
         up: map(up, layout.up_len, Writers::Everyone, "the file to write")?,
@@ -69,7 +35,7 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
     };
     let board = map(board, BOARD_BYTES, Writers::MakerAlone, "the board")?;
     let wakeup = Wakeup::open(ClientWakeup { socket, event })
-        .ok_or(AttachError::Ticket("the wakeup descriptor"))?;
+        .ok_or(ImportError::Ticket("the wakeup descriptor"))?;
     let parts = Parts {
         side: Side::Client,
         layout,
@@ -78,8 +44,5 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, AttachError> {
         board: Some(Span::new(board)),
         unclaimed: None,
     };
-    Pd::new(parts).map_err(|source| AttachError::System {
-        what: "populating shared memory",
-        source,
-    })
+    Ok(Pd::new(parts).map_err(control::system("populating shared memory"))?)
 }

@@ -9,8 +9,8 @@ use std::{
 
 use herdwick_fabric::{
     AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
-    OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey,
-    SLOTS_MAX, Source,
+    OpenError, PdId, PortHealth, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote,
+    Rkey, SLOTS_MAX, Source,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     endpoint::{Peer, mtu_bytes},
     measure::{self, TrialError},
     place::{self, DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo},
-    port::VerbsPort,
+    port::{Health, VerbsPort},
     probe::{self, Found},
     raw::{self, Context, Pd},
     selector::DeviceSelector,
@@ -175,23 +175,6 @@ impl VerbsDevice {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.state.place
-    }
-
-    /// Returns whether the queue pairs at `endpoints` are on `host`. This is decided by address on
-    /// Ethernet. If `host` is a loopback address, the queue pairs may also have the address of
-    /// `port`. On InfiniBand only all being at one address is checked.
-    #[must_use]
-    pub fn is_at(&self, port: &VerbsPort, endpoints: &[&Endpoint], host: IpAddr) -> bool {
-        let peers: Result<Vec<_>, _> = endpoints.iter().map(|end| Peer::decode(end)).collect();
-        let Ok(peers) = peers else { return false };
-        let host = host.to_canonical();
-        let on_host = |peer: &Peer| {
-            let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host;
-            let ours = host.is_loopback() && peer.gid == port.place.gid.address.octets();
-            peer.link == Link::InfiniBand || of_host || ours
-        };
-        let together = |pair: &[Peer]| (pair[0].lid, pair[0].gid) == (pair[1].lid, pair[1].gid);
-        peers.iter().all(on_host) && peers.windows(2).all(together)
     }
 
     /// Returns the place for a new port: the one selected at first, unless the device's addresses
@@ -445,5 +428,42 @@ impl Device for VerbsDevice {
 
     fn qp_state(&self, port: &VerbsPort, qp: QpId) -> Result<QpState, ControlError> {
         Ok(port.qps.get(qp.0).ok_or(control::NO_QP)?.state)
+    }
+
+    /// Tells by the address on Ethernet, because the kernel may need long to resolve another one
+    /// than the client's own, and a worker must not wait. If `host` is a loopback address, the
+    /// queue pairs may also have the address of `port`. On InfiniBand only all being at one address
+    /// is checked.
+    fn is_at(
+        &self,
+        port: &VerbsPort,
+        _: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool {
+        let peers: Result<Vec<_>, _> = endpoints.iter().map(|end| Peer::decode(end)).collect();
+        let (Ok(peers), Some(host)) = (peers, host) else {
+            return false;
+        };
+        let host = host.to_canonical();
+        let on_host = |peer: &Peer| {
+            let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host;
+            let ours = host.is_loopback() && peer.gid == port.place.gid.address.octets();
+            peer.link == Link::InfiniBand || of_host || ours
+        };
+        let together = |pair: &[Peer]| (pair[0].lid, pair[0].gid) == (pair[1].lid, pair[1].gid);
+        peers.iter().all(on_host) && peers.windows(2).all(together)
+    }
+
+    fn check(&self, port: &mut VerbsPort) {
+        port.check();
+    }
+
+    #[inline]
+    fn health(&self, port: &VerbsPort) -> PortHealth {
+        PortHealth {
+            lost: port.health() != Health::Well,
+            failures: port.failures(),
+        }
     }
 }

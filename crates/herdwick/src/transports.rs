@@ -2,18 +2,17 @@
 
 pub(crate) mod port;
 
-use std::{net::SocketAddr, os::fd::OwnedFd, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
     RequestPath,
     hello::{Offer, ShmOffer, Token, VerbsOffer},
     wire::Window,
 };
-use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
-use herdwick_shm::{PdTicket, ShmDevice, ShmPort};
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+use herdwick_shm::ShmDevice;
 pub use herdwick_verbs::VerbsOptions;
-use herdwick_verbs::{NoPlace, VerbsDevice, VerbsError, VerbsPort};
+use herdwick_verbs::{NoPlace, VerbsDevice, VerbsError};
 use port::AnyPort;
 
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
     door::Door,
     due::Due,
     hello::{self, Said},
-    herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken, TicketDevice},
+    herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
     memcached::Memcached,
     stream::Stream,
     text::{Command, When},
@@ -285,40 +284,5 @@ fn checked(taken: Taken<AnyPort>, offer: &Offer) -> Result<Taken<AnyPort>, Lease
         Ok(taken)
     } else {
         Err(LeaseError::Workers { offered, granted })
-    }
-}
-
-impl TicketDevice for ShmDevice {
-    fn attach(
-        &self,
-        port: &mut ShmPort,
-        blob: Vec<u8>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(Self::attach(self, port, PdTicket { fds, blob })?)
-    }
-}
-
-/// There is no ticket: the client uses a domain of its own.
-impl TicketDevice for RoceDevice {
-    fn attach(
-        &self,
-        port: &mut RocePort,
-        _: Vec<u8>,
-        _: Vec<OwnedFd>,
-    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.create_pd(port)?)
-    }
-}
-
-/// As over RoCEv2.
-impl TicketDevice for VerbsDevice {
-    fn attach(
-        &self,
-        port: &mut VerbsPort,
-        _: Vec<u8>,
-        _: Vec<OwnedFd>,
-    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.create_pd(port)?)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdwick_fabric::{Device, Port};
+use herdwick_fabric::{Device, PdTicket, Port};
 use herdwick_herd::{
     Echo, RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
@@ -107,9 +107,9 @@ impl<D: BenchDevice> Host<D> {
     /// Creates a protection domain for a client, and the client in it.
     fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, EndpointError> {
         let Self { device, end } = self;
-        let pd = device.create_pd(&mut end.port)?;
+        let pd = device.create_pd_for(&mut end.port, &path.pd_room(window))?;
         let resources = end.allocate(device, pd, path, window)?;
-        let (blob, fds) = device.hand_over(&mut end.port, pd)?;
+        let PdTicket { blob, fds } = device.export_pd(&mut end.port, pd)?;
         let grant = end.grant(device, &resources, blob, fds.len() as u8)?;
         let mut client = BenchClient::<D>::new(path, window, epoch(), 1)?;
         let peer = client.join(&grant, fds)?;

@@ -6,15 +6,15 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{ControlError, Device, PdId, Port};
+use herdwick_fabric::{ControlError, Device, ImportError, PdTicket, Port};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
     hello::{WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 use herdwick_mica::Request;
-use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
-use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+use herdwick_shm::{PdSize, ShmDevice};
 
 use super::{Lines, Reply};
 
@@ -29,7 +29,7 @@ pub enum EndpointError {
     Control(#[from] ControlError),
     /// A ticket to a domain was not accepted.
     #[error("taking up a domain: {0}")]
-    Ticket(#[from] herdwick_shm::AttachError),
+    Ticket(#[from] ImportError),
     /// A thread or a socket could not be created.
     #[error("starting an echo: {0}")]
     System(#[from] std::io::Error),
@@ -58,59 +58,18 @@ pub(crate) trait BenchDevice: Device + Sized {
 
     /// Creates a client's device.
     fn client() -> std::io::Result<Self>;
-
-    /// Returns the ticket to a worker's domain, and the descriptors that belong to it.
-    fn hand_over(
-        &self,
-        port: &mut Self::Port,
-        pd: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError>;
-
-    /// Creates the domain of the client to which a ticket gives access.
-    fn take_up(
-        &self,
-        port: &mut Self::Port,
-        ticket: Vec<u8>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<PdId, EndpointError>;
 }
-
-/// Room for the lines and rings of the largest window; pages that are not touched are not
-/// allocated.
-const RINGS_BYTES: usize = 16 << 20;
 
 impl BenchDevice for ShmDevice {
     /// Shared memory loses nothing: a repeated request would hide a bug, so there are none.
     const RETRY_AFTER: Duration = NEVER;
 
     fn host() -> std::io::Result<Self> {
-        Ok(Self::host(PdSize {
-            host_inbound: RINGS_BYTES,
-            client_inbound: RINGS_BYTES,
-            ..PdSize::default()
-        }))
+        Ok(Self::host(PdSize::NONE))
     }
 
     fn client() -> std::io::Result<Self> {
         Ok(Self::client())
-    }
-
-    fn hand_over(
-        &self,
-        port: &mut ShmPort,
-        pd: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError> {
-        let PdTicket { blob, fds } = self.ticket(port, pd)?;
-        Ok((blob, fds))
-    }
-
-    fn take_up(
-        &self,
-        port: &mut ShmPort,
-        blob: Vec<u8>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<PdId, EndpointError> {
-        Ok(self.attach(port, PdTicket { fds, blob })?)
     }
 }
 
@@ -124,23 +83,6 @@ impl BenchDevice for RoceDevice {
 
     fn client() -> std::io::Result<Self> {
         Self::host()
-    }
-
-    fn hand_over(
-        &self,
-        _: &mut RocePort,
-        _: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), EndpointError> {
-        Ok(Default::default())
-    }
-
-    fn take_up(
-        &self,
-        port: &mut RocePort,
-        _: Vec<u8>,
-        _: Vec<OwnedFd>,
-    ) -> Result<PdId, EndpointError> {
-        Ok(self.create_pd(port)?)
     }
 }
 
@@ -205,8 +147,9 @@ impl<D: BenchDevice> BenchClient<D> {
         grant: &WorkerGrant,
         fds: Vec<OwnedFd>,
     ) -> Result<WorkerAccept, EndpointError> {
-        let ticket = grant.ticket.clone();
-        let pd = self.device.take_up(&mut self.endpoints.port, ticket, fds)?;
+        let blob = grant.ticket.clone();
+        let ticket = PdTicket { fds, blob };
+        let pd = self.device.import_pd(&mut self.endpoints.port, ticket)?;
         Ok(self.endpoints.join(&self.device, pd, grant)?)
     }
 

@@ -1,7 +1,7 @@
 //! The control half of the seeded fabric: domains, regions, queues and queue pairs, all ids random
 //! or never reused.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use herdwick_fabric::{
     AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
@@ -247,6 +247,19 @@ impl Device for SeededDevice {
 
     fn qp_state(&self, port: &SeededPort, qp: QpId) -> Result<QpState, ControlError> {
         Ok(port.network.world().named_qp(port.party, qp)?.state)
+    }
+
+    /// All parties of a network are on this host; its tag is in the endpoints.
+    fn is_at(
+        &self,
+        port: &SeededPort,
+        _: PdId,
+        endpoints: &[&Endpoint],
+        host: Option<IpAddr>,
+    ) -> bool {
+        let tag = port.network.world().tag.to_le_bytes();
+        let ours = endpoints.iter().all(|end| end.as_bytes().starts_with(&tag));
+        ours && host.is_none_or(|host| host.is_loopback())
     }
 }
 

@@ -4,8 +4,8 @@
 use std::{fmt, time::Duration};
 
 use herdwick_fabric::{
-    Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, Port, PortLimits, QpId,
-    QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
+    Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, PdRoom, Port, PortLimits,
+    QpId, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
 use herdwick_mica::{Clock, Execute};
@@ -91,6 +91,40 @@ const fn request_recvs(path: RequestPath, announce: Announce, window: Window) ->
         (RequestPath::UdSend, _) | (_, Announce::Always) => window.slots() + RECV_SLACK,
         (_, Announce::AfterPause) => RECV_SLACK,
         (_, Announce::Never) => 0,
+    }
+}
+
+/// Largest header that a provider writes before a datagram (the GRH of InfiniBand).
+const GRH_BYTES: usize = 40;
+
+impl RequestPath {
+    /// The room that a client with `window` needs in its domain at a worker, exactly.
+    #[must_use]
+    pub fn pd_room(self, window: Window) -> PdRoom {
+        let recvs = window.slots() + RECV_SLACK;
+        let (writable, ud_recvs) = match self {
+            Self::UdSend => (0, recvs),
+            Self::UcWrite | Self::RcWrite => (window.line_bytes() + window.overflow_bytes(), 0),
+        };
+        PdRoom {
+            writable,
+            recvs: ud_recvs,
+            peer_recvs: recvs,
+        }
+    }
+
+    /// Most bytes of a worker's own memory that a client with `window` takes beside its domain:
+    /// what arrives as datagrams is copied there.
+    #[must_use]
+    pub fn private_bytes(self, window: Window) -> usize {
+        match self {
+            Self::UdSend => {
+                let recvs = window.slots() + RECV_SLACK;
+                let slots = window.line_bytes() + window.overflow_bytes();
+                slots + recvs * UdQueue::recv_bytes(GRH_BYTES)
+            }
+            Self::UcWrite | Self::RcWrite => 0,
+        }
     }
 }
 
@@ -190,9 +224,17 @@ impl<P: Port> ServerEnd<P> {
         self.request_cq
     }
 
-    /// Whether replies can be sent; if not, only another end helps.
+    /// Whether only another end helps: the device is lost, or a queue pair for replies failed.
+    #[inline]
     #[must_use]
-    pub fn is_sound<D: Device<Port = P>>(&self, device: &D) -> bool {
+    pub fn is_lost<D: Device<Port = P>>(&self, device: &D) -> bool {
+        let health = device.health(&self.port);
+        // Queue pairs are asked for their state only on a provider where some have failed.
+        health.lost || (health.failures > 0 && !self.is_sound(device))
+    }
+
+    /// Whether replies can be sent.
+    fn is_sound<D: Device<Port = P>>(&self, device: &D) -> bool {
         let sends = |qp: &QpId| device.qp_state(&self.port, *qp).ok() == Some(QpState::ReadyToSend);
         self.replies.iter().all(sends)
     }

@@ -9,22 +9,21 @@ struct Loopback(&'static str, bool);
 
 impl Fixture for Loopback {
     fn pair(&self) -> [Box<dyn Party>; 2] {
-        [(); 2].map(|()| {
+        let devices = [(); 2].map(|()| {
             let address = self.0.parse().expect("an address");
             let device = RoceDevice::bind(RoceOptions {
                 keyed: self.1,
                 ..RoceOptions::new(address)
             });
-            let device = device.expect("a port");
-            let mut port = device.open_port(&LIMITS).expect("a port");
-            let pd = device.create_pd(&mut port).expect("a domain");
-            // Socket buffers of megabytes do not overflow while both sides are polled in turn.
-            let claims = Capabilities {
-                lossless: true,
-                ..device.capabilities().clone()
-            };
-            Box::new(LocalParty::new(device, port, pd).claiming(claims)) as Box<dyn Party>
-        })
+            device.expect("a port")
+        });
+        // Socket buffers of megabytes do not overflow while both sides are polled in turn.
+        let claims = Capabilities {
+            lossless: true,
+            ..devices[0].capabilities().clone()
+        };
+        LocalParty::linked(devices, &LIMITS)
+            .map(|party| Box::new(party.claiming(claims.clone())) as Box<dyn Party>)
     }
 
     /// A pass is a few system calls, so fewer passes than usual cover the time in which a silent

@@ -3,8 +3,8 @@
 use std::{io::ErrorKind, time::Duration};
 
 use herdwick_fabric::{
-    Access, Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, RegionSpec, Scope,
-    SendOp, SendWr, Transport,
+    Access, Completion, CqSpec, Device, Endpoint, Payload, Port, PortLimits, QpSpec, RegionSpec,
+    Scope, SendOp, SendWr, Transport,
 };
 use herdwick_mem::Words;
 use herdwick_roce_udp::{RoceDevice, RoceOptions, RocePort};
@@ -118,4 +118,35 @@ pub(crate) fn write_across(
         }
     }
     panic!("nothing arrived: {:?}", theirs.drops());
+}
+
+#[test]
+fn an_endpoint_is_at_the_host_that_it_names_and_at_no_other() {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
+    let mut port = device.open_port(&PortLimits::default()).expect("a port");
+    let pd = device.create_pd(&mut port).expect("a domain");
+    let cq = device.create_cq(&mut port, &CqSpec { depth: 8 });
+    let cq = cq.expect("a queue");
+    let qp = device.create_qp(
+        &mut port,
+        &QpSpec {
+            pd,
+            transport: Transport::Ud,
+            send_cq: cq,
+            recv_cq: cq,
+            send_depth: 1,
+            recv_depth: 1,
+        },
+    );
+    let end = device.endpoint(&port, qp.expect("a queue pair"));
+    let end = end.expect("an endpoint");
+    let at = |ends: &[&Endpoint], host: Option<&str>| {
+        let host = host.map(|host| host.parse().expect("an address"));
+        device.is_at(&port, pd, ends, host)
+    };
+    assert!(at(&[&end, &end], Some("127.0.0.1")));
+    assert!(!at(&[&end], Some("127.0.0.2")) && !at(&[&end], None));
+    let garbage = Endpoint::new(b"garbage").expect("short");
+    assert!(!at(&[&end, &garbage], Some("127.0.0.1")));
 }

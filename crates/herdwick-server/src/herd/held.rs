@@ -2,14 +2,13 @@
 
 use std::{collections::HashMap, os::fd::OwnedFd};
 
-use herdwick_fabric::{ConnectError, ControlError, PdId};
+use herdwick_fabric::{ConnectError, ControlError, Device, PdId, PdTicket, Released};
 use herdwick_herd::{
     Admitted, LeaseResources, RequestPath, ServerEnd, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 
-use super::{LeaseDevice, Released};
 use crate::lease::{LeaseId, Terms};
 
 /// The leases that one worker holds resources for.
@@ -59,7 +58,7 @@ impl Held {
     }
 
     /// Returns the connected leases from which no more requests can arrive.
-    pub(super) fn unheard<D: LeaseDevice>(
+    pub(super) fn unheard<D: Device>(
         &self,
         device: &D,
         server: &ServerEnd<D::Port>,
@@ -78,7 +77,7 @@ impl Held {
 
     /// Creates a domain, memory and a queue pair for a lease. Returns the grant and its
     /// descriptors.
-    pub(super) fn grant<D: LeaseDevice>(
+    pub(super) fn grant<D: Device>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
@@ -86,7 +85,7 @@ impl Held {
         terms: Terms,
     ) -> Result<(WorkerGrant, Vec<OwnedFd>), ServeError> {
         let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
-        let pd = device.domain(&mut server.port, terms.path, window)?;
+        let pd = device.create_pd_for(&mut server.port, &terms.path.pd_room(window))?;
         match allocate(device, server, pd, (terms.path, window)) {
             Ok((resources, grant, fds)) => {
                 let lease = Lease {
@@ -107,7 +106,7 @@ impl Held {
     }
 
     /// Connects a lease with its client's queue pairs and starts polling it.
-    pub(super) fn connect<D: LeaseDevice>(
+    pub(super) fn connect<D: Device>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
@@ -128,7 +127,7 @@ impl Held {
 
     /// Stops serving a lease and returns its memory to the operating system. Calls `done`
     /// afterwards, with an error if the device keeps some of it. Nothing else of the lease remains.
-    pub(super) fn revoke<D: LeaseDevice>(
+    pub(super) fn revoke<D: Device>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
@@ -147,14 +146,14 @@ impl Held {
     }
 }
 
-fn allocate<D: LeaseDevice>(
+fn allocate<D: Device>(
     device: &D,
     server: &mut ServerEnd<D::Port>,
     pd: PdId,
     (path, window): (RequestPath, Window),
 ) -> Result<(LeaseResources, WorkerGrant, Vec<OwnedFd>), ServeError> {
     let resources = server.allocate(device, pd, path, window)?;
-    let (ticket, fds) = device.ticket(&mut server.port, pd)?;
-    let grant = server.grant(device, &resources, ticket, fds.len() as u8)?;
+    let PdTicket { blob, fds } = device.export_pd(&mut server.port, pd)?;
+    let grant = server.grant(device, &resources, blob, fds.len() as u8)?;
     Ok((resources, grant, fds))
 }

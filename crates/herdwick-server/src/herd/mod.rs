@@ -6,7 +6,6 @@ mod held;
 
 use std::{
     io,
-    net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
@@ -15,11 +14,10 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Armed, ControlError, Device, Endpoint, OpenError, PdId, Port};
+use herdwick_fabric::{Armed, Device, OpenError, Port, Released};
 use herdwick_herd::{
-    RequestPath, ServerEnd, ServerTerms, SetupError,
+    ServerEnd, ServerTerms, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
-    wire::Window,
 };
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
@@ -29,59 +27,6 @@ use crate::{
 };
 use counted::Counted;
 use held::Held;
-
-/// What the front needs of a provider besides verbs: protection domains for clients, and a way to
-/// hand them over.
-pub(crate) trait LeaseDevice: Device {
-    /// Creates a domain with exactly the room that a client with `window` needs.
-    fn domain(
-        &self,
-        port: &mut Self::Port,
-        path: RequestPath,
-        window: Window,
-    ) -> Result<PdId, ControlError>;
-
-    /// Returns the ticket to `pd`, and the descriptors that accompany it.
-    fn ticket(
-        &self,
-        port: &mut Self::Port,
-        pd: PdId,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError>;
-
-    /// Destroys the domain `pd` and calls `done` when the operating system has its memory again. A
-    /// client can delay that, so a provider that can does it on another thread.
-    fn release_pd(&self, port: &mut Self::Port, pd: PdId, done: Released) {
-        done(self.destroy_pd(port, pd));
-    }
-
-    /// Returns whether `endpoints` belong to the client: on its `host`; or, for a client on this
-    /// host, in its own domain `pd`, where the provider can tell.
-    fn is_at(
-        &self,
-        port: &Self::Port,
-        pd: PdId,
-        endpoints: &[&Endpoint],
-        host: Option<IpAddr>,
-    ) -> bool;
-
-    /// Checks the device for asynchronous events, if the provider has any.
-    fn check(&self, _: &mut Self::Port) {}
-
-    /// Returns how many of the clients' queue pairs have failed at this end, if the provider can
-    /// tell.
-    fn failures(&self, _: &Self::Port) -> u64 {
-        0
-    }
-
-    /// Returns whether this end must be replaced because its device was lost.
-    fn is_lost(&self, _: &ServerEnd<Self::Port>) -> bool {
-        false
-    }
-}
-
-/// A callback for when a lease's memory has been released, called on any thread; with an error if
-/// the system or the device keeps some of it.
-pub(crate) type Released = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
 /// The parameters of a front.
 pub(crate) struct HerdConfig {
@@ -103,7 +48,7 @@ pub(crate) struct HerdConfig {
 ///
 /// When the device is lost, the front has its leases ended, then closes the port, and opens another
 /// one for the next claim.
-pub(crate) struct HerdFront<D: LeaseDevice> {
+pub(crate) struct HerdFront<D: Device> {
     /// The fabric's name.
     transport: &'static str,
     device: D,
@@ -120,7 +65,7 @@ pub(crate) struct HerdFront<D: LeaseDevice> {
     config: HerdConfig,
 }
 
-impl<D: LeaseDevice> HerdFront<D> {
+impl<D: Device> HerdFront<D> {
     pub(crate) fn new(
         transport: &'static str,
         device: D,
@@ -262,8 +207,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         // Once all leases are ending, the end is closed even if the device has recovered.
         server.is_some_and(|server| {
             self.losses.ending
-                || self.device.failures(&server.port) != self.losses.seen
-                || self.device.is_lost(server)
+                || self.device.health(&server.port).failures != self.losses.seen
+                || server.is_lost(&self.device)
         })
     }
 
@@ -281,8 +226,8 @@ impl<D: LeaseDevice> HerdFront<D> {
         let Some(server) = &self.server else {
             return;
         };
-        if !self.losses.ending && !self.device.is_lost(server) {
-            self.losses.seen = self.device.failures(&server.port);
+        if !self.losses.ending && !server.is_lost(&self.device) {
+            self.losses.seen = self.device.health(&server.port).failures;
             for id in self.held.unheard(&self.device, server) {
                 self.tell(Answer::Lost(id));
             }
@@ -338,7 +283,7 @@ fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
     counts
 }
 
-impl<D: LeaseDevice> Front for HerdFront<D> {
+impl<D: Device> Front for HerdFront<D> {
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
         self.sources = Some((registry.try_clone()?, tokens));
         self.announce()

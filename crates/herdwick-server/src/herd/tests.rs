@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
+use herdwick_herd::RequestPath;
 use herdwick_shm::{PdSize, ShmDevice};
 use mio::{Poll, Token, Waker};
 

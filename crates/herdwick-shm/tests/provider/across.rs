@@ -17,7 +17,7 @@ fn pair() -> [Box<dyn Party>; 2] {
     let device = ShmDevice::host(ROOMY);
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let pd = device.create_pd(&mut port).unwrap();
-    let ticket = device.ticket(&mut port, pd).unwrap();
+    let ticket = device.export_pd(&mut port, pd).unwrap();
     let (mut child, stream) = start("across::client");
     send_ticket(&stream, &ticket).unwrap();
     let far = FarParty::new(stream, device.capabilities().clone()).unwrap();
@@ -32,7 +32,9 @@ fn client() {
     let Some(stream) = other_end() else { return };
     let device = ShmDevice::client();
     let mut port = device.open_port(&PortLimits::default()).unwrap();
-    let pd = device.attach(&mut port, receive_ticket(&stream)).unwrap();
+    let pd = device
+        .import_pd(&mut port, receive_ticket(&stream))
+        .unwrap();
     serve(Box::new(LocalParty::new(device, port, pd)), stream).unwrap();
 }
 

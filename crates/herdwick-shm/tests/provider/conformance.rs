@@ -2,7 +2,7 @@
 //! once with the client as the requester, as in HERD, and once with the host.
 
 use herdwick_conformance::{Fixture, LocalParty, Party};
-use herdwick_fabric::{Device, PortLimits};
+use herdwick_fabric::PortLimits;
 use herdwick_shm::{PdSize, ShmDevice};
 
 /// Ring memory is not reused while its domain lives, and some behaviours make hundreds of queue
@@ -16,15 +16,9 @@ pub(crate) const ROOMY: PdSize = PdSize {
 
 /// A client, and its host.
 fn pair() -> [Box<dyn Party>; 2] {
-    let device = ShmDevice::host(ROOMY);
-    let mut port = device.open_port(&PortLimits::default()).unwrap();
-    let pd = device.create_pd(&mut port).unwrap();
-    let ticket = device.ticket(&mut port, pd).unwrap();
-    let host = LocalParty::new(device, port, pd);
-    let device = ShmDevice::client();
-    let mut port = device.open_port(&PortLimits::default()).unwrap();
-    let pd = device.attach(&mut port, ticket).unwrap();
-    [Box::new(LocalParty::new(device, port, pd)), Box::new(host)]
+    let devices = [ShmDevice::host(ROOMY), ShmDevice::client()];
+    let [host, client] = LocalParty::linked(devices, &PortLimits::default());
+    [Box::new(client), Box::new(host)]
 }
 
 mod client_asks {

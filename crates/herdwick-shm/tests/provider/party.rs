@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 
 use herdwick_fabric::{
-    Access, AddressHandle, Completion, CqId, CqSpec, Device, Endpoint, Local, Payload, PdId, Port,
-    PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Remote, Scope, SendOp, SendWr,
-    Transport,
+    Access, AddressHandle, Completion, CqId, CqSpec, Device, Endpoint, Local, Payload, PdId,
+    PdTicket, Port, PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Remote, Scope, SendOp,
+    SendWr, Transport,
 };
-use herdwick_shm::{PdSize, PdTicket, ShmDevice, ShmPort};
+use herdwick_shm::{PdSize, ShmDevice, ShmPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) struct Party {
@@ -33,7 +33,7 @@ impl Party {
     /// Makes a domain, in which the calls below work from now on.
     pub(crate) fn domain(&mut self) -> PdTicket {
         self.pd = self.device.create_pd(&mut self.port).unwrap();
-        self.device.ticket(&mut self.port, self.pd).unwrap()
+        self.device.export_pd(&mut self.port, self.pd).unwrap()
     }
 
     pub(crate) fn qp(&mut self, transport: Transport, recv_depth: usize) -> QpId {
@@ -106,7 +106,9 @@ pub(crate) fn host(size: PdSize) -> Party {
 /// Makes a client of the domain of `ticket`.
 pub(crate) fn client(ticket: PdTicket) -> Party {
     let device = ShmDevice::client();
-    Party::new(device, |device, port| device.attach(port, ticket).unwrap())
+    Party::new(device, |device, port| {
+        device.import_pd(port, ticket).unwrap()
+    })
 }
 
 /// Makes a host and its client.

@@ -11,7 +11,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use herdwick_shm::PdTicket;
+use herdwick_fabric::PdTicket;
+use herdwick_shm::{TICKET_BYTES, TICKET_FDS};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -42,7 +43,7 @@ pub(crate) fn other_end() -> Option<UnixStream> {
     stream.peer_addr().is_ok().then_some(stream)
 }
 
-const SPACE: usize = rustix::cmsg_space!(ScmRights(PdTicket::FDS));
+const SPACE: usize = rustix::cmsg_space!(ScmRights(TICKET_FDS));
 
 /// Sends a ticket; an error if the other end has closed.
 pub(crate) fn send_ticket(stream: &UnixStream, ticket: &PdTicket) -> rustix::io::Result<()> {
@@ -59,7 +60,7 @@ pub(crate) fn send_ticket(stream: &UnixStream, ticket: &PdTicket) -> rustix::io:
 pub(crate) fn receive_ticket(stream: &UnixStream) -> PdTicket {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut blob = vec![0; PdTicket::BLOB_BYTES];
+    let mut blob = vec![0; TICKET_BYTES];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
     let received = recvmsg(
         stream,
@@ -67,7 +68,7 @@ pub(crate) fn receive_ticket(stream: &UnixStream) -> PdTicket {
         &mut control,
         flags,
     );
-    assert_eq!(received.unwrap().bytes, PdTicket::BLOB_BYTES);
+    assert_eq!(received.unwrap().bytes, TICKET_BYTES);
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = message {

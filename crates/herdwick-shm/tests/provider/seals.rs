@@ -7,9 +7,12 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Access, ControlError, Payload, Port, Transport};
+use herdwick_fabric::{
+    Access, ControlError, Device, Endpoint, ImportError, Payload, PdTicket, Port, PortLimits,
+    Transport,
+};
 use herdwick_mem::{Access as Rights, Mapping, Words};
-use herdwick_shm::{AttachError, PdSize, PdTicket, ShmDevice};
+use herdwick_shm::{PdSize, ShmDevice};
 use rustix::{
     fs::{
         FallocateFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate, open,
@@ -18,7 +21,6 @@ use rustix::{
 };
 
 use crate::party::{client, connect, host, pair, write};
-use herdwick_fabric::{Device, PortLimits};
 
 /// A bound for failures; no passing test waits for it.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -111,7 +113,7 @@ fn revoked_memory_is_given_back_though_the_client_maps_it() {
     let (pd, remote) = (host.pd, host.remote(lines));
     host.device.destroy_pd(&mut host.port, pd).unwrap();
     assert!((0..span.count()).all(|word| span.load(word) == 0));
-    assert!(host.device.ticket(&mut host.port, pd).is_err());
+    assert!(host.device.export_pd(&mut host.port, pd).is_err());
     assert!(remote.rkey.0 != 0);
     drop(client);
 }
@@ -176,7 +178,7 @@ fn go_on_after(told: &Receiver<()>) {
 fn a_ticket_is_good_once_and_only_whole() {
     let (mut host, whole) = ticket();
     let pd = host.pd;
-    assert!(host.device.ticket(&mut host.port, pd).is_err(), "once");
+    assert!(host.device.export_pd(&mut host.port, pd).is_err(), "once");
     let device = ShmDevice::client();
     let mut port = device.open_port(&PortLimits::default()).unwrap();
     let copy = |order: &[usize], blob: &[u8]| PdTicket {
@@ -211,15 +213,31 @@ fn a_ticket_is_good_once_and_only_whole() {
         bad.push(copy(&[0, 1, 2, 3, 4], &blob));
     }
     for ticket in bad {
-        match device.attach(&mut port, ticket) {
-            Err(AttachError::Ticket(_)) => {}
+        match device.import_pd(&mut port, ticket) {
+            Err(ImportError::Ticket(_)) => {}
             // A split that moved by whole pages is as valid as the true one.
             Ok(pd) => device.destroy_pd(&mut port, pd).unwrap(),
             other => panic!("{other:?}"),
         }
     }
     let pd = device
-        .attach(&mut port, copy(&[0, 1, 2, 3, 4], &whole.blob))
+        .import_pd(&mut port, copy(&[0, 1, 2, 3, 4], &whole.blob))
         .unwrap();
     device.destroy_pd(&mut port, pd).unwrap();
+}
+
+#[test]
+fn an_endpoint_of_another_domain_is_not_at_this_one() {
+    let mut host = host(PdSize::default());
+    let tickets = [host.domain(), host.domain()];
+    let pd = host.pd;
+    let ends = tickets.map(|ticket| {
+        let mut peer = client(ticket);
+        let qp = peer.qp(Transport::Uc, 0);
+        peer.endpoint(qp)
+    });
+    let at = |ends: &[&Endpoint]| host.device.is_at(&host.port, pd, ends, None);
+    assert!(at(&[&ends[1], &ends[1]]));
+    assert!(!at(&[&ends[0]]) && !at(&[&ends[1], &ends[0]]));
+    assert!(!at(&[&Endpoint::new(b"garbage").unwrap()]));
 }

@@ -9,11 +9,11 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Access, Armed, Device, Endpoint, Local, Payload, Port, QpId, RegionId, RegionSpec, Scope,
-    SendOp, Transport,
+    Access, Armed, Device, Endpoint, Local, Payload, PdTicket, Port, QpId, RegionId, RegionSpec,
+    Scope, SendOp, Transport,
 };
 use herdwick_mem::{Access as Rights, Mapping, Span, Words};
-use herdwick_shm::{MESSAGE_BYTES_MAX, PdSize, PdTicket};
+use herdwick_shm::{MESSAGE_BYTES_MAX, PdSize};
 
 use crate::party::{Party, host, is_readable, send, write};
 

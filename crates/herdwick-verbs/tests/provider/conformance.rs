@@ -18,22 +18,21 @@ struct Ports {
 
 impl Fixture for Ports {
     fn pair(&self) -> [Box<dyn Party>; 2] {
-        [(); 2].map(|()| {
+        let devices = [(); 2].map(|()| {
             let options = VerbsOptions {
                 library: self.library.clone(),
                 inlining: self.inlining,
                 ..VerbsOptions::default()
             };
-            let device = VerbsDevice::open(&options).expect("a device");
-            let mut port = device.open_port(&PortLimits::default()).expect("a port");
-            let pd = device.create_pd(&mut port).expect("a domain");
-            // No packets are lost within one host.
-            let claims = Capabilities {
-                lossless: true,
-                ..device.capabilities().clone()
-            };
-            Box::new(LocalParty::new(device, port, pd).claiming(claims)) as Box<dyn Party>
-        })
+            VerbsDevice::open(&options).expect("a device")
+        });
+        // No packets are lost within one host.
+        let claims = Capabilities {
+            lossless: true,
+            ..devices[0].capabilities().clone()
+        };
+        LocalParty::linked(devices, &PortLimits::default())
+            .map(|party| Box::new(party.claiming(claims.clone())) as Box<dyn Party>)
     }
 
     fn timeout(&self) -> usize {

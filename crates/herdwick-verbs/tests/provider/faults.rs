@@ -174,7 +174,7 @@ fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
     );
     let at = |host: &str| {
         side.device
-            .is_at(&side.port, &[&after], host.parse().unwrap())
+            .is_at(&side.port, side.pd, &[&after], host.parse().ok())
     };
     assert!(at("127.0.0.2") && at("127.0.0.9") && !at("10.0.0.1"));
     side.works();
@@ -202,9 +202,16 @@ fn ends_on_two_hosts_are_not_at_one() {
     fake::fail("address", 0, 2);
     there.again();
     let ends = [&here, &there].map(|side| side.device.endpoint(&side.port, side.qp).unwrap());
-    let host = "127.0.0.2".parse().unwrap();
-    assert!(here.device.is_at(&here.port, &[&ends[1], &ends[1]], host));
-    assert!(!here.device.is_at(&here.port, &[&ends[0], &ends[1]], host));
+    let host = "127.0.0.2".parse().ok();
+    assert!(
+        here.device
+            .is_at(&here.port, here.pd, &[&ends[1], &ends[1]], host)
+    );
+    assert!(
+        !here
+            .device
+            .is_at(&here.port, here.pd, &[&ends[0], &ends[1]], host)
+    );
 }
 
 #[test]

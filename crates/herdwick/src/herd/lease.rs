@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Device, PdId, Port};
+use herdwick_fabric::{Device, ImportError, PdTicket, Port};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, RequestPath, SetupError,
     hello::{
@@ -36,17 +36,6 @@ use crate::{
     Fabric, Fallback,
     due::{Due, clock},
 };
-
-/// What a client needs of a provider besides the verbs: attaching a ticket.
-pub(crate) trait TicketDevice: Device {
-    /// Attaches the domain of a ticket.
-    fn attach(
-        &self,
-        port: &mut Self::Port,
-        blob: Vec<u8>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<PdId, Box<dyn std::error::Error + Send + Sync>>;
-}
 
 /// Largest reply in bytes over the fabric; larger values are read as text.
 const REPLY_BYTES_MAX: usize = 4096;
@@ -73,7 +62,7 @@ pub(crate) enum LeaseError {
     #[error("the server's frame: {0}")]
     Frame(#[from] FrameError),
     #[error("the server's ticket: {0}")]
-    Ticket(Box<dyn std::error::Error + Send + Sync>),
+    Ticket(#[from] ImportError),
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error("{offered} workers were offered, {granted} granted")]
@@ -254,7 +243,7 @@ pub(crate) struct Asked {
 }
 
 /// Claims a lease on `socket` and sets HERD up on it.
-pub(crate) fn take<D: TicketDevice>(
+pub(crate) fn take<D: Device>(
     device: &D,
     mut socket: LeaseSocket,
     asked: &Asked,
@@ -278,9 +267,11 @@ pub(crate) fn take<D: TicketDevice>(
         workers: Vec::new(),
     };
     for worker in &grant.workers {
-        let fds = fds.by_ref().take(worker.fds.into()).collect();
-        let pd = device.attach(&mut fixture.port, worker.ticket.clone(), fds);
-        let pd = pd.map_err(LeaseError::Ticket)?;
+        let ticket = PdTicket {
+            fds: fds.by_ref().take(worker.fds.into()).collect(),
+            blob: worker.ticket.clone(),
+        };
+        let pd = device.import_pd(&mut fixture.port, ticket)?;
         accept.workers.push(fixture.join(device, pd, worker)?);
     }
     socket.write_all(&accept.to_frame())?;

@@ -28,7 +28,7 @@ use self::{
     translate::{answer, lost, store_op},
 };
 pub(crate) use self::{
-    lease::{Asked, LeaseError, Taken, TicketDevice, take},
+    lease::{Asked, LeaseError, Taken, take},
     socket::LeaseSocket,
 };
 use crate::{
