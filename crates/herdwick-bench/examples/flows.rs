@@ -25,7 +25,7 @@ use std::{
 
 use herdwick::{Address, Answer, Fabric, Key, Mode, Op, Options, Put, Session};
 use herdwick_roce_udp::bare::BareEnd;
-use herdwick_server::{Config, Leases, Server, spawn};
+use herdwick_server::{Config, Leases, ListenOptions, Server, spawn};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const KEYS: u64 = 100_000;
@@ -100,7 +100,10 @@ fn serve(clients: usize) -> Outcome<Server> {
         ..Leases::default()
     };
     Ok(spawn(Config {
-        roce: Some(LOOPBACK),
+        fabrics: ListenOptions {
+            roce: Some(LOOPBACK),
+            ..ListenOptions::default()
+        },
         workers: Some(1),
         memory_bytes: 4 << 30,
         connections_max: 2 * clients + 100,

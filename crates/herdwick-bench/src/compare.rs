@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use herdwick::RequestPath;
-use herdwick_roce_udp::RoceDevice;
-use herdwick_shm::ShmDevice;
+use herdwick_fabric::Device;
+use herdwick_providers::{AnyPort, End, VisitAll};
 
 use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{self, BareTarget, BenchDevice, EchoTarget, HerdTarget},
+    lines::{self, BareTarget, EchoTarget, EndpointError, HerdTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -94,15 +94,10 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
 
 /// Returns the flags with which the own server offers the fabrics that are measured, and no others.
 fn fabric_flags(config: &Config) -> Vec<&'static str> {
-    let mut flags = Vec::new();
-    // Port 0: any free port.
-    if config.fabrics.contains(&Fabric::Roce) {
-        flags.extend(["--roce", "127.0.0.1:0"]);
-    }
-    if !config.fabrics.contains(&Fabric::Verbs) {
-        flags.extend(["--verbs", "off"]);
-    }
-    flags
+    let offered = |fabric| config.fabrics.contains(&Fabric::Herd(fabric));
+    let fabrics = herdwick::Fabric::ALL.into_iter();
+    let flags = fabrics.flat_map(|fabric| fabric.serve_options(offered(fabric)));
+    flags.copied().collect()
 }
 
 /// Returns all contenders, in order. The second value is the reason why shared memory is left out:
@@ -113,20 +108,20 @@ fn contenders(
     space: KeySpace,
 ) -> (Vec<Contender>, Option<String>) {
     let no_shm = || {
-        let dialled = HerdTarget::dial(server?.address, (Fabric::Shm, None), 1, space);
+        let dialled = HerdTarget::dial(server?.address, (Fabric::SHM, None), 1, space);
         dialled.err().map(|error| error.to_string())
     };
     let (mut contenders, mut left_out) = (Vec::new(), None);
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
-            (System::Beside(_), _) => contenders.push((*system, Fabric::Shm)),
-            (System::Bare, _) => contenders.push((*system, Fabric::Roce)),
+            (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
+            (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
             (System::Echo, _) => {
                 let fabrics = config.echo_fabrics();
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
             (System::Herd | System::Crowded, []) => {
-                let offered = [Fabric::Shm, Fabric::Tcp];
+                let offered = [Fabric::SHM, Fabric::Tcp];
                 left_out = no_shm();
                 let skip = usize::from(left_out.is_some());
                 contenders.extend(offered[skip..].iter().map(|fabric| (*system, *fabric)));
@@ -137,6 +132,31 @@ fn contenders(
         }
     }
     (contenders, left_out)
+}
+
+/// A run of the echo.
+struct RunEcho<'a, 'b> {
+    comparison: &'a Comparison<'b>,
+    name: String,
+    traces: &'a mut [Trace],
+    watch: &'a mut dyn FnMut(&Progress),
+}
+
+impl VisitAll for RunEcho<'_, '_> {
+    type Output = Result<Run, BenchError>;
+
+    fn visit<D>(self, worker: D, clients: Vec<D>) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        let comparison = self.comparison;
+        let (_, transport, cpus) = comparison.echo_terms();
+        let devices = (worker, clients);
+        let targets = EchoTarget::endpoints(devices, transport, comparison.space, cpus)?;
+        comparison
+            .echo_bout(self.name)
+            .run(targets, self.traces, self.watch)
+    }
 }
 
 struct Comparison<'a> {
@@ -262,18 +282,13 @@ impl Comparison<'_> {
                 .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch)),
             ((System::Beside(neighbour), _), Some(server)) => {
                 let _beside = self.neighbour(neighbour, server)?;
-                self.herd_targets(Fabric::Shm, server)
+                self.herd_targets(Fabric::SHM, server)
                     .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch))
             }
             ((System::Bare, _), _) => self
                 .bare_targets()
                 .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
-            ((_, Fabric::Roce), _) => self
-                .echo_targets::<RoceDevice>()
-                .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
-            _ => self
-                .echo_targets::<ShmDevice>()
-                .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
+            ((_, fabric), _) => self.run_echo(fabric, name, &mut traces, watch),
         };
         self.traces = traces;
         let cpu = self.server.as_ref().and_then(|server| server.cpu.as_ref());
@@ -311,13 +326,26 @@ impl Comparison<'_> {
         Ok(Process::start(program, kind, server.address, cpus)?)
     }
 
-    fn echo_targets<D: BenchDevice<Port: Send> + Send + 'static>(
+    /// Runs the echo, its code compiled for the fabric's provider.
+    fn run_echo(
         &self,
-    ) -> Result<Vec<EchoTarget<D::Port>>, BenchError> {
-        let (clients, transport, cpus) = self.echo_terms();
-        Ok(EchoTarget::endpoints::<D>(
-            clients, transport, self.space, cpus,
-        )?)
+        fabric: Fabric,
+        name: String,
+        traces: &mut [Trace],
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Run, BenchError> {
+        let fabric = fabric.session().unwrap_or(herdwick::Fabric::Shm);
+        let open = |end| fabric.loopback(end).map_err(EndpointError::System);
+        let worker = open(End::Worker)?;
+        let clients = (0..self.config.clients).map(|_| open(End::Client));
+        let clients = clients.collect::<Result<_, _>>()?;
+        let run = RunEcho {
+            comparison: self,
+            name,
+            traces,
+            watch,
+        };
+        worker.visit_all(clients, run)
     }
 
     fn bare_targets(&self) -> Result<Vec<BareTarget>, BenchError> {

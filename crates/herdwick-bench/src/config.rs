@@ -98,20 +98,22 @@ impl System {
 /// The transport between the clients and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
-    /// Shared memory.
-    Shm,
-    /// An RDMA device.
-    Verbs,
-    /// RoCEv2 over UDP, by the software RNIC.
-    Roce,
+    /// HERD over this fabric.
+    Herd(herdwick::Fabric),
     /// memcached's text protocol.
     Tcp,
 }
 
 /// The name of no known fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no fabric: say shm, verbs, roce, tcp, or several such as shm,tcp")]
+#[error("'{0}' is no fabric: say {names}, or several such as shm,tcp", names = names())]
 pub struct FabricError(String);
+
+/// Returns the names of all fabrics.
+fn names() -> String {
+    let fabrics = herdwick::Fabric::ALL.map(herdwick::Fabric::name);
+    [&fabrics[..], &[Fabric::Tcp.name()]].concat().join(", ")
+}
 
 /// Invalid options.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -199,7 +201,7 @@ impl Config {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(ConfigError::Zero(name));
         }
-        if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::Roce) {
+        if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::ROCE) {
             return Err(ConfigError::Bare);
         }
         let share = self.mix.get_share();
@@ -222,7 +224,7 @@ impl Config {
     pub(crate) fn echo_fabrics(&self) -> Vec<Fabric> {
         let asked = self.fabrics.iter().filter(|fabric| fabric.is_herd());
         match asked.copied().collect::<Vec<_>>() {
-            none if none.is_empty() => vec![Fabric::Shm],
+            none if none.is_empty() => vec![Fabric::SHM],
             asked => asked,
         }
     }
@@ -315,13 +317,16 @@ impl Config {
 }
 
 impl Fabric {
+    /// Shared memory, which every server on this host offers.
+    pub const SHM: Self = Self::Herd(herdwick::Fabric::Shm);
+    /// RoCEv2, the fabric that [`System::Bare`] is the baseline of.
+    pub const ROCE: Self = Self::Herd(herdwick::Fabric::Roce);
+
     /// As on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Shm => "shm",
-            Self::Verbs => "verbs",
-            Self::Roce => "roce",
+            Self::Herd(fabric) => fabric.name(),
             Self::Tcp => "tcp",
         }
     }
@@ -332,12 +337,10 @@ impl Fabric {
         self.session().is_some()
     }
 
-    /// Returns the name of the fabric in `herdwick`, or `None` for TCP.
+    /// Returns the fabric in `herdwick`, or `None` for TCP.
     pub(crate) fn session(self) -> Option<herdwick::Fabric> {
         match self {
-            Self::Shm => Some(herdwick::Fabric::Shm),
-            Self::Verbs => Some(herdwick::Fabric::Verbs),
-            Self::Roce => Some(herdwick::Fabric::Roce),
+            Self::Herd(fabric) => Some(fabric),
             Self::Tcp => None,
         }
     }
@@ -346,9 +349,10 @@ impl Fabric {
     #[must_use]
     pub fn word(self) -> Word {
         match self {
-            Self::Shm => Word::Shm,
-            Self::Verbs if has_rnic() => Word::Hardware,
-            Self::Verbs | Self::Roce | Self::Tcp => Word::Soft,
+            Self::Herd(fabric) if fabric.is_local() => Word::Shm,
+            // What may be lost is a device of the host.
+            Self::Herd(fabric) if fabric.may_be_lost() && has_rnic() => Word::Hardware,
+            Self::Herd(_) | Self::Tcp => Word::Soft,
         }
     }
 }
@@ -363,13 +367,11 @@ impl FromStr for Fabric {
     type Err = FabricError;
 
     fn from_str(text: &str) -> Result<Self, FabricError> {
-        match text {
-            "shm" => Ok(Self::Shm),
-            "verbs" => Ok(Self::Verbs),
-            "roce" => Ok(Self::Roce),
-            "tcp" => Ok(Self::Tcp),
-            _ => Err(FabricError(text.to_owned())),
+        if text == Self::Tcp.name() {
+            return Ok(Self::Tcp);
         }
+        let named = herdwick::Fabric::named(text).map(Self::Herd);
+        named.ok_or_else(|| FabricError(text.to_owned()))
     }
 }
 

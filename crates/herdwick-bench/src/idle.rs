@@ -93,7 +93,7 @@ impl Attached {
             self.wake(&mut counters)?;
         }
         let lines = BeforeAfter::lines(before, rtt(placement));
-        let fabrics = [Fabric::Shm, Fabric::Tcp];
+        let fabrics = [Fabric::SHM, Fabric::Tcp];
         let outcome = |(fabric, counters): (&Fabric, &RunCounters)| Outcome {
             runs: config.runs,
             ..Outcome::of(self.subject(config, *fabric), &[rest.run(counters, lines)])
@@ -161,7 +161,7 @@ fn session(address: SocketAddr) -> Result<Client, BenchError> {
 
 fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
     BenchError::NoTransport {
-        fabric: Fabric::Shm,
+        fabric: Fabric::SHM,
         reason: reason.to_string(),
     }
 }

@@ -19,6 +19,7 @@ const FLOORS: &[&[&str]] = &[
     // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
     &["herdwick-herd"],
+    &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
     &["herdwick-cli"],

@@ -10,10 +10,11 @@ use std::{
 };
 
 pub use crate::error::StartError;
-use crate::{pin::Pin, tls::Tls, transports::VerbsOptions, udp::Udp};
+use crate::{pin::Pin, tls::Tls, udp::Udp};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
 use herdwick_mica::ITEM_BYTES_MAX;
+use herdwick_providers::{ListenOptions, Wanted};
 
 /// memcached's port.
 pub const PORT: u16 = 11211;
@@ -43,15 +44,8 @@ pub struct Config {
     pub verbosity: u8,
     /// Shared memory for clients on this host; `None`: not offered.
     pub leases: Option<Leases>,
-    /// The UDP address for RoCEv2; `None`: not offered. Port 0 binds a free port.
-    pub roce: Option<SocketAddr>,
-    /// Whether an RDMA device is used.
-    pub verbs: Verbs,
-    /// Whether RoCEv2 packets must be authenticated with keys, which the lease's connection
-    /// carries.
-    pub roce_keyed: bool,
-    /// A capture file for all RoCEv2 packets sent and received, in Wireshark's format.
-    pub roce_capture: Option<PathBuf>,
+    /// The other fabrics.
+    pub fabrics: ListenOptions,
     /// The request path of every lease; `None`: the client's choice, or the fabric's default.
     pub request_path: Option<RequestPath>,
     /// The listen backlog (memcached's `-b`).
@@ -227,10 +221,7 @@ impl Default for Config {
             pin: Pin::Off,
             verbosity: 0,
             leases: Some(Leases::default()),
-            roce: None,
-            verbs: Verbs::Off,
-            roce_keyed: false,
-            roce_capture: None,
+            fabrics: ListenOptions::default(),
             request_path: None,
             backlog: 1024,
             refuse_at_once: true,
@@ -265,9 +256,9 @@ impl Config {
 
     /// Returns how many fabrics the configuration may offer.
     pub(crate) fn fabrics(&self) -> usize {
-        usize::from(self.leases.is_some())
-            + usize::from(self.roce.is_some())
-            + usize::from(!matches!(self.verbs, Verbs::Off))
+        let others = [Wanted::IfThere, Wanted::Needed];
+        let others = others.map(|wanted| self.fabrics.all(wanted).count());
+        usize::from(self.leases.is_some()) + others.iter().sum::<usize>()
     }
 
     /// Checks everything that needs no operating system. Returns the number of workers.
@@ -278,9 +269,9 @@ impl Config {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(StartError::Workers { workers });
         }
-        let shm = self.leases.as_ref().is_some_and(|leases| leases.needed);
-        let verbs = matches!(self.verbs, Verbs::Needed(_));
-        if workers > LEASE_WORKERS_MAX && (shm || verbs || self.roce.is_some()) {
+        let leases = self.leases.as_ref().is_some_and(|leases| leases.needed);
+        let fabrics = self.fabrics.all(Wanted::Needed).count() > 0;
+        if workers > LEASE_WORKERS_MAX && (leases || fabrics) {
             return Err(StartError::LeaseWorkers { workers });
         }
         if self.connections_max == 0 {
@@ -294,18 +285,6 @@ impl Config {
         }
         Ok(workers)
     }
-}
-
-/// Whether an RDMA device is used.
-#[derive(Clone, Debug, Default)]
-pub enum Verbs {
-    /// Not used.
-    #[default]
-    Off,
-    /// Used if a usable device is found; the server starts either way.
-    IfThere(VerbsOptions),
-    /// Required: the server does not start without a usable device.
-    Needed(VerbsOptions),
 }
 
 /// The sockets a server listens on.

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::StoreError;
+use herdwick_providers::ListenError;
 
 use crate::{
     auth::AuthError,
@@ -94,20 +95,9 @@ pub enum StartError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The address for RoCEv2 cannot be bound.
-    #[error(
-        "cannot take RoCEv2 on UDP {address}: {source}; give another address (--roce ADDR:PORT), \
-         or do without it (--roce off)"
-    )]
-    Roce {
-        /// The address.
-        address: SocketAddr,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// No RDMA device can be used.
-    #[error("cannot use an RDMA device: {0}; or do without one (--verbs off)")]
-    Verbs(String),
+    /// The device of a configured fabric cannot be used.
+    #[error(transparent)]
+    Fabric(#[from] ListenError),
     /// The lease socket cannot be created.
     #[error(
         "cannot make a lease socket below {directory}: {source}; give another directory \

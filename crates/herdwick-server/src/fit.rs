@@ -6,11 +6,11 @@ use std::fmt;
 
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{HashKey, Store, StoreConfig, StoreError};
+use herdwick_providers::{Fabric, Wanted};
 
 use crate::{
-    config::{Config, StartError, Verbs},
+    config::{Config, StartError},
     memory::partition_bytes,
-    transports,
 };
 
 /// memcached's smallest `-I`. A server that cannot hold such an item does not start.
@@ -155,21 +155,23 @@ fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), Start
 fn without_fabrics(config: &Config) -> Config {
     let mut without = config.clone();
     without.leases = without.leases.filter(|leases| leases.needed);
-    if matches!(without.verbs, Verbs::IfThere(_)) {
-        without.verbs = Verbs::Off;
+    for fabric in config.fabrics.all(Wanted::IfThere) {
+        without.fabrics.remove(fabric);
     }
     without
 }
 
 /// Returns the configuration with the fabrics that the server will have, as far as is known by now:
-/// on a host without RDMA devices, no memory is set aside for one.
+/// no memory is set aside for an optional device that the host lacks.
 fn counted(config: &Config) -> Config {
     let mut counted = config.clone();
-    let optional = matches!(counted.verbs, Verbs::IfThere(_));
     // With a file of items the partitions must have the same size whether the device is present or
     // not.
-    if optional && counted.memory_file.is_none() && !transports::has_rdma_devices() {
-        counted.verbs = Verbs::Off;
+    if config.memory_file.is_none() {
+        let absent = |fabric: &Fabric| fabric.probe().is_err();
+        for fabric in config.fabrics.all(Wanted::IfThere).filter(absent) {
+            counted.fabrics.remove(fabric);
+        }
     }
     counted
 }

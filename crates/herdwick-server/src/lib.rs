@@ -59,16 +59,17 @@ mod worker;
 pub use auth::AuthError;
 pub use config::{
     Address, Config, Interface, Leases, Listen, Offers, PORT, Protocol, ShutdownHook, StartError,
-    Timeouts, Verbs, WORKERS_MAX,
+    Timeouts, WORKERS_MAX,
 };
 pub use fit::Reduced;
 pub use herdwick_herd::RequestPath;
+pub use herdwick_providers::ListenOptions;
 pub use lease::check_lease_directory;
 pub use memory_file::{Cold, MemoryFileError, Restart};
 pub use pin::Pin;
 pub use server::{Server, spawn};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
-pub use transports::{DeviceSelector, UDP_PORT as ROCE_PORT, VerbsOptions, VerbsStatus};
+pub use transports::FabricStatus;
 pub use tuning::Tuning;
 pub use udp::{Network, Udp};
 

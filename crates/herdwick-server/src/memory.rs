@@ -3,20 +3,20 @@
 
 use std::{io, path::Path, time::Duration};
 
-use herdwick_fabric::Capabilities;
 use herdwick_herd::ServerOptions;
 use herdwick_mica::{HashKey, Second, Store, StoreConfig};
+use herdwick_providers::Fabric;
 
 use crate::{
     config::{Config, StartError},
     front::Front,
     herd::HerdConfig,
-    lease::{FabricId, LeaseConfig, LeaseService, LeaseSocket, WorkerEnd},
+    lease::{LeaseConfig, LeaseService, LeaseSocket, WorkerEnd},
     memory_file::{MemoryFile, MemoryFileError, Parts, Restart},
     parking::WakeupFd,
     server::refused,
     time::Timer,
-    transports::{self, Transports},
+    transports::{self, Offered, Transports},
 };
 
 /// The memory for all leases together. It is subtracted from the memory for items, so that the
@@ -78,12 +78,12 @@ impl LeaseBounds {
         }
         let manager = LeaseConfig {
             leases_max: self.clients_max,
-            reply_bytes_max: transports::fabrics()
+            reply_bytes_max: Fabric::ALL
                 .map(|fabric| reply_bytes_max(fabric, &fabrics))
-                .collect(),
+                .into(),
             bytes_max: self.bytes_max,
             lease_bytes: transports::lease_bytes,
-            is_local: transports::is_local,
+            is_local: Fabric::is_local,
         };
         let service = LeaseService::open(socket, fabrics, manager, wakeups);
         service.map(Some).map_err(refused("the lease service"))
@@ -93,7 +93,7 @@ impl LeaseBounds {
         &self,
         (worker, workers): (usize, usize),
         transports: &Transports,
-        (fabric, end): (FabricId, WorkerEnd),
+        (fabric, end): (Fabric, WorkerEnd),
     ) -> Result<Box<dyn Front + Send>, StartError> {
         let config = HerdConfig {
             worker,
@@ -117,7 +117,7 @@ pub(crate) fn lease_socket(
     let Some(leases) = &config.leases else {
         return Ok(None);
     };
-    let possible = transports::try_shm().map_err(StartError::SharedMemory);
+    let possible = transports::try_local().map_err(StartError::SharedMemory);
     let bound = possible.and_then(|()| {
         let bound = LeaseSocket::bind(&leases.directory, leases.mode);
         bound.map_err(|source| StartError::Leases {
@@ -141,10 +141,10 @@ pub(crate) fn lease_socket(
 
 /// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than
 /// [`REPLY_BYTES_MAX`].
-fn reply_bytes_max(fabric: FabricId, fabrics: &[(FabricId, Capabilities)]) -> u32 {
-    let found = fabrics.iter().find(|(given, _)| *given == fabric);
-    found.map_or(0, |(_, has)| {
-        REPLY_BYTES_MAX.min(has.datagram_bytes_max) as u32
+fn reply_bytes_max(fabric: Fabric, fabrics: &[Offered]) -> u32 {
+    let found = fabrics.iter().find(|offered| offered.fabric == fabric);
+    found.map_or(0, |offered| {
+        REPLY_BYTES_MAX.min(offered.has.datagram_bytes_max) as u32
     })
 }
 

@@ -15,6 +15,7 @@ use std::{
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
 use herdwick_mica::{HashKey, Store};
+use herdwick_providers::Fabric;
 use mio::{Events, Poll, Waker};
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
-    lease::{Closing, FabricId, Host, LeaseService, WorkerEnd},
+    lease::{Closing, Host, LeaseService, WorkerEnd},
     memory::{LeaseBounds, Stores, lease_socket, stores},
     memory_file::{MemoryFile, Restart},
     metrics::Gauges,
@@ -39,7 +40,7 @@ use crate::{
     tcp::{Lots, Owners, Stream, TcpFront},
     time::Timer,
     tls::TlsError,
-    transports::{Transports, VerbsStatus},
+    transports::{FabricStatus, Transports},
     tuning::Tuning,
     watch::{Asking, EventWriter, Journal},
     worker::{EVENTS, Worker},
@@ -54,7 +55,7 @@ pub struct Server {
     left_out: Vec<StartError>,
     reduced: Vec<Reduced>,
     lasting: Option<(MemoryFile, Restart)>,
-    verbs: VerbsStatus,
+    fabrics: Vec<(Fabric, FabricStatus)>,
     workers: usize,
     timer: Timer,
     stopping: Arc<Stopping>,
@@ -101,7 +102,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         left_out,
         reduced,
         lasting: stores.lasting.take(),
-        verbs: transports.verbs_status().clone(),
+        fabrics: transports.statuses().to_vec(),
         workers,
         timer,
         stopping: Arc::new(Stopping::new(wakeups.clone())),
@@ -160,10 +161,7 @@ fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
         hash_key,
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
-        shm: None,
-        verbs: None,
-        roce: None,
-        keyed: config.roce_keyed,
+        fabrics: Vec::new(),
     }
 }
 
@@ -196,7 +194,7 @@ struct Crew<'a> {
 }
 
 /// For each worker, its ends of the lease manager's channels, one per fabric.
-type WorkersEnds = Vec<Vec<(FabricId, WorkerEnd)>>;
+type WorkersEnds = Vec<Vec<(Fabric, WorkerEnd)>>;
 
 /// For each worker, the queue of accepted connections and the descriptor that wakes it.
 type Intakes = Vec<(spsc::Producer<Stream>, WakeupFd)>;
@@ -245,10 +243,11 @@ impl Server {
         self.lasting.as_ref().map(|(_, restart)| restart)
     }
 
-    /// Returns which RDMA device is used, or why none is.
+    /// Returns which device of a fabric is used, or why none is.
     #[must_use]
-    pub fn verbs(&self) -> &VerbsStatus {
-        &self.verbs
+    pub fn fabric(&self, fabric: Fabric) -> &FabricStatus {
+        let found = self.fabrics.iter().find(|(given, _)| *given == fabric);
+        found.map_or(&FabricStatus::Off, |(_, status)| status)
     }
 
     /// Returns the number of workers.

@@ -33,10 +33,10 @@ pub(crate) enum Said {
 /// Exchanges the hello on a fresh connection.
 pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let fabrics = Fabric::ALL.into_iter();
+    let fabrics = fabrics.filter(|fabric| options.allows(*fabric));
     let hello = Hello {
-        shm: options.allows(Fabric::Shm),
-        verbs: options.allows(Fabric::Verbs),
-        roce: options.allows(Fabric::Roce),
+        fabrics: fabrics.map(|fabric| fabric.name().to_owned()).collect(),
         path: options.request_path,
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
@@ -48,7 +48,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     let Ok(reply) = read_line(stream, due.within(TIMEOUT)) else {
         return Said::Spoiled;
     };
-    match Offer::parse(&reply) {
+    match Offer::parse(&reply, &Fabric::all_words()) {
         Ok(offer) => Said::Offer(offer),
         Err(LineError::Version(version)) => Said::Version(version),
         Err(_) if reply == b"ERROR" => Said::Memcached,

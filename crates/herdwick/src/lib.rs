@@ -47,7 +47,7 @@ pub use client::{Cas, Client, Item};
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
-pub use options::{Fabric, Login, Options, RequestPath, VerbsOptions};
+pub use options::{DialOptions, Fabric, Login, Options, RequestPath};
 pub use request::{Key, Mode, Op, Put, Ttl};
 pub use session::Session;
 pub use tls::{Tls, TlsError, TlsFiles};

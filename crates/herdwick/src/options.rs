@@ -1,21 +1,10 @@
-//! Options of a client, and the names of fabrics.
+//! Options of a client.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Tls;
-pub use crate::transports::VerbsOptions;
 pub use herdwick_herd::RequestPath;
-
-/// A transport that is faster than memcached's text protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fabric {
-    /// Shared memory, on the same host.
-    Shm,
-    /// An RDMA device, to any host that has one.
-    Verbs,
-    /// RoCEv2 over UDP, from any host.
-    Roce,
-}
+pub use herdwick_providers::{DialOptions, Fabric};
 
 /// Options of a client or a session.
 #[derive(Clone, Debug)]
@@ -33,8 +22,8 @@ pub struct Options {
     pub only: Option<Fabric>,
     /// The preferred request path on a fabric; the server decides.
     pub request_path: Option<RequestPath>,
-    /// The RDMA device to use; `None`: the one that reaches the server.
-    pub verbs: Option<VerbsOptions>,
+    /// Which devices to use, where a fabric has several.
+    pub dial: DialOptions,
     /// Requests in flight at each worker over a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
@@ -78,7 +67,7 @@ impl Default for Options {
             fabric: true,
             only: None,
             request_path: None,
-            verbs: None,
+            dial: DialOptions::default(),
             window: 32,
             login: None,
             tls: None,
@@ -89,19 +78,7 @@ impl Default for Options {
 impl Options {
     /// Whether `fabric` may be tried.
     pub(crate) fn allows(&self, fabric: Fabric) -> bool {
-        let is_private = self.tls.is_none() || fabric == Fabric::Shm;
+        let is_private = self.tls.is_none() || fabric.is_local();
         self.fabric && is_private && self.only.is_none_or(|only| only == fabric)
-    }
-}
-
-impl Fabric {
-    /// The name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Verbs => "verbs",
-            Self::Roce => "roce",
-        }
     }
 }

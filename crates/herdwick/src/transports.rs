@@ -1,19 +1,14 @@
-//! The transports to a server: the only module of the client that names the providers.
+//! The transports to a server: memcached's text protocol, and HERD over each fabric that both ends
+//! have.
 
-pub(crate) mod port;
+use std::{io, time::Duration};
 
-use std::{net::SocketAddr, time::Duration};
-
+use herdwick_fabric::Device;
 use herdwick_herd::{
-    RequestPath,
-    hello::{Offer, ShmOffer, Token, VerbsOffer},
+    hello::{FabricOffer, Offer},
     wire::Window,
 };
-use herdwick_roce_udp::{RoceDevice, RoceOptions};
-use herdwick_shm::ShmDevice;
-pub use herdwick_verbs::VerbsOptions;
-use herdwick_verbs::{NoPlace, VerbsDevice, VerbsError};
-use port::AnyPort;
+use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
 
 use crate::{
     Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
@@ -80,12 +75,10 @@ impl Transport {
     }
 
     /// Rank of the transport, 0 for the best.
-    pub(crate) fn rank(&self) -> u8 {
+    pub(crate) fn rank(&self) -> usize {
         match self {
-            Self::Herd(Fabric::Shm, _) => 0,
-            Self::Herd(Fabric::Verbs, _) => 1,
-            Self::Herd(Fabric::Roce, _) => 2,
-            Self::Memcached(_) => 3,
+            Self::Herd(fabric, _) => fabric.rank(),
+            Self::Memcached(_) => Fabric::ALL.len(),
         }
     }
 
@@ -172,23 +165,22 @@ fn lease(
     options: &Options,
 ) -> Result<(Fabric, Taken<AnyPort>, Option<Fallback>), Fallback> {
     let mut missed = None;
-    if let Some(shm) = &offer.shm {
-        match take_shm(shm, offer, options, due.half()) {
-            Ok(taken) => return Ok((Fabric::Shm, taken, missed)),
-            Err(error) => missed = Some(error.at(&shm.socket)),
-        }
-    }
     let ends = stream.ends();
-    if let (Some(verbs), Some(ends)) = (&offer.verbs, ends) {
-        match take_verbs(verbs, ends, offer, options, due.half()) {
-            Ok(taken) => return Ok((Fabric::Verbs, taken, missed)),
-            Err(why) => missed = Some(more_hopeful(missed, why)),
+    for fabric in Fabric::ALL {
+        let Some(lease) = offer.fabric(fabric.name()) else {
+            continue;
+        };
+        if ends.is_none() && !fabric.is_local() {
+            continue;
         }
-    }
-    if let (Some(token), Some(ends)) = (offer.roce, ends) {
-        match take_roce(token, ends, offer, options, due.half()) {
-            Ok(taken) => return Ok((Fabric::Roce, taken, missed)),
-            Err(error) => missed = Some(more_hopeful(missed, error.remote(Fabric::Roce))),
+        let dial = Dial {
+            options: &options.dial,
+            ends,
+            attribute: lease.attribute,
+        };
+        match take((fabric, lease), &dial, offer, options, due.half()) {
+            Ok(taken) => return Ok((fabric, taken, missed)),
+            Err(why) => missed = Some(more_hopeful(missed, why)),
         }
     }
     Err(missed.unwrap_or(Fallback::NotOffered))
@@ -199,80 +191,51 @@ fn more_hopeful(missed: Option<Fallback>, why: Fallback) -> Fallback {
     missed.filter(Fallback::may_pass).unwrap_or(why)
 }
 
-fn take_shm(
-    shm: &ShmOffer,
-    offer: &Offer,
-    options: &Options,
-    due: Due,
-) -> Result<Taken<AnyPort>, LeaseError> {
-    let socket = LeaseSocket::unix(&shm.socket, due)?;
-    let asked = asked((shm.token, offer.path), options);
-    let taken = herd::take(&ShmDevice::client(), socket, &asked)?;
-    checked(taken.map(|port| AnyPort::Shm(Box::new(port))), offer)
-}
-
-/// Claims a lease as over RoCEv2, on the device that has the address from which the server was
-/// reached: the kernel has chosen that route. For a loopback address any device will do.
-fn take_verbs(
-    verbs: &VerbsOffer,
-    (local, peer): (SocketAddr, SocketAddr),
+/// Claims a lease over one fabric, on the socket that its offer names, or on a separate connection
+/// to the address that the offer came from.
+fn take(
+    (fabric, lease): (Fabric, &FabricOffer),
+    dial: &Dial<'_>,
     offer: &Offer,
     options: &Options,
     due: Due,
 ) -> Result<Taken<AnyPort>, Fallback> {
-    let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
-    let device = VerbsDevice::open(&VerbsOptions {
-        own_address,
-        follow_class: true,
-        ..options.verbs.clone().unwrap_or_default()
-    });
-    let device = device.map_err(no_device)?;
-    let asked = asked((verbs.token, verbs.path), options);
-    let taken = LeaseSocket::tcp(peer, due).map_err(LeaseError::from);
-    let taken = taken.and_then(|socket| herd::take(&device, socket, &asked));
-    let taken = taken.map(|taken| taken.map(|port| AnyPort::Verbs(Box::new(port))));
-    let taken = taken.and_then(|taken| checked(taken, offer));
-    taken.map_err(|error| error.remote(Fabric::Verbs))
-}
-
-/// Distinguishes temporary errors from permanent ones.
-fn no_device(error: VerbsError) -> Fallback {
-    match error {
-        VerbsError::System { .. }
-        | VerbsError::Trial(_)
-        | VerbsError::Place(NoPlace::PortDown(_)) => Fallback::Setup(error.to_string()),
-        VerbsError::Library(_) | VerbsError::Place(_) => Fallback::NoDevice(error.to_string()),
-    }
-}
-
-/// Claims a lease on a separate connection to the address that `offer` came from.
-fn take_roce(
-    token: Token,
-    (local, peer): (SocketAddr, SocketAddr),
-    offer: &Offer,
-    options: &Options,
-    due: Due,
-) -> Result<Taken<AnyPort>, LeaseError> {
-    let socket = LeaseSocket::tcp(peer, due)?;
-    // Copy the whole address: a link-local one needs its scope.
-    let mut own = local;
-    own.set_port(0);
-    let device = RoceDevice::bind(RoceOptions {
-        peer_host: Some(peer.ip()),
-        keyed: offer.keyed,
-        ..RoceOptions::new(own)
+    let device = fabric.dial(dial).map_err(|error| match error {
+        providers::DialError::Absent(why) => Fallback::NoDevice(why),
+        providers::DialError::Setup(why) => Fallback::Setup(why),
     })?;
-    let asked = asked((token, offer.path), options);
-    let taken = herd::take(&device, socket, &asked)?;
-    checked(taken.map(|port| AnyPort::Roce(Box::new(port))), offer)
+    let socket = match (&lease.socket, dial.ends) {
+        (Some(path), _) => LeaseSocket::unix(path, due),
+        (None, Some((_, peer))) => LeaseSocket::tcp(peer, due),
+        (None, None) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
+    let asked = Asked {
+        token: lease.token,
+        path: lease.path.unwrap_or(offer.path),
+        slots: slots as u32,
+    };
+    let taken = socket.map_err(LeaseError::from).and_then(|socket| {
+        let taken = device.visit(Take { socket, asked })?;
+        checked(taken, offer)
+    });
+    taken.map_err(|error| error.reason(fabric, lease.socket.as_deref()))
 }
 
-fn asked((token, path): (Token, RequestPath), options: &Options) -> Asked {
-    let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
-    Asked {
-        token,
-        path,
-        slots: slots as u32,
+/// Claims a lease, compiled for each provider.
+struct Take {
+    socket: LeaseSocket,
+    asked: Asked,
+}
+
+impl Visit for Take {
+    type Output = Result<Taken<AnyPort>, LeaseError>;
+
+    fn visit<D>(self, device: D) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        Ok(herd::take(&device, self.socket, &self.asked)?.map(Into::into))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use herdwick::{Answer, Cause, Client, Fabric, Key, Lost, Op, Options, Session, Ticket};
-use herdwick_server::{Config, Server, spawn};
+use herdwick_server::{Config, ListenOptions, Server, spawn};
 
 /// Runs `child` in a forked process. Returns whether it succeeded there.
 fn forked(child: impl FnOnce()) -> bool {
@@ -119,7 +119,10 @@ fn answers(session: &mut Session, now: Duration) -> Vec<(Ticket, String)> {
 #[test]
 fn a_child_that_was_forked_shares_no_session_with_its_parent() {
     let server = spawn(Config {
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            ..ListenOptions::default()
+        },
         workers: Some(2),
         ..Config::local()
     });

@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
-use herdwick::{Client, Fabric, Fallback, Options, RequestPath, Session, VerbsOptions};
-use herdwick_server::{Config, Leases, Server, StartError, Verbs, VerbsStatus, spawn};
+use herdwick::{Client, DialOptions, Fabric, Fallback, Options, RequestPath, Session};
+use herdwick_providers::{Verbs, VerbsOptions};
+use herdwick_server::{Config, FabricStatus, Leases, ListenOptions, Server, StartError, spawn};
 use herdwick_verbs::sys;
 use herdwick_verbs_fake::handle as fake;
 
@@ -16,6 +17,13 @@ use herdwick_verbs_fake::handle as fake;
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn listen(verbs: Verbs) -> ListenOptions {
+    ListenOptions {
+        verbs,
+        ..ListenOptions::default()
+    }
 }
 
 fn library() -> VerbsOptions {
@@ -28,7 +36,7 @@ fn library() -> VerbsOptions {
 fn config() -> Config {
     Config {
         leases: None,
-        verbs: Verbs::IfThere(library()),
+        fabrics: listen(Verbs::IfThere(library())),
         workers: Some(2),
         ..Config::local()
     }
@@ -42,7 +50,9 @@ fn start(config: Config) -> Result<Server, StartError> {
 
 fn options() -> Options {
     Options {
-        verbs: Some(library()),
+        dial: DialOptions {
+            verbs: Some(library()),
+        },
         // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(10),
         ..Options::default()
@@ -141,8 +151,8 @@ fn the_path_is_chosen_by_what_the_device_promises() {
             fake::fail_elsewhere("ibv_query_qp_data_in_order", 0, 1);
         }
         let server = start(config()).unwrap();
-        let VerbsStatus::On(place) = server.verbs() else {
-            panic!("{:?}", server.verbs());
+        let FabricStatus::On(place) = server.fabric(Fabric::Verbs) else {
+            panic!("{:?}", server.fabric(Fabric::Verbs));
         };
         let known = "fake0 port 1, GID 3 (RoCEv2, 127.0.0.1), MTU 1024, memory to ";
         let inline = place.strip_prefix(known).expect(place);
@@ -160,12 +170,12 @@ fn without_a_library_the_server_starts_and_says_what_is_missing() {
         ..VerbsOptions::default()
     };
     let server = start(Config {
-        verbs: Verbs::IfThere(nowhere.clone()),
+        fabrics: listen(Verbs::IfThere(nowhere.clone())),
         ..config()
     });
     let server = server.unwrap();
-    let VerbsStatus::Absent(reason) = server.verbs() else {
-        panic!("{:?}", server.verbs());
+    let FabricStatus::Absent(reason) = server.fabric(Fabric::Verbs) else {
+        panic!("{:?}", server.fabric(Fabric::Verbs));
     };
     assert!(reason.contains("apt-get install libibverbs1"), "{reason}");
     let mut client = client(&server, &options());
@@ -175,7 +185,7 @@ fn without_a_library_the_server_starts_and_says_what_is_missing() {
     );
     goes(&mut client, "key");
     let refused = start(Config {
-        verbs: Verbs::Needed(nowhere),
+        fabrics: listen(Verbs::Needed(nowhere)),
         ..config()
     });
     let refused = refused.err().unwrap().to_string();
@@ -201,8 +211,8 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
     let _alone = alone();
     fake::fail_elsewhere("ibv_reg_mr_iova", 0, libc::ENOMEM);
     let server = start(config()).unwrap();
-    let VerbsStatus::Absent(reason) = server.verbs() else {
-        panic!("{:?}", server.verbs());
+    let FabricStatus::Absent(reason) = server.fabric(Fabric::Verbs) else {
+        panic!("{:?}", server.fabric(Fabric::Verbs));
     };
     assert!(reason.contains("ulimit -l"), "{reason}");
     drop(server);
@@ -353,7 +363,7 @@ fn a_device_that_is_there_at_one_start_and_not_at_the_other_costs_no_item() {
         library: Some("libnowhere.so.1".into()),
         ..VerbsOptions::default()
     });
-    for (n, verbs) in [nowhere, config().verbs]
+    for (n, verbs) in [nowhere, config().fabrics.verbs]
         .into_iter()
         .cycle()
         .take(4)
@@ -361,7 +371,7 @@ fn a_device_that_is_there_at_one_start_and_not_at_the_other_costs_no_item() {
     {
         let server = start(Config {
             memory_file: Some(file.clone()),
-            verbs,
+            fabrics: listen(verbs),
             ..config()
         });
         let server = server.unwrap();
@@ -407,7 +417,10 @@ fn more_workers_than_a_lease_can_name_do_without() {
         ..config()
     });
     let server = server.unwrap();
-    assert!(matches!(server.verbs(), VerbsStatus::Absent(_)));
+    assert!(matches!(
+        server.fabric(Fabric::Verbs),
+        FabricStatus::Absent(_)
+    ));
     goes(&mut client(&server, &options()), "key");
 }
 

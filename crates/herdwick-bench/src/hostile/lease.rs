@@ -15,8 +15,8 @@ use std::{
 use herdwick_herd::{
     RequestPath,
     hello::{
-        Accept, BootId, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, HELLO_BYTES_MAX, Header,
-        Hello, Kind, LineError, Offer, ShmOffer, TICKET_FDS_MAX, WORKERS_MAX,
+        Accept, BootId, Claim, FabricOffer, FrameError, Grant, HEADER_BYTES, HEARTBEAT,
+        HELLO_BYTES_MAX, Header, Hello, Kind, LineError, Offer, TICKET_FDS_MAX, WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
@@ -34,6 +34,8 @@ use crate::lines::{BenchClient, EndpointError, REPLY_BYTES_MAX};
 pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
 /// Timeout of each answer of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The fabric whose memory it writes.
+const LOCAL: herdwick::Fabric = herdwick::Fabric::Shm;
 /// Slots that the scribbler requests: the largest window, so that the server polls as many lines as
 /// possible.
 const WINDOW: usize = Window::MAX;
@@ -69,7 +71,7 @@ impl Prey {
     /// Takes a lease at `server` by the protocol that every client uses.
     pub(super) fn take(server: SocketAddr) -> Result<Self, LeaseError> {
         let offer = hello(server)?;
-        let mut socket = UnixStream::connect(&offer.socket)?;
+        let mut socket = UnixStream::connect(offer.socket.ok_or(LeaseError::NoOffer)?)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         let claim = Claim {
             token: offer.token,
@@ -81,8 +83,13 @@ impl Prey {
         let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let mut client =
-            BenchClient::new(RequestPath::UcWrite, window, epoch, grant.workers.len())?;
+        let device = ShmDevice::client();
+        let mut client = BenchClient::new(
+            device,
+            (RequestPath::UcWrite, window),
+            epoch,
+            grant.workers.len(),
+        )?;
         let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
         let mut accept = Accept {
             workers: Vec::new(),
@@ -116,20 +123,20 @@ fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
     Ok(Span::new(Arc::new(mapping)))
 }
 
-fn hello(server: SocketAddr) -> Result<ShmOffer, LeaseError> {
+fn hello(server: SocketAddr) -> Result<FabricOffer, LeaseError> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hello = Hello {
-        shm: true,
+        fabrics: vec![LOCAL.name().to_owned()],
         boot: BootId::parse(&boot),
         ..Hello::default()
     };
     stream.write_all(hello.to_line().as_bytes())?;
     let mut line = Vec::new();
     BufReader::new(stream.take(HELLO_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
-    let offer = Offer::parse(line.trim_ascii_end())?;
-    offer.shm.ok_or(LeaseError::NoOffer)
+    let offer = Offer::parse(line.trim_ascii_end(), &[*LOCAL.words()])?;
+    offer.fabrics.into_iter().next().ok_or(LeaseError::NoOffer)
 }
 
 /// Reads a frame of `kind`, and the descriptors sent with it.

@@ -12,7 +12,7 @@ use herdwick_mica::{Clock, HashKey, Second};
 
 use super::{
     Driver,
-    endpoints::{BenchClient, BenchDevice, End, EndpointError, REPLY_BYTES_MAX},
+    endpoints::{BenchClient, End, EndpointError, REPLY_BYTES_MAX},
     helper::Helper,
 };
 use crate::{
@@ -37,12 +37,13 @@ pub(crate) struct EchoTarget<P> {
 }
 
 impl<P: Port + Send + 'static> EchoTarget<P> {
-    /// Starts an echo on `cpus` and connects `clients` clients to it.
+    /// Starts an echo on `cpus`, on the first device, and connects a client to it on each of the
+    /// others.
     ///
     /// # Errors
     /// [`EndpointError`].
-    pub(crate) fn endpoints<D: BenchDevice<Port = P> + Send + 'static>(
-        clients: usize,
+    pub(crate) fn endpoints<D: Device<Port = P> + Send + 'static>(
+        (worker, clients): (D, Vec<D>),
         (path, window): (RequestPath, usize),
         space: KeySpace,
         cpus: &[usize],
@@ -51,8 +52,10 @@ impl<P: Port + Send + 'static> EchoTarget<P> {
             return Err(EndpointError::Value);
         }
         let window = Window::new(window).ok_or(EndpointError::Window(window))?;
-        let mut host = Host::<D>::new(clients)?;
-        let ends = (0..clients).map(|_| host.admit(path, window));
+        let mut host = Host::new(worker, clients.len())?;
+        let ends = clients
+            .into_iter()
+            .map(|client| host.admit(client, path, window));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
         let server = Helper::start("echo", cpus, host.echo(space.value_size()))?;
         let server = Arc::new(server);
@@ -90,9 +93,8 @@ struct Host<D: Device> {
     end: ServerEnd<D::Port>,
 }
 
-impl<D: BenchDevice> Host<D> {
-    fn new(clients: usize) -> Result<Self, EndpointError> {
-        let device = D::host()?;
+impl<D: Device> Host<D> {
+    fn new(device: D, clients: usize) -> Result<Self, EndpointError> {
         let terms = ServerTerms {
             worker: 0,
             workers: 1,
@@ -105,13 +107,18 @@ impl<D: BenchDevice> Host<D> {
     }
 
     /// Creates a protection domain for a client, and the client in it.
-    fn admit(&mut self, path: RequestPath, window: Window) -> Result<End<D::Port>, EndpointError> {
+    fn admit(
+        &mut self,
+        client: D,
+        path: RequestPath,
+        window: Window,
+    ) -> Result<End<D::Port>, EndpointError> {
         let Self { device, end } = self;
         let pd = device.create_pd_for(&mut end.port, &path.pd_room(window))?;
         let resources = end.allocate(device, pd, path, window)?;
         let PdTicket { blob, fds } = device.export_pd(&mut end.port, pd)?;
         let grant = end.grant(device, &resources, blob, fds.len() as u8)?;
-        let mut client = BenchClient::<D>::new(path, window, epoch(), 1)?;
+        let mut client = BenchClient::new(client, (path, window), epoch(), 1)?;
         let peer = client.join(&grant, fds)?;
         end.admit(device, &resources, &peer, epoch(), REPLY_BYTES_MAX)?;
         client.finish()

@@ -13,8 +13,6 @@ use herdwick_herd::{
     wire::{Epoch, Window},
 };
 use herdwick_mica::Request;
-use herdwick_roce_udp::{RoceDevice, RoceOptions};
-use herdwick_shm::{PdSize, ShmDevice};
 
 use super::{Lines, Reply};
 
@@ -48,43 +46,9 @@ const NEVER: Duration = Duration::from_secs(1 << 30);
 /// The address of both ends on fabrics that use sockets: loopback, any free port.
 pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A provider on which both ends can be set up in one process.
-pub(crate) trait BenchDevice: Device + Sized {
-    /// Time that a client waits for an answer before it repeats a request.
-    const RETRY_AFTER: Duration;
-
-    /// Creates a worker's device.
-    fn host() -> std::io::Result<Self>;
-
-    /// Creates a client's device.
-    fn client() -> std::io::Result<Self>;
-}
-
-impl BenchDevice for ShmDevice {
-    /// Shared memory loses nothing: a repeated request would hide a bug, so there are none.
-    const RETRY_AFTER: Duration = NEVER;
-
-    fn host() -> std::io::Result<Self> {
-        Ok(Self::host(PdSize::NONE))
-    }
-
-    fn client() -> std::io::Result<Self> {
-        Ok(Self::client())
-    }
-}
-
-impl BenchDevice for RoceDevice {
-    /// As in the `herdwick` client.
-    const RETRY_AFTER: Duration = Duration::from_millis(5);
-
-    fn host() -> std::io::Result<Self> {
-        Self::bind(RoceOptions::new(LOOPBACK))
-    }
-
-    fn client() -> std::io::Result<Self> {
-        Self::host()
-    }
-}
+/// Time that a client waits for an answer before it repeats a request, as in the `herdwick` client.
+/// A fabric that loses nothing repeats nothing, which would hide a bug.
+const RETRY_AFTER: Duration = Duration::from_millis(5);
 
 /// A connected client.
 pub(crate) struct End<P> {
@@ -114,27 +78,31 @@ impl<P: Port> Lines for End<P> {
 }
 
 /// A client's endpoints on a provider.
-pub(crate) struct BenchClient<D: BenchDevice> {
+pub(crate) struct BenchClient<D: Device> {
     device: D,
     endpoints: ClientSetup<D::Port>,
 }
 
-impl<D: BenchDevice> BenchClient<D> {
-    /// Opens the endpoints of a client of `workers` workers.
+impl<D: Device> BenchClient<D> {
+    /// Opens the endpoints of a client.
     pub(crate) fn new(
-        path: RequestPath,
-        window: Window,
+        device: D,
+        (path, window): (RequestPath, Window),
         epoch: Epoch,
         workers: usize,
     ) -> Result<Self, EndpointError> {
-        let device = D::client()?;
+        let retry_after = if device.capabilities().lossless {
+            NEVER
+        } else {
+            RETRY_AFTER
+        };
         let terms = ClientTerms {
             path,
             window,
             epoch,
             reply_bytes_max: REPLY_BYTES_MAX,
-            retry_after: D::RETRY_AFTER,
-            retry_after_max: D::RETRY_AFTER.saturating_mul(40).min(NEVER),
+            retry_after,
+            retry_after_max: retry_after.saturating_mul(40).min(NEVER),
             deadline: NEVER,
         };
         let endpoints = ClientSetup::open(&device, workers, &terms)?;

@@ -28,7 +28,7 @@ use crate::{
 pub(crate) use bare::BareTarget;
 pub(crate) use echo::EchoTarget;
 pub use endpoints::EndpointError;
-pub(crate) use endpoints::{BenchClient, BenchDevice, REPLY_BYTES_MAX};
+pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;
 use slots::Slots;
 

@@ -15,8 +15,9 @@ use std::{
 };
 
 use clap::Args;
+use herdwick_providers as providers;
 
-use self::report::{Fabric, Report};
+use self::report::{Checks, Fabric, Report};
 use crate::{exit::Exit, serve::lease_directory};
 
 /// Report which fabrics work on this host and, for each that does not, why and what to type.
@@ -54,12 +55,26 @@ fn show(report: &Report, json: bool) -> io::Result<()> {
 }
 
 fn examine(lease_directory: &Path) -> Report {
+    let examined = providers::Fabric::ALL.map(|fabric| {
+        let found = Fabric::new(checks(fabric, lease_directory));
+        // A device that may be lost may also be absent.
+        let found = if fabric.may_be_lost() {
+            found.optional()
+        } else {
+            found
+        };
+        (fabric.name(), found)
+    });
     Report {
-        fabrics: BTreeMap::from([
-            ("shm", Fabric::new(shm::checks(lease_directory))),
-            ("roce", Fabric::new(roce::checks())),
-            ("verbs", Fabric::new(verbs::checks()).optional()),
-        ]),
+        fabrics: BTreeMap::from(examined),
         host: host::checks(),
+    }
+}
+
+fn checks(fabric: providers::Fabric, lease_directory: &Path) -> Checks {
+    match fabric {
+        providers::Fabric::Shm => shm::checks(lease_directory),
+        providers::Fabric::Verbs => verbs::checks(),
+        providers::Fabric::Roce => roce::checks(),
     }
 }

@@ -4,9 +4,8 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
-use herdwick_server::{
-    DeviceSelector, PORT, Pin, Protocol, ROCE_PORT, RequestPath, Verbs, VerbsOptions,
-};
+use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
+use herdwick_server::{PORT, Pin, Protocol, RequestPath};
 
 use crate::units;
 

@@ -17,9 +17,10 @@ use std::{
     time::Duration,
 };
 
+use herdwick_providers::Fabric;
 use herdwick_server::{
-    Address, Config, Interface, Leases, Listen, Offers, Protocol, Restart, Server, ShutdownHook,
-    StartError, Tls, Udp, VerbsStatus,
+    Address, Config, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers, Protocol,
+    Restart, Server, ShutdownHook, StartError, Tls, Udp,
 };
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -152,10 +153,10 @@ fn announce(server: &Server, args: &ServeArgs) {
     if let Some(address) = server.metrics() {
         info!(%address, "metrics on http://{address}/metrics");
     }
-    match server.verbs() {
-        VerbsStatus::On(place) => info!(%place, "RDMA by {place}"),
-        VerbsStatus::Absent(reason) => debug!(%reason, "no RDMA: {reason}"),
-        VerbsStatus::Off => {}
+    match server.fabric(Fabric::Verbs) {
+        FabricStatus::On(place) => info!(%place, "RDMA by {place}"),
+        FabricStatus::Absent(reason) => debug!(%reason, "no RDMA: {reason}"),
+        FabricStatus::Off => {}
     }
     if let Some(restart) = server.restart() {
         let Restart { items, damaged, .. } = *restart;
@@ -272,10 +273,12 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         pin: args.pin.clone(),
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
-        roce: args.roce.0,
-        roce_keyed: args.roce_keyed,
-        roce_capture: args.roce_pcap.as_deref().map(absolute),
-        verbs: args.verbs.clone(),
+        fabrics: ListenOptions {
+            roce: args.roce.0,
+            roce_keyed: args.roce_keyed,
+            roce_capture: args.roce_pcap.as_deref().map(absolute),
+            verbs: args.verbs.clone(),
+        },
         request_path: args.request_path,
         protocol: args.protocol,
         backlog: args.backlog,

@@ -64,15 +64,15 @@ fn counts(client: &mut Client) {
 fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
     let hello = Hello {
-        roce: true,
+        fabrics: vec!["roce".to_owned()],
         ..Hello::default()
     };
     stream.write_all(hello.to_line().as_bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
-    let offer = Offer::parse(line.trim_end().as_bytes()).unwrap();
+    let offer = Offer::parse(line.trim_end().as_bytes(), &Fabric::all_words()).unwrap();
     let claim = Claim {
-        token: offer.roce.expect("it is offered"),
+        token: offer.fabric("roce").expect("it is offered").token,
         window: WINDOW as u32,
         reply_bytes_max: 4096,
     };

@@ -22,6 +22,7 @@ use herdwick_herd::hello::{
     TICKET_FDS_MAX, Token, WORKERS_MAX, WorkerAccept, WorkerGrant,
 };
 use herdwick_mem::{Access, Mapping, Span, Words};
+use herdwick_providers::Fabric;
 use rustix::{
     cmsg_space,
     fs::fstat,
@@ -483,15 +484,16 @@ impl Step {
         tcp.write_all(hello_line().as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(&tcp).read_line(&mut line).unwrap();
-        let offer = Offer::parse(line.trim_end().as_bytes()).unwrap();
-        let shm = offer.shm.clone().unwrap();
-        let socket = UnixStream::connect(&shm.socket).unwrap();
+        let offer = Offer::parse(line.trim_end().as_bytes(), &Fabric::all_words()).unwrap();
+        let shm = offer.fabric("shm").unwrap();
+        let path = shm.socket.clone().unwrap();
+        let socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self {
             tcp,
-            offer,
-            path: shm.socket,
             token: shm.token,
+            offer,
+            path,
             socket,
         }
     }
@@ -562,7 +564,7 @@ pub(crate) fn hello_line() -> String {
     file.read_to_string(&mut boot).unwrap();
     let boot = BootId::parse(&boot);
     let hello = Hello {
-        shm: true,
+        fabrics: vec!["shm".to_owned()],
         boot,
         ..Hello::default()
     };

@@ -16,9 +16,6 @@ pub const VERSION: u8 = 0;
 /// the connection on a line that it does not know.
 pub const HELLO_BYTES_MAX: usize = 1024;
 
-/// Name of the packet authentication of RoCEv2 (`docs/roce.md`).
-const KEYS: &str = "siphash24";
-
 /// A secret that opens one lease, once: 128 bits that its server alone can make.
 #[derive(Clone, Copy)]
 pub struct Token(pub [u8; 16]);
@@ -57,15 +54,11 @@ impl BootId {
     }
 }
 
-/// The client's line: `hello herdwick/0 fabrics=shm,verbs,roce [path=<path>] boot=<32 hex>`.
+/// The client's line: `hello herdwick/0 [fabrics=<name>,<name>...] [path=<path>] boot=<32 hex>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Whether the client can use shared memory.
-    pub shm: bool,
-    /// Whether it may have an RDMA device.
-    pub verbs: bool,
-    /// Whether it can use RoCEv2.
-    pub roce: bool,
+    /// The names of the fabrics that the client can use.
+    pub fabrics: Vec<String>,
     /// The request path that it prefers; the server decides.
     pub path: Option<RequestPath>,
     /// The boot that it runs on.
@@ -85,33 +78,39 @@ pub struct Offer {
     pub item_bytes_max: usize,
     /// The request path, unless a fabric's own offer names another.
     pub path: RequestPath,
-    /// Shared memory, if both ends can use it.
-    pub shm: Option<ShmOffer>,
-    /// An RDMA device, if the server has one.
-    pub verbs: Option<VerbsOffer>,
-    /// RoCEv2, if both ends can use it: the token that claims a lease, on a new connection to this
-    /// address.
-    pub roce: Option<Token>,
-    /// Whether packets of RoCEv2 are authenticated with keys.
-    pub keyed: bool,
+    /// The fabrics that both ends can use.
+    pub fabrics: Vec<FabricOffer>,
 }
 
-/// A lease over shared memory, and where to claim it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShmOffer {
-    /// The lease socket, a unix stream socket.
-    pub socket: PathBuf,
-    /// The token that claims it.
-    pub token: Token,
-}
-
-/// A lease over an RDMA device, to be claimed on a new connection to this address.
+/// How a fabric appears in the two lines. Providers have their own; this module knows none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbsOffer {
+pub struct FabricWords {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether its offer is the lease socket, `NAME=<path> token=<32 hex>`; otherwise it is the
+    /// token alone, `NAME=<32 hex>`.
+    pub socket: bool,
+    /// Whether its offer has a request path of its own, `NAME-path=<path>`.
+    pub own_path: bool,
+    /// A word, name and value, that its offer may have in addition. A client that does not know the
+    /// value cannot use the fabric.
+    pub attribute: Option<(&'static str, &'static str)>,
+}
+
+/// A lease over one fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricOffer {
+    /// The fabric's name.
+    pub name: &'static str,
     /// The token that claims it.
     pub token: Token,
-    /// The request path on that device.
-    pub path: RequestPath,
+    /// The lease socket, a unix stream socket; `None`: it is claimed on a new connection to this
+    /// address.
+    pub socket: Option<PathBuf>,
+    /// The request path; `None`: [`Offer::path`].
+    pub path: Option<RequestPath>,
+    /// The word of its own.
+    pub attribute: Option<(&'static str, &'static str)>,
 }
 
 /// Why a line is not a hello or an offer.
@@ -133,15 +132,8 @@ impl Hello {
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = format!("hello herdwick/{VERSION}");
-        let fabrics = [
-            ("shm", self.shm),
-            ("verbs", self.verbs),
-            ("roce", self.roce),
-        ];
-        let fabrics: Vec<_> = fabrics.iter().filter(|(_, can)| *can).collect();
-        for (n, (name, _)) in fabrics.iter().enumerate() {
-            line.push_str(if n == 0 { " fabrics=" } else { "," });
-            line.push_str(name);
+        if !self.fabrics.is_empty() {
+            let _ = write!(line, " fabrics={}", self.fabrics.join(","));
         }
         if let Some(path) = self.path {
             let _ = write!(line, " path={path}");
@@ -167,9 +159,7 @@ impl Hello {
         for word in words {
             match word.split_once('=') {
                 Some(("fabrics", list)) => {
-                    let has = |fabric| list.split(',').any(|name| name == fabric);
-                    (hello.shm, hello.verbs) = (has("shm"), has("verbs"));
-                    hello.roce = has("roce");
+                    hello.fabrics = list.split(',').map(str::to_owned).collect();
                 }
                 // A path that this end does not know counts as no preference.
                 Some(("path", name)) => hello.path = name.parse().ok(),
@@ -181,6 +171,12 @@ impl Hello {
         }
         Ok(hello)
     }
+
+    /// Returns whether the client can use the fabric `name`.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.fabrics.iter().any(|fabric| fabric == name)
+    }
 }
 
 /// Returns `path` as an offer can carry it: one word of printable ASCII; `None` for any other.
@@ -191,8 +187,14 @@ pub fn path_word(path: &Path) -> Option<&str> {
 }
 
 impl Offer {
-    /// Encodes the line, with its end. A socket path that is not a [`path_word`] is omitted, and
-    /// shared memory with it.
+    /// Returns the offer of the fabric `name`.
+    #[must_use]
+    pub fn fabric(&self, name: &str) -> Option<&FabricOffer> {
+        self.fabrics.iter().find(|fabric| fabric.name == name)
+    }
+
+    /// Encodes the line, with its end. A fabric whose socket path is not a [`path_word`] is
+    /// omitted.
     #[must_use]
     pub fn to_line(&self) -> String {
         let [k0, k1] = self.hash_key.0;
@@ -200,34 +202,25 @@ impl Offer {
             "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={} path={}",
             self.workers, self.item_bytes_max, self.path
         );
-        let shm = self.shm.as_ref();
-        if let Some((shm, path)) = shm.and_then(|shm| Some((shm, path_word(&shm.socket)?))) {
-            let _ = write!(line, " shm={path} token={}", hex(&shm.token.0));
-        }
-        if let Some(VerbsOffer { token, path }) = &self.verbs {
-            let _ = write!(line, " verbs={} verbs-path={path}", hex(&token.0));
-        }
-        if let Some(token) = &self.roce {
-            let _ = write!(line, " roce={}", hex(&token.0));
-            if self.keyed {
-                let _ = write!(line, " keys={KEYS}");
-            }
+        for fabric in &self.fabrics {
+            fabric.append_to(&mut line);
         }
         line + "\r\n"
     }
 
-    /// Parses a line without its end. Unknown fields are skipped.
+    /// Parses a line without its end, for a client that knows the fabrics `known`. Unknown fields
+    /// are skipped.
     ///
     /// # Errors
     /// [`LineError`].
-    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+    pub fn parse(line: &[u8], known: &[FabricWords]) -> Result<Self, LineError> {
         let mut words = words(line)?;
         if words.next() != Some("HERDWICK") {
             return Err(LineError::Foreign);
         }
         version(words.next().ok_or(LineError::Foreign)?)?;
         let fields: Vec<_> = words.filter_map(|word| word.split_once('=')).collect();
-        let field = |name: &'static str| {
+        let field = |name: &str| {
             fields
                 .iter()
                 .find(|(key, _)| *key == name)
@@ -250,28 +243,61 @@ impl Offer {
                 .ok_or(LineError::Field("hash"))?,
             item_bytes_max: number("item-max")?,
             path: path(field("path"), "path")?,
-            shm: match (field("shm"), field("token")) {
-                (Some(path), Some(token)) => Some(ShmOffer {
-                    socket: path.into(),
-                    token: Token(bytes16(token).ok_or(LineError::Field("token"))?),
-                }),
-                _ => None,
-            },
-            verbs: match token(field("verbs"), "verbs")? {
-                Some(token) => Some(VerbsOffer {
-                    token,
-                    path: path(field("verbs-path"), "verbs-path")?,
-                }),
-                None => None,
-            },
-            keyed: field("keys") == Some(KEYS),
-            // Without a known kind of keys this end cannot send valid packets, so it takes no
-            // lease.
-            roce: match field("keys") {
-                Some(keys) if keys != KEYS => None,
-                _ => token(field("roce"), "roce")?,
-            },
+            fabrics: known
+                .iter()
+                .filter_map(|words| FabricOffer::parse(words, field).transpose())
+                .collect::<Result<_, _>>()?,
         })
+    }
+}
+
+impl FabricOffer {
+    /// Appends the words of this fabric to an offer's line.
+    fn append_to(&self, line: &mut String) {
+        let (name, token) = (self.name, hex(&self.token.0));
+        let _ = match &self.socket {
+            Some(socket) => match path_word(socket) {
+                Some(socket) => write!(line, " {name}={socket} token={token}"),
+                None => return,
+            },
+            None => write!(line, " {name}={token}"),
+        };
+        if let Some(path) = self.path {
+            let _ = write!(line, " {name}-path={path}");
+        }
+        if let Some((key, value)) = self.attribute {
+            let _ = write!(line, " {key}={value}");
+        }
+    }
+
+    /// Parses a fabric's words among an offer's fields; `None`: it is not offered, or not in a way
+    /// that this end knows.
+    fn parse<'a>(
+        words: &FabricWords,
+        field: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<Option<Self>, LineError> {
+        let name = words.name;
+        let attribute = words
+            .attribute
+            .and_then(|(key, known)| Some((field(key)? == known, (key, known))));
+        let (Some(first), None | Some((true, _))) = (field(name), attribute) else {
+            return Ok(None);
+        };
+        let (socket, token) = match (words.socket, field("token")) {
+            (true, Some(digits)) => (Some(first.into()), token(digits, "token")?),
+            (true, None) => return Ok(None),
+            (false, _) => (None, token(first, name)?),
+        };
+        let own_path = words
+            .own_path
+            .then(|| path(field(&format!("{name}-path")), name));
+        Ok(Some(Self {
+            name,
+            token,
+            socket,
+            path: own_path.transpose()?,
+            attribute: attribute.map(|(_, word)| word),
+        }))
     }
 }
 
@@ -280,9 +306,8 @@ fn path(text: Option<&str>, name: &'static str) -> Result<RequestPath, LineError
     Ok(path.transpose()?.unwrap_or_default())
 }
 
-fn token(text: Option<&str>, name: &'static str) -> Result<Option<Token>, LineError> {
-    let bytes = text.map(|text| bytes16(text).ok_or(LineError::Field(name)));
-    Ok(bytes.transpose()?.map(Token))
+fn token(digits: &str, name: &'static str) -> Result<Token, LineError> {
+    bytes16(digits).map(Token).ok_or(LineError::Field(name))
 }
 
 fn words(line: &[u8]) -> Result<std::str::SplitAsciiWhitespace<'_>, LineError> {
@@ -334,31 +359,57 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Fabrics of each shape that an offer can have.
+    const KNOWN: [FabricWords; 3] = [
+        FabricWords {
+            name: "here",
+            socket: true,
+            own_path: false,
+            attribute: None,
+        },
+        FabricWords {
+            name: "wire",
+            socket: false,
+            own_path: true,
+            attribute: None,
+        },
+        FabricWords {
+            name: "net",
+            socket: false,
+            own_path: false,
+            attribute: Some(("keys", "siphash24")),
+        },
+    ];
+
+    fn parse(line: &str) -> Result<Offer, LineError> {
+        Offer::parse(line.trim_end().as_bytes(), &KNOWN)
+    }
+
     fn offer() -> Offer {
+        let fabric = |words: &FabricWords, token| FabricOffer {
+            name: words.name,
+            token: Token([token; 16]),
+            socket: words.socket.then(|| "/run/herdwick/lease".into()),
+            path: words.own_path.then_some(RequestPath::RcWrite),
+            attribute: words.attribute,
+        };
         Offer {
             workers: 3,
             hash_key: HashKey([0x0123_4567_89ab_cdef, 42]),
             item_bytes_max: 1 << 20,
             path: RequestPath::UdSend,
-            verbs: Some(VerbsOffer {
-                token: Token([8; 16]),
-                path: RequestPath::RcWrite,
-            }),
-            roce: Some(Token([9; 16])),
-            keyed: true,
-            shm: Some(ShmOffer {
-                socket: "/run/herdwick/lease".into(),
-                token: Token([7; 16]),
-            }),
+            fabrics: KNOWN
+                .iter()
+                .zip(7..)
+                .map(|(words, n)| fabric(words, n))
+                .collect(),
         }
     }
 
     #[test]
     fn what_is_said_is_heard() {
         let hello = Hello {
-            shm: true,
-            verbs: true,
-            roce: true,
+            fabrics: ["here", "wire", "net"].map(String::from).to_vec(),
             path: Some(RequestPath::RcWrite),
             boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
         };
@@ -369,16 +420,16 @@ mod tests {
         );
         let line = offer().to_line();
         assert!(line.len() <= HELLO_BYTES_MAX && line.ends_with("\r\n"));
-        assert_eq!(Offer::parse(line.trim_end().as_bytes()), Ok(offer()));
+        assert_eq!(parse(&line), Ok(offer()));
     }
 
     #[test]
     fn the_text_is_the_documented_one() {
         let line = "HERDWICK 0 workers=3 hash=siphash13:0123456789abcdef000000000000002a \
-                    item-max=1048576 path=ud-send shm=/run/herdwick/lease \
+                    item-max=1048576 path=ud-send here=/run/herdwick/lease \
                     token=07070707070707070707070707070707 \
-                    verbs=08080808080808080808080808080808 verbs-path=rc-write \
-                    roce=09090909090909090909090909090909 keys=siphash24\r\n";
+                    wire=08080808080808080808080808080808 wire-path=rc-write \
+                    net=09090909090909090909090909090909 keys=siphash24\r\n";
         assert_eq!(offer().to_line(), line);
     }
 
@@ -386,7 +437,7 @@ mod tests {
     fn a_server_may_have_more_workers_than_a_lease() {
         let parse = |workers: &str| {
             let line = offer().to_line().replace("workers=3", workers);
-            Offer::parse(line.trim_end().as_bytes()).map(|offer| offer.workers)
+            parse(&line).map(|offer| offer.workers)
         };
         assert_eq!(parse("workers=256"), Ok(256));
         for wrong in ["workers=0", "workers=257", "workers="] {
@@ -396,8 +447,8 @@ mod tests {
 
     #[test]
     fn a_stranger_is_told_from_another_version() {
-        assert_eq!(Offer::parse(b"ERROR"), Err(LineError::Foreign));
-        assert_eq!(Offer::parse(b"HERDWICK 7 x=y"), Err(LineError::Version(7)));
+        assert_eq!(parse("ERROR"), Err(LineError::Foreign));
+        assert_eq!(parse("HERDWICK 7 x=y"), Err(LineError::Version(7)));
         assert_eq!(
             Hello::parse(b"hello herdwick/9"),
             Err(LineError::Version(9))
@@ -412,28 +463,41 @@ mod tests {
     #[test]
     fn keys_of_another_kind_open_nothing() {
         let line = offer().to_line().replace("siphash24", "rot13");
-        let heard = Offer::parse(line.trim_end().as_bytes()).unwrap();
-        assert_eq!((heard.roce, heard.keyed), (None, false));
-        assert!(heard.shm.is_some());
+        let heard = parse(&line).unwrap();
+        assert_eq!(heard.fabric("net"), None);
+        assert!(heard.fabric("here").is_some());
+    }
+
+    #[test]
+    fn what_a_fabric_may_leave_out_has_a_default() {
+        let line = offer().to_line();
+        let heard = parse(&line.replace(" wire-path=rc-write", "")).unwrap();
+        let wire = heard.fabric("wire").unwrap();
+        assert_eq!(wire.path, Some(RequestPath::UcWrite), "not the offer's");
+        let heard = parse(&line.replace(" keys=siphash24", "")).unwrap();
+        assert_eq!(heard.fabric("net").unwrap().attribute, None);
+        let token = " token=07070707070707070707070707070707";
+        let heard = parse(&line.replace(token, "")).unwrap();
+        assert_eq!(heard.fabric("here"), None);
+        let broken = parse(&line.replace("net=09", "net=zz"));
+        assert_eq!(broken, Err(LineError::Field("net")));
     }
 
     #[test]
     fn a_path_that_would_break_the_line_is_not_offered() {
         let mut offer = offer();
-        offer.shm = Some(ShmOffer {
-            socket: "/tmp/a b".into(),
-            token: Token([0; 16]),
-        });
-        let heard = Offer::parse(offer.to_line().trim_end().as_bytes()).unwrap();
-        assert_eq!(heard.shm, None);
+        offer.fabrics[0].socket = Some("/tmp/a b".into());
+        let heard = parse(&offer.to_line()).unwrap();
+        assert_eq!(heard.fabric("here"), None);
+        assert_eq!(heard.fabrics.len(), 2);
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(line in prop::collection::vec(any::<u8>(), 0..200), tail in "[ -~]{0,200}") {
-            let _ = (Hello::parse(&line), Offer::parse(&line));
+            let _ = (Hello::parse(&line), Offer::parse(&line, &KNOWN));
             let _ = Hello::parse(format!("hello herdwick/0 {tail}").as_bytes());
-            let _ = Offer::parse(format!("HERDWICK 0 {tail}").as_bytes());
+            let _ = Offer::parse(format!("HERDWICK 0 {tail}").as_bytes(), &KNOWN);
         }
     }
 }

@@ -18,7 +18,7 @@ pub use frame::{
     Refusal, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
-    BootId, HELLO_BYTES_MAX, Hello, LineError, Offer, ShmOffer, Token, VERSION, VerbsOffer,
+    BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, Token, VERSION,
     path_word,
 };
 

@@ -5,7 +5,9 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use herdwick_herd::hello::{Grant, WorkerGrant};
 
-use super::{ConnectionSlot, FabricId, Terms, handshake::Handshake, shares::Owner};
+use herdwick_providers::Fabric;
+
+use super::{ConnectionSlot, Terms, handshake::Handshake, shares::Owner};
 use crate::tcp::Stream;
 
 pub(super) struct Client {
@@ -19,7 +21,7 @@ pub(super) struct Client {
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
     /// The fabric of the lease, set by the claim.
-    pub(super) fabric: FabricId,
+    pub(super) fabric: Fabric,
     /// Bytes that it counts against the limit on all leases.
     pub(super) bytes: usize,
     /// A grant was sent, and is not known to have been read.
@@ -50,7 +52,7 @@ impl Client {
             stream: Some(stream),
             slot,
             owner,
-            fabric: FabricId(0),
+            fabric: Fabric::ALL[0],
             shake: Handshake::new(now),
             terms: None,
             bytes: 0,
@@ -73,7 +75,7 @@ impl Client {
         self.stream.take()
     }
 
-    pub(super) fn claim(&mut self, fabric: FabricId, terms: Terms, bytes: usize, workers: usize) {
+    pub(super) fn claim(&mut self, fabric: Fabric, terms: Terms, bytes: usize, workers: usize) {
         self.fabric = fabric;
         self.terms = Some(terms);
         self.bytes = bytes;

@@ -21,10 +21,11 @@ use herdwick_herd::{
     hello::{Accept, Go, HEARTBEAT, Refusal, WorkerGrant},
     wire::Window,
 };
+use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
 
 use super::{
-    Answer, Arrival, FabricId, Kind, LeaseCounters, LeaseId, Order, Tokens,
+    Answer, Arrival, Kind, LeaseCounters, LeaseId, Order, Tokens,
     client::{Client, Grants},
     counters::count,
     handshake::Event,
@@ -60,7 +61,7 @@ pub(crate) struct LeaseConfig {
     /// Returns the bytes that a lease with this window holds at all workers together.
     pub(crate) lease_bytes: fn(kind: Kind, window: Window, workers: usize) -> usize,
     /// Returns whether the fabric passes descriptors, which requires a unix socket.
-    pub(crate) is_local: fn(fabric: FabricId) -> bool,
+    pub(crate) is_local: fn(fabric: Fabric) -> bool,
 }
 
 /// The sources of clients, and the channels to and from the workers.
@@ -390,8 +391,8 @@ impl LeaseManager {
         self.order(fabric, |_| Order::Revoke(id));
     }
 
-    fn order(&self, fabric: FabricId, order: impl Fn(usize) -> Order) {
-        let links = self.links.get(fabric.0).into_iter().flatten();
+    fn order(&self, fabric: Fabric, order: impl Fn(usize) -> Order) {
+        let links = self.links.get(fabric.rank()).into_iter().flatten();
         for (worker, link) in links.enumerate() {
             // A send fails only when the worker has ended, and with it everything it held: the
             // server is shutting down.

@@ -31,19 +31,16 @@ use herdwick_herd::{
     RequestPath,
     hello::{Refusal, WorkerAccept, WorkerGrant},
 };
+use herdwick_providers::Fabric;
 
 /// Identifies a lease for the life of the server; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
-/// The index of a fabric that leases are offered for; [`crate::transports`] names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FabricId(pub(crate) usize);
-
 /// The fabric and request path of a lease. A token encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    pub(crate) fabric: FabricId,
+    pub(crate) fabric: Fabric,
     pub(crate) path: RequestPath,
 }
 

@@ -11,25 +11,25 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::Capabilities;
 use herdwick_herd::{
     RequestPath,
-    hello::{BootId, Hello, LineError, Offer, ShmOffer, Token, VerbsOffer},
+    hello::{BootId, FabricOffer, Hello, LineError, Offer},
 };
 use herdwick_mica::HashKey;
+use herdwick_providers::Fabric;
 use mio::{Poll, Waker};
 
 use super::{
-    Answer, Arrival, FabricId, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager,
-    LeaseSocket, Order, Tokens, WAKER, WorkerLink,
+    Answer, Arrival, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager, LeaseSocket,
+    Order, Tokens, WAKER, WorkerLink,
 };
-use crate::{parking::WakeupFd, time::Timer, transports};
+use crate::{parking::WakeupFd, time::Timer, transports::Offered};
 
 /// The lease manager before its thread starts, and the workers' ends of its channels.
 pub(crate) struct LeaseService {
     pub(crate) manager: LeaseManager,
     /// For each worker, its ends, one per fabric.
-    pub(crate) ends: Vec<Vec<(FabricId, WorkerEnd)>>,
+    pub(crate) ends: Vec<Vec<(Fabric, WorkerEnd)>>,
     pub(crate) closing: Closing,
     /// Taken by the [`Host`].
     entrance: Option<Entrance>,
@@ -41,7 +41,7 @@ struct Entrance {
     counters: Arc<LeaseCounters>,
     arrivals: Sender<Arrival>,
     waker: Arc<Waker>,
-    fabrics: Vec<(FabricId, Capabilities)>,
+    fabrics: Vec<Offered>,
     /// The path of the lease socket.
     socket: Option<PathBuf>,
 }
@@ -64,7 +64,7 @@ impl LeaseService {
     /// Creates a lease manager for `fabrics`, with `socket` for those that pass descriptors.
     pub(crate) fn open(
         mut socket: Option<LeaseSocket>,
-        fabrics: Vec<(FabricId, Capabilities)>,
+        fabrics: Vec<Offered>,
         config: LeaseConfig,
         wakeups: &[WakeupFd],
     ) -> io::Result<Self> {
@@ -81,13 +81,13 @@ impl LeaseService {
         let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
         let (arrivals, arrived) = mpsc::channel();
         let (to_manager, answers) = mpsc::channel();
-        let mut links: Vec<Vec<WorkerLink>> = transports::fabrics().map(|_| Vec::new()).collect();
+        let mut links: Vec<Vec<WorkerLink>> = Fabric::ALL.map(|_| Vec::new()).into();
         let mut ends: Vec<_> = wakeups.iter().map(|_| Vec::new()).collect();
-        for (fabric, _) in &fabrics {
+        for Offered { fabric, .. } in &fabrics {
             for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
                 let wakeup = wakeup.clone();
                 let (orders, taken) = mpsc::channel();
-                links[fabric.0].push(WorkerLink {
+                links[fabric.rank()].push(WorkerLink {
                     orders,
                     wake: Box::new(move || wakeup.ring()),
                 });
@@ -193,19 +193,13 @@ impl Host {
         if let Some(entrance) = &self.entrance {
             let now = self.timer.now();
             let same_host = hello.boot.is_some() && hello.boot == self.boot;
-            let token = |fabric| entrance.token(fabric, path, now);
-            if hello.shm && same_host {
-                let offered = entrance.socket.clone().zip(token(transports::SHM));
-                offer.shm = offered.map(|(socket, token)| ShmOffer { socket, token });
-            }
-            let verbs = asked.or_else(|| entrance.best_path(transports::VERBS));
-            if let (true, Some(path)) = (hello.verbs, verbs) {
-                let token = entrance.token(transports::VERBS, path, now);
-                offer.verbs = token.map(|token| VerbsOffer { token, path });
-            }
-            if hello.roce {
-                offer.roce = token(transports::ROCE);
-            }
+            let usable = |offered: &&Offered| {
+                let fabric = offered.fabric;
+                hello.has(fabric.name()) && (same_host || !fabric.is_local())
+            };
+            let usable = entrance.fabrics.iter().filter(usable);
+            let offers = usable.filter_map(|offered| entrance.offer(offered, asked, now));
+            offer.fabrics = offers.collect();
         }
         Some(offer.to_line())
     }
@@ -232,20 +226,38 @@ impl Host {
 }
 
 impl Entrance {
-    /// Returns the best request path on `fabric`, if the server has that fabric.
-    fn best_path(&self, fabric: FabricId) -> Option<RequestPath> {
-        let mut fabrics = self.fabrics.iter();
-        let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;
-        RequestPath::best(has)
-    }
-
-    /// Issues a token, if the fabric supports the path.
-    fn token(&self, fabric: FabricId, path: RequestPath, now: Duration) -> Option<Token> {
-        let mut fabrics = self.fabrics.iter();
-        let (_, has) = fabrics.find(|(given, _)| *given == fabric)?;
-        if !path.is_possible(has) {
-            return None;
-        }
-        Some(self.tokens.issue(Kind { fabric, path }, now))
+    /// Issues a token for a lease over one fabric, if the fabric supports the path that is `asked`
+    /// for. Where that depends on the device, the best path is chosen if none was asked for.
+    fn offer(
+        &self,
+        Offered {
+            fabric,
+            has,
+            attribute,
+        }: &Offered,
+        asked: Option<RequestPath>,
+        now: Duration,
+    ) -> Option<FabricOffer> {
+        let words = fabric.words();
+        let path = if words.own_path {
+            asked.or_else(|| RequestPath::best(has))?
+        } else {
+            asked.unwrap_or_default()
+        };
+        let socket = match words.socket {
+            true => Some(self.socket.clone()?),
+            false => None,
+        };
+        let kind = Kind {
+            fabric: *fabric,
+            path,
+        };
+        path.is_possible(has).then(|| FabricOffer {
+            name: words.name,
+            token: self.tokens.issue(kind, now),
+            socket,
+            path: words.own_path.then_some(path),
+            attribute: *attribute,
+        })
     }
 }

@@ -18,8 +18,9 @@ use herdwick_herd::{
     hello::{HANDSHAKE_DEADLINE, Token},
 };
 use herdwick_mica::HashKey;
+use herdwick_providers::Fabric;
 
-use super::{FabricId, Kind};
+use super::Kind;
 
 /// Largest number of used tokens remembered while they would be valid. Beyond 13,000 claims a
 /// second the oldest could be used again by an eavesdropper.
@@ -34,6 +35,8 @@ const PATHS: [RequestPath; 4] = [
 ];
 /// Bits of the purpose: the path, then the fabric.
 const KIND_BITS: u32 = 4;
+/// Two bits name the fabric.
+const _: () = assert!(Fabric::ALL.len() <= 4);
 /// Bits of the number that distinguishes tokens of one millisecond.
 const NUMBER_BITS: u32 = 24;
 /// Bits of the millisecond of issue.
@@ -68,7 +71,7 @@ impl Tokens {
     pub(crate) fn issue(&self, kind: Kind, now: Duration) -> Token {
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
-        let kind = path.unwrap_or(0) as u64 | (kind.fabric.0 as u64 % 4) << 2;
+        let kind = path.unwrap_or(0) as u64 | (kind.fabric.rank() as u64) << 2;
         // 36 bits of milliseconds wrap after two years.
         let told = millis(now) << (KIND_BITS + NUMBER_BITS);
         self.token(told | number << KIND_BITS | kind)
@@ -103,7 +106,7 @@ impl Tokens {
             .map_or(expires, |(_, last)| expires.max(*last));
         used.order.push_back((word, kept));
         Some(Kind {
-            fabric: FabricId((word >> 2) as usize % 4),
+            fabric: *Fabric::ALL.get((word >> 2) as usize % 4)?,
             path: PATHS[word as usize % 4],
         })
     }
@@ -148,7 +151,7 @@ mod tests {
     }
 
     fn kinds() -> impl Iterator<Item = Kind> {
-        let fabrics = crate::transports::fabrics();
+        let fabrics = Fabric::ALL.into_iter();
         fabrics.flat_map(|fabric| {
             PATHS[..3].iter().map(move |path| Kind {
                 fabric,

@@ -74,19 +74,19 @@ pub(crate) enum LeaseError {
 }
 
 impl LeaseError {
-    /// Returns the session's reason for text, if the lease socket is `socket`.
-    pub(crate) fn at(self, socket: &Path) -> Fallback {
-        match self {
-            Self::Io(error) => Fallback::Socket {
-                path: socket.to_owned(),
+    /// Returns the session's reason for text, if the lease over `fabric` was claimed on the unix
+    /// socket `socket`, or over TCP.
+    pub(crate) fn reason(self, fabric: Fabric, socket: Option<&Path>) -> Fallback {
+        match (self, socket) {
+            (Self::Io(error), Some(path)) => Fallback::Socket {
+                path: path.to_owned(),
                 error: error.into(),
             },
-            other => other.remote(Fabric::Shm),
+            (other, _) => other.remote(fabric),
         }
     }
 
-    /// Returns the session's reason for text, if the lease was claimed over TCP.
-    pub(crate) fn remote(self, fabric: Fabric) -> Fallback {
+    fn remote(self, fabric: Fabric) -> Fallback {
         match self {
             Self::Refused(refusal) => Fallback::Refused(refusal),
             Self::Silent => Fallback::Silent(fabric),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use herdwick::{Client, Fabric, Fallback, Options, Session};
-use herdwick_server::{Config, Server, spawn};
+use herdwick_server::{Config, ListenOptions, Server, spawn};
 
 /// Forwards TCP connections to `server`, and nothing else, from an address of its own. Keeps the
 /// first `mute` connections open without answering them.
@@ -85,7 +85,10 @@ fn swallowed() -> (UdpSocket, Server) {
         let swallows = UdpSocket::bind("127.0.0.2:0").unwrap();
         let port = swallows.local_addr().unwrap().port();
         let server = spawn(Config {
-            roce: Some(([127, 0, 0, 1], port).into()),
+            fabrics: ListenOptions {
+                roce: Some(([127, 0, 0, 1], port).into()),
+                ..ListenOptions::default()
+            },
             leases: None,
             workers: Some(2),
             ..Config::local()

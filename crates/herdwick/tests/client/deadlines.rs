@@ -12,9 +12,9 @@ use std::{
 };
 
 use herdwick::{Client, DialError, Error, Fabric, Fallback, Key, Op, Options, Session};
-use herdwick_herd::hello::{Offer, ShmOffer, Token};
+use herdwick_herd::hello::{FabricOffer, Offer, Token};
 use herdwick_mica::HashKey;
-use herdwick_server::{Config, spawn};
+use herdwick_server::{Config, ListenOptions, spawn};
 use rustix::{
     fd::OwnedFd,
     net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket},
@@ -87,10 +87,13 @@ fn offers(socket: PathBuf) -> String {
         hash_key: HashKey([1, 2]),
         item_bytes_max: 1 << 20,
         path: herdwick::RequestPath::UcWrite,
-        shm: Some(ShmOffer { socket, token }),
-        verbs: None,
-        roce: None,
-        keyed: false,
+        fabrics: vec![FabricOffer {
+            name: "shm",
+            token,
+            socket: Some(socket),
+            path: None,
+            attribute: None,
+        }],
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -162,7 +165,10 @@ fn a_lease_socket_that_dribbles_ends_as_well() {
 #[test]
 fn there_may_be_no_deadline() {
     let server = spawn(Config {
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            ..ListenOptions::default()
+        },
         ..Config::local()
     });
     let server = server.unwrap();

@@ -3,12 +3,12 @@
 use std::{
     io::{BufRead, BufReader, Error, Write},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use herdwick::{Client, Fallback, LeaseRefusal, Options, Session};
+use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
 use herdwick_herd::hello::{BootId, Hello, Offer};
-use herdwick_server::{Config, Leases, Server, spawn};
+use herdwick_server::{Config, Leases, ListenOptions, Server, spawn};
 
 use crate::servers::Script;
 
@@ -27,14 +27,24 @@ fn offer(server: &Server) -> Offer {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let boot = BootId::parse(&boot);
     let hello = Hello {
-        shm: true,
+        fabrics: vec!["shm".to_owned()],
         boot,
         ..Hello::default()
     };
     stream.write_all(hello.to_line().as_bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
-    Offer::parse(line.trim_end().as_bytes()).unwrap()
+    Offer::parse(line.trim_end().as_bytes(), &Fabric::all_words()).unwrap()
+}
+
+/// Returns the path of the lease socket of `server`.
+fn lease_socket(server: &Server) -> PathBuf {
+    let offer = offer(server);
+    offer
+        .fabrics
+        .into_iter()
+        .find_map(|fabric| fabric.socket)
+        .unwrap()
 }
 
 /// Opens a session at a server that answers the hello with `offer`.
@@ -137,7 +147,7 @@ fn a_lease_socket_out_of_reach() {
     let server = spawn(Config::local()).unwrap();
     let mut offer = offer(&server);
     let path = Path::new("/no/such/socket");
-    offer.shm.as_mut().unwrap().socket = path.into();
+    offer.fabrics[0].socket = Some(path.into());
     let reason = reason(&offered(&offer));
     let error = Error::from_raw_os_error(libc::ENOENT).into();
     let path = path.into();
@@ -152,11 +162,14 @@ fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
             clients_max: 1,
             ..Leases::default()
         }),
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            ..ListenOptions::default()
+        },
         ..Config::local()
     });
     let server = server.unwrap();
-    std::fs::remove_file(offer(&server).shm.unwrap().socket).unwrap();
+    std::fs::remove_file(lease_socket(&server)).unwrap();
     let dial = || Client::connect(&server.address().to_string()).unwrap();
     let transport = |client: &Client| client.session().map_or("none", Session::transport);
     let (first, mut second) = (dial(), dial());

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, net::TcpListener, time::Duration};
 
-use herdwick::{Answer, Cause, Client, DialError, Error, Key, Op, Options, Session};
+use herdwick::{Answer, Cause, Client, DialError, DialOptions, Error, Key, Op, Options, Session};
 use herdwick_server::{Address, Config, Listen};
 
 use crate::servers::{Memcached, Script};
@@ -10,7 +10,7 @@ use crate::servers::{Memcached, Script};
 const PATIENT: Options = Options {
     only: None,
     request_path: None,
-    verbs: None,
+    dial: DialOptions { verbs: None },
     deadline: Duration::from_secs(60),
     value_bytes_max: 1 << 20,
     // The scripts speak memcached and count lines, so there is no hello.

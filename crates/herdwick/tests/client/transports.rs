@@ -8,11 +8,14 @@ use std::{
 };
 
 use herdwick::{Client, Fabric, Fallback, Options, Put, RequestPath, Session};
-use herdwick_server::{Config, Server, spawn};
+use herdwick_server::{Config, ListenOptions, Server, spawn};
 
 fn server(path: Option<RequestPath>) -> Server {
     let config = Config {
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            ..ListenOptions::default()
+        },
         request_path: path,
         workers: Some(2),
         ..Config::local()
@@ -112,8 +115,11 @@ fn every_path_over_roce() {
 #[test]
 fn every_path_over_keyed_roce() {
     let server = spawn(Config {
-        roce_keyed: true,
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            roce_keyed: true,
+            ..ListenOptions::default()
+        },
         workers: Some(2),
         ..Config::local()
     });
@@ -136,8 +142,11 @@ fn what_roce_sends_and_takes_is_captured() {
     let name = format!("herdwick-capture-{}.pcap", std::process::id());
     let path = std::env::temp_dir().join(name);
     let server = spawn(Config {
-        roce_capture: Some(path.clone()),
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            roce_capture: Some(path.clone()),
+            ..ListenOptions::default()
+        },
         workers: Some(1),
         ..Config::local()
     });
@@ -199,7 +208,10 @@ fn a_lease_over_tcp_goes_with_its_connection() {
 fn a_lease_over_tcp_is_one_of_the_connections_there_may_be() {
     let server = spawn(Config {
         connections_max: 2,
-        roce: Some(([127, 0, 0, 1], 0).into()),
+        fabrics: ListenOptions {
+            roce: Some(([127, 0, 0, 1], 0).into()),
+            ..ListenOptions::default()
+        },
         ..Config::local()
     });
     let server = server.unwrap();

@@ -40,7 +40,7 @@ impl LeaseManager {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Memory);
         };
-        let most = self.config.reply_bytes_max.get(kind.fabric.0);
+        let most = self.config.reply_bytes_max.get(kind.fabric.rank());
         let terms = Terms {
             epoch,
             window: window.slots() as u16,

@@ -34,7 +34,7 @@ use crate::{
 const WORKERS: usize = 2;
 
 pub(super) const LOCAL: Kind = Kind {
-    fabric: FabricId(0),
+    fabric: Fabric::ALL[0],
     path: RequestPath::UcWrite,
 };
 

@@ -22,6 +22,7 @@ use herdwick_herd::{
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
+use herdwick_providers::AnyPort;
 
 use super::store::{Chance, Store, answered, begin};
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
     herd::{Herd, Taken},
     memcached::Memcached,
     stream::Stream,
-    transports::{Transport, port::AnyPort},
+    transports::Transport,
 };
 
 const WORKERS: usize = 2;
@@ -358,7 +359,7 @@ impl Inner {
             link.lease = Some(held);
             let door = Door::new(&Address::Unix("/no/such/server".into()), options);
             let herd = Herd::new(taken, server.hash_key, memcached, door);
-            (Transport::Herd(Fabric::Shm, Box::new(herd)), None)
+            (Transport::Herd(Fabric::ALL[0], Box::new(herd)), None)
         };
         server.links.push(link);
         Ok(Session::over(transport, missed, options.deadline))
@@ -418,7 +419,7 @@ impl Server {
             seen_at: None,
             revoked_at: None,
         };
-        (taken.map(|port| AnyPort::Seeded(Box::new(port))), held)
+        (taken.map(AnyPort::from), held)
     }
 
     fn serve(&mut self, now: Duration, store: &mut Store, chance: &mut Chance) {

@@ -1,0 +1,205 @@
+//! A device and a port of any provider: the only place where calls are dispatched over providers.
+
+use std::{os::fd::BorrowedFd, time::Duration};
+
+use herdwick_fabric::{
+    Armed, Capabilities, Completion, CqId, Device, Port, PostError, Progress, QpId, RecvWr,
+    RegionId, SendWr,
+};
+use herdwick_mem::Span;
+use herdwick_roce_udp::{RoceDevice, RocePort};
+use herdwick_shm::{ShmDevice, ShmPort};
+use herdwick_verbs::{VerbsDevice, VerbsPort};
+
+use crate::{Description, Fabric};
+
+#[cfg(feature = "seeded")]
+use herdwick_conformance::seeded::SeededPort;
+
+/// What to do with a device, compiled for each provider.
+pub trait Visit {
+    /// What comes of it.
+    type Output;
+
+    /// Does it with a device of one provider.
+    fn visit<D>(self, device: D) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;
+}
+
+/// What to do with several devices of one provider, compiled for each provider.
+pub trait VisitAll {
+    /// What comes of it.
+    type Output;
+
+    /// Does it with devices of one provider.
+    fn visit<D>(self, first: D, others: Vec<D>) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;
+}
+
+/// Makes [`AnyDevice`] from a list of providers.
+macro_rules! devices {
+    ($($name:ident: $device:ty;)*) => {
+        /// A device of any provider.
+        #[derive(Clone, Debug)]
+        pub enum AnyDevice {
+            $(#[doc = concat!("A [`", stringify!($device), "`].")] $name($device),)*
+        }
+
+        impl AnyDevice {
+            /// Returns what the device supports.
+            #[must_use]
+            pub fn capabilities(&self) -> &Capabilities {
+                match self {
+                    $(Self::$name(device) => device.capabilities(),)*
+                }
+            }
+
+            /// Returns the device's fabric.
+            #[must_use]
+            pub fn fabric(&self) -> Fabric {
+                match self {
+                    $(Self::$name(_) => Fabric::$name,)*
+                }
+            }
+
+            /// Describes the device to the operator.
+            #[must_use]
+            pub fn describe(&self) -> Description {
+                (self.fabric().row().describe)(self)
+            }
+
+            /// Runs the code that is compiled for this device.
+            pub fn visit<V: Visit>(self, visit: V) -> V::Output {
+                match self {
+                    $(Self::$name(device) => visit.visit(device),)*
+                }
+            }
+
+            /// Runs the code that is compiled for this device and for those of `others` that are of
+            /// the same provider.
+            pub fn visit_all<V: VisitAll>(self, others: Vec<Self>, visit: V) -> V::Output {
+                match self {
+                    $(Self::$name(device) => {
+                        let others = others.into_iter().filter_map(|other| match other {
+                            Self::$name(other) => Some(other),
+                            _ => None,
+                        });
+                        visit.visit(device, others.collect())
+                    })*
+                }
+            }
+        }
+    };
+}
+
+/// Makes [`AnyPort`] from a list of providers. Each call is one branch.
+macro_rules! ports {
+    ($($(#[$cfg:meta])* $name:ident: $port:ty;)*) => {
+        /// A port of any provider. Each call is one branch; everything behind it is concrete.
+        #[derive(Debug)]
+        pub enum AnyPort {
+            $($(#[$cfg])* #[doc = concat!("A [`", stringify!($port), "`].")] $name(Box<$port>),)*
+        }
+
+        $($(#[$cfg])*
+        impl From<$port> for AnyPort {
+            fn from(port: $port) -> Self {
+                Self::$name(Box::new(port))
+            }
+        })*
+
+        impl Port for AnyPort {
+            #[inline]
+            fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.post_send(qp, batch),)*
+                }
+            }
+
+            #[inline]
+            fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.post_recv(qp, batch),)*
+                }
+            }
+
+            #[inline]
+            fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.poll(cq, out),)*
+                }
+            }
+
+            #[inline]
+            fn progress(&mut self, now: Duration) -> Progress {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.progress(now),)*
+                }
+            }
+
+            #[inline]
+            fn flush(&mut self, now: Duration) {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.flush(now),)*
+                }
+            }
+
+            fn arm(&mut self, cq: CqId) -> Armed {
+                // Virtual time does not pass while a test sleeps.
+                #[cfg(feature = "seeded")]
+                if matches!(self, Self::Seeded(_)) {
+                    return Armed::Never;
+                }
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.arm(cq),)*
+                }
+            }
+
+            fn disarm(&mut self, cq: CqId) {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.disarm(cq),)*
+                }
+            }
+
+            fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.wait_fd(),)*
+                }
+            }
+
+            fn region(&self, region: RegionId) -> Option<&Span> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.region(region),)*
+                }
+            }
+
+            fn drops(&self) -> Vec<(&'static str, u64)> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.drops(),)*
+                }
+            }
+
+            fn connection_counts(&self) -> Vec<(&'static str, u64)> {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.connection_counts(),)*
+                }
+            }
+        }
+    };
+}
+
+devices! {
+    Shm: ShmDevice;
+    Verbs: VerbsDevice;
+    Roce: RoceDevice;
+}
+
+ports! {
+    Shm: ShmPort;
+    Verbs: VerbsPort;
+    Roce: RocePort;
+    #[cfg(feature = "seeded")]
+    Seeded: SeededPort;
+}

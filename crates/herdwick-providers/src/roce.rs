@@ -1,0 +1,87 @@
+//! The row of RoCEv2 over UDP, by the software RNIC.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use herdwick_fabric::Device;
+use herdwick_herd::hello::FabricWords;
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+
+use crate::{
+    AnyDevice, Dial, DialError, Fabric, ListenError, ListenHost, ListenOptions, Wanted,
+    row::{Description, Row},
+};
+
+pub(crate) const ROW: Row = Row {
+    fabric: Fabric::Roce,
+    words: FabricWords {
+        name: "roce",
+        socket: false,
+        own_path: false,
+        // The kind of packet authentication (`docs/roce.md`).
+        attribute: Some(("keys", "siphash24")),
+    },
+    may_be_lost: false,
+    pd_bytes: RoceDevice::pd_bytes,
+    // The kernel has UDP.
+    probe: || Ok(()),
+    wanted: |options| match options.roce {
+        Some(_) => Wanted::Needed,
+        None => Wanted::Off,
+    },
+    has_attribute: |options| options.roce_keyed,
+    remove: |options| options.roce = None,
+    // Port 0: any free port.
+    serve_options: [&["--roce", "127.0.0.1:0"], &[]],
+    refused: |reason| ListenError {
+        what: "cannot take RoCEv2".to_owned(),
+        reason,
+        advice: ADVICE,
+    },
+    listen,
+    dial,
+    describe: |device| match device {
+        AnyDevice::Roce(device) => Description {
+            place: format!("UDP {}", device.local()),
+            found: String::new(),
+        },
+        _ => Description::default(),
+    },
+    loopback: |_| RoceDevice::bind(RoceOptions::new(LOOPBACK)).map(AnyDevice::Roce),
+};
+
+/// What helps against a device that cannot be used.
+const ADVICE: &str = "give another address (--roce ADDR:PORT), or do without it (--roce off)";
+
+/// Any free port of the loopback interface.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn listen(options: &ListenOptions, host: &ListenHost) -> Result<AnyDevice, ListenError> {
+    let address = options.roce.unwrap_or(LOOPBACK);
+    let bound = RoceDevice::bind(RoceOptions {
+        shards: host.workers,
+        keyed: options.roce_keyed,
+        capture: options.roce_capture.clone(),
+        origin: host.origin,
+        ..RoceOptions::new(address)
+    });
+    bound.map(AnyDevice::Roce).map_err(|source| ListenError {
+        what: format!("cannot take RoCEv2 on UDP {address}"),
+        reason: source.to_string(),
+        advice: ADVICE,
+    })
+}
+
+/// Binds the address from which the kernel reaches the server.
+fn dial(dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
+    let (local, peer) = dial.ends()?;
+    // Copy the whole address: a link-local one needs its scope.
+    let mut own = local;
+    own.set_port(0);
+    let device = RoceDevice::bind(RoceOptions {
+        peer_host: Some(peer.ip()),
+        keyed: dial.attribute.is_some(),
+        ..RoceOptions::new(own)
+    });
+    let device = device.map_err(|error| DialError::Setup(error.to_string()));
+    device.map(AnyDevice::Roce)
+}

@@ -1,0 +1,108 @@
+//! A provider's row: what is known of it before any device is open, and how its devices are opened.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use herdwick_fabric::PdRoom;
+use herdwick_herd::hello::FabricWords;
+
+use crate::{AnyDevice, DialOptions, Fabric, ListenOptions, Wanted};
+
+/// What one provider puts in the table.
+pub(crate) struct Row {
+    /// Its fabric.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test compares it with the place")
+    )]
+    pub(crate) fabric: Fabric,
+    pub(crate) words: FabricWords,
+    pub(crate) may_be_lost: bool,
+    pub(crate) pd_bytes: fn(&PdRoom) -> usize,
+    pub(crate) probe: fn() -> io::Result<()>,
+    /// Whether a server is to offer it.
+    pub(crate) wanted: fn(&ListenOptions) -> Wanted,
+    /// Whether its offer has the attribute of its words.
+    pub(crate) has_attribute: fn(&ListenOptions) -> bool,
+    /// Has a server not offer it.
+    pub(crate) remove: fn(&mut ListenOptions),
+    /// The options with which `herdwick serve` offers it on this host; and with which it does not,
+    /// where a benchmark does without.
+    pub(crate) serve_options: [&'static [&'static str]; 2],
+    /// Makes an error of a reason why a device cannot serve.
+    pub(crate) refused: fn(String) -> ListenError,
+    pub(crate) listen: fn(&ListenOptions, &ListenHost) -> Result<AnyDevice, ListenError>,
+    pub(crate) dial: fn(&Dial<'_>) -> Result<AnyDevice, DialError>,
+    pub(crate) loopback: fn(End) -> io::Result<AnyDevice>,
+    /// Returns an open device's place, and how it is used; for the operator.
+    pub(crate) describe: fn(&AnyDevice) -> Description,
+}
+
+/// The server that opens a device.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenHost {
+    /// Number of its workers, each of which opens a port.
+    pub workers: usize,
+    /// The time of day, since 1970, at which its clock is zero.
+    pub origin: Duration,
+}
+
+/// A server's device cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {reason}; {advice}")]
+pub struct ListenError {
+    /// What was tried.
+    pub what: String,
+    /// Why it failed.
+    pub reason: String,
+    /// What helps.
+    pub advice: &'static str,
+}
+
+/// What a client knows when it opens a device for a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial<'a> {
+    /// The client's options.
+    pub options: &'a DialOptions,
+    /// Both addresses of the TCP connection on which the fabric was offered; `None` on a unix
+    /// socket.
+    pub ends: Option<(SocketAddr, SocketAddr)>,
+    /// The provider's own word in the offer, if there is one.
+    pub attribute: Option<(&'static str, &'static str)>,
+}
+
+impl Dial<'_> {
+    /// Returns both addresses of the connection.
+    pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), DialError> {
+        let no_address = || DialError::Absent("the connection has no address".to_owned());
+        self.ends.ok_or_else(no_address)
+    }
+}
+
+/// A client's device cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// This host has none.
+    #[error("{0}")]
+    Absent(String),
+    /// Another attempt may succeed.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// A device, for the operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// Which device, port and address it is.
+    pub place: String,
+    /// What was found of it, to follow the place; may be empty.
+    pub found: String,
+}
+
+/// An end of a session, where both are in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The end that exports domains.
+    Worker,
+    /// The end that imports them.
+    Client,
+}
