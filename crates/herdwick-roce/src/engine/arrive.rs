@@ -161,15 +161,15 @@ impl Engine {
             qp.slow_down(&mut self.shared);
             return Ok(());
         }
-        // HERD's requests and replies have arms of their own, in which the compiler knows the
-        // opcode.
+        // The commonest short messages, a WRITE of one packet and a datagram with an immediate, have
+        // arms of their own, in which the compiler knows the opcode.
         match (qp.transport, bth.opcode()) {
-            (Transport::Uc, REQUEST_OPCODE) => {
-                let packet = Packet::parse_as(REQUEST, packet)?;
+            (Transport::Uc, UC_WRITE_ONLY_OPCODE) => {
+                let packet = Packet::parse_as(UC_WRITE_ONLY, packet)?;
                 qp.receive_unreliable(&mut self.shared, &packet, memory)
             }
-            (Transport::Ud, REPLY_OPCODE) => {
-                let packet = Packet::parse_as(REPLY, packet)?;
+            (Transport::Ud, UD_SEND_IMM_OPCODE) => {
+                let packet = Packet::parse_as(UD_SEND_IMM, packet)?;
                 qp.receive_datagram(&mut self.shared, arrival, &packet, memory)
             }
             _ => self.accept_any(id, arrival, packet, memory, wire),
@@ -217,24 +217,24 @@ impl Engine {
     }
 }
 
-/// The packet of a HERD request: a UC WRITE of one packet.
-const REQUEST: PacketOp = PacketOp {
+/// A UC WRITE of one packet, without an immediate.
+const UC_WRITE_ONLY: PacketOp = PacketOp {
     class: Class::Uc,
     operation: Operation::Write {
         place: Place::Only,
         imm: false,
     },
 };
-const REQUEST_OPCODE: u8 = REQUEST.encode();
-/// The packet of a HERD reply: a datagram with an immediate.
-const REPLY: PacketOp = PacketOp {
+const UC_WRITE_ONLY_OPCODE: u8 = UC_WRITE_ONLY.encode();
+/// A datagram with an immediate.
+const UD_SEND_IMM: PacketOp = PacketOp {
     class: Class::Ud,
     operation: Operation::Send {
         place: Place::Only,
         imm: true,
     },
 };
-const REPLY_OPCODE: u8 = REPLY.encode();
+const UD_SEND_IMM_OPCODE: u8 = UD_SEND_IMM.encode();
 
 impl Shared {
     /// Checks and removes the trailer of a packet whose peering is keyed; returns others unchanged.

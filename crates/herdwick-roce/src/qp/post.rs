@@ -219,8 +219,8 @@ impl Qp {
     }
 
     /// Writes a UC or UD request of one packet to the wire at once; returns `false` if there is no
-    /// room, or it is not such a request. HERD's requests and replies have arms of their own, in
-    /// which the compiler knows the opcode.
+    /// room, or it is not such a request. A WRITE, and a datagram with an immediate, of words in
+    /// memory have arms of their own, in which the compiler knows the opcode.
     #[inline(always)]
     fn post_alone<M: Memory, W: Wire>(
         &mut self,
