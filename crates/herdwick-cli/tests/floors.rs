@@ -1,7 +1,13 @@
 //! Tests of the layering of crates (ARCHITECTURE.md, "Floors"): a crate depends only on crates of
-//! floors left of its own, and forbids unsafe code unless listed.
+//! floors left of its own, and forbids unsafe code unless listed; no system names a provider, and
+//! no provider a system.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Floors, left to right; crates on one floor do not depend on each other.
 const FLOORS: &[&[&str]] = &[
@@ -102,9 +108,141 @@ fn crates_that_need_no_unsafe_forbid_it() {
                 continue;
             }
             let root = target["src_path"].as_str().expect("has a root");
-            let text = std::fs::read_to_string(root).expect("root is readable");
+            let text = fs::read_to_string(root).expect("root is readable");
             let forbids = text.contains("#![forbid(unsafe_code)]");
             assert_eq!(forbids, !MAY_BE_UNSAFE.contains(&name), "{root}");
+        }
+    }
+}
+
+/// What providers are called.
+const PROVIDERS: [&str; 3] = ["shm", "roce", "verbs"];
+
+/// The crates that take providers from the table in `herdwick-providers` only.
+const SYSTEMS: [&str; 4] = [
+    "herdwick-herd",
+    "herdwick-server",
+    "herdwick",
+    "herdwick-bench",
+];
+
+/// Files of these crates that name providers.
+const MAY_NAME: &[&str] = &[
+    // The names of figures, and the two fabrics that the files below are about.
+    "herdwick-bench/src/config.rs",
+    "herdwick-bench/src/report/mod.rs",
+    // The echo runs over shared memory unless another fabric is asked for.
+    "herdwick-bench/src/compare.rs",
+    "herdwick-bench/src/idle.rs",
+    // The baseline of the software RNIC: the same packets, through the same sockets, without it.
+    "herdwick-bench/src/lines/bare.rs",
+    // Writes random words into a lease's memory files.
+    "herdwick-bench/src/hostile/lease.rs",
+];
+
+/// Returns the source files below `folder` without tests, each without its test modules.
+fn sources(folder: &Path, into: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).expect("is readable") {
+        let path = entry.expect("is an entry").path();
+        let stem = path.file_stem().expect("has a name");
+        if stem == "tests" || stem == "schedules" {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, into);
+        } else {
+            let text = fs::read_to_string(&path).expect("is readable");
+            let end = text.find("#[cfg(test)]\nmod").unwrap_or(text.len());
+            into.push((path, text[..end].to_owned()));
+        }
+    }
+}
+
+fn sources_of(name: &str) -> Vec<(PathBuf, String)> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    sources(&crates.join(name).join("src"), &mut files);
+    assert!(files.len() > 5, "the sources of {name} were found");
+    files
+}
+
+/// Returns the words of the identifiers and strings in a line of code: `RoceDevice` and
+/// `roce_device` have two each. Options that a message advises, such as `--roce off`, are the
+/// operator's words and left out.
+fn words(line: &str) -> Vec<String> {
+    let code = line.split("//").next().unwrap_or_default();
+    let advised = |word: &&str| !word.starts_with("--");
+    let mut words = vec![String::new()];
+    let tokens: Vec<_> = code
+        .split(|c: char| c.is_whitespace() || "(\"'`".contains(c))
+        .filter(advised)
+        .collect();
+    let mut before = ' ';
+    for letter in tokens.join(" ").chars() {
+        let starts = letter.is_uppercase() && before.is_lowercase();
+        if starts || !letter.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| letter.is_alphanumeric()) {
+            word.extend(letter.to_lowercase());
+        }
+        before = letter;
+    }
+    words
+}
+
+#[test]
+fn words_are_found_in_identifiers_and_not_in_advice() {
+    let found = |line: &str| words(line).iter().any(|word| word == "roce");
+    for line in [
+        "RoceDevice",
+        "use herdwick_roce_udp::x",
+        "offer.roce",
+        "\"roce\"",
+        "ROCE_PORT",
+        "Fabric::Roce",
+    ] {
+        assert!(found(line), "{line}");
+    }
+    for line in ["process", "// roce", "do without (--roce off)", "`--roce`"] {
+        assert!(!found(line), "{line}");
+    }
+}
+
+#[test]
+fn no_system_names_a_provider() {
+    let mut named = Vec::new();
+    for (path, text) in SYSTEMS.iter().flat_map(|name| sources_of(name)) {
+        let names = |line: &&str| {
+            words(line)
+                .iter()
+                .any(|word| PROVIDERS.contains(&word.as_str()))
+        };
+        if let Some(line) = text.lines().find(names) {
+            let excepted = MAY_NAME.iter().any(|file| path.ends_with(file));
+            if !excepted {
+                named.push(format!("{}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(named.is_empty(), "{named:#?}");
+}
+
+/// In a provider's source the word stands for the paper, of which Table 1 says what a transport
+/// carries; nothing is named for the system.
+#[test]
+fn no_provider_names_a_system() {
+    for name in [
+        "herdwick-shm",
+        "herdwick-roce",
+        "herdwick-roce-udp",
+        "herdwick-verbs",
+    ] {
+        for (path, text) in sources_of(name) {
+            let text = text.replace("HERD paper", "paper");
+            let named = text.split(|c: char| !c.is_alphanumeric());
+            let named = named.filter(|word| word.eq_ignore_ascii_case("herd"));
+            assert_eq!(named.count(), 0, "{} names HERD", path.display());
         }
     }
 }
