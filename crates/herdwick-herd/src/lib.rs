@@ -16,6 +16,7 @@ compile_error!("lines and replies are little-endian words, and are used as such 
 mod client;
 mod counters;
 mod echo;
+pub mod handshake;
 pub mod hello;
 mod path;
 mod server;

@@ -3,11 +3,13 @@
 
 use std::{os::fd::OwnedFd, time::Duration};
 
-use herdwick_herd::hello::{Grant, WorkerGrant};
-
+use herdwick_herd::{
+    handshake::ServerHandshake,
+    hello::{Grant, WorkerGrant},
+};
 use herdwick_providers::Fabric;
 
-use super::{ConnectionSlot, Terms, handshake::Handshake, shares::Owner};
+use super::{ConnectionSlot, Terms, shares::Owner};
 use crate::tcp::Stream;
 
 pub(super) struct Client {
@@ -17,7 +19,7 @@ pub(super) struct Client {
     slot: Option<ConnectionSlot>,
     /// The owner that the lease counts against.
     pub(super) owner: Owner,
-    pub(super) shake: Handshake,
+    pub(super) shake: ServerHandshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
     /// The fabric of the lease, set by the claim.
@@ -53,7 +55,7 @@ impl Client {
             slot,
             owner,
             fabric: Fabric::ALL[0],
-            shake: Handshake::new(now),
+            shake: ServerHandshake::new(now),
             terms: None,
             bytes: 0,
             may_be_unread: false,

@@ -18,6 +18,7 @@ use std::{
 };
 
 use herdwick_herd::{
+    handshake::ServerEvent,
     hello::{Accept, Go, HEARTBEAT, Refusal, WorkerGrant},
     wire::Window,
 };
@@ -28,7 +29,6 @@ use super::{
     Answer, Arrival, Kind, LeaseCounters, LeaseId, Order, Tokens,
     client::{Client, Grants},
     counters::count,
-    handshake::Event,
     shares::Shares,
     socket::send_frame,
 };
@@ -210,8 +210,8 @@ impl LeaseManager {
         };
         match client.shake.handle_input(now, bytes) {
             Ok(None) => {}
-            Ok(Some(Event::Claim(claim))) => self.handle_claim(id, claim, now),
-            Ok(Some(Event::Accept(accept))) => self.handle_accept(id, &accept),
+            Ok(Some(ServerEvent::Claim(claim))) => self.handle_claim(id, claim, now),
+            Ok(Some(ServerEvent::Accept(accept))) => self.handle_accept(id, &accept),
             Err(_) => {
                 count(&self.counters.malformed);
                 self.refuse(id, Refusal::Malformed);

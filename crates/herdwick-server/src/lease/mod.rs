@@ -9,7 +9,6 @@
 
 mod client;
 mod counters;
-mod handshake;
 mod manager;
 mod service;
 mod shares;

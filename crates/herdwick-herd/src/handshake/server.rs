@@ -1,20 +1,21 @@
-//! The protocol of one lease socket without I/O: bytes in, events out. Input is bounded in size and
-//! time in every state.
+//! The server's side of one lease socket: from the claim to the last heartbeat. Input is bounded in
+//! size and time in every state.
 
 use std::time::Duration;
 
-use herdwick_herd::hello::{
+use herdwick_fabric::ENDPOINT_BYTES_MAX;
+
+use crate::hello::{
     Accept, BEATS_MAX, Claim, FrameError, HANDSHAKE_DEADLINE, HEADER_BYTES, HEARTBEAT, Header,
-    Kind, LEASE_DEADLINE,
+    Kind, LEASE_DEADLINE, WORKERS_MAX,
 };
 
-/// Largest body from a client, in bytes: an accept for
-/// [`WORKERS_MAX`](herdwick_herd::hello::WORKERS_MAX) workers.
-const BODY_BYTES_MAX: usize = 1 + herdwick_herd::hello::WORKERS_MAX * 2 * (2 + 96);
+/// Largest body from a client, in bytes: an accept for [`WORKERS_MAX`] workers, two endpoints each.
+const BODY_BYTES_MAX: usize = 1 + WORKERS_MAX * 2 * (2 + ENDPOINT_BYTES_MAX);
 
 /// The state of a lease socket.
 #[derive(Debug)]
-pub(crate) struct Handshake {
+pub struct ServerHandshake {
     state: State,
     input: Vec<u8>,
     /// When the socket times out, unless it progresses.
@@ -40,15 +41,17 @@ enum State {
 
 /// A complete message from the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum ServerEvent {
     /// A claim of a lease.
     Claim(Claim),
     /// The client's queue pairs, in answer to the grant.
     Accept(Accept),
 }
 
-impl Handshake {
-    pub(crate) fn new(now: Duration) -> Self {
+impl ServerHandshake {
+    /// Awaits the claim of a client that connected at `now`.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
         Self {
             state: State::Claim,
             input: Vec::new(),
@@ -62,11 +65,11 @@ impl Handshake {
     ///
     /// # Errors
     /// The bytes are malformed or out of order; the socket must be closed.
-    pub(crate) fn handle_input(
+    pub fn handle_input(
         &mut self,
         now: Duration,
         bytes: &[u8],
-    ) -> Result<Option<Event>, FrameError> {
+    ) -> Result<Option<ServerEvent>, FrameError> {
         let due = match self.state {
             State::Live => return self.beat(now, bytes.len()).map(|()| None),
             State::Granting | State::Connecting => return Err(FrameError::Body),
@@ -91,8 +94,8 @@ impl Handshake {
             return Ok(None);
         }
         let event = match due {
-            Kind::Claim => Event::Claim(Claim::parse(body)?),
-            _ => Event::Accept(Accept::parse(body)?),
+            Kind::Claim => ServerEvent::Claim(Claim::parse(body)?),
+            _ => ServerEvent::Accept(Accept::parse(body)?),
         };
         self.state = if due == Kind::Claim {
             State::Granting
@@ -119,23 +122,24 @@ impl Handshake {
     }
 
     /// The grant was sent.
-    pub(crate) fn granted(&mut self) {
+    pub fn granted(&mut self) {
         self.state = State::Accept;
     }
 
     /// Every worker has connected the lease.
-    pub(crate) fn connected(&mut self, now: Duration) {
+    pub fn connected(&mut self, now: Duration) {
         self.state = State::Live;
         self.deadline = now + LEASE_DEADLINE;
     }
 
     /// Extends the deadline by `late`.
-    pub(crate) fn excuse(&mut self, late: Duration) {
+    pub fn excuse(&mut self, late: Duration) {
         self.deadline += late;
     }
 
     /// Returns when this client times out, unless it sends something.
-    pub(crate) fn poll_timeout(&self) -> Duration {
+    #[must_use]
+    pub fn poll_timeout(&self) -> Duration {
         self.deadline
     }
 }
@@ -143,8 +147,8 @@ impl Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hello::{Token, WorkerAccept};
     use herdwick_fabric::Endpoint;
-    use herdwick_herd::hello::{Token, WorkerAccept};
 
     const T0: Duration = Duration::from_secs(100);
 
@@ -173,27 +177,27 @@ mod tests {
     fn every_split_gives_the_same_two_events() {
         let (claim_frame, accept_frame) = (claim().to_frame(), accept().to_frame());
         for cut in 0..claim_frame.len() {
-            let mut shake = Handshake::new(T0);
+            let mut shake = ServerHandshake::new(T0);
             assert_eq!(shake.handle_input(T0, &claim_frame[..cut]), Ok(None));
             let event = shake.handle_input(T0, &claim_frame[cut..]);
-            assert_eq!(event, Ok(Some(Event::Claim(claim()))));
+            assert_eq!(event, Ok(Some(ServerEvent::Claim(claim()))));
             shake.granted();
             for byte in &accept_frame[..accept_frame.len() - 1] {
                 assert_eq!(shake.handle_input(T0, &[*byte]), Ok(None));
             }
             let event = shake.handle_input(T0, &accept_frame[accept_frame.len() - 1..]);
-            assert_eq!(event, Ok(Some(Event::Accept(accept()))));
+            assert_eq!(event, Ok(Some(ServerEvent::Accept(accept()))));
         }
     }
 
     #[test]
     fn frames_out_of_order_or_twice_end_it() {
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, &accept().to_frame()).is_err());
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         let twice = [claim().to_frame(), claim().to_frame()].concat();
         assert!(shake.handle_input(T0, &twice).is_err());
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, &claim().to_frame()).is_ok());
         assert!(
             shake.handle_input(T0, b"x").is_err(),
@@ -203,21 +207,21 @@ mod tests {
 
     #[test]
     fn absurd_lengths_cost_nothing() {
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, b"HWL\x00\x01\x00\xff\xff").is_err());
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, &vec![b'H'; 1 << 20]).is_err());
         assert!(shake.input.is_empty());
     }
 
     #[test]
     fn slow_talk_does_not_extend_the_handshake_but_heartbeats_extend_the_lease() {
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         let frame = claim().to_frame();
         let later = T0 + Duration::from_secs(4);
         assert_eq!(shake.handle_input(later, &frame[..9]), Ok(None));
         assert_eq!(shake.poll_timeout(), T0 + HANDSHAKE_DEADLINE);
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         let _ = shake.handle_input(T0, &frame);
         shake.granted();
         let _ = shake.handle_input(T0, &accept().to_frame());
@@ -228,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_heartbeats_ends_the_lease() {
-        let mut shake = Handshake::new(T0);
+        let mut shake = ServerHandshake::new(T0);
         let _ = shake.handle_input(T0, &claim().to_frame());
         shake.granted();
         let _ = shake.handle_input(T0, &accept().to_frame());
