@@ -14,9 +14,10 @@ use std::{
 
 use herdwick_herd::{
     RequestPath,
+    handshake::{ClientEvent, ClientHandshake, HandshakeError},
     hello::{
-        Accept, BootId, Claim, FabricOffer, FrameError, Grant, HEADER_BYTES, HEARTBEAT,
-        HELLO_BYTES_MAX, Header, Hello, Kind, LineError, Offer, TICKET_FDS_MAX, WORKERS_MAX,
+        BootId, Claim, FabricOffer, FrameError, HEARTBEAT, HELLO_BYTES_MAX, Hello, LineError,
+        Offer, TICKET_FDS_MAX, WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
@@ -52,12 +53,18 @@ pub enum LeaseError {
     /// The server does not offer shared memory.
     #[error("the server offers no shared memory")]
     NoOffer,
-    /// A frame of the server is invalid.
-    #[error("the server's frame: {0}")]
-    Frame(#[from] FrameError),
+    /// The server refuses, or a frame of it is invalid.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     /// The client endpoints could not be created.
     #[error(transparent)]
     Endpoints(#[from] EndpointError),
+}
+
+impl From<FrameError> for LeaseError {
+    fn from(error: FrameError) -> Self {
+        Self::Handshake(error.into())
+    }
 }
 
 /// A lease, and its memory that the client may write: request lines, overflow areas, rings.
@@ -73,34 +80,24 @@ impl Prey {
         let offer = hello(server)?;
         let mut socket = UnixStream::connect(offer.socket.ok_or(LeaseError::NoOffer)?)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
-        let claim = Claim {
+        let (mut shake, claim) = ClientHandshake::new(&Claim {
             token: offer.token,
             window: WINDOW as u32,
             reply_bytes_max: REPLY_BYTES_MAX as u32,
+        });
+        socket.write_all(&claim)?;
+        let ClientEvent::Granted(grant, tickets) = receive(&socket, &mut shake)? else {
+            return Err(FrameError::Body.into());
         };
-        socket.write_all(&claim.to_frame())?;
-        let (body, fds) = frame(&mut socket, Kind::Grant)?;
-        let grant = Grant::parse(&body)?;
         let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
-        let device = ShmDevice::client();
-        let mut client = BenchClient::new(
-            device,
-            (RequestPath::UcWrite, window),
-            epoch,
-            grant.workers.len(),
-        )?;
-        let (mut fds, mut memory) = (fds.into_iter(), Vec::new());
-        let mut accept = Accept {
-            workers: Vec::new(),
-        };
-        for worker in &grant.workers {
-            let fds: Vec<OwnedFd> = fds.by_ref().take(worker.fds.into()).collect();
-            memory.push(writable(&fds)?);
-            accept.workers.push(client.join(worker, fds)?);
-        }
-        socket.write_all(&accept.to_frame())?;
-        frame(&mut socket, Kind::Go)?;
+        let (device, path) = (ShmDevice::client(), RequestPath::UcWrite);
+        let mut client = BenchClient::new(device, (path, window), epoch, grant.workers.len())?;
+        let memory = tickets.iter().map(|ticket| writable(&ticket.fds));
+        let memory = memory.collect::<Result<_, _>>()?;
+        let accept = client.accept(&grant, tickets)?;
+        socket.write_all(&shake.accept(&accept))?;
+        receive(&socket, &mut shake)?;
         Ok(Self {
             memory,
             socket,
@@ -139,27 +136,27 @@ fn hello(server: SocketAddr) -> Result<FabricOffer, LeaseError> {
     offer.fabrics.into_iter().next().ok_or(LeaseError::NoOffer)
 }
 
-/// Reads a frame of `kind`, and the descriptors sent with it.
-fn frame(socket: &mut UnixStream, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
-    let mut head = [0; HEADER_BYTES];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(&mut head)];
-    let message = recvmsg(&*socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC);
-    let read = message.map_err(io::Error::from)?.bytes;
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
+/// Reads the next message of the server.
+fn receive(socket: &UnixStream, shake: &mut ClientHandshake) -> Result<ClientEvent, LeaseError> {
+    loop {
+        let mut bytes = vec![0; shake.wanted()];
+        let mut space =
+            [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let read = message.map_err(io::Error::from)?.bytes;
+        if read == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-    }
-    socket.read_exact(&mut head[read..])?;
-    let header = Header::parse(&head)?;
-    let mut body = vec![0; header.body_bytes];
-    socket.read_exact(&mut body)?;
-    if header.kind == kind {
-        Ok((body, fds))
-    } else {
-        Err(FrameError::Body.into())
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
+            }
+        }
+        if let Some(event) = shake.handle_input(&bytes[..read], fds)? {
+            return Ok(event);
+        }
     }
 }

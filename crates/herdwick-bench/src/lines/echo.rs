@@ -3,9 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdwick_fabric::{Device, PdTicket, Port};
+use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     Echo, RequestPath, ServerEnd, ServerTerms,
+    hello::Grant,
     wire::{Epoch, Window},
 };
 use herdwick_mica::{Clock, HashKey, Second};
@@ -116,11 +117,18 @@ impl<D: Device> Host<D> {
         let Self { device, end } = self;
         let pd = device.create_pd_for(&mut end.port, &path.pd_room(window))?;
         let resources = end.allocate(device, pd, path, window)?;
-        let PdTicket { blob, fds } = device.export_pd(&mut end.port, pd)?;
-        let grant = end.grant(device, &resources, blob, fds.len() as u8)?;
+        let ticket = device.export_pd(&mut end.port, pd)?;
+        let (blob, fds) = (ticket.blob.clone(), ticket.fds.len() as u8);
+        let grant = Grant {
+            epoch: epoch().get(),
+            window: window.slots() as u16,
+            reply_bytes_max: REPLY_BYTES_MAX as u32,
+            workers: vec![end.grant(device, &resources, blob, fds)?],
+        };
         let mut client = BenchClient::new(client, (path, window), epoch(), 1)?;
-        let peer = client.join(&grant, fds)?;
-        end.admit(device, &resources, &peer, epoch(), REPLY_BYTES_MAX)?;
+        for peer in client.accept(&grant, vec![ticket])?.workers {
+            end.admit(device, &resources, &peer, epoch(), REPLY_BYTES_MAX)?;
+        }
         client.finish()
     }
 

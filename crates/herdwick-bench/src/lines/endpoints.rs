@@ -2,14 +2,13 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::fd::OwnedFd,
     time::Duration,
 };
 
-use herdwick_fabric::{ControlError, Device, ImportError, PdTicket, Port};
+use herdwick_fabric::{ControlError, Device, PdTicket, Port};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{Accept, Grant},
     wire::{Epoch, Window},
 };
 use herdwick_mica::Request;
@@ -25,9 +24,6 @@ pub enum EndpointError {
     /// The provider refused to create a protection domain.
     #[error("setting up a domain: {0}")]
     Control(#[from] ControlError),
-    /// A ticket to a domain was not accepted.
-    #[error("taking up a domain: {0}")]
-    Ticket(#[from] ImportError),
     /// A thread or a socket could not be created.
     #[error("starting an echo: {0}")]
     System(#[from] std::io::Error),
@@ -109,16 +105,13 @@ impl<D: Device> BenchClient<D> {
         Ok(Self { device, endpoints })
     }
 
-    /// Connects to the next worker's domain.
-    pub(crate) fn join(
+    /// Connects to the domains of a grant's workers.
+    pub(crate) fn accept(
         &mut self,
-        grant: &WorkerGrant,
-        fds: Vec<OwnedFd>,
-    ) -> Result<WorkerAccept, EndpointError> {
-        let blob = grant.ticket.clone();
-        let ticket = PdTicket { fds, blob };
-        let pd = self.device.import_pd(&mut self.endpoints.port, ticket)?;
-        Ok(self.endpoints.join(&self.device, pd, grant)?)
+        grant: &Grant,
+        tickets: Vec<PdTicket>,
+    ) -> Result<Accept, EndpointError> {
+        Ok(self.endpoints.accept(&self.device, grant, tickets)?)
     }
 
     /// Posts the RECVs and returns the connected client.

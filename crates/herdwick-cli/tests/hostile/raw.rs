@@ -17,9 +17,12 @@ use std::{
     },
 };
 
-use herdwick_herd::hello::{
-    Accept, BootId, Claim, Go, Grant, HEADER_BYTES, HEARTBEAT, Header, Hello, Kind, Offer,
-    TICKET_FDS_MAX, Token, WORKERS_MAX, WorkerAccept, WorkerGrant,
+use herdwick_herd::{
+    handshake::{ClientEvent, ClientHandshake},
+    hello::{
+        Accept, BootId, Claim, Grant, HEADER_BYTES, HEARTBEAT, Header, Hello, Kind, Offer,
+        TICKET_FDS_MAX, Token, WORKERS_MAX, WorkerAccept, WorkerGrant,
+    },
 };
 use herdwick_mem::{Access, Mapping, Span, Words};
 use herdwick_providers::Fabric;
@@ -394,8 +397,10 @@ impl Raw {
         let mut step = Step::hello(address);
         let channels = step.channels(window, shape);
         let workers = channels.iter().map(Channel::accept).collect();
-        step.say(&Accept { workers }.to_frame());
-        assert_eq!(step.hear().0, Kind::Go, "{Go:?}");
+        let mut shake = step.shake.take().unwrap();
+        step.say(&shake.accept(&Accept { workers }));
+        let event = step.event(&mut shake);
+        assert!(matches!(event, ClientEvent::Go), "{event:?}");
         Self {
             offer: step.offer,
             channels,
@@ -474,6 +479,8 @@ pub(crate) struct Step {
     pub(crate) path: PathBuf,
     pub(crate) token: Token,
     pub(crate) socket: UnixStream,
+    /// Set by a grant.
+    shake: Option<ClientHandshake>,
 }
 
 impl Step {
@@ -495,6 +502,7 @@ impl Step {
             offer,
             path,
             socket,
+            shake: None,
         }
     }
 
@@ -502,21 +510,36 @@ impl Step {
         self.socket.write_all(frame).unwrap();
     }
 
-    pub(crate) fn claim_frame(&self, window: usize) -> Vec<u8> {
-        let claim = Claim {
+    fn claim_of(&self, window: usize) -> Claim {
+        Claim {
             token: self.token,
             window: window as u32,
             reply_bytes_max: 4096,
-        };
-        claim.to_frame()
+        }
+    }
+
+    pub(crate) fn claim_frame(&self, window: usize) -> Vec<u8> {
+        self.claim_of(window).to_frame()
     }
 
     /// Claims a lease. Returns the grant and its descriptors.
     pub(crate) fn claim(&mut self, window: usize) -> (Grant, Vec<OwnedFd>) {
-        self.say(&self.claim_frame(window));
-        let (kind, body, fds) = self.hear();
-        assert_eq!(kind, Kind::Grant, "{}", body.escape_ascii());
-        (Grant::parse(&body).unwrap(), fds)
+        let (mut shake, frame) = ClientHandshake::new(&self.claim_of(window));
+        self.say(&frame);
+        let event = self.event(&mut shake);
+        let ClientEvent::Granted(grant, tickets) = event else {
+            panic!("{event:?}");
+        };
+        self.shake = Some(shake);
+        let fds = tickets.into_iter().flat_map(|ticket| ticket.fds);
+        (grant, fds.collect())
+    }
+
+    /// Receives the next message of the server, as an ordinary client does.
+    fn event(&mut self, shake: &mut ClientHandshake) -> ClientEvent {
+        let (head, body, fds) = self.frame();
+        let event = shake.handle_input(&head, fds).unwrap();
+        event.unwrap_or_else(|| shake.handle_input(&body, Vec::new()).unwrap().unwrap())
     }
 
     /// Claims a lease, and maps the granted memory.
@@ -532,6 +555,12 @@ impl Step {
 
     /// Receives the next frame, and the descriptors that accompany it.
     pub(crate) fn hear(&mut self) -> (Kind, Vec<u8>, Vec<OwnedFd>) {
+        let (head, body, fds) = self.frame();
+        (Header::parse(&head).unwrap().kind, body, fds)
+    }
+
+    /// Receives the header and body of the next frame, and the descriptors that accompany it.
+    fn frame(&mut self) -> ([u8; HEADER_BYTES], Vec<u8>, Vec<OwnedFd>) {
         let mut head = [0; HEADER_BYTES];
         let mut space =
             [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
@@ -553,7 +582,7 @@ impl Step {
         let header = Header::parse(&head).unwrap();
         let mut body = vec![0; header.body_bytes];
         self.socket.read_exact(&mut body).unwrap();
-        (header.kind, body, fds)
+        (head, body, fds)
     }
 }
 

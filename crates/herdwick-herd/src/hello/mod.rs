@@ -1,4 +1,5 @@
-//! How a client and a server agree on a fabric: two exchanges, here as pure bytes.
+//! How a client and a server agree on a fabric: two exchanges, here as pure bytes. Their order is
+//! [`handshake`](crate::handshake)'s matter.
 //!
 //! 1. **The hello**, one text line each way on the memcached port ([`Hello`], [`Offer`]). A stock
 //!    memcached answers `ERROR`; any answer but an offer means plain memcached.

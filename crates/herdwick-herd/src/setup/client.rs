@@ -2,12 +2,12 @@
 
 use std::{fmt, time::Duration};
 
-use herdwick_fabric::{CqId, CqSpec, Device, PdId, Port, PortLimits, QpId, Transport};
+use herdwick_fabric::{CqId, CqSpec, Device, PdId, PdTicket, Port, PortLimits, QpId, Transport};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{
     ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerChannel,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{Accept, Grant, WorkerAccept, WorkerGrant},
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 
@@ -107,6 +107,25 @@ impl<P: Port> ClientSetup<P> {
             epoch: terms.epoch,
             channels: Vec::with_capacity(workers),
         })
+    }
+
+    /// Joins the domains of all workers of a grant, and makes what is needed in each. Returns what
+    /// to send to the server.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn accept<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        grant: &Grant,
+        tickets: Vec<PdTicket>,
+    ) -> Result<Accept, SetupError> {
+        let mut workers = Vec::with_capacity(grant.workers.len());
+        for (worker, ticket) in grant.workers.iter().zip(tickets) {
+            let pd = device.import_pd(&mut self.port, ticket)?;
+            workers.push(self.join(device, pd, worker)?);
+        }
+        Ok(Accept { workers })
     }
 
     /// Makes the queue pairs and memory for the next worker, in its domain `pd`. Returns what to

@@ -22,8 +22,8 @@ pub use client::{ClientEnd, ClientSetup, ClientTerms, RECV_SLACK};
 pub use server::{Admitted, LeaseResources, ServerEnd, ServerTerms};
 
 use herdwick_fabric::{
-    Access, ConnectError, ControlError, CqId, Device, OpenError, PdId, QpId, QpSpec, RegionId,
-    RegionSpec, Scope, Transport,
+    Access, ConnectError, ControlError, CqId, Device, ImportError, OpenError, PdId, QpId, QpSpec,
+    RegionId, RegionSpec, Scope, Transport,
 };
 
 use crate::{AttachError, ClientSetupError, RequestPath, ServerOptionsError};
@@ -37,6 +37,9 @@ pub enum SetupError {
     /// The provider refused an object.
     #[error("setting up a port: {0}")]
     Control(#[from] ControlError),
+    /// The ticket to a worker's domain was not accepted.
+    #[error("the server's ticket: {0}")]
+    Import(#[from] ImportError),
     /// The peer's endpoints make no sense.
     #[error("connecting: {0}")]
     Connect(#[from] ConnectError),

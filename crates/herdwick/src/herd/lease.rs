@@ -2,7 +2,7 @@
 //! parsed as untrusted; a failure leaves the caller with the text protocol.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     mem::{self, MaybeUninit},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -14,13 +14,11 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Device, ImportError, PdTicket, Port};
+use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, RequestPath, SetupError,
-    hello::{
-        Accept, Claim, FrameError, Grant, HEADER_BYTES, HEARTBEAT, Header, Kind, Refusal,
-        TICKET_FDS_MAX, Token, WORKERS_MAX,
-    },
+    handshake::{ClientEvent, ClientHandshake, HandshakeError},
+    hello::{Claim, FrameError, Grant, HEARTBEAT, TICKET_FDS_MAX, Token, WORKERS_MAX},
     wire::{Epoch, Window},
 };
 use herdwick_mem::ForkMark;
@@ -57,12 +55,8 @@ const TRIAL_START: Duration = Duration::from_secs(1);
 pub(crate) enum LeaseError {
     #[error("lease socket: {0}")]
     Io(#[from] io::Error),
-    #[error("the server refuses: {0}")]
-    Refused(Refusal),
-    #[error("the server's frame: {0}")]
-    Frame(#[from] FrameError),
-    #[error("the server's ticket: {0}")]
-    Ticket(#[from] ImportError),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error("{offered} workers were offered, {granted} granted")]
@@ -71,6 +65,12 @@ pub(crate) enum LeaseError {
     Keeper(io::Error),
     #[error("no answer over the fabric")]
     Silent,
+}
+
+impl From<FrameError> for LeaseError {
+    fn from(error: FrameError) -> Self {
+        Self::Handshake(error.into())
+    }
 }
 
 impl LeaseError {
@@ -88,7 +88,7 @@ impl LeaseError {
 
     fn remote(self, fabric: Fabric) -> Fallback {
         match self {
-            Self::Refused(refusal) => Fallback::Refused(refusal),
+            Self::Handshake(HandshakeError::Refused(refusal)) => Fallback::Refused(refusal),
             Self::Silent => Fallback::Silent(fabric),
             other => Fallback::Setup(other.to_string()),
         }
@@ -248,43 +248,32 @@ pub(crate) fn take<D: Device>(
     mut socket: LeaseSocket,
     asked: &Asked,
 ) -> Result<Taken<D::Port>, LeaseError> {
-    let claim = Claim {
+    let (mut shake, claim) = ClientHandshake::new(&Claim {
         token: asked.token,
         window: asked.slots,
         reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
+    });
+    socket.write_all(&claim)?;
+    let ClientEvent::Granted(grant, tickets) = receive(&socket, &mut shake)? else {
+        return Err(FrameError::Body.into());
     };
-    socket.write_all(&claim.to_frame())?;
-    let (body, fds) = receive(&mut socket, Kind::Grant)?;
-    let grant = Grant::parse(&body)?;
     let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
-    let mut fixture = ClientSetup::open(
-        device,
-        grant.workers.len(),
-        &terms(&grant, asked.path, window)?,
-    )?;
-    let mut fds = fds.into_iter();
-    let mut accept = Accept {
-        workers: Vec::new(),
+    let workers = grant.workers.len();
+    let mut setup = ClientSetup::open(device, workers, &terms(&grant, asked.path, window)?)?;
+    let accept = setup.accept(device, &grant, tickets)?;
+    socket.write_all(&shake.accept(&accept))?;
+    let ClientEvent::Go = receive(&socket, &mut shake)? else {
+        return Err(FrameError::Body.into());
     };
-    for worker in &grant.workers {
-        let ticket = PdTicket {
-            fds: fds.by_ref().take(worker.fds.into()).collect(),
-            blob: worker.ticket.clone(),
-        };
-        let pd = device.import_pd(&mut fixture.port, ticket)?;
-        accept.workers.push(fixture.join(device, pd, worker)?);
-    }
-    socket.write_all(&accept.to_frame())?;
-    receive(&mut socket, Kind::Go)?;
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
     socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
-    let mut end = fixture.finish()?;
+    let mut end = setup.finish()?;
     let elapsed = try_out(&mut end, due.within(TRIAL))?;
     Ok(Taken {
         end,
         lease,
-        capacity: (grant.workers.len() * window.slots()) as u32,
+        capacity: (workers * window.slots()) as u32,
         elapsed,
     })
 }
@@ -330,23 +319,14 @@ fn terms(grant: &Grant, path: RequestPath, window: Window) -> Result<ClientTerms
     })
 }
 
-/// Reads a frame of `kind` and the descriptors that accompany it.
-fn receive(socket: &mut LeaseSocket, kind: Kind) -> Result<(Vec<u8>, Vec<OwnedFd>), LeaseError> {
-    let mut head = [0; HEADER_BYTES];
-    let (mut read, fds) = receive_with_fds(socket, &mut head)?;
-    while read < HEADER_BYTES {
-        match socket.read(&mut head[read..])? {
-            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            more => read += more,
+/// Reads the next message of the server.
+fn receive(socket: &LeaseSocket, shake: &mut ClientHandshake) -> Result<ClientEvent, LeaseError> {
+    loop {
+        let mut bytes = vec![0; shake.wanted()];
+        let (read, fds) = receive_with_fds(socket, &mut bytes)?;
+        if let Some(event) = shake.handle_input(&bytes[..read], fds)? {
+            return Ok(event);
         }
-    }
-    let header = Header::parse(&head)?;
-    let mut body = vec![0; header.body_bytes];
-    socket.read_exact(&mut body)?;
-    match header.kind {
-        found if found == kind => Ok((body, fds)),
-        Kind::Refusal => Err(LeaseError::Refused(Refusal::parse(&body))),
-        _ => Err(FrameError::Body.into()),
     }
 }
 
