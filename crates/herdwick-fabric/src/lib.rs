@@ -18,6 +18,7 @@
 
 mod capabilities;
 mod completion;
+mod counters;
 mod endpoint;
 mod error;
 #[cfg(feature = "std")]
@@ -30,6 +31,7 @@ mod work;
 
 pub use capabilities::{Atomics, Capabilities};
 pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Status};
+pub use counters::Counter;
 pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};
 #[cfg(feature = "std")]

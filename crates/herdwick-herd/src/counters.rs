@@ -1,29 +1,13 @@
 //! The counters of both sides of HERD. Every request, reply and drop is counted under one reason.
 
+use herdwick_fabric::counters;
+
 use crate::wire::BadRequest;
-
-/// Declares a struct of `u64` counters that lists its fields by name.
-macro_rules! counters {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: u64,)+
-        }
-
-        impl $name {
-            /// Every counter with its name, in the order of their declaration.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field)),+].into_iter()
-            }
-        }
-    };
-}
 
 counters! {
     /// Counters of one worker's server side. Whatever is not a plain request is counted under its
     /// reason.
-    ServerCounters {
+    pub struct ServerCounters {
         /// Requests taken from lines: executed, refused or answered from memory. Cancellations are
         /// none.
         requests,
@@ -85,7 +69,7 @@ counters! {
 
 counters! {
     /// Counters of one client side.
-    ClientCounters {
+    pub struct ClientCounters {
         /// Requests submitted.
         requests,
         /// Requests answered.

@@ -7,6 +7,7 @@
 mod attended;
 pub mod bare;
 mod capture;
+mod counters;
 mod device;
 mod endpoint;
 mod gso;
@@ -20,6 +21,7 @@ mod socket;
 pub use attended::Attended;
 pub use herdwick_roce::Mtu;
 
+pub use counters::counters;
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
 pub use probe::{GsoSupport, Probe, probe};

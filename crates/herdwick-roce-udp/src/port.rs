@@ -18,6 +18,7 @@ use herdwick_roce::{
 };
 
 use crate::{
+    counters::ShellCounters,
     gso::Outbox,
     memory::Regions,
     misrouted::{Belongs, Misrouted},
@@ -262,23 +263,21 @@ impl Port for RocePort {
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
-        let shell = [
-            ("roce_truncated", self.truncated),
-            ("roce_misrouted_lost", self.misrouted.lost),
-            ("roce_misrouted_forwarded", self.misrouted.forwarded),
-            ("roce_send_refused", self.outbox.losses.refused),
-            ("roce_send_too_long", self.outbox.losses.too_long),
-            ("roce_receive_failed", self.inbox.failed),
-            ("roce_capture_failed", self.outbox.notes_lost()),
-            ("roce_socket_overflow", u64::from(self.inbox.overflowed)),
-        ];
-        shell
-            .into_iter()
-            .chain(self.engine.counters().drops())
-            .collect()
+        let shell = ShellCounters {
+            truncated: self.truncated,
+            misrouted_lost: self.misrouted.lost,
+            misrouted_forwarded: self.misrouted.forwarded,
+            send_refused: self.outbox.losses.refused,
+            send_too_long: self.outbox.losses.too_long,
+            receive_failed: self.inbox.failed,
+            capture_failed: self.outbox.notes_lost(),
+            socket_overflow: u64::from(self.inbox.overflowed),
+        };
+        let engine = self.engine.counters().drops();
+        shell.iter().chain(engine).collect()
     }
 
     fn connection_counts(&self) -> Vec<(&'static str, u64)> {
-        self.engine.counters().of_connections().collect()
+        self.engine.counters().connections.iter().collect()
     }
 }

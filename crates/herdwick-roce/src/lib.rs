@@ -35,7 +35,7 @@ mod timers;
 pub use config::{
     Config, Destination, LocalEndpoint, Mtu, Peer, Peering, RD_ATOMIC_MAX, RNR_FOR_EVER, Retry,
 };
-pub use counters::{Counters, Drop};
+pub use counters::{ConnectionCounters, Counters, Drop, Drops};
 pub use engine::Engine;
 pub use io::{Arrival, FlowId, Memory, Wire, region_index};
 pub use keyed::{Secret, TRAILER_BYTES, agree};

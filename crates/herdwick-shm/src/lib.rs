@@ -34,6 +34,7 @@ mod ticket;
 mod wakeup;
 
 pub use device::{PdSize, ShmDevice};
+pub use drops::counters;
 pub use layout::TICKET_BYTES;
 pub use port::ShmPort;
 pub use ticket::TICKET_FDS;

@@ -16,7 +16,7 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 
 use crate::{
-    drops::Drops,
+    drops::{Drop, Drops},
     file::Board,
     park::{Arming, settle},
     pd::{Outbound, Pd},
@@ -178,6 +178,9 @@ impl Port for ShmPort {
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.drops.all(self.kept.load(Ordering::Relaxed)).to_vec()
+        let mut drops = self.drops.clone();
+        // The rest was counted on other threads.
+        drops.add(Drop::NotGivenBack, self.kept.load(Ordering::Relaxed));
+        drops.iter().collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Asynchronous events of a device, and their effect on the state of a port.
 
-use herdwick_fabric::QpState;
+use herdwick_fabric::{Counter, QpState, counted_reasons};
 
 use crate::{
     device,
@@ -9,57 +9,40 @@ use crate::{
     raw::Event,
 };
 
-/// The kinds of faults that are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// A work request failed with another status than flushed.
-    Completion,
-    /// A completion queue failed: it overran, or its memory is lost.
-    Cq,
-    /// A queue pair failed.
-    Qp,
-    /// The driver refused a valid post.
-    Post,
-    /// The port went down.
-    PortDown,
-    /// The device is lost.
-    Device,
-    /// The port's address or partition changed.
-    Moved,
+counted_reasons! {
+    /// The kinds of faults that are counted.
+    pub(crate) enum Fault counted by
+    /// Counters of the faults of one port.
+    Faults {
+        /// A work request failed with another status than flushed.
+        Completion = "verbs_completion_errors",
+        /// A completion queue failed: it overran, or its memory is lost.
+        Cq = "verbs_cq_failures",
+        /// A queue pair failed.
+        Qp = "verbs_qp_failures",
+        /// The driver refused a valid post.
+        Post = "verbs_post_refusals",
+        /// The port went down.
+        PortDown = "verbs_port_down",
+        /// The device is lost.
+        Device = "verbs_device_lost",
+        /// The port's address or partition changed.
+        Moved = "verbs_address_lost",
+    }
 }
 
-/// Counters of the faults of one port; the names fit a statistics line.
-#[derive(Debug)]
-pub(crate) struct Faults([(&'static str, u64); 7]);
-
 impl Faults {
-    pub(crate) const fn new() -> Self {
-        Self([
-            ("verbs_completion_errors", 0),
-            ("verbs_cq_failures", 0),
-            ("verbs_qp_failures", 0),
-            ("verbs_post_refusals", 0),
-            ("verbs_port_down", 0),
-            ("verbs_device_lost", 0),
-            ("verbs_address_lost", 0),
-        ])
-    }
-
-    #[cold]
-    pub(crate) fn count(&mut self, fault: Fault) {
-        self.0[fault as usize].1 += 1;
-    }
-
     /// Returns the number of faults that ended queue pairs, or an upper bound: one failure may
     /// count twice.
     pub(crate) fn of_queue_pairs(&self) -> u64 {
         let faults = [Fault::Completion, Fault::Qp, Fault::Post];
-        faults.iter().map(|fault| self.0[*fault as usize].1).sum()
+        faults.iter().map(|fault| self.get(*fault)).sum()
     }
+}
 
-    pub(crate) fn all(&self) -> &[(&'static str, u64)] {
-        &self.0
-    }
+/// Returns the counters that a port reports, in the order of its report.
+pub fn counters() -> impl Iterator<Item = &'static Counter> {
+    Fault::COUNTERS.iter()
 }
 
 /// Processes all queued events; returns whether there were any.

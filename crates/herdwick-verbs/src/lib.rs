@@ -28,6 +28,7 @@ mod send;
 pub mod sys;
 
 pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
+pub use events::counters;
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
 pub use place::{DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo};

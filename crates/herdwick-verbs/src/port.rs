@@ -244,7 +244,7 @@ impl Port for VerbsPort {
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.faults.all().to_vec()
+        self.faults.iter().collect()
     }
 }
 

@@ -157,7 +157,7 @@ impl Engine {
             if !self.shared.config.ecn {
                 return Err(Drop::Unasked);
             }
-            self.shared.counters.congestion += 1;
+            self.shared.counters.connections.congestion += 1;
             qp.slow_down(&mut self.shared);
             return Ok(());
         }

@@ -143,7 +143,7 @@ impl Shared {
         if room.is_some() {
             self.counters.packets_out += 1;
         } else {
-            self.counters.no_room += 1;
+            self.counters.connections.no_room += 1;
             self.short = true;
         }
         room

@@ -52,7 +52,7 @@ fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
             2 * marked > 3 * free,
             "{transport:?}: {marked} after {free}"
         );
-        assert!(world.sides[A].engine.counters().congestion > 0);
+        assert!(world.sides[A].engine.counters().connections.congestion > 0);
         world.run(60_000);
         let after = passes(&mut world, transport, |_, _| {});
         assert!(after <= free + 2, "{transport:?}: {after}, not {free}");
@@ -68,7 +68,7 @@ fn who_marks_nothing_believes_nobody_that_tells_of_congestion() {
     let marked = passes(&mut world, Transport::Uc, |_, _| {});
     assert_eq!(marked, free);
     let counters = world.sides[A].engine.counters();
-    assert_eq!(counters.congestion, 0);
+    assert_eq!(counters.connections.congestion, 0);
     assert!(counters.dropped(Drop::Unasked) > 0);
 }
 

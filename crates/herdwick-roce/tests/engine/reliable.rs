@@ -138,7 +138,11 @@ fn every_verb_does_its_work_at_every_size() {
     });
     assert_eq!(pair.word(A, into.region, 8), 9);
     assert_eq!(pair.word(B, region, REGION - 8), 9);
-    let retransmitted = pair.world.sides[A].engine.counters().retransmitted;
+    let retransmitted = pair.world.sides[A]
+        .engine
+        .counters()
+        .connections
+        .retransmitted;
     assert_eq!(retransmitted, 0, "nothing was lost");
 }
 
@@ -459,7 +463,13 @@ fn a_silent_peer_is_given_up_after_the_retries_that_were_asked_for() {
     assert_eq!(pair.world.next(A).status, Status::Flushed);
     let counters = pair.world.sides[A].engine.counters();
     // Only the oldest packet is retransmitted.
-    assert_eq!((counters.timeouts, counters.retransmitted), (9, 8));
+    assert_eq!(
+        (
+            counters.connections.timeouts,
+            counters.connections.retransmitted
+        ),
+        (9, 8)
+    );
     // 1 + 2 + 4 .. 256 ms.
     let waited = pair.world.now.as_millis();
     assert!((511..=512).contains(&waited), "{waited} ms");
@@ -480,7 +490,13 @@ fn a_late_peer_is_asked_and_not_sent_everything_again() {
         assert_eq!(pair.world.next(A).wr_id, id);
     }
     let counters = pair.world.sides[A].engine.counters();
-    assert_eq!((counters.timeouts, counters.retransmitted), (2, 2));
+    assert_eq!(
+        (
+            counters.connections.timeouts,
+            counters.connections.retransmitted
+        ),
+        (2, 2)
+    );
 }
 
 #[test]
@@ -499,7 +515,13 @@ fn after_a_silence_what_was_lost_is_sent_again_and_no_more() {
         assert_eq!(pair.world.next(A).wr_id, id);
     }
     let counters = pair.world.sides[A].engine.counters();
-    assert_eq!((counters.timeouts, counters.retransmitted), (1, 16));
+    assert_eq!(
+        (
+            counters.connections.timeouts,
+            counters.connections.retransmitted
+        ),
+        (1, 16)
+    );
 }
 
 #[test]
@@ -521,7 +543,10 @@ fn a_read_whose_middle_is_lost_is_asked_again_from_there() {
     assert_eq!(pair.memory(A, into.region)[..2000], bytes);
     // Eight packets; the third is lost, and six are sent again from there.
     assert_eq!((pair.world.sent[A], pair.world.sent[B]), (2, 14));
-    assert_eq!(pair.world.sides[B].engine.counters().duplicates, 1);
+    assert_eq!(
+        pair.world.sides[B].engine.counters().connections.duplicates,
+        1
+    );
 }
 
 #[test]
@@ -564,7 +589,13 @@ fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
     assert_eq!(pair.world.next(A).wr_id, 1);
     assert_eq!(pair.world.next(A).wr_id, 2);
     let counters = pair.world.sides[A].engine.counters();
-    assert_eq!((counters.timeouts, counters.gaps_told), (0, 1));
+    assert_eq!(
+        (
+            counters.connections.timeouts,
+            counters.connections.gaps_told
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -586,8 +617,12 @@ fn a_gap_told_of_many_times_is_repaired_once() {
         assert_eq!(pair.world.next(A).wr_id, id);
     }
     let counters = pair.world.sides[A].engine.counters();
-    assert!(counters.gaps_told > 1, "several ACKs told");
-    assert!(counters.retransmitted <= 5, "{}", counters.retransmitted);
+    assert!(counters.connections.gaps_told > 1, "several ACKs told");
+    assert!(
+        counters.connections.retransmitted <= 5,
+        "{}",
+        counters.connections.retransmitted
+    );
 }
 
 #[test]
@@ -607,9 +642,9 @@ fn a_lost_request_is_told_of_by_one_nak() {
     let counters = pair.world.sides[A].engine.counters();
     assert_eq!(
         (
-            counters.timeouts,
-            counters.gaps_told,
-            counters.retransmitted
+            counters.connections.timeouts,
+            counters.connections.gaps_told,
+            counters.connections.retransmitted
         ),
         (0, 1, 7)
     );
@@ -815,5 +850,12 @@ fn long_messages_flow_through_a_narrow_wire() {
         from: pair.at,
     });
     assert_eq!(pair.memory(A, into.region)[32_000..62_000], bytes);
-    assert_eq!(pair.world.sides[A].engine.counters().retransmitted, 0);
+    assert_eq!(
+        pair.world.sides[A]
+            .engine
+            .counters()
+            .connections
+            .retransmitted,
+        0
+    );
 }

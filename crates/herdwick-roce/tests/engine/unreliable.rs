@@ -166,7 +166,7 @@ fn what_finds_no_room_leaves_later_in_order() {
         let got = world.next(B);
         assert_eq!(got.inline.expect("small").words()[0], id);
     }
-    assert!(world.sides[A].engine.counters().no_room > 0);
+    assert!(world.sides[A].engine.counters().connections.no_room > 0);
 }
 
 #[test]

@@ -234,7 +234,7 @@ impl Qp {
         requester.unasked = if asks { 0 } else { requester.unasked + 1 };
         requester.reading += usize::from(entry.is_answered());
         if requester.furthest.ahead_of(self.sends.next) > 0 {
-            shared.counters.retransmitted += 1;
+            shared.counters.connections.retransmitted += 1;
         }
         self.sends.next = self.sends.next.plus(count);
         if self.sends.next.ahead_of(requester.furthest) > 0 {
@@ -286,7 +286,7 @@ impl Qp {
     /// to the oldest packet, which the peer may have already, shows what arrived. Until then no
     /// other packet is sent, so the rate needs no further reduction.
     fn time_out(&mut self, shared: &mut Shared) {
-        shared.counters.timeouts += 1;
+        shared.counters.connections.timeouts += 1;
         if self.requester.retries == 0 {
             self.fail(shared, Status::RetryExceeded);
             return;
@@ -329,7 +329,7 @@ impl Qp {
     /// Handles a missing packet or response: moves back to the oldest. It does so once until
     /// progress is made, however many responses report the gap.
     pub(super) fn recover(&mut self, shared: &mut Shared) {
-        shared.counters.gaps_told += 1;
+        shared.counters.connections.gaps_told += 1;
         if !self.requester.recovering && !self.requester.resting {
             self.slow_down(shared);
             self.requester.read_less();
@@ -349,7 +349,7 @@ impl Qp {
 
     /// Handles an RNR NAK of the oldest packet: waits, then sends it again.
     pub(super) fn rest(&mut self, shared: &mut Shared, timer: u8) {
-        shared.counters.not_ready_told += 1;
+        shared.counters.connections.not_ready_told += 1;
         if self.requester.resting {
             return;
         }

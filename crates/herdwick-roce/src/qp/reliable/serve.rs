@@ -27,7 +27,7 @@ impl Qp {
         let psn = packet.bth.psn();
         let ahead = psn.ahead_of(self.inbound.expected);
         if ahead < 0 {
-            shared.counters.duplicates += 1;
+            shared.counters.connections.duplicates += 1;
             return self.repeat(shared, packet);
         }
         if ahead > 0 {
