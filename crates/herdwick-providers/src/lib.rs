@@ -24,7 +24,7 @@ pub use row::{Description, Dial, DialError, End, ListenError, ListenHost};
 
 use std::{fmt, io};
 
-use herdwick_fabric::PdRoom;
+use herdwick_fabric::{Counter, PdRoom};
 use herdwick_herd::hello::FabricWords;
 
 use row::Row;
@@ -67,6 +67,12 @@ impl Fabric {
     #[must_use]
     pub fn name(self) -> &'static str {
         self.words().name
+    }
+
+    /// Returns the counters that its ports report.
+    #[must_use]
+    pub fn counters(self) -> Vec<&'static Counter> {
+        (self.row().counters)()
     }
 
     /// Returns its rank, 0 for the best: its place in [`Fabric::ALL`].

@@ -46,6 +46,7 @@ pub(crate) const ROW: Row = Row {
         },
         _ => Description::default(),
     },
+    counters: || herdwick_roce_udp::counters().collect(),
     loopback: |_| RoceDevice::bind(RoceOptions::new(LOOPBACK)).map(AnyDevice::Roce),
 };
 

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use herdwick_fabric::PdRoom;
+use herdwick_fabric::{Counter, PdRoom};
 use herdwick_herd::hello::FabricWords;
 
 use crate::{AnyDevice, DialOptions, Fabric, ListenOptions, Wanted};
@@ -33,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) listen: fn(&ListenOptions, &ListenHost) -> Result<AnyDevice, ListenError>,
     pub(crate) dial: fn(&Dial<'_>) -> Result<AnyDevice, DialError>,
     pub(crate) loopback: fn(End) -> io::Result<AnyDevice>,
+    /// Returns the counters of its ports.
+    pub(crate) counters: fn() -> Vec<&'static Counter>,
     /// Returns an open device's place, and how it is used; for the operator.
     pub(crate) describe: fn(&AnyDevice) -> Description,
 }

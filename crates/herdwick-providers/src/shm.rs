@@ -36,6 +36,7 @@ pub(crate) const ROW: Row = Row {
     listen: |_, _| Ok(host()),
     dial: |_| Ok(AnyDevice::Shm(ShmDevice::client())),
     describe: |_| Description::default(),
+    counters: || herdwick_shm::counters().collect(),
     loopback: |end| {
         Ok(match end {
             End::Worker => host(),

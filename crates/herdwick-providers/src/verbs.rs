@@ -41,6 +41,7 @@ pub(crate) const ROW: Row = Row {
         },
         _ => Description::default(),
     },
+    counters: || herdwick_verbs::counters().collect(),
     loopback: |_| {
         let device = VerbsDevice::open(&VerbsOptions::default());
         device.map(AnyDevice::Verbs).map_err(io::Error::other)

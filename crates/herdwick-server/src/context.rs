@@ -12,8 +12,8 @@ use crate::{
     config::{Config, Listen, Offers, Protocol, ShutdownHook, StartError},
     counters::Snapshot,
     hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
-    lease::{Arrival, Host},
-    stats,
+    lease::{Arrival, Host, LeaseCounters},
+    stats::{self, View},
     tcp::{Encoder, Topic},
     tls::Certificates,
     tuning::{Limits, Tunables},
@@ -165,12 +165,13 @@ impl Context {
         out: &mut Vec<u8>,
     ) {
         let sum = &Snapshot::sum(parts);
+        let view = &View::new(self, clock, sum);
         let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
         let mut stats = Stats(&mut say);
         match topic {
-            Topic::General => self.say_general(clock, sum, &mut stats),
-            Topic::Items => stats::items(sum, &mut stats),
-            Topic::Slabs => stats::slabs(self, sum, &mut stats),
+            Topic::General => stats::general(view, &mut stats),
+            Topic::Items => stats::items(view, &mut stats),
+            Topic::Slabs => stats::slabs(view, &mut stats),
             Topic::HotKeys if self.settings.offers.dump => {
                 stats::hot_keys(&self.hot_keys(sum, HOT_KEYS_MAX), &mut stats);
             }
@@ -178,20 +179,13 @@ impl Context {
                 encoder.no_topic(out);
                 return;
             }
-            Topic::Workers => stats::workers(parts, &mut stats),
+            Topic::Workers => stats::workers(view, parts, &mut stats),
             Topic::Reset => {
                 encoder.reset(out);
                 return;
             }
         }
         encoder.end(out);
-    }
-
-    fn say_general(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
-        stats::general(self, clock, sum, stats);
-        for (name, count) in self.host.counters() {
-            stats.say(name, count);
-        }
     }
 
     /// Returns the hottest keys, at most `most`; an empty list if clients may not see keys.
@@ -206,17 +200,9 @@ impl Context {
         keys
     }
 
-    /// Returns the lease manager's counters, by name.
-    pub(crate) fn leases(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Returns the lease manager's counters, if there is one.
+    pub(crate) fn leases(&self) -> Option<&LeaseCounters> {
         self.host.counters()
-    }
-
-    /// Writes every statistic that is summed over all workers.
-    pub(crate) fn say_all(&self, clock: Clock, sum: &Snapshot, stats: &mut Stats<'_>) {
-        self.say_general(clock, sum, stats);
-        stats::items(sum, stats);
-        stats::slabs(self, sum, stats);
-        stats::settings(self, stats);
     }
 
     /// Writes the topics that need no other worker.

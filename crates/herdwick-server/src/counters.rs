@@ -1,83 +1,11 @@
-//! Counters of one worker, counted as memcached counts, and their sum over all workers.
+//! How a worker counts, as memcached does, and the sum over all workers. The counters themselves are
+//! declared where they are shown, in the tables of [`crate::stats`].
 
 use herdwick_mica::{Arith, Counters, Get, Op, Put, Reply, Status};
 
-use crate::hot::HotKey;
+use crate::{hot::HotKey, stats::PollCounters};
 
-/// Declares [`WorkerCounters`] and its sum together, so that no counter is missing from the sum.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one worker, outside its store.
-        #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct WorkerCounters {
-            $($(#[$doc])* pub(crate) $name: u64,)*
-        }
-
-        impl std::ops::AddAssign<&Self> for WorkerCounters {
-            fn add_assign(&mut self, other: &Self) {
-                $(self.$name += other.$name;)*
-            }
-        }
-    };
-}
-
-counters! {
-    cmd_get, cmd_set, cmd_flush, cmd_touch, cmd_meta,
-    get_hits, get_misses, get_expired, get_flushed,
-    delete_hits, delete_misses,
-    incr_hits, incr_misses, decr_hits, decr_misses,
-    cas_hits, cas_misses, cas_badval,
-    touch_hits, touch_misses,
-    store_too_large, store_no_memory,
-    bytes_read, bytes_written,
-    /// Requests over fabrics: bytes of keys and stored values, and bytes of values returned.
-    fabric_bytes_read, fabric_bytes_written,
-    /// A connection reached its limit of requests for one pass.
-    conn_yields,
-    /// Connections of this worker now.
-    connections,
-    /// Bytes of their buffers.
-    held_bytes,
-    /// Events written to the watch journal, and events dropped because the journal was full.
-    log_worker_written, log_worker_dropped,
-    /// Authentication attempts, and failed ones.
-    auth_cmds, auth_errors,
-    /// Lines and packets answered with an error message.
-    refused_lines,
-    /// Data blocks discarded unread because they exceed the largest item.
-    refused_blocks,
-    /// Connections closed: an endless line, or HTTP.
-    closed_not_memcached,
-    /// Connections closed: an invalid binary packet.
-    closed_binary,
-    /// Connections closed: a read or write error.
-    closed_errors,
-    /// Of those: invalid TLS records.
-    ssl_proto_errors,
-    /// UDP replies longer than the amplification limit, and UDP replies that the kernel refused.
-    udp_withheld, udp_unsent,
-    /// Connections closed: the rest of a command did not arrive in time.
-    closed_half_sent,
-    /// Connections closed because connections held too much memory: the one that had stalled
-    /// longest, or had waited least.
-    closed_stalled,
-    /// Connections closed: no command for `idle_timeout`.
-    idle_kicks,
-    /// Requests received over sockets, and the batches they were executed in.
-    tcp_requests, tcp_batches,
-    /// Requests executed for other workers.
-    forwarded,
-    /// How often this worker slept.
-    sleeps,
-    /// Rounds deferred because all forwarded batches to a worker were in flight.
-    forward_batches_exhausted,
-    /// Large values read directly into the store, and how many of them waited for room.
-    uploads, uploads_queued,
-    /// Connections that waited for room for a large reply or a long line.
-    replies_queued,
-    /// Reads deferred because the output of a connection or forwarded batch was full.
-    reads_deferred,
-}
+pub(crate) use crate::stats::WorkerCounters;
 
 /// Why a connection was closed by timeout or for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +19,7 @@ pub(crate) enum Closed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: WorkerCounters,
+    pub(crate) polling: PollCounters,
     pub(crate) store: Counters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
@@ -183,15 +112,6 @@ impl WorkerCounters {
             _ => {}
         }
     }
-
-    /// Zeroes every counter, but not the gauges.
-    pub(crate) fn reset(&mut self) {
-        *self = Self {
-            connections: self.connections,
-            held_bytes: self.held_bytes,
-            ..Self::default()
-        };
-    }
 }
 
 impl Snapshot {
@@ -206,7 +126,8 @@ impl Snapshot {
 
     fn add(&mut self, other: &Self) {
         self.counters += &other.counters;
-        add_store(&mut self.store, &other.store);
+        self.polling += &other.polling;
+        self.store += other.store;
         self.slots += other.slots;
         self.age = self.age.max(other.age);
         self.hot.extend_from_slice(&other.hot);
@@ -220,19 +141,4 @@ impl Snapshot {
             }
         }
     }
-}
-
-fn add_store(sum: &mut Counters, other: &Counters) {
-    sum.items += other.items;
-    sum.bytes += other.bytes;
-    sum.total_items += other.total_items;
-    sum.evictions += other.evictions;
-    sum.index_evictions += other.index_evictions;
-    sum.evicted_nonzero += other.evicted_nonzero;
-    sum.evicted_unfetched += other.evicted_unfetched;
-    sum.reclaimed += other.reclaimed;
-    sum.expired_unfetched += other.expired_unfetched;
-    sum.refreshed += other.refreshed;
-    sum.kept += other.kept;
-    sum.bad_keys += other.bad_keys;
 }

@@ -15,7 +15,7 @@
 //! | `herd` | HERD at a worker: request slots polled, replies sent |
 //! | `lease` | memory for clients on a fabric: granted, counted, taken back |
 //! | `transports`, `memory`, `memory_file` | the fabrics offered; how `-m` is divided; the file of items (`-e`) |
-//! | `counters`, `stats`, `metrics` | what is counted, and how `stats` and Prometheus show it |
+//! | `stats`, `counters`, `metrics` | the tables of all statistics; how requests are counted; the page for Prometheus |
 //! | `watch`, `dump`, `hot`, `prefixes` | events, keys, hot keys and counts by prefix, for operators |
 #![forbid(unsafe_code)]
 
@@ -64,10 +64,11 @@ pub use config::{
 pub use fit::Reduced;
 pub use herdwick_herd::RequestPath;
 pub use herdwick_providers::ListenOptions;
-pub use lease::check_lease_directory;
+pub use lease::{LeaseNames, check_lease_directory};
 pub use memory_file::{Cold, MemoryFileError, Restart};
 pub use pin::Pin;
 pub use server::{Server, spawn};
+pub use stats::{Description, GeneralNames, Kind, Unit, WorkerNames, statistics};
 pub use tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 pub use transports::FabricStatus;
 pub use tuning::Tuning;

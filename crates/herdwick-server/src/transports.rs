@@ -2,16 +2,17 @@
 
 use std::{io, time::Duration};
 
-use herdwick_fabric::{Capabilities, Device, OpenError};
+use herdwick_fabric::{Capabilities, Counter, Device, OpenError};
 use herdwick_herd::{
-    ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
+    ServerCounters, ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX,
+    wire::Window,
 };
 use herdwick_providers::{AnyDevice, AnyPort, Fabric, ListenError, ListenHost, Visit, Wanted};
 
 use crate::{
     config::{Config, StartError},
     front::Front,
-    herd::{HerdConfig, HerdFront},
+    herd::{FrontCounters, HerdConfig, HerdFront},
     lease::Kind,
     memory::REPLY_BYTES_MAX,
     time::unix_time,
@@ -183,6 +184,14 @@ impl Visit for MakeFront {
             Box::new(HerdFront::new(fabric.name(), device, config)?)
         })
     }
+}
+
+/// Returns every counter that a front may report: those of all fronts, then each provider's.
+pub(crate) fn counters() -> Vec<&'static Counter> {
+    let shared = ServerCounters::COUNTERS.iter();
+    let fronts = shared.chain(FrontCounters::COUNTERS);
+    let providers = Fabric::ALL.into_iter().flat_map(Fabric::counters);
+    fronts.chain(providers).collect()
 }
 
 /// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything

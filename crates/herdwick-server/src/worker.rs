@@ -15,6 +15,7 @@ use crate::{
     partition::Partition,
     readiness,
     spin::AdaptiveSpin,
+    stats::PollCounters,
     stopping::Stopping,
     time::Timer,
 };
@@ -44,6 +45,7 @@ pub(crate) struct Worker {
     pub(crate) spin: AdaptiveSpin,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) counters: WorkerCounters,
+    pub(crate) polling: PollCounters,
     /// This worker's index.
     pub(crate) index: usize,
     /// When the drain ends, once it has begun.
@@ -147,6 +149,7 @@ impl Worker {
             Order::Warp(warp) => self.timer.warp(warp, now),
             Order::Reset => {
                 self.counters.reset();
+                self.polling.reset();
                 self.partition.reset();
             }
             Order::Dump(mut dump) => {
@@ -178,6 +181,7 @@ impl Worker {
         let store = &self.partition.store;
         let mut snapshot = Snapshot {
             counters: self.counters,
+            polling: self.polling,
             store: store.counters(),
             slots: store.slots() as u64,
             age: store.age(clock.second),
@@ -222,7 +226,7 @@ impl Worker {
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
-        self.counters.sleeps += u64::from(may_sleep);
+        self.polling.sleeps += u64::from(may_sleep);
         let ticks = self.fronts.iter().filter_map(|front| front.tick());
         let longest = ticks.min().unwrap_or(TICK);
         self.check(if may_sleep { longest } else { Duration::ZERO });

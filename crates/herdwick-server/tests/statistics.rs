@@ -6,10 +6,14 @@ use std::{
     fmt::Write as _,
     io::{Read, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use common::{Peer, TIMEOUT, with};
-use herdwick_server::{ClientCertificates, Config, Interface, KeyFormat, Listen, Server, Tls, Udp};
+use herdwick_server::{
+    ClientCertificates, Config, Description, Interface, KeyFormat, Listen, Server, Tls, Udp, Unit,
+    statistics,
+};
 
 /// The report before the statistics were declared in one table.
 const RECORDED: &str = include_str!("data/statistics.txt");
@@ -140,12 +144,21 @@ fn report(server: &Server) -> String {
     report
 }
 
+/// Returns what `run` returns of a server with certificates in a folder of its own.
+fn in_folder<T>(run: impl FnOnce(&Server) -> T) -> T {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("herdwick-statistics-{}-{count}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let result = run(&server(&folder));
+    std::fs::remove_dir_all(&folder).unwrap();
+    result
+}
+
 #[test]
 fn names_order_and_values_are_as_recorded() {
-    let folder = std::env::temp_dir().join(format!("herdwick-statistics-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let report = report(&server(&folder));
-    std::fs::remove_dir_all(&folder).unwrap();
+    let report = in_folder(report);
     if let Some(path) = std::env::var_os("HERDWICK_RECORD_STATISTICS") {
         std::fs::write(path, &report).unwrap();
         return;
@@ -154,4 +167,72 @@ fn names_order_and_values_are_as_recorded() {
         assert_eq!(now, then, "line {}", number + 1);
     }
     assert_eq!(report.lines().count(), RECORDED.lines().count());
+}
+
+/// The reference that operators read.
+const PAGE: &str = include_str!("../../../docs/statistics.md");
+
+/// Returns the row of a statistic in the reference.
+fn row(of: &Description) -> String {
+    let unit = match of.unit {
+        Unit::One => String::new(),
+        unit => format!(", {unit}"),
+    };
+    let series = of.series.as_ref();
+    let series = series.map_or_else(String::new, |series| format!("`{series}`"));
+    format!(
+        "| `{}` | {}{unit} | {series} | {} |",
+        of.name, of.kind, of.help
+    )
+}
+
+#[test]
+fn the_reference_lists_every_statistic() {
+    let listed: Vec<&str> = PAGE
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    let declared: Vec<String> = statistics().iter().map(row).collect();
+    for (listed, declared) in listed.iter().zip(&declared) {
+        assert_eq!(
+            listed, declared,
+            "docs/statistics.md, and its row as declared"
+        );
+    }
+    let (listed, declared) = (listed.len(), declared.len());
+    assert_eq!(
+        listed, declared,
+        "rows of docs/statistics.md, and as declared"
+    );
+}
+
+/// What operators read about metrics.
+const OPERATING: &str = include_str!("../../../docs/operating.md");
+
+#[test]
+fn every_family_of_our_own_is_explained() {
+    let report = in_folder(report);
+    let types = report
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE herdwick_"));
+    let families: Vec<&str> = types.map(|rest| rest.split(' ').next().unwrap()).collect();
+    let section = OPERATING.split("\n## Metrics\n").nth(1).expect("is there");
+    let section = section.split("\n## ").next().unwrap();
+    let words = section.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    // `herdwick_worker_*` stands for a series for each worker.
+    let explained: Vec<&str> = words
+        .filter_map(|word| word.strip_prefix("herdwick_"))
+        .collect();
+    assert!(families.len() > 20, "{families:?}");
+    for family in &families {
+        let known = explained.contains(family) || family.starts_with("worker_");
+        assert!(known, "docs/operating.md does not name herdwick_{family}");
+    }
+    for name in explained {
+        let exists = families.contains(&name) || name == "worker_";
+        assert!(
+            exists,
+            "docs/operating.md names herdwick_{name}, which does not exist"
+        );
+    }
 }

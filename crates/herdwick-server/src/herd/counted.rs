@@ -4,6 +4,16 @@ use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
 use crate::{counters::WorkerCounters, partition::Partition};
 
+herdwick_fabric::counters! {
+    /// Counters of a front, which outlive its device.
+    pub(crate) struct FrontCounters {
+        /// RDMA devices lost.
+        devices_lost,
+        /// Leases whose memory a device would not release.
+        leases_not_taken_back,
+    }
+}
+
 /// A partition that counts each request by its reply, in memcached's counters.
 pub(super) struct Counted<'a> {
     pub(super) store: &'a mut Partition,

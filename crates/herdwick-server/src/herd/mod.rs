@@ -26,6 +26,7 @@ use crate::{
     lease::{Answer, LeaseId, Order, Terms, WorkerEnd},
 };
 use counted::Counted;
+pub(crate) use counted::FrontCounters;
 use held::Held;
 
 /// The parameters of a front.
@@ -354,9 +355,11 @@ impl<D: Device> Front for HerdFront<D> {
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let standing = self.server.as_ref().map(counts);
         let mut all = self.losses.with(standing.unwrap_or_default());
-        all.push(("devices_lost", self.losses.count));
-        let unrevoked = self.unrevoked.load(Ordering::Relaxed);
-        all.push(("leases_not_taken_back", unrevoked));
+        let own = FrontCounters {
+            devices_lost: self.losses.count,
+            leases_not_taken_back: self.unrevoked.load(Ordering::Relaxed),
+        };
+        all.extend(own.iter());
         all
     }
 }

@@ -4,38 +4,56 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use herdwick_herd::{RequestPath, hello::Refusal};
 
-/// Counters of the lease manager.
-#[derive(Debug, Default)]
-pub(crate) struct LeaseCounters {
-    /// Live leases.
-    pub(crate) live: AtomicU64,
+use crate::stats::{Value, counted};
+
+counted! {
+    view v;
+    fields match v.leases() {
+        Some(counters) => counters,
+        None => return Value::Absent,
+    };
+    /// Counters of the lease manager.
+    #[derive(Debug, Default)]
+    struct LeaseCounters of AtomicU64;
+    /// The names of the leases' statistics in `stats`.
+    names LeaseNames;
+    /// The end of `stats`, if there is a lease manager.
+    static LEASES;
+
+    /// Leases that stand now.
+    Gauge leases = fields.live => "herdwick_leases";
     /// Bytes of memory that leases hold now.
-    pub(crate) bytes: AtomicU64,
-    /// Leases that have ended, but whose memory the operating system does not have back yet.
-    pub(crate) releasing: AtomicU64,
-    /// Leases granted since the start.
-    pub(crate) granted: AtomicU64,
-    /// Of those, by request path: UC WRITE, RC WRITE, UD SEND.
-    uc_write: AtomicU64,
-    rc_write: AtomicU64,
-    ud_send: AtomicU64,
+    Gauge(Bytes) lease_bytes = fields.bytes => "herdwick_lease_bytes";
+    /// Leases that ended and whose memory is not the system's again.
+    Gauge leases_being_released = fields.releasing => "herdwick_leases_being_released";
+    /// Leases that ever stood.
+    Counter leases_granted = fields.granted => "herdwick_leases_granted_total";
+    /// Leases granted whose requests are written over UC.
+    Counter leases_uc_write = fields.uc_write in LEASES_BY_PATH(path = "uc-write");
+    /// Leases granted whose requests are written over RC.
+    Counter leases_rc_write = fields.rc_write in LEASES_BY_PATH(path = "rc-write");
+    /// Leases granted whose requests are sent as datagrams.
+    Counter leases_ud_send = fields.ud_send in LEASES_BY_PATH(path = "ud-send");
     /// Claims refused: a wrong, used or expired token.
-    pub(crate) refused_token: AtomicU64,
+    Counter lease_refused_token = fields.refused_token in LEASE_FAILURES(reason = "refused_token");
     /// Claims refused: too many leases, or not enough memory.
-    pub(crate) refused_full: AtomicU64,
+    Counter lease_refused_full = fields.refused_full in LEASE_FAILURES(reason = "refused_full");
     /// Sockets closed for malformed or untimely bytes.
-    pub(crate) malformed: AtomicU64,
+    Counter lease_malformed = fields.malformed in LEASE_FAILURES(reason = "malformed");
     /// Sockets closed because the handshake took too long.
-    pub(crate) handshake_timeouts: AtomicU64,
+    Counter lease_handshake_timeouts = fields.handshake_timeouts
+        in LEASE_FAILURES(reason = "handshake_timeouts");
     /// Leases ended because no heartbeat arrived in time.
-    pub(crate) heartbeat_timeouts: AtomicU64,
+    Counter lease_heartbeat_timeouts = fields.heartbeat_timeouts
+        in LEASE_FAILURES(reason = "heartbeat_timeouts");
     /// Leases ended because a queue pair, the port or the device failed.
-    pub(crate) fabric_lost: AtomicU64,
+    Counter lease_fabric_lost = fields.fabric_lost in LEASE_FAILURES(reason = "fabric_lost");
     /// Grants that could not be sent: the client had disconnected, or too many descriptors were in
     /// flight.
-    pub(crate) grants_unsent: AtomicU64,
+    Counter lease_grants_unsent = fields.grants_unsent in LEASE_FAILURES(reason = "grants_unsent");
     /// Sockets closed unread because too many unauthenticated ones waited.
-    pub(crate) strangers_refused: AtomicU64,
+    Counter lease_strangers_refused = fields.strangers_refused
+        in LEASE_FAILURES(reason = "strangers_refused");
 }
 
 impl LeaseCounters {
@@ -55,28 +73,6 @@ impl LeaseCounters {
             Refusal::Full | Refusal::Memory => &self.refused_full,
             Refusal::Malformed => &self.malformed,
         }
-    }
-
-    /// Returns all counters, by name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 15] {
-        [
-            ("leases", &self.live),
-            ("lease_bytes", &self.bytes),
-            ("leases_being_released", &self.releasing),
-            ("leases_granted", &self.granted),
-            ("leases_uc_write", &self.uc_write),
-            ("leases_rc_write", &self.rc_write),
-            ("leases_ud_send", &self.ud_send),
-            ("lease_refused_token", &self.refused_token),
-            ("lease_refused_full", &self.refused_full),
-            ("lease_malformed", &self.malformed),
-            ("lease_handshake_timeouts", &self.handshake_timeouts),
-            ("lease_heartbeat_timeouts", &self.heartbeat_timeouts),
-            ("lease_fabric_lost", &self.fabric_lost),
-            ("lease_grants_unsent", &self.grants_unsent),
-            ("lease_strangers_refused", &self.strangers_refused),
-        ]
-        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 }
 

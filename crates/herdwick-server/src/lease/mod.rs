@@ -16,7 +16,8 @@ mod slot;
 mod socket;
 mod tokens;
 
-pub(crate) use counters::LeaseCounters;
+pub use counters::LeaseNames;
+pub(crate) use counters::{LEASES, LeaseCounters};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use service::{Closing, Host, LeaseService, WorkerEnd};
 pub(crate) use slot::{Arrival, ConnectionSlot};

@@ -218,10 +218,10 @@ impl Host {
         }
     }
 
-    /// Returns the lease manager's counters, by name.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let entrances = self.entrance.iter();
-        entrances.flat_map(|entrance| entrance.counters.all())
+    /// Returns the lease manager's counters, if there is one.
+    pub(crate) fn counters(&self) -> Option<&LeaseCounters> {
+        let entrance = self.entrance.as_ref();
+        entrance.map(|entrance| &*entrance.counters)
     }
 }
 

@@ -4,7 +4,6 @@
 //! the page. All clients that wait meanwhile receive the same page. Without clients no worker has
 //! any work for metrics.
 
-mod exporter;
 mod page;
 mod visitor;
 

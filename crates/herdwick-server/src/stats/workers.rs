@@ -1,19 +1,65 @@
 //! Statistics that memcached does not have: `stats workers` and `stats hotkeys`.
 
+use herdwick_herd::ServerCounters;
+
+use super::{Family, View, families, registry::counted};
 use crate::{context::Stats, counters::Snapshot, dump::Uri, hot::HotKey};
 
+counted! {
+    view v;
+    fields v.sum.polling;
+    /// Counters of one worker's loop.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct PollCounters of u64;
+    /// The names in `stats workers`, of one worker.
+    names WorkerNames;
+    /// `stats workers`, of one worker, each name after `worker:N:`. Each family has a series for
+    /// each worker.
+    static WORKER;
+
+    /// Items stored now.
+    Gauge items = { v.sum.store.items } => "herdwick_worker_items";
+    /// Bytes of these items.
+    Gauge(Bytes) bytes = { v.sum.store.bytes } => "herdwick_worker_bytes";
+    /// Open connections.
+    Gauge connections = { v.sum.counters.connections } => "herdwick_worker_connections";
+    /// Reads that found an item.
+    Counter get_hits = { v.sum.counters.get_hits } => "herdwick_worker_get_hits_total";
+    /// Reads that found none.
+    Counter get_misses = { v.sum.counters.get_misses } => "herdwick_worker_get_misses_total";
+    /// Items stored.
+    Counter cmd_set = { v.sum.counters.cmd_set } => "herdwick_worker_sets_total";
+    /// Valid items that made room for others.
+    Counter evictions = { v.sum.store.evictions } => "herdwick_worker_evictions_total";
+    /// Requests executed for the connections of other workers.
+    Counter forwarded = { v.sum.counters.forwarded } => "herdwick_worker_forwarded_total";
+    /// Rounds put off because all forwarded batches to another worker were under way.
+    Counter forward_batches_exhausted = { v.sum.counters.forward_batches_exhausted }
+        => "herdwick_worker_forward_batches_exhausted_total";
+    /// Times that the worker went to sleep for want of work.
+    Counter sleeps = fields.sleeps => "herdwick_worker_sleeps_total";
+}
+
 /// `stats workers`: the counters of each worker, and of each of its transports.
-pub(crate) fn workers(parts: &[Snapshot], out: &mut Stats<'_>) {
+pub(crate) fn workers(view: &View<'_>, parts: &[Snapshot], out: &mut Stats<'_>) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
     parts.sort_by_key(|part| part.worker);
     for part in parts {
         let worker = part.worker;
-        for (name, count) in of_worker(part) {
-            out.say(&format!("worker:{worker}:{name}"), count);
-        }
+        let prefix = format!("worker:{worker}:");
+        super::say(WORKER, &prefix, &view.of(part), out);
         for (transport, requests, batches) in transports(part) {
             out.say(&format!("worker:{worker}:{transport}:requests"), requests);
             out.say(&format!("worker:{worker}:{transport}:batches"), batches);
+        }
+    }
+}
+
+/// Passes `take` each family that has a series for each worker, with the value of one worker.
+pub(crate) fn each_of_worker(view: &View<'_>, mut take: impl FnMut(&'static Family, f64)) {
+    for statistic in WORKER {
+        if let (Some(series), Some(value)) = (&statistic.series, (statistic.read)(view).number()) {
+            take(series.family, value);
         }
     }
 }
@@ -33,26 +79,25 @@ pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     }
 }
 
-/// Returns the main counters of one worker.
-pub(crate) fn of_worker(part: &Snapshot) -> [(&'static str, u64); 10] {
-    let Snapshot {
-        counters, store, ..
-    } = part;
-    [
-        ("items", store.items),
-        ("bytes", store.bytes),
-        ("connections", counters.connections),
-        ("get_hits", counters.get_hits),
-        ("get_misses", counters.get_misses),
-        ("cmd_set", counters.cmd_set),
-        ("evictions", store.evictions),
-        ("forwarded", counters.forwarded),
-        (
-            "forward_batches_exhausted",
-            counters.forward_batches_exhausted,
-        ),
-        ("sleeps", counters.sleeps),
-    ]
+/// The name of a counter of [`ServerCounters`]; that of an unknown one does not compile.
+macro_rules! herd_counter {
+    ($field:ident) => {{
+        let _ = |counters: &ServerCounters| counters.$field;
+        stringify!($field)
+    }};
+}
+
+const REQUESTS: &str = herd_counter!(requests);
+const BATCHES: &str = herd_counter!(batches);
+
+/// Returns the family that counts this of a transport by worker; `None`: it is counted among the
+/// drops.
+pub(crate) fn by_worker(what: &str) -> Option<&'static Family> {
+    match what {
+        REQUESTS => Some(&families::FABRIC_REQUESTS),
+        BATCHES => Some(&families::FABRIC_BATCHES),
+        _ => None,
+    }
 }
 
 /// Returns the transports: name, requests executed, and the batches they arrived in.
@@ -60,8 +105,8 @@ pub(crate) fn transports(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
     let mut transports = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
     for counted in &part.transports {
         let (requests, batches) = match counted.what {
-            "requests" => (counted.count, 0),
-            "batches" => (0, counted.count),
+            REQUESTS => (counted.count, 0),
+            BATCHES => (0, counted.count),
             _ => continue,
         };
         match transports
