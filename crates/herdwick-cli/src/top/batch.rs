@@ -10,7 +10,7 @@ use std::{
 use herdwick::{Client, Error, Options};
 use serde_json::{Value, json};
 
-use super::sample::{Sample, State};
+use super::sample::{LEASES, STATS, Sample, State};
 use crate::exit::Exit;
 
 /// Takes two samples, `interval` apart, and prints the object.
@@ -69,20 +69,20 @@ fn object(state: &State) -> Value {
     let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rate }));
     json!({
         "server": state.server,
-        "version": state.text("version"),
-        "uptime_s": state.number("uptime"),
+        "version": state.text(STATS.version),
+        "uptime_s": state.number(STATS.uptime),
         "requests_per_s": state.requests(),
-        "gets_per_s": rate(&["get_hits", "get_misses"]),
-        "sets_per_s": rate(&["cmd_set"]),
+        "gets_per_s": rate(&[STATS.get_hits, STATS.get_misses]),
+        "sets_per_s": rate(&[STATS.cmd_set]),
         "hit_ratio": state.hit_ratio(),
-        "evictions_per_s": rate(&["evictions"]),
-        "items": state.number("curr_items"),
-        "bytes": state.number("bytes"),
-        "limit_bytes": state.number("limit_maxbytes"),
-        "connections": state.number("curr_connections"),
-        "read_bytes_per_s": rate(&["bytes_read", "fabric_bytes_read"]),
-        "written_bytes_per_s": rate(&["bytes_written", "fabric_bytes_written"]),
-        "leases": state.number("leases"),
+        "evictions_per_s": rate(&[STATS.evictions]),
+        "items": state.number(STATS.curr_items),
+        "bytes": state.number(STATS.bytes),
+        "limit_bytes": state.number(STATS.limit_maxbytes),
+        "connections": state.number(STATS.curr_connections),
+        "read_bytes_per_s": rate(&[STATS.bytes_read, STATS.fabric_bytes_read]),
+        "written_bytes_per_s": rate(&[STATS.bytes_written, STATS.fabric_bytes_written]),
+        "leases": state.number(LEASES.leases),
         "round_trip_us": state.round_trip().map(|time| time.as_micros() as u64),
         "fabrics": fabrics.collect::<serde_json::Map<_, _>>(),
         "workers": workers.collect::<Vec<_>>(),

@@ -6,6 +6,14 @@ use std::{
 };
 
 use herdwick::{Client, Error};
+use herdwick_server::{GeneralNames, LeaseNames, WorkerNames};
+
+/// The names in `stats`; a memcached has those that are its own.
+pub(super) const STATS: GeneralNames = GeneralNames::NAMES;
+/// The names of the leases' statistics.
+pub(super) const LEASES: LeaseNames = LeaseNames::NAMES;
+/// The names in `stats workers`, of one worker.
+const WORKER: WorkerNames = WorkerNames::NAMES;
 
 /// A snapshot of a server.
 #[derive(Clone, Debug)]
@@ -166,15 +174,15 @@ impl State {
     /// Returns requests per second, of every kind.
     pub(super) fn requests(&self) -> Option<f64> {
         self.rate(&[
-            "cmd_get",
-            "cmd_set",
-            "cmd_touch",
-            "delete_hits",
-            "delete_misses",
-            "incr_hits",
-            "incr_misses",
-            "decr_hits",
-            "decr_misses",
+            STATS.cmd_get,
+            STATS.cmd_set,
+            STATS.cmd_touch,
+            STATS.delete_hits,
+            STATS.delete_misses,
+            STATS.incr_hits,
+            STATS.incr_misses,
+            STATS.decr_hits,
+            STATS.decr_misses,
         ])
     }
 
@@ -189,10 +197,10 @@ impl State {
     pub(super) fn hit_ratio(&self) -> Option<f64> {
         let of = |hits: f64, misses: f64| (hits + misses > 0.0).then(|| hits / (hits + misses));
         let lately = self
-            .rate(&["get_hits"])
-            .zip(self.rate(&["get_misses"]))
+            .rate(&[STATS.get_hits])
+            .zip(self.rate(&[STATS.get_misses]))
             .and_then(|(hits, misses)| of(hits, misses));
-        lately.or_else(|| of(self.number("get_hits")?, self.number("get_misses")?))
+        lately.or_else(|| of(self.number(STATS.get_hits)?, self.number(STATS.get_misses)?))
     }
 
     pub(super) fn round_trip(&self) -> Option<Duration> {
@@ -225,12 +233,12 @@ impl State {
                 let grows = |names: &[&str]| self.worker_rate(number, names);
                 Worker {
                     number,
-                    items: is("items"),
-                    connections: is("connections"),
-                    gets: grows(&["get_hits", "get_misses"]),
-                    sets: grows(&["cmd_set"]),
-                    forwarded: grows(&["forwarded"]),
-                    sleeps: grows(&["sleeps"]),
+                    items: is(WORKER.items),
+                    connections: is(WORKER.connections),
+                    gets: grows(&[WORKER.get_hits, WORKER.get_misses]),
+                    sets: grows(&[WORKER.cmd_set]),
+                    forwarded: grows(&[WORKER.forwarded]),
+                    sleeps: grows(&[WORKER.sleeps]),
                 }
             })
             .collect();

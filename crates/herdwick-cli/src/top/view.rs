@@ -10,7 +10,7 @@ use ratatui::{
     widgets::{Paragraph, Row, Sparkline, Table},
 };
 
-use super::sample::State;
+use super::sample::{LEASES, STATS, State};
 
 /// Columns of a terminal that shows all columns of the tables; narrower ones omit some.
 const WIDE: u16 = 72;
@@ -85,7 +85,7 @@ fn headline(state: &State) -> Line<'_> {
         format!("herdwick top  {}", state.server),
         TITLE,
     )];
-    if let (Some(version), Some(uptime)) = (state.text("version"), state.number("uptime")) {
+    if let (Some(version), Some(uptime)) = (state.text(STATS.version), state.number(STATS.uptime)) {
         words.push(format!("  {version}  up {}", span(uptime)).into());
     }
     if let Some(trouble) = &state.trouble {
@@ -113,26 +113,36 @@ fn numbers(state: &State) -> Vec<(&'static str, String)> {
     let is = |name: &str| shown(state.number(name));
     let percent =
         |part: Option<f64>| part.map_or_else(none, |part| format!("{:.1} %", 100.0 * part));
-    let used = state
-        .number("bytes")
-        .zip(state.number("limit_maxbytes").filter(|&most| most > 0.0));
+    let used = state.number(STATS.bytes).zip(
+        state
+            .number(STATS.limit_maxbytes)
+            .filter(|&most| most > 0.0),
+    );
     vec![
-        ("gets/s", rate(&["get_hits", "get_misses"])),
-        ("sets/s", rate(&["cmd_set"])),
+        ("gets/s", rate(&[STATS.get_hits, STATS.get_misses])),
+        ("sets/s", rate(&[STATS.cmd_set])),
         ("hits", percent(state.hit_ratio())),
-        ("deletes/s", rate(&["delete_hits", "delete_misses"])),
+        ("deletes/s", rate(&[STATS.delete_hits, STATS.delete_misses])),
         (
             "counts/s",
-            rate(&["incr_hits", "incr_misses", "decr_hits", "decr_misses"]),
+            rate(&[
+                STATS.incr_hits,
+                STATS.incr_misses,
+                STATS.decr_hits,
+                STATS.decr_misses,
+            ]),
         ),
-        ("touches/s", rate(&["touch_hits", "touch_misses"])),
-        ("evictions/s", rate(&["evictions"])),
-        ("items", is("curr_items")),
+        ("touches/s", rate(&[STATS.touch_hits, STATS.touch_misses])),
+        ("evictions/s", rate(&[STATS.evictions])),
+        ("items", is(STATS.curr_items)),
         ("memory", percent(used.map(|(bytes, most)| bytes / most))),
-        ("connections", is("curr_connections")),
-        ("B/s in", rate(&["bytes_read", "fabric_bytes_read"])),
-        ("B/s out", rate(&["bytes_written", "fabric_bytes_written"])),
-        ("leases", is("leases")),
+        ("connections", is(STATS.curr_connections)),
+        ("B/s in", rate(&[STATS.bytes_read, STATS.fabric_bytes_read])),
+        (
+            "B/s out",
+            rate(&[STATS.bytes_written, STATS.fabric_bytes_written]),
+        ),
+        ("leases", is(LEASES.leases)),
         ("answers in", state.round_trip().map_or_else(none, short)),
     ]
 }
