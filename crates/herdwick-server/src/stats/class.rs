@@ -73,10 +73,13 @@ table! {
     Counter moves_within_lru = { v.sum.store.refreshed }
         => "memcached_slab_items_moves_within_lru" slab "1";
     Counter direct_reclaims = { ZERO };
+    /// Of memcached's LRU; 0 here.
     Counter hits_to_hot = { ZERO } in LRU_HITS(slab = "1", lru = "hot");
+    /// Of memcached's LRU; 0 here.
     Counter hits_to_warm = { ZERO } in LRU_HITS(slab = "1", lru = "warm");
     /// Reads that found an item.
     Counter hits_to_cold = { v.sum.counters.get_hits } in LRU_HITS(slab = "1", lru = "cold");
+    /// Of memcached's LRU; 0 here.
     Counter hits_to_temp = { ZERO } in LRU_HITS(slab = "1", lru = "temporary");
 }
 
@@ -101,20 +104,27 @@ table! {
         => "memcached_slab_chunks_free" slab "1";
     /// Of memcached's slabs; 0 here.
     Gauge free_chunks_end = { ZERO } => "memcached_slab_chunks_free_end" slab "1";
-    /// As in `stats`, and so are those below.
+    /// As in `stats`.
     Counter get_hits = { v.sum.counters.get_hits }
         in CLASS_COMMANDS(slab = "1", command = "get", status = "hit");
+    /// As in `stats`.
     Counter cmd_set = { v.sum.counters.cmd_set };
+    /// As in `stats`.
     Counter delete_hits = { v.sum.counters.delete_hits }
         in CLASS_COMMANDS(slab = "1", command = "delete", status = "hit");
+    /// As in `stats`.
     Counter incr_hits = { v.sum.counters.incr_hits }
         in CLASS_COMMANDS(slab = "1", command = "incr", status = "hit");
+    /// As in `stats`.
     Counter decr_hits = { v.sum.counters.decr_hits }
         in CLASS_COMMANDS(slab = "1", command = "decr", status = "hit");
+    /// As in `stats`.
     Counter cas_hits = { v.sum.counters.cas_hits }
         in CLASS_COMMANDS(slab = "1", command = "cas", status = "hit");
+    /// As in `stats`.
     Counter cas_badval = { v.sum.counters.cas_badval }
         in CLASS_COMMANDS(slab = "1", command = "cas", status = "badval");
+    /// As in `stats`.
     Counter touch_hits = { v.sum.counters.touch_hits }
         in CLASS_COMMANDS(slab = "1", command = "touch", status = "hit");
 }
