@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     marker::PhantomData,
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
 };
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -19,6 +19,7 @@ use crate::Mapping;
 pub struct Arena<T> {
     mapping: Mapping,
     len: usize,
+    in_file: bool,
     owns: PhantomData<[T]>,
 }
 
@@ -37,8 +38,23 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
         Ok(Self {
             mapping,
             len,
+            in_file: false,
             owns: PhantomData,
         })
+    }
+
+    /// Returns the memory of `items` to the system, as far as it is whole pages; those items are
+    /// zeroed from now on. Only of an arena in anonymous memory.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range outside the arena, or an arena in a file; else the error of the
+    /// system calls.
+    pub fn give_back(&mut self, items: Range<usize>) -> io::Result<()> {
+        if self.in_file || items.start > items.end || items.end > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let size = size_of::<T>();
+        self.mapping.give_back(items.start * size..items.end * size)
     }
 }
 
@@ -60,6 +76,7 @@ impl<T: FromBytes + IntoBytes> Arena<T> {
         Ok(Self {
             mapping,
             len,
+            in_file: true,
             owns: PhantomData,
         })
     }

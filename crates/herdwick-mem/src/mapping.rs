@@ -12,7 +12,10 @@ use std::{
 use rustix::{
     fs::{SealFlags, fcntl_get_seals, fstat},
     io::Errno,
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munlock, munmap},
+    mm::{
+        Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous,
+        munlock, munmap,
+    },
 };
 
 /// What this process may do with a mapping.
@@ -240,6 +243,39 @@ impl Mapping {
         Ok(())
     }
 
+    /// Returns the whole pages of `bytes`, a range of an anonymous mapping, to the system; they read
+    /// as zeros from now on. Pages that `mlockall` has locked are locked again when they are next
+    /// touched.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range outside the mapping; else the error of `munlock`, `madvise` or
+    /// `mlock2`.
+    pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
+        if bytes.start > bytes.end || bytes.end > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (start, end) = (round_up(bytes.start, PAGE), bytes.end / PAGE * PAGE);
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: `start` lies within the mapping by the checks above.
+        let from = unsafe { self.base.add(start) }.as_ptr().cast();
+        // SAFETY: the pages are this mapping's, private, and borrowed mutably; zeros are what they
+        // held at first.
+        let discard = || unsafe { madvise(from, end - start, Advice::LinuxDontNeed) };
+        match discard() {
+            Err(Errno::INVAL) => {
+                // SAFETY: the range is this mapping's, and unlocking changes no contents.
+                unsafe { munlock(from, end - start) }?;
+                discard()?;
+                // SAFETY: the range is this mapping's, and locking changes no contents.
+                unsafe { mlock_with(from, end - start, MlockFlags::ONFAULT) }?;
+            }
+            answer => answer?,
+        }
+        Ok(())
+    }
+
     /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -279,7 +315,7 @@ pub(crate) fn round_up(n: usize, unit: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::FileExt};
 
     use super::*;
     use crate::Span;
@@ -301,6 +337,21 @@ mod tests {
         rss.trim_end_matches("kB").trim().parse().unwrap()
     }
 
+    /// Returns the bytes of `mapping` that are resident, by the page table (proc(5), pagemap): smaps
+    /// shows adjacent anonymous mappings as one.
+    fn resident_bytes(mapping: &Mapping) -> usize {
+        let table = fs::File::open("/proc/self/pagemap").unwrap();
+        let first = mapping.base.as_ptr().addr() / PAGE;
+        let is_resident = |page: &usize| {
+            let mut entry = [0; 8];
+            table
+                .read_exact_at(&mut entry, ((first + page) * 8) as u64)
+                .unwrap();
+            u64::from_le_bytes(entry) >> 63 == 1
+        };
+        (0..mapping.len / PAGE).filter(is_resident).count() * PAGE
+    }
+
     #[test]
     fn where_the_kernel_cannot_populate_pages_are_touched() {
         let mapping = shared(8 * PAGE);
@@ -317,6 +368,26 @@ mod tests {
         assert_eq!(span.read_words::<512>(512), [u64::MAX; 512], "untouched");
         let refused = mapping.populate_by(0..PAGE, |_, _, _| Err(Errno::NOMEM));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn whole_pages_of_a_range_are_given_back() {
+        for locked in [false, true] {
+            let mut mapping = Mapping::anonymous(8 * PAGE).unwrap();
+            mapping.populate(0..8 * PAGE).unwrap();
+            if locked {
+                // SAFETY: the range is the mapping's, and locking changes no contents.
+                unsafe { rustix::mm::mlock(mapping.base.as_ptr().cast(), mapping.len) }.unwrap();
+            }
+            mapping.give_back(PAGE - 8..4 * PAGE + 8).unwrap();
+            assert_eq!(resident_bytes(&mapping), 5 * PAGE, "locked: {locked}");
+            mapping.give_back(4 * PAGE + 8..4 * PAGE + 16).unwrap();
+            assert_eq!(resident_bytes(&mapping), 5 * PAGE, "no whole page");
+            for range in [PAGE..9 * PAGE, 2 * PAGE..PAGE] {
+                let refused = mapping.give_back(range).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+            }
+        }
     }
 
     #[test]
