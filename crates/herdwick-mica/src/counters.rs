@@ -57,5 +57,7 @@ counters! {
         event kept,
         /// Requests with a hash that does not belong to the key, or with a key of invalid length.
         event bad_keys,
+        /// Times that the system did not take back memory under a limit.
+        event returns_failed,
     }
 }

@@ -63,6 +63,7 @@ mod eviction_log;
 mod hash;
 mod index;
 mod item;
+mod limit;
 mod log;
 mod lossless;
 mod number;

@@ -1,7 +1,7 @@
 //! The circular log of items: reservation at the tail, release at the head, a walk between them,
 //! and its repair after damage. Order of stores: see [`Log`].
 
-use std::io;
+use std::{io, ops::Range};
 
 use herdwick_mem::{Arena, copy, prefetch_read, same};
 use zerocopy::FromBytes;
@@ -27,6 +27,11 @@ impl Cursor {
     /// Returns the bytes of log up to here since the first lap began.
     pub(crate) fn passed(self) -> u64 {
         self.passed
+    }
+
+    /// Returns the position in memory.
+    pub(crate) fn at(self) -> usize {
+        self.at
     }
 }
 
@@ -55,6 +60,10 @@ pub(crate) struct Log {
     /// Items that begin before this position are flushed, whatever their generation; in bytes over
     /// all laps, 0 for none.
     horizon: u64,
+    /// Bytes that head and tail may be apart: the length, unless the memory is limited.
+    pub(crate) window: usize,
+    /// Released bytes before this position, over all laps, were returned to the system.
+    pub(crate) returned: u64,
 }
 
 /// Marks that the rest up to the physical end is skipped. No item begins so: its first byte is the
@@ -73,6 +82,8 @@ impl Log {
     pub(crate) fn over(bytes: Arena<u8>, superblock: Superblock) -> Self {
         debug_assert!(bytes.len().is_multiple_of(ALIGN));
         Self {
+            window: bytes.len(),
+            returned: 0,
             bytes,
             superblock,
             sums: false,
@@ -92,9 +103,19 @@ impl Log {
         self.release(self.tail);
     }
 
+    /// Returns the bytes between head and tail.
+    pub(crate) fn used(&self) -> usize {
+        (self.tail.passed - self.head.passed) as usize
+    }
+
     /// Returns the free bytes.
     pub(crate) fn free(&self) -> usize {
-        self.len() - (self.tail.passed - self.head.passed) as usize
+        self.window - self.used()
+    }
+
+    /// Returns bytes outside head and tail to the system.
+    pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
+        self.bytes.give_back(bytes)
     }
 
     /// Returns the bytes that must be free for an item of `len` bytes: the item, what it skips at
@@ -128,10 +149,10 @@ impl Log {
         self.past(cursor, left)
     }
 
-    /// Returns `part.0 / part.1` of the log, in bytes.
+    /// Returns `part.0 / part.1` of what the log may use, in bytes.
     #[inline]
     pub(crate) fn share(&self, part: (usize, usize)) -> usize {
-        self.len() / part.1 * part.0
+        self.window / part.1 * part.0
     }
 
     /// Returns the cursor from which the oldest item is found.

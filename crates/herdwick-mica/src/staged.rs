@@ -21,6 +21,9 @@ use crate::{
 /// Reservations may take at most this part of the log, so that the rest always has room for the
 /// largest item and for what it skips at the physical end.
 const RESERVED: (usize, usize) = (3, 8);
+/// Number of the largest items that have room beside the reservations in a log that may not use all
+/// its memory; two and a half have in every other.
+const BESIDE: usize = 3;
 
 /// A handle to a put with an arriving value, from [`Store::stage`] to the [`Put`] that names it or
 /// [`Store::abort`]. A handle used after that is recognized as unknown.
@@ -151,7 +154,18 @@ impl Store {
     /// Returns how many values of the maximum size may be staged at a time.
     #[must_use]
     pub fn staged_max(&self) -> usize {
-        self.log.share(RESERVED) / footprint(0, self.item_bytes_max).max(1)
+        self.reserved_max() / footprint(0, self.item_bytes_max).max(1)
+    }
+
+    /// Returns the bytes that may be reserved: [`RESERVED`], and under a limit on the memory no more
+    /// than leaves room for the largest items.
+    fn reserved_max(&self) -> usize {
+        let part = self.log.len() / RESERVED.1 * RESERVED.0;
+        if self.log.window == self.log.len() {
+            return part;
+        }
+        let beside = footprint(0, self.item_bytes_max) * BESIDE;
+        part.min(self.log.window.saturating_sub(beside))
     }
 
     /// Reserves room for a value of `value_len` bytes. Readable items do not change, but may be
@@ -172,7 +186,7 @@ impl Store {
             Some(Status::TooLarge)
         } else if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
             Some(Status::BadKey)
-        } else if self.staging.reserved + len > self.log.share(RESERVED)
+        } else if self.staging.reserved + len > self.reserved_max()
             || self.lossless && !self.make_room(0, len)
         {
             Some(Status::OutOfMemory)

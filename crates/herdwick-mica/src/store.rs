@@ -72,6 +72,9 @@ pub struct Store {
     pub(crate) item_bytes_max: usize,
     /// Whether a put without room is refused, instead of evicting.
     pub(crate) lossless: bool,
+    /// The bytes of log that the memory is limited to; [`Store::adjust`] moves the log's own window
+    /// there.
+    pub(crate) window: usize,
     /// The last version assigned.
     pub(crate) sequence: u64,
     /// The upper bound of versions that the superblock holds.
@@ -163,6 +166,7 @@ impl Store {
     pub(crate) fn over(config: &StoreConfig, shape: &Shape, log: Log) -> Result<Self, StoreError> {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
+            window: log.len(),
             log,
             lookahead: Lookahead::default(),
             second_chances: 0,

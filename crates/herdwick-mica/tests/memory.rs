@@ -65,6 +65,20 @@ fn three_times_full_it_holds_what_it_was_given_and_gives_it_back() {
         assert!(store.counters().evictions > 0);
         assert!(store.counters().bytes <= MEMORY_BYTES as u64);
     }
+    // Under a limit the memory beyond it goes back to the system; above it, it fills again.
+    for (unused, sizes) in [(12 << 20, &[1000][..]), (16 << 20, &[8, 32]), (0, &[1000])] {
+        store.leave_unused(unused);
+        while store.adjust() {}
+        assert!(store.counters().bytes > 0, "what is younger stays");
+        for _ in 0..3 {
+            let grown = resident() - before;
+            let limit = MEMORY_BYTES - unused;
+            assert!(grown <= limit + SLACK, "{grown} bytes for {limit}");
+            fill(&mut store, sizes);
+            while store.adjust() {}
+        }
+    }
+    assert!(store.counters().bytes > MEMORY_BYTES as u64 / 2);
     drop(store);
     assert!(resident() - before <= SLACK);
 }

@@ -455,6 +455,15 @@ const FULL: Plan = Plan {
     mortal: false,
 };
 
+/// A log that laps a few times, larger than what a step towards a limit takes.
+const LIMITED: Plan = Plan {
+    memory_bytes: 2 << 20,
+    item_bytes_max: 16 << 10,
+    keys: 1000,
+    value_bytes: 8000,
+    mortal: false,
+};
+
 /// Values of up to a megabyte.
 const LARGE: Plan = Plan {
     memory_bytes: 6 << 20,
@@ -576,6 +585,33 @@ proptest! {
         }
         prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
         prop_assert!(pair.refusals > 0 || steps.len() < 2000);
+    }
+
+    #[test]
+    fn a_limit_that_moves_loses_nothing_but_what_is_evicted(
+        steps in steps(LIMITED, 3000),
+        limits in vec((0..LIMITED.memory_bytes * 2, 0usize..8), 20),
+    ) {
+        let mut pair = Pair::new(&LIMITED);
+        for (steps, (unused, turns)) in steps.chunks(150).zip(limits) {
+            pair.store.leave_unused(unused);
+            // Requests come between the steps towards a limit, and before it is reached.
+            for steps in steps.chunks(10).take(turns) {
+                pair.store.adjust();
+                pair.work(steps)?;
+            }
+            pair.work(steps)?;
+            pair.audit()?;
+            let unused = unused.min(pair.store.unused_max());
+            while pair.store.adjust() {}
+            let used = pair.store.counters().bytes as usize;
+            prop_assert!(used <= LIMITED.memory_bytes - unused, "{} of {}", used, unused);
+        }
+        pair.store.leave_unused(0);
+        pair.work(&steps)?;
+        pair.audit()?;
+        prop_assert_eq!(pair.lost, pair.store.counters().evictions);
+        prop_assert_eq!(pair.store.counters().returns_failed, 0);
     }
 
     #[test]

@@ -223,6 +223,8 @@ counted! {
     Counter items_kept = { v.sum.store.kept } => "herdwick_items_kept_total";
     /// Requests with a hash that does not belong to the key, or with a key of invalid length.
     Counter bad_keys = { v.sum.store.bad_keys };
+    /// Times that the system did not take back memory under a limit.
+    Counter memory_limit_failures = { v.sum.store.returns_failed };
     /// Lines and packets answered with an error message.
     Counter refused_lines = fields.refused_lines in DROPS(fabric = "tcp", reason = "refused_lines");
     /// Data blocks discarded unread because they exceed the largest item.
