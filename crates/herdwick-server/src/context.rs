@@ -16,7 +16,7 @@ use crate::{
     stats::{self, View},
     tcp::{Encoder, Topic},
     tls::Certificates,
-    tuning::{Limits, Tunables},
+    tuning::{Limits, MemoryLimit, Tunables},
     udp, watch,
 };
 
@@ -93,7 +93,7 @@ impl Context {
 
     pub(crate) fn new(
         config: &Config,
-        workers: usize,
+        (workers, memory): (usize, MemoryLimit),
         opened: &Opened,
         host: Host,
         clock: Clock,
@@ -124,7 +124,7 @@ impl Context {
                 spin_us: config.spin.as_micros(),
                 memory_file: config.memory_file.clone(),
             },
-            tunables: Tunables::new(&config.tuning()),
+            tunables: Tunables::new(&config.tuning(), memory),
             limits: Limits::new(config.connections_max),
             auth,
             certificates: certificates.transpose()?,

@@ -42,7 +42,7 @@ use crate::{
     time::Timer,
     tls::TlsError,
     transports::{FabricStatus, Transports},
-    tuning::Tuning,
+    tuning::{MemoryLimit, Tuning},
     watch::{Asking, EventWriter, Journal},
     worker::{EVENTS, Worker},
 };
@@ -90,7 +90,9 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, service.as_mut(), timer);
     let clock = timer.clock(timer.now());
-    let context = Context::new(&config, workers, &opened, host, clock)?;
+    let unused_max = stores.stores.iter().map(Store::unused_max).sum();
+    let memory = MemoryLimit::new(config.memory_bytes, unused_max);
+    let context = Context::new(&config, (workers, memory), &opened, host, clock)?;
     let context = Arc::new(context);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
@@ -388,6 +390,8 @@ impl Server {
                     .map_err(refused("a front's sources"))?;
             }
             let worker = Worker {
+                context: Arc::clone(crew.context),
+                unused: 0,
                 partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
                 fronts,
                 cross_core,

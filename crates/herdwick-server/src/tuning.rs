@@ -43,15 +43,56 @@ pub(crate) struct Tunables {
     pub(crate) verbosity: AtomicU8,
     /// Whether `stats detail` is on.
     pub(crate) detail: AtomicBool,
+    /// The memory limit.
+    pub(crate) memory: MemoryLimit,
+}
+
+/// The memory limit in bytes (memcached's `-m`, then `cache_memlimit`). The memory is reserved at
+/// the start, so the limit may be lowered, and raised again up to that.
+#[derive(Debug)]
+pub(crate) struct MemoryLimit {
+    now: AtomicUsize,
+    least: usize,
+    most: usize,
+}
+
+impl MemoryLimit {
+    /// The limit of a server whose partitions can leave `unused` bytes of `most` unused.
+    pub(crate) fn new(most: usize, unused: usize) -> Self {
+        Self {
+            now: AtomicUsize::new(most),
+            least: most - unused,
+            most,
+        }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.now.load(Relaxed)
+    }
+
+    /// Sets the limit, for workers to reach at their next passes; returns whether they can.
+    pub(crate) fn set(&self, bytes: usize) -> bool {
+        let can = (self.least..=self.most).contains(&bytes);
+        if can {
+            self.now.store(bytes, Relaxed);
+        }
+        can
+    }
+
+    /// Returns the bytes that stay unused.
+    pub(crate) fn unused(&self) -> usize {
+        self.most - self.get()
+    }
 }
 
 impl Tunables {
-    pub(crate) fn new(tuning: &Tuning) -> Self {
+    pub(crate) fn new(tuning: &Tuning, memory: MemoryLimit) -> Self {
         let tunables = Self {
             idle_seconds: AtomicU32::new(0),
             request_seconds: AtomicU32::new(0),
             verbosity: AtomicU8::new(0),
             detail: AtomicBool::new(false),
+            memory,
         };
         tunables.set(tuning);
         tunables

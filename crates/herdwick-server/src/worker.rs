@@ -7,6 +7,7 @@ use herdwick_mica::Clock;
 use mio::{Events, Poll};
 
 use crate::{
+    context::Context,
     counters::{Snapshot, TransportCount, WorkerCounters},
     cross_core::CrossCore,
     forward::{ForwardBatch, Order},
@@ -34,6 +35,9 @@ const BATCHES: usize = 16;
 
 /// One thread, one partition and its transports.
 pub(crate) struct Worker {
+    pub(crate) context: Arc<Context>,
+    /// The bytes that the memory limit of the last pass left unused, in all partitions.
+    pub(crate) unused: usize,
     pub(crate) partition: Partition,
     pub(crate) fronts: Vec<Box<dyn Front + Send>>,
     pub(crate) cross_core: CrossCore,
@@ -105,7 +109,7 @@ impl Worker {
     fn pass(&mut self, now: Duration) -> Found {
         let clock = self.timer.clock(now);
         self.partition.journal.begin(now);
-        let mut found = Found::Nothing;
+        let mut found = self.keep_limit();
         for _ in 0..BATCHES {
             let Some((peer, mut batch)) = self.cross_core.arrived() else {
                 break;
@@ -134,6 +138,21 @@ impl Worker {
         }
         self.cross_core.depart();
         found
+    }
+
+    /// Takes a step towards the memory limit. A worker with more to do does not sleep.
+    fn keep_limit(&mut self) -> Found {
+        let unused = self.context.tunables.memory.unused();
+        let store = &mut self.partition.store;
+        if unused != self.unused {
+            self.unused = unused;
+            store.leave_unused(unused / self.context.settings.workers);
+        }
+        if store.adjust() {
+            Found::ByEvents
+        } else {
+            Found::Nothing
+        }
     }
 
     /// Carries out the order of a forwarded batch from worker `peer`.

@@ -148,24 +148,74 @@ fn verbosity_is_what_a_client_has_asked_for() {
     }
 }
 
-/// Refused because it cannot be kept; a stock memcached replies OK and grows.
+const MEMLIMIT_FAILED: &str = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
+
+/// A limit above what was reserved at the start, or below what four of the largest items take in
+/// each partition, is refused; a stock memcached replies OK and grows.
 #[test]
-fn a_limit_that_cannot_be_kept_is_refused() {
+fn the_memory_limit_is_what_cache_memlimit_has_set() {
     let server = ours(2);
+    let mut limit = 64;
     for (megabytes, answer) in [
-        (
-            63,
-            "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
-        ),
+        (65, MEMLIMIT_FAILED),
+        (48, "OK\r\n"),
+        (20, MEMLIMIT_FAILED),
+        (63, "OK\r\n"),
         (64, "OK\r\n"),
-        (
-            65,
-            "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
-        ),
+        (40, "OK\r\n"),
     ] {
         let said = ask(&server, &format!("cache_memlimit {megabytes}\r\n"));
         assert_eq!(said, answer, "{megabytes}");
+        if answer == "OK\r\n" {
+            limit = megabytes;
+        }
+        for (question, name) in [
+            ("stats", "limit_maxbytes"),
+            ("stats settings", "maxbytes"),
+            ("stats slabs", "total_malloced"),
+        ] {
+            let said = ask(&server, &format!("{question}\r\n"));
+            let bytes = limit << 20;
+            assert!(said.contains(&format!("STAT {name} {bytes}\r\n")), "{said}");
+        }
     }
+    let said = ask(
+        &server,
+        "cache_memlimit 50 noreply\r\ncache_memlimit 1 noreply\r\nstats settings\r\n",
+    );
+    let bytes = 50 << 20;
+    assert!(
+        said.starts_with(&format!("STAT maxbytes {bytes}\r\n")),
+        "{said}"
+    );
+}
+
+/// With `-M` nothing may be evicted to get there, and the room of a file (`-e`) stays taken.
+#[test]
+fn a_memory_limit_that_cannot_be_kept_is_refused() {
+    let file = std::env::temp_dir().join(format!("herdwick-limit-{}", std::process::id()));
+    let plain = || Config {
+        workers: Some(1),
+        ..Config::local()
+    };
+    for config in [
+        Config {
+            lossless: true,
+            ..plain()
+        },
+        Config {
+            memory_file: Some(file.clone()),
+            ..plain()
+        },
+    ] {
+        let server = with(config);
+        for (megabytes, answer) in [(48, MEMLIMIT_FAILED), (64, "OK\r\n")] {
+            let said = ask(&server, &format!("cache_memlimit {megabytes}\r\n"));
+            assert_eq!(said, answer, "{megabytes}");
+        }
+        server.shutdown();
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 /// Compared with a memcached that listens on the same kinds of sockets.

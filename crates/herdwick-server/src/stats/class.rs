@@ -5,7 +5,7 @@ use super::{SLOT_BYTES, View, ZERO, registry::table};
 
 /// Returns the chunks of the log, which are of 8 bytes.
 fn chunks(v: &View<'_>) -> u64 {
-    (v.context.settings.memory_bytes as u64).saturating_sub(v.sum.slots * SLOT_BYTES) / CHUNK_BYTES
+    (v.context.tunables.memory.get() as u64).saturating_sub(v.sum.slots * SLOT_BYTES) / CHUNK_BYTES
 }
 
 fn used_chunks(v: &View<'_>) -> u64 {
@@ -138,7 +138,7 @@ table! {
     /// Classes: one, the log.
     Gauge active_slabs = { 1_u64 };
     /// Bytes taken for items and index.
-    Gauge(Bytes) total_malloced = { v.context.settings.memory_bytes }
+    Gauge(Bytes) total_malloced = { v.context.tunables.memory.get() }
         => "memcached_malloced_bytes";
 }
 

@@ -120,7 +120,7 @@ counted! {
     Counter(Bytes) bytes_written = fields.bytes_written => "memcached_written_bytes_total";
 
     /// Bytes that the server may hold (-m).
-    Gauge(Bytes) limit_maxbytes = { v.context.settings.memory_bytes } => "memcached_limit_bytes";
+    Gauge(Bytes) limit_maxbytes = { v.context.tunables.memory.get() } => "memcached_limit_bytes";
     /// Whether connections are accepted now.
     Gauge accepting_conns = { !v.context.limits.is_resting() }
         => "memcached_accepting_connections";

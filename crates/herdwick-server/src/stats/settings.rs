@@ -11,7 +11,7 @@ use crate::{
 /// `stats settings`.
 pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     let settings = &context.settings;
-    out.say("maxbytes", settings.memory_bytes);
+    out.say("maxbytes", context.tunables.memory.get());
     let connections_max = context.limits.connections_max.load(Relaxed);
     out.say("maxconns", connections_max);
     listening(context, out);

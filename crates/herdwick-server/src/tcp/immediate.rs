@@ -285,8 +285,10 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             service.context.tunables.set_verbosity(level);
             if noreply { &[] } else { text::OK }
         }
-        Command::MemoryLimit { noreply: true, .. } => &[],
-        Command::MemoryLimit { megabytes, .. } => memory_limit(service, megabytes),
+        Command::MemoryLimit { megabytes, noreply } => {
+            let answer = memory_limit(service, megabytes);
+            if noreply { &[] } else { answer }
+        }
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         Command::Stats(words) => {
@@ -320,15 +322,15 @@ const MEMORY_LIMIT_MEGABYTES: u32 = 8;
 /// A larger number was probably meant as bytes (memcached's bound).
 const MEMORY_LIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// Answers `cache_memlimit`. The memory is allocated at start, so only the present limit is
-/// accepted.
+/// Answers `cache_memlimit`. The memory is reserved at the start, so a limit above it is refused, as
+/// is one below what the partitions need.
 fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
-    let asked = u64::from(megabytes) << 20;
+    let asked = (megabytes as usize).saturating_mul(1 << 20);
     if megabytes < MEMORY_LIMIT_MEGABYTES {
         text::MEMORY_LIMIT_TOO_SMALL
     } else if megabytes > MEMORY_LIMIT_MEGABYTES_MAX {
         text::MEMORY_LIMIT_IN_BYTES
-    } else if asked == service.context.settings.memory_bytes as u64 {
+    } else if service.context.tunables.memory.set(asked) {
         text::OK
     } else {
         text::MEMORY_LIMIT_FAILED
