@@ -24,6 +24,9 @@ pub(crate) fn unix_time() -> Duration {
 pub(crate) struct Timer {
     start: Instant,
     started_unix: u64,
+    /// The part of that second which had passed, so that the store's seconds begin with those of the
+    /// wall clock, and an absolute exptime is over as soon as its second has begun.
+    started_within: Duration,
     /// The store's second at the start.
     first: Second,
     /// Seconds added by [`Timer::warp`].
@@ -54,7 +57,8 @@ impl Timer {
         reason = "the server is the shell that reads the clocks"
     )]
     pub(crate) fn resume(earlier: Option<(u64, Second)>) -> Self {
-        let started_unix = unix_time().as_secs();
+        let started = unix_time();
+        let started_unix = started.as_secs();
         let first = earlier.map_or(Second(FIRST_SECOND), |(epoch_unix, last)| {
             let now = started_unix.saturating_sub(epoch_unix);
             last.max(Second(u32::try_from(now).unwrap_or(u32::MAX)))
@@ -62,6 +66,7 @@ impl Timer {
         Self {
             start: Instant::now(),
             started_unix,
+            started_within: Duration::from_nanos(started.subsec_nanos().into()),
             first: first.max(Second(FIRST_SECOND)),
             skipped: 0,
             paused: None,
@@ -93,7 +98,8 @@ impl Timer {
 
     /// Converts `now` to the store's clock.
     pub(crate) fn clock(&self, now: Duration) -> Clock {
-        let elapsed = self.paused.unwrap_or(now).as_secs();
+        let elapsed = self.paused.unwrap_or(now) + self.started_within;
+        let elapsed = elapsed.as_secs();
         let elapsed = elapsed.saturating_add_signed(self.skipped);
         let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX);
         Clock {
@@ -106,6 +112,20 @@ impl Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_begin_with_those_of_the_wall_clock() {
+        let timer = Timer {
+            started_unix: 1_700_000_000,
+            started_within: Duration::from_millis(900),
+            ..Timer::start()
+        };
+        for (now, unix) in [(0, 0), (99, 0), (100, 1), (1099, 1), (1100, 2)] {
+            let clock = timer.clock(Duration::from_millis(now));
+            let at = clock.epoch_unix + u64::from(clock.second.0);
+            assert_eq!(at, 1_700_000_000 + unix, "{now} ms after the start");
+        }
+    }
 
     #[test]
     fn a_warped_clock_stands_and_skips() {
