@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Clients as they install by name, each through what an application does with it, against our
-# server with one worker and with three. Needs python3 with python-binary-memcached, meta-memcache
-# and pymemcache (pip), node with memjs (npm, in $NODE_PATH), and openssl for
-# certificates. gomemcache runs where there is go.
+# server with one worker and with three. Needs python3 with python-binary-memcached, meta-memcache,
+# pymemcache, pylibmc and aiomcache (pip), node with memjs and memcached (npm, in $NODE_PATH), php with
+# memcached, nginx, nutcracker (twemproxy), and openssl for certificates. gomemcache runs where
+# there is go. more.sh has those that take longer to install.
 set -euo pipefail
 . "$(dirname "$0")/server.sh"
 here=$PWD/tests/peers
@@ -20,6 +21,11 @@ for workers in 1 3; do
     python3 "$here/binary_client.py" "$port"
     python3 "$here/meta_client.py" "$port"
     node "$here/memjs_client.js" "$port"
+    for client in pylibmc aiomcache nginx twemproxy; do
+        python3 "$here/${client}_client.py" "$port"
+    done
+    node "$here/memcached_client.js" "$port"
+    php "$here/memcached_client.php" "$port"
     [ -z "$gomemcache" ] || "$gomemcache" "127.0.0.1:$port"
     stop_server
 done
