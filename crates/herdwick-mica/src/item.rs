@@ -188,3 +188,12 @@ pub(crate) fn examine(bytes: &[u8]) -> Found {
         _ => Found::Damaged,
     }
 }
+
+/// Writes a header in place, field by field. A header assembled on the stack and copied from there
+/// would be read back by wider loads than the stores that wrote it, which defeats store
+/// forwarding.
+#[inline]
+pub(crate) fn put_header(item: &mut [u8], header: Header) {
+    let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");
+    *to = header;
+}

@@ -87,6 +87,12 @@ impl Store {
 }
 
 impl Log {
+    /// Returns `part.0 / part.1` of what the log may use, in bytes.
+    #[inline]
+    pub(crate) fn share(&self, part: (usize, usize)) -> usize {
+        self.window / part.1 * part.0
+    }
+
     /// Returns the memory that the head has released to the system, as far as one step may. Returns
     /// whether there is enough for another step.
     fn return_released(&mut self) -> std::io::Result<bool> {
@@ -112,7 +118,7 @@ impl Log {
     /// Returns the position in memory of a byte that the tail has passed within the last lap.
     fn at(&self, passed: u64) -> Offset {
         let behind = (self.tail().passed() - passed) as usize;
-        let ahead = self.tail().at() + self.len() - behind;
+        let ahead = self.tail().at + self.len() - behind;
         Offset(ahead % self.len())
     }
 }

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 use crate::{
     Deadline,
-    item::{ALIGN, Found, HEADER, Header, amend, examine, seal, shape},
+    item::{ALIGN, Found, HEADER, Header, amend, examine, put_header, seal, shape},
     superblock::{Mark, Superblock},
 };
 
@@ -19,7 +19,7 @@ pub(crate) struct Offset(pub(crate) usize);
 /// A position in the log: `at` is the byte in memory, `passed` counts bytes over all laps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    at: usize,
+    pub(crate) at: usize,
     passed: u64,
 }
 
@@ -27,11 +27,6 @@ impl Cursor {
     /// Returns the bytes of log up to here since the first lap began.
     pub(crate) fn passed(self) -> u64 {
         self.passed
-    }
-
-    /// Returns the position in memory.
-    pub(crate) fn at(self) -> usize {
-        self.at
     }
 }
 
@@ -147,12 +142,6 @@ impl Log {
             self.superblock.forget(cursor.at, left);
         }
         self.past(cursor, left)
-    }
-
-    /// Returns `part.0 / part.1` of what the log may use, in bytes.
-    #[inline]
-    pub(crate) fn share(&self, part: (usize, usize)) -> usize {
-        self.window / part.1 * part.0
     }
 
     /// Returns the cursor from which the oldest item is found.
@@ -503,15 +492,6 @@ impl Log {
             passed: cursor.passed + len as u64,
         }
     }
-}
-
-/// Writes a header in place, field by field. A header assembled on the stack and copied from there
-/// would be read back by wider loads than the stores that wrote it, which defeats store
-/// forwarding.
-#[inline]
-fn put_header(item: &mut [u8], header: Header) {
-    let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");
-    *to = header;
 }
 
 #[cfg(test)]
