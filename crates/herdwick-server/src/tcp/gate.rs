@@ -4,6 +4,7 @@
 
 use herdwick_memcache::{Keys, text};
 
+use super::{connection::Connection, run::Progress, service::Service};
 use crate::{auth::Auth, counters::WorkerCounters};
 
 /// Maximum length of `user password` in bytes (memcached's `MAX_AUTH_REQ_LEN`).
@@ -15,7 +16,7 @@ const LINE_BYTES_MIN: usize = 6;
 
 /// The result of one step of authentication.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum AuthStep {
+enum AuthStep {
     /// A failed attempt, or another command, of `used` bytes, and the error to send.
     Turned { used: usize, answer: &'static [u8] },
     /// A valid user and password, in `used` bytes.
@@ -26,8 +27,48 @@ pub(super) enum AuthStep {
     Close,
 }
 
+impl Service {
+    /// Authenticates `connection`, with as many attempts as its input holds; returns whether it is
+    /// admitted.
+    pub(crate) fn admit(
+        &mut self,
+        connection: &mut Connection,
+        counters: &mut WorkerCounters,
+    ) -> bool {
+        while let Some(auth) = &self.context.auth
+            && connection.has_work()
+        {
+            let step = authenticate(auth, connection.input.data(), counters);
+            let (used, answer) = match step {
+                AuthStep::NeedMore(need) => {
+                    connection.await_bytes(need);
+                    return false;
+                }
+                AuthStep::Close => {
+                    counters.closed_not_memcached += 1;
+                    connection.faulty = true;
+                    connection.hang_up();
+                    return false;
+                }
+                AuthStep::Turned { used, answer } => (used, answer),
+                AuthStep::Admitted { used } => {
+                    connection.admitted = true;
+                    (used, ADMITTED)
+                }
+            };
+            connection.advance(Progress::past(used));
+            let out = connection.output.buffer(&mut self.pool);
+            out.extend_from_slice(answer);
+            if connection.admitted {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 /// Authenticates by the command at the front of `input`.
-pub(super) fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> AuthStep {
+fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> AuthStep {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX + 1)]) else {
         return if input.len() > LINE_BYTES_MAX {
             AuthStep::Close
@@ -66,7 +107,7 @@ pub(super) fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCount
 }
 
 /// The reply to a successful authentication.
-pub(super) const ADMITTED: &[u8] = text::STORED;
+const ADMITTED: &[u8] = text::STORED;
 
 /// Returns the value length in `set KEY FLAGS EXPTIME BYTES`; `None` for any other line.
 fn announced(line: &[u8]) -> Option<usize> {

@@ -10,7 +10,6 @@ use super::{
     budget::Budget,
     buffer::Pool,
     connection::{Connection, Room},
-    gate::{self, AuthStep},
     gather::{Gather, Purpose, Replies},
     keys::KeyRoom,
     lots::{Lots, WorkerLots},
@@ -20,7 +19,6 @@ use super::{
 };
 use crate::{
     context::Context,
-    counters::WorkerCounters,
     dump::Dump,
     forward::{Order, Ticket},
     front::Pass,
@@ -94,44 +92,6 @@ impl Service {
             own: Own::default(),
             spare: Vec::new(),
         }
-    }
-
-    /// Authenticates `connection`, with as many attempts as its input holds; returns whether it is
-    /// admitted.
-    pub(crate) fn admit(
-        &mut self,
-        connection: &mut Connection,
-        counters: &mut WorkerCounters,
-    ) -> bool {
-        while let Some(auth) = &self.context.auth
-            && connection.has_work()
-        {
-            let authenticate = gate::authenticate(auth, connection.input.data(), counters);
-            let (used, answer) = match authenticate {
-                AuthStep::NeedMore(need) => {
-                    connection.await_bytes(need);
-                    return false;
-                }
-                AuthStep::Close => {
-                    counters.closed_not_memcached += 1;
-                    connection.faulty = true;
-                    connection.hang_up();
-                    return false;
-                }
-                AuthStep::Turned { used, answer } => (used, answer),
-                AuthStep::Admitted { used } => {
-                    connection.admitted = true;
-                    (used, gate::ADMITTED)
-                }
-            };
-            connection.advance(Progress::past(used));
-            let out = connection.output.buffer(&mut self.pool);
-            out.extend_from_slice(answer);
-            if connection.admitted {
-                return true;
-            }
-        }
-        false
     }
 
     /// Executes one round of `connection`. `ticket` is that of its first request.
