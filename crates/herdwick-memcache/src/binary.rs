@@ -1,8 +1,8 @@
 //! memcached's binary protocol (protocol-binary.txt): decoding of request packets, encoding of
 //! responses.
 //!
-//! Deprecated since 2020, still used by memjs, python-binary-memcached, Datadog and others. SASL is
-//! not supported: its packets are refused as by a memcached without SASL.
+//! Deprecated since 2020, still used by memjs, python-binary-memcached, Datadog and others, and the
+//! only one of memcached's protocols that carries SASL.
 
 mod reply;
 
@@ -21,6 +21,9 @@ pub const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 /// Maximum length of a packet's body in bytes (the maximum of memcached's `-I`).
 const BODY_BYTES_MAX: u32 = 1 << 30;
+/// Maximum length of a client's message in a SASL exchange, in bytes. The longest that can be right
+/// is far below it.
+pub const SASL_BYTES_MAX: usize = 4096;
 
 /// The header of a packet, 24 bytes. Extras, key and value follow.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -154,6 +157,15 @@ pub enum Verb<'a> {
     Stat,
     /// `quit`
     Quit,
+    /// `list mechanisms` of SASL.
+    SaslList,
+    /// The start or a step of a SASL exchange, which the opcode distinguishes; the key is the
+    /// mechanism.
+    Sasl {
+        /// The client's message; `None` if it is longer than [`SASL_BYTES_MAX`], and dropped from
+        /// the stream.
+        message: Option<&'a [u8]>,
+    },
     /// Answered by an error.
     Refused(Status),
     /// Answered by an error; then the connection is closed.
@@ -188,6 +200,14 @@ pub struct Arith {
     pub vivify: Option<u32>,
     /// Only if the item's CAS unique is this.
     pub compare: Option<u64>,
+}
+
+/// Returns the fields of the packet at the front of `input` that a response repeats, as soon as its
+/// header is there; `None` before that, or if it is no packet.
+#[must_use]
+pub fn peek(input: &[u8]) -> Option<Echo> {
+    let (header, _) = Header::read_from_prefix(input).ok()?;
+    (header.magic == REQUEST).then(|| Echo::new(&header))
 }
 
 /// Decodes the packet at the front of `input`.
@@ -266,10 +286,8 @@ impl<'a> Frame<'a> {
             opcode::NOOP => bare.then(|| self.just(Verb::Noop)),
             opcode::VERSION => bare.then(|| self.just(Verb::Version)),
             opcode::QUIT => bare.then(|| self.just(Verb::Quit)),
-            opcode::SASL_LIST => bare.then(|| self.refuse(value_len)),
-            opcode::SASL_AUTH | opcode::SASL_STEP => {
-                (self.extras.is_empty() && self.is_keyed()).then(|| self.refuse(value_len))
-            }
+            opcode::SASL_LIST => bare.then(|| self.just(Verb::SaslList)),
+            opcode::SASL_AUTH | opcode::SASL_STEP => self.sasl(value_len),
             _ => Some(self.refuse(value_len)),
         };
         read.unwrap_or_else(|| self.just(Verb::Fatal(Status::Invalid)))
@@ -342,6 +360,22 @@ impl<'a> Frame<'a> {
             value_len: len,
             has_line_end: false,
         }
+    }
+
+    fn sasl(&self, value_len: u32) -> Option<Decoded<'a>> {
+        if !self.extras.is_empty() || !self.is_keyed() {
+            return None;
+        }
+        let len = usize::try_from(value_len).ok()?;
+        if len > SASL_BYTES_MAX {
+            let verb = Verb::Sasl { message: None };
+            return Some(self.command(verb, self.value_at, value_len));
+        }
+        let at = self.value_at + len;
+        Some(match self.input.get(self.value_at..at) {
+            None => Decoded::NeedMore { at },
+            message => self.command(Verb::Sasl { message }, at, 0),
+        })
     }
 
     fn arith(&self, decrement: bool, value_len: u32) -> Option<Decoded<'a>> {

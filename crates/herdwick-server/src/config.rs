@@ -62,12 +62,16 @@ pub struct Config {
     pub offers: Offers,
     /// The protocols that connections may speak (memcached's `-B`).
     pub protocol: Protocol,
-    /// A file of users and passwords (memcached's `-Y`); `None`: no authentication.
+    /// A file of users and passwords for the text protocol (memcached's `-Y`); `None`: no
+    /// authentication there.
     pub auth: Option<PathBuf>,
+    /// The users of SASL (memcached's `-S`), which takes the binary protocol alone; `None`: no SASL.
+    /// Excludes `auth`.
+    pub sasl: Option<SaslUsers>,
     /// TLS on the TCP ports (memcached's `-Z`).
     pub tls: Option<Tls>,
-    /// memcached over UDP (memcached's `-U`), unencrypted even with `tls`. Excludes `auth`; ignored
-    /// for a unix socket.
+    /// memcached over UDP (memcached's `-U`), unencrypted even with `tls`. Excludes `auth` and
+    /// `sasl`; ignored for a unix socket.
     pub udp: Option<Udp>,
     /// How many of the most requested keys to report, at most 64; 0: hot keys are not tracked.
     pub hot_keys: usize,
@@ -82,6 +86,16 @@ pub struct Config {
     pub memory_file: Option<PathBuf>,
     /// The action of the command `shutdown` (memcached's `-A`); `None`: the command is refused.
     pub shutdown: Option<ShutdownHook>,
+}
+
+/// A file of users and passwords for SASL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaslUsers {
+    /// Lines `user:password`, as in the file of memcached's `-Y`.
+    AuthFile(PathBuf),
+    /// Lines `user[@realm]:password[:...]`, as in the file that MEMCACHED_SASL_PWDB names. A user
+    /// whose realm is the name of this host may also leave it out.
+    Pwdb(PathBuf),
 }
 
 /// Ends the process that a server runs in.
@@ -230,6 +244,7 @@ impl Default for Config {
             offers: Offers::default(),
             protocol: Protocol::Any,
             auth: None,
+            sasl: None,
             tls: None,
             udp: None,
             hot_keys: 16,
@@ -277,13 +292,23 @@ impl Config {
         if self.connections_max == 0 {
             return Err(StartError::NoConnections);
         }
-        if self.udp.is_some() && self.auth.is_some() {
+        self.settle_users()?;
+        Ok(workers)
+    }
+
+    /// Checks that each protocol that is spoken has the authentication that is configured.
+    fn settle_users(&self) -> Result<(), StartError> {
+        let users = self.auth.is_some() || self.sasl.is_some();
+        if self.udp.is_some() && users {
             return Err(StartError::UdpWithUsers);
         }
         if self.protocol == Protocol::Binary && self.auth.is_some() {
             return Err(StartError::BinaryWithUsers);
         }
-        Ok(workers)
+        if self.protocol != Protocol::Binary && self.sasl.is_some() {
+            return Err(StartError::TextWithSasl);
+        }
+        Ok(())
     }
 }
 

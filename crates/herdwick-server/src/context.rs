@@ -78,7 +78,7 @@ pub(crate) struct Settings {
 /// # Errors
 /// Those of [`Context::new`].
 pub(crate) fn check(config: &Config) -> Result<(), StartError> {
-    config.auth.as_deref().map(Auth::open).transpose()?;
+    Auth::check(config)?;
     let is_tcp = matches!(config.listen, Listen::Tcp(_));
     let tls = config.tls.as_ref().filter(|_| is_tcp);
     tls.map(|tls| Certificates::open(tls, 0)).transpose()?;
@@ -98,7 +98,7 @@ impl Context {
         host: Host,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        let auth = config.auth.as_deref().map(Auth::open).transpose()?;
+        let auth = Auth::open(config)?;
         let (port, udp_port) = opened.ports();
         let is_tcp = matches!(config.listen, Listen::Tcp(_));
         let tls = config.tls.as_ref().filter(|_| is_tcp);

@@ -52,11 +52,14 @@ pub enum StartError {
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
     /// UDP with authentication: datagrams carry no password.
-    #[error("UDP (-U) has no authentication: leave it out, or -Y")]
+    #[error("UDP (-U) has no authentication: leave it out, or -Y and -S")]
     UdpWithUsers,
-    /// The binary protocol with authentication, which only the text protocol has here.
-    #[error("the binary protocol (-B binary) has no users and passwords here: leave it out, or -Y")]
+    /// The binary protocol with the users of the text protocol.
+    #[error("-Y is of the text protocol: leave -B binary out, or give -S beside it for SASL")]
     BinaryWithUsers,
+    /// Another protocol than the binary one with SASL, which only that has.
+    #[error("SASL (-S) is of the binary protocol: leave -B out, or -S")]
+    TextWithSasl,
     /// A host name without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
@@ -159,6 +162,7 @@ impl StartError {
                 | Self::NoConnections
                 | Self::UdpWithUsers
                 | Self::BinaryWithUsers
+                | Self::TextWithSasl
                 | Self::NoAddress
                 | Self::Memory { .. }
                 | Self::Auth(_)

@@ -58,8 +58,8 @@ mod worker;
 
 pub use auth::AuthError;
 pub use config::{
-    Address, Config, Interface, Leases, Listen, Offers, PORT, Protocol, ShutdownHook, StartError,
-    Timeouts, WORKERS_MAX,
+    Address, Config, Interface, Leases, Listen, Offers, PORT, Protocol, SaslUsers, ShutdownHook,
+    StartError, Timeouts, WORKERS_MAX,
 };
 pub use fit::Reduced;
 pub use herdwick_herd::RequestPath;

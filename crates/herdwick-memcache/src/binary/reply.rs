@@ -31,8 +31,10 @@ pub enum Status {
     NotStored = 5,
     /// Arithmetic on a value that is not a number.
     NonNumeric = 6,
-    /// Authentication is required.
+    /// Authentication is required, or has failed.
     Auth = 0x20,
+    /// The SASL exchange takes another step.
+    AuthContinue = 0x21,
     /// No such opcode.
     UnknownCommand = 0x81,
     /// The store has no room without evicting, which it must not.
@@ -51,6 +53,7 @@ impl Status {
             Self::NotStored => b"Not stored.",
             Self::NonNumeric => b"Non-numeric server-side value for incr or decr",
             Self::Auth => b"Auth failure.",
+            Self::AuthContinue => b"",
             Self::UnknownCommand => b"Unknown command",
             Self::OutOfMemory => b"Out of memory",
         }

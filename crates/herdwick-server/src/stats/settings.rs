@@ -3,6 +3,7 @@
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
 use crate::{
+    auth::Auth,
     config::Listen,
     context::{Context, Stats},
     tls::{self, Certificates, Tls},
@@ -27,10 +28,11 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     out.say("reqs_per_event", settings.turn_requests);
     out.say("cas_enabled", "yes");
     out.say("tcp_backlog", settings.backlog);
-    out.say("auth_enabled_sasl", "no");
+    let sasl = context.auth.as_ref().is_some_and(Auth::is_sasl);
+    out.say("auth_enabled_sasl", yes(sasl));
     match &context.auth {
-        Some(auth) => out.say("auth_enabled_ascii", auth.path().display()),
-        None => out.say("auth_enabled_ascii", "no"),
+        Some(auth) if !sasl => out.say("auth_enabled_ascii", auth.path().display()),
+        _ => out.say("auth_enabled_ascii", "no"),
     }
     out.say("item_size_max", settings.item_bytes_max);
     out.say("maxconns_fast", yes(settings.refuse_at_once));

@@ -17,7 +17,9 @@ use super::{
     stream::Stream,
     upload::Upload,
 };
-use crate::{config::Protocol, counters::WorkerCounters, dump::Dump, forward::Ticket};
+use crate::{
+    auth::Exchange, config::Protocol, counters::WorkerCounters, dump::Dump, forward::Ticket,
+};
 
 /// One client connection.
 pub(crate) struct Connection {
@@ -63,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) claims: bool,
     /// It has authenticated, or need not.
     pub(crate) admitted: bool,
+    /// What its SASL exchange waits for.
+    pub(crate) exchange: Option<Exchange>,
     /// The peer has closed both directions or reset the connection, and receives nothing more.
     pub(crate) gone: bool,
     /// Its memory, as last counted.
@@ -122,6 +126,7 @@ impl Connection {
             opening: true,
             claims: false,
             admitted: true,
+            exchange: None,
             gone: false,
             share: Share::default(),
             activity: ActivityTimer::default(),
@@ -335,7 +340,8 @@ impl Connection {
             0
         };
         let input = self.input.memory().max(line);
-        input + self.output.memory() + self.stream.owed() + behind + gathered
+        let exchange = self.exchange.as_ref().map_or(0, Exchange::memory);
+        input + self.output.memory() + self.stream.owed() + behind + gathered + exchange
     }
 
     /// Reduces the memory to what the input needs, at the end of a turn.

@@ -28,9 +28,21 @@ enum AuthStep {
 }
 
 impl Service {
-    /// Authenticates `connection`, with as many attempts as its input holds; returns whether it is
-    /// admitted.
+    /// Authenticates `connection`; returns whether it is admitted.
     pub(crate) fn admit(
+        &mut self,
+        connection: &mut Connection,
+        counters: &mut WorkerCounters,
+    ) -> bool {
+        match &self.context.auth {
+            Some(auth) if auth.is_sasl() => self.admit_by_sasl(connection, counters),
+            _ => self.admit_by_text(connection, counters),
+        }
+    }
+
+    /// Authenticates `connection` with as many attempts as its input holds; returns whether it is
+    /// admitted.
+    fn admit_by_text(
         &mut self,
         connection: &mut Connection,
         counters: &mut WorkerCounters,

@@ -33,6 +33,8 @@ pub(super) enum Begun {
     Dump { used: usize, dump: Dump },
     /// The command was sent to all workers.
     Away { used: usize, gather: Gather },
+    /// A packet of SASL ends the authentication, and is handled as the first one was.
+    Authenticate,
     /// All forwarded batches to some worker are in use.
     Starved,
     /// The command is incomplete.
@@ -366,6 +368,10 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
         Begun::Watch { used, topics } => {
             connection.advance(Progress::past(used));
             connection.watches = Some(topics);
+            Round::Hungry
+        }
+        Begun::Authenticate => {
+            connection.admitted = false;
             Round::Hungry
         }
         Begun::Starved => Round::Starved,

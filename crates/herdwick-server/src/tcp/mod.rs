@@ -15,6 +15,7 @@ mod lots;
 mod packets;
 mod protocol;
 mod run;
+mod sasl;
 mod service;
 mod stream;
 mod turn;

@@ -3,7 +3,7 @@
 
 use herdwick_memcache::{
     Keys,
-    binary::{Body, Packet, Status, Verb},
+    binary::{Body, Echo, Packet, Status, Verb},
 };
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     protocol::Encoder,
     service::Service,
 };
-use crate::{context::VERSION, forward::Ticket, front::Pass};
+use crate::{auth::Auth, context::VERSION, forward::Ticket, front::Pass};
 
 /// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
 /// them are to be dropped.
@@ -46,6 +46,10 @@ pub(super) fn begin(
             _ => {}
         }
     }
+    let is_sasl = matches!(packet.verb, Verb::SaslList | Verb::Sasl { .. });
+    if is_sasl && service.context.auth.as_ref().is_some_and(Auth::is_sasl) {
+        return Begun::Authenticate;
+    }
     let out = output.buffer(&mut service.pool);
     match packet.verb {
         Verb::Stat => service
@@ -68,10 +72,8 @@ pub(super) fn begin(
             pass.counters.refused_blocks += 1;
             echo.error(out, Status::TooLarge);
         }
-        Verb::Refused(status) => {
-            pass.counters.refused_lines += 1;
-            echo.error(out, status);
-        }
+        Verb::SaslList | Verb::Sasl { .. } => refuse(echo, Status::UnknownCommand, out, pass),
+        Verb::Refused(status) => refuse(echo, status, out, pass),
         Verb::Fatal(status) => {
             pass.counters.closed_binary += 1;
             echo.error(out, status);
@@ -81,4 +83,10 @@ pub(super) fn begin(
         _ => echo.error(out, Status::Auth),
     }
     Begun::Said { used, swallow }
+}
+
+/// Answers a packet that is not offered by an error.
+fn refuse(echo: Echo, status: Status, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
+    pass.counters.refused_lines += 1;
+    echo.error(out, status);
 }

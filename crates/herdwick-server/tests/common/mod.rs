@@ -77,11 +77,18 @@ pub(crate) struct Memcached {
 
 impl Memcached {
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts it with what `more` adds to its command.
+    pub(crate) fn start_with(more: impl FnOnce(&mut Command)) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("herdwick-oracle-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let child = Command::new(oracle())
+        let mut command = Command::new(oracle());
+        more(&mut command);
+        let child = command
             .args([
                 "-u",
                 "root",
