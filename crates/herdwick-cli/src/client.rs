@@ -241,6 +241,11 @@ fn transport(session: &Session) -> String {
     format!("over {}{}", session.transport(), reason.unwrap_or_default())
 }
 
+/// What to type next where the server has closed the connection, or answered what is not text.
+const NO_TEXT: &str = "; is that a memcached or a herdwick? With TLS (`serve -Z`) it takes --tls; with \
+                       SASL (`serve -S`) or -B binary it speaks no text, which this command needs: \
+                       start it with -Y FILE alone, and give --login FILE; name another with --server";
+
 /// Returns what to type next, if there is known advice.
 fn advice(failure: &Failure) -> &'static str {
     match failure {
@@ -256,10 +261,7 @@ fn advice(failure: &Failure) -> &'static str {
             reason: DialError::Tls(why),
             ..
         }) => tls_advice(why),
-        Failure::Client(Error::Disconnected(Cause::Malformed(_) | Cause::Closed)) => {
-            "; is that a memcached or a herdwick? With TLS (`serve -Z`) it takes --tls; name \
-             another with --server"
-        }
+        Failure::Client(Error::Disconnected(Cause::Malformed(_) | Cause::Closed)) => NO_TEXT,
         Failure::Client(Error::Unreachable {
             reason: DialError::Io(error),
             ..
@@ -267,6 +269,7 @@ fn advice(failure: &Failure) -> &'static str {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
                 "; start one with `herdwick serve`, or name another with --server"
             }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => NO_TEXT,
             _ => "; name another with --server",
         },
         Failure::Client(Error::UnknownOutcome(_)) => "; `herdwick get` shows which",

@@ -153,6 +153,8 @@ fn help_and_version_are_where_tools_look() {
 fn what_cannot_be_done_is_refused_with_what_to_do() {
     for (arguments, instead) in [
         ("-S", "-Y FILE"),
+        ("-S", "MEMCACHED_SASL_PWDB"),
+        ("-S -Y /nowhere/users", "-Y"),
         ("-Z", "-o ssl_chain_cert=FILE"),
         ("-Z -o ssl_chain_cert=/nowhere", "ssl_chain_cert"),
         ("-e /nowhere/file", "(-e)"),

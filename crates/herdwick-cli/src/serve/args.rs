@@ -101,9 +101,9 @@ pub(crate) struct ServeArgs {
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
-    /// clients
-    #[arg(short = 'B', long = "protocol", value_name = "NAME", default_value = "auto", value_parser = protocol)]
-    pub(super) protocol: Protocol,
+    /// clients [default: auto; with -S: binary]
+    #[arg(short = 'B', long = "protocol", value_name = "NAME", value_parser = protocol)]
+    pub(super) protocol: Option<Protocol>,
     /// Refuse the command "flush_all"
     #[arg(short = 'F', long = "disable-flush-all")]
     pub(super) no_flush: bool,
@@ -116,6 +116,11 @@ pub(crate) struct ServeArgs {
     /// File of users, one "user:password" per line: clients have to authenticate
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub(super) auth: Option<PathBuf>,
+    /// Clients have to authenticate by SASL, PLAIN or SCRAM-SHA-256, which only the binary protocol
+    /// has: others are closed, Herdwick's own clients too. The users are those of -Y, or in the file
+    /// that the environment variable MEMCACHED_SASL_PWDB names
+    #[arg(short = 'S', long = "enable-sasl")]
+    pub(super) sasl: bool,
     /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
@@ -213,8 +218,6 @@ const BANNER: &str = concat!(
 /// with a reason, or passed over.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Missing {
-    #[arg(short = 'S', long = "enable-sasl", hide = true)]
-    sasl: bool,
     #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]
     napi_ids: Option<String>,
     #[arg(short = 'D', value_name = "CHAR", hide = true)]
@@ -238,10 +241,6 @@ impl Missing {
     /// Returns the reason and advice for the first given flag that cannot be ignored without loss.
     pub(super) fn refused(&self) -> Option<&'static str> {
         [
-            (
-                self.sasl,
-                "-S: SASL is not spoken here; give users and passwords by -Y FILE",
-            ),
             (
                 self.napi_ids.is_some(),
                 "-N: connections are dealt out in turn, not by NAPI id; leave -N out",

@@ -20,7 +20,7 @@ use std::{
 use herdwick_providers::Fabric;
 use herdwick_server::{
     Address, Config, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers, Protocol,
-    Restart, Server, ShutdownHook, StartError, Tls, Udp,
+    Restart, SaslUsers, Server, ShutdownHook, StartError, Tls, Udp,
 };
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -181,9 +181,7 @@ fn announce(server: &Server, args: &ServeArgs) {
     if args.udp_port != 0 && args.tls {
         warn!("-U: datagrams are not encrypted; TLS (-Z) is for TCP alone");
     }
-    if args.protocol == Protocol::Binary {
-        warn!("-B binary: connections that speak text are closed, those of `herdwick get` too");
-    }
+    warn_of_protocols(args);
     if args.udp_port != 0 && args.unix_socket.is_some() {
         warn!("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
     }
@@ -205,6 +203,17 @@ fn announce(server: &Server, args: &ServeArgs) {
     }
     if process::is_root_unasked(args.user.as_deref()) {
         warn!("runs as root: whoever takes the server over has the host; name another user (-u)");
+    }
+}
+
+/// Logs what the choice of protocols means for clients.
+fn warn_of_protocols(args: &ServeArgs) {
+    if spoken(args) == Protocol::Binary {
+        let flag = if args.sasl { "-S" } else { "-B binary" };
+        warn!("{flag}: connections that speak text are closed, those of `herdwick get` too");
+    }
+    if args.sasl && !args.tls && args.unix_socket.is_none() {
+        warn!("-S: PLAIN sends passwords as they are; keep others from reading them by TLS (-Z)");
     }
 }
 
@@ -280,7 +289,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             verbs: args.verbs.clone(),
         },
         request_path: args.request_path,
-        protocol: args.protocol,
+        protocol: spoken(args),
         backlog: args.backlog,
         turn_requests: args.turn_requests.max(1),
         offers: Offers {
@@ -292,7 +301,8 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         hot_keys: args.hot_keys,
         metrics: args.metrics,
         metrics_hot_keys: args.metrics_hot_keys,
-        auth: args.auth.as_deref().map(absolute),
+        auth: args.auth.as_deref().filter(|_| !args.sasl).map(absolute),
+        sasl: args.sasl.then(|| sasl_users(args)).transpose()?,
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
         lossless: args.no_evictions,
@@ -306,6 +316,28 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         extend(&mut config, option);
     }
     Ok(config)
+}
+
+/// Returns the protocols to accept. As in memcached, -S makes it the binary one, unless -B is given.
+fn spoken(args: &ServeArgs) -> Protocol {
+    let default = if args.sasl {
+        Protocol::Binary
+    } else {
+        Protocol::Any
+    };
+    args.protocol.unwrap_or(default)
+}
+
+/// Returns the file of SASL's users.
+fn sasl_users(args: &ServeArgs) -> Result<SaslUsers, ServeError> {
+    if let Some(path) = &args.auth {
+        return Ok(SaslUsers::AuthFile(absolute(path)));
+    }
+    let path = process::sasl_pwdb().ok_or(ServeError::Refused(
+        "-S: give users and passwords by -Y FILE, or in the file that the environment variable \
+         MEMCACHED_SASL_PWDB names; the database of Cyrus SASL (/etc/sasldb2) is not read",
+    ))?;
+    Ok(SaslUsers::Pwdb(absolute(&path)))
 }
 
 fn udp(args: &ServeArgs) -> Option<Udp> {

@@ -82,7 +82,19 @@ impl Server {
     }
 
     pub(crate) fn run(folder: &Folder, workers: usize, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        Self::run_with(folder, workers, more, |_| {})
+    }
+
+    /// Starts a server with what `change` adds to its command.
+    pub(crate) fn run_with(
+        folder: &Folder,
+        workers: usize,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
+        change(&mut command);
+        let mut child = command
             .args([
                 "serve",
                 "-u",
