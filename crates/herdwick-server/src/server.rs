@@ -2,6 +2,7 @@
 //! and joins them at the end. A start that fails leaves nothing running.
 
 use std::{
+    collections::VecDeque,
     io,
     net::SocketAddr,
     sync::{
@@ -139,6 +140,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         stopping: Arc::clone(&server.stopping),
         next: 0,
     };
+        waiting: VecDeque::new(),
     server.start_acceptor(acceptor)?;
     Ok(server)
 }

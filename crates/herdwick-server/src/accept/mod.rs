@@ -5,6 +5,7 @@ mod listen;
 mod tls;
 
 use std::{
+    collections::VecDeque,
     io::{self, ErrorKind, Write},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -27,6 +28,8 @@ use crate::{
 
 /// How long accepting pauses when the process has no descriptors left, or `-c` is reached.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Pause before a connection that found a queue full is queued again.
+const RETRY: Duration = Duration::from_millis(1);
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 /// The token of the waker. Listeners count from 0; UDP sockets follow.
@@ -39,9 +42,11 @@ pub(crate) struct Acceptor {
     pub(crate) udp: Vec<UdpListener>,
     /// The thread for TLS handshakes, if there are TLS listeners.
     pub(crate) porch: Option<Porch>,
-    /// One queue for each worker, with room for `connections_max` of the start. If the limit is
-    /// raised later and a queue is full, the connection is rejected.
+    /// One queue for each worker, with room for `connections_max` of the start.
     pub(crate) intakes: Vec<(Producer<Stream>, WakeupFd)>,
+    /// Connections that found their worker's queue full, with its index: the limit may have been
+    /// raised since the start. Each is counted in `limits`, which bounds them.
+    pub(crate) waiting: VecDeque<(usize, Stream)>,
     pub(crate) context: Arc<Context>,
     pub(crate) timer: Timer,
     pub(crate) stopping: Arc<Stopping>,
@@ -84,12 +89,15 @@ impl Acceptor {
             // A signal returns no events, so all listeners are checked either way.
             readiness::wait(&mut self.poll, &mut events, timeout);
             let now = self.timer.now();
+            self.deal_waiting();
             self.deal_greeted();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.context.limits.rest(exhausted, now);
             let more = !self.take_in();
             timeout = if more {
                 Some(Duration::ZERO)
+            } else if self.is_behind() {
+                Some(RETRY)
             } else {
                 exhausted.then_some(PAUSE)
             };
@@ -147,10 +155,9 @@ impl Acceptor {
             }
             Arrival::Tls(socket) if has_room => {
                 let deadline = now + self.context.tunables.timeout().request;
-                let porch = self.porch.as_mut();
-                if !porch.is_some_and(|porch| porch.begin(socket, deadline)) {
-                    self.context.limits.rejected.fetch_add(1, Relaxed);
-                    self.context.limits.leave();
+                match &mut self.porch {
+                    Some(porch) => porch.begin(socket, deadline),
+                    None => self.context.limits.leave(),
                 }
             }
             // A text line would be a malformed record to a TLS client, so the socket is closed
@@ -167,13 +174,36 @@ impl Acceptor {
     }
 
     fn deal(&mut self, stream: Stream) {
-        let (intake, wakeup) = &mut self.intakes[self.next];
-        if intake.push(stream).is_err() {
-            self.context.limits.rejected.fetch_add(1, Relaxed);
-            self.context.limits.leave();
+        let worker = self.next;
+        self.next = (self.next + 1) % self.intakes.len();
+        self.hand_over(worker, stream);
+    }
+
+    /// Queues a connection for its worker, or keeps it until the queue has room.
+    fn hand_over(&mut self, worker: usize, stream: Stream) {
+        let (intake, wakeup) = &mut self.intakes[worker];
+        if let Err(stream) = intake.push(stream) {
+            self.waiting.push_back((worker, stream));
         }
         wakeup.ring();
-        self.next = (self.next + 1) % self.intakes.len();
+    }
+
+    /// Tries once more to queue the connections that found a queue full.
+    fn deal_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            if let Some((worker, stream)) = self.waiting.pop_front() {
+                self.hand_over(worker, stream);
+            }
+        }
+        if let Some(porch) = &mut self.porch {
+            porch.pass_waiting();
+        }
+    }
+
+    /// Returns whether connections wait for room in a queue.
+    fn is_behind(&self) -> bool {
+        let handshakes = self.porch.as_ref().is_some_and(Porch::is_behind);
+        handshakes || !self.waiting.is_empty()
     }
 }
 

@@ -1,15 +1,12 @@
 //! The thread for TLS handshakes. It is separate because one signature takes as long as accepting
 //! hundreds of plain connections.
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use herdwick_mem::spsc::{self, Consumer, Producer};
 use mio::{Events, Poll, Waker, net::TcpStream};
 
-use super::{EVENTS, WAKE};
+use super::{EVENTS, RETRY, WAKE};
 use crate::{
     config::StartError,
     context::Context,
@@ -30,17 +27,35 @@ pub(super) struct Beginning {
 /// The acceptor's end of the handshake thread.
 pub(crate) struct Porch {
     beginnings: Producer<Beginning>,
+    /// Connections that found the queue full.
+    waiting: VecDeque<Beginning>,
     done: Consumer<Box<TlsStream>>,
     waker: Arc<Waker>,
 }
 
 impl Porch {
-    /// Passes a connection to the thread; `false`: the queue is full.
-    pub(super) fn begin(&mut self, socket: TcpStream, deadline: Duration) -> bool {
-        let passed = self.beginnings.push(Beginning { socket, deadline }).is_ok();
-        // Fails only when a wakeup is already pending.
-        let _ = self.waker.wake();
-        passed
+    /// Passes a connection to the thread, or keeps it until the queue has room.
+    pub(super) fn begin(&mut self, socket: TcpStream, deadline: Duration) {
+        self.waiting.push_back(Beginning { socket, deadline });
+        self.pass_waiting();
+    }
+
+    /// Passes the connections that wait to the thread, as far as the queue has room.
+    pub(super) fn pass_waiting(&mut self) {
+        while let Some(beginning) = self.waiting.pop_front() {
+            let passed = self.beginnings.push(beginning);
+            // Fails only when a wakeup is already pending.
+            let _ = self.waker.wake();
+            if let Err(beginning) = passed {
+                self.waiting.push_front(beginning);
+                return;
+            }
+        }
+    }
+
+    /// Returns whether connections wait for room in the queue.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Returns the next connection with a complete handshake.
@@ -54,6 +69,8 @@ pub(crate) struct Greeter {
     poll: Poll,
     beginnings: Consumer<Beginning>,
     done: Producer<Box<TlsStream>>,
+    /// Connections with a complete handshake that found `done` full.
+    waiting: VecDeque<Box<TlsStream>>,
     /// Wakes the acceptor.
     acceptor: Arc<Waker>,
     handshakes: Handshakes,
@@ -71,11 +88,12 @@ pub(crate) fn greeter(
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
     let waker = Arc::new(waker);
-    // Both queues have room for `connections_max`: every connection is counted before it is queued.
+    // `connections_max` may be raised while the server runs: what finds a queue full waits beside it.
     let (beginnings, begun) = spsc::channel(connections_max);
     let (done, ended) = spsc::channel(connections_max);
     let porch = Porch {
         beginnings,
+        waiting: VecDeque::new(),
         done: ended,
         waker: Arc::clone(&waker),
     };
@@ -83,6 +101,7 @@ pub(crate) fn greeter(
         poll,
         beginnings: begun,
         done,
+        waiting: VecDeque::new(),
         acceptor: Arc::clone(acceptor),
         handshakes: Handshakes::new(0),
         context: Arc::clone(context),
@@ -102,7 +121,9 @@ impl Greeter {
         let mut events = Events::with_capacity(EVENTS);
         while !self.stopping.is_set() {
             // A signal returns no events, so the queue and the deadlines are checked either way.
-            readiness::wait(&mut self.poll, &mut events, self.handshakes.tick());
+            let timeout = self.timeout();
+            readiness::wait(&mut self.poll, &mut events, timeout);
+            self.pass_waiting();
             for event in &events {
                 let registry = self.poll.registry();
                 let progress = self.handshakes.go_on(event.token(), certificates, registry);
@@ -113,6 +134,29 @@ impl Greeter {
             let now = self.timer.now();
             for _ in 0..self.handshakes.give_up(now, certificates, registry) {
                 context.limits.leave();
+            }
+        }
+    }
+
+    /// Returns how long the thread may sleep.
+    fn timeout(&self) -> Option<Duration> {
+        let tick = self.handshakes.tick();
+        match self.waiting.is_empty() {
+            true => tick,
+            false => Some(tick.map_or(RETRY, |tick| tick.min(RETRY))),
+        }
+    }
+
+    /// Passes the connections with a complete handshake to the acceptor, as far as the queue has
+    /// room.
+    fn pass_waiting(&mut self) {
+        while let Some(stream) = self.waiting.pop_front() {
+            let passed = self.done.push(stream);
+            // Fails only when a wakeup is already pending.
+            let _ = self.acceptor.wake();
+            if let Err(stream) = passed {
+                self.waiting.push_front(stream);
+                return;
             }
         }
     }
@@ -131,12 +175,8 @@ impl Greeter {
         match progress {
             Progress::UnderWay => {}
             Progress::Done(stream) => {
-                if self.done.push(stream).is_err() {
-                    self.context.limits.rejected.fetch_add(1, Relaxed);
-                    self.context.limits.leave();
-                }
-                // Fails only when a wakeup is already pending.
-                let _ = self.acceptor.wake();
+                self.waiting.push_back(stream);
+                self.pass_waiting();
             }
             Progress::Failed => self.context.limits.leave(),
         }
