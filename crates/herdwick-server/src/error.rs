@@ -64,10 +64,7 @@ pub enum StartError {
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
     /// Another process listens there.
-    #[error(
-        "{address} is in use by another process; give another port (-p), or find it with: \
-         ss -ltnp 'sport = :{}'", address.port().unwrap_or(0)
-    )]
+    #[error("{address} is in use by another process; {}", in_use(address))]
     InUse {
         /// The address.
         address: Address,
@@ -171,9 +168,25 @@ impl StartError {
     }
 }
 
+/// Returns a hint for an address on which another process listens.
+fn in_use(address: &Address) -> String {
+    match address {
+        Address::Unix(path) => format!(
+            "give another path (-s), or find it with: ss -lxp src {}",
+            path.display()
+        ),
+        Address::Tcp(address) => format!(
+            "give another port (-p), or find it with: ss -ltnp 'sport = :{}'",
+            address.port()
+        ),
+    }
+}
+
 /// Returns a hint for an address that the operating system refuses.
 fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
     match (address, source.kind()) {
+        (Address::Unix(_), io::ErrorKind::InvalidInput) => "give a shorter path (-s)",
+        (Address::Unix(_), io::ErrorKind::AlreadyExists) => "remove it, or give another path (-s)",
         (Address::Unix(_), _) => "give a path in a directory that this user may write to (-s)",
         (Address::Tcp(_), io::ErrorKind::AddrNotAvailable) => {
             "give an address of this host (-l); `ip addr` lists them"

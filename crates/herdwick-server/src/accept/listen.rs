@@ -226,15 +226,22 @@ fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
 }
 
 /// Binds a unix socket at `path`. Replaces a socket file on which no server listens any more, and
-/// refuses to replace one on which a server does.
+/// refuses to replace one on which a server does, or a file of another kind.
 fn open_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     use std::os::unix::{fs::FileTypeExt, net::UnixStream};
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket {
-        if UnixStream::connect(path).is_ok() {
-            return Err(ErrorKind::AddrInUse.into());
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            if UnixStream::connect(path).is_ok() {
+                return Err(ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_file(path)?;
         }
-        std::fs::remove_file(path)?;
+        Ok(_) => {
+            let reason = "there is a file, which is not a socket";
+            return Err(io::Error::new(ErrorKind::AlreadyExists, reason));
+        }
+        // bind() returns why the path cannot be used.
+        Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;

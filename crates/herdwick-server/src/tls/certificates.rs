@@ -88,10 +88,12 @@ fn read(files: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&files.chain, "ssl_chain_cert")?;
     let key = private_key(&files.key, files.key_format)?;
-    let unusable = |source| TlsError::Unusable {
-        chain: files.chain.clone(),
-        key: files.key.clone(),
-        source,
+    let unusable = |source| {
+        let (chain, key) = (files.chain.clone(), files.key.clone());
+        match source {
+            rustls::Error::InconsistentKeys(_) => TlsError::Mismatch { chain, key },
+            source => TlsError::Unusable { chain, key, source },
+        }
     };
     let versions = if files.only_1_3 {
         &[&version::TLS13][..]

@@ -67,8 +67,22 @@ pub enum TlsError {
         /// The option that names the file.
         option: &'static str,
     },
-    /// The certificate and key do not match, or are of an unsupported kind.
-    #[error("{chain} and {key} do not make a TLS server: {source} (-o ssl_chain_cert, ssl_key)")]
+    /// The key is not that of the certificate.
+    #[error(
+        "the key in {key} is not that of the first certificate in {chain}; name the file of the right \
+         one by -o ssl_key=FILE, or another certificate by -o ssl_chain_cert=FILE"
+    )]
+    Mismatch {
+        /// The file of the certificates.
+        chain: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
+    /// The certificate or the key is of an unsupported kind.
+    #[error(
+        "{chain} and {key} do not make a TLS server: {source}; name others by -o \
+         ssl_chain_cert=FILE,ssl_key=FILE"
+    )]
     Unusable {
         /// The file of the certificates.
         chain: PathBuf,
