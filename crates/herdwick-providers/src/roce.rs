@@ -1,6 +1,10 @@
 //! The row of RoCEv2 over UDP, by the software RNIC.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    fs::File,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+};
 
 use herdwick_fabric::Device;
 use herdwick_herd::hello::FabricWords;
@@ -58,6 +62,8 @@ const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 
 fn listen(options: &ListenOptions, host: &ListenHost) -> Result<AnyDevice, ListenError> {
     let address = options.roce.unwrap_or(LOOPBACK);
+    let capture = options.roce_capture.as_deref();
+    capture.map_or(Ok(()), writable)?;
     let bound = RoceDevice::bind(RoceOptions {
         shards: host.workers,
         keyed: options.roce_keyed,
@@ -69,6 +75,17 @@ fn listen(options: &ListenOptions, host: &ListenHost) -> Result<AnyDevice, Liste
         what: format!("cannot take RoCEv2 on UDP {address}"),
         reason: source.to_string(),
         advice: ADVICE,
+    })
+}
+
+/// Checks that a capture of packets can be written to `path`. Does not truncate an existing file: the
+/// start may still fail.
+fn writable(path: &Path) -> Result<(), ListenError> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).map_err(|source| ListenError {
+        what: format!("cannot write packets to {}", path.display()),
+        reason: source.to_string(),
+        advice: "give another file (--roce-pcap), in a directory that this user may write to",
     })
 }
 

@@ -1,7 +1,11 @@
 //! State that all workers share: settings, limits, users, certificates, and the output of `stats`.
 //! The settings are fixed at the start; the rest is atomic or locked only outside the data path.
 
-use std::{fmt::Display, path::PathBuf, sync::Arc};
+use std::{
+    fmt::Display,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use herdwick_memcache::Keys;
 use herdwick_mica::{Clock, Second};
@@ -73,16 +77,26 @@ pub(crate) struct Settings {
     pub(crate) memory_file: Option<PathBuf>,
 }
 
-/// Reads the files that [`Context::new`] will read: users, certificates and keys.
-///
-/// # Errors
-/// Those of [`Context::new`].
-pub(crate) fn check(config: &Config) -> Result<(), StartError> {
-    Auth::check(config)?;
-    let is_tcp = matches!(config.listen, Listen::Tcp(_));
-    let tls = config.tls.as_ref().filter(|_| is_tcp);
-    tls.map(|tls| Certificates::open(tls, 0)).transpose()?;
-    Ok(())
+/// What clients are admitted by, read from the files that the configuration names. Each file is read
+/// once: it may be a pipe.
+pub(crate) struct Credentials {
+    auth: Option<Auth>,
+    certificates: Option<Certificates>,
+}
+
+impl Credentials {
+    /// Reads users, certificates and keys.
+    ///
+    /// # Errors
+    /// [`StartError::Auth`], [`StartError::Tls`].
+    pub(crate) fn read(config: &Config) -> Result<Self, StartError> {
+        let is_tcp = matches!(config.listen, Listen::Tcp(_));
+        let tls = config.tls.as_ref().filter(|_| is_tcp);
+        Ok(Self {
+            auth: Auth::open(config)?,
+            certificates: tls.map(Certificates::open).transpose()?,
+        })
+    }
 }
 
 impl Context {
@@ -95,15 +109,16 @@ impl Context {
         config: &Config,
         (workers, memory): (usize, MemoryLimit),
         opened: &Opened,
+        credentials: Credentials,
         host: Host,
         clock: Clock,
-    ) -> Result<Self, StartError> {
-        let auth = Auth::open(config)?;
+    ) -> Self {
         let (port, udp_port) = opened.ports();
-        let is_tcp = matches!(config.listen, Listen::Tcp(_));
-        let tls = config.tls.as_ref().filter(|_| is_tcp);
-        let certificates = tls.map(|tls| Certificates::open(tls, clock.second.0));
-        Ok(Self {
+        let Credentials { auth, certificates } = credentials;
+        if let Some(certificates) = &certificates {
+            certificates.read_at.store(clock.second.0, Relaxed);
+        }
+        Self {
             started: clock.second,
             settings: Settings {
                 memory_bytes: config.memory_bytes,
@@ -127,12 +142,12 @@ impl Context {
             tunables: Tunables::new(&config.tuning(), memory),
             limits: Limits::new(config.connections_max),
             auth,
-            certificates: certificates.transpose()?,
+            certificates,
             sources: opened.sources(),
             udp: udp::Refused::default(),
             watch: Arc::default(),
             host,
-        })
+        }
     }
 
     /// Writes the reply to a hello into `out`; `false`: the line is no hello.

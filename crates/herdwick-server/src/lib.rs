@@ -26,6 +26,7 @@ mod context;
 mod counters;
 mod cross_core;
 mod dump;
+mod entrances;
 mod error;
 mod fit;
 mod forward;

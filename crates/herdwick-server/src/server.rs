@@ -20,12 +20,13 @@ use herdwick_providers::Fabric;
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, Opened, Porch, SocketFile, WAKE},
+    accept::{self, Acceptor, Porch, SocketFile, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
-    context::{self, Context},
+    context::Context,
     counters::WorkerCounters,
     cross_core::CrossCore,
+    entrances::Entrances,
     fit::{self, Reduced},
     front::{Front, Tokens},
     hot::HotKeys,
@@ -81,7 +82,11 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let (opened, gauges) = entrances(&config, &mut left_out)?;
+    let Entrances {
+        opened,
+        gauges,
+        credentials,
+    } = Entrances::open(&config, &mut left_out)?;
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
@@ -93,7 +98,14 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let clock = timer.clock(timer.now());
     let unused_max = stores.stores.iter().map(Store::unused_max).sum();
     let memory = MemoryLimit::new(config.memory_bytes, unused_max);
-    let context = Context::new(&config, (workers, memory), &opened, host, clock)?;
+    let context = Context::new(
+        &config,
+        (workers, memory),
+        &opened,
+        credentials,
+        host,
+        clock,
+    );
     let context = Arc::new(context);
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
@@ -135,28 +147,14 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         listeners: opened.listeners,
         udp: opened.udp,
         intakes,
+        waiting: VecDeque::new(),
         context,
         timer,
         stopping: Arc::clone(&server.stopping),
         next: 0,
     };
-        waiting: VecDeque::new(),
     server.start_acceptor(acceptor)?;
     Ok(server)
-}
-
-/// Opens listeners and the metrics address, and checks the files of users and certificates: what may
-/// fail for what the operator has given comes before the stores, for a start that fails must not have
-/// taken the items from their file (`-e`).
-fn entrances(
-    config: &Config,
-    left_out: &mut Vec<StartError>,
-) -> Result<(Opened, Option<Gauges>), StartError> {
-    context::check(config)?;
-    let mut opened = accept::open(config)?;
-    left_out.append(&mut opened.left_out);
-    let gauges = config.metrics.map(Gauges::open).transpose()?;
-    Ok((opened, gauges))
 }
 
 /// Returns the part of the hello that is the same for every client.

@@ -139,11 +139,6 @@ impl Auth {
         }))
     }
 
-    /// Reads the users that `config` names as [`open`](Self::open) does, and forgets them.
-    pub(crate) fn check(config: &Config) -> Result<(), AuthError> {
-        Source::of(config).map_or(Ok(()), |source| source.read().map(drop))
-    }
-
     /// Reads the file again. If it cannot be used, the previous users stay.
     pub(crate) fn reload(&self) -> Result<(), AuthError> {
         let source = Source {

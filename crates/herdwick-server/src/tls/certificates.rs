@@ -35,7 +35,7 @@ pub(crate) struct Certificates {
     files: Tls,
     /// Replaced as a whole. Locked only to copy the pointer, once for each connection.
     config: Mutex<Arc<ServerConfig>>,
-    /// The store's second when the files were last read.
+    /// The store's second when the files were last read; 0 before the server has a clock.
     pub(crate) read_at: AtomicU32,
     pub(crate) counters: Counters,
 }
@@ -54,12 +54,12 @@ pub(crate) struct Counters {
 }
 
 impl Certificates {
-    /// Reads `files`; `second` is the store's.
-    pub(crate) fn open(files: &Tls, second: u32) -> Result<Self, TlsError> {
+    /// Reads `files`.
+    pub(crate) fn open(files: &Tls) -> Result<Self, TlsError> {
         Ok(Self {
             files: files.clone(),
             config: Mutex::new(read(files)?),
-            read_at: AtomicU32::new(second),
+            read_at: AtomicU32::new(0),
             counters: Counters::default(),
         })
     }

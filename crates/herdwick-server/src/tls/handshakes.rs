@@ -201,7 +201,7 @@ mod tests {
                 only_1_3: false,
                 session_cache: false,
             };
-            let certificates = Certificates::open(&files, 0).unwrap();
+            let certificates = Certificates::open(&files).unwrap();
             std::fs::remove_file(&path).unwrap();
             Self {
                 poll: Poll::new().unwrap(),

@@ -1,0 +1,34 @@
+//! What clients reach the server by: listeners, the metrics address, users and certificates.
+
+use crate::{
+    accept::{self, Opened},
+    config::{Config, StartError},
+    context::Credentials,
+    metrics::Gauges,
+};
+
+/// Open listeners, and what clients are admitted by.
+pub(crate) struct Entrances {
+    pub(crate) opened: Opened,
+    pub(crate) gauges: Option<Gauges>,
+    pub(crate) credentials: Credentials,
+}
+
+impl Entrances {
+    /// Opens listeners and the metrics address, and reads the files of users and certificates: what
+    /// may fail for what the operator has given comes before the stores, for a start that fails must
+    /// not have taken the items from their file (`-e`).
+    pub(crate) fn open(
+        config: &Config,
+        left_out: &mut Vec<StartError>,
+    ) -> Result<Self, StartError> {
+        let credentials = Credentials::read(config)?;
+        let mut opened = accept::open(config)?;
+        left_out.append(&mut opened.left_out);
+        Ok(Self {
+            opened,
+            gauges: config.metrics.map(Gauges::open).transpose()?,
+            credentials,
+        })
+    }
+}
