@@ -24,6 +24,7 @@
 mod address;
 mod answer;
 mod client;
+mod connection;
 mod door;
 mod due;
 mod error;
@@ -44,6 +45,7 @@ mod transports;
 pub use address::Address;
 pub use answer::{Answer, Hit, Lost, Refusal, Ticket};
 pub use client::{Cas, Client, Item};
+pub use connection::Connection;
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
