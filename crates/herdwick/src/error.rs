@@ -106,7 +106,11 @@ pub enum DialError {
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> Self {
-        Self::Io(error.into())
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match tls {
+            Some(reason @ rustls::Error::AlertReceived(_)) => Self::Tls(reason.to_string()),
+            _ => Self::Io(error.into()),
+        }
     }
 }
 

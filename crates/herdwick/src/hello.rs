@@ -24,6 +24,9 @@ pub(crate) enum Said {
     Version(u8),
     /// A peer that requires a password first.
     Locked,
+    /// A peer that ended TLS: with TLS 1.3 it checks the client's certificate after the client's part
+    /// of the handshake.
+    Refused(DialError),
     /// A memcached that rejected the line; the connection can be used.
     Memcached,
     /// A peer that closed, did not answer, or sent what may have more behind it: dial again.
@@ -41,12 +44,14 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();
-    // A fresh socket accepts a short line whole; one that does not is not worth waiting for.
+    // A fresh socket accepts a short line whole; one that does not is not worth waiting for. Where the
+    // peer has closed already, its last words may still be read.
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
-        return Said::Spoiled;
+        return refusal(read_line(stream, Due::after(Duration::ZERO)).err());
     }
-    let Ok(reply) = read_line(stream, due.within(TIMEOUT)) else {
-        return Said::Spoiled;
+    let reply = match read_line(stream, due.within(TIMEOUT)) {
+        Ok(reply) => reply,
+        Err(error) => return refusal(Some(error)),
     };
     match Offer::parse(&reply, &Fabric::all_words()) {
         Ok(offer) => Said::Offer(offer),
@@ -55,6 +60,19 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
         Err(_) if reply == UNAUTHENTICATED => Said::Locked,
         Err(_) => Said::Spoiled,
     }
+}
+
+fn refusal(error: Option<io::Error>) -> Said {
+    match error.map(DialError::from) {
+        Some(refused @ DialError::Tls(_)) => Said::Refused(refused),
+        _ => Said::Spoiled,
+    }
+}
+
+/// Waits for the answer to a command, so that a peer which refuses this client's certificate has
+/// ended TLS by now.
+pub(crate) fn confirm(stream: &mut Stream, due: Due) -> Result<(), DialError> {
+    ask(stream, b"version\r\n", due).map(drop)
 }
 
 /// Sends `login`, if the peer requires one.

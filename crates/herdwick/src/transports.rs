@@ -54,12 +54,16 @@ impl Transport {
                 Said::Version(version) => Fallback::Version(version),
                 Said::Memcached => Fallback::Memcached,
                 Said::Locked => return Err(DialError::LoginNeeded),
+                Said::Refused(reason) => return Err(reason),
                 Said::Spoiled => {
                     stream = door.open(due)?;
                     Fallback::NoAnswer
                 }
             }
         } else {
+            if options.tls.is_some() {
+                hello::confirm(&mut stream, due)?;
+            }
             Fallback::Unasked
         };
         let transport = Self::Memcached(Memcached::new(stream, options.value_bytes_max));
