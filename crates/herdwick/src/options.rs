@@ -39,10 +39,15 @@ pub struct Options {
 pub struct Login(Arc<[u8]>);
 
 impl Login {
-    /// Parses a line `user:password`, as in the server's file; `None` if it is malformed.
+    /// Parses a line `user:password`, as in the server's file; `None` if it is malformed, or if there
+    /// are several lines.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
-        let (user, password) = line.trim_end().split_once(':')?;
+        let line = line.trim_end();
+        if line.contains(['\r', '\n']) {
+            return None;
+        }
+        let (user, password) = line.split_once(':')?;
         (!user.contains(' ')).then(|| Self(format!("{user} {password}").into_bytes().into()))
     }
 
