@@ -62,7 +62,15 @@ pub enum TlsError {
     /// The server's name is neither a host name nor an address.
     #[error("{0:?} is not the name of a host")]
     Name(String),
-    /// The certificates do not go together with each other, or the key.
+    /// The key is not that of the certificate.
+    #[error("the key in {key} is not that of the first certificate in {certificate}")]
+    Mismatch {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
+    /// A certificate or key is of an unsupported kind.
     #[error(transparent)]
     Unusable(#[from] rustls::Error),
 }
@@ -84,9 +92,16 @@ impl Tls {
         };
         let config = match &files.certificate {
             Some(path) => {
-                let key = files.key.as_ref().unwrap_or(path);
-                let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable(key))?;
-                verified.with_client_auth_cert(certificates(path)?, key)?
+                let file = files.key.as_ref().unwrap_or(path);
+                let key = PrivateKeyDer::from_pem_file(file).map_err(unreadable(file))?;
+                let joined = verified.with_client_auth_cert(certificates(path)?, key);
+                joined.map_err(|error| match error {
+                    rustls::Error::InconsistentKeys(_) => TlsError::Mismatch {
+                        certificate: path.clone(),
+                        key: file.clone(),
+                    },
+                    error => error.into(),
+                })?
             }
             None => verified.with_no_client_auth(),
         };
