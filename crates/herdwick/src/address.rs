@@ -25,6 +25,9 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Self::Unix(path.into()));
         }
+        if text.contains("://") {
+            return Err(Usage::Address);
+        }
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
@@ -65,6 +68,7 @@ mod tests {
             ("", Err(Usage::Address)),
             (":77", Err(Usage::Address)),
             ("::1", Err(Usage::Address)),
+            ("http://localhost:11211", Err(Usage::Address)),
             ("host:http", Err(Usage::Address)),
             ("host:65536", Err(Usage::Address)),
         ] {

@@ -53,8 +53,8 @@ pub enum Usage {
     /// A key contains a space or a control character.
     #[error("a key holds no spaces or control characters, this one holds byte {0:#04x}")]
     KeyByte(u8),
-    /// The address is neither `host`, `host:port`, `[v6]:port` nor a path.
-    #[error("an address is HOST:PORT or the path of a unix socket")]
+    /// The address is neither `host`, `host:port`, `[v6]:port` nor a path; or it is a URL.
+    #[error("an address is HOST:PORT, [IPV6]:PORT, or the path of a unix socket")]
     Address,
     /// A `stats` argument with control characters or of more than 250 bytes.
     #[error("a stats argument is one line of at most 250 bytes")]
