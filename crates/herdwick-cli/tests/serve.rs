@@ -430,12 +430,23 @@ fn in_the_background() {
 fn options_that_do_nothing_are_said_to_do_nothing() {
     let mut server = Serve::saying(
         "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
+    // The leader of a session of its own, without a controlling terminal (proc(5)).
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<i32> = fields
+        .split(' ')
+        .skip(2)
+        .take(3)
+        .map(|field| field.parse().unwrap())
+        .collect();
+    let leader = vec![pid, pid, 0];
          -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700",
     );
     kill_process(server.pid(), Signal::TERM).unwrap();
     let mut said = String::new();
     let complaints = server.complaints.as_mut().unwrap();
     complaints.read_to_string(&mut said).unwrap();
+    assert_eq!(fields, leader, "group, session and terminal: {stat}");
     for name in [
         "-f:",
         "-o read_buf_mem_limit:",

@@ -5,7 +5,6 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, BufRead, BufReader, Write},
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -175,7 +174,6 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
         .arg("--in-background")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(failed)?;
     let mut ready = String::new();
@@ -191,9 +189,9 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
 
 /// Detaches from the terminal and from the working directory.
 pub(super) fn settle_in_background() -> Result<(), ProcessError> {
-    // setsid() fails for the leader of a process group, which `start_in_background` makes of this
-    // process; its group is then already not that of the terminal.
-    let _ = setsid();
+    // setsid() fails for the leader of a process group: `start_in_background` leaves this process in
+    // the group of its parent.
+    setsid().map_err(refused("become the leader of a session (-d)"))?;
     rustix::process::chdir("/").map_err(refused("leave the directory"))
 }
 
