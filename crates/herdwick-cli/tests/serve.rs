@@ -328,10 +328,23 @@ fn what_is_wrong_in_a_file_is_named_by_its_line() {
     let path = Path::new("wrong-flags");
     for (wrong, expected) in [
         ("port = \"abc\"", "1: port: 'abc' is not a port: "),
-        ("# flags\n\nport = 1.5", "3: port: not a float: "),
+        (
+            "# flags\n\nport = 1.5",
+            "3: port: a number with a fraction is no value for a flag: ",
+        ),
         ("port = 1\nx =", "2: not TOML: "),
         (
             "port = 0\nno-such-flag = 1",
+        ("port = 1\nport = 2", "2: port: given twice"),
+        (
+            "p = 3",
+            "1: p: flags have their long names here; write port",
+        ),
+        ("[port]\nx = 1", "1: port: a table is no value for a flag: "),
+        (
+            "port = 0x10",
+            "1: port: a number that is not decimal is no value for a flag: ",
+        ),
             "2: no-such-flag: no such flag; ",
         ),
         (

@@ -61,8 +61,15 @@ type Wrong = (usize, String);
 fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
     let line = |span: Range<usize>| 1 + text[..span.start].matches('\n').count();
     let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(1, line);
-        (at, format!("not TOML: {}", error.message()))
+        let span = error.span().unwrap_or(0..0);
+        let reason = match error.message() {
+            "duplicate key" => {
+                let name = text.get(span.clone()).unwrap_or_default();
+                format!("{name}: given twice; leave one out")
+            }
+            other => format!("not TOML: {other}"),
+        };
+        (line(span), reason)
     })?;
     let mut flags = Vec::new();
     for (name, value) in table.get_ref() {
@@ -91,12 +98,17 @@ fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> 
         DeValue::String(text) => text.to_string(),
         DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
         other => {
-            let kind = other.type_str();
+            let kind = match other {
+                DeValue::Integer(_) => "a number that is not decimal",
+                DeValue::Float(_) => "a number with a fraction",
+                DeValue::Table(_) => "a table",
+                _ => "a date",
+            };
             return Err((
                 line,
                 format!(
-                    "{name}: not a {kind}: write a decimal number, \"text\", true or false, or a \
-                     list of them"
+                    "{name}: {kind} is no value for a flag: write a whole number, \"text\", true or \
+                     false, or a list of them"
                 ),
             ));
         }
@@ -118,9 +130,10 @@ fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
     };
     let name = name.trim_start_matches('-');
     let reason = match error.kind() {
-        ErrorKind::UnknownArgument => match suggested(&error) {
-            Some(other) => format!("{name}: no such flag; is it {other}?"),
-            None => format!("{name}: no such flag; `herdwick serve --help` lists them"),
+        ErrorKind::UnknownArgument => match (long_name(name, command), suggested(&error)) {
+            (Some(long), _) => format!("{name}: flags have their long names here; write {long}"),
+            (_, Some(other)) => format!("{name}: no such flag; is it {other}?"),
+            _ => format!("{name}: no such flag; `herdwick serve --help` lists them"),
         },
         ErrorKind::TooManyValues => format!("{name}: '{value}' is not true or false"),
         ErrorKind::InvalidValue if value.is_empty() => format!("{name}: a value is missing"),
@@ -142,6 +155,15 @@ fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
         _ => return Ok(()),
     };
     Err((flag.line, reason))
+}
+
+/// Returns the long name of the flag that is `name` on the command line, if that is one letter.
+fn long_name<'a>(name: &str, command: &'a Command) -> Option<&'a str> {
+    let mut letters = name.chars();
+    let letter = letters.next().filter(|_| letters.as_str().is_empty());
+    let mut flags = command.get_arguments();
+    let flag = flags.find(|flag| letter.is_some() && flag.get_short() == letter)?;
+    flag.get_long()
 }
 
 /// Returns the flag that clap suggests for an unknown one.
