@@ -139,9 +139,9 @@ fn cpus(allowed: Option<usize>) -> Check {
     };
     let workers = allowed.clamp(1, WORKERS_DEFAULT_MAX);
     let share = if allowed > workers {
-        "they are pinned, clients have the rest"
+        "clients have the rest"
     } else {
-        "they share their CPUs with clients and are not pinned"
+        "they share their CPUs with clients"
     };
     Check::works(format!(
         "{allowed} allowed; `herdwick serve` starts {workers} workers: {share}"
@@ -254,7 +254,7 @@ AnonHugePages:      8192 kB
             (
                 cpus(Some(64)),
                 Status::Works,
-                "starts 4 workers: they are pinned",
+                "starts 4 workers: clients have the rest",
             ),
             (cpus(None), Status::Cannot, "does not say"),
             (

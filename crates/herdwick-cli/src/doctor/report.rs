@@ -26,7 +26,7 @@ pub(crate) struct Check {
     pub(crate) advice: Option<String>,
     /// Further values found, by name; fields of the JSON object.
     #[serde(flatten)]
-    pub(crate) endpoint: BTreeMap<&'static str, Value>,
+    pub(crate) values: BTreeMap<&'static str, Value>,
 }
 
 impl Check {
@@ -43,7 +43,7 @@ impl Check {
     }
 
     pub(crate) fn fact(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.endpoint.insert(name, value.into());
+        self.values.insert(name, value.into());
         self
     }
 
@@ -52,7 +52,7 @@ impl Check {
             status,
             reason,
             advice,
-            endpoint: BTreeMap::new(),
+            values: BTreeMap::new(),
         }
     }
 }
