@@ -5,9 +5,14 @@ use std::{str::FromStr, time::Duration};
 
 /// Parses a number without a unit.
 pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| match is_digits(text) {
-        true => "too large a number".into(),
-        false => "not a number".into(),
+    text.parse().map_err(|_| {
+        let number = text.strip_prefix('-').unwrap_or(text);
+        let reason = match (is_digits(number), number.len() < text.len()) {
+            (true, true) => "not a number from 0 on",
+            (true, false) => "too large a number",
+            _ => "not a number",
+        };
+        reason.into()
     })
 }
 
@@ -142,5 +147,7 @@ mod tests {
         }
         assert_eq!(count::<u8>("256"), Err("too large a number".into()));
         assert_eq!(count::<u8>("x"), Err("not a number".into()));
+        assert_eq!(count::<u8>("-"), Err("not a number".into()));
+        assert_eq!(count::<u8>("-1"), Err("not a number from 0 on".into()));
     }
 }

@@ -15,6 +15,8 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, pki_types::CertificateDer,
 };
 
+#[path = "serve/mistakes.rs"]
+mod mistakes;
 #[path = "serve/starts.rs"]
 mod starts;
 
@@ -333,8 +335,6 @@ fn what_is_wrong_in_a_file_is_named_by_its_line() {
             "3: port: a number with a fraction is no value for a flag: ",
         ),
         ("port = 1\nx =", "2: not TOML: "),
-        (
-            "port = 0\nno-such-flag = 1",
         ("port = 1\nport = 2", "2: port: given twice"),
         (
             "p = 3",
@@ -345,6 +345,8 @@ fn what_is_wrong_in_a_file_is_named_by_its_line() {
             "port = 0x10",
             "1: port: a number that is not decimal is no value for a flag: ",
         ),
+        (
+            "port = 0\nno-such-flag = 1",
             "2: no-such-flag: no such flag; ",
         ),
         (
@@ -428,21 +430,6 @@ fn in_the_background() {
     let address = ready.split_whitespace().nth(4).unwrap();
     assert!(ask(address, "version\r\n").starts_with("VERSION"));
     let pid: i32 = fs::read_to_string(&path.0).unwrap().trim().parse().unwrap();
-    let pid = Pid::from_raw(pid).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    while path.0.exists() && test_kill_process(pid).is_ok() {
-        std::thread::yield_now();
-    }
-    assert!(!path.0.exists());
-    let why = complaint("-p 0 -d -m 0");
-    assert!(why.contains("give at least -m"), "{why}");
-}
-
-/// Each accepted option without effect is named, once, with the reason.
-#[test]
-fn options_that_do_nothing_are_said_to_do_nothing() {
-    let mut server = Serve::saying(
-        "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
     // The leader of a session of its own, without a controlling terminal (proc(5)).
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -453,13 +440,28 @@ fn options_that_do_nothing_are_said_to_do_nothing() {
         .map(|field| field.parse().unwrap())
         .collect();
     let leader = vec![pid, pid, 0];
+    let pid = Pid::from_raw(pid).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    while path.0.exists() && test_kill_process(pid).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(!path.0.exists());
+    assert_eq!(fields, leader, "group, session and terminal: {stat}");
+    let why = complaint("-p 0 -d -m 0");
+    assert!(why.contains("give at least -m"), "{why}");
+}
+
+/// Each accepted option without effect is named, once, with the reason.
+#[test]
+fn options_that_do_nothing_are_said_to_do_nothing() {
+    let mut server = Serve::saying(
+        "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
          -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700",
     );
     kill_process(server.pid(), Signal::TERM).unwrap();
     let mut said = String::new();
     let complaints = server.complaints.as_mut().unwrap();
     complaints.read_to_string(&mut said).unwrap();
-    assert_eq!(fields, leader, "group, session and terminal: {stat}");
     for name in [
         "-f:",
         "-o read_buf_mem_limit:",

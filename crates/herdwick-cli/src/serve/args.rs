@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
     pub(super) user: Option<String>,
     /// Memory for items, in megabytes, or with a unit, such as 2g. If it is too little for -t and
     /// -I, the server uses fewer workers or smaller items, and logs that
-    #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64, value_parser = units::megabytes)]
+    #[arg(short = 'm', long = "memory-limit", alias = "memory", value_name = "MB", default_value_t = 64, allow_negative_numbers = true, value_parser = units::megabytes)]
     pub(super) memory: usize,
     /// Maximum number of connections at a time
     #[arg(
@@ -65,6 +65,7 @@ pub(crate) struct ServeArgs {
         long = "conn-limit",
         value_name = "NUM",
         default_value_t = 1024,
+        allow_negative_numbers = true,
         value_parser = units::count::<usize>
     )]
     pub(super) connections: usize,
@@ -72,7 +73,7 @@ pub(crate) struct ServeArgs {
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
     /// Workers, each a thread with a partition of the data [default: allowed CPUs, at most 4]
-    #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM", value_parser = units::count::<usize>)]
+    #[arg(short = 't', long = "threads", alias = "workers", value_name = "NUM", allow_negative_numbers = true, value_parser = units::count::<usize>)]
     pub(super) workers: Option<usize>,
     /// Maximum number of requests that one connection executes before the next connection is
     /// served, rounded up to a multiple of 128
@@ -81,7 +82,8 @@ pub(crate) struct ServeArgs {
         long = "max-reqs-per-event",
         value_name = "NUM",
         default_value_t = 512,
-        value_parser = units::count::<usize>
+        allow_negative_numbers = true,
+        value_parser = turn
     )]
     pub(super) turn_requests: usize,
     /// Maximum number of connections that wait to be accepted
@@ -90,6 +92,7 @@ pub(crate) struct ServeArgs {
         long = "listen-backlog",
         value_name = "NUM",
         default_value_t = 1024,
+        allow_negative_numbers = true,
         value_parser = units::count::<u32>
     )]
     pub(super) backlog: u32,
@@ -226,11 +229,20 @@ pub(crate) struct Missing {
         short = 'f',
         long = "slab-growth-factor",
         value_name = "NUM",
+        allow_negative_numbers = true,
+        value_parser = growth,
         hide = true
     )]
-    growth: Option<String>,
-    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES", hide = true)]
-    chunk: Option<String>,
+    growth: Option<f64>,
+    #[arg(
+        short = 'n',
+        long = "slab-min-size",
+        value_name = "BYTES",
+        allow_negative_numbers = true,
+        value_parser = chunk,
+        hide = true
+    )]
+    chunk: Option<u32>,
     #[arg(short = 'L', long = "enable-largepages", hide = true)]
     large_pages: bool,
     #[arg(short = 'C', long = "disable-cas", hide = true)]
@@ -330,6 +342,31 @@ fn hot_keys(text: &str) -> Result<usize, String> {
         ("off", _) => Ok(0),
         (_, Ok(count @ 1..=64)) => Ok(count),
         _ => Err("give a number from 1 to 64, or off".into()),
+    }
+}
+
+/// Parses `-R`, which memcached too refuses below 1.
+fn turn(text: &str) -> Result<usize, String> {
+    match units::count(text) {
+        Ok(count @ 1..) => Ok(count),
+        Err(reason) if !text.starts_with('-') => Err(reason),
+        _ => Err("give at least 1".into()),
+    }
+}
+
+/// Parses `-f`, which has no function here, but is refused where memcached refuses it.
+fn growth(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok();
+    factor
+        .filter(|factor| *factor > 1.0)
+        .ok_or_else(|| "give a factor above 1, or leave -f out: there are no slab classes".into())
+}
+
+/// Parses `-n`, as [`growth`] does `-f`.
+fn chunk(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ 1..) => Ok(bytes),
+        _ => Err("give at least 1 byte, or leave -n out: there are no slab classes".into()),
     }
 }
 

@@ -115,6 +115,7 @@ const SECONDS_MAX: u32 = 1 << 30;
 
 /// Parses one option.
 pub(super) fn parse(text: &str) -> Result<Extended, String> {
+    let text = text.trim();
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (text, None),

@@ -64,7 +64,10 @@ enum ServeError {
     Refused(&'static str),
     #[error("{path}: {reason}")]
     Flags { path: PathBuf, reason: String },
-    #[error("cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1")]
+    #[error(
+        "cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1, or \
+         [::1]:11211 for IPv6 with a port"
+    )]
     Listen { host: String, source: io::Error },
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
@@ -178,12 +181,23 @@ fn announce(server: &Server, args: &ServeArgs) {
              be killed, or swap, before the cache is full; give less"
         );
     }
+    warn_of_flags(args);
+    if process::is_root_unasked(args.user.as_deref()) {
+        warn!("runs as root: whoever takes the server over has the host; name another user (-u)");
+    }
+}
+
+/// Logs flags that have no effect, and what others do not cover.
+fn warn_of_flags(args: &ServeArgs) {
     if args.udp_port != 0 && args.tls {
         warn!("-U: datagrams are not encrypted; TLS (-Z) is for TCP alone");
     }
     warn_of_protocols(args);
     if args.udp_port != 0 && args.unix_socket.is_some() {
         warn!("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
+    }
+    if !args.listen.is_empty() && args.unix_socket.is_some() {
+        warn!("passed over -l: with -s there is no TCP");
     }
     if !args.tls && tls_options(args).next().is_some() {
         warn!("passed over -o ssl_*: no TLS without -Z");
@@ -200,9 +214,6 @@ fn announce(server: &Server, args: &ServeArgs) {
     }
     for (name, reason) in extended::passed_over(&args.extended) {
         warn!("passed over -o {name}: {reason}");
-    }
-    if process::is_root_unasked(args.user.as_deref()) {
-        warn!("runs as root: whoever takes the server over has the host; name another user (-u)");
     }
 }
 
@@ -291,7 +302,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         request_path: args.request_path,
         protocol: spoken(args),
         backlog: args.backlog,
-        turn_requests: args.turn_requests.max(1),
+        turn_requests: args.turn_requests,
         offers: Offers {
             flush: !args.no_flush,
             dump: !args.no_dump,

@@ -43,8 +43,8 @@ pub(crate) enum ProcessError {
     },
     /// The PID file cannot be written.
     #[error(
-        "cannot write the process's number to {path} (-P): {source}; the user that the server runs \
-         as (-u) has to be allowed to make files there"
+        "cannot write the process's number to {path} (-P): {source}; give a file in a directory \
+         where there is room, and where the user that the server runs as (-u) may make files"
     )]
     PidFile { path: PathBuf, source: io::Error },
     /// The background process ended before it was ready.
