@@ -78,7 +78,7 @@ type Contender = (System, Fabric);
 
 pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, BenchError> {
     Ok(match &config.server {
-        Some(address) => Server::find(address)?,
+        Some(address) => Server::find(address, config.access.clone())?,
         None => Server::start(
             &config.program,
             &placement.server,
@@ -108,7 +108,7 @@ fn contenders(
     space: KeySpace,
 ) -> (Vec<Contender>, Option<String>) {
     let no_shm = || {
-        let dialled = HerdTarget::dial(server?.address, (Fabric::SHM, None), 1, space);
+        let dialled = HerdTarget::dial(&server?.remote, (Fabric::SHM, None), 1, space);
         dialled.err().map(|error| error.to_string())
     };
     let (mut contenders, mut left_out) = (Vec::new(), None);
@@ -179,7 +179,7 @@ impl Comparison<'_> {
         if let Some((_, fabric)) = self.contenders.iter().find(herd) {
             let transport = (*fabric, self.config.request_path);
             let target =
-                HerdTarget::dial(server.address, transport, self.config.window, self.space)?;
+                HerdTarget::dial(&server.remote, transport, self.config.window, self.space)?;
             return self.fill_by(target, watch);
         }
         let options = TcpOptions {
@@ -188,7 +188,7 @@ impl Comparison<'_> {
             multiget: 1,
         };
         self.fill_by(
-            TcpTarget::connect(server.address, options, self.space)?,
+            TcpTarget::connect(&server.remote, options, self.space)?,
             watch,
         )
     }
@@ -268,7 +268,7 @@ impl Comparison<'_> {
     ) -> Result<Run, BenchError> {
         let _crowd = match (contender, &self.server) {
             ((System::Crowded, _), Some(server)) => {
-                Some(Crowd::gather(server.address, self.config.idle_connections)?)
+                Some(Crowd::gather(&server.remote, self.config.idle_connections)?)
             }
             _ => None,
         };
@@ -302,7 +302,7 @@ impl Comparison<'_> {
     fn tcp_targets(&self, server: &Server) -> Result<Vec<TcpTarget>, BenchError> {
         let target = |client| {
             let options = tcp_options(self.config, client);
-            Ok(TcpTarget::connect(server.address, options, self.space)?)
+            Ok(TcpTarget::connect(&server.remote, options, self.space)?)
         };
         (0..self.config.clients).map(target).collect()
     }
@@ -310,7 +310,7 @@ impl Comparison<'_> {
     fn herd_targets(&self, fabric: Fabric, server: &Server) -> Result<Vec<HerdTarget>, BenchError> {
         let transport = (fabric, self.config.request_path);
         let target =
-            |_| HerdTarget::dial(server.address, transport, self.config.window, self.space);
+            |_| HerdTarget::dial(&server.remote, transport, self.config.window, self.space);
         (0..self.config.clients).map(target).collect()
     }
 
@@ -323,7 +323,8 @@ impl Comparison<'_> {
         let cpus = &self.placement.clients;
         let spare = cpus.get(*clients..).filter(|spare| !spare.is_empty());
         let cpus = spare.unwrap_or(cpus);
-        Ok(Process::start(program, kind, server.address, cpus)?)
+        let server = (&server.remote.address, &self.config.access_flags[..]);
+        Ok(Process::start(program, kind, server, cpus)?)
     }
 
     /// Runs the echo, its code compiled for the fabric's provider.
@@ -370,7 +371,7 @@ impl Comparison<'_> {
 
     fn herd_bout(&self, name: String) -> Bout<'_> {
         Bout {
-            batches_of: self.server.as_ref().map(|server| server.address),
+            batches_of: self.server.as_ref().map(|server| &server.remote),
             ..self.bout(name)
         }
     }

@@ -1,7 +1,7 @@
 //! The configuration of a benchmark, its defaults and its checks, and the parsers of counts, sizes
 //! and fabric names.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
 use herdwick::RequestPath;
 
@@ -20,8 +20,13 @@ pub struct Config {
     /// Fabrics to measure, interleaved too. Empty: for [`System::Herd`] those that the server
     /// offers, for the other systems shared memory.
     pub fabrics: Vec<Fabric>,
-    /// A running server, `HOST:PORT`; if `None`, the benchmark starts its own.
+    /// A running server, `HOST:PORT` or the path of a unix socket; if `None`, the benchmark starts its
+    /// own.
     pub server: Option<String>,
+    /// TLS and login for [`Config::server`]; its other fields are not used.
+    pub access: herdwick::Options,
+    /// The same as arguments of [`Config::program`], for processes that the benchmark starts.
+    pub access_flags: Vec<OsString>,
     /// The program that is started with `serve` as the own server.
     pub program: PathBuf,
     /// The mix of reads and writes.
@@ -130,6 +135,12 @@ pub enum ConfigError {
     /// `--bare` without `--fabric roce`, which it is compared with.
     #[error("--bare is measured beside --fabric roce, which is not asked for")]
     Bare,
+    /// A fabric that leaves the host, with TLS.
+    #[error(
+        "--fabric {fabric}: with --tls only shm and tcp are used, since nothing else is encrypted or \
+         stays on the host; leave one of them out", fabric = .0.name()
+    )]
+    Unencrypted(Fabric),
     /// A time or rate that is not positive and finite; the option is named.
     #[error("--{0} must be above 0")]
     NotPositive(&'static str),
@@ -142,6 +153,8 @@ impl Default for Config {
             systems: vec![System::Herd],
             fabrics: Vec::new(),
             server: None,
+            access: herdwick::Options::default(),
+            access_flags: Vec::new(),
             program: PathBuf::from("herdwick"),
             mix: Mix::Ycsb(Workload::B),
             dist: Dist::Zipf(0.99),
@@ -203,6 +216,13 @@ impl Config {
         }
         if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::ROCE) {
             return Err(ConfigError::Bare);
+        }
+        let leaves_host = |fabric: &&Fabric| matches!(fabric, Fabric::Verbs | Fabric::Roce);
+        if let (Some(fabric), true) = (
+            self.fabrics.iter().find(leaves_host),
+            self.access.tls.is_some(),
+        ) {
+            return Err(ConfigError::Unencrypted(*fabric));
         }
         let share = self.mix.get_share();
         if !(0.0..=1.0).contains(&share) {

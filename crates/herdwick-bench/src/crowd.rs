@@ -1,23 +1,20 @@
 //! Idle TCP connections that are held open beside the measured ones.
 
-use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::io::{Read, Write};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{BenchError, DriveError};
+use crate::{
+    BenchError, DriveError,
+    remote::{Blocking, Remote},
+};
 
 /// Descriptors that the process needs besides those of the idle connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
-/// Timeout for connecting, and for an answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle connections; dropping it closes them.
 #[derive(Debug)]
-pub(crate) struct Crowd(#[expect(dead_code, reason = "held open")] Vec<TcpStream>);
+pub(crate) struct Crowd(#[expect(dead_code, reason = "held open")] Vec<Blocking>);
 
 impl Crowd {
     /// Connects `count` times to `server`. Each connection requests the version once, so that the
@@ -25,11 +22,10 @@ impl Crowd {
     ///
     /// # Errors
     /// The operating system or the server does not allow so many connections.
-    pub(crate) fn gather(server: SocketAddr, count: usize) -> Result<Self, BenchError> {
+    pub(crate) fn gather(server: &Remote, count: usize) -> Result<Self, BenchError> {
         allow(count)?;
-        let one = |_| -> Result<TcpStream, DriveError> {
-            let mut stream = TcpStream::connect_timeout(&server, TIMEOUT)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
+        let one = |_| -> Result<Blocking, DriveError> {
+            let mut stream = server.connect_blocking()?;
             stream.write_all(b"version\r\n")?;
             let mut answer = [0; 8];
             stream.read_exact(&mut answer)?;

@@ -3,7 +3,6 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
-    net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -14,6 +13,7 @@ use crate::{
     compare::{manifest, rtt, server, subject},
     counters::RunCounters,
     host::{Placement, Stopwatch, pin},
+    remote::{Blocking, Remote},
     report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
 };
@@ -26,8 +26,6 @@ pub const IDLE_CONNECTIONS: usize = 100;
 const WINDOW: usize = 8;
 /// Pause between the first requests of two clients, long enough for the worker to sleep again.
 const APART: Duration = Duration::from_millis(10);
-/// Timeout of every request; on one host none takes this long.
-const DEADLINE: Duration = Duration::from_secs(5);
 /// Seconds that the server's CPU time is normalized to.
 const PER_S: f64 = 10.0;
 const KEY: &str = "herdwick-bench-idle";
@@ -65,8 +63,8 @@ struct Attached {
 
 impl Attached {
     fn attach(server: Server) -> Result<Self, BenchError> {
-        let sessions = (0..IDLE_SESSIONS).map(|_| session(server.address));
-        let connections = (0..IDLE_CONNECTIONS).map(|_| Connection::new(server.address));
+        let sessions = (0..IDLE_SESSIONS).map(|_| session(&server.remote));
+        let connections = (0..IDLE_CONNECTIONS).map(|_| Connection::new(&server.remote));
         Ok(Self {
             sessions: sessions.collect::<Result<_, _>>()?,
             connections: connections.collect::<Result<_, _>>()?,
@@ -141,13 +139,12 @@ impl Attached {
     }
 }
 
-fn session(address: SocketAddr) -> Result<Client, BenchError> {
+fn session(server: &Remote) -> Result<Client, BenchError> {
     let options = Options {
         window: WINDOW,
-        deadline: DEADLINE,
-        ..Options::default()
+        ..server.options.clone()
     };
-    let mut client = Client::connect_with(&address.to_string(), options)
+    let mut client = Client::connect_with(&server.address.to_string(), options)
         .map_err(|error| no_transport(&error))?;
     client
         .set(KEY, VALUE)
@@ -167,17 +164,12 @@ fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
 }
 
 /// A plain memcached connection.
-struct Connection(BufReader<TcpStream>);
+struct Connection(BufReader<Blocking>);
 
 impl Connection {
-    fn new(address: SocketAddr) -> Result<Self, BenchError> {
-        let connect = || {
-            let stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(DEADLINE))?;
-            Ok(Self(BufReader::new(stream)))
-        };
-        connect().map_err(|error| DriveError::Io(error).into())
+    fn new(server: &Remote) -> Result<Self, BenchError> {
+        let stream = server.connect_blocking().map_err(DriveError::from)?;
+        Ok(Self(BufReader::new(stream)))
     }
 
     fn get(&mut self) -> Result<Option<Vec<u8>>, BenchError> {

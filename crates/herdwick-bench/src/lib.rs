@@ -20,6 +20,7 @@ mod idle;
 mod lines;
 mod measure;
 mod pace;
+mod remote;
 mod report;
 mod server;
 mod store;

@@ -1,7 +1,6 @@
 //! One run: clients pinned to their CPUs, a warm-up, a measurement, and the CPU time that it took.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Barrier,
         atomic::{AtomicU64, Ordering},
@@ -16,6 +15,7 @@ use crate::{
     counters::RunCounters,
     host::{Placement, ProcessCpu, Stopwatch, pin, thread_cpu_ns},
     pace::Pace,
+    remote::Remote,
     report::{CpuPerOp, Latency, Run},
     server::batches,
     target::{Load, Target},
@@ -29,8 +29,8 @@ pub(crate) struct Bout<'a> {
     pub(crate) space: KeySpace,
     pub(crate) placement: &'a Placement,
     pub(crate) server_cpu: Option<ProcessCpu>,
-    /// Address of the server to query for the mean size of its batches.
-    pub(crate) batches_of: Option<SocketAddr>,
+    /// The server to query for the mean size of its batches.
+    pub(crate) batches_of: Option<&'a Remote>,
     /// Name of the run in the progress line.
     pub(crate) name: String,
 }

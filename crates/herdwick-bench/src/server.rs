@@ -1,25 +1,29 @@
 //! The server under test: a child process that the benchmark starts, or a running server.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    io::{BufRead, BufReader},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use herdwick::{Address, Options, Usage};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use crate::host::{ProcessCpu, Stopwatch, pin};
+use crate::{
+    host::{ProcessCpu, Stopwatch, pin},
+    remote::Remote,
+};
 
 /// A server, and the process whose CPU time is measured.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Its TCP address.
-    pub address: SocketAddr,
+    /// Its address, and how it is reached.
+    pub remote: Remote,
     /// Its version, as it reports it: `herdwick VERSION`, or a memcached's version.
     pub version: String,
     /// Whether it is a memcached or another server that speaks the text protocol.
@@ -35,31 +39,22 @@ pub(crate) struct Server {
 /// Why no server can be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address cannot be parsed or resolved.
-    #[error("'{text}' is no address: {reason}; say HOST:PORT, such as 127.0.0.1:11211")]
+    /// The address cannot be parsed.
+    #[error(
+        "'{text}' is no address: give HOST:PORT, such as 127.0.0.1:11211, or the path of a unix socket"
+    )]
     Address {
         /// The address as given.
         text: String,
-        /// Why it is not valid.
-        reason: String,
     },
-    /// No server answers at the address.
-    #[error(
-        "no server at {address}: {source}; start one with `herdwick serve`, or leave --server out"
-    )]
-    Unreachable {
+    /// No server answers at the address, it does not admit this client, or it does not speak
+    /// memcached's protocol.
+    #[error("{source}")]
+    Client {
         /// The address.
-        address: SocketAddr,
+        server: Address,
         /// What happened.
-        source: std::io::Error,
-    },
-    /// The peer does not speak the memcached protocol.
-    #[error("{address} answered 'version' with {reply:?}: not a memcached server")]
-    Stranger {
-        /// The address.
-        address: SocketAddr,
-        /// Its reply.
-        reply: String,
+        source: herdwick::Error,
     },
     /// The server process did not start.
     #[error("`{program}` did not start: {reason}; its own words stand above")]
@@ -71,15 +66,13 @@ pub enum ServerError {
     },
 }
 
-/// Timeout for connecting, and for an answer.
+/// Timeout of a memcached's start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a graceful end after SIGTERM, before SIGKILL.
 const DRAIN: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
-/// Bound of a `stats` reply, in bytes.
-const STATS_MAX: u64 = 64 << 10;
 /// Tolerance, in seconds, between a process's age and the uptime that the server reports, for both
 /// to be the same process.
 const SAME_AGE_S: u64 = 2;
@@ -148,10 +141,11 @@ impl Server {
         let mut own = OwnProcess(child.map_err(|error| not_started(error.to_string()))?);
         let address = address(&mut own).map_err(not_started)?;
         let cpu = Some(ProcessCpu::new(own.0.id()));
-        let (version, stats) = ask(address)?;
+        let remote = Remote::new(Address::Tcp(address.to_string()), Options::default());
+        let (version, stats) = ask(&remote)?;
         let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
-            address,
+            remote,
             version,
             is_memcached,
             workers: stat(&stats, "threads"),
@@ -160,25 +154,22 @@ impl Server {
         })
     }
 
-    /// Connects to a running server at `address`, `HOST:PORT`.
+    /// Connects to a running server at `address`, `HOST:PORT` or the path of a unix socket, with the
+    /// TLS and login of `access`.
     ///
     /// # Errors
-    /// No server answers there, or it is not a memcached server.
-    pub(crate) fn find(address: &str) -> Result<Self, ServerError> {
-        let unknown = |reason: String| ServerError::Address {
+    /// No server answers there, it does not admit this client, or it is not a memcached server.
+    pub(crate) fn find(address: &str, access: Options) -> Result<Self, ServerError> {
+        let parsed = address.parse().map_err(|_: Usage| ServerError::Address {
             text: address.to_owned(),
-            reason,
-        };
-        let found = address.to_socket_addrs();
-        let mut found = found.map_err(|error| unknown(error.to_string()))?;
-        let address = found.next();
-        let address = address.ok_or_else(|| unknown("the name has no address".into()))?;
-        let (version, stats) = ask(address)?;
-        let local = address.ip().is_loopback();
+        })?;
+        let remote = Remote::new(parsed, access);
+        let (version, stats) = ask(&remote)?;
+        let local = is_local(&remote);
         let pid = stat(&stats, "pid").filter(|pid| local && is_as_old(*pid, &stats));
         let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
-            address,
+            remote,
             version,
             is_memcached,
             workers: stat(&stats, "threads"),
@@ -188,10 +179,24 @@ impl Server {
     }
 }
 
+/// Returns whether the server is on this host: on a unix socket or a loopback address.
+fn is_local(remote: &Remote) -> bool {
+    match &remote.address {
+        Address::Unix(_) => true,
+        Address::Tcp(_) => {
+            let peer = remote
+                .connect()
+                .ok()
+                .and_then(|connection| connection.peer());
+            peer.is_some_and(|peer| peer.ip().is_loopback())
+        }
+    }
+}
+
 impl Server {
     /// Returns the number of items it holds, if it reports that.
     pub(crate) fn items(&self) -> Option<u64> {
-        let (_, stats) = ask(self.address).ok()?;
+        let (_, stats) = ask(&self.remote).ok()?;
         stat(&stats, "curr_items")
     }
 }
@@ -281,54 +286,43 @@ impl Drop for OwnProcess {
 
 /// Returns the requests over shared memory that a server has executed and the number of batches;
 /// `None` if it does not report them.
-pub(crate) fn batches(address: SocketAddr) -> Option<[u64; 2]> {
-    let (_, stats) = ask(address).ok()?;
+pub(crate) fn batches(server: &Remote) -> Option<[u64; 2]> {
+    let (_, stats) = ask(server).ok()?;
     Some([stat(&stats, "requests")?, stat(&stats, "batches")?])
 }
 
+/// The statistics of a server, by name.
+type Stats = Vec<(String, String)>;
+
 /// Requests version and statistics.
-fn ask(address: SocketAddr) -> Result<(String, String), ServerError> {
-    let unreachable = |source| ServerError::Unreachable { address, source };
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).map_err(unreachable)?;
-    stream
-        .set_read_timeout(Some(ANSWER_TIMEOUT))
-        .map_err(unreachable)?;
-    stream
-        .write_all(b"version\r\nstats\r\n")
-        .map_err(unreachable)?;
-    let mut lines = BufReader::new(stream.take(STATS_MAX)).lines();
-    let first = lines.next().unwrap_or_else(|| Ok(String::new()));
-    let first = first.map_err(unreachable)?;
-    let Some(version) = first.strip_prefix("VERSION ") else {
-        return Err(ServerError::Stranger {
-            address,
-            reply: first,
-        });
-    };
-    let stats = lines.map_while(Result::ok).take_while(|line| line != "END");
-    Ok((version.to_owned(), stats.collect::<Vec<_>>().join("\n")))
+fn ask(server: &Remote) -> Result<(String, Stats), ServerError> {
+    let asked = server.text_client().and_then(|mut client| {
+        let version = client.version()?;
+        Ok((version, client.stats("")?))
+    });
+    asked.map_err(|source| ServerError::Client {
+        server: server.address.clone(),
+        source,
+    })
 }
 
 /// Returns the version to report, and whether the server is not a herdwick.
-fn identity(version: String, stats: &str) -> (String, bool) {
+fn identity(version: String, stats: &[(String, String)]) -> (String, bool) {
     match stat::<String>(stats, "herdwick_version") {
         Some(own) => (format!("herdwick {own}"), false),
         None => (version, true),
     }
 }
 
-/// Returns the value of the line `STAT name`.
-fn stat<N: std::str::FromStr>(stats: &str, name: &str) -> Option<N> {
-    let mut values = stats.lines().filter_map(|line| {
-        let (stat, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
-        (stat == name).then(|| value.trim().parse().ok()).flatten()
-    });
-    values.next()
+/// Returns the value of the statistic `name`.
+fn stat<N: std::str::FromStr>(stats: &[(String, String)], name: &str) -> Option<N> {
+    let (_, value) = stats.iter().find(|(stat, _)| stat == name)?;
+    value.trim().parse().ok()
 }
 
 /// Returns whether local process `pid` is as old as the uptime that the server reports. A server in
 /// a container reports a pid of its own namespace, which is another process here.
-fn is_as_old(pid: u32, stats: &str) -> bool {
+fn is_as_old(pid: u32, stats: &[(String, String)]) -> bool {
     let age = || {
         let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
@@ -348,28 +342,34 @@ fn is_as_old(pid: u32, stats: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn stats(pairs: &[(&str, &str)]) -> Stats {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
+    }
+
     #[test]
     fn statistics_are_found_by_whole_names() {
-        let stats = "STAT pid 17\nSTAT pid_max 3\nSTAT threads 4\nbabble";
-        assert_eq!(stat(stats, "pid"), Some(17_u32));
-        assert_eq!(stat(stats, "threads"), Some(4_usize));
-        assert_eq!(stat::<u32>(stats, "pi"), None);
-        assert_eq!(stat::<u32>(stats, "babble"), None);
+        let stats = stats(&[("pid", "17"), ("pid_max", "3"), ("threads", "4")]);
+        assert_eq!(stat(&stats, "pid"), Some(17_u32));
+        assert_eq!(stat(&stats, "threads"), Some(4_usize));
+        assert_eq!(stat::<u32>(&stats, "pi"), None);
     }
 
     #[test]
     fn a_memcached_is_told_from_this_server() {
         let version = || "1.6.45".to_owned();
-        assert_eq!(identity(version(), "STAT pid 1"), (version(), true));
-        let own = "STAT version 1.6.45\nSTAT herdwick_version 0.1.0";
-        assert_eq!(identity(version(), own), ("herdwick 0.1.0".into(), false));
+        let memcached = stats(&[("pid", "1")]);
+        assert_eq!(identity(version(), &memcached), (version(), true));
+        let own = stats(&[("version", "1.6.45"), ("herdwick_version", "0.1.0")]);
+        assert_eq!(identity(version(), &own), ("herdwick 0.1.0".into(), false));
     }
 
     #[test]
     fn an_age_that_does_not_fit_is_somebody_else() {
-        assert!(!is_as_old(std::process::id(), "STAT uptime 4000000000"));
-        assert!(!is_as_old(std::process::id(), ""));
-        assert!(!is_as_old(u32::MAX, "STAT uptime 0"));
+        let old = stats(&[("uptime", "4000000000")]);
+        assert!(!is_as_old(std::process::id(), &old));
+        assert!(!is_as_old(std::process::id(), &[]));
+        assert!(!is_as_old(u32::MAX, &stats(&[("uptime", "0")])));
     }
 
     #[test]
@@ -377,9 +377,10 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
-        let error = Server::find(&address.to_string()).unwrap_err();
-        assert!(matches!(error, ServerError::Unreachable { .. }), "{error}");
-        let error = Server::find("nowhere").unwrap_err();
+        let find = |address: &str| Server::find(address, Options::default()).unwrap_err();
+        let error = find(&address.to_string());
+        assert!(matches!(error, ServerError::Client { .. }), "{error}");
+        let error = find("nowhere:http");
         assert!(matches!(error, ServerError::Address { .. }), "{error}");
     }
 

@@ -61,6 +61,9 @@ impl Load<'_> {
 /// Why driving ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
+    /// No connection to the server.
+    #[error(transparent)]
+    Unreachable(#[from] herdwick::Error),
     /// The connection failed.
     #[error("the connection to the server failed: {0}")]
     Io(#[from] std::io::Error),

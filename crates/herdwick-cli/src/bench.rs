@@ -1,9 +1,10 @@
 //! `herdwick bench`: parses the options, runs the benchmark, and writes the table and the files.
 
+mod failure;
+
 use std::{
     fs::File,
     io::{self, IsTerminal, Write, stderr, stdout},
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -14,6 +15,9 @@ use herdwick_bench::{
     self as bench, Against, BenchError, Config, Dist, Fabric, Mix, Neighbour, Percentiles,
     Progress, Report, Table, Workload, parse_count, parse_size,
 };
+
+use self::failure::Failure;
+use crate::{client::Access, exit::Exit};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
 /// figure.
@@ -37,9 +41,12 @@ pub(crate) struct BenchArgs {
     /// With --fabric roce: also measure plain datagrams of the same sizes through the same sockets.
     #[arg(long)]
     bare: bool,
-    /// Measure this running server; with --fabric tcp it may be any memcached.
+    /// Measure this running server, at HOST:PORT or a unix socket; with --fabric tcp it may be any
+    /// memcached. --login and --tls are for it alone.
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
+    #[command(flatten)]
+    access: Access,
     /// YCSB workload: a half updates, b 5 % updates, c reads only, d reads of the latest, f
     /// read-modify-writes.
     #[arg(long, value_enum, default_value_t = Letter::B)]
@@ -148,9 +155,11 @@ enum System {
 pub(crate) struct NeighbourArgs {
     #[arg(value_enum)]
     kind: Kind,
-    server: SocketAddr,
+    server: String,
     #[arg(value_delimiter = ',')]
     cpus: Vec<usize>,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -165,11 +174,16 @@ pub(crate) fn neighbour(args: &NeighbourArgs) -> ExitCode {
         Kind::Scribbler => Neighbour::Scribbler,
         Kind::Spinner => Neighbour::Spinner,
     };
-    match bench::neighbour(kind, args.server, &args.cpus) {
+    let joined = args.access.options().map_err(|error| error.to_string());
+    let joined = joined.and_then(|access| {
+        let joined = bench::neighbour(kind, &args.server, access, &args.cpus);
+        joined.map_err(|error| error.to_string())
+    });
+    match joined {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("herdwick bench-neighbour: {error}");
-            ExitCode::FAILURE
+            Exit::Failed.into()
         }
     }
 }
@@ -183,28 +197,36 @@ enum Letter {
     F,
 }
 
-/// Runs the benchmark; fails if it could not run, or if a value was wrong or a request failed.
+/// Runs the benchmark. A wrong value or a failed request makes it return 1, the table of
+/// [`crate::exit`] what else went wrong.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
+    match report(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => Exit::No.into(),
+        Err(failure) => {
+            eprintln!("herdwick bench: {failure}");
+            Exit::from(&failure).into()
+        }
+    }
+}
+
+/// Measures, and writes the report; returns whether every request had the right answer.
+fn report(args: &BenchArgs) -> Result<bool, Failure> {
     let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
         let name = system.to_possible_value();
         let name = name.as_ref().map_or("that", |value| value.get_name());
-        eprintln!("herdwick bench: {name} is measured alone: `herdwick bench {name}`");
-        return ExitCode::FAILURE;
+        return Err(Failure::Alone(name.to_owned()));
     }
-    let done = Files::open(args).and_then(|files| {
-        let report = measure(args).map_err(|error| error.to_string())?;
-        files.write(&report)?;
-        Ok(report.is_sound())
-    });
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(complaint) => {
-            eprintln!("herdwick bench: {complaint}");
-            ExitCode::FAILURE
-        }
+    if let (None, Some(option)) = (&args.server, args.access.given()) {
+        return Err(Failure::NoServer { option });
     }
+    let config = args.config()?;
+    let files = Files::open(args)?;
+    let measured = measure(args, &config);
+    let report = measured.map_err(|error| Failure::of(args.server.as_deref(), error))?;
+    files.write(&report)?;
+    Ok(report.is_sound())
 }
 
 /// The files to write the report to, and the baseline to compare with: opened before the benchmark,
@@ -222,24 +244,28 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn create(option: &'static str, path: &'a Path) -> Result<Self, String> {
-        let file = File::create(path).map_err(|error| unwritable(option, path, &error))?;
+    fn create(option: &'static str, path: &'a Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(unwritable(option, path))?;
         Ok(Self { option, path, file })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), String> {
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
         let written = self.file.write_all(text.as_bytes());
-        written.map_err(|error| unwritable(self.option, self.path, &error))
+        written.map_err(unwritable(self.option, self.path))
     }
 }
 
-fn unwritable(option: &str, path: &Path, error: &io::Error) -> String {
-    let path = path.display();
-    format!("{path} cannot be written: {error}; give another file ({option})")
+fn unwritable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |source| Failure::Unwritable {
+        option,
+        path,
+        source,
+    }
 }
 
 impl<'a> Files<'a> {
-    fn open(args: &'a BenchArgs) -> Result<Self, String> {
+    fn open(args: &'a BenchArgs) -> Result<Self, Failure> {
         let output = |option, path: &'a Option<PathBuf>| {
             let path = path.as_deref();
             path.map(|path| Output::create(option, path)).transpose()
@@ -253,7 +279,7 @@ impl<'a> Files<'a> {
     }
 
     /// Prints the report, and writes the files.
-    fn write(self, report: &Report) -> Result<(), String> {
+    fn write(self, report: &Report) -> Result<(), Failure> {
         // Errors are ignored: the reader may have closed the pipe.
         let _ = write!(stdout(), "{}", Table(report));
         if let Some(baseline) = &self.baseline {
@@ -266,23 +292,25 @@ impl<'a> Files<'a> {
     }
 }
 
-fn baseline(path: &Path) -> Result<Report, String> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("{shown} cannot be read: {error} (--against)"))?;
-    serde_json::from_str(&text).map_err(|error| {
-        format!("{shown} is no report that --json has written: {error}; give another (--against)")
+fn baseline(path: &Path) -> Result<Report, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|source| Failure::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    serde_json::from_str(&text).map_err(|source| Failure::Baseline {
+        path: path.to_owned(),
+        source,
     })
 }
 
-fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), String> {
+fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), Failure> {
     let known = report.results.iter().filter_map(|result| {
         let latencies = result.latencies_ns.as_ref()?;
         Some((&result.subject, Percentiles(latencies).to_string()))
     });
     let known: Vec<_> = known.collect();
     match &known[..] {
-        [] => Err("--hdr: no latencies are measured here".to_owned()),
+        [] => Err(Failure::NoLatencies),
         [(_, one)] => hdr.write(one),
         several => several.iter().try_for_each(|(subject, text)| {
             let system = subject.beside.as_ref().unwrap_or(&subject.system);
@@ -294,8 +322,7 @@ fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), String> {
     }
 }
 
-fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
-    let config = args.config();
+fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
     let live = stderr().is_terminal();
     let mut watch = |progress: &Progress| {
         if live {
@@ -305,10 +332,10 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
         }
     };
     let report = match args.systems[..] {
-        [System::Store] => bench::store(&config, &mut watch),
-        [System::Idle] => bench::idle(&config, &mut watch),
-        [System::Cache] => bench::cache(&config, &mut watch),
-        _ => bench::compare(&config, &mut watch),
+        [System::Store] => bench::store(config, &mut watch),
+        [System::Idle] => bench::idle(config, &mut watch),
+        [System::Cache] => bench::cache(config, &mut watch),
+        _ => bench::compare(config, &mut watch),
     };
     if live {
         eprint!("\r\x1b[K");
@@ -317,7 +344,11 @@ fn measure(args: &BenchArgs) -> Result<Report, BenchError> {
 }
 
 impl BenchArgs {
-    fn config(&self) -> Config {
+    fn config(&self) -> Result<Config, Failure> {
+        let access = self.access.options().map_err(|source| Failure::Access {
+            server: self.server.clone().unwrap_or_default(),
+            source,
+        })?;
         let systems = self.systems.iter().flat_map(|system| match system {
             System::Store | System::Idle | System::Cache => &[][..],
             System::Echo => &[bench::System::Echo],
@@ -332,10 +363,12 @@ impl BenchArgs {
         });
         // Last, since the table compares each line with the last one.
         let bare = self.bare.then_some(bench::System::Bare);
-        Config {
+        Ok(Config {
             systems: systems.copied().chain(bare).collect(),
             fabrics: self.fabric.clone(),
             server: self.server.clone(),
+            access,
+            access_flags: self.access.flags(),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
             mix: self.mix(),
             dist: self.dist,
@@ -357,7 +390,7 @@ impl BenchArgs {
             runs: self.runs,
             traces: self.trace.clone(),
             quick: self.quick,
-        }
+        })
     }
 
     fn mix(&self) -> Mix {

@@ -10,7 +10,7 @@ use std::{
 
 use clap::Args;
 use herdwick::{
-    Cause, Client, DialError, Error, Item, Login, Options, Put, Session, TlsError, Ttl,
+    Cause, Client, DialError, Error, Item, Login, Options, Put, Session, TlsError, Ttl, Usage,
 };
 
 use crate::{exit::Exit, tls::TlsArgs, units};
@@ -21,15 +21,22 @@ pub(crate) struct Server {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
+    #[command(flatten)]
+    access: Access,
+    /// Print on standard error the transport that is used, and why a faster one that the server
+    /// offers is not.
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// What a server may require of a client: TLS and a login.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Access {
     /// File with one line, user:password, for a server that requires it (`serve -Y`).
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Print on standard error the transport that is used, and why a faster one that the server
-    /// offers is not.
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 /// Read values: a single key's value is written unchanged, several as lines of key, tab, value.
@@ -54,7 +61,7 @@ pub(crate) struct SetArgs {
     /// The value; - reads it from standard input.
     value: OsString,
     /// Seconds until it expires, or 15m, 2h, 1d [default: never].
-    #[arg(long, value_name = "S", value_parser = units::seconds)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = units::seconds)]
     ttl: Option<u32>,
     /// A number stored with the value.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -75,9 +82,9 @@ pub(crate) struct DeleteArgs {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Which ones, such as settings or items [default: the general ones].
-    #[arg(default_value = "", value_name = "ARG")]
-    argument: String,
+    /// Which ones, such as settings, items or detail dump [default: the general ones].
+    #[arg(value_name = "ARG")]
+    arguments: Vec<String>,
 }
 
 /// Whether the keys existed.
@@ -96,6 +103,8 @@ pub(crate) enum Failure {
     Login { path: PathBuf, reason: String },
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    #[error("the server has no statistics called {0:?}")]
+    NoStatistics(String),
     #[error("cannot read the value from standard input: {0}")]
     Input(io::Error),
     #[error("cannot write to standard output: {0}")]
@@ -106,7 +115,7 @@ impl From<&Failure> for Exit {
     fn from(failure: &Failure) -> Self {
         match failure {
             Failure::Client(error) => error.into(),
-            Failure::Login { .. } | Failure::Tls(_) => Self::Usage,
+            Failure::Login { .. } | Failure::Tls(_) | Failure::NoStatistics(_) => Self::Usage,
             Failure::Input(_) | Failure::Output(_) => Self::Failed,
         }
     }
@@ -117,7 +126,8 @@ pub(crate) fn run(
     server: &Server,
     command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
 ) -> ExitCode {
-    let outcome = options(server.login.as_deref(), &server.tls)
+    let access = server.access.options();
+    let outcome = access
         .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
@@ -133,27 +143,44 @@ pub(crate) fn run(
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            eprintln!("herdwick: {failure}{}", advice(&failure));
+            eprintln!("herdwick: {}", complaint(&server.server, &failure));
             Exit::from(&failure).into()
         }
     }
 }
 
-/// Returns the connection options: login, TLS, and defaults.
-pub(crate) fn options(login: Option<&Path>, tls: &TlsArgs) -> Result<Options, Failure> {
-    let login = login.map(|path| {
-        let unusable = |reason| Failure::Login {
-            path: path.to_owned(),
-            reason,
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-        Login::parse(&text).ok_or_else(|| unusable("it is not one line, user:password".into()))
-    });
-    Ok(Options {
-        login: login.transpose()?,
-        tls: tls.read()?,
-        ..Options::default()
-    })
+impl Access {
+    /// Returns the connection options: login, TLS, and defaults.
+    pub(crate) fn options(&self) -> Result<Options, Failure> {
+        Ok(Options {
+            login: self.login.as_deref().map(read_login).transpose()?,
+            tls: self.tls.read()?,
+            ..Options::default()
+        })
+    }
+
+    /// Returns the name of an option that was given, if any was.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let login = self.login.is_some().then_some("--login");
+        login.or_else(|| self.tls.is_on().then_some("--tls"))
+    }
+
+    /// Returns the same options as arguments of another process.
+    pub(crate) fn flags(&self) -> Vec<OsString> {
+        let login = self.login.iter();
+        let login = login.flat_map(|path| ["--login".into(), path.as_os_str().to_owned()]);
+        login.chain(self.tls.flags()).collect()
+    }
+}
+
+fn read_login(path: &Path) -> Result<Login, Failure> {
+    let unusable = |reason| Failure::Login {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    Login::parse(&text)
+        .ok_or_else(|| unusable("it is not one line, user:password; give a file with one".into()))
 }
 
 pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Failure> {
@@ -194,16 +221,23 @@ pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, Failur
 }
 
 pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, Failure> {
-    let found = client.delete(args.key.as_bytes())?;
-    Ok(if found {
-        Outcome::Found
-    } else {
-        Outcome::Missing
-    })
+    let key = args.key.as_bytes();
+    if client.delete(key)? {
+        return Ok(Outcome::Found);
+    }
+    eprintln!("herdwick: {}: not there", key.escape_ascii());
+    Ok(Outcome::Missing)
 }
 
 pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, Failure> {
-    let stats = client.stats(&args.argument)?;
+    let argument = args.arguments.join(" ");
+    let stats = client.stats(&argument).map_err(|error| match error {
+        // memcached's answer to a word that it does not know.
+        Error::Server(reason) if reason == UNKNOWN && !argument.is_empty() => {
+            Failure::NoStatistics(argument.clone())
+        }
+        error => error.into(),
+    })?;
     let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = io::stdout().lock();
     for (name, value) in stats {
@@ -211,6 +245,9 @@ pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, Fa
     }
     Ok(Outcome::Found)
 }
+
+/// The client library's words for `ERROR`.
+const UNKNOWN: &str = "it does not know the command";
 
 /// Writes values. A single value is written byte for byte, so that it can be redirected to a file;
 /// on a terminal a line feed follows.
@@ -241,47 +278,89 @@ fn transport(session: &Session) -> String {
     format!("over {}{}", session.transport(), reason.unwrap_or_default())
 }
 
+/// Returns the message for a failure: the server where it is involved, the cause, and what to type
+/// next.
+pub(crate) fn complaint(server: &str, failure: &Failure) -> String {
+    match failure {
+        Failure::Client(error) => error_text(server, error),
+        Failure::Tls(TlsError::NoAuthorities) => format!("{failure}, by --tls-ca"),
+        Failure::Tls(TlsError::Mismatch { .. }) => {
+            format!("{failure}; name the file of the right one with --tls-key")
+        }
+        Failure::NoStatistics(_) => format!(
+            "{server}: {failure}; `herdwick stats` alone shows the general ones, others are settings, \
+             items, slabs, conns, workers and hotkeys"
+        ),
+        Failure::Login { .. } | Failure::Tls(_) | Failure::Input(_) | Failure::Output(_) => {
+            failure.to_string()
+        }
+    }
+}
+
+/// Does the same for an error of the client library.
+pub(crate) fn error_text(server: &str, error: &Error) -> String {
+    let advice = advice(error);
+    match error {
+        Error::Usage(Usage::Address) => format!("{server}: {error}; give one with --server"),
+        Error::Usage(_) | Error::Unreachable { .. } => format!("{error}{advice}"),
+        _ => format!("{server}: {error}{advice}"),
+    }
+}
+
 /// What to type next where the server has closed the connection, or answered what is not text.
 const NO_TEXT: &str = "; is that a memcached or a herdwick? With TLS (`serve -Z`) it takes --tls; with \
                        SASL (`serve -S`) or -B binary it speaks no text, which this command needs: \
                        start it with -Y FILE alone, and give --login FILE; name another with --server";
 
+/// The end of every message about a login.
+const LOGIN: &str = "; give a file with a line user:password by --login";
+
 /// Returns what to type next, if there is known advice.
-fn advice(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::Client(Error::Unreachable {
-            reason: DialError::Name(_),
-            ..
-        }) => "; name another with --server",
-        Failure::Client(Error::Unreachable {
-            reason: DialError::LoginNeeded | DialError::LoginRefused,
-            ..
-        }) => "; give a file with a line user:password by --login",
-        Failure::Client(Error::Unreachable {
-            reason: DialError::Tls(why),
-            ..
-        }) => tls_advice(why),
-        Failure::Client(Error::Disconnected(Cause::Malformed(_) | Cause::Closed)) => NO_TEXT,
-        Failure::Client(Error::Unreachable {
-            reason: DialError::Io(error),
-            ..
-        }) => match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-                "; start one with `herdwick serve`, or name another with --server"
+fn advice(error: &Error) -> &'static str {
+    match error {
+        Error::Unreachable { reason, .. } => match reason {
+            DialError::Name(_) => "; name another with --server",
+            DialError::LoginNeeded => LOGIN,
+            DialError::LoginRefused => {
+                "; the file of --login needs a line user:password that is in the one of `serve -Y`"
             }
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => NO_TEXT,
-            _ => "; name another with --server",
+            DialError::Tls(why) => tls_advice(why),
+            DialError::Io(error) => match error.kind() {
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                    "; start one with `herdwick serve`, or name another with --server"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "; a unix socket is for the users that `herdwick serve -a` admits; name another \
+                     with --server"
+                }
+                io::ErrorKind::TimedOut => STALLED,
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => NO_TEXT,
+                _ => "; name another with --server",
+            },
         },
-        Failure::Client(Error::UnknownOutcome(_)) => "; `herdwick get` shows which",
-        Failure::Client(Error::TooLarge) => {
-            "; a server started with a larger `herdwick serve -I` takes it"
-        }
+        Error::Disconnected(Cause::Malformed(_) | Cause::Closed) => NO_TEXT,
+        Error::Timeout(_) => STALLED,
+        Error::UnknownOutcome(_) => "; `herdwick get` shows which",
+        Error::TooLarge => "; a server started with a larger `herdwick serve -I` takes it",
+        Error::Server(reason) if reason.contains("unauthenticated") => LOGIN,
         _ => "",
     }
 }
 
+/// The end of a message about a server that accepts connections and does not answer.
+const STALLED: &str =
+    "; it may be stopped or overloaded, or speak TLS (--tls); name another with --server";
+
 fn tls_advice(why: &str) -> &'static str {
-    if why.contains("UnknownIssuer") {
+    let alert = why.contains("fatal alert");
+    if why.contains("CaUsedAsEndEntity") {
+        "; the server's certificate is one for an authority (CA:TRUE), as `openssl req -x509` makes \
+         them: make one with -addext basicConstraints=critical,CA:FALSE, or check none with \
+         --tls-insecure"
+    } else if alert && (why.contains("ertificate") || why.contains("UnknownC")) {
+        "; the server requires a client's certificate from an authority of its -o ssl_ca_cert: give \
+         it with --tls-cert, and its key with --tls-key"
+    } else if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         "; name the authority of the server's certificate with --tls-ca"
     } else if why.contains("not valid for name") {
         "; name the one that the certificate is for with --tls-name"

@@ -21,7 +21,7 @@ pub(crate) enum Exit {
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0  done
-  1  no: a key is not there, a fabric does not work (doctor), a benchmark failed (bench)
+  1  no: a key is not there, a fabric does not work (doctor), a reply was wrong (bench)
   2  the command line is wrong, or a file that it names
   3  no server there, the connection was lost, or no answer came in time
   4  anything else: the server refused, a file cannot be written, the server cannot start";

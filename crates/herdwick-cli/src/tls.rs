@@ -1,6 +1,6 @@
 //! TLS options of the client commands, for a server that was started with `serve -Z`.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 use herdwick::{Tls, TlsError, TlsFiles};
@@ -30,6 +30,32 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
+    /// Returns the same options as arguments of another process.
+    pub(crate) fn flags(&self) -> impl Iterator<Item = OsString> {
+        let files = [
+            ("--tls-ca", &self.tls_ca),
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+        ];
+        let files = files.into_iter().filter_map(|(flag, path)| {
+            let path = path.as_ref()?.as_os_str().to_owned();
+            Some([OsString::from(flag), path])
+        });
+        let name = self.tls_name.as_ref();
+        let name = name.map(|name| [OsString::from("--tls-name"), name.into()]);
+        let words = [("--tls", self.tls), ("--tls-insecure", self.tls_insecure)];
+        let words = words.into_iter().filter(|(_, given)| *given);
+        files
+            .chain(name)
+            .flatten()
+            .chain(words.map(|(flag, _)| flag.into()))
+    }
+
+    /// Returns whether TLS is to be used.
+    pub(crate) fn is_on(&self) -> bool {
+        self.tls
+    }
+
     /// Reads all files and returns the TLS settings; `None`: plain text.
     pub(crate) fn read(&self) -> Result<Option<Tls>, TlsError> {
         let files = TlsFiles {

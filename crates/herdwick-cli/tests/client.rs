@@ -160,7 +160,9 @@ fn values_go_in_and_come_out(address: &str, transport: &str) {
         )
     );
     assert_eq!(run(&["delete", "a"], b""), quiet(0, ""));
-    assert_eq!(run(&["delete", "a"], b""), quiet(1, ""));
+    let missing = (1, String::new(), "herdwick: a: not there\n".into());
+    assert_eq!(run(&["delete", "a"], b""), missing);
+    assert_eq!(run(&["stats", "detail", "dump"], b"").0, 0);
     let (code, out, _) = run(&["stats"], b"");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -194,6 +196,47 @@ fn a_server_that_is_not_there_is_named_with_a_way_out() {
     );
     assert!(err.starts_with(&start), "{err}");
     assert_eq!(code, 3);
+}
+
+#[test]
+fn what_is_no_address_is_named_with_what_is_one() {
+    for wrong in ["::1", "localhost:99999", "http://localhost:11211", ""] {
+        let (code, _, err) = herdwick(&["get", "k", "--server", wrong], b"");
+        let start = format!("herdwick: {wrong}: an address is HOST:PORT, [IPV6]:PORT, or ");
+        assert!(err.starts_with(&start), "{err}");
+        assert_eq!(code, 2);
+    }
+}
+
+/// A listener that accepts connections and never answers.
+#[test]
+fn a_server_that_does_not_answer_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for arguments in [&["get", "k"][..], &["stats"], &["top", "--json"]] {
+        let (code, _, err) = herdwick(&[arguments, &["--server", &address]].concat(), b"");
+        assert!(
+            err.starts_with(&format!("herdwick: {address}: no answer within "))
+                && err.contains("stopped or overloaded"),
+            "{err}"
+        );
+        assert_eq!(code, 3);
+    }
+}
+
+#[test]
+fn statistics_that_do_not_exist_are_named() {
+    let (_server, address) = serve(&["--shm", "off"]);
+    let memcached = Memcached::start();
+    let addresses = memcached.iter().map(Memcached::address).chain([address]);
+    for address in addresses {
+        let (code, out, err) = herdwick(&["stats", "bogus", "--server", &address], b"");
+        assert!(
+            err.contains("no statistics called \"bogus\"; `herdwick stats` alone"),
+            "{err}"
+        );
+        assert_eq!((code, &out[..]), (2, &b""[..]));
+    }
 }
 
 #[test]

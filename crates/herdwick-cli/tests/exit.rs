@@ -45,6 +45,24 @@ fn each_code_has_one_meaning() {
         .unwrap();
     assert_eq!(code(&["get", "k", "--server", &free.to_string()]), 3);
     assert_eq!(code(&["stats", "--server", "no.such.host.invalid:1"]), 3);
+    let tiny = |arguments: &[&str]| {
+        let tiny = ["bench", "--keys", "100", "--seconds", "0.1", "--runs", "1"];
+        code(&[&tiny, arguments].concat())
+    };
+    assert_eq!(tiny(&["--server", &server.address, "--fabric", "tcp"]), 0);
+    for (arguments, expected) in [
+        (&["--window", "3", "--fabric", "shm"][..], 2),
+        (&["--clients", "0"], 2),
+        (&["--tls"], 2),
+        (&["--login", "/nowhere/login"], 2),
+        (&["--against", "/nowhere/report"], 2),
+        (&["store,echo"], 2),
+        (&["--server", "host:http"], 2),
+        (&["--server", &free.to_string()], 3),
+        (&["--json", "/nowhere/report"], 4),
+    ] {
+        assert_eq!(tiny(arguments), expected, "{arguments:?}");
+    }
     let value = "v".repeat(100_000);
     let small = Server::run(&folder, 1, &["-p", "0", "-I", "1k"]);
     assert_eq!(code(&["set", "k", &value, "--server", &small.address]), 4);

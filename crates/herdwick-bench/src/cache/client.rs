@@ -2,8 +2,10 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
 };
+
+use herdwick::Address;
 
 use crate::{
     DriveError,
@@ -31,8 +33,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn connect(address: SocketAddr, space: KeySpace) -> Result<Self, DriveError> {
-        let to = TcpStream::connect(address)?;
+    pub(super) fn connect(address: &Address, space: KeySpace) -> Result<Self, DriveError> {
+        let to = TcpStream::connect(address.to_string())?;
         to.set_nodelay(true)?;
         let from = BufReader::with_capacity(1 << 16, to.try_clone()?);
         Ok(Self {

@@ -189,7 +189,7 @@ impl CacheBench<'_> {
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Full, BenchError> {
         let mut full = Full {
-            client: Client::connect(server.address, self.space)?,
+            client: Client::connect(&server.remote.address, self.space)?,
             server,
             counters: RunCounters::new(),
         };

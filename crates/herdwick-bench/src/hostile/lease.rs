@@ -3,7 +3,6 @@
 use std::{
     io::{self, BufRead, BufReader, IoSliceMut, Read, Write},
     mem::MaybeUninit,
-    net::{SocketAddr, TcpStream},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -29,7 +28,10 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 
-use crate::lines::{BenchClient, EndpointError, REPLY_BYTES_MAX};
+use crate::{
+    lines::{BenchClient, EndpointError, REPLY_BYTES_MAX},
+    remote::Remote,
+};
 
 /// Interval of heartbeats that keep a lease.
 pub(super) const HEARTBEAT_NS: u64 = HEARTBEAT.as_nanos() as u64;
@@ -44,6 +46,9 @@ const WINDOW: usize = Window::MAX;
 /// Why no lease was taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
+    /// No connection to the server.
+    #[error(transparent)]
+    Unreachable(#[from] herdwick::Error),
     /// A socket failed.
     #[error("taking a lease: {0}")]
     Io(#[from] io::Error),
@@ -76,7 +81,7 @@ pub(super) struct Prey {
 
 impl Prey {
     /// Takes a lease at `server` by the protocol that every client uses.
-    pub(super) fn take(server: SocketAddr) -> Result<Self, LeaseError> {
+    pub(super) fn take(server: &Remote) -> Result<Self, LeaseError> {
         let offer = hello(server)?;
         let mut socket = UnixStream::connect(offer.socket.ok_or(LeaseError::NoOffer)?)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -120,9 +125,8 @@ fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
     Ok(Span::new(Arc::new(mapping)))
 }
 
-fn hello(server: SocketAddr) -> Result<FabricOffer, LeaseError> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+fn hello(server: &Remote) -> Result<FabricOffer, LeaseError> {
+    let mut stream = server.connect_blocking()?;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hello = Hello {
         fabrics: vec![LOCAL.name().to_owned()],

@@ -4,17 +4,19 @@
 mod lease;
 
 use std::{
+    ffi::OsString,
     io::{BufRead, BufReader, Write},
-    net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
 };
 
+use herdwick::{Address, Options};
 use herdwick_mem::{Span, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     host::{Stopwatch, pin},
+    remote::Remote,
     server::ServerError,
     workload::Rng,
 };
@@ -50,11 +52,12 @@ pub(crate) struct Process(Child);
 const BEGUN: &str = "begun";
 
 impl Process {
-    /// Starts `program` as a neighbour of the clients of `server`, on `cpus`.
+    /// Starts `program` as a neighbour of the clients of `server`, on `cpus`. `access_flags` are the
+    /// options with which it reaches the server.
     pub(crate) fn start(
         program: &Path,
         neighbour: Neighbour,
-        server: SocketAddr,
+        (server, access_flags): (&Address, &[OsString]),
         cpus: &[usize],
     ) -> Result<Self, ServerError> {
         let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
@@ -65,6 +68,7 @@ impl Process {
             &server.to_string(),
             &cpus.join(","),
         ]);
+        command.args(access_flags);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let failed = |reason: String| ServerError::NotStarted {
             program: format!("{} bench-neighbour", program.display()),
@@ -95,10 +99,16 @@ impl Drop for Process {
 ///
 /// # Errors
 /// No lease was granted.
-pub fn neighbour(kind: Neighbour, server: SocketAddr, cpus: &[usize]) -> Result<(), LeaseError> {
+pub fn neighbour(
+    kind: Neighbour,
+    server: &str,
+    access: Options,
+    cpus: &[usize],
+) -> Result<(), LeaseError> {
     pin(cpus);
+    let address = server.parse().map_err(herdwick::Error::from)?;
     let mut prey = match kind {
-        Neighbour::Scribbler => Some(Prey::take(server)?),
+        Neighbour::Scribbler => Some(Prey::take(&Remote::new(address, access))?),
         Neighbour::Spinner => None,
     };
     println!("{BEGUN}");

@@ -21,6 +21,7 @@ use herdwick_mica::{Get, HashKey, Op, Put, Request};
 use crate::{
     BenchError, Fabric,
     counters::RunCounters,
+    remote::Remote,
     target::{DriveError, Load, Target},
     workload::{KeySpace, Step},
 };
@@ -233,16 +234,13 @@ pub(crate) struct HerdTarget {
     driver: Driver,
 }
 
-/// Timeout of dialling, and of other operations of the session itself.
-const DEADLINE: Duration = Duration::from_secs(5);
-
 impl HerdTarget {
-    /// Connects to the server at `address` over `fabric`.
+    /// Connects to `server` over `fabric`.
     ///
     /// # Errors
     /// No server answers there, or it grants no lease.
     pub(crate) fn dial(
-        address: std::net::SocketAddr,
+        server: &Remote,
         (fabric, path): (Fabric, Option<RequestPath>),
         window: usize,
         space: KeySpace,
@@ -253,13 +251,10 @@ impl HerdTarget {
             window,
             only: fabric.session(),
             request_path: path,
-            deadline: DEADLINE,
-            ..Options::default()
+            ..server.options.clone()
         };
-        let text = address.to_string();
-        let address = text.parse().map_err(|_| no_transport(text))?;
-        let mut session =
-            Session::dial(&address, &options).map_err(|error| no_transport(error.to_string()))?;
+        let dialled = Session::dial(&server.address, &options);
+        let mut session = dialled.map_err(|error| no_transport(error.to_string()))?;
         if let Some(reason) = session.fallback() {
             return Err(no_transport(reason.to_string()));
         }

@@ -28,13 +28,17 @@ pub(super) struct Connection<S> {
     asked: VecDeque<Asked>,
     /// Keys of the reads in `asked`, in order.
     wanted: VecDeque<u32>,
+    /// Whether a short read means that nothing more can be read.
+    ends_short: bool,
 }
 
 /// Bytes for headers besides a value, for a foreign value, and for many small replies in one read.
 const INBOX: usize = 2 * FOREIGN_MAX as usize;
 
 impl<S: Read + Write> Connection<S> {
-    pub(super) fn new(stream: S, value_size: usize) -> Self {
+    /// `ends_short`: a read that fills less than its buffer has emptied the stream, as of a socket
+    /// (epoll(7): edge-triggered streams), but not of TLS, which returns a record at a time.
+    pub(super) fn new(stream: S, value_size: usize, ends_short: bool) -> Self {
         Self {
             stream,
             outbox: Vec::new(),
@@ -43,6 +47,7 @@ impl<S: Read + Write> Connection<S> {
             filled: 0,
             asked: VecDeque::new(),
             wanted: VecDeque::new(),
+            ends_short,
         }
     }
 
@@ -121,8 +126,7 @@ impl<S: Read + Write> Connection<S> {
                 Ok(n) => {
                     self.filled += n;
                     self.understand(reader, counters, now_ns)?;
-                    // A short read has emptied the socket (epoll(7): edge-triggered streams).
-                    if n < room {
+                    if n < room && self.ends_short {
                         return Ok(());
                     }
                 }

@@ -100,7 +100,7 @@ pub(crate) fn generator_ns(
     let count = options.connections.max(IN_FLIGHT.div_ceil(pipeline));
     let mut connections = Vec::from_iter((0..count).map(|_| {
         let room = space.value_size() + REPLIES_MAX;
-        Connection::new(Memory::default(), room)
+        Connection::new(Memory::default(), room, true)
     }));
     let (mut composer, mut reader) = (
         Composer::new(space, options.multiget.max(1)),

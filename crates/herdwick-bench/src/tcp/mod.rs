@@ -7,13 +7,14 @@ mod instant;
 mod reply;
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    os::fd::{AsFd, AsRawFd},
     time::Duration,
 };
 
-use mio::{Events, Interest, Poll, Token, net::TcpStream as TcpSocket};
+use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 
 use crate::{
+    remote::Remote,
     target::{DriveError, Load, Target},
     workload::KeySpace,
 };
@@ -39,7 +40,7 @@ pub(crate) struct TcpOptions {
 pub(crate) struct TcpTarget {
     poll: Poll,
     events: Events,
-    connections: Vec<Connection<TcpSocket>>,
+    connections: Vec<Connection<herdwick::Connection>>,
     composer: Composer,
     reader: Reader,
     pipeline: usize,
@@ -47,8 +48,6 @@ pub(crate) struct TcpTarget {
     turn: usize,
 }
 
-/// Timeout of a connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// epoll timeouts are whole milliseconds: if the next request is due sooner than this, the loop
 /// polls instead of sleeping.
 const SPIN_BELOW_NS: u64 = 1_500_000;
@@ -61,21 +60,20 @@ impl TcpTarget {
     /// # Errors
     /// A connection was refused or failed.
     pub(crate) fn connect(
-        server: SocketAddr,
+        server: &Remote,
         options: TcpOptions,
         space: KeySpace,
     ) -> Result<Self, DriveError> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(options.connections);
         for token in 0..options.connections.max(1) {
-            let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpSocket::from_std(stream);
+            let stream = server.connect()?;
+            let fd = stream.as_fd().as_raw_fd();
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry()
-                .register(&mut stream, Token(token), interest)?;
-            connections.push(Connection::new(stream, space.value_size()));
+                .register(&mut SourceFd(&fd), Token(token), interest)?;
+            let ends_short = !stream.is_encrypted();
+            connections.push(Connection::new(stream, space.value_size(), ends_short));
         }
         Ok(Self {
             poll,

@@ -11,14 +11,14 @@ use herdwick::{Client, Error, Options};
 use serde_json::{Value, json};
 
 use super::sample::{LEASES, STATS, Sample, State};
-use crate::exit::Exit;
+use crate::{client, exit::Exit};
 
 /// Takes two samples, `interval` apart, and prints the object.
 pub(super) fn run(server: &str, options: &Options, interval: Duration) -> ExitCode {
     let state = match look_twice(server, options, interval) {
         Ok(state) => state,
         Err(error) => {
-            eprintln!("herdwick: {error}");
+            eprintln!("herdwick: {}", client::error_text(server, &error));
             return Exit::from(&error).into();
         }
     };

@@ -7,7 +7,6 @@ mod view;
 use std::{
     io::{self, IsTerminal},
     ops::RangeInclusive,
-    path::PathBuf,
     process::ExitCode,
     sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     thread,
@@ -21,7 +20,11 @@ use ratatui::{
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
 
-use crate::{client, exit::Exit, tls::TlsArgs, units};
+use crate::{
+    client::{self, Access},
+    exit::Exit,
+    units,
+};
 use sample::{Sample, State};
 
 /// Watch a server: rates, hit ratio, latency, hot keys, workers, fabrics.
@@ -33,11 +36,8 @@ pub(crate) struct TopArgs {
     /// Where the server listens: HOST:PORT, or the path of a unix socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
-    /// File with one line, user:password, for a server that requires it (`serve -Y`).
-    #[arg(long, value_name = "FILE")]
-    login: Option<PathBuf>,
     #[command(flatten)]
-    tls: TlsArgs,
+    access: Access,
     /// Take two samples, --interval apart, and print one JSON object with the rates between them,
     /// for scripts; needs no terminal.
     #[arg(long)]
@@ -65,14 +65,14 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     }
     let (to_screen, found) = mpsc::sync_channel(1);
     let (enough, done) = mpsc::channel();
-    let options = match client::options(args.login.as_deref(), &args.tls) {
+    let options = match args.access.options() {
         Ok(options) => Options {
             fabric: false,
             deadline: TIMEOUT,
             ..options
         },
         Err(failure) => {
-            eprintln!("herdwick: {failure}");
+            eprintln!("herdwick: {}", client::complaint(&args.server, &failure));
             return Exit::from(&failure).into();
         }
     };

@@ -37,7 +37,7 @@ impl Peer {
     pub(super) fn start(cpus: &[usize], room: u64) -> Result<Self, BenchError> {
         let server = Server::start_memcached(cpus, (room >> 20).max(1))?;
         let connect = || {
-            let to = TcpStream::connect(server.address)?;
+            let to = TcpStream::connect(server.remote.address.to_string())?;
             to.set_nodelay(true)?;
             let from = BufReader::with_capacity(1 << 16, to.try_clone()?);
             Ok((to, from))

@@ -1,0 +1,109 @@
+//! Why `herdwick bench` printed no report, and its exit code for that.
+
+use std::{io, path::PathBuf};
+
+use herdwick_bench::{BenchError, DriveError, EndpointError, ServerError};
+
+use crate::{client, exit::Exit};
+
+/// Why a benchmark printed no report.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{0} is measured alone: `herdwick bench {0}`")]
+    Alone(String),
+    #[error(
+        "{option} is for a server that runs already: name it with --server, or leave {option} out"
+    )]
+    NoServer { option: &'static str },
+    #[error("{} cannot be read: {source}; give another (--against)", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error(
+        "{} is no report that --json has written: {source}; give another (--against)",
+        path.display()
+    )]
+    Baseline {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error("{} cannot be written: {source}; give another file ({option})", path.display())]
+    Unwritable {
+        option: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("--hdr: no latencies are measured here; leave it out")]
+    NoLatencies,
+    #[error("{}", client::complaint(server, source))]
+    Access {
+        server: String,
+        source: client::Failure,
+    },
+    #[error("{}", client::error_text(server, source))]
+    Server {
+        server: String,
+        source: herdwick::Error,
+    },
+    #[error(transparent)]
+    Bench(BenchError),
+}
+
+impl Failure {
+    /// An error of the benchmark; one of the connection to `server` gets the client's words and code.
+    pub(super) fn of(server: Option<&str>, error: BenchError) -> Self {
+        let server = |address: &str| server.unwrap_or(address).to_owned();
+        match error {
+            BenchError::Server(ServerError::Client {
+                server: address,
+                source,
+            }) => Self::Server {
+                server: server(&address.to_string()),
+                source,
+            },
+            BenchError::Drive(DriveError::Unreachable(source)) => Self::Server {
+                server: server("the server"),
+                source,
+            },
+            error => Self::Bench(error),
+        }
+    }
+}
+
+impl From<&Failure> for Exit {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Alone(_)
+            | Failure::NoServer { .. }
+            | Failure::Unreadable { .. }
+            | Failure::Baseline { .. }
+            | Failure::NoLatencies => Self::Usage,
+            Failure::Unwritable { .. } => Self::Failed,
+            Failure::Access { source, .. } => source.into(),
+            Failure::Server { source, .. } => source.into(),
+            Failure::Bench(error) => error.into(),
+        }
+    }
+}
+
+impl From<&BenchError> for Exit {
+    fn from(error: &BenchError) -> Self {
+        match error {
+            BenchError::Config(_)
+            | BenchError::Trace(_)
+            | BenchError::Server(ServerError::Address { .. })
+            | BenchError::Endpoints(EndpointError::Window(_) | EndpointError::Value)
+            | BenchError::Drive(DriveError::TooLarge(_)) => Self::Usage,
+            BenchError::Server(ServerError::Client { source, .. })
+            | BenchError::Drive(DriveError::Unreachable(source)) => source.into(),
+            BenchError::Drive(DriveError::Io(_) | DriveError::Closed | DriveError::Reply(_))
+            | BenchError::Stalled { .. } => Self::Unreachable,
+            BenchError::Server(ServerError::NotStarted { .. })
+            | BenchError::Drive(DriveError::ForeignValue(_))
+            | BenchError::Descriptors { .. }
+            | BenchError::Fill { .. }
+            | BenchError::Store(_)
+            | BenchError::Endpoints(_)
+            | BenchError::NoTransport { .. }
+            | BenchError::Panicked => Self::Failed,
+        }
+    }
+}
