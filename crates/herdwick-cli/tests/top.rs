@@ -87,3 +87,34 @@ fn a_ratio_of_nothing_is_null() {
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(object["hit_ratio"].is_null(), "{object}");
 }
+
+/// Collects the numbers of an object, at any depth.
+fn numbers(value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Number(number) => into.push(number.to_string()),
+        Value::Array(values) => values.iter().for_each(|value| numbers(value, into)),
+        Value::Object(values) => values.values().for_each(|value| numbers(value, into)),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn numbers_have_three_decimals_at_most_and_counts_none() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, 1);
+    server.client().set("k", "v").unwrap();
+    let output = top(&["--json", "--interval", "0.3", "--server", &server.address]);
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for count in ["items", "bytes", "limit_bytes", "connections", "uptime_s"] {
+        assert!(object[count].is_u64(), "{count}: {object}");
+    }
+    let mut all = Vec::new();
+    numbers(&object, &mut all);
+    let long = all.iter().find(|number| {
+        let decimals = number
+            .split_once('.')
+            .map_or(0, |(_, decimals)| decimals.len());
+        decimals > 3 || number.ends_with(".0")
+    });
+    assert_eq!(long, None, "{object}");
+}

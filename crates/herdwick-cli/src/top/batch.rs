@@ -46,43 +46,60 @@ fn look_twice(server: &str, options: &Options, interval: Duration) -> Result<Sta
     Ok(state)
 }
 
+/// Returns a number with three decimals at most, and without decimals if it is whole.
+fn rounded(number: Option<f64>) -> Value {
+    let Some(number) = number else {
+        return Value::Null;
+    };
+    let thousandths = (number * 1000.0).round();
+    match thousandths % 1000.0 == 0.0 {
+        // Counters are below 2^64, which f64 rounds; rates are far below.
+        true => json!((thousandths / 1000.0) as u64),
+        false => json!(thousandths / 1000.0),
+    }
+}
+
 /// Returns what the screen would show, in base units: rates per second, bytes, microseconds. A
 /// value that the server does not report is null.
 fn object(state: &State) -> Value {
-    let rate = |names: &[&str]| json!(state.rate(names));
+    let rate = |names: &[&str]| rounded(state.rate(names));
+    let number = |name| rounded(state.number(name));
     let fabrics = state.fabrics().into_iter().map(|fabric| {
-        let numbers = json!({ "requests_per_s": fabric.requests, "batch": fabric.batch });
+        let numbers = json!({
+            "requests_per_s": rounded(fabric.requests),
+            "batch": rounded(fabric.batch),
+        });
         (fabric.name, numbers)
     });
     let workers = state.workers().into_iter().map(|worker| {
         json!({
             "worker": worker.number,
-            "items": worker.items,
-            "connections": worker.connections,
-            "gets_per_s": worker.gets,
-            "sets_per_s": worker.sets,
-            "forwarded_per_s": worker.forwarded,
-            "sleeps_per_s": worker.sleeps,
+            "items": rounded(Some(worker.items)),
+            "connections": rounded(Some(worker.connections)),
+            "gets_per_s": rounded(worker.gets),
+            "sets_per_s": rounded(worker.sets),
+            "forwarded_per_s": rounded(worker.forwarded),
+            "sleeps_per_s": rounded(worker.sleeps),
         })
     });
     let hot = state.hot().into_iter();
-    let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rate }));
+    let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rounded(Some(rate)) }));
     json!({
         "server": state.server,
         "version": state.text(STATS.version),
-        "uptime_s": state.number(STATS.uptime),
-        "requests_per_s": state.requests(),
+        "uptime_s": number(STATS.uptime),
+        "requests_per_s": rounded(state.requests()),
         "gets_per_s": rate(&[STATS.get_hits, STATS.get_misses]),
         "sets_per_s": rate(&[STATS.cmd_set]),
-        "hit_ratio": state.hit_ratio(),
+        "hit_ratio": rounded(state.hit_ratio()),
         "evictions_per_s": rate(&[STATS.evictions]),
-        "items": state.number(STATS.curr_items),
-        "bytes": state.number(STATS.bytes),
-        "limit_bytes": state.number(STATS.limit_maxbytes),
-        "connections": state.number(STATS.curr_connections),
+        "items": number(STATS.curr_items),
+        "bytes": number(STATS.bytes),
+        "limit_bytes": number(STATS.limit_maxbytes),
+        "connections": number(STATS.curr_connections),
         "read_bytes_per_s": rate(&[STATS.bytes_read, STATS.fabric_bytes_read]),
         "written_bytes_per_s": rate(&[STATS.bytes_written, STATS.fabric_bytes_written]),
-        "leases": state.number(LEASES.leases),
+        "leases": number(LEASES.leases),
         "round_trip_us": state.round_trip().map(|time| time.as_micros() as u64),
         "fabrics": fabrics.collect::<serde_json::Map<_, _>>(),
         "workers": workers.collect::<Vec<_>>(),
