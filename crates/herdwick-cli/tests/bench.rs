@@ -246,6 +246,16 @@ fn a_server_without_shared_memory_is_measured_over_tcp_and_the_rest_is_told() {
 }
 
 #[test]
+fn a_server_on_a_unix_socket_is_measured() {
+    let folder = Folder::new();
+    let server = Server::start_at(&folder, 1);
+    let (table, report) = tiny("unix.json", &format!("--server {}", server.address));
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2, "{table}");
+    results.iter().for_each(|result| is_sound(result, &table));
+}
+
+#[test]
 fn one_outstanding_and_an_open_loop_over_shared_memory() {
     for (index, shape) in ["--window 1", "--rate 5K --value-size 500"]
         .iter()
@@ -395,8 +405,8 @@ fn mistakes_say_what_to_type() {
             "--fabric tcp",
         ),
         ("--pipeline 0", "--pipeline must be at least 1"),
-        ("--server nowhere", "HOST:PORT"),
-        ("--server nowhere.invalid:1", "HOST:PORT"),
+        ("--server nowhere:http", "HOST:PORT"),
+        ("--server nowhere.invalid:1", "name another with --server"),
         ("--fabric shm --window 300 --keys 1K", "power of two"),
         ("--json /nowhere/file", "--json"),
         ("--hdr /nowhere/file", "--hdr"),
