@@ -268,11 +268,8 @@ pub(super) fn write_ports(server: &Server) {
     }
 }
 
-/// Returns the file of SASL's users, which memcached takes from MEMCACHED_SASL_PWDB.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "memcached names the file by the environment alone"
-)]
+/// Returns the file of SASL's users that MEMCACHED_SASL_PWDB names: memcached takes it from the
+/// environment alone.
 pub(super) fn sasl_pwdb() -> Option<PathBuf> {
     let path = std::env::var_os("MEMCACHED_SASL_PWDB")?;
     (!path.is_empty()).then(|| path.into())

@@ -22,8 +22,8 @@ use crate::config::{Config, SaslUsers};
 
 /// Largest number of users of the text protocol (memcached's `MAX_ENTRIES`).
 const USERS_MAX: usize = 8;
-/// Largest number of users of SASL. Every attempt is compared with each, and each takes a
-/// millisecond at the start.
+/// Largest number of users of SASL. Every attempt is compared with each, and the start hashes each
+/// password thousands of times.
 const SASL_USERS_MAX: usize = 1024;
 /// Longest line of the file in bytes (memcached's `MAX_ENTRY_LEN`).
 const LINE_BYTES_MAX: usize = 256;
