@@ -217,7 +217,7 @@ impl Config {
         if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::ROCE) {
             return Err(ConfigError::Bare);
         }
-        let leaves_host = |fabric: &&Fabric| matches!(fabric, Fabric::Verbs | Fabric::Roce);
+        let leaves_host = |fabric: &&Fabric| matches!(fabric, Fabric::Herd(by) if !by.is_local());
         if let (Some(fabric), true) = (
             self.fabrics.iter().find(leaves_host),
             self.access.tls.is_some(),
