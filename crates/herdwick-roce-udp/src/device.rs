@@ -468,10 +468,9 @@ impl Device for RoceDevice {
         qp: QpId,
         peer: &Endpoint,
     ) -> Result<Option<AddressHandle>, ConnectError> {
-        let known = self.0.options.keyed;
-        known
-            .then(|| self.create_address(port, qp, peer))
-            .transpose()
+        let keyed = self.0.options.keyed;
+        let known = keyed.then(|| self.create_address(port, qp, peer));
+        known.transpose()
     }
 
     fn destroy_address(
@@ -494,10 +493,8 @@ impl Device for RoceDevice {
 
     /// Tells by the host, so that no client directs replies to a third party.
     fn is_at(&self, _: &RocePort, _: PdId, ends: &[&Endpoint], host: Option<IpAddr>) -> bool {
-        ends.iter().all(|end| {
-            let named = Place::read(end, None).map(|place| place.address.ip().to_canonical());
-            named.is_ok() && named.ok() == host
-        })
+        let named = |end: &&Endpoint| Some(Place::read(end, None).ok()?.address.ip());
+        host.is_some() && (ends.iter()).all(|end| named(end).map(|ip| ip.to_canonical()) == host)
     }
 }
 
