@@ -1,7 +1,7 @@
 //! The socket of a lease: blocking, but bounded by a deadline until the lease is established.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd},
@@ -62,7 +62,7 @@ impl LeaseSocket {
         self.due
     }
 
-    /// Limits a read to the time left. Call it before each read that bypasses [`Read`].
+    /// Limits a read to the time left. Call it before each.
     pub(super) fn limit_read(&self) -> io::Result<()> {
         self.limit(Timeout::Recv)
     }
@@ -96,16 +96,6 @@ impl LeaseSocket {
             Kind::Unix(socket) => socket.shutdown(Shutdown::Both),
             Kind::Tcp(socket) => socket.shutdown(Shutdown::Both),
         }
-    }
-}
-
-impl Read for LeaseSocket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.limit(Timeout::Recv)?;
-        in_time(match &mut self.kind {
-            Kind::Unix(socket) => socket.read(into),
-            Kind::Tcp(socket) => socket.read(into),
-        })
     }
 }
 
