@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Display,
-    path::PathBuf,
+    ops::Deref,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -13,7 +13,7 @@ use herdwick_mica::{Clock, Second};
 use crate::{
     accept::{Opened, Source},
     auth::Auth,
-    config::{Config, Listen, Offers, Protocol, ShutdownHook, StartError},
+    config::{Config, Listen, StartError},
     counters::Snapshot,
     hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
     lease::{Arrival, Host, LeaseCounters},
@@ -51,30 +51,21 @@ pub(crate) struct Context {
     host: Host,
 }
 
-/// The settings that are fixed at the start, as `stats settings` shows them.
-#[derive(Clone, Debug)]
+/// The settings that are fixed at the start: the configuration, and what the server made of it.
 pub(crate) struct Settings {
-    pub(crate) memory_bytes: usize,
-    pub(crate) lossless: bool,
-    pub(crate) item_bytes_max: usize,
+    config: Config,
     pub(crate) workers: usize,
-    pub(crate) listen: Listen,
     pub(crate) port: u16,
     /// 0: no UDP.
     pub(crate) udp_port: u16,
-    pub(crate) offers: Offers,
-    pub(crate) protocol: Protocol,
-    pub(crate) shutdown: Option<ShutdownHook>,
-    pub(crate) turn_requests: usize,
-    pub(crate) backlog: u32,
-    /// How many of the most requested keys are reported.
-    pub(crate) hot_keys: usize,
-    /// Whether metrics contain hot keys.
-    pub(crate) metrics_hot_keys: bool,
-    pub(crate) refuse_at_once: bool,
-    /// Shortest time that a worker polls before it sleeps, in microseconds.
-    pub(crate) spin_us: u128,
-    pub(crate) memory_file: Option<PathBuf>,
+}
+
+impl Deref for Settings {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
 }
 
 /// What clients are admitted by, read from the files that the configuration names. Each file is read
@@ -121,23 +112,10 @@ impl Context {
         Self {
             started: clock.second,
             settings: Settings {
-                memory_bytes: config.memory_bytes,
-                lossless: config.lossless,
-                item_bytes_max: config.item_bytes_max,
+                config: config.clone(),
                 workers,
-                listen: config.listen.clone(),
                 port,
                 udp_port,
-                offers: config.offers,
-                protocol: config.protocol,
-                shutdown: config.shutdown.clone(),
-                turn_requests: config.turn_requests,
-                backlog: config.backlog,
-                hot_keys: config.hot_keys,
-                metrics_hot_keys: config.metrics_hot_keys,
-                refuse_at_once: config.refuse_at_once,
-                spin_us: config.spin.as_micros(),
-                memory_file: config.memory_file.clone(),
             },
             tunables: Tunables::new(&config.tuning(), memory),
             limits: Limits::new(config.connections_max),

@@ -50,7 +50,7 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     tls_settings(context, out);
     let request = timeout.request.as_secs();
     out.say("request_timeout", request);
-    out.say("spin_us", settings.spin_us);
+    out.say("spin_us", settings.spin.as_micros());
     out.say("hot_keys", settings.hot_keys);
     if let Some(path) = &settings.memory_file {
         out.say("memory_file", path.display());
