@@ -4,9 +4,12 @@ use std::fmt::Write;
 
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
-    Announce,
+    Announce, ServerCounters,
     hello::{Accept, Claim, Go, Grant, HEADER_BYTES, Refusal, Token, WorkerGrant},
-    wire::{Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, ReplyStatus},
+    wire::{
+        Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, REQUEST_BYTES_MAX,
+        ReplyStatus,
+    },
 };
 
 const WIRE_MD: &str = include_str!("../../../docs/wire.md");
@@ -204,6 +207,23 @@ fn the_reasons_of_a_refusal_have_their_codes() {
     let text = WIRE_MD.split_whitespace().collect::<Vec<_>>().join(" ");
     let said = format!("one byte of reason ({})", codes.join(", "));
     assert!(text.contains(&said), "docs/wire.md should say: {said}");
+}
+
+#[test]
+fn what_is_dropped_has_the_names_of_its_counters() {
+    let known = ServerCounters::default();
+    let rows = drawn("drops").lines().skip(2);
+    let named = rows.map(|row| row.split('|').nth(1).unwrap().trim());
+    for name in named {
+        assert!(known.iter().any(|(counter, _)| counter == name), "{name}");
+    }
+    let longest = format!("more than {} bytes", grouped(REQUEST_BYTES_MAX));
+    assert!(drawn("drops").contains(&longest), "{longest}");
+}
+
+/// Returns a number below a million with a comma between thousands.
+fn grouped(number: usize) -> String {
+    format!("{},{:03}", number / 1000, number % 1000)
 }
 
 #[test]

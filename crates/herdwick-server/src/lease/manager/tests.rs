@@ -424,6 +424,44 @@ fn one_lease_too_many_is_refused_and_room_comes_back() {
     }
 }
 
+/// The numbers are those of docs/wire.md, "The lease".
+#[test]
+fn any_window_and_any_reply_length_of_a_claim_is_granted_as_documented() {
+    let fixture = Fixture::new(8);
+    for (window, granted) in [
+        (0, 1),
+        (1, 1),
+        (3, 4),
+        (256, 256),
+        (257, 256),
+        (u32::MAX, 256),
+    ] {
+        for (reply_bytes_max, reply) in [(0, 56), (56, 56), (57, 57), (5000, 4096)] {
+            let mut stream = fixture.dial();
+            let claim = Claim {
+                window,
+                reply_bytes_max,
+                ..claim(fixture.token())
+            };
+            stream.write_all(&claim.to_frame()).unwrap();
+            let grant = Grant::parse(&frame(&mut stream).1).unwrap();
+            let found = (grant.window, grant.reply_bytes_max);
+            assert_eq!(found, (granted, reply), "{window} {reply_bytes_max}");
+            drop(stream);
+            fixture.until_held(0);
+        }
+    }
+    let page = include_str!("../../../../../docs/wire.md");
+    for part in [
+        "0 counts as 1, above 256 as 256, what is no power of two as the next one",
+        "less than 56 counts as 56, more than the server's limit as that",
+        "the largest reply it sends, 56 to 4096 bytes",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(crate::memory::REPLY_BYTES_MAX, 4096);
+}
+
 #[test]
 fn windows_shrink_before_anybody_is_refused() {
     // 128 bytes a slot: one line at each of two workers. An eighth is kept for other owners.
