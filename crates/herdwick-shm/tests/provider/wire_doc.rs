@@ -415,6 +415,17 @@ fn who_sleeps_is_seen_and_woken() {
         host.port.disarm(host.cq);
         assert_eq!(client.board.load(0) % 2, 0);
     }
+    // At the highest count a write fails and wakes nothing.
+    let full = u64::MAX - 1 - 2;
+    rustix::io::write(&client.event, &full.to_le_bytes()).unwrap();
+    assert_eq!(host.port.arm(host.cq), Armed::Yes);
+    is_readable(host.port.wait_fd().unwrap());
+    host.port.disarm(host.cq);
+    assert_eq!(host.port.arm(host.cq), Armed::Yes);
+    let refused = rustix::io::write(&client.event, &1_u64.to_le_bytes());
+    assert_eq!(refused, Err(rustix::io::Errno::AGAIN));
+    assert!(!is_readable(host.port.wait_fd().unwrap()));
+    host.port.disarm(host.cq);
     let (qp, to) = datagrams(&mut host, &client);
     let batch = [send(Payload::Words(&[1]), None, Some(to))];
     client.wakeup.set_nonblocking(true).unwrap();
