@@ -17,6 +17,7 @@ use crate::{
     server::refused,
     time::Timer,
     transports::{self, Offered, Transports},
+    tuning::MemoryLimit,
 };
 
 /// The memory for all leases together. It is subtracted from the memory for items, so that the
@@ -161,6 +162,14 @@ pub(crate) struct Stores {
     pub(crate) timer: Timer,
     /// The file of the items, if there is one, and what was recovered from it.
     pub(crate) lasting: Option<(MemoryFile, Restart)>,
+}
+
+impl Stores {
+    /// Returns the limit that `cache_memlimit` can lower.
+    pub(crate) fn memory_limit(&self, config: &Config) -> MemoryLimit {
+        let unused_max = self.stores.iter().map(Store::unused_max).sum();
+        MemoryLimit::new(config.memory_bytes, unused_max)
+    }
 }
 
 pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {

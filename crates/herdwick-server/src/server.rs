@@ -44,7 +44,7 @@ use crate::{
     time::Timer,
     tls::TlsError,
     transports::{FabricStatus, Transports},
-    tuning::{MemoryLimit, Tuning},
+    tuning::Tuning,
     watch::{Asking, EventWriter, Journal},
     worker::{EVENTS, Worker},
 };
@@ -82,11 +82,9 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let Entrances {
-        opened,
-        gauges,
-        credentials,
-    } = Entrances::open(&config, &mut left_out)?;
+    let entrances = Entrances::open(&config, &mut left_out)?;
+    let (opened, gauges) = (entrances.opened, entrances.gauges);
+    let admitted = entrances.credentials;
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
@@ -96,17 +94,10 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let offer = offer(&config, workers, stores.hash_key);
     let host = Host::new(offer, config.request_path, service.as_mut(), timer);
     let clock = timer.clock(timer.now());
-    let unused_max = stores.stores.iter().map(Store::unused_max).sum();
-    let memory = MemoryLimit::new(config.memory_bytes, unused_max);
-    let context = Context::new(
-        &config,
-        (workers, memory),
-        &opened,
-        credentials,
-        host,
-        clock,
-    );
-    let context = Arc::new(context);
+    let limits = (workers, stores.memory_limit(&config));
+    let context = Arc::new(Context::new(
+        &config, limits, &opened, admitted, host, clock,
+    ));
     let accept_poll = Poll::new().map_err(refused("a poll"))?;
     let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
 

@@ -12,8 +12,8 @@ use std::{
 
 use common::{Peer, TIMEOUT, with};
 use herdwick_server::{
-    ClientCertificates, Config, Description, Interface, KeyFormat, Listen, Server, Tls, Udp, Unit,
-    statistics,
+    ClientCertificates, Config, Description, Interface, KeyFormat, Listen, ListenOptions, Server,
+    Tls, Udp, Unit, statistics,
 };
 
 /// A server that reports everything but an RDMA device.
@@ -54,7 +54,10 @@ impl Reporter {
                 port: 0,
                 trusted: Vec::new(),
             }),
-            roce: Some(loopback),
+            fabrics: ListenOptions {
+                roce: Some(loopback),
+                ..ListenOptions::default()
+            },
             metrics: Some(loopback),
             metrics_hot_keys: true,
             ..Config::local()
