@@ -119,19 +119,20 @@ impl RoceDevice {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let shared = options.shards > 1;
-        let bind = |address| socket_of(&options, address, shared);
-        if shared && options.address.port() != 0 {
-            // One that does not share the port fails where another process shares it.
-            drop(socket_of(&options, options.address, false)?);
-        }
-        let first = bind(options.address)?;
+        // The first socket does not share the port until it is bound to it: so it fails where a
+        // socket of another device is bound, one that shares its port included.
+        let first = socket_of(&options, options.address, false)?;
         let local = first.local();
         if shared {
-            first.steer(options.shards)?;
+            first.share()?;
         }
-        let others = (1..options.shards).map(|_| bind(local));
+        let others = (1..options.shards).map(|_| socket_of(&options, local, true));
         let sockets = std::iter::once(Ok(first)).chain(others);
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        if shared {
+            // The kernel refuses a filter before a second socket has joined the first.
+            sockets[0].steer(options.shards)?;
+        }
         let misrouted = Misrouted::between(options.shards);
         let parts = (0..).zip(sockets).zip(misrouted);
         let parts = parts.map(|((shard, socket), misrouted)| PortParts {

@@ -122,6 +122,11 @@ impl Socket {
         Ok(Self { fd, local })
     }
 
+    /// Lets further sockets bind to its address, if they are of the same user and share as well.
+    pub(crate) fn share(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseport(&self.fd, true)?)
+    }
+
     /// Makes the kernel deliver each datagram to the socket of the port's group whose index is the
     /// low byte of the destination queue pair number (bytes 5 to 7 of the BTH) modulo `sockets`.
     pub(crate) fn steer(&self, sockets: usize) -> io::Result<()> {
@@ -314,7 +319,8 @@ mod tests {
 
     #[test]
     fn a_shared_port_is_steered_by_the_destination_queue_pair() {
-        let first = loopback(true);
+        let first = loopback(false);
+        first.share().expect("an option");
         let rest = [1, 2].map(|_| Socket::bind(first.local(), true).expect("a socket"));
         let [second, third] = rest;
         let group = [first, second, third];

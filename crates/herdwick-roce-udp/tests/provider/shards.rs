@@ -35,6 +35,36 @@ fn a_port_that_another_device_shares_among_its_own_is_taken() {
     );
 }
 
+/// Of devices that bind to one address at the same time, at most one gets it.
+#[test]
+fn of_two_devices_that_bind_at_the_same_time_one_fails() {
+    let address = device(2).local();
+    let start = std::sync::Barrier::new(2);
+    let bind = || {
+        let bound = RoceDevice::bind(RoceOptions {
+            shards: 2,
+            ..RoceOptions::new(address)
+        });
+        // Both are held until both have tried.
+        start.wait();
+        bound.is_ok()
+    };
+    let mut bound = 0;
+    for round in 0..500 {
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                start.wait();
+                bind()
+            });
+            start.wait();
+            [bind(), other.join().expect("no panic")]
+        });
+        assert_ne!(both, [true, true], "round {round}");
+        bound += usize::from(both.contains(&true));
+    }
+    assert!(bound > 0, "another program has taken {address}");
+}
+
 #[test]
 fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
     let server = device(3);
