@@ -14,7 +14,7 @@
 //! | `tcp`, `udp` | memcached's protocols: connections, commands, replies |
 //! | `herd` | HERD at a worker: request slots polled, replies sent |
 //! | `lease` | memory for clients on a fabric: granted, counted, taken back |
-//! | `transports`, `memory`, `memory_file` | the fabrics offered; how `-m` is divided; the file of items (`-e`) |
+//! | `transports`, `memory`, `memory_file`, `file_lock` | the fabrics offered; how `-m` is divided; the file of items (`-e`); locks on files |
 //! | `stats`, `counters`, `metrics` | the tables of all statistics; how requests are counted; the page for Prometheus |
 //! | `watch`, `dump`, `hot`, `prefixes` | events, keys, hot keys and counts by prefix, for operators |
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod cross_core;
 mod dump;
 mod entrances;
 mod error;
+mod file_lock;
 mod fit;
 mod forward;
 mod front;

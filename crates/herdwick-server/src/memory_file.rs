@@ -12,19 +12,26 @@ use std::{
 use herdwick_mem::crc32c;
 use herdwick_mica::{HashKey, LAYOUT, Recovered};
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs},
+    fs::{CWD, FallocateFlags, RenameFlags, StatVfs, fallocate, fstatvfs, renameat_with},
     io::Errno,
+    process::geteuid,
 };
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     little_endian::{U32, U64},
 };
 
+use crate::file_lock::open_locked;
+
 /// The first page: the header, and the state word.
 const PAGE: u64 = 4096;
 const MAGIC: [u8; 8] = *b"HERDWICK";
 /// Version of the header and the state word; the parts have a version of their own ([`LAYOUT`]).
 const FORMAT: u32 = 1;
+
+/// Bytes allocated at a time: a signal makes some file systems give back all that one call has
+/// allocated.
+const PIECE: u64 = 64 << 20;
 
 /// What the file was created for. Everything else in it depends on these values.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -103,6 +110,26 @@ pub enum MemoryFileError {
         path: PathBuf,
         /// Its size.
         bytes: u64,
+    },
+    /// A file may not become that large.
+    #[error(
+        "{path} takes {bytes} bytes, more than a file may have; raise the limit (ulimit -f, or LimitFSIZE= in the unit file), give less memory (-m), or a file on another file system (-e)"
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It is not this server's, and the path that it would be renamed to is taken.
+    #[error(
+        "{path} is not this server's, and cannot be kept as {aside}, which exists; move one of them away, or give another file (-e)"
+    )]
+    AsideTaken {
+        /// The file.
+        path: PathBuf,
+        /// The path that is taken.
+        aside: PathBuf,
     },
     /// The operating system refused something.
     #[error(
@@ -199,48 +226,32 @@ impl Restart {
 
 impl MemoryFile {
     /// Opens or creates the file, with room allocated for all parts. Returns why the start is cold,
-    /// if it is.
+    /// if it is. Where this fails, what was there stays as it was.
     ///
     /// # Errors
     /// [`MemoryFileError`].
     pub(crate) fn open(path: &Path, parts: Parts) -> Result<(Self, Option<Cold>), MemoryFileError> {
-        let refused = |source| MemoryFileError::Refused {
-            path: path.to_owned(),
-            source,
+        let size = Size {
+            path,
+            bytes: parts.offset(parts.workers),
         };
         let mut file = lock(path)?;
-        let (mut left, mut cold) = match read(&file, parts).map_err(refused)? {
-            Ok(left) => (Some(left), None),
-            Err(cold) => (None, Some(cold)),
+        let read = read(&file, parts).map_err(|error| size.refused(error))?;
+        let (left, cold) = match read {
+            Ok(left) => {
+                size.allocate(&file)?;
+                (Some(left), None)
+            }
+            Err(Cold::Foreign(_)) => {
+                let (ours, aside) = size.replace(&file)?;
+                file = ours;
+                (None, Some(Cold::Foreign(aside)))
+            }
+            Err(cold) => {
+                size.begin_anew(&file)?;
+                (None, Some(cold))
+            }
         };
-        if let Some(Cold::Foreign(aside)) = &mut cold {
-            *aside = beside(path);
-            fs::rename(path, aside).map_err(refused)?;
-            file = lock(path)?;
-            left = None;
-        }
-        let bytes = parts.offset(parts.workers);
-        if cold.is_some() {
-            // What was there is of no use from here on, but may be to a start with other options:
-            // it goes only where this start can do without more room.
-            if cold != Some(Cold::New) && room(&file).map_err(refused)? < bytes {
-                let path = path.to_owned();
-                return Err(MemoryFileError::Full { path, bytes });
-            }
-            file.set_len(0).map_err(refused)?;
-            file.write_all_at(&UNKNOWN.to_le_bytes(), STATE_AT)
-                .map_err(refused)?;
-        }
-        match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-            Ok(()) => {}
-            Err(Errno::NOSPC) => {
-                // Gives back the room that was already allocated.
-                let _ = file.set_len(0);
-                let path = path.to_owned();
-                return Err(MemoryFileError::Full { path, bytes });
-            }
-            Err(errno) => return Err(refused(errno.into())),
-        }
         Ok((Self { file, parts, left }, cold))
     }
 
@@ -278,23 +289,116 @@ impl MemoryFile {
     }
 }
 
-/// Returns the most bytes that the file may take, those that it has included. Where the file system
-/// does not tell, as a tmpfs without a limit, there is no bound; what is reserved for root counts.
-fn room(file: &File) -> io::Result<u64> {
-    let free = fstatvfs(file)?;
-    if free.f_blocks == 0 {
-        return Ok(u64::MAX);
+/// The size that a file of items is to have, at its path.
+struct Size<'a> {
+    path: &'a Path,
+    bytes: u64,
+}
+
+impl Size<'_> {
+    /// Sorts an error of the system calls that allocate.
+    fn refused(&self, source: io::Error) -> MemoryFileError {
+        let (path, bytes) = (self.path.to_owned(), self.bytes);
+        match Errno::from_io_error(&source) {
+            Some(Errno::NOSPC | Errno::DQUOT) => MemoryFileError::Full { path, bytes },
+            Some(Errno::FBIG) => MemoryFileError::TooLarge { path, bytes },
+            _ => MemoryFileError::Refused { path, source },
+        }
     }
-    let own = file.metadata()?.blocks() * 512;
-    Ok((free.f_bfree * free.f_frsize).saturating_add(own))
+
+    /// Allocates all bytes; those that are there already stay as they are.
+    fn allocate(&self, file: &File) -> Result<(), MemoryFileError> {
+        let mut at = 0;
+        while at < self.bytes {
+            let piece = PIECE.min(self.bytes - at);
+            match fallocate(file, FallocateFlags::empty(), at, piece) {
+                Ok(()) => at += piece,
+                // By a signal, which whoever has asked for it handles.
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.refused(errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties a file of ours whose items are of no use to this start, and allocates all bytes.
+    /// They may be of use to a start with other options, so they go only once their room and what
+    /// is needed beyond it are the file's.
+    fn begin_anew(&self, file: &File) -> Result<(), MemoryFileError> {
+        let refused = |error| self.refused(error);
+        let before = file.metadata().map_err(refused)?.len();
+        if before > 0 {
+            self.check_room(file, true)?;
+        } else {
+            note_unknown(file).map_err(refused)?;
+        }
+        if let Err(error) = self.allocate(file) {
+            // Gives back the room that was already allocated.
+            let _ = file.set_len(before);
+            return Err(error);
+        }
+        if before == 0 {
+            return Ok(());
+        }
+        file.set_len(0).map_err(refused)?;
+        note_unknown(file).map_err(refused)?;
+        self.allocate(file)
+    }
+
+    /// Renames what is not ours, and creates a file of ours in its place. Returns it and the new
+    /// path of the other one.
+    fn replace(&self, foreign: &File) -> Result<(File, PathBuf), MemoryFileError> {
+        self.check_room(foreign, false)?;
+        let (path, aside) = (self.path, beside(self.path));
+        match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                let path = path.to_owned();
+                return Err(MemoryFileError::AsideTaken { path, aside });
+            }
+            Err(errno) => return Err(self.refused(errno.into())),
+        }
+        let file = lock(path)?;
+        if let Err(error) = self.begin_anew(&file) {
+            // Replaces the empty file, which is still locked. If this fails, the file is not lost:
+            // the message of the next start names its path.
+            let _ = fs::rename(&aside, path);
+            return Err(error);
+        }
+        Ok((file, aside))
+    }
+
+    /// Checks that the file system has room before any of it is taken; `reused`: the room of `file`
+    /// counts too.
+    fn check_room(&self, file: &File, reused: bool) -> Result<(), MemoryFileError> {
+        let refused = |error| self.refused(error);
+        let own = file.metadata().map_err(refused)?.blocks() * 512;
+        let free = fstatvfs(file).map_err(|errno| refused(errno.into()))?;
+        let free = free_bytes(&free, geteuid().is_root());
+        if free.saturating_add(if reused { own } else { 0 }) < self.bytes {
+            return Err(refused(Errno::NOSPC.into()));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the free bytes of a file system. Where it does not tell, as a tmpfs without a limit,
+/// there is no bound; what it reserves for root counts for root alone.
+fn free_bytes(free: &StatVfs, is_root: bool) -> u64 {
+    if free.f_blocks == 0 {
+        return u64::MAX;
+    }
+    let blocks = if is_root { free.f_bfree } else { free.f_bavail };
+    blocks.saturating_mul(free.f_frsize)
+}
+
+/// Marks an empty file as ours.
+fn note_unknown(file: &File) -> io::Result<()> {
+    file.write_all_at(&UNKNOWN.to_le_bytes(), STATE_AT)
 }
 
 /// Opens the file and locks it exclusively.
 fn lock(path: &Path) -> Result<File, MemoryFileError> {
-    let refused = |source| MemoryFileError::Refused {
-        path: path.to_owned(),
-        source,
-    };
     // Checked before opening: a directory cannot be opened for writing, and opening a pipe would
     // block.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -302,12 +406,13 @@ fn lock(path: &Path) -> Result<File, MemoryFileError> {
     }
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.mode(0o600).open(path).map_err(refused)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(MemoryFileError::InUse(path.to_owned())),
-        Err(errno) => Err(refused(errno.into())),
-    }
+    open_locked(path, options.mode(0o600)).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => MemoryFileError::InUse(path.to_owned()),
+        _ => MemoryFileError::Refused {
+            path: path.to_owned(),
+            source,
+        },
+    })
 }
 
 /// Reads and verifies the header page.
@@ -470,6 +575,12 @@ mod tests {
         // A disk image begins with zeros.
         let image = [&[0; 2 * PAGE as usize][..], b"a letter"].concat();
         fs::write(place.path(), &image).unwrap();
+        // What was kept before is not replaced.
+        let taken = MemoryFile::open(&place.path(), PARTS);
+        assert!(matches!(taken, Err(MemoryFileError::AsideTaken { .. })));
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "a letter");
+        assert_eq!(fs::read(place.path()).unwrap(), image);
+        fs::remove_file(&aside).unwrap();
         assert_eq!(place.open(PARTS).1, Some(Cold::Foreign(aside.clone())));
         assert_eq!(fs::read(aside).unwrap(), image);
         assert!(matches!(
@@ -489,6 +600,71 @@ mod tests {
         let full = MemoryFile::open(&place.path(), large);
         assert!(matches!(full, Err(MemoryFileError::Full { .. })));
         assert_eq!(place.open(PARTS).1, None, "it is as it was");
+        fs::write(place.path(), "a letter").unwrap();
+        let full = MemoryFile::open(&place.path(), large);
+        assert!(matches!(full, Err(MemoryFileError::Full { .. })));
+        assert_eq!(fs::read_to_string(place.path()).unwrap(), "a letter");
+        assert!(!beside(&place.path()).exists());
+    }
+
+    /// No allocation succeeds through a read-only descriptor: as if the file system were full.
+    #[test]
+    fn an_allocation_that_fails_cuts_no_file() {
+        let place = Place::new("allocation");
+        place.used();
+        let before = fs::read(place.path()).unwrap();
+        let file = File::open(place.path()).unwrap();
+        let path = &place.path();
+        for bytes in [before.len() as u64, 1 << 20] {
+            let size = Size { path, bytes };
+            assert!(size.allocate(&file).is_err());
+            assert!(size.begin_anew(&file).is_err());
+            assert_eq!(fs::read(path).unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_for_root_is_free_for_root_alone() {
+        let place = Place::new("reserved");
+        let mut free = fstatvfs(File::open(&place.0).unwrap()).unwrap();
+        (free.f_frsize, free.f_blocks, free.f_bfree, free.f_bavail) = (4096, 100, 50, 10);
+        assert_eq!(free_bytes(&free, true), 50 * 4096);
+        assert_eq!(free_bytes(&free, false), 10 * 4096);
+        (free.f_blocks, free.f_bfree, free.f_bavail) = (0, 0, 0);
+        assert_eq!(
+            free_bytes(&free, false),
+            u64::MAX,
+            "a tmpfs without a limit"
+        );
+    }
+
+    /// Threads replace a file that is not ours at the same time: one gets the path, and what was
+    /// there is kept.
+    #[test]
+    fn of_starts_at_the_same_time_over_a_foreign_file_one_goes_on() {
+        let place = Place::new("foreign-race");
+        for _ in 0..200 {
+            fs::write(place.path(), "a letter").unwrap();
+            let start = std::sync::Barrier::new(3);
+            let opened: Vec<_> = std::thread::scope(|scope| {
+                let threads = [(); 3].map(|()| {
+                    scope.spawn(|| {
+                        start.wait();
+                        MemoryFile::open(&place.path(), PARTS).ok()
+                    })
+                });
+                threads.map(|thread| thread.join().unwrap()).into()
+            });
+            let running: Vec<_> = opened.into_iter().flatten().collect();
+            assert!(running.len() <= 1, "{} servers have it", running.len());
+            for (file, _) in &running {
+                let own = file.file.metadata().unwrap().ino();
+                assert_eq!(fs::metadata(place.path()).unwrap().ino(), own);
+            }
+            let aside = beside(&place.path());
+            assert_eq!(fs::read_to_string(&aside).unwrap(), "a letter");
+            fs::remove_file(aside).unwrap();
+        }
     }
 
     #[test]
