@@ -168,17 +168,17 @@ impl StartError {
     }
 }
 
-/// Returns a hint for an address on which another process listens.
+/// Returns how to find the process that listens on an address.
 fn in_use(address: &Address) -> String {
     match address {
-        Address::Unix(path) => format!(
-            "give another path (-s), or find it with: ss -lxp src {}",
-            path.display()
-        ),
         Address::Tcp(address) => format!(
             "give another port (-p), or find it with: ss -ltnp 'sport = :{}'",
             address.port()
         ),
+        Address::Unix(path) => {
+            let path = path.display();
+            format!("give another path (-s), or find it with: ss -lxp src {path}")
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use herdwick_providers::Fabric;
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, Porch, SocketFile, WAKE},
+    accept::{self, Acceptor, Porch, WAKE},
     auth::{Auth, AuthError},
     config::{Address, Config, StartError},
     context::Context,
@@ -45,6 +45,7 @@ use crate::{
     tls::TlsError,
     transports::{FabricStatus, Transports},
     tuning::Tuning,
+    unix::SocketFile,
     watch::{Asking, EventWriter, Journal},
     worker::{EVENTS, Worker},
 };
@@ -456,9 +457,7 @@ impl Server {
             // On failure the next server treats the file as one of a killed server.
             let _ = file.end();
         }
-        if let Some(socket) = &self.socket_file {
-            socket.remove();
-        }
+        self.socket_file = None;
         self.addresses.truncate(1);
         self.manager = None;
     }

@@ -8,6 +8,7 @@
 //! its socket is closed by a thread that does nothing else ([`closers`]).
 
 mod closers;
+mod listener;
 
 use std::{
     io::{self, ErrorKind, IoSliceMut, Read, Write},
@@ -19,11 +20,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use mio::{
-    Interest, Registry, Token,
-    event::Source,
-    net::{UnixListener, UnixStream},
-};
+pub(crate) use listener::{Listener, SocketFile, open};
+use mio::{Interest, Registry, Token, event::Source, net::UnixStream};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
 /// Most peeks of [`CHECK_BYTES`] each at the rest of a socket that is to be closed: more than a
@@ -38,25 +36,6 @@ pub(crate) struct UnixSocket {
     stream: Option<UnixStream>,
     /// The peer's user, from SO_PEERCRED.
     user: u32,
-}
-
-/// Accepts a connection.
-///
-/// # Errors
-/// The errors of `accept`; `QuotaExceeded` while too many sockets wait to be closed,
-/// `ConnectionAborted` for a connection of a user with too many of them: connections of other users
-/// may be behind it.
-pub(crate) fn accept(listener: &UnixListener) -> io::Result<UnixSocket> {
-    if closers::held() >= closers::HELD_MAX {
-        return Err(ErrorKind::QuotaExceeded.into());
-    }
-    let (stream, _) = listener.accept()?;
-    let socket = UnixSocket::new(stream);
-    if closers::is_full(socket.user) {
-        REFUSED.fetch_add(1, Ordering::Relaxed);
-        return Err(ErrorKind::ConnectionAborted.into());
-    }
-    Ok(socket)
 }
 
 impl UnixSocket {
@@ -243,7 +222,7 @@ mod tests {
     }
 
     /// Returns a connection with so much unsent data that closing it blocks for its linger time.
-    fn lingering() -> (TcpStream, TcpListener) {
+    pub(super) fn lingering() -> (TcpStream, TcpListener) {
         let far = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(far.local_addr().unwrap()).unwrap();
         let timeout = Duration::from_secs(60);
@@ -253,7 +232,7 @@ mod tests {
         (near, far)
     }
 
-    fn send_with(socket: &Plain, bytes: &[u8], fd: impl AsFd, flags: SendFlags) {
+    pub(super) fn send_with(socket: &Plain, bytes: &[u8], fd: impl AsFd, flags: SendFlags) {
         let fds = [fd.as_fd()];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);

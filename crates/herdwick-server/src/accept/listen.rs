@@ -4,18 +4,15 @@
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    os::{
-        fd::{AsRawFd, RawFd},
-        unix::fs::{MetadataExt, PermissionsExt},
-    },
-    path::{Path, PathBuf},
+    os::fd::{AsRawFd, RawFd},
 };
 
-use mio::net::{TcpListener, UnixListener};
+use mio::net::TcpListener;
 
 use crate::{
     config::{Address, Config, Interface, Listen, StartError},
     udp::{Udp, UdpListener},
+    unix::{self, SocketFile},
 };
 
 /// A listening socket for connections.
@@ -23,7 +20,7 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
     /// Connections on it speak TLS.
     Tls(TcpListener),
-    Unix(UnixListener),
+    Unix(unix::Listener),
 }
 
 impl Listener {
@@ -44,35 +41,6 @@ pub(crate) struct Opened {
     pub(crate) socket_file: Option<SocketFile>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) left_out: Vec<StartError>,
-}
-
-/// The file of a unix socket. A later server may have replaced it.
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    /// Device and inode.
-    file: (u64, u64),
-}
-
-impl SocketFile {
-    /// Identifies the file of a socket that was just bound at `path`.
-    fn at(path: &Path) -> Option<Self> {
-        let file = identity(path)?;
-        let path = path.to_owned();
-        Some(Self { path, file })
-    }
-
-    /// Removes the file, unless another file has taken its path.
-    pub(crate) fn remove(&self) {
-        if identity(&self.path) == Some(self.file) {
-            // On failure the file stays; the next start replaces it.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    Some((found.dev(), found.ino()))
 }
 
 /// A listener, as `stats conns` shows it.
@@ -98,10 +66,10 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
         }
         Listen::Unix { path, mode } => {
             let address = Address::Unix(path.clone());
-            let listener =
-                open_unix(path, *mode).map_err(|error| refused(address.clone(), error))?;
+            let (listener, file) = unix::open(path, *mode, config.backlog)
+                .map_err(|error| refused(address.clone(), error))?;
             opened.listeners.push(Listener::Unix(listener));
-            opened.socket_file = SocketFile::at(path);
+            opened.socket_file = Some(file);
             opened.addresses.push(address);
         }
     }
@@ -223,27 +191,4 @@ fn open_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     bind(&socket, &address)?;
     listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(TcpListener::from_std(socket.into()))
-}
-
-/// Binds a unix socket at `path`. Replaces a socket file on which no server listens any more, and
-/// refuses to replace one on which a server does, or a file of another kind.
-fn open_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    use std::os::unix::{fs::FileTypeExt, net::UnixStream};
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            if UnixStream::connect(path).is_ok() {
-                return Err(ErrorKind::AddrInUse.into());
-            }
-            std::fs::remove_file(path)?;
-        }
-        Ok(_) => {
-            let reason = "there is a file, which is not a socket";
-            return Err(io::Error::new(ErrorKind::AlreadyExists, reason));
-        }
-        // bind() returns why the path cannot be used.
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;
-    Ok(listener)
 }

@@ -18,12 +18,12 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{Listener, Opened, SocketFile, Source, open};
+pub(crate) use listen::{Listener, Opened, Source, open};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
     context::Context, parking::WakeupFd, readiness, stopping::Stopping, tcp::Stream, time::Timer,
-    udp::UdpListener, unix,
+    udp::UdpListener,
 };
 
 /// How long accepting pauses when the process has no descriptors left, or `-c` is reached.
@@ -114,7 +114,8 @@ impl Acceptor {
                 Listener::Tcp(tcp) => accept(tcp).map(|stream| Arrival::Plain(Stream::Tcp(stream))),
                 Listener::Tls(tcp) => accept(tcp).map(Arrival::Tls),
                 Listener::Unix(listener) => {
-                    unix::accept(listener).map(|stream| Arrival::Plain(Stream::Unix(stream)))
+                    let accepted = listener.accept();
+                    accepted.map(|stream| Arrival::Plain(Stream::Unix(stream)))
                 }
             };
             match accepted {
@@ -219,7 +220,7 @@ fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
 fn is_exhaustion(error: &io::Error) -> bool {
     use rustix::io::Errno;
     if error.kind() == ErrorKind::QuotaExceeded {
-        // `unix::accept`: too many sockets wait to be closed.
+        // `unix::Listener::accept`: too many sockets wait to be closed.
         return true;
     }
     Errno::from_io_error(error).is_some_and(|errno| {

@@ -23,7 +23,7 @@ use herdwick_herd::{
     wire::Window,
 };
 use herdwick_providers::Fabric;
-use mio::{Events, Interest, Poll, Token as Key, net::UnixListener};
+use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
     Answer, Arrival, Kind, LeaseCounters, LeaseId, Order, Tokens,
@@ -32,7 +32,7 @@ use super::{
     shares::Shares,
     socket::send_frame,
 };
-use crate::{readiness, time::Timer};
+use crate::{readiness, time::Timer, unix};
 use doors::Doors;
 use unread::Unread;
 
@@ -66,7 +66,7 @@ pub(crate) struct LeaseConfig {
 
 /// The sources of clients, and the channels to and from the workers.
 pub(crate) struct LeaseChannels {
-    pub(crate) listener: Option<std::os::unix::net::UnixListener>,
+    pub(crate) listener: Option<unix::Listener>,
     pub(crate) arrivals: Receiver<Arrival>,
     pub(crate) tokens: Arc<Tokens>,
     /// For each fabric, the link to each worker.
@@ -79,7 +79,7 @@ pub(crate) struct LeaseChannels {
 /// Grants and revokes leases; runs on a thread of its own.
 pub(crate) struct LeaseManager {
     poll: Poll,
-    listener: Option<UnixListener>,
+    listener: Option<unix::Listener>,
     doors: Doors,
     /// Connections to the memcached port that began with a claim.
     arrivals: Receiver<Arrival>,
@@ -105,7 +105,7 @@ impl LeaseManager {
         config: LeaseConfig,
         transports: LeaseChannels,
     ) -> io::Result<Self> {
-        let mut listener = transports.listener.map(UnixListener::from_std);
+        let mut listener = transports.listener;
         if let Some(listener) = &mut listener {
             poll.registry()
                 .register(listener, LISTENER, Interest::READABLE)?;

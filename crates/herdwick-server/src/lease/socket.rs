@@ -25,7 +25,7 @@ use rustix::{
     process::geteuid,
 };
 
-use crate::tcp::Stream;
+use crate::{tcp::Stream, unix::Listener};
 
 /// Prefix of the directories' names; 16 hexadecimal digits follow.
 const PREFIX: &str = "herdwick-lease-";
@@ -40,7 +40,7 @@ pub(crate) struct LeaseSocket {
     path: PathBuf,
     /// The lock on the directory.
     _lock: OwnedFd,
-    listener: Option<UnixListener>,
+    listener: Option<Listener>,
 }
 
 /// Checks that a server can create its lease socket below `parent`; creates nothing.
@@ -77,7 +77,7 @@ impl LeaseSocket {
         };
         let listener = UnixListener::bind(&socket.path)?;
         listener.set_nonblocking(true)?;
-        socket.listener = Some(listener);
+        socket.listener = Some(OwnedFd::from(listener).into());
         if let Some(mode) = mode {
             // A directory needs the x bit for every class of users that has the r bit on the
             // socket.
@@ -93,7 +93,7 @@ impl LeaseSocket {
     }
 
     /// Returns the listener, once.
-    pub(crate) fn take_listener(&mut self) -> Option<UnixListener> {
+    pub(crate) fn take_listener(&mut self) -> Option<Listener> {
         self.listener.take()
     }
 }

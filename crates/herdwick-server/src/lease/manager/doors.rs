@@ -12,7 +12,7 @@ use super::{
     super::{Arrival, ConnectionSlot, LeaseId, client::Client, counters::count, shares::Owner},
     LeaseManager,
 };
-use crate::{tcp::Stream, unix};
+use crate::tcp::Stream;
 
 /// Largest number of sockets that have claimed nothing yet.
 pub(super) const STRANGERS_MAX: usize = 64;
@@ -48,7 +48,7 @@ impl LeaseManager {
     pub(super) fn handle_strangers(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let accepted = match &self.listener {
-                Some(listener) if self.doors.pending => unix::accept(listener),
+                Some(listener) if self.doors.pending => listener.accept(),
                 _ => return,
             };
             self.doors.resting = false;
