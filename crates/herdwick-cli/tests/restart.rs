@@ -202,6 +202,33 @@ fn a_start_that_fails_leaves_the_items_to_the_next() {
     second.stop();
 }
 
+/// The limit of file sizes stops every allocation beyond it, as a full file system does.
+#[test]
+fn a_start_that_may_not_allocate_leaves_the_items_to_the_next() {
+    let folder = Folder::new();
+    let first = server(&folder);
+    first.client().set("kept", b"1").unwrap();
+    first.stop();
+    // With another -m the file would begin anew, at a size that is beyond each limit.
+    for mib in [1, 80] {
+        let failed = Command::new("prlimit")
+            .arg(format!("--fsize={}", mib << 20))
+            .arg(env!("CARGO_BIN_EXE_herdwick"))
+            .args(["serve", "-u", "root", "-p", "0", "-m", "96", "-t", "2"])
+            .args(["--shm", "off", "-e"])
+            .arg(file(&folder))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&failed.stderr);
+        assert!(failed.status.code().is_some(), "ended by a signal: {said}");
+        assert!(said.contains("ulimit -f"), "{mib} MiB: {said}");
+    }
+    let second = server(&folder);
+    let kept = second.client().get("kept").unwrap();
+    assert_eq!(kept.as_deref(), Some(&b"1"[..]));
+    second.stop();
+}
+
 #[test]
 fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
     let folder = Folder::new();

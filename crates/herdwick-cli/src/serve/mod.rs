@@ -5,6 +5,7 @@ mod extended;
 mod file;
 mod listen;
 mod log;
+mod paths;
 mod process;
 mod reload;
 mod tls;
@@ -62,6 +63,12 @@ enum ServeError {
     Process(#[from] ProcessError),
     #[error("{0}")]
     Refused(&'static str),
+    #[error("{path} is given twice, by {first} and by {second}; give each a file of its own")]
+    SameFile {
+        path: PathBuf,
+        first: &'static str,
+        second: &'static str,
+    },
     #[error("{path}: {reason}")]
     Flags { path: PathBuf, reason: String },
     #[error(
@@ -79,6 +86,7 @@ impl From<&ServeError> for Exit {
             ServeError::Start(error) if error.is_usage() => Self::Usage,
             ServeError::File(_)
             | ServeError::Refused(_)
+            | ServeError::SameFile { .. }
             | ServeError::Flags { .. }
             | ServeError::Listen { .. }
             | ServeError::Process(ProcessError::NoUser { .. }) => Self::Usage,
@@ -98,6 +106,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
+    paths::check(args, path.as_deref())?;
     if args.daemon && !args.in_background {
         print!("{}", process::start_in_background()?);
         return Ok(());
@@ -105,6 +114,7 @@ fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     // Before the server starts, so that no signal is missed. In memcached SIGUSR1 ends the server
     // and keeps the file of items; here every signal that ends it keeps the file.
     let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(ServeError::Signals)?;
+    process::outlive_file_limit().map_err(ServeError::Signals)?;
     let mut config = config(args, signals.handle())?;
     config.connections_max = process::allow_connections(args.connections)?;
     let pid_file = args.pid_file.as_deref().map(absolute);

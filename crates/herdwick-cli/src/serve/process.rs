@@ -7,10 +7,12 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
 };
 
 use herdwick_server::{Address, Server};
 use sd_notify::NotifyState;
+use signal_hook::consts::SIGXFSZ;
 
 use rustix::{
     mm::{MlockAllFlags, mlockall},
@@ -185,6 +187,12 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
         return Err(ProcessError::Background);
     }
     Ok(ready)
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error, EFBIG: by default SIGXFSZ
+/// ends the process.
+pub(super) fn outlive_file_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// Detaches from the terminal and from the working directory.

@@ -1,6 +1,6 @@
 //! memcached's `-o ssl_*`: TLS options of the server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use herdwick_server::{ClientCertificates, KeyFormat, Tls};
 
@@ -23,6 +23,16 @@ pub(crate) enum TlsOption {
     Only13(bool),
     /// `ssl_session_cache`.
     SessionCache,
+}
+
+impl TlsOption {
+    /// Returns the file that the option names.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Chain(path) | Self::Key(path) | Self::Authorities(path) => Some(path),
+            Self::KeyFormat(_) | Self::Clients(_) | Self::Only13(_) | Self::SessionCache => None,
+        }
+    }
 }
 
 /// Parses the option `name`, which begins with `ssl_`; `None` if it tunes nothing here.

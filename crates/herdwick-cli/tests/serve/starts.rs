@@ -246,3 +246,57 @@ fn the_image_is_healthy_as_long_as_the_server_answers() {
     drop(server);
     assert!(!healthy(&address));
 }
+
+#[test]
+fn a_start_that_fails_leaves_no_socket_and_a_file_is_given_to_one_flag() {
+    let (socket, other) = (Path::new("same"), Path::new("same-other"));
+    let directory = env!("CARGO_TARGET_TMPDIR");
+    let said = complaint(&format!("-s {socket} -e {directory}"));
+    assert!(said.contains("no regular file"), "{said}");
+    assert!(!socket.0.exists() && !lock_of(&socket).exists());
+    fs::write(&other.0, "user:password\n").unwrap();
+    // One file by two names.
+    let longer = format!("{directory}/./{}", other.0.file_name().unwrap().display());
+    for flags in [
+        format!("-e {other} -P {longer}"),
+        format!("-e {longer} --roce-pcap {other} --roce 127.0.0.1:0"),
+        format!("-s {other} -e {other}"),
+        format!("-e {other} -Y {longer}"),
+        format!("-P {other} -Z -o ssl_chain_cert={longer}"),
+    ] {
+        let output = output(&format!("-p 0 {flags}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("is given twice, by "), "{flags}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{flags}");
+        assert_eq!(fs::read_to_string(&other.0).unwrap(), "user:password\n");
+    }
+}
+
+fn lock_of(socket: &Path) -> PathBuf {
+    format!("{socket}.lock").into()
+}
+
+#[test]
+fn a_unix_socket_in_use_is_said_to_be_so_even_if_its_backlog_is_full() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let path = Path::new("full");
+    let address = SocketAddrUnix::new(&path.0).unwrap();
+    let socket = || {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+    };
+    let listener = socket();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let waiting = [(); 8].map(|()| socket());
+    let full = waiting
+        .iter()
+        .any(|one| rustix::net::connect(one, &address).is_err());
+    assert!(full);
+    let said = complaint(&format!("-s {path} --shm off"));
+    assert!(
+        said.contains("is in use by another process; give another path (-s)"),
+        "{said}"
+    );
+    assert!(path.0.exists());
+}
