@@ -607,20 +607,28 @@ mod tests {
         assert!(!beside(&place.path()).exists());
     }
 
-    /// No allocation succeeds through a read-only descriptor: as if the file system were full.
+    /// A sealed file refuses to grow, as where the file system is full, but can be cut.
     #[test]
     fn an_allocation_that_fails_cuts_no_file() {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
         let place = Place::new("allocation");
         place.used();
         let before = fs::read(place.path()).unwrap();
-        let file = File::open(place.path()).unwrap();
+        let file = File::from(memfd_create("items", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all_at(&before, 0).unwrap();
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
         let path = &place.path();
-        for bytes in [before.len() as u64, 1 << 20] {
-            let size = Size { path, bytes };
-            assert!(size.allocate(&file).is_err());
-            assert!(size.begin_anew(&file).is_err());
-            assert_eq!(fs::read(path).unwrap(), before);
-        }
+        let size = Size {
+            path,
+            bytes: 1 << 20,
+        };
+        let is_kept = || {
+            let mut after = vec![0; before.len()];
+            file.read_exact_at(&mut after, 0).unwrap();
+            file.metadata().unwrap().len() == before.len() as u64 && after == before
+        };
+        assert!(size.allocate(&file).is_err() && is_kept(), "a warm start");
+        assert!(size.begin_anew(&file).is_err() && is_kept(), "a cold start");
     }
 
     #[test]
