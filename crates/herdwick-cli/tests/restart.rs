@@ -210,7 +210,7 @@ fn a_start_that_may_not_allocate_leaves_the_items_to_the_next() {
     first.client().set("kept", b"1").unwrap();
     first.stop();
     // With another -m the file would begin anew, at a size that is beyond each limit.
-    for mib in [1, 80] {
+    for mib in [1, 70] {
         let failed = Command::new("prlimit")
             .arg(format!("--fsize={}", mib << 20))
             .arg(env!("CARGO_BIN_EXE_herdwick"))
