@@ -130,7 +130,6 @@ impl RoceDevice {
         let sockets = std::iter::once(Ok(first)).chain(others);
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         if shared {
-            // The kernel refuses a filter before a second socket has joined the first.
             sockets[0].steer(options.shards)?;
         }
         let misrouted = Misrouted::between(options.shards);

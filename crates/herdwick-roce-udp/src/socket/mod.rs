@@ -129,6 +129,9 @@ impl Socket {
 
     /// Makes the kernel deliver each datagram to the socket of the port's group whose index is the
     /// low byte of the destination queue pair number (bytes 5 to 7 of the BTH) modulo `sockets`.
+    /// Refused before a second socket has bound to the address of a first that began to [`share`].
+    ///
+    /// [`share`]: Self::share
     pub(crate) fn steer(&self, sockets: usize) -> io::Result<()> {
         system::steer(self.fd.as_fd(), sockets)
     }
