@@ -83,9 +83,8 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let entrances = Entrances::open(&config, &mut left_out)?;
-    let (opened, gauges) = (entrances.opened, entrances.gauges);
-    let admitted = entrances.credentials;
+    let doors = Entrances::open(&config, &mut left_out)?;
+    let (opened, gauges, admitted) = (doors.opened, doors.gauges, doors.credentials);
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
@@ -99,8 +98,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let context = Arc::new(Context::new(
         &config, limits, &opened, admitted, host, clock,
     ));
-    let accept_poll = Poll::new().map_err(refused("a poll"))?;
-    let acceptor = Waker::new(accept_poll.registry(), WAKE).map_err(refused("a waker"))?;
+    let (accept_poll, acceptor) = poll_with_waker()?;
 
     let mut server = Server {
         context: Arc::clone(&context),
@@ -147,6 +145,13 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     };
     server.start_acceptor(acceptor)?;
     Ok(server)
+}
+
+/// Creates the accepting thread's poll and its waker.
+fn poll_with_waker() -> Result<(Poll, Waker), StartError> {
+    let poll = Poll::new().map_err(refused("a poll"))?;
+    let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
+    Ok((poll, waker))
 }
 
 /// Returns the part of the hello that is the same for every client.
