@@ -12,21 +12,28 @@ use crate::{
 /// While live items take at most this part of the log, the log evicts none of them: live items at
 /// the old end are copied to the young end, and only dead items are released. Above it the log is a
 /// cache.
-const SPARSE: (usize, usize) = (5, 8);
+const SPARSE: (usize, usize) = (17, 20);
 /// So that no single request pays for a long live stretch, the head of a sparse log runs ahead of
 /// need: while less than this part of the log is free ...
-const AHEAD: (usize, usize) = (1, 4);
-/// ... it advances by this many times the bytes stored. While it crosses all the live items (5/8 of
-/// the log), 5/32 of the log is stored, less than is free at the beginning (1/4).
-const AHEAD_RATE: usize = 4;
+const AHEAD: (usize, usize) = (1, 8);
+/// ... it advances by this many times the bytes stored. While it crosses all the live items (17/20
+/// of the log), 17/160 of the log is stored, less than is free at the beginning (1/8). Where dead
+/// bytes lie among the live ones, less is free, and no stretch is that long.
+const AHEAD_RATE: usize = 8;
+/// The same for a store that evicts nothing: its live items take at most three quarters of the log.
+const LOSSLESS_AHEAD: (usize, usize) = (1, 4);
+const LOSSLESS_RATE: usize = 4;
 
 /// An item that was used since it was last copied or stored gets a second chance at the old end: it
 /// is copied to the young end, at the cost of one of its uses, of which two are counted. These
 /// copies take at most this many times the bytes stored ...
 const CHANCE_RATE: isize = 4;
-/// ... and an unused allowance accumulates up to this many bytes. So no request pays for more than
-/// this and one item.
-const SECOND_CHANCES_MAX: isize = 4 << 10;
+/// ... of which an unused allowance accumulates up to this part of the log, but at least
+/// [`CHANCES_AT_ONCE`]: a large item needs room that small ones have to be copied out of.
+const SECOND_CHANCES_MAX: (usize, usize) = (1, 8);
+/// No request pays for more copies than [`CHANCE_RATE`] times the bytes that it stores, this many
+/// more, and one item.
+const CHANCES_AT_ONCE: isize = 4 << 10;
 
 /// Carrying a reservation along frees no room. So that no single request pays for reservations that
 /// lie together, the head of a log that is a cache runs ahead, too: while less than the reserved
@@ -58,22 +65,51 @@ pub(crate) struct Oldest {
     hash: KeyHash,
 }
 
+/// The bytes of second chances that may still be copied; negative after a large item.
+#[derive(Default)]
+pub(crate) struct Chances {
+    /// In all: what was stored earns it.
+    saved: isize,
+    /// By the current request.
+    at_once: isize,
+}
+
+impl Chances {
+    fn spent(&self) -> bool {
+        self.saved <= 0 || self.at_once <= 0
+    }
+
+    /// Adds `bytes` of copies, of which `most` may accumulate.
+    pub(crate) fn earn(&mut self, bytes: usize, most: usize) {
+        let earned = |chances: isize| (chances + bytes as isize).min(most as isize);
+        (self.saved, self.at_once) = (earned(self.saved), earned(self.at_once));
+    }
+
+    fn spend(&mut self, len: usize) {
+        self.saved -= len as isize;
+        self.at_once -= len as isize;
+    }
+}
+
 /// Selects the live items that are copied to the young end when their room is released.
 #[derive(Clone, Copy)]
 pub(crate) enum Keep {
     None,
-    /// The used ones, within the second-chance allowance ([`SECOND_CHANCES_MAX`]). The item named
-    /// here is not released to make room for them.
+    /// The used ones, within the second-chance allowance ([`Chances`]). The item named here is not
+    /// released to make room for them.
     Used(Option<Offset>),
-    All,
+    /// All that are valid. One that does not fit into the free room is kept as a used one is.
+    All(Option<Offset>),
 }
 
 impl Store {
     /// Grants the copying allowances for a put of `len` bytes: second chances, and reservations
     /// that may be moved.
     pub(crate) fn take_in(&mut self, len: usize) {
-        self.second_chances =
-            (self.second_chances + len as isize * CHANCE_RATE).min(SECOND_CHANCES_MAX);
+        let earned = len as isize * CHANCE_RATE;
+        let most = (self.log.share(SECOND_CHANCES_MAX) as isize).max(CHANCES_AT_ONCE);
+        self.chances.saved = (self.chances.saved + earned).min(most.max(earned));
+        self.chances.at_once = earned + CHANCES_AT_ONCE;
         self.staging.may_move = len * CARRY_RATE + self.item_bytes_max;
     }
 
@@ -118,8 +154,10 @@ impl Store {
     /// advances; `None` while enough is free.
     fn ahead_of_need(&self, stays: Option<Offset>) -> Option<(Keep, usize)> {
         let free = self.log.free();
-        if self.lossless || self.is_sparse() {
-            (free < self.log.share(AHEAD)).then_some((Keep::All, AHEAD_RATE))
+        if self.lossless {
+            (free < self.log.share(LOSSLESS_AHEAD)).then_some((Keep::All(stays), LOSSLESS_RATE))
+        } else if self.is_sparse() {
+            (free < self.log.share(AHEAD)).then_some((Keep::All(stays), AHEAD_RATE))
         } else {
             (free < self.staging.reserved / CARRY_PART).then_some((Keep::Used(stays), CARRY_RATE))
         }
@@ -154,7 +192,8 @@ impl Store {
         let kept = match keep {
             Keep::None => false,
             Keep::Used(stop) => self.grant(hash, place, at, stop),
-            Keep::All => self.keep(hash, place, at),
+            // A large item may not fit at the physical end without releasing others.
+            Keep::All(stop) => self.keep(hash, place, at) || self.grant(hash, place, at, stop),
         };
         if !kept {
             self.index.remove(place);
@@ -170,7 +209,7 @@ impl Store {
     fn grant(&mut self, hash: KeyHash, place: Place, at: Offset, stop: Option<Offset>) -> bool {
         let header = self.log.header(at);
         let len = header.footprint();
-        if !header.has(bit::USES) || self.second_chances <= 0 || self.gone(at) {
+        if !header.has(bit::USES) || self.chances.spent() || self.gone(at) {
             return false;
         }
         // The copy needs no more than the item has released, except that bytes are skipped at the
@@ -182,7 +221,7 @@ impl Store {
             return false;
         };
         self.log.header_mut(to).bits -= bit::USE;
-        self.second_chances -= len as isize;
+        self.chances.spend(len);
         self.counters.refreshed += 1;
         true
     }
@@ -369,6 +408,58 @@ mod tests {
                 "{n}"
             );
         }
+    }
+
+    /// A store that rewrites values with other sizes keeps every item while the live ones take up to
+    /// 0.84 of the log.
+    #[test]
+    fn nothing_is_evicted_while_live_items_take_five_sixths_of_the_log() {
+        const KEYS: usize = 4_000;
+        // 32 bytes of header, 8 of key, 500 to 1,500 of value, 1,000 on average.
+        let live = KEYS * (32 + 8 + 1_000);
+        let mut store = store(live * 9 / 8 * 100 / 82);
+        let value = [b'v'; 1_500];
+        let mut random = 1u64;
+        let mut draw = |below: usize| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        for n in 0..20 * KEYS {
+            let key = if n < KEYS { n } else { draw(KEYS) };
+            let put = Put {
+                value: &value[..500 + draw(1_001)],
+                ..Put::default()
+            };
+            run(&mut store, format!("key {key:4}").as_bytes(), Op::Put(put));
+        }
+        let counters = store.counters();
+        let live = counters.bytes as f64 / store.log.len() as f64;
+        assert!((0.81..0.84).contains(&live), "{live}");
+        assert_eq!((counters.items, counters.evictions), (KEYS as u64, 0));
+    }
+
+    /// Large values that are read are kept, as small ones are: a cache of 60 values of 10 KB, with
+    /// as many that are read only once passing through it.
+    #[test]
+    fn a_large_value_that_is_read_outlives_those_that_are_not() {
+        let mut store = store(1 << 20);
+        let value = [b'v'; 10_000];
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        let mut misses = 0;
+        for n in 0..3_000 {
+            run(&mut store, format!("once {n}").as_bytes(), put);
+            for key in [n % 60, (n + 30) % 60] {
+                let key = format!("often {key}");
+                if !run(&mut store, key.as_bytes(), Op::Get(Get::default())) {
+                    misses += u32::from(n > 100);
+                    run(&mut store, key.as_bytes(), put);
+                }
+            }
+        }
+        assert!(misses < 60, "{misses} of 5,798");
     }
 
     #[test]

@@ -36,7 +36,7 @@
 //!   one, at the cost of one use; up to two uses are counted (CLOCK, with two bits). A read costs a
 //!   store to a line that it has loaded, the log holds no second copies, and an item that is never
 //!   read again is evicted after at most three laps.
-//! - While live items fill less than five eighths of the log, unused items at the old end are
+//! - While live items fill less than 17 twentieths of the log, unused items at the old end are
 //!   copied too: churn alone never evicts. Above that the log is a cache.
 //!
 //! A large value can be written to the log as it arrives ([`Store::stage`]): a reservation is an

@@ -69,7 +69,7 @@ impl Store {
             let from = self.log.head().passed();
             self.release_oldest(Keep::Used(None));
             let released = self.log.head().passed() - from;
-            self.second_chances = (self.second_chances + released as isize).min(STEP as isize);
+            self.chances.earn(released as usize, STEP);
         }
         self.settle();
         self.log.window = self.log.used().max(self.window);

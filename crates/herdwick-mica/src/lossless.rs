@@ -94,7 +94,7 @@ impl Store {
         if self.log.needs(len) > self.log.free() {
             return false;
         }
-        self.release_oldest(Keep::All);
+        self.release_oldest(Keep::All(None));
         true
     }
 }

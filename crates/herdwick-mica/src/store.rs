@@ -5,7 +5,7 @@ use std::io;
 use crate::{
     Clock, Counters, Evicted, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second,
     Sink, Status,
-    evict::Lookahead,
+    evict::{Chances, Lookahead},
     index::{Index, Place},
     item::{HEADER, bit},
     log::{Log, Offset},
@@ -59,8 +59,8 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
     pub(crate) lookahead: Lookahead,
-    /// Allowance in bytes for second chances at the old end; negative after a large item.
-    pub(crate) second_chances: isize,
+    /// Allowance for second chances at the old end.
+    pub(crate) chances: Chances,
     /// Bytes by which the head still has to run ahead; negative after a large item.
     pub(crate) ahead: isize,
     pub(crate) counters: Counters,
@@ -169,7 +169,7 @@ impl Store {
             window: log.len(),
             log,
             lookahead: Lookahead::default(),
-            second_chances: 0,
+            chances: Chances::default(),
             ahead: 0,
             counters: Counters::default(),
             staging: Staging::default(),

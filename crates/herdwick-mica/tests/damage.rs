@@ -67,7 +67,7 @@ struct Image {
     live: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-const KEYS: u32 = 300;
+const KEYS: u32 = 450;
 
 impl Image {
     fn new() -> Self {
