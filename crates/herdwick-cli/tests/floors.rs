@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-/// Floors, left to right; crates on one floor do not depend on each other.
+/// Layers, left to right; crates in one layer do not depend on each other.
 const FLOORS: &[&[&str]] = &[
     &["herdwick-mem"],
     &["herdwick-fabric"],
