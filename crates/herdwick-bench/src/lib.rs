@@ -1,11 +1,12 @@
-//! Load, measurement and report for `herdwick bench`: how fast the store, the fabrics and whole
-//! servers are, each figure with the machine and the options that produced it.
+//! Load, measurement and report for `herdwick bench`: the speed of the store, the fabrics and whole
+//! servers, each figure with the host and the options that produced it.
 //!
 //! [`compare()`] measures the fabrics of one server: it starts a server (or uses a running one),
 //! stores the keys, and lets clients on their own CPUs request them over each fabric in turn,
 //! beside an echo that stores nothing if that is configured. [`store()`] measures the store alone;
-//! [`cache()`] measures hit ratio and memory beside memcached; [`idle()`] measures a server at
-//! rest. All return a [`Report`]; [`Table`] formats it.
+//! [`cache()`] measures hit ratio and memory beside memcached; [`idle()`] measures an idle
+//! server. All return a [`Report`]; [`Table`] formats it. Folders: `workload` (keys and requests),
+//! `lines` and `tcp` (load), `host` (CPUs and clocks), `report`.
 #![forbid(unsafe_code)]
 
 mod cache;

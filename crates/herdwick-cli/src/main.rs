@@ -1,4 +1,5 @@
-//! The `herdwick` command: parses the command line and runs a subcommand.
+//! The `herdwick` command: parses the command line and runs a subcommand. Folders: `serve` (flags,
+//! configuration file, log, process), `top`, `doctor`; `client` has `get`, `set` and the like.
 #![forbid(unsafe_code)]
 
 mod bench;

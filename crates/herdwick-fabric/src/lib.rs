@@ -1,5 +1,54 @@
-//! The verbs, as vocabulary and traits: every provider implements them, every system is written
-//! against them.
+//! The RDMA verbs as types and traits: providers implement them, systems are written against them.
+//!
+//! Start with [`Device`] and [`Port`]; `work` has the work requests, `spec` what a queue pair or a
+//! region is created from. A WRITE over a reliable connection, posted and polled:
+//!
+//! ```
+//! use std::time::Duration;
+//! use herdwick_fabric::{
+//!     Access, Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, RegionSpec, Scope,
+//!     SendOp, SendWr, Status, Transport,
+//! };
+//! use herdwick_mem::Words;
+//! # // Any provider will do; this one runs in one process under virtual time.
+//! # let network = herdwick_conformance::seeded::SeededNetwork::new(1);
+//! # let (here, there) = (network.device(), network.device());
+//!
+//! // One queue pair at each end, and a region that the peer may WRITE.
+//! let open = |device: &herdwick_conformance::seeded::SeededDevice| {
+//!     let mut port = device.open_port(&PortLimits::default()).unwrap();
+//!     let pd = device.create_pd(&mut port).unwrap();
+//!     let cq = device.create_cq(&mut port, &CqSpec { depth: 16 }).unwrap();
+//!     let qp = device.create_qp(&mut port, &QpSpec {
+//!         pd, transport: Transport::Rc, send_cq: cq, recv_cq: cq, send_depth: 8, recv_depth: 8,
+//!     }).unwrap();
+//!     (port, pd, cq, qp)
+//! };
+//! let (mut port, _, cq, qp) = open(&here);
+//! let (mut peer_port, peer_pd, _, peer_qp) = open(&there);
+//! let spec = RegionSpec { len: 64, access: Access::WRITE, scope: Scope::Pd };
+//! let region = there.allocate_region(&mut peer_port, peer_pd, &spec).unwrap();
+//!
+//! // The ends exchange endpoints and connect.
+//! let end = here.endpoint(&port, qp).unwrap();
+//! let peer = there.endpoint(&peer_port, peer_qp).unwrap();
+//! here.connect(&mut port, qp, &peer).unwrap();
+//! there.connect(&mut peer_port, peer_qp, &end).unwrap();
+//!
+//! // Post the WRITE, and poll for its completion.
+//! let to = there.remote(&peer_port, region).unwrap();
+//! let op = SendOp::Write { payload: Payload::Words(&[42]), to, imm: None };
+//! port.post_send(qp, &[SendWr { wr_id: 7, op, signaled: true, solicited: false }]).unwrap();
+//! let mut done = [Completion::BLANK; 1];
+//! let mut now = Duration::ZERO;
+//! while port.poll(cq, &mut done) == 0 {
+//!     now += Duration::from_micros(1);
+//!     port.progress(now);
+//!     peer_port.progress(now);
+//! }
+//! assert_eq!((done[0].wr_id, done[0].status), (7, Status::Success));
+//! assert_eq!(peer_port.region(region).unwrap().load_acquire(0), 42);
+//! ```
 //!
 //! The terms and rules are those of the InfiniBand verbs, as summarised in section 2.2 and Table 1
 //! of the HERD paper: RC carries SEND, WRITE, READ and atomics; UC carries SEND and WRITE; UD
@@ -12,7 +61,7 @@
 //! word with `herdwick_mem`'s `Words::load_acquire` and finds the new value finds the rest of the
 //! WRITE too. A provider that cannot promise this clears [`Capabilities::ordered_write`].
 //!
-//! Without the feature `std` this crate is the vocabulary alone, for `no_std` engines.
+//! Without the feature `std` this crate has only the types, for `no_std` engines.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Memory, in three kinds that never mix:
+//! Three separate kinds of memory, and other operations that need `unsafe`. Start with [`Span`]:
 //!
 //! - [`Span`]: memory that a peer (another process, a NIC) may write at any instant. It hands out
 //!   neither references nor atomics, only word loads, word stores and copies built from them.
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel allows. Plain slices.
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
-//! And what only `unsafe` reaches, or reaches fast, under safe names: prefetch, checksums, short
-//! copies, which process a value belongs to after a `fork` ([`ForkMark`]), what a peer has not read
-//! of a socket ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
+//! The other operations, with safe interfaces: prefetch, checksums, short copies, the process that a
+//! value belongs to after a `fork` ([`ForkMark`]), the bytes of a socket that the peer has not read
+//! ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
 //!
 //! This crate is one of the few that may contain `unsafe`; each block states why it is sound.
 

@@ -3,7 +3,7 @@
 //!
 //! No sockets and no clock: [`Decoder`] decodes commands from a byte slice, with a parser for each
 //! protocol; [`text`], [`meta`] and [`binary`] encode the replies, and [`reply`] decodes the
-//! replies of classic text. The reference is memcached 1.6.45; every difference from it has a
+//! replies of classic text. Start with [`Decoder`]. The reference is memcached 1.6.45; every difference from it has a
 //! reason and a test (`herdwick-server/tests/differential/differences.rs`).
 #![forbid(unsafe_code)]
 

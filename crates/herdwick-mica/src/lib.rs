@@ -1,5 +1,28 @@
 //! The key-value store: one single-owner partition in MICA's cache mode (NSDI'14).
 //!
+//! Start with [`Store`] and [`Request`]; `ops` has the effect of each request on an item, `log` and
+//! `index` the memory.
+//!
+//! ```
+//! use herdwick_mica::{
+//!     Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Store, StoreConfig,
+//! };
+//!
+//! let hash_key = HashKey([1, 2]);
+//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key };
+//! let mut store = Store::new(&config)?;
+//! let put = Op::Put(Put { value: b"hello", ..Put::default() });
+//! let batch = [put, Op::Get(Get::default())]
+//!     .map(|op| Request { hash: hash_key.hash(b"greeting"), key: b"greeting", op });
+//! let clock = Clock { epoch_unix: 1_700_000_000, second: Second(100) };
+//! let mut values = Vec::new();
+//! store.execute(clock, &batch, &mut |_, reply: &Reply<'_>| {
+//!     values.extend(reply.item.as_ref().map(|item| item.value.to_vec()));
+//! });
+//! assert_eq!(values.last().map(Vec::as_slice), Some(&b"hello"[..]));
+//! # Ok::<(), herdwick_mica::StoreError>(())
+//! ```
+//!
 //! A [`Store`] is a lossy index of tags and offsets over a circular log of items. The full key,
 //! compared in the log, identifies an item; the 64-bit hash only locates it. A batch runs through a
 //! two-stage prefetch, bucket then item, and is then executed in order. A prefetched location is
@@ -28,7 +51,7 @@
 //!
 //! Each item describes itself: length, version, checksum, and whether it has been deleted or
 //! replaced. With the superblock, a few words that hold the positions of head and tail, one walk
-//! over the log rebuilds the index. So a log that lies in a file ([`Store::in_file`]) outlives the
+//! over the log rebuilds the index. So a log in a file ([`Store::in_file`]) outlives the
 //! process, however the process ends.
 //!
 //! - An update of unchanged size happens in place.
@@ -52,8 +75,8 @@
 //! number wraps after 65,536 flushes. Then every item that lies before the current tail is flushed
 //! by its position. A flush takes the same few stores however many items there are.
 //!
-//! The request and reply types here are Herdwick's one internal request language, the superset of
-//! memcached's meta commands. memcached's protocols are one front end of it, the HERD line another.
+//! The request and reply types are common to all transports. They are a superset of memcached's meta
+//! commands. memcached's protocols are one front end, the HERD request line is another.
 #![forbid(unsafe_code)]
 
 mod clock;

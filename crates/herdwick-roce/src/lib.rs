@@ -1,10 +1,11 @@
-//! A software RNIC that speaks RoCEv2, without sockets, clocks or threads.
+//! A software RNIC for RoCEv2, without sockets, clocks or threads.
 //!
 //! [`Engine`] implements the verbs of `herdwick-fabric` on packets: queue pairs, regions,
 //! completion queues, timers. Its driver passes in arriving packets with the time ([`Arrival`]),
 //! buffers for packets to send ([`Wire`]), and the registered memory ([`Memory`]). [`packet`] is
 //! the wire format from the BTH to the pad. [`icrc`] is the checksum that follows it; it covers the
-//! IP and UDP headers too, so the driver computes it.
+//! IP and UDP headers too, so the driver computes it. Folder `engine` has the received packets and
+//! the control verbs, `qp` the queue pairs, one file per event.
 //!
 //! The rules are those of the InfiniBand architecture, chapter 9, as `rdma_rxe` and hardware
 //! implement them. Comments cite it as "IBTA".

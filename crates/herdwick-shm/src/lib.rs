@@ -1,4 +1,7 @@
-//! The fabric over shared memory, between processes of one machine: the CPU that posts is the RNIC.
+//! The fabric over shared memory, between processes of one host: the posting CPU executes the verb.
+//!
+//! Start with [`ShmDevice`]. `layout` has the bytes of a domain, `ring` the message ring (with its
+//! loom models), `send` and `recv` the data path, `park` and `wakeup` the sleeping.
 //!
 //! **The file is the unit of protection.** A protection domain is a pair of sealed memory files
 //! between a host's port and a client's (`client`) port: `up`, which the client may write anywhere,
@@ -9,8 +12,8 @@
 //! **No side waits for another.** There is no lock in shared memory and nothing to repair: a peer
 //! that dies at any instant leaves a ring that is no longer read, or no longer filled.
 //!
-//! A WRITE is stores of words, a READ loads of words, an atomic the CPU's own; a SEND is copied
-//! into the message ring of the receiving queue pair, and is complete when it lies there.
+//! A WRITE is stores of words, a READ loads of words, an atomic is the CPU's own; a SEND is copied
+//! into the message ring of the receiving queue pair, and is complete when it is there.
 #![forbid(unsafe_code)]
 
 mod area;

@@ -9,6 +9,9 @@
 //! thread contends for no locks of another, and a failed port affects no other.
 //!
 //! Regions are addressed from 0: peers get a key and offsets, which reveal no virtual address.
+//!
+//! Start with `device` and `port`; folder `raw` has libibverbs' objects, each with an owner that
+//! destroys it.
 #![deny(unsafe_code)]
 
 mod complete;

@@ -1,7 +1,8 @@
-//! The Herdwick client: the fastest transport to a server that both ends have, or plain memcached.
+//! The Herdwick client: uses the fastest transport that client and server share, else memcached's.
 //!
-//! [`Client`] makes one call at a time and waits for it. [`Session`] is the engine below it: many
-//! requests in flight, driven by polling.
+//! Start with [`Client`], which makes one call at a time and waits for the reply. [`Session`] is the
+//! engine below it: many requests in flight, driven by polling. Folder `herd` is a session over a
+//! fabric, `text` one over memcached's text protocol; `transports` names the fabrics.
 //!
 //! ```
 //! # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
