@@ -1,10 +1,10 @@
 //! memcached's protocols: decoding of commands and encoding of replies for a server, decoding of
 //! classic text replies for a client.
 //!
-//! No sockets and no clock: [`Decoder`] decodes commands from a byte slice, with a parser for each
-//! protocol; [`text`], [`meta`] and [`binary`] encode the replies, and [`reply`] decodes the
-//! replies of classic text. Start with [`Decoder`]. The reference is memcached 1.6.45; every difference from it has a
-//! reason and a test (`herdwick-server/tests/differential/differences.rs`).
+//! No sockets and no clock. Start with [`Decoder`], which decodes commands from a byte slice, with a
+//! parser for each protocol; [`text`], [`meta`] and [`binary`] encode the replies, and [`reply`]
+//! decodes the replies of classic text. The reference is memcached 1.6.45; every difference from it
+//! has a reason and a test (`herdwick-server/tests/differential/differences.rs`).
 #![forbid(unsafe_code)]
 
 pub mod binary;
