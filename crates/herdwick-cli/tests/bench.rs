@@ -362,7 +362,7 @@ fn a_report_is_compared_with_one_written_before() {
         let rate = result["ops_per_s"].as_f64().unwrap() / 1000.0;
         let told: f64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
         assert!((told - rate).abs() < 0.01, "{line}: {rate}");
-        assert!(line.contains(".."), "two runs have a range: {line}");
+        assert!(line.contains(".."), "no range of two runs: {line}");
     }
     let other = bench(&format!(
         "{shape} --batch 8 --value-size 40 --against {}",

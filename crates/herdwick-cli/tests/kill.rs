@@ -178,7 +178,10 @@ impl Victim {
 
     /// Kills it; returns the number of requests in flight when it last filled its window.
     fn kill(&mut self) -> u64 {
-        assert!(self.child.try_wait().unwrap().is_none(), "it lived");
+        assert!(
+            self.child.try_wait().unwrap().is_none(),
+            "the process was still running"
+        );
         self.child.kill().unwrap();
         until_dead(&self.child);
         let noted = fs::read(&self.note).unwrap_or_default();
@@ -298,7 +301,7 @@ impl Bereaved {
                 hammer.step(&mut self.end);
             }
         }
-        assert_eq!(self.end.lost, 0, "while the server lives: {:?}", self.end);
+        assert_eq!(self.end.lost, 0, "while the server runs: {:?}", self.end);
         self.hammers.iter_mut().for_each(Hammer::fill);
         self.hammers.iter().map(|hammer| hammer.keys.len()).sum()
     }
@@ -309,7 +312,10 @@ impl Bereaved {
             while hammer.session.broken().is_none() {
                 hammer.step(&mut self.end);
             }
-            assert_eq!(hammer.answered, hammer.submitted, "each exactly once");
+            assert_eq!(
+                hammer.answered, hammer.submitted,
+                "every request is answered exactly once"
+            );
         }
         // The connection ended it, not an expired deadline of a second.
         let ended = |cause: &Cause| matches!(cause, Cause::Closed | Cause::Io(_));
@@ -352,7 +358,11 @@ fn servers_killed_at_random_instants_leave_nothing_and_the_next_takes_their_clie
         if number % 10 == 0 {
             zombies.push(dead);
         }
-        assert_eq!(folders[0].leases().len(), 1, "the dead server's is gone");
+        assert_eq!(
+            folders[0].leases().len(),
+            1,
+            "the lease directory of the killed server is removed"
+        );
         assert_eq!(reconnected(&mut caller), None, "a new server is empty");
     }
     let after = Holdings::of(Path::new("/proc/self"));

@@ -128,7 +128,7 @@ impl Channel {
             (2, Answer::Hit(hit)) => assert!(hit.value == self.value(), "{}", self.name),
             (0, Answer::Number(number)) => {
                 self.counted += 1;
-                assert_eq!(number, self.counted, "each once: {}", self.name);
+                assert_eq!(number, self.counted, "counted once: {}", self.name);
             }
             (_, answer) => panic!("{}: {answer:?}", self.name),
         }
@@ -187,7 +187,7 @@ impl Load {
             let waits = channels
                 .iter_mut()
                 .find(|channel| channel.waits == Some(ticket));
-            waits.expect("somebody asked").hear(answer);
+            waits.expect("the wait was requested").hear(answer);
             answers += 1;
         });
         if answers == 0 {
@@ -220,7 +220,7 @@ impl Load {
         far.lose(0);
         self.rate(BACK);
         let (back, later) = (self.rate(BACK), self.rate(STRETCH));
-        println!("after it: {back:.0} operations/s in the second second, then {later:.0}");
+        println!("afterwards: {back:.0} operations/s in the second second, then {later:.0}");
         back > later / 2.0 && later > calm / 4.0
     }
 }
@@ -234,9 +234,9 @@ fn nothing_is_lost_or_done_twice_however_much_the_network_loses() {
     println!("no loss: {calm:.0} operations/s");
     for per_mille in [10, 100] {
         let recovers = (0..TRIES).any(|_| load.recovers(&far, per_mille, calm));
-        assert!(recovers, "the rate does not come back");
+        assert!(recovers, "the rate does not recover");
     }
     let counted: u64 = load.channels.iter().map(|channel| channel.counted).sum();
-    println!("{counted} increments, each once");
+    println!("{counted} increments, each counted once");
     assert!(counted > 1000);
 }

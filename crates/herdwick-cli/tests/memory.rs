@@ -85,7 +85,7 @@ fn items_and_leases_together_fit_the_limit() {
     assert!(held <= (LIMIT_MB + AROUND_MB) << 20, "{held} bytes");
     assert!(
         held >= (LIMIT_MB - 2 - KEPT_MB) << 20,
-        "{held} bytes: it was filled"
+        "{held} bytes: the store is full"
     );
 }
 

@@ -105,7 +105,7 @@ fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
             None => lost += 1,
         }
     }
-    assert!(lost * 1000 <= KEYS, "{lost} of {KEYS} are gone");
+    assert!(lost * 1000 <= KEYS, "{lost} of {KEYS} keys are lost");
     for n in 0..1000 {
         assert_eq!(client.get(format!("gone-{n}")).unwrap(), None);
     }

@@ -53,9 +53,9 @@ impl Serve {
     /// Returns the next line of its standard error.
     fn complaint(&mut self) -> String {
         let mut line = String::new();
-        let complaints = self.complaints.as_mut().expect("it is heard");
+        let complaints = self.complaints.as_mut().expect("standard error is read");
         complaints.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "it has ended");
+        assert!(!line.is_empty(), "the server has ended");
         line
     }
 
@@ -844,6 +844,9 @@ fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory
         let mut rest = String::new();
         let complaints = serve.complaints.as_mut().unwrap();
         complaints.read_to_string(&mut rest).unwrap();
-        assert!(!rest.contains("lease socket"), "said once: {rest}");
+        assert!(
+            !rest.contains("lease socket"),
+            "reported more than once: {rest}"
+        );
     }
 }

@@ -157,7 +157,7 @@ impl Night {
         if self.rounds.is_multiple_of(2) {
             let clock = Clock::start();
             while !self.worker.is_asleep() {
-                assert!(clock.now() < TIMEOUT, "it never sleeps");
+                assert!(clock.now() < TIMEOUT, "the worker never sleeps");
             }
         } else {
             let spins = self.delay + self.chance.below(JITTER);
@@ -183,7 +183,7 @@ impl Night {
                 return;
             }
         }
-        panic!("the worker sleeps, and a request lies before it");
+        panic!("the worker sleeps with a request pending");
     }
 }
 

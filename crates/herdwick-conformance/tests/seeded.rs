@@ -202,7 +202,7 @@ fn the_same_seed_is_the_same_run() {
     }
     traces.sort_unstable();
     traces.dedup();
-    assert_eq!(traces.len(), 100, "other seeds are other runs");
+    assert_eq!(traces.len(), 100, "other seeds give other runs");
 }
 
 /// Writes one line after another to the same place with torn words. Returns in how many steps the
@@ -257,7 +257,7 @@ fn a_writer_stopped_at_any_step_leaves_a_prefix_of_steps() {
         let words = b.port.region(b.shared).unwrap().read_words::<8>(0);
         let landed = words.iter().filter(|word| **word == 1).count() as u64;
         assert_eq!(landed, steps.saturating_sub(1).min(8));
-        assert_eq!(words[7] == 1, landed == 8, "the last goes last");
+        assert_eq!(words[7] == 1, landed == 8, "the last word is written last");
     }
 }
 

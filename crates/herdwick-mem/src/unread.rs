@@ -38,7 +38,10 @@ mod tests {
         assert_eq!(unread_bytes(&near).unwrap(), 0);
         near.write_all(b"more").unwrap();
         far.shutdown(std::net::Shutdown::Both).unwrap();
-        assert!(unread_bytes(&near).unwrap() >= 4, "it may be read yet");
+        assert!(
+            unread_bytes(&near).unwrap() >= 4,
+            "the bytes may still be read"
+        );
         drop(far);
         assert_eq!(unread_bytes(&near).unwrap(), 0);
     }

@@ -170,7 +170,11 @@ mod tests {
             }
         }
         superblock.words[Mark::Head as usize] = superblock.words[Mark::Tail as usize];
-        assert_eq!(superblock.get(Mark::Head), None, "what stands elsewhere");
+        assert_eq!(
+            superblock.get(Mark::Head),
+            None,
+            "a word copied from another position"
+        );
     }
 
     #[test]

@@ -222,10 +222,7 @@ fn items_go_at_their_deadline() {
     bed.second += 1;
     let miss = bed.get("key");
     assert_eq!((miss.status, miss.expired), (Status::NotFound, true));
-    assert!(
-        !bed.get("key").expired,
-        "it was taken out by the first read"
-    );
+    assert!(!bed.get("key").expired, "the first read removed it");
     assert_eq!(bed.store.counters().items, 0);
     bed.put(
         "key",
@@ -249,7 +246,7 @@ fn a_touch_moves_the_deadline_and_not_the_version() {
     assert_eq!(
         (touched.deadline, touched.version),
         (Deadline::NEVER, version),
-        "as it was"
+        "unchanged"
     );
     assert_eq!(bed.get("key").deadline, Deadline(120));
     bed.second += 20;
@@ -481,7 +478,7 @@ fn a_set_too_large_removes_the_old_value_and_nothing_else_does() {
     assert_eq!(bed.get("key").status, Status::NotFound);
     assert_eq!(bed.set("key", &huge[1..]).status, Status::Done);
     let appended = bed.put("key", with_mode(Mode::Append, "y"));
-    assert_eq!(appended.status, Status::NotStored, "memcached says so");
+    assert_eq!(appended.status, Status::NotStored, "as in memcached");
 }
 
 #[test]

@@ -521,7 +521,7 @@ mod tests {
             let region = region.expect("memory");
             assert!(port.region(region).is_some());
             if let Some(before) = before.replace(region) {
-                assert!(port.region(before).is_none(), "its memory is gone");
+                assert!(port.region(before).is_none(), "its memory is freed");
             }
             device.destroy_pd(&mut port, pd).expect("a domain");
             assert_eq!(port.regions.places(), 1, "after {} leases", round + 1);

@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn one_refused_batch_is_not_the_end_of_batches() {
         let refused = |errno| Cutting::refused(&io::Error::from_raw_os_error(errno));
-        let mut cut = refused(libc::EINVAL).expect("the path may have become narrow");
+        let mut cut = refused(libc::EINVAL).expect("the path MTU may have decreased");
         for _ in 0..ALONE {
             assert_eq!(cut.segments(), 1);
             cut.opened();

@@ -193,7 +193,7 @@ mod tests {
                     *now += gap;
                 }
                 Err(when) => {
-                    assert!(when > *now, "time goes on");
+                    assert!(when > *now, "the time increases");
                     *now = when;
                 }
             }

@@ -129,7 +129,10 @@ fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
                 let queued = stat(&server, "replies_queued");
                 let held = stat(&server, "read_buf_bytes");
                 let got = heard.len();
-                assert!(reset, "{error}: {got} heard, {queued} queued, {held} held");
+                assert!(
+                    reset,
+                    "{error}: {got} received, {queued} queued, {held} held"
+                );
             }
             assert!(expected.starts_with(&heard));
         }

@@ -75,14 +75,14 @@ impl Page {
                 assert_eq!(name, family);
                 assert!(matches!(kind, "counter" | "gauge"), "{line}");
                 let first = kinds.insert(name.to_owned(), kind.to_owned()).is_none();
-                assert!(first, "{line}: a family stands in one place");
+                assert!(first, "{line}: the lines of a family are adjacent");
             } else {
                 let (name, value) = line.rsplit_once(' ').unwrap();
                 assert_eq!(name.split('{').next().unwrap(), family, "{line}");
                 let first = series
                     .insert(sorted(name), value.parse().unwrap())
                     .is_none();
-                assert!(first, "{line}: a series is there once");
+                assert!(first, "{line}: a series occurs once");
             }
         }
         Self { kinds, series }

@@ -400,7 +400,7 @@ fn a_delayed_flush_waits_for_its_time() {
     ask(&server, "debugtime p\r\ndebugtime 8\r\n");
     assert_eq!(present(&server), 20);
     ask(&server, "debugtime 1\r\n");
-    assert_eq!(present(&server), 0, "a second early, as memcached");
+    assert_eq!(present(&server), 0, "one second early, as in memcached");
     ask(&server, &sets(20));
     ask(&server, "debugtime 100\r\n");
     assert_eq!(present(&server), 20);

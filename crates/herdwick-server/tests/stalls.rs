@@ -126,7 +126,7 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
     // Bytes in flight do not count as a stall yet.
     let begun = Since::now();
     while stat(&server, "closed_stalled") == 0 {
-        assert!(begun.elapsed() < TIMEOUT, "nobody is cut");
+        assert!(begun.elapsed() < TIMEOUT, "no connection is closed");
     }
     let held = stat(&server, "read_buf_bytes");
     assert!(held <= 4 << 20, "{held} bytes held");
@@ -161,7 +161,10 @@ fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
     let steady = Talk::new(&server, whole, stored, 16 << 10);
     all_done(vec![steady], || {});
     assert!(stat(&server, "closed_stalled") > 0);
-    assert!(has_ended(&resting[0]), "the longest stalled goes first");
+    assert!(
+        has_ended(&resting[0]),
+        "the longest stalled connection is closed first"
+    );
 }
 
 /// Clients that request large values and do not read are cut when others wait for the room, and
@@ -468,7 +471,11 @@ fn the_dead_do_not_wait() {
         assert!(begun.elapsed() < TIMEOUT, "the dead still wait");
     }
     if stat(&server, "closed_stalled") == 0 {
-        assert_eq!(stat(&server, "uploads"), count, "nobody's turn has come");
+        assert_eq!(
+            stat(&server, "uploads"),
+            count,
+            "no waiting upload has started"
+        );
     }
     drop(alive);
     assert_eq!(line(&whole), "STORED\r\n");

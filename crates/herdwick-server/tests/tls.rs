@@ -176,7 +176,7 @@ fn all_protocols_are_spoken_in_tls() {
     input.extend_from_slice(&b"get a\r\n".repeat(30));
     let said = client.say(address, &input).unwrap();
     assert_eq!(said.len(), server.say(&[&input]).len());
-    assert!(said == server.say(&[&input]), "other bytes");
+    assert!(said == server.say(&[&input]), "different bytes");
     let noop = [&[0x80, 10][..], &[0; 22]].concat();
     let binary = client.say(address, &noop).unwrap();
     assert_eq!(binary, server.say(&[&noop]));
@@ -517,6 +517,6 @@ fn who_ends_a_session_amid_a_value_does_not_wait() {
             let _ = holder.write_all(&[b'x'; 200]);
         }
         asked += 1;
-        assert!(asked < 2_000, "it still waits");
+        assert!(asked < 2_000, "the connection still waits");
     }
 }

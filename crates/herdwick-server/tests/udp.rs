@@ -117,7 +117,7 @@ impl Asker {
 
     fn receive(&self) -> Frame {
         let mut buffer = [0; 2000];
-        let count = self.socket.recv(&mut buffer).expect("a datagram comes");
+        let count = self.socket.recv(&mut buffer).expect("a datagram arrives");
         let word = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
         Frame {
             header: [word(0), word(2), word(4), word(6)],
@@ -291,7 +291,7 @@ fn two_servers_do_not_answer_each_other() {
     let oracle = Asker::new(oracle.address);
     assert!(
         !oracle.ask(header, ANSWERS[0]).is_empty(),
-        "it answers, too"
+        "the other server answers, too"
     );
 }
 
@@ -441,7 +441,7 @@ fn broken_datagrams_leave_nothing() {
     }
     assert_eq!(asker.ask([1, 0, 2, 0], b"mn\r\n"), []);
     assert_eq!(stat(&server, "udp_malformed"), 9);
-    assert_eq!(stat(&server, "curr_connections"), 1, "the one that asks");
+    assert_eq!(stat(&server, "curr_connections"), 1, "only this connection");
     let said = server.say(&[b"stats settings\r\n"]);
     let port = format!("STAT udpport {}\r\n", asker.to.port());
     assert!(shown(&said).contains(port.trim_end()), "{}", shown(&said));

@@ -130,7 +130,7 @@ fn every_path_with_and_without_the_promise_of_order() {
             );
             assert_eq!(transport(&client), "verbs", "{:?}", client.session());
             goes(&mut client, path.name());
-            assert_eq!(transport(&client), "verbs", "it stood");
+            assert_eq!(transport(&client), "verbs", "the transport is unchanged");
         }
         let counted = counted(&server);
         for name in ["leases_uc_write", "leases_rc_write", "leases_ud_send"] {

@@ -80,8 +80,8 @@ mod tests {
             .collect();
         assert_eq!(tokens, [0, 1, 2]);
         assert_eq!(slots.release(1), Some((Step::get(1), 10)));
-        assert_eq!(slots.release(1), None, "already back");
-        assert_eq!(slots.release(9), None, "never given");
+        assert_eq!(slots.release(1), None, "freed already");
+        assert_eq!(slots.release(9), None, "never allocated");
         assert_eq!(slots.started().collect::<Vec<_>>(), [0, 20]);
         assert_eq!(slots.next(), 1);
         slots.take(Step::put(7), 70);

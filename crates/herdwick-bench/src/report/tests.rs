@@ -254,7 +254,7 @@ fn a_change_is_told_with_the_range_that_runs_span() {
     assert_eq!(p99[5..], ["10.00", "+0.0", "%", "[+0.0..+0.0]"], "{text}");
     assert!(
         !text.contains("srv ns"),
-        "what was not measured is left out: {text}"
+        "unmeasured rows are omitted: {text}"
     );
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
 

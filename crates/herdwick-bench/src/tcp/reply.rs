@@ -226,7 +226,10 @@ mod tests {
         while let Some(front) = asked.front_mut() {
             match reader.front(&replies[at..seen], front, &mut wanted, &mut counters)? {
                 Front::Partial => {
-                    assert!(seen < replies.len(), "waits for more than there is");
+                    assert!(
+                        seen < replies.len(),
+                        "requests more bytes than the replies have"
+                    );
                     seen = (seen + step).min(replies.len());
                 }
                 Front::Part(n) => at += n,
@@ -301,7 +304,11 @@ mod tests {
         let counters = read(&[get(1)], &[1], &[&value(1, 2)[..], b"END\r\n"].concat()).unwrap();
         assert_eq!(counts(&counters), [0, 0, 0, 0, 1]);
         let counters = read(&[get(1)], &[1], &[&value(2, 2)[..], b"END\r\n"].concat()).unwrap();
-        assert_eq!(counts(&counters), [0, 1, 0, 0, 1], "nobody asked for it");
+        assert_eq!(
+            counts(&counters),
+            [0, 1, 0, 0, 1],
+            "no request was sent for it"
+        );
     }
 
     #[test]

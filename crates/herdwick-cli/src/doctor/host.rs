@@ -330,7 +330,7 @@ AnonHugePages:      8192 kB
         let rollup: usize = rollup.strip_suffix(" kB").unwrap().parse().unwrap();
         assert!(
             came <= rollup * 1024,
-            "{came} bytes of {rollup} kB in the whole process"
+            "{came} bytes in the range, {rollup} kB in the process"
         );
         if try_huge_pages().setting.as_deref() == Some("never") {
             assert_eq!(came, 0);

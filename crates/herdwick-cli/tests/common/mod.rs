@@ -204,7 +204,7 @@ impl Drop for Server {
 /// Waits for the ready line of a server; returns its address, or several, as printed.
 pub(crate) fn ready(child: &mut Child) -> String {
     let mut line = String::new();
-    let stdout = child.stdout.take().expect("it is piped");
+    let stdout = child.stdout.take().expect("stdout is piped");
     BufReader::new(stdout).read_line(&mut line).unwrap();
     let (_, rest) = line.split_once("ready on ").expect("the server starts");
     rest.split_once(" (").expect("its address").0.to_owned()

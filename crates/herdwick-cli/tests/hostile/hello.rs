@@ -234,7 +234,7 @@ fn h07_h08_tokens_wrong_or_replayed_open_nothing() {
     }
     refuse(&siege, Token([0; 16]));
     let (_, fds) = step.claim(8);
-    assert!(!fds.is_empty(), "it opened one");
+    assert!(!fds.is_empty(), "the server opened a lease");
     refuse(&siege, token);
     drop((step, fds));
     refuse(&siege, token);

@@ -180,7 +180,7 @@ fn what_one_user_sends_along_keeps_out_no_other_and_is_closed() {
     }
     assert_eq!(server.stat(&mut bystander, "unix_closers_stuck"), 0);
     settle(&server, &mut bystander, leases, baseline);
-    assert!(as_nobody(version), "it is served again");
+    assert!(as_nobody(version), "the user is served again");
     drop(far);
 }
 

@@ -108,7 +108,11 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
     });
     assert!(siege.stat("leases_granted") as usize > clients / 7 * 2);
     assert!(siege.stat("lease_malformed") as usize >= clients / 7);
-    assert_eq!(siege.stat("unix_descriptors_refused"), 0, "none was sent");
+    assert_eq!(
+        siege.stat("unix_descriptors_refused"),
+        0,
+        "no descriptor was sent"
+    );
     let grown = siege.server.private_kib().saturating_sub(private);
     println!(
         "{clients} clients came and went; {baseline:?} before and after, and {grown} KiB more of \
@@ -210,7 +214,7 @@ fn r23_another_user_gets_nowhere() {
             .any(|entry| named(&entry.file_name().to_string_lossy()))
     );
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root may try as another user");
+        println!("skipped: only root can test as another user");
         return siege.survives();
     }
     for path in [

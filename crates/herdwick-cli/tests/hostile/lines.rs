@@ -81,7 +81,7 @@ fn r02_lengths_beyond_what_there_is_are_refused() {
     let area = channel.overflow + sequence as usize % WINDOW * OVERFLOW_BYTES;
     channel.up.write_bytes(area, &whole.body);
     channel.retry(sequence, 1);
-    assert_eq!(channel.reply_to(sequence).status(), DONE, "the whole of it");
+    assert_eq!(channel.reply_to(sequence).status(), DONE, "the whole value");
     assert_eq!(siege.get(&key), Some(vec![b'v'; 300]));
     siege.survives();
 }

@@ -124,7 +124,9 @@ impl Siege {
         }
         for n in 0..KEPT {
             let key = format!("kept:{n}");
-            let found = self.get(key.as_bytes()).expect("it is kept");
+            let found = self
+                .get(key.as_bytes())
+                .expect("the key was stored and is kept");
             assert!(
                 is_whole(&key, &found) && found == value(&key, 7, n * 4),
                 "{key}"

@@ -93,7 +93,7 @@ fn r13_nothing_readable_shows_what_others_stored() {
             let mut bytes = vec![0; len(fd) as usize];
             assert_eq!(pread(fd, &mut bytes, 0), Ok(bytes.len()));
             let shown = bytes.windows(secret.len()).any(|found| found == secret);
-            assert!(!shown, "a file shows it");
+            assert!(!shown, "a file contains the secret");
         }
         // Request memory grants WRITE, and nothing else.
         let entries = (0..REGIONS).map(|n| REGIONS_WORD + n * REGION_WORDS);

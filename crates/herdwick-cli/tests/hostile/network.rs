@@ -56,7 +56,7 @@ fn counts(client: &mut Client) {
     assert_eq!(
         client.session().map(Session::transport),
         Some("roce"),
-        "its lease stands"
+        "the lease was not revoked"
     );
 }
 
@@ -353,7 +353,7 @@ fn many_leases_of_one_address_leave_room_and_one_without_heartbeats_ends() {
     let strange = siege.stat("roce_unknown_qpn");
     silent.write(0, |channel| channel.lines, &[0; LINE_WORDS]);
     siege.until_stat("roce_unknown_qpn", strange + 1);
-    siege.until("the others are gone", |siege| {
+    siege.until("the other clients have disconnected", |siege| {
         siege.stat("leases") == LEASES
     });
     counts(&mut client);

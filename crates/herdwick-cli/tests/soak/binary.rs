@@ -66,7 +66,7 @@ impl Transport for Binary {
     fn set(&mut self, key: &str, value: &[u8], ttl: u32) {
         let extras = [[0; 4], ttl.to_be_bytes()].concat();
         self.send(SET, key, &extras, value);
-        self.receive(SET).expect("it is stored");
+        self.receive(SET).expect("the value is stored");
     }
 
     fn delete(&mut self, key: &str) -> bool {

@@ -139,7 +139,10 @@ impl Queues {
 
 /// Reads over one transport until the soak is over.
 pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
-    let mut transport = stage.places.connect(kind).expect("it comes first");
+    let mut transport = stage
+        .places
+        .connect(kind)
+        .expect("the client connects before the others");
     let keys: Vec<String> = (0..KEYS)
         .map(|n| format!("bystander:{kind:?}:{n}"))
         .collect();

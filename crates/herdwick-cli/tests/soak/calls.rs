@@ -108,7 +108,7 @@ fn read_many(visit: &Visit<'_>, transport: &mut dyn Transport, own: &Own) {
 
 /// Checks that a client over this transport is served, after all others have left.
 pub(crate) fn is_served(places: &Places, kind: Kind) {
-    let mut transport = places.connect(kind).expect("everybody has left");
+    let mut transport = places.connect(kind).expect("all clients have disconnected");
     let key = format!("last:{kind:?}");
     transport.set(&key, b"here", 0);
     assert_eq!(

@@ -237,7 +237,7 @@ pub(crate) fn outlived(visit: &mut Visit<'_>) {
         let blocks = files.iter().map(|(name, file)| (name, taken(file)));
         assert!(
             clock.now() < bound,
-            "the memory of a dead lease is not given back: {:?}",
+            "the memory of an ended lease is not freed: {:?}",
             blocks.collect::<Vec<_>>()
         );
         rest(Duration::from_millis(20));

@@ -51,7 +51,7 @@ impl Before {
             assert_eq!(threads(pid), workers, "a thread of the server is dead");
             assert!(
                 now <= limit_kib,
-                "the server takes {} MiB with -m {}, and {} MiB beside it are allowed",
+                "the server uses {} MiB with -m {}; {} MiB above that are allowed",
                 now >> 10,
                 self.limit_mb,
                 PEAK_MB

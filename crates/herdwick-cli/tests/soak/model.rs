@@ -147,7 +147,7 @@ impl Own {
         let first = before
             .iter()
             .position(|at| is_asked(&at))
-            .expect("it is remembered");
+            .expect("the model has the key");
         let fits = before.iter().skip(first).any(|at| match (at, found) {
             (Expected::Stored { version, len, .. }, Some(found)) => {
                 *len == found.len() && content(&key, *version, *len) == found

@@ -174,7 +174,7 @@ impl Part {
         run.judge(before, &mut control);
         self.covers(&run.stage);
         drop((run, control));
-        let server = Arc::into_inner(server).expect("everybody has left");
+        let server = Arc::into_inner(server).expect("all clients have disconnected");
         server.stop();
         assert!(folder.leases().is_empty());
     }
@@ -261,7 +261,7 @@ impl Part {
             "killed over",
         ];
         for what in calls.chain(others.map(str::to_owned)) {
-            assert!(stage.counted(&what) > 0, "none: {what}");
+            assert!(stage.counted(&what) > 0, "the counter is 0: {what}");
         }
     }
 }
@@ -370,9 +370,13 @@ impl Run {
         // Two clients may have expected two versions of the same value.
         assert!(missing <= 2 * evicted, "{:?}", stage.missing());
         if stage.strict {
-            let total = control.get(Counter::KEY).unwrap().expect("it is there");
+            let total = control.get(Counter::KEY).unwrap().expect("it exists");
             let total: u64 = String::from_utf8(total).unwrap().parse().unwrap();
-            assert_eq!(total, stage.counter.total(), "each addition counts once");
+            assert_eq!(
+                total,
+                stage.counter.total(),
+                "every addition is counted once"
+            );
         }
         for kind in &stage.kinds {
             calls::is_served(&stage.places, *kind);

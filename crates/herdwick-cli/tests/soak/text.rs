@@ -55,7 +55,7 @@ impl Lines {
                 panic!("{line}")
             };
             let found = keys[next..].iter().position(|asked| asked == key);
-            let place = next + found.unwrap_or_else(|| panic!("{key} was not asked for"));
+            let place = next + found.unwrap_or_else(|| panic!("{key} was not requested"));
             values[place] = Some(self.block(len.parse().unwrap()));
             next = place + 1;
         }

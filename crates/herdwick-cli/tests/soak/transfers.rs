@@ -92,7 +92,7 @@ impl Transfer {
             Ok(count) => {
                 let expected = self.answer.get(self.came..self.came + count);
                 let right = expected == Some(&buffer[..count]);
-                assert!(right, "{}: other bytes", self.place());
+                assert!(right, "{}: wrong bytes", self.place());
                 self.came += count;
                 self.moved = now;
             }

@@ -70,7 +70,7 @@ impl Kind {
     pub(crate) fn parse(name: &str) -> Self {
         let all = [Self::Shm, Self::Roce, Self::Plain];
         let found = all.into_iter().find(|kind| format!("{kind:?}") == name);
-        found.expect("a session's way")
+        found.expect("a transport of a session")
     }
 
     /// Options of the library for this transport.
@@ -130,7 +130,7 @@ impl Places {
             Kind::Tls => Box::new(Classic::new(self.stream(kind))),
             Kind::Meta => Box::new(Meta::new(self.stream(kind))),
             Kind::Binary => Box::new(Binary::new(self.stream(kind))),
-            Kind::Udp => Box::new(Udp::new(self.udp.expect("it is offered"))),
+            Kind::Udp => Box::new(Udp::new(self.udp.expect("the server offers it"))),
         })
     }
 
@@ -177,7 +177,7 @@ fn is_on(session: &Session, kind: Kind, silent: &AtomicU64) -> bool {
     let excused = late || matches!(excuse, Some(Fallback::Refused(_) | Fallback::NoAnswer));
     assert!(
         session.transport() == transport || excused,
-        "{kind:?} goes by {}: {:?}",
+        "{kind:?} uses {}: {:?}",
         session.transport(),
         session.fallback()
     );

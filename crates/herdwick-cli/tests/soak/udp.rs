@@ -33,7 +33,7 @@ impl Udp {
     fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         let clock = Clock::start();
         loop {
-            assert!(clock.now() < TIMEOUT, "no datagram comes");
+            assert!(clock.now() < TIMEOUT, "no datagram arrives");
             self.number = self.number.wrapping_add(1);
             let [high, low] = self.number.to_be_bytes();
             let datagram = [&[high, low, 0, 0, 0, 1, 0, 0], request].concat();

@@ -156,7 +156,7 @@ impl Full {
                 }
                 (What::Set, Answer::Done) | (What::Delete, Answer::Done | Answer::Miss) => {}
                 (_, Answer::Lost(_)) if *may_end => {}
-                (what, other) => panic!("{key}: {what:?} ends as {other:?}"),
+                (what, other) => panic!("{key}: {what:?} has the outcome {other:?}"),
             }
         });
     }

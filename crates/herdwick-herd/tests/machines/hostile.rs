@@ -715,7 +715,10 @@ fn r20_lines_of_an_old_lease_are_refused() {
         ..chunk
     };
     side.attach(port, chunk).unwrap();
-    assert!(side.detach(id).is_none(), "an id of the past names nobody");
+    assert!(
+        side.detach(id).is_none(),
+        "the id of a detached client is invalid"
+    );
     // The line in the slot, and a line that a delayed WRITE delivers.
     assert_eq!(siege.replies(), []);
     let mut late = old;

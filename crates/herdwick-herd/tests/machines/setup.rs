@@ -67,7 +67,7 @@ fn come_together_and_part(path: RequestPath) {
         admitted.push(client.unwrap());
         let again = server.admit(&ours, &resources, &peer, epoch(), REPLY_BYTES_MAX);
         // It is connected already; a path without a connection has no room for another client.
-        let refused = again.expect_err("it is in service");
+        let refused = again.expect_err("the client is connected already");
         let full = matches!(refused, SetupError::Attach(AttachError::Full(1)));
         assert!(
             full || matches!(refused, SetupError::Connect(_)),

@@ -58,7 +58,7 @@ fn hear(fixture: &mut Fixture<Model>, answers: &mut [usize]) {
 fn shares(gso: bool) -> [usize; 12] {
     let (mut fixture, mut answers) = (fixture(12, gso), [0; 12]);
     ask(&mut fixture, 16);
-    assert_eq!(fixture.serve(), 32, "a whole batch");
+    assert_eq!(fixture.serve(), 32, "a full batch");
     hear(&mut fixture, &mut answers);
     answers.sort_unstable();
     answers
@@ -107,7 +107,7 @@ fn whom_a_full_batch_left_out_is_looked_at_first_in_the_next() {
         client.side.flush(&mut client.port, fixture.now);
     }
     (0..DELIVERED).for_each(|_| fixture.advance());
-    assert_eq!(fixture.serve(), 32, "a whole batch");
+    assert_eq!(fixture.serve(), 32, "a full batch");
     assert_eq!(fixture.serve(), 4, "of the ninth");
     let mut answers = [0; 32];
     hear(&mut fixture, &mut answers);
@@ -149,7 +149,11 @@ fn who_leaves_in_the_middle_of_a_turn_stops_nobody() {
         }
         let stays = 3 - leavers[0] - leavers[1];
         let busy = fixture.clients[stays].side.in_flight();
-        assert_eq!(drain(&mut fixture)[stays], busy, "{leavers:?} left");
+        assert_eq!(
+            drain(&mut fixture)[stays],
+            busy,
+            "after {leavers:?} were detached"
+        );
     }
 }
 

@@ -40,7 +40,7 @@ fn a_set_is_read_whole_and_not_before() {
         let Decoded::NeedMore { at } = decode(&input[..cut]) else {
             panic!("cut at {cut}")
         };
-        assert!(cut < at && at <= input.len(), "cut at {cut}, asks for {at}");
+        assert!(cut < at && at <= input.len(), "cut at {cut}, requests {at}");
     }
     let (set, used, swallow) = packet(&input);
     assert_eq!((used, swallow, set.key), (input.len(), 0, &b"key"[..]));

@@ -317,7 +317,7 @@ fn transcript(stream: &[u8], cuts: &[usize]) -> Vec<String> {
                     assert!(more > cut - at);
                     asked = more;
                 }
-                Decoded::Announced { .. } => panic!("it was not asked for"),
+                Decoded::Announced { .. } => panic!("no announcement was requested"),
                 Decoded::Close => {
                     said.push("close".into());
                     return said;

@@ -66,7 +66,7 @@ fn what_stands_before_t_is_what_t_shows() {
 fn a_set_is_read_with_its_block() {
     let input = b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\nmn\r\n";
     let Decoded::Command { used, swallow, .. } = decode(input) else {
-        panic!("a whole command")
+        panic!("a complete command")
     };
     assert_eq!((used, swallow), (input.len() - 4, 0));
     let input = b"ms a2V5 2 MA T0 F5 I C7 b S\r\nhi\r\n";

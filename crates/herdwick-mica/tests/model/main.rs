@@ -135,7 +135,7 @@ impl Pair {
         let file = self.file.as_ref().expect("a pair that lasts");
         let before = self.store.counters();
         let (store, recovered) = Store::in_file(&self.config, file, 0, true).unwrap();
-        let recovered = recovered.expect("a log is there");
+        let recovered = recovered.expect("the file has a log");
         let after = store.counters();
         prop_assert_eq!(recovered.damaged, 0);
         prop_assert_eq!(recovered.items, after.items);

@@ -310,7 +310,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < bytes.len() {
             let batches = receive(&b, &mut inbox);
-            assert!(batches > 0, "the rest does not come");
+            assert!(batches > 0, "the remaining packets do not arrive");
             for index in 0..batches {
                 let batch = inbox.batch(index).expect("whole");
                 assert_eq!((batch.segment, batch.from), (96, a.local()));
@@ -372,7 +372,7 @@ mod tests {
             // IP header of 20 bytes with the identification at offset 4; then the UDP ports.
             loop {
                 let (len, _) = recv(&raw, &mut packet, RecvFlags::empty())
-                    .expect("packets of others come by too");
+                    .expect("packets of other programs arrive, too");
                 assert!(len >= 28);
                 let port = u16::from_be_bytes([packet[22], packet[23]]);
                 if port == other.local().port() {

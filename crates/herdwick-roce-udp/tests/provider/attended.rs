@@ -171,7 +171,11 @@ fn memory_is_served_while_its_owner_does_not_poll() {
             stage.perform(SendOp::FetchAdd { into, at, add: 1 });
         }
     });
-    assert_eq!(memory.load_acquire(0), COUNTS + BESIDE, "none is lost");
+    assert_eq!(
+        memory.load_acquire(0),
+        COUNTS + BESIDE,
+        "no increment is lost"
+    );
 }
 
 #[test]

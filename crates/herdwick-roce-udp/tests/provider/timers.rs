@@ -32,7 +32,7 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
         far.progress(Duration::ZERO);
     }
     far.progress(Duration::ZERO);
-    assert_eq!(strangers(&far), 1, "it was sent once");
+    assert_eq!(strangers(&far), 1, "it was sent exactly once");
 }
 
 #[test]

@@ -282,7 +282,7 @@ impl Stage {
                 party.engine.handle_timeout(self.now);
             }
         }
-        panic!("it does not come to rest");
+        panic!("the network does not become idle");
     }
 
     /// Moves packets once in each direction; returns whether there were any.

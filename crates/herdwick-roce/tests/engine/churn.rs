@@ -104,7 +104,9 @@ impl Churn {
             send_depth: 16,
             recv_depth: 0,
         };
-        side.engine.create_qp(&spec).expect("what went gave room")
+        side.engine
+            .create_qp(&spec)
+            .expect("the destroyed queue pair freed its slot")
     }
 
     fn join(&mut self) {
@@ -274,7 +276,10 @@ impl Churn {
                 lease.into_iter().for_each(|lease| lease.added += 1);
             }
         }
-        assert!(self.world.sides[B].done.is_empty(), "B asks for nothing");
+        assert!(
+            self.world.sides[B].done.is_empty(),
+            "B has sent no requests"
+        );
     }
 
     /// Checks that no byte of a lease belongs to another, and that each successful FETCH_ADD was

@@ -165,6 +165,6 @@ fn datagrams_come_from_keyed_peers_alone() {
     assert_eq!(
         dropped(&world, Drop::Unkeyed),
         2,
-        "the key went with the address"
+        "the key was destroyed with the address handle"
     );
 }

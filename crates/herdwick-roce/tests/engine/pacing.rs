@@ -109,8 +109,8 @@ fn what_is_held_back_has_a_time_to_go_on() {
     let short = side
         .engine
         .poll_transmit(world.now, &side.bank, &mut side.outbox);
-    assert!(!short, "there is room in the wire");
+    assert!(!short, "there is room for packets");
     let next = side.engine.poll_timeout().expect("something waits");
-    assert!(next > world.now, "no need to look before");
+    assert!(next > world.now, "no earlier deadline");
     assert_eq!(world.next(A).status, Status::Success);
 }

@@ -237,7 +237,7 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
             assert_eq!(
                 got.byte_len as usize,
                 bytes.len(),
-                "seed {seed}: in order, once"
+                "seed {seed}: in order and exactly once"
             );
             if got.inline.is_none() {
                 let inbox = pair.world.sides[B].inbox;
@@ -252,7 +252,11 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
     pair.world.run(100);
     assert_eq!(received, sent.len(), "seed {seed}");
     let region = pair.region;
-    assert_eq!(pair.word(B, region, 0), adds, "seed {seed}: each once");
+    assert_eq!(
+        pair.word(B, region, 0),
+        adds,
+        "seed {seed}: each add counts once"
+    );
 }
 
 #[test]
@@ -566,7 +570,7 @@ fn an_atomic_whose_answer_is_lost_is_answered_again_and_not_done_again() {
         "the value of the first time"
     );
     let region = pair.region;
-    assert_eq!(pair.word(B, region, 0), 3, "added once");
+    assert_eq!(pair.word(B, region, 0), 3, "added exactly once");
 }
 
 #[test]

@@ -346,7 +346,11 @@ fn what_is_not_granted_is_dropped_and_counted() {
             imm: None,
         };
         world.sides[A].post(qps[A], &[signaled(1, op)]);
-        assert_eq!(world.next(A).status, Status::Success, "UC does not tell");
+        assert_eq!(
+            world.next(A).status,
+            Status::Success,
+            "UC does not report the loss"
+        );
         let before = dropped(&world, B, reason);
         world.run(10);
         assert_eq!(dropped(&world, B, reason), before + 1);

@@ -47,8 +47,13 @@ impl Guest {
         let wire = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         let theirs = free_port();
         let judge = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let ours = wire.local_addr().expect("it is bound");
-        let qemu = qemu(&dir, ours, theirs, judge.local_addr().expect("it is bound"));
+        let ours = wire.local_addr().expect("the socket is bound");
+        let qemu = qemu(
+            &dir,
+            ours,
+            theirs,
+            judge.local_addr().expect("the socket is bound"),
+        );
         let shell = await_shell(&judge, begin, &dir);
         let (tell, events) = mpsc::channel();
         let frames = wire.try_clone().expect("a second handle");
@@ -107,7 +112,7 @@ fn directory() -> PathBuf {
 /// Returns a port that was free a moment ago: QEMU needs a fixed one.
 fn free_port() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("it is bound")
+    socket.local_addr().expect("the socket is bound")
 }
 
 fn qemu(dir: &Path, ours: SocketAddr, theirs: SocketAddr, judge: SocketAddr) -> Child {
@@ -191,7 +196,10 @@ fn read_pieces(mut stream: TcpStream, tell: &Sender<Event>) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test's one look at the clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the only clock read of this test"
+)]
 fn clock() -> Instant {
     Instant::now()
 }

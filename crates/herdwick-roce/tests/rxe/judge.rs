@@ -199,7 +199,7 @@ impl Judge {
             recv_depth: depth,
         };
         let qp = self.engine.create_qp(&spec).expect("there is room");
-        self.engine.set_qkey(qp, qkey).expect("it is there");
+        self.engine.set_qkey(qp, qkey).expect("it exists");
         qp
     }
 
@@ -211,7 +211,7 @@ impl Judge {
             channel: 0,
         };
         let qpn = Qpn(there.qpn);
-        if self.engine.endpoint(qp).expect("it is there").transport == Transport::Ud {
+        if self.engine.endpoint(qp).expect("it exists").transport == Transport::Ud {
             let to = Destination {
                 peer,
                 qpn,
@@ -233,13 +233,13 @@ impl Judge {
         };
         self.engine
             .connect(qp, &peering)
-            .expect("it can be connected");
+            .expect("the endpoint is valid");
     }
 
     /// Returns what the guest has to know to reach a queue pair and all memory here.
     pub(crate) fn here(&self, qp: Place) -> There {
-        let endpoint = self.engine.endpoint(qp).expect("it is there");
-        let remote = self.engine.remote(self.region).expect("it is there");
+        let endpoint = self.engine.endpoint(qp).expect("it exists");
+        let remote = self.engine.remote(self.region).expect("it exists");
         There {
             qpn: endpoint.qpn.0,
             psn: endpoint.psn.0,
@@ -277,7 +277,7 @@ impl Judge {
     pub(crate) fn start(&mut self, command: impl FnOnce(u16) -> String) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a listener's option");
-        let port = listener.local_addr().expect("it is bound").port();
+        let port = listener.local_addr().expect("the socket is bound").port();
         self.guest.start(&format!("timeout 100 {}", command(port)));
         loop {
             if let Ok((stream, _)) = listener.accept() {
@@ -287,7 +287,7 @@ impl Judge {
             }
             if let Some(line) = self.turn().shell {
                 println!("    {line}");
-                assert!(status(&line).is_none(), "it ended without a word to us");
+                assert!(status(&line).is_none(), "the program ended without output");
             }
         }
     }
@@ -378,7 +378,7 @@ impl Judge {
         }];
         self.engine
             .post_send(qp, &batch, &self.memory, &mut self.wire)
-            .expect("it can be posted");
+            .expect("the queue has room");
         self.transmit();
     }
 
@@ -387,7 +387,9 @@ impl Judge {
             wr_id: 0,
             into: self.local(at, len),
         }];
-        self.engine.post_recv(qp, &batch).expect("it can be posted");
+        self.engine
+            .post_recv(qp, &batch)
+            .expect("the queue has room");
     }
 
     pub(crate) fn post_send(&mut self, qp: Place, at: usize, len: usize) {
@@ -474,7 +476,10 @@ impl Judge {
         let mut turn = Turn::default();
         let now = self.guest.now();
         let counters = self.engine.counters();
-        assert!(now - self.begin < TIMEOUT, "nothing comes: {counters:?}");
+        assert!(
+            now - self.begin < TIMEOUT,
+            "no completion arrives: {counters:?}"
+        );
         let due = self
             .engine
             .poll_timeout()
@@ -525,7 +530,7 @@ impl Judge {
         let now = self.guest.now();
         self.engine.poll_transmit(now, &self.memory, &mut self.wire);
         while let Some((flow, bytes)) = self.wire.packets.pop_front() {
-            let to = self.engine.peer(flow).expect("it is there").addr;
+            let to = self.engine.peer(flow).expect("it exists").addr;
             assert_eq!(to, (self.family.guest(), ROCE).into());
             if !self.loss.loses() {
                 self.send(now, to, bytes);

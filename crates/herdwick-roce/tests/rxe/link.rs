@@ -115,7 +115,7 @@ fn checksum(bytes: &[u8]) -> u16 {
         .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
         .sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).expect("it was folded")
+    !u16::try_from((folded & 0xffff) + (folded >> 16)).expect("the sum was folded")
 }
 
 /// Selects packets to lose.
@@ -168,7 +168,8 @@ impl Link {
         let mut file = BufWriter::new(File::create(path).expect("a writable target"));
         let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, LINKTYPE_ETHERNET];
         for word in head {
-            file.write_all(&word.to_le_bytes()).expect("it is written");
+            file.write_all(&word.to_le_bytes())
+                .expect("the file is writable");
         }
         self.record = Some(file);
     }
@@ -182,7 +183,7 @@ impl Link {
     /// Flushes the record.
     pub(crate) fn flush(&mut self) {
         if let Some(file) = &mut self.record {
-            file.flush().expect("it is written");
+            file.flush().expect("the file is writable");
         }
     }
 
@@ -194,8 +195,9 @@ impl Link {
         let len = u32::try_from(frame.len()).expect("a frame's length");
         let seconds = u32::try_from(now.as_secs()).expect("a short test");
         for word in [seconds, now.subsec_micros(), len, len] {
-            file.write_all(&word.to_le_bytes()).expect("it is written");
+            file.write_all(&word.to_le_bytes())
+                .expect("the file is writable");
         }
-        file.write_all(frame).expect("it is written");
+        file.write_all(frame).expect("the file is writable");
     }
 }

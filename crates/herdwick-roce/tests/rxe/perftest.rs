@@ -88,7 +88,7 @@ impl Run {
             said.extend(piece);
             let keys = said.len() > 40 && said.iter().filter(|byte| **byte == b':').count() > 3;
             if !keys {
-                stream.write_all(&said).expect("it listens");
+                stream.write_all(&said).expect("the peer listens");
                 said.clear();
             } else if said.len() >= KEYS {
                 if !connected {
@@ -98,7 +98,9 @@ impl Run {
                     }
                     connected = true;
                 }
-                stream.write_all(&keys_of(judge, qp)).expect("it listens");
+                stream
+                    .write_all(&keys_of(judge, qp))
+                    .expect("the peer listens");
                 said.clear();
             }
         };

@@ -56,7 +56,7 @@ impl Rally {
         let ours = judge.here(qp);
         let gid: String = ours.gid.octets().map(|byte| format!("{byte:02x}")).concat();
         let text = format!("0000:{:06x}:{:06x}:{gid}\0", ours.qpn, ours.psn);
-        stream.write_all(text.as_bytes()).expect("it listens");
+        stream.write_all(text.as_bytes()).expect("the peer listens");
         stream.read_exact(&mut [0; 5]).expect("\"done\"");
     }
 

@@ -75,7 +75,7 @@ impl<'a> Pair<'a> {
 
     /// Ends the program and checks its exit status; shows its output.
     pub(crate) fn end(self) {
-        self.stream.shutdown(Shutdown::Both).expect("it is there");
+        self.stream.shutdown(Shutdown::Both).expect("it exists");
         self.judge.shell_ends();
     }
 

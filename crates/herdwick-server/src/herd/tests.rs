@@ -44,7 +44,7 @@ fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
         to_front.send(Order::Grant(LeaseId(id), terms)).unwrap();
     }
     for id in 0..ORDERS {
-        assert!(!front.arm(), "there is work");
+        assert!(!front.arm(), "work is pending");
         assert!(front.take_order());
         let answered: Vec<_> = from_front.try_iter().collect();
         assert!(

@@ -128,7 +128,10 @@ mod tests {
         assert_eq!(shares.left(ALICE), Some(6599));
         let mut few = Shares::new(2, 8000);
         few.take(ALICE, 1);
-        assert!(few.left(ALICE).is_some(), "of so few none is kept");
+        assert!(
+            few.left(ALICE).is_some(),
+            "with so few leases none is reserved"
+        );
     }
 
     #[test]

@@ -256,7 +256,7 @@ mod tests {
         let link = parent.join("herdwick-lease-3123456789abcdef");
         std::os::unix::fs::symlink(&other, &link).unwrap();
         let live = LeaseSocket::bind(&parent, None).unwrap();
-        assert!(!dead.exists(), "nobody had locked it");
+        assert!(!dead.exists(), "no process had locked it");
         let next = LeaseSocket::bind(&parent, None).unwrap();
         assert!(live.path().exists() && next.path().exists());
         assert!(other.join(SOCKET).exists() && link.exists() && full.exists());

@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(
             (activity.idle(130), activity.quiet(130)),
             (31, 10),
-            "it was busy until 120"
+            "the connection was active until second 120"
         );
     }
 }

@@ -309,7 +309,7 @@ mod tests {
             assert_eq!(queue.vacancy(), Some(closer));
             queue.closers[closer].started = true;
             queue.closers[closer].thread = Some(Interruptible::here());
-            assert_eq!(queue.vacancy(), None, "it may be quick");
+            assert_eq!(queue.vacancy(), None, "the close may still be quick");
             assert!(queue.take(closer).is_some());
             // A socket taken since the last check is not stuck.
             assert_eq!((queue.check().len(), queue.vacancy()), (closer, None));

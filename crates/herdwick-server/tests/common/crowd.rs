@@ -101,7 +101,7 @@ pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
         for talk in &mut talks {
             moved |= talk.turn().unwrap_or_else(|| {
                 let (sent, heard) = (talk.sent, talk.heard);
-                panic!("hung up on after {sent} bytes sent, {heard} heard")
+                panic!("closed after {sent} bytes sent, {heard} received")
             });
         }
         talks.retain(|talk| !talk.is_done());

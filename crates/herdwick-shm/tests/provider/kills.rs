@@ -80,7 +80,10 @@ impl Client {
         }
         for reply in self.party.poll() {
             let words = *reply.inline.unwrap().words();
-            assert_eq!(words[0], self.got, "replies come in order, each once");
+            assert_eq!(
+                words[0], self.got,
+                "replies arrive in order and exactly once"
+            );
             self.got += 1;
             self.party.recvs(self.ud, self.buffers, 1);
             moved = true;

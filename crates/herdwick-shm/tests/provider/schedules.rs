@@ -379,5 +379,8 @@ fn whatever_clients_do_each_hears_its_own_and_nothing_is_kept() {
             assert!(count == 0 || what == "drop_no_peer", "{what}: {count}");
         }
     }
-    assert!(revoked > 40 * 50, "{revoked} domains came and went");
+    assert!(
+        revoked > 40 * 50,
+        "{revoked} domains were created and revoked"
+    );
 }

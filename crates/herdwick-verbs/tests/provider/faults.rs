@@ -281,7 +281,7 @@ fn packets_are_marked_as_asked_for_and_a_client_follows_the_server() {
     assert_eq!(
         marks("fake0,pkey=1", false),
         (1, 0, 0),
-        "a server is told by nobody else"
+        "a server does not follow its clients"
     );
     let stranger = VerbsDevice::open(&options("fake0", true)).unwrap();
     let refused = Reliable::new(&stranger).attempt(&server.endpoint());

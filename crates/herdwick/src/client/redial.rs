@@ -167,8 +167,11 @@ mod tests {
         );
         assert!(times[1] <= 11, "the first pause is short, not {}", times[1]);
         let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(gaps.max() <= Some(1001), "and none is longer than a second");
-        assert_ne!(times, dials(8), "two clients do not dial in step");
+        assert!(
+            gaps.max() <= Some(1001),
+            "no interval is longer than a second"
+        );
+        assert_ne!(times, dials(8), "two clients do not connect in step");
     }
 
     #[test]

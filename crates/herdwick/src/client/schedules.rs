@@ -126,7 +126,7 @@ impl Run {
         match verdict {
             Verdict::Done => {}
             Verdict::Unknown => assert!(times <= 1, "{number} was done {times} times"),
-            Verdict::Undone => assert_eq!(times, 0, "{number} is said not to be done"),
+            Verdict::Undone => assert_eq!(times, 0, "{number} was reported as not executed"),
         }
         self.verdicts.insert(number, verdict);
         if let Some(session) = self.caller.session() {

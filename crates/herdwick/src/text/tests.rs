@@ -130,7 +130,7 @@ fn gets_that_wait_together_travel_in_one_line() {
         (6, " 0 6"),
     ];
     assert_eq!(feed(&mut text, reply), (named(&expected), Ok(())));
-    assert_eq!(text.due(), None, "nothing is left in flight");
+    assert_eq!(text.due(), None, "no request is in flight");
 }
 
 #[test]

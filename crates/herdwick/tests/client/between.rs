@@ -170,7 +170,11 @@ fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
         client.version().unwrap();
     }
     assert_eq!(transport(&client), "shm");
-    assert_eq!(stat(&server, "leases_granted"), before, "the lease stood");
+    assert_eq!(
+        stat(&server, "leases_granted"),
+        before,
+        "the lease was kept"
+    );
 }
 
 /// Another server may be at the same address by now.

@@ -27,7 +27,9 @@ const HANG: Duration = Duration::from_secs(60);
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
     thread::spawn(move || done.send(work()));
-    outcome.recv_timeout(HANG).expect("it ends by its deadline")
+    outcome
+        .recv_timeout(HANG)
+        .expect("the call ends by its deadline")
 }
 
 fn by(deadline: Duration) -> Options {
@@ -147,7 +149,7 @@ fn a_lease_socket_that_dribbles_ends_as_well() {
                 return;
             }
         }
-        panic!("it was read to the end");
+        panic!("the server read everything");
     });
     let address = offers(path.clone());
     let reason = ends(move || {

@@ -210,7 +210,7 @@ fn a_restarted_server_is_found_again() {
 fn our_server_restarted_on_its_port_is_found_again() {
     let server = herdwick_server::spawn(Config::local()).unwrap();
     let Address::Tcp(listen) = *server.address() else {
-        panic!("it listens on a port");
+        panic!("the server has a TCP port");
     };
     let again = Config {
         listen: Listen::Tcp(vec![listen.into()]),

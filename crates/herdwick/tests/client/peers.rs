@@ -48,7 +48,7 @@ fn numbers(client: &mut Client) -> Result<(), Error> {
     assert_eq!(
         client.get("n")?,
         bytes("word"),
-        "and the connection goes on"
+        "and the connection continues"
     );
     Ok(())
 }

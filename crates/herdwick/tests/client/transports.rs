@@ -79,7 +79,7 @@ fn goes(server: &Server, fabric: Fabric, path: RequestPath) {
     assert!(client.delete(&name).unwrap());
     assert_eq!(client.get(&name).unwrap(), None);
     let transport = client.session().map(Session::transport);
-    assert_eq!(transport, Some(fabric.name()), "it stood");
+    assert_eq!(transport, Some(fabric.name()), "the transport is unchanged");
 }
 
 #[test]

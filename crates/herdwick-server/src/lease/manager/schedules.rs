@@ -154,7 +154,7 @@ impl World {
                 Answer::Granted(id, Some(Box::new((grant, Vec::new()))))
             }
             Order::Connect(id, _) => {
-                assert!(held.contains(&id), "connected before it was granted");
+                assert!(held.contains(&id), "connected before the grant");
                 let outcome = if fails {
                     Err(Refusal::Malformed)
                 } else {

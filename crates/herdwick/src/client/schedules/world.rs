@@ -177,7 +177,7 @@ impl World {
     /// Kills the server; the threads of its clients do not come to see it.
     pub(super) fn kill_unseen(&self) {
         let inner = &mut *self.0.borrow_mut();
-        let server = inner.server.take().expect("it is there");
+        let server = inner.server.take().expect("it exists");
         for mut lease in server.links.into_iter().filter_map(|link| link.lease) {
             lease.hang_up(inner.now, &mut inner.chance);
             lease.seen_at = None;
