@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_thousands_and_sizes_are_not() {
+    fn count_suffixes_are_decimal_and_size_suffixes_binary() {
         assert_eq!(parse_count("8M"), Ok(8_000_000));
         assert_eq!(parse_count("1.5k"), Ok(1500));
         assert_eq!(parse_count("17"), Ok(17));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_hold_and_zeros_are_named() {
+    fn defaults_are_valid_and_zero_values_are_refused_by_name() {
         assert!(Config::default().checked().is_ok());
         let zero = Config {
             pipeline: 0,
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_ample_for_the_keys() {
+    fn default_memory_holds_all_keys() {
         let config = Config {
             keys: 8_000_000,
             ..Config::default()

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_loop_starts_when_it_can() {
+    fn closed_loop_starts_the_next_request_at_once() {
         let mut pace = Pace::closed();
         assert!(pace.is_due(5));
         assert_eq!(pace.take(1, 5), 5);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_keeps_its_schedule_whatever_the_time() {
+    fn open_loop_keeps_its_schedule_when_late() {
         let mut pace = Pace::open(1e6, 10_000);
         assert!(!pace.is_due(9_999));
         assert!(pace.is_due(10_000));

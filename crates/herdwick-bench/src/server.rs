@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_are_found_by_whole_names() {
+    fn statistics_match_by_whole_name() {
         let stats = stats(&[("pid", "17"), ("pid_max", "3"), ("threads", "4")]);
         assert_eq!(stat(&stats, "pid"), Some(17_u32));
         assert_eq!(stat(&stats, "threads"), Some(4_usize));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memcached_is_told_from_this_server() {
+    fn memcached_is_distinguished_from_herdwick() {
         let version = || "1.6.45".to_owned();
         let memcached = stats(&[("pid", "1")]);
         assert_eq!(identity(version(), &memcached), (version(), true));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_that_does_not_fit_is_somebody_else() {
+    fn uptime_that_does_not_match_means_another_server() {
         let old = stats(&[("uptime", "4000000000")]);
         assert!(!is_as_old(std::process::id(), &old));
         assert!(!is_as_old(std::process::id(), &[]));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_said_to_be_so() {
+    fn unreachable_server_is_reported() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_says_nothing_did_not_start() {
+    fn program_without_output_is_reported_as_not_started() {
         let error = Server::start(Path::new("/bin/true"), &[0], (1, 64, 1), &[]).unwrap_err();
         assert!(matches!(error, ServerError::NotStarted { .. }), "{error}");
         let error =

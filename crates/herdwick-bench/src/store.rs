@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_shows_as_misses() {
+    fn items_that_do_not_fit_are_counted_as_misses() {
         let config = Config {
             keys: 200_000,
             memory_mb: Some(5),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_answers_with_another_keys_value_is_found_out() {
+    fn value_of_another_key_is_detected() {
         let space = KeySpace::new(10, 16, 32).unwrap();
         let (mut counters, mut value) = (RunCounters::new(), [0; 32]);
         space.value(3, 1, &mut value);

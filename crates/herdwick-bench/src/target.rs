@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_sees_a_stall_as_its_users_would() {
+    fn open_loop_latency_includes_a_stall() {
         let counters = second_with(500_000_000..600_000_000, Pace::open(1e5, 0));
         let latencies = counters.latencies();
         // A tenth of the requests are due during the stall of 100 ms, and another tenth while the
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_does_not_and_says_so_by_its_rate() {
+    fn closed_loop_latency_omits_a_stall_but_its_rate_drops() {
         let counters = second_with(500_000_000..600_000_000, Pace::closed());
         assert!(counters.latencies().value_at_quantile(0.99) < 1_000_000);
         assert!((179_000..181_000).contains(&counters.operations()));
     }
 
     #[test]
-    fn a_server_that_stands_still_to_the_end_is_not_hidden() {
+    fn stall_until_the_end_of_a_run_is_reported() {
         let counters = second_with(900_000_000..2_000_000_000, Pace::open(1e5, 0));
         assert_eq!(counters.latencies().len(), 100_000);
         let p99 = counters.latencies().value_at_quantile(0.99);

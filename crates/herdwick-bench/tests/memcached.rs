@@ -68,7 +68,7 @@ impl Drop for Memcached {
 }
 
 #[test]
-fn every_shape_of_load_is_answered_rightly() {
+fn every_load_shape_gets_correct_replies() {
     let memcached = Memcached::start("shapes");
     let plain = Config::default();
     let shapes = [
@@ -117,7 +117,7 @@ fn every_shape_of_load_is_answered_rightly() {
 }
 
 #[test]
-fn an_open_loop_offers_its_rate() {
+fn open_loop_reaches_its_rate() {
     let memcached = Memcached::start("rate");
     let config = Config {
         rate: Some(2000.0),
@@ -130,7 +130,7 @@ fn an_open_loop_offers_its_rate() {
 }
 
 #[test]
-fn a_fill_replaces_values_of_other_sizes() {
+fn fill_replaces_values_of_other_sizes() {
     let memcached = Memcached::start("foreign");
     let config = Config {
         mix: Mix::GetShare(1.0),

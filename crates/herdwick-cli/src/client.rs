@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_is_shown_as_it_is_and_several_with_their_keys() {
+    fn one_value_is_printed_raw_and_several_with_their_keys() {
         assert_eq!(shown(false, &["a"], &[item("1")]), "1");
         assert_eq!(shown(true, &["a"], &[item("1")]), "1\n");
         assert_eq!(shown(false, &["a"], &[None]), "");

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_subcommand_has_a_page() {
+    fn every_subcommand_has_a_manual_page() {
         let directory = std::env::temp_dir().join(format!("herdwick-man-{}", std::process::id()));
         pages(&directory).unwrap();
         let command = command();

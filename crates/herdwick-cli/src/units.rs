@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units_and_bare_numbers_are_memcacheds() {
+    fn sizes_accept_units_and_bare_numbers_use_memcacheds_unit() {
         for (text, expected) in [
             ("64", Some(64 << 20)),
             ("64m", Some(64 << 20)),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units_and_bare_numbers_are_seconds() {
+    fn times_accept_units_and_bare_numbers_are_seconds() {
         for (text, expected) in [
             ("60", Some(60)),
             ("60s", Some(60)),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_may_be_free_ones() {
+    fn ports_0_and_minus_1_mean_a_free_port() {
         assert_eq!(port("-1"), Ok(-1));
         assert_eq!(port("65535"), Ok(65535));
         for wrong in ["-2", "65536", "x", ""] {

@@ -43,7 +43,7 @@ fn is_sound(result: &Value, table: &str) {
 }
 
 #[test]
-fn help_has_every_flag() {
+fn help_lists_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
         window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against trace \
@@ -57,7 +57,7 @@ fn help_has_every_flag() {
 }
 
 #[test]
-fn the_store_alone_gives_reads_and_writes() {
+fn store_benchmark_reports_reads_and_writes() {
     let (table, report) = tiny("store", "store --dist uniform");
     let results = report["results"].as_array().unwrap();
     let workloads: Vec<_> = results.iter().map(|result| &result["workload"]).collect();
@@ -71,7 +71,7 @@ fn the_store_alone_gives_reads_and_writes() {
 }
 
 #[test]
-fn a_rest_is_told_with_what_it_cost_and_what_comes_after() {
+fn idle_benchmark_reports_cpu_time_and_wakeup_latency() {
     let (table, report) = tiny("idle", "idle");
     let results = report["results"].as_array().unwrap();
     let fabrics: Vec<_> = results.iter().map(|result| &result["fabric"]).collect();
@@ -88,7 +88,7 @@ fn a_rest_is_told_with_what_it_cost_and_what_comes_after() {
 }
 
 #[test]
-fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
+fn cache_benchmark_sends_the_same_requests_to_both_servers() {
     let (table, report) = tiny("cache", "cache");
     let results = report["results"].as_array().unwrap();
     let cells: Vec<_> = results
@@ -115,7 +115,7 @@ fn both_caches_are_asked_the_same_and_hold_what_they_hold() {
 }
 
 #[test]
-fn a_trace_from_a_file_is_put_to_every_cache() {
+fn trace_file_is_replayed_on_every_cache() {
     let folder = Folder::new();
     let [oracle, csv] = ["t.oracleGeneral.bin", "t.csv"].map(|name| folder.0.join(name));
     // 1,000 keys, read four times in a cycle: there is room for all of them, so the second half
@@ -163,7 +163,7 @@ fn a_trace_from_a_file_is_put_to_every_cache() {
 }
 
 #[test]
-fn our_own_server_answers_over_tcp_as_it_should() {
+fn tcp_benchmark_runs_against_herdwick() {
     let shapes = [
         "--workload a --connections 4",
         "--get-share 0.9 --connections 2 --pipeline 8 --multiget 10",
@@ -203,7 +203,7 @@ fn our_own_server_answers_over_tcp_as_it_should() {
 }
 
 #[test]
-fn shared_memory_is_measured_beside_tcp_and_an_echo() {
+fn shm_benchmark_runs_beside_tcp_and_echo() {
     let (table, report) = tiny("shm", "echo,herd --workload a --clients 2 --connections 2");
     let results = report["results"].as_array().unwrap();
     let of = |name| -> Vec<_> { results.iter().map(|r| r[name].as_str().unwrap()).collect() };
@@ -218,7 +218,7 @@ fn shared_memory_is_measured_beside_tcp_and_an_echo() {
 }
 
 #[test]
-fn the_software_rnic_is_measured_beside_an_echo_and_plain_datagrams() {
+fn roce_benchmark_runs_beside_echo_and_plain_datagrams() {
     let arguments = "echo,herd --fabric roce --bare --clients 2 --workers 1 --window 16";
     let (table, report) = tiny("roce", arguments);
     let results = report["results"].as_array().unwrap();
@@ -234,7 +234,7 @@ fn the_software_rnic_is_measured_beside_an_echo_and_plain_datagrams() {
 }
 
 #[test]
-fn a_server_without_shared_memory_is_measured_over_tcp_and_the_rest_is_told() {
+fn server_without_shm_is_measured_over_tcp_and_the_reason_is_reported() {
     let folder = Folder::new();
     let server = Server::run(&folder, 1, &["-p", "0", "--shm", "off"]);
     let (table, report) = tiny("left-out", &format!("herd --server {}", server.address));
@@ -256,7 +256,7 @@ fn a_server_on_a_unix_socket_is_measured() {
 }
 
 #[test]
-fn one_outstanding_and_an_open_loop_over_shared_memory() {
+fn shm_benchmark_runs_with_one_outstanding_and_as_open_loop() {
     for (index, shape) in ["--window 1", "--rate 5K --value-size 500"]
         .iter()
         .enumerate()
@@ -272,7 +272,7 @@ fn one_outstanding_and_an_open_loop_over_shared_memory() {
 }
 
 #[test]
-fn a_scribbling_neighbour_is_compared_with_a_busy_one() {
+fn hostile_benchmark_compares_a_hostile_client_with_a_busy_one() {
     let (table, report) = tiny("hostile", "hostile --window 16 --workers 2");
     let results = report["results"].as_array().unwrap();
     let beside: Vec<_> = results.iter().map(|result| &result["beside"]).collect();
@@ -285,7 +285,7 @@ fn a_scribbling_neighbour_is_compared_with_a_busy_one() {
 }
 
 #[test]
-fn a_crowd_of_idle_connections_is_told_apart() {
+fn idle_connections_are_reported_separately() {
     let arguments = "herd --fabric tcp --connections 4 --workers 2 --idle-connections 1500";
     let (table, report) = tiny("crowd", arguments);
     let results = report["results"].as_array().unwrap();
@@ -320,7 +320,7 @@ fn percentiles(path: &std::path::Path) -> Vec<[f64; 3]> {
 }
 
 #[test]
-fn latencies_are_written_for_each_line_and_agree_with_the_report() {
+fn hdr_files_are_written_for_each_run_and_match_the_report() {
     let folder = Folder::new();
     let hdr = folder.0.join("all.hgrm");
     let shape = format!("--connections 2 --hdr {}", hdr.display());
@@ -344,7 +344,7 @@ fn latencies_are_written_for_each_line_and_agree_with_the_report() {
 }
 
 #[test]
-fn a_report_is_compared_with_one_written_before() {
+fn report_is_compared_with_an_earlier_one() {
     let folder = Folder::new();
     let before = folder.0.join("before.json");
     let shape = "store --keys 2K --seconds 0.05 --memory 64 --runs 2";
@@ -373,7 +373,7 @@ fn a_report_is_compared_with_one_written_before() {
 }
 
 #[test]
-fn every_figure_stands_beside_what_the_benchmark_itself_costs() {
+fn every_figure_has_the_cost_of_the_generator_beside_it() {
     let (_, store) = tiny("cost-store", "store");
     let (_, herd) = tiny("cost", "echo,herd --fabric shm,tcp --connections 2");
     let results = [&store, &herd].map(|report| report["results"].as_array().unwrap().clone());
@@ -392,7 +392,7 @@ fn every_figure_stands_beside_what_the_benchmark_itself_costs() {
 }
 
 #[test]
-fn mistakes_say_what_to_type() {
+fn errors_name_what_to_type() {
     for (arguments, hint) in [
         ("--dist gauss", "zipf:THETA"),
         ("--fabric carrier-pigeon", "shm, verbs, roce, tcp"),

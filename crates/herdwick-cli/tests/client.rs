@@ -77,7 +77,7 @@ fn herdwick(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
 }
 
 #[test]
-fn a_stock_memcached_takes_and_gives_values() {
+fn set_and_get_work_with_memcached() {
     if let Some(server) = Memcached::start() {
         values_go_in_and_come_out(
             &server.address(),
@@ -87,7 +87,7 @@ fn a_stock_memcached_takes_and_gives_values() {
 }
 
 #[test]
-fn our_own_server_takes_and_gives_values() {
+fn set_and_get_work_with_herdwick() {
     let none = "over tcp (the server offers no fabric: it runs on another host, or as \
                 `herdwick serve --shm off`, or said at its start why it cannot share memory (`herdwick \
                 doctor` says it again); and it has neither an RDMA device nor `--roce`)";
@@ -112,7 +112,7 @@ fn serve(args: &[&str]) -> (Killed, String) {
 }
 
 #[test]
-fn a_fabric_that_failed_is_named_though_another_is_taken() {
+fn failed_fabric_is_reported_when_another_is_used() {
     let folder = std::env::temp_dir().join(format!("herdwick-cli-way-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let (_server, address) = serve(&[
@@ -180,7 +180,7 @@ fn values_go_in_and_come_out(address: &str, transport: &str) {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_with_a_way_out() {
+fn unreachable_server_is_named_with_what_to_try() {
     let (code, _, err) = herdwick(&["get", "k", "--server", "nowhere.invalid"], b"");
     assert!(
         err.contains("does not resolve") && err.contains("name another"),
@@ -240,7 +240,7 @@ fn statistics_that_do_not_exist_are_named() {
 }
 
 #[test]
-fn the_doctor_speaks_json() {
+fn doctor_prints_json() {
     let (code, out, err) = herdwick(&["doctor", "--json"], b"");
     let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
     let fabrics = report["fabrics"].as_object().unwrap();

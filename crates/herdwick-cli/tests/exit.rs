@@ -21,7 +21,7 @@ fn code(arguments: &[&str]) -> i32 {
 }
 
 #[test]
-fn each_code_has_one_meaning() {
+fn every_exit_code_has_one_meaning() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let at = ["--server", &server.address];
@@ -81,7 +81,7 @@ fn each_code_has_one_meaning() {
 
 /// Compares the lines ` N meaning` of the help with the rows of the table.
 #[test]
-fn the_documented_table_is_the_one_in_the_help() {
+fn documented_exit_codes_match_the_help() {
     let help = String::from_utf8(herdwick(&["--help"]).stdout).unwrap();
     let (_, codes) = help.split_once("Exit codes:\n").unwrap();
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
@@ -103,7 +103,7 @@ fn the_documented_table_is_the_one_in_the_help() {
 }
 
 #[test]
-fn packagers_find_their_commands_in_the_help() {
+fn help_lists_the_commands_for_packagers() {
     let help = String::from_utf8(herdwick(&["--help"]).stdout).unwrap();
     for command in ["man", "completions"] {
         let found = help
@@ -114,7 +114,7 @@ fn packagers_find_their_commands_in_the_help() {
 }
 
 #[test]
-fn doctor_on_a_kernel_without_rdma_asks_for_nothing() {
+fn doctor_suggests_nothing_on_a_kernel_without_rdma() {
     if std::path::Path::new("/sys/class/infiniband_verbs").exists() {
         println!("skipped: this kernel has RDMA");
         return;
@@ -126,7 +126,7 @@ fn doctor_on_a_kernel_without_rdma_asks_for_nothing() {
 }
 
 #[test]
-fn completions_that_cannot_be_written_are_a_failure() {
+fn completions_that_cannot_be_written_exit_with_code_4() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let status = command.args(["completions", "bash"]).stdout(full).status();

@@ -70,7 +70,7 @@ fn packages() -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_crate_uses_only_what_stands_left_of_it() {
+fn crate_depends_only_on_lower_layers() {
     let mut edges = BTreeMap::new();
     for package in packages() {
         let name = package["name"].as_str().expect("has a name").to_owned();
@@ -98,7 +98,7 @@ fn a_crate_uses_only_what_stands_left_of_it() {
 }
 
 #[test]
-fn crates_that_need_no_unsafe_forbid_it() {
+fn crates_without_unsafe_forbid_it() {
     for package in packages() {
         let name = package["name"].as_str().expect("has a name");
         for target in package["targets"].as_array().expect("has targets") {

@@ -203,7 +203,7 @@ fn check_shared(client: &mut Client, index: usize) {
 
 /// Half of the clients are killed with full windows, half while they acquire a lease.
 #[test]
-fn clients_killed_at_random_instants_leave_nothing() {
+fn clients_killed_at_random_times_leave_nothing() {
     let _alone = alone();
     let folder = Folder::new();
     let server = Server::start(&folder, WORKERS);
@@ -257,7 +257,7 @@ fn clients_killed_at_random_instants_leave_nothing() {
 }
 
 #[test]
-fn a_stopped_client_stops_nobody_else() {
+fn stopped_client_does_not_delay_others() {
     let _alone = alone();
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
@@ -326,7 +326,7 @@ impl Bereaved {
 /// The next server takes over the address, and the clients reconnect to it. A client of another
 /// server is not affected.
 #[test]
-fn servers_killed_at_random_instants_leave_nothing_and_the_next_takes_their_clients() {
+fn servers_killed_at_random_times_leave_nothing_and_clients_reconnect() {
     let _alone = alone();
     let folders = [(); 2].map(|()| Folder::new());
     let bystander = Server::start(&folders[1], 1);
@@ -394,7 +394,7 @@ fn reconnected(caller: &mut Client) -> Option<Vec<u8>> {
 /// A request that the server has not read is lost: the outcome of a read is that nothing changed,
 /// that of a mutation is unknown.
 #[test]
-fn what_is_in_flight_when_the_server_dies_is_unknown_by_its_kind() {
+fn requests_in_flight_at_a_server_kill_have_the_documented_outcome() {
     let _alone = alone();
     let folder = Folder::new();
     let clock = Clock::start();

@@ -96,14 +96,14 @@ fn come_and_leave(fabric: Fabric, clients: usize) {
 }
 
 #[test]
-fn busy_clients_leave_over_shared_memory() {
+fn busy_clients_disconnect_over_shm() {
     for clients in [3, 9] {
         come_and_leave(Fabric::Shm, clients);
     }
 }
 
 #[test]
-fn busy_clients_leave_over_roce() {
+fn busy_clients_disconnect_over_roce() {
     for clients in [3, 6] {
         come_and_leave(Fabric::Roce, clients);
     }

@@ -227,7 +227,7 @@ impl Load {
 
 #[test]
 #[ignore = "needs network namespaces: tests/roce/lossy.sh"]
-fn nothing_is_lost_or_done_twice_however_much_the_network_loses() {
+fn requests_execute_exactly_once_at_any_packet_loss() {
     let far = Far::start();
     let mut load = Load::new(&far);
     let calm = load.rate(STRETCH);

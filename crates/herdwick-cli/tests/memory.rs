@@ -55,7 +55,7 @@ fn fill(client: &mut Client) {
 }
 
 #[test]
-fn items_and_leases_together_fit_the_limit() {
+fn memory_of_items_and_leases_stays_within_m() {
     let folder = Folder::new();
     let limit = LIMIT_MB.to_string();
     let server = Server::run(&folder, WORKERS, &["-p", "0", "-m", &limit]);
@@ -95,7 +95,7 @@ const LEASES: usize = 40;
 const LEFT_KB: u64 = 100;
 
 #[test]
-fn leases_over_roce_that_come_and_go_leave_no_memory_behind() {
+fn repeated_roce_leases_leak_no_memory() {
     let folder = Folder::new();
     let roce = ["--shm", "off", "--roce", "127.0.0.1:0"];
     let server = Server::run(&folder, 1, &[&["-p", "0", "-m", "64"][..], &roce].concat());

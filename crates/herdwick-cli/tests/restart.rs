@@ -62,7 +62,7 @@ fn write(client: &mut Client, done: &AtomicU64) -> herdwick::Error {
 }
 
 #[test]
-fn items_survive_a_kill_under_load_and_deleted_ones_do_not() {
+fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted() {
     let folder = Folder::new();
     let first = server(&folder);
     let mut client = first.client();
@@ -137,7 +137,7 @@ fn first_words(folder: &Folder) -> (bool, String) {
 }
 
 #[test]
-fn a_planned_end_changes_nothing_that_clients_see() {
+fn warm_restart_after_sigterm_keeps_all_items() {
     let folder = Folder::new();
     let first = server(&folder);
     let mut client = first.client();
@@ -172,7 +172,7 @@ fn a_planned_end_changes_nothing_that_clients_see() {
 }
 
 #[test]
-fn a_start_that_fails_leaves_the_items_to_the_next() {
+fn failed_start_keeps_the_items_for_the_next() {
     let folder = Folder::new();
     let first = server(&folder);
     first.client().set("kept", b"1").unwrap();
@@ -230,7 +230,7 @@ fn a_start_that_may_not_allocate_leaves_the_items_to_the_next() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
+fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
     let folder = Folder::new();
     let says = |words: &str| {
         let (runs, said) = first_words(&folder);
@@ -266,7 +266,7 @@ fn a_file_that_cannot_be_used_is_said_to_be_so_and_the_next_start_is_warm() {
 /// sent in part are not, and the values that they would have replaced still are. Nothing counts as
 /// damaged.
 #[test]
-fn a_kill_in_the_middle_of_uploads_leaves_what_was_stored() {
+fn kill_during_uploads_keeps_stored_values() {
     const LEN: usize = 1_000_000;
     let large = |n: u64| vec![b'a' + n as u8; LEN];
     let set = |n: u64, byte: u64| {

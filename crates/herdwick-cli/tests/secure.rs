@@ -72,7 +72,7 @@ fn complaint(output: &Output, code: i32) -> String {
 }
 
 #[test]
-fn commands_speak_tls_and_check_the_certificate() {
+fn client_commands_use_tls_and_verify_the_certificate() {
     let secure = Secure::start(&["--shm", "off"]);
     out(&secure.run_trusting(&["set", "k", "v"]));
     assert_eq!(out(&secure.run_trusting(&["get", "k"])), "v");
@@ -108,7 +108,7 @@ fn commands_speak_tls_and_check_the_certificate() {
 }
 
 #[test]
-fn what_is_missing_for_tls_is_named() {
+fn missing_tls_settings_are_named() {
     let secure = Secure::start(&["--shm", "off"]);
     let said = complaint(&secure.run(&["get", "k"]), 3);
     assert!(said.contains("--tls"), "{said}");
@@ -135,7 +135,7 @@ fn what_is_missing_for_tls_is_named() {
 
 /// A client on this host discovers shared memory over the encrypted connection.
 #[test]
-fn shared_memory_is_found_through_tls() {
+fn shm_is_discovered_over_tls() {
     let secure = Secure::start(&[]);
     let output = secure.run_trusting(&["set", "k", "v", "-v"]);
     assert_eq!(out(&output), "");
@@ -148,7 +148,7 @@ fn shared_memory_is_found_through_tls() {
 }
 
 #[test]
-fn clients_show_their_certificates() {
+fn clients_present_their_certificates() {
     let mut files = Vec::new();
     let folder = Folder::new();
     for name in ["server", "client"] {

@@ -134,7 +134,7 @@ impl std::fmt::Display for Path {
 }
 
 #[test]
-fn help_and_version_are_where_tools_look() {
+fn help_and_version_have_the_format_that_tools_expect() {
     for flag in ["-h", "--help"] {
         let help = String::from_utf8(output(flag).stdout).unwrap();
         assert!(help.starts_with("memcached 1.6."), "{help}");
@@ -152,7 +152,7 @@ fn help_and_version_are_where_tools_look() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_what_to_do() {
+fn unsupported_flags_are_refused_with_an_alternative() {
     for (arguments, instead) in [
         ("-S", "-Y FILE"),
         ("-S", "MEMCACHED_SASL_PWDB"),
@@ -227,7 +227,7 @@ fn cpus(server: &Serve) -> (String, String) {
 
 /// Two servers that both pin to the first CPUs would leave the others idle.
 #[test]
-fn workers_are_pinned_only_where_that_is_asked_for() {
+fn workers_are_pinned_only_with_pin() {
     let (worker, process) = cpus(&Serve::start("-p 0 -t 1"));
     assert_eq!(worker, process);
     let last: String = {
@@ -243,7 +243,7 @@ fn workers_are_pinned_only_where_that_is_asked_for() {
 
 /// A command line as in a unit file, with every option that tunes slabs.
 #[test]
-fn memcached_flags_do_what_they_say() {
+fn memcached_flags_take_effect() {
     let server = Serve::start(
         "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b 99 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B ascii -C \
          -o modern,no_lru_crawler,hashpower=20,idle_timeout=9 -o no_maxconns_fast",
@@ -273,7 +273,7 @@ fn memcached_flags_do_what_they_say() {
 }
 
 #[test]
-fn several_addresses_and_ipv6() {
+fn server_listens_on_several_addresses_and_ipv6() {
     let server = Serve::start("-p 0 -l 127.0.0.1,127.0.0.2 -l [::1]");
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 3);
@@ -292,7 +292,7 @@ fn several_addresses_and_ipv6() {
 }
 
 #[test]
-fn a_unix_socket_has_the_mode_given() {
+fn unix_socket_has_the_mode_of_a() {
     let path = Path::new("socket");
     let _server = Serve::start(&format!("-s {path} -a 0750"));
     assert_eq!(
@@ -308,7 +308,7 @@ fn a_unix_socket_has_the_mode_given() {
 
 /// The command line follows the file: it overrides it, and its lists are added.
 #[test]
-fn a_file_holds_flags() {
+fn config_file_sets_flags_and_command_line_overrides() {
     let path = Path::new("flags");
     let text = "port = 0\nmemory-limit = 100\nlisten = [\"127.0.0.2\"]\nextended = [\"idle_timeout=7\"]\nenable-shutdown = true\n";
     fs::write(&path.0, text).unwrap();
@@ -326,7 +326,7 @@ fn a_file_holds_flags() {
 
 /// The error is one line that names the file, the line in it, the flag, and what is wrong.
 #[test]
-fn what_is_wrong_in_a_file_is_named_by_its_line() {
+fn config_file_errors_name_the_line() {
     let path = Path::new("wrong-flags");
     for (wrong, expected) in [
         ("port = \"abc\"", "1: port: 'abc' is not a port: "),
@@ -392,7 +392,7 @@ fn what_is_wrong_in_a_file_is_named_by_its_line() {
 
 /// The log level follows the file, and what clients set, while the server runs.
 #[test]
-fn the_log_is_as_verbose_as_the_file_is_by_now() {
+fn log_level_follows_the_reloaded_config_file() {
     let path = Path::new("verbose");
     fs::write(&path.0, "port = 0\nthreads = 1\n").unwrap();
     let mut server = Serve::saying(&format!("--config {path}"));
@@ -411,7 +411,7 @@ fn the_log_is_as_verbose_as_the_file_is_by_now() {
 }
 
 #[test]
-fn shutdown_ends_the_process_where_it_is_allowed() {
+fn shutdown_command_ends_the_process_with_enable_shutdown() {
     let mut server = Serve::start("-p 0 -A");
     let mode = "CLIENT_ERROR invalid shutdown mode\r\n";
     assert_eq!(server.ask("shutdown now\r\n"), mode);
@@ -422,7 +422,7 @@ fn shutdown_ends_the_process_where_it_is_allowed() {
 /// -d returns when the server answers, -P names its process, and SIGTERM ends it and removes the
 /// file.
 #[test]
-fn in_the_background() {
+fn daemon_starts_writes_its_pid_file_and_ends_on_sigterm() {
     let path = Path::new("pid");
     let started = output(&format!("-p 0 -d -P {path}"));
     assert!(started.status.success());
@@ -453,7 +453,7 @@ fn in_the_background() {
 
 /// Each accepted option without effect is named, once, with the reason.
 #[test]
-fn options_that_do_nothing_are_said_to_do_nothing() {
+fn options_without_effect_are_reported() {
     let mut server = Serve::saying(
         "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
          -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700",
@@ -479,7 +479,7 @@ fn options_that_do_nothing_are_said_to_do_nothing() {
 }
 
 #[test]
-fn root_is_told_that_it_is_root() {
+fn start_as_root_without_u_is_warned_of() {
     if !rustix::process::getuid().is_root() {
         println!("skipped: this is not root");
         return;
@@ -499,7 +499,7 @@ fn root_is_told_that_it_is_root() {
 
 /// The number in the file is that of the server that has the port.
 #[test]
-fn a_start_that_fails_leaves_the_pid_file_of_the_server_that_runs() {
+fn failed_start_keeps_the_pid_file_of_the_running_server() {
     let path = Path::new("pid-kept");
     let first = Serve::start(&format!("-p 0 -P {path}"));
     let number = format!("{}\n", first.child.id());
@@ -531,7 +531,7 @@ fn end(mut server: Serve) {
 /// The unit file and the flags of the package, as far as they can be tested here: what they name
 /// exists, and a warm restart has a directory to keep items in.
 #[test]
-fn the_packaged_unit_can_keep_items() {
+fn packaged_unit_supports_warm_restart() {
     let unit = include_str!("../../../packaging/herdwick.service");
     let value = |name: &str| {
         unit.lines()
@@ -561,7 +561,7 @@ fn the_packaged_unit_can_keep_items() {
 /// Each line is a JSON object, from the first event to the error that ends the start of a second
 /// server.
 #[test]
-fn events_are_json_where_they_are_to_be() {
+fn log_format_json_writes_json_lines() {
     let mut command = command("-p 0 -t 1 --metrics 0 --log-format json");
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap();
@@ -602,7 +602,7 @@ fn events_are_json_where_they_are_to_be() {
 }
 
 #[test]
-fn users_are_read_again_on_sighup() {
+fn sighup_reloads_users() {
     let path = Path::new("users");
     fs::write(&path.0, "one:two").unwrap();
     let server = Serve::start(&format!("-p 0 -Y {path}"));
@@ -619,7 +619,7 @@ fn users_are_read_again_on_sighup() {
 
 /// SIGHUP applies what may change, and names what needs a restart.
 #[test]
-fn flags_are_read_again_on_sighup() {
+fn sighup_reloads_the_config_file() {
     let path = Path::new("flags-again");
     let write = |text: &str| fs::write(&path.0, text).unwrap();
     write("port = 0\nconn-limit = 100\nextended = [\"idle_timeout=50\"]\n");
@@ -662,7 +662,7 @@ fn flags_are_read_again_on_sighup() {
 /// If memcached starts with this hard limit of descriptors, the server starts too, with fewer
 /// connections and a warning.
 #[test]
-fn few_descriptors_are_few_connections() {
+fn low_descriptor_limit_reduces_connections() {
     let command = |limit: usize| {
         let mut command = Command::new("sh");
         let herdwick = env!("CARGO_BIN_EXE_herdwick");
@@ -687,7 +687,7 @@ fn few_descriptors_are_few_connections() {
 
 /// A TLS port, one without TLS, and certificates that change while the server runs.
 #[test]
-fn certificates_are_read_again_on_sighup() {
+fn sighup_reloads_certificates() {
     let path = Path::new("tls");
     let renew = || {
         let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -718,7 +718,7 @@ fn certificates_are_read_again_on_sighup() {
 /// A signature takes as long as accepting hundreds of plain connections. So another thread does the
 /// handshakes, and a plain connection waits for none of them.
 #[test]
-fn the_thread_that_accepts_does_no_handshakes() {
+fn accept_thread_does_not_run_tls_handshakes() {
     let path = Path::new("tls-apart");
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let text = made.cert.pem() + &made.signing_key.serialize_pem();
@@ -774,7 +774,7 @@ fn ask_in_tls(address: &str, trusted: CertificateDer<'static>) -> Option<String>
 
 /// The output of Debian's memcached-tool about this server, if it is installed.
 #[test]
-fn memcached_tool_understands_us() {
+fn memcached_tool_displays_this_server() {
     let server = Serve::start("-p 0");
     server.ask("set a:b 0 0 3\r\nabc\r\nget a:b\r\n");
     let tool = [
@@ -814,7 +814,7 @@ fn memcached_tool_understands_us() {
 
 /// Without an explicit directory, shared memory is used only where it is available.
 #[test]
-fn without_a_directory_for_temporary_files_the_server_does_without_shared_memory() {
+fn server_without_tmpdir_starts_without_shm() {
     for place in ["/proc", "/no/such/directory"] {
         let mut command = command("-p 0 --verbs off");
         let command = command.env("TMPDIR", place).stderr(Stdio::piped());

@@ -211,7 +211,7 @@ fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
 }
 
 #[test]
-fn our_client_and_a_worker_wake_each_other() {
+fn client_and_worker_wake_each_other() {
     let folder = Folder::new();
     let server = start_on_one_cpu(&folder);
     let mut session = server.session(32);
@@ -288,7 +288,7 @@ impl Patient {
 }
 
 #[test]
-fn a_client_that_tries_nothing_twice_is_woken_each_time() {
+fn client_without_retries_is_woken_each_time() {
     let folder = Folder::new();
     let server = start_on_one_cpu(&folder);
     let raw = Raw::take(&server.address, 8);

@@ -107,7 +107,7 @@ fn functions_are_short() {
 const ROWS: std::ops::RangeInclusive<u32> = 1..=48;
 
 #[test]
-fn every_row_of_the_fault_table_has_a_test() {
+fn fault_table_rows_have_tests() {
     let mut files = Vec::new();
     sources(&root().join("crates/herdwick-server/tests"), &mut files);
     let texts = files
@@ -137,7 +137,7 @@ fn all() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn every_file_begins_with_what_it_is() {
+fn every_file_begins_with_a_head_comment() {
     for (path, text) in all() {
         let first = text.lines().find(|line| !line.starts_with("#!["));
         assert!(
@@ -202,7 +202,7 @@ fn parts(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn retired_names_stay_out() {
+fn retired_names_are_not_used() {
     for (path, text) in all() {
         if path.ends_with("tests/tidy.rs") {
             continue;
@@ -219,7 +219,7 @@ fn retired_names_stay_out() {
 }
 
 #[test]
-fn the_map_of_folders_is_complete() {
+fn architecture_lists_every_folder() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("is readable");
     let mut mapped: Vec<PathBuf> = page
         .lines()

@@ -20,7 +20,7 @@ fn top(arguments: &[&str]) -> Output {
 const BYTES: usize = 1000;
 
 #[test]
-fn one_object_has_what_was_done_between_two_looks() {
+fn json_object_has_the_rates_between_two_samples() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let enough = AtomicBool::new(false);
@@ -68,7 +68,7 @@ fn one_object_has_what_was_done_between_two_looks() {
 }
 
 #[test]
-fn without_a_terminal_it_asks_for_json_and_without_a_server_it_fails() {
+fn top_without_terminal_or_server_fails_with_a_hint() {
     let complaint = top(&[]);
     assert_eq!(complaint.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&complaint.stderr).contains("--json"));
@@ -80,7 +80,7 @@ fn without_a_terminal_it_asks_for_json_and_without_a_server_it_fails() {
 }
 
 #[test]
-fn a_ratio_of_nothing_is_null() {
+fn hit_ratio_without_gets_is_null() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let output = top(&["--json", "--interval", "0.1", "--server", &server.address]);

@@ -88,7 +88,7 @@ fn client(server: &Server) -> Client {
 }
 
 #[test]
-fn values_of_any_size_cross_both_ways() {
+fn values_of_any_size_transfer_between_transports() {
     for workers in [1, 3] {
         let folder = Folder::new();
         let server = Server::start(&folder, workers);
@@ -122,7 +122,7 @@ fn values_of_any_size_cross_both_ways() {
 }
 
 #[test]
-fn many_keys_of_all_workers_come_in_one_call() {
+fn multiget_returns_keys_of_all_workers() {
     for workers in [1, 3] {
         let folder = Folder::new();
         let server = Server::start(&folder, workers);
@@ -142,7 +142,7 @@ fn many_keys_of_all_workers_come_in_one_call() {
 }
 
 #[test]
-fn changes_made_one_way_hold_the_other_way() {
+fn changes_over_one_transport_are_visible_over_the_other() {
     for workers in [1, 3] {
         let folder = Folder::new();
         let server = Server::start(&folder, workers);
@@ -171,7 +171,7 @@ fn changes_made_one_way_hold_the_other_way() {
 }
 
 #[test]
-fn a_version_read_one_way_compares_the_other_way() {
+fn version_from_one_transport_compares_on_the_other() {
     let folder = Folder::new();
     let server = Server::start(&folder, 3);
     let (mut plain, mut client) = (Plain::new(&server), client(&server));
@@ -195,7 +195,7 @@ fn a_version_read_one_way_compares_the_other_way() {
 /// An item with a time to live of a second is gone after it, over either transport; one with more
 /// stays.
 #[test]
-fn times_to_live_cross_and_end() {
+fn ttl_expires_over_either_transport() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let (mut plain, mut client) = (Plain::new(&server), client(&server));
@@ -241,7 +241,7 @@ fn times_to_live_cross_and_end() {
 }
 
 #[test]
-fn a_server_that_is_away_is_unreachable_and_then_back() {
+fn stopped_server_is_unreachable_and_reached_after_restart() {
     let folder = Folder::new();
     let server = Server::start_at(&folder, 2);
     let mut client = server.client();
@@ -272,7 +272,7 @@ fn a_server_that_is_away_is_unreachable_and_then_back() {
 /// Sessions attached to three workers cost nothing while idle, and a request wakes the worker that
 /// it is sent to.
 #[test]
-fn an_idle_server_sleeps_and_the_first_request_wakes_it() {
+fn idle_server_sleeps_and_is_woken_by_the_first_request() {
     let folder = Folder::new();
     let server = Server::start(&folder, 3);
     let mut sessions = [(); 4].map(|()| server.session(32));
@@ -321,7 +321,7 @@ fn quiet(span: Duration) {
 
 /// No reply is lost between a correct server and client, even with the largest values.
 #[test]
-fn values_of_nearly_four_kilobytes_lose_no_reply() {
+fn values_of_nearly_4_kib_lose_no_reply() {
     const KEYS: usize = 64;
     let folder = Folder::new();
     let server = Server::start(&folder, 2);

@@ -32,7 +32,7 @@ fn unanswered<T: std::fmt::Debug>(
 /// `touch` may remove the item, so it is not a read: the client does not report that nothing
 /// changed, and does not repeat it.
 #[test]
-fn an_unanswered_touch_is_an_unknown_outcome() {
+fn unanswered_touch_has_unknown_outcome() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let mut client = server.client();
@@ -52,7 +52,7 @@ fn an_unanswered_touch_is_an_unknown_outcome() {
 
 /// On shared memory a request that no worker has read is withdrawn.
 #[test]
-fn an_unanswered_change_is_not_made_after_a_read() {
+fn unanswered_mutation_is_canceled_before_a_later_read() {
     let folder = Folder::new();
     let server = Server::start(&folder, 1);
     let mut client = server.client();

@@ -69,65 +69,65 @@ macro_rules! behaviours {
 
 behaviours! { $
     verbs:
-        table_1_allows_and_refuses
-        write_lands_where_told_and_nowhere_else
+        each_transport_allows_the_verbs_of_table_1
+        write_changes_its_range_and_nothing_else
         write_overwrites_in_order
-        zero_bytes_are_a_message
-        read_brings_what_lies_there
-        fetch_add_adds_and_brings_the_old_value
-        compare_swap_swaps_only_what_was_expected
-        atomics_and_the_cpu_lose_no_count
+        zero_length_messages_are_delivered
+        read_returns_the_remote_bytes
+        fetch_add_returns_the_old_value
+        compare_swap_stores_only_if_equal
+        atomics_and_cpu_increments_lose_no_count
         misaligned_atomics_are_refused;
     messages:
         sends_match_recvs_in_order
         immediates_arrive
         write_with_immediate_consumes_a_recv
-        small_receives_travel_in_the_completion
-        large_receives_lie_in_the_buffer
-        a_short_buffer_takes_nothing
+        small_receives_are_inline_in_the_completion
+        large_receives_are_in_the_buffer
+        short_recv_buffer_receives_nothing
         datagrams_name_their_source
         datagrams_without_recv_are_dropped_and_counted
         reliable_sends_wait_for_a_recv
-        a_sender_is_told_of_a_receiver_never_ready;
+        sender_fails_if_the_receiver_is_never_ready;
     queues:
-        unsignaled_success_is_silent
-        failure_speaks_even_unsignaled
+        unsignaled_success_has_no_completion
+        unsignaled_failure_has_a_completion
         a_postlist_completes_in_order
         a_full_send_queue_refuses_the_whole_batch
         a_full_recv_queue_refuses_the_whole_batch
         a_bad_request_refuses_the_whole_batch
         polling_a_later_completion_frees_unsignaled_slots
-        payloads_copied_at_posting_may_change_after
+        payload_may_change_after_an_inline_post
         a_completion_queue_too_small_is_refused;
     protection:
-        an_unknown_rkey_opens_nothing
-        a_freed_region_is_closed
+        unknown_rkey_is_refused
+        freed_region_is_not_accessible
         ranges_outside_a_region_are_refused
         rights_not_granted_are_refused
-        a_scoped_rkey_serves_its_queue_pair_alone
-        an_rkey_of_another_domain_opens_nothing
+        scoped_rkey_works_only_for_its_queue_pair
+        rkey_of_another_domain_is_refused
         local_ranges_out_of_bounds_are_refused
         payloads_too_long_are_refused;
     states:
-        queue_pairs_start_and_connect_as_told
-        an_unconnected_queue_pair_takes_recvs_but_no_sends
+        queue_pair_states_follow_create_and_connect
+        unconnected_queue_pair_accepts_recvs_but_no_sends
         a_failed_queue_pair_flushes_and_refuses
         other_queue_pairs_survive_a_failure
         destroyed_queue_pairs_leave_no_completions
-        destroyed_things_are_unknown
-        what_is_in_use_is_not_destroyed
-        destroying_a_domain_takes_everything_in_it
+        destroyed_ids_are_unknown
+        objects_in_use_are_not_destroyed
+        destroying_a_domain_destroys_everything_in_it
         endpoint_garbage_is_an_error
         damaged_endpoints_never_panic
-        a_peer_that_goes_leaves_the_other_well;
+        queue_pair_survives_the_end_of_its_peer;
     waking:
         a_completion_wakes_an_armed_port
         a_write_wakes_an_armed_port
-        arming_beside_a_waiting_completion_is_pending
-        disarming_takes_the_wake_back
-        no_wake_is_lost_to_completions
-        no_wake_is_lost_to_writes;
+        arming_with_a_queued_completion_returns_pending
+        disarming_cancels_the_wakeup
+        no_wakeup_by_a_completion_is_lost
+        no_wakeup_by_a_write_is_lost;
     publication:
-        a_write_shows_its_last_word_last_step_by_step
-        a_write_shows_its_last_word_last_across_threads;
+        write_publishes_its_last_word_last_step_by_step
+        write_publishes_its_last_word_last_across_threads;
 }

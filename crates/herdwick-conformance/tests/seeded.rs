@@ -161,7 +161,7 @@ fn stream(seed: u64, transport: Transport, faults: Faults, count: u64) -> (Vec<u
 }
 
 #[test]
-fn rc_loses_nothing_doubles_nothing_and_keeps_order_in_a_storm() {
+fn rc_delivers_once_and_in_order_under_all_faults() {
     for seed in 0..20 {
         let (seen, _) = stream(seed, Transport::Rc, storm(), 200);
         assert!(seen.into_iter().eq(0..200), "seed {seed}");
@@ -169,7 +169,7 @@ fn rc_loses_nothing_doubles_nothing_and_keeps_order_in_a_storm() {
 }
 
 #[test]
-fn uc_and_ud_lose_double_and_reorder_as_told() {
+fn uc_and_ud_lose_duplicate_and_reorder_as_configured() {
     for transport in [Transport::Uc, Transport::Ud] {
         let (mut seen, _) = stream(1, transport, storm(), 2000);
         assert!(!seen.is_sorted(), "reordered");
@@ -194,7 +194,7 @@ fn without_faults_everything_arrives_in_order() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn same_seed_gives_the_same_run() {
     let run = |seed| stream(seed, Transport::Rc, storm(), 20);
     let mut traces: Vec<u64> = (0..100).map(|seed| run(seed).1).collect();
     for (seed, trace) in (0..100).zip(&traces) {
@@ -230,19 +230,19 @@ fn torn_lines(network: &SeededNetwork) -> usize {
 }
 
 #[test]
-fn a_torn_write_never_shows_its_last_word_early() {
+fn torn_write_publishes_its_last_word_last() {
     assert_eq!(torn_lines(&SeededNetwork::new(3)), 0);
 }
 
 #[test]
-fn without_the_promise_a_torn_write_does_show_its_last_word_early() {
+fn torn_write_without_ordering_publishes_its_last_word_early() {
     let mut capabilities = SeededNetwork::capabilities();
     capabilities.ordered_write = false;
     assert!(torn_lines(&SeededNetwork::with_capabilities(3, capabilities)) > 100);
 }
 
 #[test]
-fn a_writer_stopped_at_any_step_leaves_a_prefix_of_steps() {
+fn writer_stopped_at_any_step_leaves_a_prefix_of_steps() {
     // A transmission, then eight words: after step 1 + n, n words are visible.
     for steps in 0..10 {
         let network = SeededNetwork::new(steps);
@@ -262,7 +262,7 @@ fn a_writer_stopped_at_any_step_leaves_a_prefix_of_steps() {
 }
 
 #[test]
-fn a_stopped_or_cut_off_peer_ends_rc_after_the_deadline() {
+fn rc_fails_after_the_deadline_if_the_peer_is_unreachable() {
     for cut in [false, true] {
         let network = SeededNetwork::new(5);
         let ([mut a, b], [qa, _]) = pair(&network, Transport::Rc);
@@ -285,7 +285,7 @@ fn a_stopped_or_cut_off_peer_ends_rc_after_the_deadline() {
 }
 
 #[test]
-fn a_partition_healed_in_time_costs_rc_nothing() {
+fn rc_survives_a_network_partition_shorter_than_the_deadline() {
     let network = SeededNetwork::new(6);
     let ([mut a, mut b], [qa, qb]) = pair(&network, Transport::Rc);
     b.recv(qb, 9);
@@ -301,7 +301,7 @@ fn a_partition_healed_in_time_costs_rc_nothing() {
 }
 
 #[test]
-fn rc_waits_for_a_recv_and_gives_up_after_the_deadline() {
+fn rc_send_waits_for_a_recv_until_the_deadline() {
     let network = SeededNetwork::new(7);
     let ([mut a, mut b], [qa, qb]) = pair(&network, Transport::Rc);
     a.port.post_send(qa, &[send(&[1], None)]).unwrap();
@@ -316,7 +316,7 @@ fn rc_waits_for_a_recv_and_gives_up_after_the_deadline() {
 }
 
 #[test]
-fn slots_come_back_only_by_polling() {
+fn send_slots_are_freed_only_by_polling() {
     let network = SeededNetwork::new(8);
     let ([mut a, b], [qa, _]) = pair(&network, Transport::Uc);
     let words = [1];

@@ -163,16 +163,20 @@ fn alarmed(behaviour: &str, has: Capabilities, faults: Faults) {
 }
 
 #[test]
-fn unordered_writes_set_off_the_publication_alarm() {
+fn suite_detects_unordered_writes() {
     let has = Capabilities {
         ordered_write: false,
         ..lossless()
     };
-    alarmed("a_write_shows_its_last_word_last_step_by_step", has, torn());
+    alarmed(
+        "write_publishes_its_last_word_last_step_by_step",
+        has,
+        torn(),
+    );
 }
 
 #[test]
-fn loss_and_doubling_set_off_the_order_alarm() {
+fn suite_detects_loss_and_duplication() {
     let lossy = Faults {
         drop_per_mille: 50,
         ..Faults::default()
@@ -187,7 +191,7 @@ fn loss_and_doubling_set_off_the_order_alarm() {
 }
 
 #[test]
-fn missing_wakes_set_off_the_waking_alarm() {
+fn suite_detects_missing_wakeups() {
     let has = Capabilities {
         wakes_on_write: false,
         ..lossless()
@@ -196,7 +200,7 @@ fn missing_wakes_set_off_the_waking_alarm() {
 }
 
 #[test]
-fn missing_verbs_set_off_the_table_alarm() {
+fn suite_detects_missing_verbs() {
     let has = [
         Capabilities {
             read: false,
@@ -212,6 +216,10 @@ fn missing_verbs_set_off_the_table_alarm() {
         },
     ];
     for has in has {
-        alarmed("table_1_allows_and_refuses", has, Faults::default());
+        alarmed(
+            "each_transport_allows_the_verbs_of_table_1",
+            has,
+            Faults::default(),
+        );
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_dies_with_its_item() {
+    fn id_is_invalid_after_removal() {
         let mut slab = Slab::new(2);
         let a = slab.insert('a').unwrap();
         let b = slab.insert('b').unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_wrap_without_an_id_of_zero() {
+    fn generation_wrap_skips_id_zero() {
         let mut slab = Slab::new(1);
         for _ in 0..70_000 {
             let id = slab.insert(()).unwrap();

@@ -92,7 +92,7 @@ fn spaced(name: &str) -> String {
 }
 
 #[test]
-fn the_request_line_is_drawn_as_it_is() {
+fn request_line_matches_wire_md() {
     assert_drawn(
         "line",
         &(byte_map(&LINE_FIELDS) + "\n" + &table(&LINE_FIELDS)),
@@ -100,12 +100,12 @@ fn the_request_line_is_drawn_as_it_is() {
 }
 
 #[test]
-fn the_overflow_head_is_drawn_as_it_is() {
+fn overflow_head_matches_wire_md() {
     assert_drawn("overflow", &table(&OVERFLOW_FIELDS));
 }
 
 #[test]
-fn the_reply_is_drawn_as_it_is() {
+fn reply_matches_wire_md() {
     assert_drawn(
         "reply",
         &(byte_map(&REPLY_FIELDS) + "\n" + &table(&REPLY_FIELDS)),
@@ -113,12 +113,12 @@ fn the_reply_is_drawn_as_it_is() {
 }
 
 #[test]
-fn the_immediate_is_drawn_as_it_is() {
+fn immediate_matches_wire_md() {
     assert_drawn("imm", &table(&IMM_FIELDS));
 }
 
 #[test]
-fn operations_and_statuses_have_their_codes() {
+fn operation_and_status_codes_match_wire_md() {
     let operations = OpCode::ALL.into_iter().map(|op| (op as u8, op));
     assert_drawn("operations", &codes(operations));
     let statuses = ReplyStatus::ALL
@@ -155,7 +155,7 @@ fn assert_laid_out(section: &str, bytes: &[u8], numbers: &[(&str, u64)]) -> usiz
 }
 
 #[test]
-fn lease_frames_have_the_header_and_the_kinds_that_are_drawn() {
+fn lease_frame_header_and_kinds_match_wire_md() {
     let claim = Claim {
         token: Token([0; 16]),
         window: 1,
@@ -193,7 +193,7 @@ fn lease_frames_have_the_header_and_the_kinds_that_are_drawn() {
 }
 
 #[test]
-fn the_reasons_of_a_refusal_have_their_codes() {
+fn refusal_codes_match_wire_md() {
     let named = [
         (Refusal::Token, "token"),
         (Refusal::Full, "full"),
@@ -227,7 +227,7 @@ fn grouped(number: usize) -> String {
 }
 
 #[test]
-fn claims_and_grants_are_drawn_as_they_are() {
+fn claim_and_grant_match_wire_md() {
     let claim = Claim {
         token: Token([0; 16]),
         window: 0x0102_0304,

@@ -207,18 +207,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_value_of_the_catalogue() {
+    fn crc32c_of_the_catalogues_check_string() {
         assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
     }
 
     #[test]
-    fn the_other_check_value_of_the_catalogue() {
+    fn crc32_of_the_catalogues_check_string() {
         assert_eq!(crc32(0, b"123456789"), 0xcbf4_3926);
     }
 
     proptest! {
         #[test]
-        fn a_changed_beginning_changes_the_sum_by_what_is_foretold(
+        fn crc32c_shift_predicts_the_effect_of_a_changed_start(
             beginnings in any::<[u32; 2]>(),
             rest in vec(any::<u8>(), 0..5000),
         ) {
@@ -228,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn a_change_far_in_front_of_the_end_is_combined_as_the_library_does(
+        fn crc32c_combine_matches_the_library(
             difference in any::<u32>(),
             len in 0..1_usize << 40,
         ) {
@@ -237,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn folded_and_tabled_agree(crc in any::<u32>(), bytes in vec(any::<u8>(), 0..2 * BRIEF), cut in any::<prop::sample::Index>()) {
+        fn folded_and_table_crc32_agree(crc in any::<u32>(), bytes in vec(any::<u8>(), 0..2 * BRIEF), cut in any::<prop::sample::Index>()) {
             // Multiples of four take the folding path.
             for bytes in [&bytes[..], &bytes[..bytes.len() / 4 * 4]] {
                 let mut table = crc32fast::Hasher::new_with_initial(crc);
@@ -249,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn messages_interleaved_are_summed_as_alone(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
+        fn interleaved_crcs_match_separate_crcs(crcs in any::<[u32; 4]>(), bytes in vec(any::<u8>(), 4 * BRIEF), len in 0..BRIEF + 8, odd in 0..8_usize) {
             let mut messages: [&[u8]; 4] = array::from_fn(|i| &bytes[i * 300..][..len]);
             // In half of the cases one message has another length.
             if let Some(message) = messages.get_mut(odd) {
@@ -260,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn short_and_long_agree(bytes in vec(any::<u8>(), 0..2 * SHORT), cut in any::<prop::sample::Index>()) {
+        fn short_and_long_crc32c_agree(bytes in vec(any::<u8>(), 0..2 * SHORT), cut in any::<prop::sample::Index>()) {
             let (front, back) = bytes.split_at(cut.index(bytes.len() + 1));
             prop_assert_eq!(crc32c(crc32c(0, front), back), crc32c::crc32c(&bytes));
         }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_tells_a_process_from_its_children() {
+    fn fork_mark_distinguishes_a_process_from_its_children() {
         for mark in [ForkMark::here(), ForkMark::by_pid()] {
             assert!(mark.is_here());
             assert!(forked(|| !mark.is_here()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_leaves_alone_what_its_parent_drops() {
+    fn forked_child_does_not_drop_its_parents_objects() {
         let shared = Rc::new(());
         let ours = OwnProcess::new(Rc::clone(&shared));
         assert!(forked(|| {

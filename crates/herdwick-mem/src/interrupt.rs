@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_there_until_it_ends() {
+    fn thread_can_be_interrupted_until_it_ends() {
         Interruptible::here().interrupt().unwrap();
         let ended = thread::spawn(Interruptible::here).join().unwrap();
         assert_ne!(ended, Interruptible::here());

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_cannot_populate_pages_are_touched() {
+    fn pages_are_touched_if_the_kernel_cannot_populate() {
         let mapping = shared(8 * PAGE);
         let too_old = |_, _, _| Err(Errno::INVAL);
         mapping
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_given_back_too() {
+    fn mlocked_memory_is_released() {
         let mapping = shared(4 * PAGE);
         // SAFETY: the range is the mapping's, and locking changes no contents.
         unsafe { rustix::mm::mlock(mapping.base.as_ptr().cast(), mapping.len) }.unwrap();

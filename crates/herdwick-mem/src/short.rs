@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_is_copied_appended_and_compared_whole() {
+    fn copy_append_and_same_work_at_every_length() {
         let from: Vec<u8> = (1..=100).collect();
         for len in 0..=from.len() {
             let from = &from[..len];
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "runs of one length")]
-    fn runs_of_two_lengths_are_refused() {
+    fn copy_of_different_lengths_panics() {
         copy(&mut [0; 3], &[0; 4]);
     }
 }

@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_land_where_a_plain_buffer_has_them(
+        fn span_writes_match_a_plain_buffer(
             writes in prop::collection::vec((0usize..200, prop::collection::vec(any::<u8>(), 0..56)), 1..20),
         ) {
             let span = Span::anonymous(256).unwrap();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_part_of_a_word_loses_nothing_that_is_stored_beside_it() {
+    fn partial_word_write_keeps_concurrent_stores_to_other_bytes() {
         let span = Span::anonymous(4096).unwrap();
         let counts = 200_000u32;
         std::thread::scope(|scope| {
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn slice_refuses_what_a_peer_may_ask() {
+    fn slice_refuses_out_of_range_requests() {
         let span = Span::anonymous(4096).unwrap();
         assert!(span.slice(0..4096).is_ok());
         assert!(span.slice(4096..4096).unwrap().is_empty());
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "of a span of")]
-    fn a_word_out_of_bounds_panics_before_it_is_touched() {
+    fn word_out_of_bounds_panics_before_access() {
         let span = Span::anonymous(4096).unwrap();
         let _ = span.load(512);
     }

@@ -213,7 +213,7 @@ mod models {
     use super::*;
 
     #[test]
-    fn every_interleaving_keeps_order() {
+    fn every_interleaving_keeps_fifo_order() {
         loom::model(|| {
             let (mut tx, mut rx) = channel(2);
             let sender = loom::thread::spawn(move || {

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_unread_is_told_until_it_is_read_or_nobody_can() {
+    fn unread_bytes_are_counted_until_read_or_closed() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         assert_eq!(unread_bytes(&near).unwrap(), 0);
         near.write_all(b"some").unwrap();

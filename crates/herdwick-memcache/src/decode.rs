@@ -175,7 +175,7 @@ mod tests {
     /// However the stream is cut, a large value is announced once [`ANNOUNCED_BYTES`] of it are
     /// here, and is part of its command if all of it is.
     #[test]
-    fn a_large_value_is_announced_when_enough_of_it_is_here() {
+    fn large_value_is_announced_once_announced_bytes_have_arrived() {
         const LINE: &[u8] = b"set key 7 8 20000\r\n";
         let mut input = [LINE, &[b'v'; 20_000], b"\r\n"].concat();
         let put = |value| {

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_digits_and_nothing_else() {
+    fn numbers_accept_only_digits() {
         assert_eq!(unsigned(b"0"), Some(0));
         assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(unsigned(b"18446744073709551616"), None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_numbers_have_32_bits() {
+    fn signed_numbers_are_limited_to_32_bits() {
         assert_eq!(signed32(b"-1"), Some(-1));
         assert_eq!(signed32(b"-"), Some(0));
         assert_eq!(signed32(b"-2147483648"), Some(i32::MIN));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_time_has_passed_and_a_negative_delay_is_none() {
+    fn negative_exptime_is_expired_and_negative_delay_is_zero() {
         assert_eq!(exptime(b"-1"), Some(2_592_001));
         assert_eq!(exptime(b"2147483648"), None);
         assert_eq!(delay(b"-1"), Some(0));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reply_has_its_meaning() {
+    fn every_reply_is_parsed() {
         let mut rest = CONVERSATION;
         let mut found = Vec::new();
         while let Some((reply, used)) = parse(rest, 1 << 20).unwrap() {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_reply_is_incomplete_at_every_byte() {
+    fn truncated_reply_is_incomplete_at_every_byte() {
         let mut start = 0;
         for meaning in meanings() {
             let (_, used) = parse(&CONVERSATION[start..], 1 << 20).unwrap().unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_memcached_is_refused() {
+    fn replies_of_other_protocols_are_refused() {
         let too_large = Malformed::ValueTooLarge {
             bytes: 11,
             limit: 10,
@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_never_panics_and_never_overruns(
+        fn parsing_random_bytes_neither_panics_nor_overruns(
             input in proptest::collection::vec(prop_oneof![
                 any::<u8>(),
                 proptest::sample::select(b"VALUE k 10\r\nSTAEND".to_vec()),
@@ -342,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn a_written_value_is_read_back(
+        fn values_round_trip(
             key in proptest::collection::vec(33u8..127, 1..=250),
             flags: u32,
             cas: Option<u64>,

@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_print_as_the_standard_library_prints_them(n in any::<u64>(), shift in 0u32..64) {
+        fn numbers_format_as_in_std(n in any::<u64>(), shift in 0u32..64) {
             let mut out = Vec::new();
             number(&mut out, n >> shift);
             prop_assert_eq!(out, format!("{}\r\n", n >> shift).into_bytes());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_looks_like_protocol_txt_says() {
+    fn item_line_matches_protocol_txt() {
         let mut out = Vec::new();
         value(&mut out, b"k", 0, None, b"abc");
         value(&mut out, b"k", u32::MAX, Some(u64::MAX), b"");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_bound_is_reached_and_not_passed() {
+    fn reply_overhead_bound_is_exact() {
         let mut out = Vec::new();
         let data = vec![b'x'; 1 << 20];
         value(

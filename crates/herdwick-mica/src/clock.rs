@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_is_where_memcached_has_it() {
+    fn exptime_deadlines_match_memcached() {
         const EPOCH: u32 = 1_700_000_000;
         let clock = Clock {
             epoch_unix: EPOCH.into(),

@@ -364,7 +364,7 @@ mod tests {
     /// A scan of the log alone reproduces the index: the checksum of an item shows whether it has
     /// an entry.
     #[test]
-    fn the_log_describes_itself() {
+    fn log_scan_reproduces_the_index() {
         let mut store = store(16 << 10);
         store.log.sums = true;
         work(&mut store, 10_000);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_log_keeps_what_nobody_touches() {
+    fn sparse_log_keeps_untouched_items() {
         let mut store = store(64 << 10);
         for n in 0..300 {
             let key = format!("quiet {n}");
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_outlives_what_is_not() {
+    fn read_items_outlive_unread_items() {
         let mut store = store(64 << 10);
         let value = [0; 100];
         let put = Op::Put(Put {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_of_a_fifth_of_the_log_stays_as_long_as_it_is_used() {
+    fn item_of_a_fifth_of_the_log_is_kept_while_used() {
         let mut store = store(16 << 10);
         let value = [b'v'; 3 << 10];
         let put = |len| {
@@ -528,7 +528,7 @@ mod tests {
     /// In a store that evicts nothing, untouched items are copied along the log lap after lap:
     /// after a kill at any step of that, recovery finds each of them.
     #[test]
-    fn a_kill_while_an_item_is_copied_loses_none() {
+    fn kill_while_items_are_copied_loses_no_item() {
         let config = StoreConfig {
             memory_bytes: 24 << 10,
             item_bytes_max: 1 << 10,

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn other_is_its_own_inverse() {
+    fn other_bucket_of_the_other_bucket_is_the_first() {
         for buckets in [1, 2, 3, 7, 64, 1000] {
             let index = Index::new(buckets).unwrap();
             for (bucket, tag) in (0..buckets).zip((1..=u16::MAX).rev().step_by(7)) {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn five_sixths_full_it_loses_nothing() {
+    fn index_five_sixths_full_loses_no_entry() {
         let mut index = Index::new(1000).unwrap();
         let count = index.slots() * 5 / 6;
         for (n, hash) in hashes().take(count).enumerate() {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_all_collide_evict_their_oldest() {
+    fn colliding_keys_evict_the_oldest() {
         let mut index = Index::new(100).unwrap();
         let hash = KeyHash(0x1234_5678_9abc_def0);
         for n in 0..1000 {
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_pointed_elsewhere_and_removed_without_its_buckets_mark() {
+    fn entries_of_an_overflowed_bucket_can_be_moved_and_removed() {
         let mut index = Index::new(100).unwrap();
         let hash = KeyHash(77 << 20 | 5);
         for n in 0..=WAYS {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn all_tags_of_a_word_are_compared() {
+    fn all_tags_of_a_word_are_matched() {
         assert_eq!(zero_tags(0), 0x8000 * EACH);
         assert_eq!(zero_tags(0x0001_0000_8000_ffff), 0x0000_8000_0000_0000);
         assert_eq!(zero_tags(0x8000_7fff_0001_0000), 0x0000_0000_0000_8000);

@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lap_ends_right_whatever_is_left_at_its_end() {
+    fn log_wraps_correctly_with_any_space_left_at_its_end() {
         for len in (400..=600).step_by(8) {
             let mut log = Log::new(len).unwrap();
             let mut appended = Vec::new();
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn age_grows_towards_the_head() {
+    fn age_increases_towards_the_head() {
         let mut log = Log::new(512).unwrap();
         for n in 0..100 {
             append(&mut log, n, usize::from(n) % 40);
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_compared_to_the_last_byte() {
+    fn keys_are_compared_in_full() {
         for len in 0..40 {
             let a = vec![7u8; len];
             assert!(same(&a, &a));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_strtoull_reads() {
+    fn parses_what_strtoull_parses() {
         let read: [(&[u8], u64); 10] = [
             (b"0", 0),
             (b"18446744073709551615", u64::MAX),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_number() {
+    fn refuses_text_that_is_no_number() {
         let refused: [&[u8]; 9] = [
             b"",
             b" ",
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_format_writes() {
+    fn formats_numbers_as_std_does() {
         for number in [0, 7, 10, 99, 1 << 40, u64::MAX] {
             assert_eq!(
                 Decimal::new(number).as_bytes(),

@@ -35,7 +35,7 @@ mod tests {
     use crate::{Clock, Execute, HashKey, Op, Put, Reply, Request, Second, Store, StoreConfig};
 
     #[test]
-    fn all_that_is_alive_is_shown_once() {
+    fn scan_returns_every_live_item_once() {
         const HASH_KEY: HashKey = HashKey([1, 2]);
         let mut store = Store::new(&StoreConfig {
             memory_bytes: 1 << 20,

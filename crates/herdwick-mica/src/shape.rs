@@ -70,7 +70,7 @@ mod tests {
     use crate::HashKey;
 
     #[test]
-    fn what_is_said_to_be_needed_does() {
+    fn reported_minimum_memory_is_enough() {
         for item_bytes_max in [64, 1000, 4096, 100_000, 1 << 20, 77 << 20] {
             let config = |memory_bytes| StoreConfig {
                 memory_bytes,

@@ -477,7 +477,7 @@ mod tests {
     /// No request moves more of the log than eight times the bytes that it stores and a few of the
     /// largest items, wherever the reservations lie.
     #[test]
-    fn reservations_that_lie_together_are_carried_by_many_requests() {
+    fn adjacent_reservations_are_moved_over_many_requests() {
         for (grow, used) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut store = store();
             for n in 0..2000u32 {
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_in_the_way_of_what_may_be_moved_is_given_up() {
+    fn reservation_beyond_the_move_limit_is_aborted() {
         let mut store = store();
         let all = stage_all(&mut store);
         store.take_in(0);
@@ -541,7 +541,7 @@ mod tests {
 
     /// The flush at which the generation number wraps moves nothing and takes no memory.
     #[test]
-    fn the_last_generation_ends_where_it_is() {
+    fn generation_wrap_flushes_in_place() {
         let mut store = store();
         let all = stage_all(&mut store);
         let (head, tail) = (store.log.head(), store.log.tail());
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_under_a_wrong_hash_leaves_no_reservation_behind() {
+    fn staged_put_with_wrong_hash_leaves_no_reservation() {
         let mut store = store();
         for (key, staged) in (0..).zip(stage_all(&mut store)) {
             let put = Put {

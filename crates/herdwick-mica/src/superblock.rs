@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_word_is_none() {
+    fn damaged_superblock_word_reads_as_none() {
         let mut superblock = Superblock::new(STRIDE).unwrap();
         assert_eq!(superblock.get(Mark::Head), None, "nothing was put there");
         for value in [0, 1, 77, (1 << 44) - 1] {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_beginning_of_each_stretch_is_found() {
+    fn first_item_start_of_each_stride_is_found() {
         const LEN: usize = 5 * STRIDE;
         let mut superblock = Superblock::new(LEN).unwrap();
         for (at, len) in [

@@ -152,7 +152,7 @@ fn flips() -> u64 {
 }
 
 #[test]
-fn a_flipped_bit_gives_no_wrong_value() {
+fn flipped_bit_returns_no_wrong_value() {
     let image = Image::new();
     let file = nameless_file(image.bytes.len() as u64);
     let whole = image.judge(&file, &image.bytes, "whole").unwrap();
@@ -178,7 +178,7 @@ fn a_flipped_bit_gives_no_wrong_value() {
 }
 
 #[test]
-fn a_damaged_stretch_gives_no_wrong_value() {
+fn damaged_range_returns_no_wrong_value() {
     let image = Image::new();
     let file = nameless_file(image.bytes.len() as u64);
     let mut seed = 9;
@@ -197,7 +197,7 @@ fn a_damaged_stretch_gives_no_wrong_value() {
 
 /// Touched and stale items of several sizes are recovered as they were.
 #[test]
-fn what_was_touched_or_marked_stale_is_found_again() {
+fn touched_and_stale_items_are_recovered() {
     let config = StoreConfig {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
@@ -251,7 +251,7 @@ fn what_was_touched_or_marked_stale_is_found_again() {
 
 /// A touch updates the checksum without reading the value, so earlier damage is still detected.
 #[test]
-fn a_touch_does_not_sum_a_large_value_anew() {
+fn touch_updates_the_checksum_without_reading_the_value() {
     let config = StoreConfig {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,

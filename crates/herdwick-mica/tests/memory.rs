@@ -47,7 +47,7 @@ fn fill(store: &mut Store, sizes: &[usize]) {
 }
 
 #[test]
-fn three_times_full_it_holds_what_it_was_given_and_gives_it_back() {
+fn store_stays_within_its_memory_and_frees_it() {
     let before = resident();
     let config = StoreConfig {
         memory_bytes: MEMORY_BYTES,

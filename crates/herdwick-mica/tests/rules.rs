@@ -74,7 +74,7 @@ fn with_mode(mode: Mode, value: &str) -> Put<'_> {
 }
 
 #[test]
-fn what_is_set_is_read_with_flags_and_version() {
+fn set_value_is_read_with_flags_and_version() {
     let mut bed = Bed::new();
     let put = Put {
         flags: 7,
@@ -89,7 +89,7 @@ fn what_is_set_is_read_with_flags_and_version() {
 }
 
 #[test]
-fn modes_look_at_what_is_there() {
+fn storage_modes_depend_on_the_existing_item() {
     let mut bed = Bed::new();
     for mode in [Mode::Replace, Mode::Append, Mode::Prepend] {
         assert_eq!(
@@ -160,7 +160,7 @@ fn a_set_with_a_version_stores_only_over_that_version() {
 }
 
 #[test]
-fn append_takes_version_zero_for_none() {
+fn append_with_version_zero_ignores_the_version() {
     let mut bed = Bed::new();
     let version = bed.set("key", "a").version;
     let append = |version| Put {
@@ -172,7 +172,7 @@ fn append_takes_version_zero_for_none() {
 }
 
 #[test]
-fn an_older_set_that_may_invalidate_is_stored_stale_with_the_old_deadline() {
+fn older_set_with_invalidate_is_stored_stale_with_the_old_deadline() {
     let mut bed = Bed::new();
     let put = Put {
         version: Some(10),
@@ -199,7 +199,7 @@ fn an_older_set_that_may_invalidate_is_stored_stale_with_the_old_deadline() {
 }
 
 #[test]
-fn an_explicit_version_is_the_items_version() {
+fn explicit_version_becomes_the_items_version() {
     let mut bed = Bed::new();
     let put = Put {
         version: Some(4711),
@@ -210,7 +210,7 @@ fn an_explicit_version_is_the_items_version() {
 }
 
 #[test]
-fn items_go_at_their_deadline() {
+fn items_expire_at_their_deadline() {
     let mut bed = Bed::new();
     let put = Put {
         exptime: 10,
@@ -235,7 +235,7 @@ fn items_go_at_their_deadline() {
 }
 
 #[test]
-fn a_touch_moves_the_deadline_and_not_the_version() {
+fn touch_changes_the_deadline_and_not_the_version() {
     let mut bed = Bed::new();
     let version = bed.set("key", "x").version;
     let touch = Get {
@@ -254,7 +254,7 @@ fn a_touch_moves_the_deadline_and_not_the_version() {
 }
 
 #[test]
-fn a_request_whose_reply_has_no_room_is_not_executed() {
+fn request_without_room_for_its_reply_is_not_executed() {
     struct Full(usize);
     impl Sink for Full {
         fn reply(&mut self, index: usize, reply: &Reply<'_>) {
@@ -283,7 +283,7 @@ fn a_request_whose_reply_has_no_room_is_not_executed() {
 }
 
 #[test]
-fn a_read_shows_the_access_before_it() {
+fn read_returns_the_previous_access() {
     let mut bed = Bed::new();
     bed.set("key", "x");
     bed.second += 5;
@@ -300,7 +300,7 @@ fn a_read_shows_the_access_before_it() {
 }
 
 #[test]
-fn a_vivified_miss_is_won_once() {
+fn vivified_miss_is_won_once() {
     let mut bed = Bed::new();
     let lease = Op::Get(Get {
         vivify: Some(30),
@@ -320,7 +320,7 @@ fn a_vivified_miss_is_won_once() {
 }
 
 #[test]
-fn the_first_reader_near_the_deadline_recaches() {
+fn first_reader_near_the_deadline_wins_the_recache() {
     let mut bed = Bed::new();
     let put = Put {
         exptime: 60,
@@ -342,7 +342,7 @@ fn the_first_reader_near_the_deadline_recaches() {
 }
 
 #[test]
-fn a_delete_that_invalidates_makes_the_next_reader_win() {
+fn invalidating_delete_lets_the_next_reader_win() {
     let mut bed = Bed::new();
     let version = bed.set("key", "x").version;
     let delete = Delete {
@@ -363,7 +363,7 @@ fn a_delete_that_invalidates_makes_the_next_reader_win() {
 }
 
 #[test]
-fn a_delete_may_drop_the_value_alone() {
+fn delete_can_remove_only_the_value() {
     let mut bed = Bed::new();
     let put = Put {
         flags: 3,
@@ -417,7 +417,7 @@ fn increment_wraps_and_decrement_stops_at_zero() {
 }
 
 #[test]
-fn a_shorter_number_is_filled_up_with_spaces() {
+fn shorter_number_is_padded_with_spaces() {
     let mut bed = Bed::new();
     let version = bed.set("key", "10").version;
     let nine = bed.run("key", by(1, true));
@@ -432,7 +432,7 @@ fn a_shorter_number_is_filled_up_with_spaces() {
 }
 
 #[test]
-fn arithmetic_keeps_flags_and_refuses_words() {
+fn arithmetic_keeps_flags_and_refuses_non_numbers() {
     let mut bed = Bed::new();
     let put = Put {
         flags: 5,
@@ -463,7 +463,7 @@ fn arithmetic_vivifies_with_its_initial_number() {
 }
 
 #[test]
-fn a_set_too_large_removes_the_old_value_and_nothing_else_does() {
+fn only_a_set_too_large_removes_the_old_value() {
     let mut bed = Bed::new();
     let huge = "x".repeat(100_001 - 32 - 3);
     bed.set("key", "small");
@@ -482,7 +482,7 @@ fn a_set_too_large_removes_the_old_value_and_nothing_else_does() {
 }
 
 #[test]
-fn a_flush_takes_what_was_stored_before_it_and_nothing_after() {
+fn flush_removes_only_items_stored_before_it() {
     let mut bed = Bed::new();
     bed.set("old", "x");
     bed.store.flush(Second(100), Second(100));
@@ -496,7 +496,7 @@ fn a_flush_takes_what_was_stored_before_it_and_nothing_after() {
 }
 
 #[test]
-fn a_flush_may_wait() {
+fn flush_may_be_delayed() {
     let mut bed = Bed::new();
     bed.set("old", "x");
     bed.store.flush(Second(100), Second(110));
@@ -510,7 +510,7 @@ fn a_flush_may_wait() {
 }
 
 #[test]
-fn a_flush_to_come_is_called_off_by_one_that_never_comes() {
+fn delayed_flush_is_canceled_by_a_flush_that_never_takes_effect() {
     let mut bed = Bed::new();
     bed.set("old", "x");
     bed.store.flush(Second(100), Second(110));
@@ -520,7 +520,7 @@ fn a_flush_to_come_is_called_off_by_one_that_never_comes() {
 }
 
 #[test]
-fn a_flush_stays_true_after_a_full_turn_of_generations() {
+fn flush_holds_after_the_generation_wraps() {
     let mut bed = Bed::new();
     bed.set("old", "x");
     for _ in 0..1 << 16 {
@@ -531,7 +531,7 @@ fn a_flush_stays_true_after_a_full_turn_of_generations() {
 }
 
 #[test]
-fn a_mutation_under_a_wrong_hash_does_nothing() {
+fn mutation_with_wrong_hash_has_no_effect() {
     let mut bed = Bed::new();
     bed.set("key", "x");
     let long = "k".repeat(251);
@@ -564,7 +564,7 @@ fn a_mutation_under_a_wrong_hash_does_nothing() {
 }
 
 #[test]
-fn a_store_too_small_is_refused_with_what_would_do() {
+fn store_too_small_is_refused_with_the_minimum() {
     let with = |memory_bytes| {
         Store::new(&StoreConfig {
             memory_bytes,

@@ -505,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_that_come_and_go_leave_nothing_behind() {
+    fn repeated_leases_leave_nothing_behind() {
         let address = "127.0.0.1:0".parse().expect("an address");
         let device = RoceDevice::bind(RoceOptions::new(address)).expect("a port");
         let mut port = device.open_port(&PortLimits::default()).expect("a port");

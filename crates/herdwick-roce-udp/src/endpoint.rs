@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_read_as_it_was_written() {
+    fn place_round_trips_through_an_endpoint() {
         for address in ["10.0.0.1:4791", "[2001:db8::1]:9"] {
             let place = place(address);
             let read = Place::read(&place.endpoint(), None);
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_show_when_it_is_printed() {
+    fn debug_output_hides_the_secret() {
         let shown = format!("{:?}", keyed());
         assert!(!shown.contains(&0x5a_u8.to_string()), "{shown}");
     }
 
     #[test]
-    fn an_open_address_is_the_hellos() {
+    fn unspecified_address_is_replaced_by_the_hellos() {
         let host = "192.0.2.7".parse().expect("an address");
         let open = place("0.0.0.0:4791").endpoint();
         assert!(Place::read(&open, None).is_err());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_values_are_refused() {
         let good = place("10.0.0.1:4791").endpoint();
         // Version, transport, queue pair 0, a PSN of 25 bits, port 0, an invalid MTU, and reserved
         // bytes that are not 0.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_draws_the_same_bytes() {
+    fn endpoint_layout_matches_the_document() {
         let drawn = include_str!("../../../docs/roce.md");
         let (_, drawn) = drawn.split_once("## An endpoint").expect("a section");
         let rows = drawn.lines().filter_map(|line| {

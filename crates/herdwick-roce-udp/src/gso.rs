@@ -453,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_refused_batch_is_not_the_end_of_batches() {
+    fn refused_gso_batch_disables_gso_only_for_a_while() {
         let refused = |errno| Cutting::refused(&io::Error::from_raw_os_error(errno));
         let mut cut = refused(libc::EINVAL).expect("the path MTU may have decreased");
         for _ in 0..ALONE {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_has_a_count_of_its_own() {
+    fn too_long_packets_are_counted_separately() {
         let mut losses = Losses::default();
         losses.count(&io::Error::from_raw_os_error(libc::EMSGSIZE), 3);
         losses.count(&io::Error::from_raw_os_error(libc::EPERM), 2);

@@ -217,7 +217,7 @@ mod tests {
     );
 
     #[test]
-    fn a_misrouted_reaches_its_port_and_its_room_comes_back() {
+    fn misrouted_packet_reaches_its_port_and_its_room_is_freed() {
         let mut all = Misrouted::between(3);
         let packet = [0, 1, 2, 3, 4, 5, 6, 5, 8];
         assert_eq!(all[0].belongs(&packet), Belongs::There(2));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_does_not_look_costs_no_memory() {
+    fn port_that_does_not_poll_costs_no_memory() {
         let mut all = Misrouted::between(2);
         let sent = (0..1000).filter(|_| all[0].forward(1, ENDS, (0, 0), &[0; 64]));
         assert_eq!(sent.count(), UNDER_WAY);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_on_every_ipv6_address_finds_the_way_to_an_ipv4_one() {
+    fn wildcard_ipv6_socket_finds_the_path_to_an_ipv4_peer() {
         let local = "[::]:4791".parse().expect("an address");
         let to = "127.0.0.1:4791".parse().expect("an address");
         let path = Path::find(local, to).expect("a path");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_takes_the_largest_packets() {
+    fn loopback_mtu_allows_the_largest_packets() {
         let to = "127.0.0.1:4791".parse().expect("an address");
         let path = Path::find("0.0.0.0:1".parse().expect("an address"), to).expect("a path");
         assert_eq!((path.from, path.mtu), ([127, 0, 0, 1].into(), Mtu::B4096));

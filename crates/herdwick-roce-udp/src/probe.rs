@@ -78,7 +78,7 @@ mod tests {
 
     /// The kernel's release is independent evidence of what must be supported.
     #[test]
-    fn a_kernel_since_5_0_has_whole_batches() {
+    fn kernel_5_0_or_later_supports_gso_and_gro() {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");
         let major = release.split('.').next().map(str::parse::<u32>);
         let found = probe().expect("UDP");

@@ -74,7 +74,7 @@ mod tests {
     use super::Draw;
 
     #[test]
-    fn no_rkey_comes_twice() {
+    fn rkeys_never_repeat() {
         let mut draw = Draw::new([7; 16]);
         let drawn: BTreeSet<u32> = (0..100_000).map(|_| draw.rkey()).collect();
         assert_eq!(drawn.len(), 100_000);

@@ -172,7 +172,7 @@ mod tests {
     use crate::Drop;
 
     #[test]
-    fn each_counter_is_taken_once_and_none_that_is_too_old() {
+    fn counters_are_accepted_once_and_within_the_window() {
         let (mut window, mut taken) = (Window::default(), BTreeSet::new());
         let (mut state, mut highest) = (1u64, 0);
         for _ in 0..50_000 {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_agree_and_no_bit_may_change() {
+    fn both_ends_derive_one_key_and_any_changed_bit_is_detected() {
         let key = agree(&Secret([1; 16]), &Secret([2; 16]));
         assert_eq!(key, agree(&Secret([2; 16]), &Secret([1; 16])));
         assert_ne!(key, agree(&Secret([1; 16]), &Secret([3; 16])));

@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_told_of_congestion_every_50_microseconds_at_most() {
+    fn cnps_are_sent_at_most_every_50_microseconds() {
         let mut pace = Pace::new();
         let told = (0..200).filter(|at| pace.tells(Duration::from_micros(*at)));
         assert!(told.eq([0, 50, 100, 150]));
     }
 
     #[test]
-    fn half_a_rate_is_back_after_an_eighth_of_a_second() {
+    fn halved_rate_recovers_in_an_eighth_of_a_second() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
         let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
         let whole = send(&mut pace, &mut now, spell, gap);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_halve_and_a_quarter_second_restores() {
+    fn losses_halve_the_rate_and_a_quarter_second_restores_it() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
         // 100 MB/s: a packet every 10 us.
         let (spell, gap) = (Duration::from_millis(20), Duration::from_micros(10));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_is_a_sixteenth_and_waiting_saves_nothing_up() {
+    fn rate_is_at_least_a_sixteenth_and_idle_time_earns_no_burst() {
         let (mut pace, mut now) = (Pace::new(), Duration::from_secs(1));
         let (spell, gap) = (Duration::from_millis(5), Duration::from_micros(1));
         send(&mut pace, &mut now, spell, gap);

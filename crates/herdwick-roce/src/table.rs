@@ -80,7 +80,7 @@ mod tests {
     use super::Table;
 
     #[test]
-    fn it_does_as_a_map_does() {
+    fn table_matches_a_map() {
         let (mut table, mut model) = (Table::new(64), BTreeMap::new());
         let mut state = 1u32;
         for round in 0..20_000 {

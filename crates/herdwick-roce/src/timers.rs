@@ -117,7 +117,7 @@ mod tests {
     use super::Timers;
 
     #[test]
-    fn who_is_due_comes_in_order_and_once() {
+    fn timers_expire_in_order_and_once() {
         let mut timers = Timers::new(32);
         let mut model = BTreeMap::new();
         let mut state = 1u64;

@@ -86,7 +86,7 @@ fn rewrite(read: &Packet<'_>, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_survive_reading_and_writing_bit_for_bit() {
+fn captured_frames_round_trip_bit_for_bit() {
     for (name, frame) in frames() {
         let (route, ip_id, packet) = unwrap_ip(&frame);
         let read = Packet::parse(&packet[..packet.len() - 4]);
@@ -98,7 +98,7 @@ fn frames_survive_reading_and_writing_bit_for_bit() {
 }
 
 #[test]
-fn fields_are_what_was_sent() {
+fn captured_fields_match_what_was_sent() {
     let read = |index: usize| {
         let (name, frame) = frames().swap_remove(index);
         let packet = unwrap_ip(&frame).2.to_vec().leak();
@@ -135,7 +135,7 @@ fn fields_are_what_was_sent() {
 }
 
 #[test]
-fn the_identification_is_found_where_it_is_unknown() {
+fn unknown_ip_identification_is_solved_from_the_icrc() {
     for (name, frame) in frames() {
         let (route, ip_id, packet) = unwrap_ip(&frame);
         assert_ne!(ip_id, 0, "{name}: rxe counts");
@@ -163,7 +163,7 @@ fn the_identification_is_found_where_it_is_unknown() {
 }
 
 #[test]
-fn one_changed_bit_is_noticed_unless_routers_may_change_it() {
+fn icrc_detects_any_changed_bit_that_routers_leave_alone() {
     for (name, frame) in frames() {
         let (route, ip_id, packet) = unwrap_ip(&frame);
         for bit in 0..packet.len() * 8 {
@@ -199,7 +199,7 @@ fn routes() -> [Route; 2] {
 }
 
 #[test]
-fn every_length_is_solved_and_ipv6_has_nothing_to_solve() {
+fn identification_is_solved_at_every_length_and_absent_in_ipv6() {
     let [v4, v6] = routes();
     // IPv6 has no such bit.
     let v6 = Route {
@@ -224,7 +224,7 @@ fn every_length_is_solved_and_ipv6_has_nothing_to_solve() {
 }
 
 #[test]
-fn a_run_sums_as_each_of_its_packets_alone() {
+fn icrcs_of_a_run_match_those_of_single_packets() {
     let [v4, v6] = routes();
     let mut run = Run::new();
     for len in [16, 96, 96, 80, 1084, 4172, 96] {
@@ -266,7 +266,7 @@ fn a_run_sums_as_each_of_its_packets_alone() {
 }
 
 #[test]
-fn a_batch_is_sealed_as_its_packets_are() {
+fn icrcs_of_a_gso_batch_match_those_of_single_packets() {
     let routes = routes();
     let mut run = Run::new();
     // Identifications above 127 are not in the table; the last packet of each batch is shorter.
@@ -293,7 +293,7 @@ fn a_batch_is_sealed_as_its_packets_are() {
 }
 
 #[test]
-fn short_and_strange_bytes_are_no_packets() {
+fn short_and_malformed_bytes_are_refused() {
     for (name, frame) in frames() {
         let (_, _, packet) = unwrap_ip(&frame);
         let whole = &packet[..packet.len() - 4];

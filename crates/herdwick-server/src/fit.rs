@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_go_first_then_fabrics_then_large_items() {
+    fn small_memory_reduces_workers_then_fabrics_then_item_size() {
         const MIB: usize = 1 << 20;
         assert_eq!(fitted(64, 4, MIB), (4, MIB, true));
         assert_eq!(fitted(1024, 4, MIB), (4, MIB, true));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_by_name_stays() {
+    fn explicitly_enabled_fabrics_are_kept() {
         let mut config = Config {
             memory_bytes: 1 << 20,
             leases: Some(Leases {

@@ -291,7 +291,7 @@ mod tests {
         /// The guarantee of Space-Saving, checked against a map: a key with more than its share has
         /// a counter, and its count is exact within its excess.
         #[test]
-        fn no_hot_key_is_missed(keys in prop::collection::vec(0u32..400, 1..2000), skew in 1u32..5) {
+        fn every_key_above_the_threshold_is_counted(keys in prop::collection::vec(0u32..400, 1..2000), skew in 1u32..5) {
             let mut hot = HotKeys::new(KEYS_MAX);
             let counters = hot.now.counts.capacity() as u64;
             let mut truth: HashMap<String, u64> = HashMap::new();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torrent_is_sampled_and_still_counted() {
+    fn high_rates_are_sampled_and_still_counted() {
         let mut hot = HotKeys::new(4);
         let batch: Vec<Request<'_>> = [&b"a"[..], b"b", b"a", b"c", b"a", b"b", b"a", b"d"]
             .map(request)
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_hot_is_forgotten() {
+    fn old_hot_keys_decay() {
         let mut hot = HotKeys::new(4);
         for _ in 0..100 {
             see(&mut hot, 20, "old");
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn none_are_kept_if_none_are_shown() {
+    fn no_keys_are_kept_if_hot_keys_are_off() {
         let mut hot = HotKeys::new(0);
         see(&mut hot, 10, "a");
         assert!(hot.top(clock(10)).is_empty());

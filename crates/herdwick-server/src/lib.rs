@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recycling_keeps_the_memory() {
+    fn recycled_vec_keeps_its_allocation() {
         let list: Vec<Request<'_>> = Vec::with_capacity(100);
         let at = list.as_ptr() as usize;
         let again: Vec<Request<'_>> = recycle(list);

@@ -279,7 +279,7 @@ mod tests {
 
     /// The values in README.md for `-m`.
     #[test]
-    fn leases_have_a_sixteenth_within_bounds() {
+    fn lease_memory_is_a_sixteenth_within_bounds() {
         let config = Config::default();
         let cases = [
             (10, 2),

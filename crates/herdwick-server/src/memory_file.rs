@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_leaves_the_next_takes_up_however_it_ended() {
+    fn next_server_recovers_the_file_however_the_last_ended() {
         let place = Place::new("left");
         let (file, cold) = place.open(PARTS);
         assert_eq!(cold, Some(Cold::New));
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_use_is_nobody_elses() {
+    fn file_in_use_is_locked() {
         let place = Place::new("used");
         let _held = place.open(PARTS);
         let second = MemoryFile::open(&place.path(), PARTS);
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_foreign_is_kept_aside() {
+    fn foreign_file_is_renamed() {
         let place = Place::new("foreign");
         fs::write(place.path(), "a letter").unwrap();
         let (_, cold) = place.open(PARTS);
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_leaves_what_was_there() {
+    fn failed_allocation_keeps_the_existing_file() {
         let place = Place::new("room");
         place.used();
         let large = Parts {
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_or_the_same_run_of_the_kernel_leaves_all_that_was_stored() {
+    fn file_is_complete_after_a_clean_end_or_within_the_same_boot() {
         assert!(is_whole(Some(ENDED), None) && is_whole(Some(ENDED), Some(7)));
         assert!(is_whole(Some(7), Some(7)) && !is_whole(Some(7), Some(9)));
         // Neither server could read the boot number.
@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_does_not_fit_begins_cold_and_the_next_time_does_not() {
+    fn mismatched_file_starts_cold_and_the_next_start_is_warm() {
         let place = Place::new("cold");
         let state = |state: u64| {
             move |file: &File| file.write_all_at(&state.to_le_bytes(), STATE_AT).unwrap()

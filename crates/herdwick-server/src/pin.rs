@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_read_as_taskset_reads_them() {
+    fn cpu_lists_are_parsed_as_by_taskset() {
         let cpus = |text: &str| {
             text.parse().map(|pin| match pin {
                 Pin::Cpus(cpus) => cpus,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_a_cpu_of_its_own_or_the_server_does_not_start() {
+    fn pinned_workers_need_a_cpu_each() {
         let allowed = [2, 3, 5];
         let cpus = |pin: Pin, workers| pin.cpus(&allowed, workers);
         assert_eq!(cpus(Pin::Off, 9).unwrap(), None);

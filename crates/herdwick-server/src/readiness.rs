@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_announced_comes_and_time_goes_by() {
+    fn wait_returns_events_and_times_out() {
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
         let waker = Waker::new(poll.registry(), Token(7)).unwrap();
         wait(&mut poll, &mut events, Some(Duration::ZERO));
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "epoll_wait")]
-    fn a_poll_that_is_refused_ends_its_thread() {
+    fn failed_poll_ends_its_thread() {
         // An empty event buffer is refused (EINVAL), like a descriptor that is not an epoll
         // instance.
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(0));

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_where_a_longer_look_had_found_work() {
+    fn spin_grows_if_longer_polling_would_have_found_work() {
         assert_eq!(after(true, &[5, 19, 1]), 20);
         assert_eq!(after(true, &[50]), 40);
         assert_eq!(after(true, &[50, 50, 50, 1]), 80);
@@ -78,13 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_gone_after_a_rest() {
+    fn spin_resets_after_a_long_pause() {
         assert_eq!(after(true, &[300, 300, 1_000_000]), 20);
         assert_eq!(after(true, &[1_000_000; 10]), 20);
     }
 
     #[test]
-    fn it_stays_short_on_a_shared_cpu_and_where_there_is_none() {
+    fn spin_does_not_grow_on_a_shared_cpu_or_when_off() {
         assert_eq!(after(false, &[50; 10]), 20);
         let mut none = AdaptiveSpin::new(Duration::ZERO, true);
         none.learn(Duration::from_micros(1));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_base_stays() {
+    fn long_base_spin_does_not_change() {
         let base = Duration::from_millis(20);
         let mut spin = AdaptiveSpin::new(base, true);
         for gap in [1, 30, 10] {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warped_clock_stands_and_skips() {
+    fn debug_clock_pauses_and_jumps() {
         let mut timer = Timer::start();
         let second = |timer: &Timer, now| timer.clock(Duration::from_secs(now)).second.0;
         let at = second(&timer, 10);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_clock_goes_on_and_never_back() {
+    fn resumed_clock_never_goes_back() {
         let now = Timer::start().started_unix();
         let clock = |earlier| Timer::resume(Some(earlier)).clock(Duration::ZERO);
         let later = clock((now - 1000, Second(10)));

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_counted_and_timed() {
+    fn accept_pauses_are_counted_and_timed() {
         let limits = Limits::new(1);
         let at = Duration::from_micros;
         for (resting, now) in [(false, 0), (true, 5), (true, 9), (false, 15), (false, 20)] {

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_as_they_were_sent() {
+    fn unix_socket_bytes_arrive_as_sent() {
         let (mut ours, mut theirs) = pair();
         let mut bytes = [0; 8];
         assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_with_descriptors_are_refused_and_those_before_them_come() {
+    fn bytes_with_descriptors_are_refused_and_earlier_bytes_are_read() {
         let (mut ours, mut theirs) = pair();
         theirs.write_all(b"first").unwrap();
         let (end, _) = Plain::pair().unwrap();
@@ -275,7 +275,7 @@ mod tests {
 
     /// Only a closer thread waits for a lingering socket, whether sent in band or out of band.
     #[test]
-    fn a_socket_with_descriptors_in_it_is_closed_elsewhere() {
+    fn socket_with_descriptors_is_closed_by_a_closer_thread() {
         let mut kept = Vec::new();
         for flags in [SendFlags::empty(), SendFlags::OOB] {
             let (mut ours, theirs) = pair();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_bytes_are_no_reason_to_close_elsewhere() {
+    fn socket_with_unread_bytes_is_closed_at_once() {
         let (ours, mut theirs) = pair();
         theirs.set_nonblocking(true).unwrap();
         while theirs.write(&[0; 4096]).is_ok() {}

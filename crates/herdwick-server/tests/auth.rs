@@ -89,7 +89,7 @@ fn m46_nothing_is_served_before_authentication() {
 
 /// The users can be reloaded while the server runs; an invalid file changes nothing.
 #[test]
-fn users_are_read_again() {
+fn users_are_reloaded() {
     let users = Users::new("again", "one:two");
     let server = with(users.config());
     let one = "set x 0 0 7\r\none two\r\n";
@@ -107,7 +107,7 @@ fn users_are_read_again() {
 }
 
 #[test]
-fn a_server_without_its_users_does_not_start() {
+fn server_with_unreadable_users_does_not_start() {
     for (name, text) in [("none", ""), ("nine", "a:b\n".repeat(9).as_str())] {
         let users = Users::new(name, text);
         let Err(StartError::Auth(AuthError::Count { .. })) = spawn(users.config()) else {

@@ -60,7 +60,7 @@ fn work(client: &mut Client) {
 
 /// Text, shared memory, and a stock memcached count the same commands alike.
 #[test]
-fn every_way_in_is_counted_as_memcached_counts() {
+fn every_protocol_counts_as_memcached_does() {
     let text = Options {
         fabric: false,
         ..Options::default()
@@ -85,7 +85,7 @@ fn every_way_in_is_counted_as_memcached_counts() {
 
 /// `mg` counts as a read; `me` does not.
 #[test]
-fn meta_commands_are_counted_as_memcached_counts() {
+fn meta_commands_count_as_memcached_does() {
     let input =
         b"ms a 1\r\n1\r\nmg a v\r\nmg b v\r\nmg a T0\r\nma a\r\nmd b\r\nme a\r\nme b\r\nmn\r\n";
     let counts = |peer: &dyn Peer| {
@@ -108,7 +108,7 @@ fn meta_commands_are_counted_as_memcached_counts() {
 
 /// A reset zeroes the event counters and keeps the gauges.
 #[test]
-fn a_reset_keeps_what_is_there() {
+fn stats_reset_keeps_gauges() {
     let server = ours(2);
     let mut client = Client::connect(&tcp(&server).to_string()).unwrap();
     work(&mut client);
@@ -124,7 +124,7 @@ fn a_reset_keeps_what_is_there() {
 
 /// Every name in a stock memcached's `stats` exists here, with a value of the same type.
 #[test]
-fn tools_find_every_name() {
+fn stats_have_every_memcached_name() {
     let Some(oracle) = Memcached::start() else {
         return;
     };

@@ -61,7 +61,7 @@ fn others(server: &Server, round: usize) {
 }
 
 #[test]
-fn hoards_stay_within_64_mib_beside_the_limit_and_others_go_on() {
+fn buffers_of_stalled_clients_stay_within_64_mib_and_others_are_served() {
     for workers in [1, 4] {
         let before = resident();
         let server = with(Config {

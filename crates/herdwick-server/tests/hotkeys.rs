@@ -45,7 +45,7 @@ fn ask(server: &Server) {
 }
 
 #[test]
-fn keys_are_ranked_over_all_workers_and_ways() {
+fn hot_keys_are_ranked_over_all_workers_and_transports() {
     let server = server(|config| config.hot_keys = 4);
     ask(&server);
     server.say(&[b"set a\x01b 0 0 1\r\n1\r\n"]);
@@ -62,14 +62,14 @@ fn keys_are_ranked_over_all_workers_and_ways() {
 }
 
 #[test]
-fn keys_are_shown_by_their_uri() {
+fn hot_keys_are_percent_encoded() {
     let server = server(|_| {});
     server.say(&[b"get a\x01b%\r\n"]);
     assert_eq!(hot(&server), [("a%01b%25".to_owned(), 1)]);
 }
 
 #[test]
-fn nobody_sees_keys_where_they_are_not_to_be_seen() {
+fn hot_keys_are_hidden_if_disabled_or_dumps_are_off() {
     let hidden = |config: &mut Config| {
         config.offers = Offers {
             dump: false,
@@ -88,7 +88,7 @@ fn nobody_sees_keys_where_they_are_not_to_be_seen() {
 }
 
 #[test]
-fn the_page_has_the_ten_hottest() {
+fn metrics_page_lists_the_ten_hottest_keys() {
     let server = server(|config| {
         config.hot_keys = 16;
         config.metrics = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
@@ -105,7 +105,7 @@ fn the_page_has_the_ten_hottest() {
 
 /// Off by default in the metrics: each key makes a series, and metrics need no password.
 #[test]
-fn no_key_is_in_the_metrics_unless_that_is_asked_for() {
+fn metrics_contain_no_keys_by_default() {
     let server = server(|config| {
         config.metrics = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     });

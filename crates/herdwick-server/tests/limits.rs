@@ -13,7 +13,7 @@ use common::{Peer, connect, line, ours, shown, stat, tcp, with};
 use herdwick_server::{Config, Listen, StartError, spawn};
 
 #[test]
-fn m43_one_connection_too_many_is_told_and_closed() {
+fn m43_connection_beyond_the_limit_gets_an_error_and_is_closed() {
     let server = with(Config {
         connections_max: 3,
         workers: Some(2),
@@ -48,7 +48,7 @@ fn m43_one_connection_too_many_is_told_and_closed() {
 
 /// A server can start on the port while the previous one still drains.
 #[test]
-fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
+fn draining_server_does_not_remove_the_next_servers_socket() {
     let path = std::env::temp_dir().join(format!("herdwick-next-{}", std::process::id()));
     let at = || {
         with(Config {
@@ -74,7 +74,7 @@ fn a_server_that_ends_leaves_the_socket_of_the_next_one() {
 
 /// As `ss -o` shows it: the kernel probes a silent peer, whatever `idle_timeout` is.
 #[test]
-fn an_idle_connection_has_a_keepalive_timer() {
+fn idle_connection_has_a_tcp_keepalive_timer() {
     let server = ours(1);
     let stream = connect(&server);
     (&stream).write_all(b"version\r\n").unwrap();
@@ -98,7 +98,7 @@ fn an_idle_connection_has_a_keepalive_timer() {
 
 /// M43, second half: connections that open and close leak nothing.
 #[test]
-fn m43_connections_that_come_and_go_leave_no_descriptors() {
+fn m43_closed_connections_leak_no_descriptors() {
     let server = with(Config {
         connections_max: 64,
         workers: Some(2),
@@ -136,7 +136,7 @@ fn m43_connections_that_come_and_go_leave_no_descriptors() {
 
 /// M44: without `-U` the server has no UDP socket.
 #[test]
-fn m44_datagrams_find_nobody() {
+fn m44_udp_port_is_closed_without_u() {
     let server = ours(2);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(tcp(&server)).unwrap();
@@ -154,7 +154,7 @@ fn m44_datagrams_find_nobody() {
 
 /// The connection limit can change while the server runs; existing connections stay.
 #[test]
-fn the_limit_of_connections_moves() {
+fn connection_limit_can_change_at_run_time() {
     let config = Config {
         workers: Some(2),
         connections_max: 1,
@@ -190,7 +190,7 @@ fn the_limit_of_connections_moves() {
 
 /// M45: a store full of the largest items accepts small ones, and the reverse.
 #[test]
-fn m45_no_size_is_locked_out_by_another() {
+fn m45_store_full_of_one_size_accepts_another() {
     let server = ours(2);
     let large = vec![b'x'; (1 << 20) - 100];
     let set = |key: &str, value: &[u8]| {
@@ -223,7 +223,7 @@ fn line_or_end(stream: &TcpStream) -> String {
 
 /// Values of a megabyte are stored and read, whichever worker owns the key.
 #[test]
-fn large_values_pass() {
+fn large_values_are_stored_and_read() {
     for server in [1, 3].map(ours) {
         for n in 0..8u8 {
             let len = (1 << 20) - 1000 - usize::from(n);
@@ -253,7 +253,7 @@ fn large_values_pass() {
 
 /// A thousand pipelined commands on keys of all partitions are answered in order.
 #[test]
-fn replies_keep_their_order() {
+fn pipelined_replies_keep_their_order() {
     for server in [1, 2, 3].map(ours) {
         let (mut ask, mut expected) = (String::new(), String::new());
         for n in 0..1000 {
@@ -324,7 +324,7 @@ fn statistics_add_up_over_the_workers() {
 /// A half-closed client still receives its replies; a client that sends and closes at once does no
 /// harm.
 #[test]
-fn ends_of_streams() {
+fn half_closed_client_receives_its_replies() {
     let server = ours(2);
     let mut stream = connect(&server);
     stream
@@ -347,7 +347,7 @@ fn ends_of_streams() {
 
 /// A shutdown answers what has arrived, then closes the connections.
 #[test]
-fn a_shutdown_drains() {
+fn shutdown_answers_pending_requests() {
     let server = ours(3);
     let address = tcp(&server);
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
@@ -366,7 +366,7 @@ fn a_shutdown_drains() {
 
 /// A hello is one more command of the connection; a malformed one is an unknown command.
 #[test]
-fn hellos_are_answered_in_turn() {
+fn hellos_are_answered_in_order() {
     let server = with(Config {
         leases: None,
         ..Config::local()
@@ -383,7 +383,7 @@ fn hellos_are_answered_in_turn() {
 /// Reads whose replies find no room are executed again, here with half a line behind them in the
 /// buffer.
 #[test]
-fn half_a_line_behind_reads_that_wait_spoils_none_of_them() {
+fn incomplete_line_does_not_affect_earlier_waiting_reads() {
     let keys = ["a", "b", "c", "d"];
     let value = "x".repeat(60_000);
     for workers in 1..=3 {
@@ -414,7 +414,7 @@ fn half_a_line_behind_reads_that_wait_spoils_none_of_them() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named_in_the_error() {
     let server = ours(1);
     let again = spawn(Config {
         listen: Listen::Tcp(vec![tcp(&server).into()]),
@@ -431,7 +431,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_unix_socket_has_its_mode_and_goes_with_the_server() {
+fn unix_socket_has_its_mode_and_is_removed_with_the_server() {
     let path = std::env::temp_dir().join(format!("herdwick-{}.sock", std::process::id()));
     let listen = Listen::Unix {
         path: path.clone(),
@@ -475,7 +475,7 @@ fn store(stream: &mut TcpStream, n: usize) -> bool {
 }
 
 #[test]
-fn a_server_that_evicts_nothing_refuses_what_does_not_fit_and_serves_on() {
+fn lossless_server_refuses_items_without_room_and_serves_on() {
     const MEMORY: usize = 16 << 20;
     const KEYS: usize = MEMORY / 1000;
     let server = with(Config {

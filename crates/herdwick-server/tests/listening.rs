@@ -32,7 +32,7 @@ const ELSEWHERE: &str = "192.0.2.1:0";
 
 /// Some addresses of an interface may be unavailable, as those of `*` are without IPv6.
 #[test]
-fn one_address_of_a_host_is_enough() {
+fn server_starts_if_one_address_of_a_host_is_available() {
     let server = with(on(&[ELSEWHERE, "127.0.0.1:0"]));
     assert_eq!(server.addresses().len(), 1);
     assert_eq!(shown(&server.say(&[b"mn\r\n"])), "MN\\r\\n");
@@ -44,7 +44,7 @@ fn one_address_of_a_host_is_enough() {
 }
 
 #[test]
-fn without_any_address_it_does_not_start() {
+fn server_does_not_start_without_any_address() {
     assert!(matches!(
         spawn(on(&[ELSEWHERE])),
         Err(StartError::Listen { .. })

@@ -28,7 +28,7 @@ fn store_large(server: &Server) {
 }
 
 #[test]
-fn m10_m41_m42_clients_that_stall_cost_little() {
+fn m10_m41_m42_stalled_clients_use_little_memory() {
     for workers in [1, 2, 3] {
         let server = with(Config {
             memory_bytes: 64 << 20,

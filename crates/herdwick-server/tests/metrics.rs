@@ -110,7 +110,7 @@ fn sorted(series: &str) -> String {
 }
 
 #[test]
-fn a_page_has_all_that_the_exporter_has() {
+fn metrics_page_has_every_name_of_memcached_exporter() {
     let server = measured(2);
     server.say(&[b"set a 0 0 1\r\n1\r\n"]);
     let page = scrape(&server);
@@ -130,7 +130,7 @@ fn a_page_has_all_that_the_exporter_has() {
 }
 
 #[test]
-fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
+fn dashboard_and_alerts_use_existing_metrics() {
     let server = with(Config {
         metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         metrics_hot_keys: true,
@@ -151,7 +151,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
 }
 
 #[test]
-fn the_page_counts_what_was_done() {
+fn metrics_page_counts_requests() {
     let server = measured(3);
     server.say(&[
         b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nset c 0 0 1\r\n3\r\n",
@@ -189,7 +189,7 @@ fn the_page_counts_what_was_done() {
 }
 
 #[test]
-fn what_crosses_leaves_no_empty_batch_behind() {
+fn forwarded_requests_count_no_empty_batches() {
     let server = measured(2);
     for n in 0..64 {
         server.say(&[format!("get k{n}\r\n").as_bytes()]);
@@ -199,7 +199,7 @@ fn what_crosses_leaves_no_empty_batch_behind() {
 }
 
 #[test]
-fn requests_over_shared_memory_are_counted_apart() {
+fn requests_over_shm_are_counted_separately() {
     let server = measured(2);
     let mut client = Client::connect(&server.address().to_string()).unwrap();
     let over = client.session().unwrap().transport().to_string();
@@ -229,7 +229,7 @@ fn requests_over_shared_memory_are_counted_apart() {
 }
 
 #[test]
-fn workers_are_listed_one_by_one() {
+fn metrics_page_lists_every_worker() {
     let server = ours(2);
     server.say(&[b"set a 0 0 1\r\n1\r\n"]);
     let said = String::from_utf8(server.say(&[b"stats workers\r\n"])).unwrap();
@@ -248,7 +248,7 @@ fn workers_are_listed_one_by_one() {
 }
 
 #[test]
-fn only_scrapes_get_the_page() {
+fn only_metrics_requests_get_the_page() {
     let server = measured(1);
     for (request, status) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -274,7 +274,7 @@ fn only_scrapes_get_the_page() {
 }
 
 #[test]
-fn a_request_may_come_in_pieces() {
+fn http_request_may_arrive_in_pieces() {
     let server = measured(1);
     let mut stream = visit(&server);
     stream.set_nodelay(true).unwrap();
@@ -288,7 +288,7 @@ fn a_request_may_come_in_pieces() {
 /// Clients that send nothing, disconnect at once or do not read are disconnected before long, and
 /// delay no other client.
 #[test]
-fn strangers_keep_nobody_out() {
+fn stalled_http_clients_do_not_block_scrapes() {
     let server = measured(2);
     let silent: Vec<TcpStream> = (0..40).map(|_| visit(&server)).collect();
     let deaf: Vec<TcpStream> = (0..40)
@@ -312,7 +312,7 @@ fn strangers_keep_nobody_out() {
 }
 
 #[test]
-fn a_server_ends_while_somebody_reads() {
+fn server_ends_during_a_slow_scrape() {
     let server = measured(2);
     let mut waiting = visit(&server);
     waiting.write_all(b"GET /metr").unwrap();
@@ -323,6 +323,6 @@ fn a_server_ends_while_somebody_reads() {
 }
 
 #[test]
-fn nobody_is_served_unasked() {
+fn metrics_are_off_by_default() {
     assert_eq!(ours(1).metrics(), None);
 }

@@ -40,7 +40,7 @@ fn keys<'a>(text: &'a str, before: &str, after: char) -> BTreeSet<&'a str> {
 
 /// A dump lists every key once, in memcached's format, and the connection continues behind it.
 #[test]
-fn dumps_show_every_key() {
+fn dumps_list_every_key_once() {
     let server = ours(3);
     ask(
         &server,
@@ -77,7 +77,7 @@ fn dumps_show_every_key() {
 
 /// The same lines, sent to a stock memcached.
 #[test]
-fn odd_questions_are_answered_as_memcached_answers_them() {
+fn rare_commands_are_answered_as_by_memcached() {
     let server = ours(2);
     let Some(oracle) = Memcached::start() else {
         return;
@@ -105,7 +105,7 @@ fn odd_questions_are_answered_as_memcached_answers_them() {
 
 /// A setting that cannot change is refused; one that already has the requested value is confirmed.
 #[test]
-fn what_lru_and_slabs_are_asked_for_is_so_or_refused() {
+fn lru_and_slab_settings_are_confirmed_or_refused() {
     let server = ours(2);
     const UNSEGMENTED: &str = "CLIENT_ERROR segmented LRU disabled\r\n";
     const UNMOVED: &str = "CLIENT_ERROR slab reassignment disabled\r\n";
@@ -135,7 +135,7 @@ fn what_lru_and_slabs_are_asked_for_is_so_or_refused() {
 }
 
 #[test]
-fn verbosity_is_what_a_client_has_asked_for() {
+fn verbosity_command_sets_the_log_level() {
     let server = ours(2);
     for (asked, level) in [(1, 1), (99, 2), (0, 0)] {
         assert_eq!(ask(&server, &format!("verbosity {asked}\r\n")), "OK\r\n");
@@ -220,7 +220,7 @@ fn a_memory_limit_that_cannot_be_kept_is_refused() {
 
 /// Compared with a memcached that listens on the same kinds of sockets.
 #[test]
-fn listeners_are_listed() {
+fn stats_conns_lists_listeners() {
     let server = with(Config {
         udp: Some(Udp {
             port: 0,
@@ -247,7 +247,7 @@ fn listeners_are_listed() {
 }
 
 #[test]
-fn settings_say_whether_prefixes_are_counted() {
+fn stats_settings_show_detail_enabled() {
     let server = ours(2);
     for (command, state) in [("on", "yes"), ("off", "no")] {
         ask(&server, &format!("stats detail {command}\r\n"));
@@ -261,7 +261,7 @@ fn settings_say_whether_prefixes_are_counted() {
 
 /// Compared with a memcached whose crawler is on.
 #[test]
-fn dumps_of_classes_that_are_not() {
+fn dumps_of_missing_classes_match_memcacheds() {
     let server = ours(2);
     for (question, answer) in [
         ("lru_crawler metadump\r\n", "ERROR\r\n"),
@@ -282,7 +282,7 @@ fn dumps_of_classes_that_are_not() {
 
 /// M48: the number of counted prefixes is bounded; here a million are used.
 #[test]
-fn m48_prefixes_are_capped() {
+fn m48_counted_prefixes_are_bounded() {
     let server = ours(2);
     ask(&server, "stats detail on\r\n");
     for round in 0..20 {
@@ -300,7 +300,7 @@ fn m48_prefixes_are_capped() {
 }
 
 #[test]
-fn what_shows_keys_can_be_forbidden() {
+fn commands_that_show_keys_can_be_disabled() {
     let server = offering(Offers {
         dump: false,
         flush: false,
@@ -332,7 +332,7 @@ fn what_shows_keys_can_be_forbidden() {
 }
 
 #[test]
-fn connections_are_listed() {
+fn stats_conns_lists_connections() {
     let server = offering(Offers {
         debug: true,
         ..Offers::default()
@@ -365,7 +365,7 @@ fn connections_are_listed() {
 /// Lists thousands of connections in steps, so that no client waits for the list; each appears
 /// once.
 #[test]
-fn hundreds_of_connections_are_listed_once_each() {
+fn stats_conns_lists_hundreds_of_connections_once_each() {
     let server = with(Config {
         workers: Some(2),
         ..Config::local()
@@ -385,7 +385,7 @@ fn hundreds_of_connections_are_listed_once_each() {
 
 /// A flush takes effect at its second, whatever happens before; what is stored later stays.
 #[test]
-fn a_delayed_flush_waits_for_its_time() {
+fn delayed_flush_takes_effect_at_its_second() {
     let server = offering(Offers {
         debug: true,
         ..Offers::default()
@@ -422,7 +422,7 @@ fn a_delayed_flush_waits_for_its_time() {
 }
 
 #[test]
-fn shutdown_calls_who_asked_for_it() {
+fn shutdown_command_calls_the_hook_once() {
     let called = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&called);
     let server = with(Config {
@@ -437,7 +437,7 @@ fn shutdown_calls_who_asked_for_it() {
 
 /// M47: a client that requests a dump and does not read occupies little memory, and times out.
 #[test]
-fn m47_a_dump_that_is_not_read_ends() {
+fn m47_dump_that_is_not_read_times_out() {
     let server = with(Config {
         workers: Some(2),
         memory_bytes: 256 << 20,

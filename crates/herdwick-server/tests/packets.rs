@@ -42,13 +42,13 @@ fn ends(input: &[u8], expected: &[u8]) {
 }
 
 #[test]
-fn m33_a_body_of_four_gigabytes_ends_the_conversation() {
+fn m33_body_of_4_gib_ends_the_connection() {
     let input = header(opcode::SET, 3, 8, 0xffff_ffe8);
     ends(&input, &error(opcode::SET, 4, "Invalid arguments"));
 }
 
 #[test]
-fn m34_a_body_shorter_than_its_parts_ends_the_conversation_at_once() {
+fn m34_body_shorter_than_its_parts_ends_the_connection() {
     let input = header(opcode::SET, 250, 8, 5);
     ends(&input, &error(opcode::SET, 0x81, "Unknown command"));
     let input = header(opcode::APPEND, 0xffff, 0, 0);
@@ -56,19 +56,19 @@ fn m34_a_body_shorter_than_its_parts_ends_the_conversation_at_once() {
 }
 
 #[test]
-fn m35_extras_of_another_length_end_the_conversation() {
+fn m35_extras_of_wrong_length_end_the_connection() {
     let input = [&header(opcode::GET, 1, 0x30, 0x31)[..], &[b'k'; 0x31]].concat();
     ends(&input, &error(opcode::GET, 4, "Invalid arguments"));
 }
 
 #[test]
-fn m36_a_body_beyond_an_int_ends_the_conversation() {
+fn m36_body_beyond_an_int_ends_the_connection() {
     let input = header(opcode::SETQ, 3, 8, 1 << 31);
     ends(&input, &error(opcode::SETQ, 4, "Invalid arguments"));
 }
 
 #[test]
-fn m37_what_is_not_offered_is_refused_and_the_conversation_goes_on() {
+fn m37_unsupported_opcode_is_refused_and_the_connection_continues() {
     let noop = header(opcode::NOOP, 0, 0, 0);
     let sasl = [&header(opcode::SASL_AUTH, 5, 0, 9)[..], b"PLAIN\0u\0p"].concat();
     let unknown = [&header(0x50, 3, 2, 10)[..], b"exkeyvalue"].concat();
@@ -83,7 +83,7 @@ fn m37_what_is_not_offered_is_refused_and_the_conversation_goes_on() {
 }
 
 #[test]
-fn m38_the_first_byte_decides_for_good() {
+fn m38_first_byte_selects_the_protocol() {
     let noop = header(opcode::NOOP, 0, 0, 0);
     let answered = [&[0x81], &noop[1..]].concat();
     ends(&[&noop[..], b"version\r\n"].concat(), &answered);
@@ -96,7 +96,7 @@ fn m38_the_first_byte_decides_for_good() {
 
 /// Counts by prefix from packets, in a stock memcached's format.
 #[test]
-fn details_are_told_in_packets() {
+fn stats_detail_works_over_the_binary_protocol() {
     let stat = |key: &str| {
         let length = key.len() as u8;
         let header = header(opcode::STAT, u16::from(length), 0, u32::from(length));
@@ -126,7 +126,7 @@ fn details_are_told_in_packets() {
 
 /// M39: replies to a client that does not read are bounded; when it reads, all of them arrive.
 #[test]
-fn m39_a_million_gets_that_nobody_reads_hold_bounded_output() {
+fn m39_million_unread_gets_hold_bounded_output() {
     const GETS: usize = 1_000_000;
     for server in [1, 3].map(ours) {
         server.say(&[b"set k 0 0 1000\r\n", &[b'v'; 1000], b"\r\n"]);

@@ -74,12 +74,12 @@ fn block(head: &str, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn m01_an_unknown_command_is_an_error() {
+fn m01_unknown_command_is_an_error() {
     Bench::new().both("boguscommand x\r\nversion\r\n", "ERROR\r\nVERSION x\r\n");
 }
 
 #[test]
-fn m02_browsers_are_hung_up_on() {
+fn m02_http_requests_end_the_connection() {
     let bench = Bench::new();
     bench.both("GET / HTTP/1.0\r\nversion\r\n", "");
     bench.both("POST / HTTP/1.1\r\nversion\r\n", "");
@@ -104,7 +104,7 @@ fn m04_long_keys() {
 }
 
 #[test]
-fn m05_controls_are_keys() {
+fn m05_control_characters_are_valid_in_keys() {
     let bench = Bench::new();
     bench.newer(
         "set a\0b 0 0 1\r\n1\r\nget a\0b\r\n",
@@ -125,7 +125,7 @@ fn m06_bare_line_feeds() {
 }
 
 #[test]
-fn m07_lengths_that_cannot_be() {
+fn m07_invalid_lengths_are_refused() {
     let bench = Bench::new();
     for bytes in [
         "-1",
@@ -142,7 +142,7 @@ fn m07_lengths_that_cannot_be() {
 }
 
 #[test]
-fn m08_a_length_beyond_32_bits_is_refused_not_cut() {
+fn m08_length_beyond_32_bits_is_refused_not_truncated() {
     Bench::new().ours(
         "set a 0 0 4294967296\r\nversion\r\n",
         format!("{FORMAT}VERSION x\r\n"),
@@ -150,7 +150,7 @@ fn m08_a_length_beyond_32_bits_is_refused_not_cut() {
 }
 
 #[test]
-fn m09_too_large_a_set_takes_the_old_value_away() {
+fn m09_set_too_large_removes_the_old_value() {
     let bench = Bench::new();
     let old = "set a 0 0 1\r\n1\r\n";
     let large = block("set a 0 0 1048577\r\n", 1_048_577);
@@ -162,7 +162,7 @@ fn m09_too_large_a_set_takes_the_old_value_away() {
 }
 
 #[test]
-fn m11_blocks_of_another_length() {
+fn m11_blocks_of_wrong_length_are_refused() {
     let bench = Bench::new();
     bench.newer(
         "set a 0 0 3\r\nold\r\nset a 0 0 3\r\nabcd\r\nget a\r\n",
@@ -172,20 +172,20 @@ fn m11_blocks_of_another_length() {
 }
 
 #[test]
-fn m12_a_large_block_without_its_end() {
+fn m12_large_block_without_crlf_is_refused() {
     let input = [&block("set a 0 0 600000\r\n", 600_001)[..], b"version\r\n"].concat();
     Bench::new().ours(input, format!("{CHUNK}{FORMAT}VERSION x\r\n"));
 }
 
 #[test]
-fn m13_numbers_that_are_none() {
+fn m13_invalid_numbers_are_refused() {
     let bench = Bench::new();
     bench.newer("set a -1 0 1\r\n1\r\n", FORMAT);
     bench.newer("set a 0 foo 1\r\n1\r\n", FORMAT);
 }
 
 #[test]
-fn m14_flags_beyond_32_bits_are_cut() {
+fn m14_flags_beyond_32_bits_are_truncated() {
     let bench = Bench::new();
     bench.both(
         "set a 4294967299 0 1\r\n1\r\nget a\r\n",
@@ -198,7 +198,7 @@ fn m14_flags_beyond_32_bits_are_cut() {
 }
 
 #[test]
-fn m15_a_past_exptime_is_stored_and_gone() {
+fn m15_past_exptime_is_stored_and_expired() {
     let bench = Bench::new();
     bench.both("set a 0 -1 1\r\n1\r\nget a\r\n", "STORED\r\nEND\r\n");
     bench.both("set a 0 2678400 1\r\n1\r\nget a\r\n", "STORED\r\nEND\r\n");
@@ -224,7 +224,7 @@ fn m16_missing_and_extra_arguments() {
 }
 
 #[test]
-fn m17_a_bad_set_with_noreply() {
+fn m17_invalid_set_with_noreply() {
     let bench = Bench::new();
     bench.newer("set a 0 x 0 noreply\r\n\r\nversion\r\n", "VERSION x\r\n");
     // The length of its block is unknown.
@@ -235,14 +235,14 @@ fn m17_a_bad_set_with_noreply() {
 }
 
 #[test]
-fn m18_a_get_of_nothing() {
+fn m18_get_without_keys() {
     let bench = Bench::new();
     bench.newer("get\r\n", FORMAT);
     bench.newer("get     \r\n", FORMAT);
 }
 
 #[test]
-fn m19_a_get_of_20000_keys() {
+fn m19_get_of_20000_keys() {
     let keys: String = (0..20_000).map(|n| format!(" key{n}")).collect();
     let bench = Bench::new();
     bench.both(format!("get{keys}\r\n"), "END\r\n");
@@ -254,7 +254,7 @@ fn m19_a_get_of_20000_keys() {
 }
 
 #[test]
-fn m20_m21_endless_lines_are_hung_up_on() {
+fn m20_m21_endless_lines_end_the_connection() {
     let bench = Bench::new();
     bench.both("a".repeat(2049), "");
     bench.both("a".repeat(16_385), "");
@@ -286,7 +286,7 @@ fn m22_m23_arithmetic() {
 }
 
 #[test]
-fn m24_a_cas_with_a_unique_that_is_none() {
+fn m24_cas_with_invalid_unique() {
     // The oracle would execute the block as commands.
     Bench::new().ours(
         "cas a 0 0 1 x\r\n1\r\nversion\r\n",
@@ -295,7 +295,7 @@ fn m24_a_cas_with_a_unique_that_is_none() {
 }
 
 #[test]
-fn m25_meta_flags_twice_or_unknown() {
+fn m25_repeated_or_unknown_meta_flags() {
     let bench = Bench::new();
     bench.both("mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n");
     bench.both("mg a _\r\nmn\r\n", "CLIENT_ERROR invalid flag\r\nMN\r\n");
@@ -303,7 +303,7 @@ fn m25_meta_flags_twice_or_unknown() {
 }
 
 #[test]
-fn m26_opaques_too_long_and_keys_that_are_no_base64() {
+fn m26_overlong_opaques_and_invalid_base64_keys() {
     let bench = Bench::new();
     // The limit of 32 bytes includes the flag's letter.
     let (fits, long) = ("o".repeat(31), "o".repeat(32));
@@ -315,7 +315,7 @@ fn m26_opaques_too_long_and_keys_that_are_no_base64() {
 }
 
 #[test]
-fn m27_a_meta_set_of_no_mode_swallows_its_block() {
+fn m27_meta_set_with_invalid_mode_discards_its_block() {
     Bench::new().both(
         "ms a 3 Mx\r\nabc\r\nmg a v\r\n",
         "CLIENT_ERROR invalid mode for ms M token\r\nEN\r\n",
@@ -323,7 +323,7 @@ fn m27_a_meta_set_of_no_mode_swallows_its_block() {
 }
 
 #[test]
-fn m28_lengths_of_a_meta_set_that_cannot_be() {
+fn m28_invalid_lengths_of_a_meta_set() {
     let bench = Bench::new();
     for length in ["-1", "abc"] {
         bench.both(
@@ -337,7 +337,7 @@ fn m28_lengths_of_a_meta_set_that_cannot_be() {
 }
 
 #[test]
-fn m29_commands_that_lack_their_arguments() {
+fn m29_commands_without_their_arguments() {
     Bench::new().both(
         "lru mode\r\nlru temp_ttl\r\nslabs\r\nlru_crawler\r\nlru_crawler foo\r\n",
         "ERROR\r\n".repeat(5),
@@ -360,7 +360,7 @@ fn m30_slab_commands_with_arguments_out_of_range() {
 }
 
 #[test]
-fn m31_shutdown_is_off() {
+fn m31_shutdown_is_disabled_by_default() {
     Bench::new().newer(
         "shutdown\r\nversion\r\n",
         "SERVER_ERROR: shutdown not enabled\r\nVERSION x\r\n",
@@ -368,7 +368,7 @@ fn m31_shutdown_is_off() {
 }
 
 #[test]
-fn m32_exptimes_that_are_none() {
+fn m32_invalid_exptimes() {
     Bench::new().both(
         "flush_all foo\r\ntouch a foo\r\ngat foo a\r\n",
         EXPTIME.repeat(3),
@@ -377,7 +377,7 @@ fn m32_exptimes_that_are_none() {
 
 /// M40: however a conversation is split, the replies are the same.
 #[test]
-fn m40_every_cut_gives_the_same_replies() {
+fn m40_replies_are_the_same_at_every_split() {
     let input = b"set a 5 0 3\r\nabc\r\nget a b a\r\nset a 0 0 9 noreply\r\nabc\r\ndef\n\r\n\
         incr a 1\r\nset n 0 0 1\r\n7\r\nincr n 5\r\ngets\r\nbogus\r\ndelete n 0 noreply\r\nget n\r\nquit\r\n";
     for server in [1, 3].map(ours) {

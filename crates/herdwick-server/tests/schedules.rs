@@ -235,7 +235,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn clients_that_come_and_leave_at_any_byte_disturb_nobody() {
+fn clients_that_disconnect_at_any_byte_affect_no_other() {
     for seed in 1..=seeds() {
         for (workers, clients) in [(1, 12), (3, 24)] {
             println!("seed {seed}, {workers} workers");

@@ -56,7 +56,7 @@ fn has_ended(mut stream: &TcpStream) -> bool {
 
 /// M42: an incomplete command times out; an idle connection does not.
 #[test]
-fn m42_half_sent_commands_have_a_deadline() {
+fn m42_incomplete_commands_time_out() {
     let server = debug(Timeouts::default());
     let idle = begun(&server, 4, "");
     let mut slow = begun(&server, 8, "set x 0 0 1000000\r\nabc");
@@ -77,7 +77,7 @@ fn m42_half_sent_commands_have_a_deadline() {
 
 /// M10: a discarded block has the same deadline.
 #[test]
-fn m10_a_swallowed_block_has_a_deadline() {
+fn m10_discarded_block_has_a_deadline() {
     let server = debug(Timeouts::default());
     let stream = begun(&server, 1, "set x 0 0 1073741824\r\nabc").remove(0);
     assert!(line(&stream).starts_with("SERVER_ERROR object too large"));
@@ -88,7 +88,7 @@ fn m10_a_swallowed_block_has_a_deadline() {
 
 /// `idle_timeout` counts from the last command.
 #[test]
-fn idle_connections_are_kicked_if_asked_for() {
+fn idle_connections_are_closed_with_idle_timeout() {
     let server = debug(Timeouts {
         idle: Some(Duration::from_secs(60)),
         ..Timeouts::default()
@@ -109,7 +109,7 @@ fn idle_connections_are_kicked_if_asked_for() {
 /// M41: of many half-sent large blocks, those that others wait for are cut, and other clients are
 /// served. Takes a second of real time: stalls are timed by a clock that the test cannot move.
 #[test]
-fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
+fn m41_memory_of_half_sent_blocks_is_bounded() {
     let server = debug(Timeouts {
         request: Duration::from_secs(3600),
         ..Timeouts::default()
@@ -137,7 +137,7 @@ fn m41_a_hoard_of_half_sent_blocks_is_bounded() {
 /// A transfer that pauses is cut only when others wait for its room; a transfer that progresses is
 /// never cut.
 #[test]
-fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
+fn paused_upload_is_closed_only_when_others_wait_for_its_room() {
     const LEN: usize = 1_000_000;
     let server = debug(Timeouts {
         request: Duration::from_secs(3600),
@@ -170,7 +170,7 @@ fn an_upload_that_rests_is_cut_when_others_wait_for_its_room() {
 /// Clients that request large values and do not read are cut when others wait for the room, and
 /// only then.
 #[test]
-fn a_reader_that_does_not_read_is_cut_when_others_wait_for_its_room() {
+fn client_that_does_not_read_is_closed_only_when_others_wait_for_its_room() {
     const LEN: usize = 1_000_000;
     let server = debug(Timeouts::default());
     let mut set = format!("set x 0 0 {LEN}\r\n").into_bytes();
@@ -236,7 +236,7 @@ fn steady_readers_are_not_cut_when_others_wait_for_their_room() {
 
 /// Neither an upload in progress, however slow, nor a client with unread replies counts as idle.
 #[test]
-fn idle_timeout_cuts_no_transfers() {
+fn idle_timeout_does_not_end_transfers() {
     const LEN: usize = 1_000_000;
     let server = debug(Timeouts {
         idle: Some(Duration::from_secs(60)),
@@ -277,7 +277,7 @@ fn idle_timeout_cuts_no_transfers() {
 
 /// The deadline of a large value counts from its command, not from the value.
 #[test]
-fn a_large_value_has_the_time_of_its_command() {
+fn deadline_of_a_large_value_counts_from_its_command() {
     let server = debug(Timeouts::default());
     let mut slow = begun(&server, 2, "set x 0 0 1000000");
     skip(&server, 20);
@@ -322,7 +322,7 @@ fn unread(server: &Server) -> Vec<TcpStream> {
 /// Memory held by waiting clients is not part of the room that they wait for: even when it exceeds
 /// the limit of that room, they proceed, one after the other.
 #[test]
-fn those_that_wait_for_room_do_not_wait_for_one_another() {
+fn clients_waiting_for_room_do_not_deadlock() {
     const LEN: usize = 100_000;
     let server = with(Config {
         workers: Some(1),
@@ -347,7 +347,7 @@ fn those_that_wait_for_room_do_not_wait_for_one_another() {
 
 /// Waiting clients are bounded too: the youngest are cut, and others are served.
 #[test]
-fn those_that_wait_are_bounded() {
+fn memory_of_clients_waiting_for_room_is_bounded() {
     let server = with(Config {
         workers: Some(1),
         memory_bytes: 64 << 20,
@@ -378,7 +378,7 @@ fn those_that_wait_are_bounded() {
 
 /// A `get` of many keys holds nothing once it is answered.
 #[test]
-fn who_has_asked_for_many_keys_is_not_held_against_it() {
+fn answered_multiget_holds_no_memory() {
     let server = with(Config {
         workers: Some(1),
         memory_bytes: 64 << 20,
@@ -432,7 +432,7 @@ impl Steady {
 /// A client that has disconnected, or cannot send the rest, does not wait for room; one that has
 /// sent everything does.
 #[test]
-fn the_dead_do_not_wait() {
+fn disconnected_clients_do_not_wait_for_room() {
     const LEN: usize = 1_000_000;
     let server = with(Config {
         workers: Some(1),
@@ -484,7 +484,7 @@ fn the_dead_do_not_wait() {
 /// The room reserved for one worker is of no use to clients that wait at another, so its uploads
 /// may pause.
 #[test]
-fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
+fn upload_is_not_closed_for_clients_that_cannot_use_its_lot() {
     let server = with(Config {
         workers: Some(2),
         memory_bytes: 64 << 20,
@@ -521,7 +521,7 @@ fn an_upload_is_not_cut_for_whom_its_lot_does_not_help() {
 /// Small replies that fill a buffer wait for their client, not for room that others hold, whichever
 /// worker they come from.
 #[test]
-fn small_replies_do_not_wait_behind_large() {
+fn small_replies_do_not_wait_for_large_ones() {
     const LEN: usize = 10_000;
     const HOARD: u64 = 48;
     /// This many long lines of 1 MiB take all the room.

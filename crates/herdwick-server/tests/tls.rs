@@ -163,7 +163,7 @@ fn both_of(tls: Tls, workers: usize) -> (Server, SocketAddr) {
 
 /// Replies are byte-identical to those without TLS, in each protocol, with values of many records.
 #[test]
-fn all_protocols_are_spoken_in_tls() {
+fn all_protocols_work_over_tls() {
     let authority = Authority::new();
     let (server, address) = both(authority.tls());
     let client = authority.client(None);
@@ -185,7 +185,7 @@ fn all_protocols_are_spoken_in_tls() {
 
 /// Memory of idle sessions cannot be freed by waiting, so large replies do not wait for it.
 #[test]
-fn idle_sessions_hold_up_no_large_replies() {
+fn idle_tls_sessions_do_not_delay_large_replies() {
     const WORKERS: usize = 16;
     let ca = Authority::new();
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -231,7 +231,7 @@ fn idle_sessions_hold_up_no_large_replies() {
 
 /// Large values over TLS, read into the store of this worker and of another one.
 #[test]
-fn large_values_come_in_over_tls() {
+fn large_values_are_stored_over_tls() {
     const LEN: usize = 500_000;
     let ca = Authority::new();
     let (_server, address) = both(ca.tls());
@@ -254,7 +254,7 @@ fn large_values_come_in_over_tls() {
 }
 
 #[test]
-fn both_versions_and_formats_of_keys_are_spoken() {
+fn tls_1_2_and_1_3_work_with_pem_and_der_keys() {
     let authority = Authority::new();
     let mut tls = authority.tls();
     tls.key = authority.path("server.der");
@@ -280,7 +280,7 @@ fn both_versions_and_formats_of_keys_are_spoken() {
 
 /// With required client certificates, a client without a valid one is not served.
 #[test]
-fn clients_are_judged_by_their_certificates() {
+fn client_certificates_are_verified() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let none = authority.client(None);
     let right = authority.client(Some(&authority));
@@ -303,7 +303,7 @@ fn clients_are_judged_by_their_certificates() {
 }
 
 #[test]
-fn a_client_that_does_not_trust_the_server_is_counted() {
+fn client_that_rejects_the_server_certificate_is_counted() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (server, address) = both(authority.tls());
     assert_eq!(stranger.client(None).say(address, b"mn\r\n"), None);
@@ -312,7 +312,7 @@ fn a_client_that_does_not_trust_the_server_is_counted() {
 
 /// Plain text at a TLS port gets no text in reply, and affects no other connection.
 #[test]
-fn plain_text_at_a_tls_port_ends() {
+fn plain_text_on_a_tls_port_ends_the_connection() {
     let authority = Authority::new();
     let (server, address) = both(authority.tls());
     for input in [&b"stats\r\n"[..], b"\x80\0\0\0\0\0\0\0", &[0x16; 70_000]] {
@@ -330,7 +330,7 @@ fn plain_text_at_a_tls_port_ends() {
 
 /// Certificates are reloaded while connections are open; invalid files change nothing.
 #[test]
-fn certificates_are_read_again() {
+fn certificates_are_reloaded() {
     let authority = Authority::new();
     let server = serving(authority.tls());
     let client = authority.client(None);
@@ -366,7 +366,7 @@ fn certificates_are_read_again() {
 /// A client that sends byte by byte and reads late receives everything, and a close_notify at the
 /// end.
 #[test]
-fn a_slow_peer_gets_every_byte() {
+fn slow_tls_client_receives_every_byte() {
     let authority = Authority::new();
     let server = serving(authority.tls());
     let address = tcp(&server);
@@ -416,7 +416,7 @@ fn sessions_are_resumed_only_with_a_cache() {
 
 /// Unfinished handshakes count as connections, and a connection beyond `-c` is closed.
 #[test]
-fn half_done_handshakes_are_bounded() {
+fn unfinished_handshakes_count_as_connections() {
     let authority = Authority::new();
     let server = with(Config {
         workers: Some(1),
@@ -432,7 +432,7 @@ fn half_done_handshakes_are_bounded() {
 }
 
 #[test]
-fn watchers_are_told_in_tls() {
+fn watchers_work_over_tls() {
     let authority = Authority::new();
     let (server, address) = both(authority.tls());
     let mut session = authority.client(None).connect(address);
@@ -447,7 +447,7 @@ fn watchers_are_told_in_tls() {
 }
 
 #[test]
-fn a_server_without_its_certificates_does_not_start() {
+fn server_with_unreadable_certificates_does_not_start() {
     let authority = Authority::new();
     let good = authority.tls();
     authority.sign("other");
@@ -491,7 +491,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 /// A client that ends its session before a large value is complete does not wait for room, though
 /// the clients that hold the room keep progressing.
 #[test]
-fn who_ends_a_session_amid_a_value_does_not_wait() {
+fn client_that_ends_tls_during_a_value_does_not_wait_for_room() {
     let authority = Authority::new();
     let (server, address) = both_of(authority.tls(), 1);
     let half = format!("set x 0 0 1000000\r\n{}", "x".repeat(20_000));

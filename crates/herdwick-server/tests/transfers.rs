@@ -88,7 +88,7 @@ fn twenty_slow_uploads_are_all_stored() {
 
 /// Forty clients request ten large values each, and read in pieces, in turn.
 #[test]
-fn forty_steady_readers_get_all_they_asked_for() {
+fn forty_steady_readers_receive_all_values() {
     const LEN: usize = 900_000;
     for megabytes in [64, 1024] {
         let server = server(megabytes, 4);
@@ -185,7 +185,7 @@ fn pipeline(value: &[u8]) -> Script {
 }
 
 #[test]
-fn large_values_in_a_pipeline_keep_its_order() {
+fn pipelined_large_values_keep_their_order() {
     let script = pipeline(&value(7, 50_000));
     for (workers, piece) in [(1, 1 << 20), (1, 1013), (3, 1 << 20), (3, 7919)] {
         let server = server(64, workers);
@@ -198,7 +198,7 @@ fn large_values_in_a_pipeline_keep_its_order() {
 /// The same with packets: quiet sets, failing adds and quiet appends, and each reply has its
 /// request's opaque.
 #[test]
-fn large_values_in_packets_keep_their_order() {
+fn large_values_over_the_binary_protocol_keep_their_order() {
     const LEN: usize = 300_000;
     let value = value(3, LEN);
     let packet = |magic: u8, code: u8, status: u16, extras: &[u8], key: &[u8], value: &[u8]| {
@@ -236,7 +236,7 @@ fn large_values_in_packets_keep_their_order() {
 
 /// A flush during an upload does not affect it: the value is stored when it is complete.
 #[test]
-fn an_upload_outlives_a_flush_and_evictions_in_its_middle() {
+fn upload_survives_a_flush_and_evictions_during_it() {
     const LEN: usize = 1_000_000;
     for workers in [1, 3] {
         let server = server(64, workers);
@@ -283,7 +283,7 @@ fn uploads_of_fill(server: &Server, round: usize) {
 /// `-M`: a value without room is refused after it is received, and its old value is removed; stored
 /// values stay, and aborted uploads return their room.
 #[test]
-fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
+fn lossless_server_refuses_uploads_without_room_and_keeps_the_rest() {
     const LEN: usize = 1_000_000;
     for workers in [1, 2] {
         let server = with(Config {
@@ -327,7 +327,7 @@ fn a_server_that_evicts_nothing_refuses_uploads_and_keeps_the_rest() {
 
 /// `-I 128m`: a value of nearly that size is stored and read whole, during other traffic.
 #[test]
-fn a_value_of_127_mib_goes_in_and_comes_out() {
+fn value_of_127_mib_is_stored_and_read() {
     const LEN: usize = 127 << 20;
     let server = with(Config {
         memory_bytes: 640 << 20,

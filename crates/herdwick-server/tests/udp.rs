@@ -307,7 +307,7 @@ fn without_uniques(frames: &mut [Frame]) {
 }
 
 #[test]
-fn a_datagram_is_answered_as_a_stock_memcached_answers() {
+fn datagram_replies_match_memcacheds() {
     let Some(oracle) = Oracle::start() else {
         return;
     };
@@ -343,7 +343,7 @@ fn a_datagram_is_answered_as_a_stock_memcached_answers() {
 
 /// Keys of other workers, and a value of many datagrams.
 #[test]
-fn workers_answer_together() {
+fn udp_reply_combines_keys_of_all_workers() {
     let server = ours(3);
     let value = "v".repeat(500_000);
     server.say(&[format!("set large 0 0 {}\r\n{value}\r\n", value.len()).as_bytes()]);
@@ -372,7 +372,7 @@ fn workers_answer_together() {
 /// M44: a client whose address may be forged receives at most three times what it sent; the rest is
 /// withheld silently, and counted.
 #[test]
-fn m44_nobody_is_answered_with_more_than_they_have_sent() {
+fn m44_udp_replies_are_limited_to_three_times_the_request() {
     let Some(outside) = outside() else {
         println!("skipped: this host has the loopback interface only");
         return;
@@ -424,7 +424,7 @@ fn outside() -> Option<IpAddr> {
 
 /// Malformed datagrams are dropped and counted, and leave no state.
 #[test]
-fn broken_datagrams_leave_nothing() {
+fn malformed_datagrams_leave_no_state() {
     let server = ours(1);
     let asker = Asker::new(server.udp_addresses()[0]);
     for length in 0..8 {
@@ -449,7 +449,7 @@ fn broken_datagrams_leave_nothing() {
 
 /// A reply of many values is truncated at the size of the largest value.
 #[test]
-fn even_who_is_trusted_gets_a_bounded_answer() {
+fn udp_replies_to_trusted_networks_are_bounded() {
     let server = ours(1);
     let value = "v".repeat(900_000);
     server.say(&[format!("set a 0 0 {}\r\n{value}\r\n", value.len()).as_bytes()]);
@@ -464,7 +464,7 @@ fn even_who_is_trusted_gets_a_bounded_answer() {
 }
 
 #[test]
-fn no_datagrams_beside_passwords() {
+fn udp_with_authentication_is_refused() {
     let path: PathBuf = format!("/tmp/herdwick-udp-users-{}", std::process::id()).into();
     fs::File::create(&path).unwrap().write_all(b"a:b").unwrap();
     let config = Config {

@@ -67,7 +67,7 @@ fn heard(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
 /// Lines in the format of memcached's logger; events of requests are in the order of their
 /// partition.
 #[test]
-fn each_topic_has_its_line() {
+fn every_watch_topic_has_its_format() {
     let server = server(1);
     let mut fetchers = watch(&server, "");
     let mut changes = watch(&server, "mutations deletions");
@@ -111,7 +111,7 @@ fn each_topic_has_its_line() {
 /// memcached looks an item up before it stores; a watcher of both topics receives the events in
 /// that order.
 #[test]
-fn a_look_comes_before_its_store() {
+fn fetch_event_precedes_its_store_event() {
     let server = server(2);
     let mut both = watch(&server, "fetchers mutations");
     server.say(&[b"set foo 0 0 5 noreply\r\nhello\r\nset foo 0 0 1\r\n1\r\n"]);
@@ -128,7 +128,7 @@ fn a_look_comes_before_its_store() {
 
 /// Whichever worker executes a request, its event has the connection's descriptor.
 #[test]
-fn requests_name_their_connection() {
+fn events_name_the_connection_of_their_request() {
     let server = server(3);
     let mut watcher = watch(&server, "fetchers");
     let mut clients = [(); 2].map(|()| connect(&server));
@@ -215,7 +215,7 @@ fn all_partitions_are_watched() {
 }
 
 #[test]
-fn watching_has_its_limits() {
+fn number_of_watchers_is_limited() {
     let server = server(2);
     assert_eq!(shown(&server.say(&[b"watch nothing\r\n"])), "ERROR\\r\\n");
     let watchers: Vec<_> = (0..20).map(|_| watch(&server, "")).collect();
@@ -244,7 +244,7 @@ fn watching_has_its_limits() {
 
 /// Bursts of a few hundred events, as a busy worker has them.
 #[test]
-fn a_burst_of_2000_events_is_told_whole() {
+fn burst_of_2000_events_is_delivered_whole() {
     let server = server(1);
     let mut watcher = watch(&server, "fetchers");
     for burst in 1..=3 {
@@ -260,7 +260,7 @@ fn a_burst_of_2000_events_is_told_whole() {
 /// M47: a watcher that does not read has a bounded buffer, is notified of the number of skipped
 /// events, and delays no client.
 #[test]
-fn m47_a_watcher_that_does_not_read_misses_lines() {
+fn m47_watcher_that_does_not_read_skips_lines() {
     let server = server(1);
     let mut watcher = watch(&server, "fetchers");
     let gets = format!("get {}\r\n", "k".repeat(240)).repeat(200);

@@ -26,7 +26,7 @@ fn flags(mut said: &[u8]) -> HashMap<String, String> {
 }
 
 #[test]
-fn every_stale_item_is_won_by_the_first_to_read_it() {
+fn every_stale_item_is_won_by_its_first_reader() {
     for server in [1, 3].map(ours) {
         let value = "v".repeat(VALUE_BYTES);
         let sets: String = (0..KEYS)

@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_never_overlap_and_all_come_back(steps in prop::collection::vec((any::<bool>(), 1usize..700), 0..80)) {
+        fn allocated_runs_never_overlap_and_are_all_freed(steps in prop::collection::vec((any::<bool>(), 1usize..700), 0..80)) {
             let mut area = Area::new(100..8000);
             let mut held: Vec<Range<usize>> = Vec::new();
             for (take, n) in steps {

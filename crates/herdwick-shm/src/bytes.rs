@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_kind_of_payload_lands_as_its_bytes(
+        fn every_kind_of_payload_is_written_as_its_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..300), skip in 0usize..17, at in 0usize..17,
         ) {
             let source = Span::anonymous(4096).unwrap();

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_comes_back() {
+    fn endpoints_round_trip() {
         assert_eq!(QpAddress::decode(&address().encode()), Some(address()));
         let silent = QpAddress {
             ring: None,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_comes_back_and_its_cuts_do_not() {
+    fn tickets_round_trip_and_truncated_tickets_are_refused() {
         let layout = PdLayout {
             token: 99,
             up_len: 1 << 20,
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_blob_makes_an_unsound_layout(blob in prop::collection::vec(any::<u8>(), TICKET_BYTES), sizes in prop::collection::vec(0u64..1 << 40, 4)) {
+        fn random_tickets_give_valid_layouts_or_errors(blob in prop::collection::vec(any::<u8>(), TICKET_BYTES), sizes in prop::collection::vec(0u64..1 << 40, 4)) {
             let mut blob = blob;
             blob[..8].copy_from_slice(&TICKET_MAGIC.to_le_bytes());
             for (n, size) in sizes.iter().enumerate() {
@@ -303,7 +303,7 @@ mod tests {
         }
 
         #[test]
-        fn no_endpoint_panics(blob in prop::collection::vec(any::<u8>(), 0..40), at in 0usize..32, byte: u8) {
+        fn decoding_random_endpoints_does_not_panic(blob in prop::collection::vec(any::<u8>(), 0..40), at in 0usize..32, byte: u8) {
             QpAddress::decode(&Endpoint::new(&blob).unwrap());
             let mut forged = address().encode().as_bytes().to_vec();
             forged[at] = byte;

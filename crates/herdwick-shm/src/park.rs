@@ -90,7 +90,7 @@ mod models {
     const PARKED: usize = 1;
 
     #[test]
-    fn no_wake_is_lost() {
+    fn no_wakeup_is_lost() {
         loom::model(|| {
             let world = Arc::new(World {
                 words: Memory::new(2),

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_draws_the_same_bytes() {
+    fn endpoint_layout_matches_the_document() {
         let drawn = include_str!("../../../docs/rdma.md");
         let (_, drawn) = drawn.split_once("## The endpoint").expect("a section");
         // A row names its first byte, and the one behind its last unless that is the next.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_have_numbers() {
+    fn mtus_round_trip() {
         for (number, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
             assert_eq!(mtu_bytes(number), bytes);
             assert_eq!(i32::from(mtu_number(bytes)), number);

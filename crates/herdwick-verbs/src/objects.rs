@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_completion_frees_everything_before_it() {
+    fn completion_frees_all_earlier_requests() {
         let mut sends = Outstanding::new(3);
         sends.taken = u32::MAX - 1;
         sends.freed = u32::MAX - 1;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_back_as_they_went() {
+    fn tokens_round_trip() {
         for opcode in &OPCODES[..7] {
             let mut queue = Outstanding::new(4);
             queue.taken = POSITIONS - 1;

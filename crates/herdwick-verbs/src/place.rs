@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_active_port_and_its_most_routable_address_are_chosen() {
+    fn active_port_and_most_routable_gid_are_chosen() {
         let devices = [
             device("down", false, &table()),
             device("local", true, &table()[..2]),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_reaches_the_peer_goes_before_all() {
+    fn gid_that_reaches_the_peer_is_preferred() {
         let devices = [
             device("local", true, &table()[..2]),
             device("good", true, &table()),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_found_by_its_key_and_rather_as_a_full_member() {
+    fn pkey_is_found_preferring_full_membership() {
         let devices = [device("good", true, &table())];
         let place = |selector: &str| choose(&devices, &selector.parse().unwrap(), None);
         let (none, full, limited) = (
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_no_work_request_can_name_is_not_chosen() {
+    fn gid_index_above_255_is_not_chosen() {
         let far = [
             gid(2, "fe80::1", GidKind::RoceV2),
             gid(256, "::ffff:10.0.0.7", GidKind::RoceV2),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_device_port_or_gid_is_named() {
         let none = choose(&[], &DeviceSelector::default(), None);
         assert_eq!(none, Err(NoPlace::NoDevice));
         let devices = [device("a", false, &table()), device("b", true, &[])];

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_a_device_a_port_and_an_index() {
+    fn selector_parses_device_port_and_gid() {
         let selector: DeviceSelector = "mlx5_0:2:3".parse().unwrap();
         assert_eq!(
             (selector.device.as_deref(), selector.port, selector.gid),

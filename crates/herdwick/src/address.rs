@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_people_write_them() {
+    fn address_forms_are_parsed() {
         for (text, address) in [
             ("localhost", Ok(Address::Tcp("localhost:11211".into()))),
             ("10.0.0.1:77", Ok(Address::Tcp("10.0.0.1:77".into()))),

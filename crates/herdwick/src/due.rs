@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadlines_beyond_the_clock_are_none() {
+    fn deadline_beyond_the_clock_never_expires() {
         let never = Due::after(Duration::MAX);
         assert_eq!(never.left().unwrap(), WAIT_MAX);
         assert_eq!(never.half().left().unwrap(), WAIT_MAX);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_has_nothing_left() {
+    fn expired_deadline_has_no_time_left() {
         let late = Due::after(Duration::ZERO);
         assert_eq!(late.left().unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(late.half().left().is_err());

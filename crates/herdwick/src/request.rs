@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_what_memcached_takes() {
+    fn key_rules_match_memcacheds() {
         assert!(Key::new(&[b'k'; 250]).is_ok());
         assert!(Key::new("schlüssel".as_bytes()).is_ok());
         assert_eq!(Key::new(b""), Err(Usage::KeyLength(0)));
@@ -148,7 +148,7 @@ mod tests {
 
     /// The reference is the store's own interpretation of an exptime.
     #[test]
-    fn a_time_to_live_ends_when_it_says() {
+    fn ttl_is_encoded_as_the_store_interprets_it() {
         let clock = Clock {
             epoch_unix: 1_700_000_000,
             second: Second(50),

@@ -117,7 +117,7 @@ fn answers(session: &mut Session, now: Duration) -> Vec<(Ticket, String)> {
 }
 
 #[test]
-fn a_child_that_was_forked_shares_no_session_with_its_parent() {
+fn forked_child_shares_no_session_with_its_parent() {
     let server = spawn(Config {
         fabrics: ListenOptions {
             roce: Some(([127, 0, 0, 1], 0).into()),

@@ -112,7 +112,7 @@ fn comes_to(client: &mut Client, wanted: &str) {
 }
 
 #[test]
-fn every_path_with_and_without_the_promise_of_order() {
+fn every_request_path_works_with_and_without_ordered_writes() {
     let _alone = alone();
     for ordered in [true, false] {
         if !ordered {
@@ -144,7 +144,7 @@ fn every_path_with_and_without_the_promise_of_order() {
 }
 
 #[test]
-fn the_path_is_chosen_by_what_the_device_promises() {
+fn request_path_follows_the_device_capabilities() {
     let _alone = alone();
     for (ordered, path) in [(true, "leases_uc_write"), (false, "leases_ud_send")] {
         if !ordered {
@@ -163,7 +163,7 @@ fn the_path_is_chosen_by_what_the_device_promises() {
 }
 
 #[test]
-fn without_a_library_the_server_starts_and_says_what_is_missing() {
+fn server_without_libibverbs_starts_and_reports_why() {
     let _alone = alone();
     let nowhere = VerbsOptions {
         library: Some("libibverbs-of-nowhere.so.1".into()),
@@ -193,7 +193,7 @@ fn without_a_library_the_server_starts_and_says_what_is_missing() {
 }
 
 #[test]
-fn a_client_without_a_device_goes_by_text_and_says_why() {
+fn client_without_a_device_uses_text_and_reports_why() {
     let _alone = alone();
     let server = start(config()).unwrap();
     fake::fail("devices", 0, 1);
@@ -207,7 +207,7 @@ fn a_client_without_a_device_goes_by_text_and_says_why() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
+fn failed_registration_is_reported_and_costs_one_lease() {
     let _alone = alone();
     fake::fail_elsewhere("ibv_reg_mr_iova", 0, libc::ENOMEM);
     let server = start(config()).unwrap();
@@ -232,7 +232,7 @@ fn memory_that_cannot_be_registered_is_said_and_costs_one_lease() {
 }
 
 #[test]
-fn a_server_that_cannot_address_a_client_does_not_blame_it() {
+fn failed_address_handle_is_counted_as_lease_refused_full() {
     let _alone = alone();
     let server = start(config()).unwrap();
     fake::fail_elsewhere("ibv_create_ah", 0, libc::ENOMEM);
@@ -245,7 +245,7 @@ fn a_server_that_cannot_address_a_client_does_not_blame_it() {
 }
 
 #[test]
-fn a_fabric_that_was_full_is_looked_for_again_though_another_lacks_a_device() {
+fn full_fabric_is_retried_when_another_has_no_device() {
     let _alone = alone();
     let server = start(Config {
         leases: Some(Leases {
@@ -265,7 +265,7 @@ fn a_fabric_that_was_full_is_looked_for_again_though_another_lacks_a_device() {
 }
 
 #[test]
-fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
+fn lost_device_or_failed_queue_pair_ends_a_lease_and_loses_no_reply() {
     let _alone = alone();
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
@@ -288,7 +288,7 @@ fn a_lost_device_and_a_failed_queue_cost_a_lease_and_no_answer() {
 }
 
 #[test]
-fn a_changed_address_costs_a_lease_and_no_answer() {
+fn changed_gid_ends_a_lease_and_loses_no_reply() {
     let _alone = alone();
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
@@ -304,7 +304,7 @@ fn a_changed_address_costs_a_lease_and_no_answer() {
 }
 
 #[test]
-fn a_client_that_loses_its_device_takes_another_lease() {
+fn client_that_loses_its_device_gets_another_lease() {
     let _alone = alone();
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
@@ -324,7 +324,7 @@ fn a_client_that_loses_its_device_takes_another_lease() {
 }
 
 #[test]
-fn while_the_link_is_down_clients_go_by_text_and_come_back() {
+fn clients_use_text_while_the_link_is_down_and_return() {
     let _alone = alone();
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
@@ -340,7 +340,7 @@ fn while_the_link_is_down_clients_go_by_text_and_come_back() {
 }
 
 #[test]
-fn a_link_that_comes_back_at_once_costs_leases_and_nothing_more() {
+fn short_link_failure_only_ends_leases() {
     let _alone = alone();
     let server = start(config()).unwrap();
     let mut held = client(&server, &options());
@@ -355,7 +355,7 @@ fn a_link_that_comes_back_at_once_costs_leases_and_nothing_more() {
 }
 
 #[test]
-fn a_device_that_is_there_at_one_start_and_not_at_the_other_costs_no_item() {
+fn device_missing_at_the_next_start_loses_no_item() {
     let _alone = alone();
     let name = format!("herdwick-verbs-items-{}", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -388,7 +388,7 @@ fn a_device_that_is_there_at_one_start_and_not_at_the_other_costs_no_item() {
 }
 
 #[test]
-fn a_worker_that_sleeps_at_once_hears_of_every_request() {
+fn worker_without_spin_is_woken_for_every_request() {
     let _alone = alone();
     let server = start(Config {
         spin: Duration::ZERO,
@@ -409,7 +409,7 @@ fn a_worker_that_sleeps_at_once_hears_of_every_request() {
 }
 
 #[test]
-fn more_workers_than_a_lease_can_name_do_without() {
+fn more_than_32_workers_disable_verbs() {
     let _alone = alone();
     let server = start(Config {
         workers: Some(33),
@@ -425,7 +425,7 @@ fn more_workers_than_a_lease_can_name_do_without() {
 }
 
 #[test]
-fn failed_completions_are_counted_and_mended() {
+fn failed_completions_are_counted_and_recovered() {
     let _alone = alone();
     for (path, status) in [
         (RequestPath::UdSend, sys::IBV_WC_LOC_PROT_ERR),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scan_meets_every_key_in_order() {
+    fn scan_visits_every_key_in_order() {
         let scanned: Vec<u32> = Requests::new(Pattern::Scan, 50)
             .step_by(SCAN_EVERY as usize)
             .take(100)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_set_gets_its_share_and_moves_on() {
+    fn hot_set_gets_its_share_of_requests_and_moves() {
         let steps: Vec<Step> = Requests::new(Pattern::Shift, 1000).take(100_000).collect();
         let share_in = |steps: &[Step], from: u32| {
             let inside = |step: &&Step| (from..from + 50).contains(&step.key());

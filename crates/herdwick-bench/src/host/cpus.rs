@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_and_clients_part_where_they_can() {
+    fn server_and_clients_get_separate_cpus_if_there_are_enough() {
         let two = Placement::new(&[0, 1], 1);
         assert_eq!((two.client(0), two.client(5)), (&[1][..], &[1][..]));
         assert_eq!(two.pair(), Some([0, 1]));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_thread_stays_where_it_was_put() {
+    fn pinned_thread_stays_on_its_cpu() {
         let last = *allowed_cpus().last().unwrap();
         let seen = std::thread::spawn(move || {
             pin(&[last]);

@@ -111,7 +111,7 @@ mod tests {
     use crate::host::allowed_cpus;
 
     #[test]
-    fn drift_is_a_fifth_either_way() {
+    fn drift_is_a_change_of_a_fifth_in_either_direction() {
         let rtt = |ns| LineRtt { ns };
         assert!(!rtt(100.0).drifted(rtt(119.0)));
         assert!(rtt(100.0).drifted(rtt(121.0)));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_round() {
+    fn cache_line_round_trip_is_positive_and_finite() {
         if let [first, .., last] = allowed_cpus()[..] {
             let rtt = line_rtt([first, last]);
             assert!(rtt.ns > 1.0 && rtt.ns.is_finite(), "{rtt:?}");

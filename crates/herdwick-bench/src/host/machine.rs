@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_found_or_named_by_architecture() {
+    fn cpu_model_is_found_or_replaced_by_the_architecture() {
         assert_eq!(
             cpu_model("processor\t: 0\nmodel name\t: A: B\nmodel\t: 1\n"),
             "A: B"
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_the_cpus_less_what_glibc_leaves_out() {
+    fn vector_extensions_are_the_cpus_without_those_glibc_disables() {
         let zen5 = "flags\t\t: fpu avx2 avx512f avx512bw avx512vl\n";
         let zen2 = "flags\t\t: fpu avx2\n";
         assert_eq!(libc_vectors(zen5, ""), "avx512");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_kernel_and_a_cpu() {
+    fn machine_reports_its_kernel_and_cpu() {
         let machine = Machine::here(3);
         assert_eq!(machine.cpus, 3);
         assert!(machine.kernel.starts_with(|c: char| c.is_ascii_digit()));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_read_behind_any_name() {
+    fn cpu_ticks_are_parsed_after_any_process_name() {
         let stat = "42 (a) b (c)) R 1 42 42 0 -1 4194304 100 0 0 0 7 5 0 0 20 0 1 0 999 0 0";
         assert_eq!(cpu_ticks(stat), Some(12));
         assert_eq!(cpu_ticks("42 (x) R 1 2"), None);
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn time_on_a_cpu_comes_first() {
+    fn schedstat_first_field_is_time_on_cpu() {
         assert_eq!(scheduled_ns("1316700 0 12\n"), Some(1_316_700));
         assert_eq!(scheduled_ns(""), None);
     }
 
     #[test]
-    fn work_costs_time_on_every_clock() {
+    fn every_clock_advances_during_work() {
         let (watch, own) = (Stopwatch::start(), ProcessCpu::new(std::process::id()));
         let before = (thread_cpu_ns(), own.ns().unwrap());
         while own.ns().unwrap() == before.1 {

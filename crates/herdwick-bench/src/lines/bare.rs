@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_are_as_long_as_the_document_says() {
+    fn datagram_lengths_match_roce_md() {
         assert_eq!(request_bytes(RequestPath::UcWrite), 96);
         assert_eq!(reply_bytes(32), 28 + 16 + 32);
     }

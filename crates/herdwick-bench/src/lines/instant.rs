@@ -102,7 +102,7 @@ mod tests {
     /// Every operation passes the driver's loop and its check: the operations of a whole trace are
     /// counted, and a value of another key would be noticed.
     #[test]
-    fn every_answer_is_checked_and_counted() {
+    fn every_reply_is_checked_and_counted() {
         let space = KeySpace::new(1000, 16, 32).unwrap();
         let mut trace = Trace::new(Mix::GetShare(0.5), Dist::Uniform, 1000, 200, 1);
         let piece = trace.piece(200, &HASH_KEY, &space);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_back_and_are_used_again() {
+    fn freed_tokens_are_reused() {
         let mut slots = Slots::default();
         let tokens: Vec<u64> = (0..3)
             .map(|i| {

@@ -240,14 +240,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_of_odd_even_and_nothing() {
+    fn median_of_odd_even_and_empty_lists() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
         assert_eq!(median(std::iter::empty()), None);
     }
 
     #[test]
-    fn an_outcome_has_the_middle_run_and_the_sum_of_what_went_wrong() {
+    fn outcome_has_the_median_run_and_the_sum_of_errors() {
         let run = |ops_per_s: f64, errors, max| Run {
             ops_per_s,
             errors,

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_the_sorted_latencies() {
+    fn percentiles_match_the_sorted_latencies() {
         let mut histogram = Histogram::new_with_bounds(1, 100_000_000_000, 3).unwrap();
         let mut sorted: Vec<u64> = (1..=10_000_u64).map(|i| i * i % 7_919 * 1000 + i).collect();
         sorted.iter().for_each(|ns| histogram.record(*ns).unwrap());
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shape_is_that_of_hdrhistograms_own_files() {
+    fn output_has_the_format_of_hdrhistogram_files() {
         // An hour in microseconds at three digits, the range of its README's example.
         let histogram = Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap();
         assert_eq!(shape(&histogram), (22, 2048));

@@ -91,7 +91,7 @@ fn names(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn schema_1_has_all_its_names() {
+fn json_schema_1_has_all_its_fields() {
     let json: Value = serde_json::from_str(&report().to_json()).unwrap();
     assert_eq!(json["schema"], 1);
     let manifest = names(&json["manifest"]);
@@ -116,7 +116,7 @@ fn schema_1_has_all_its_names() {
 }
 
 #[test]
-fn json_reads_back_as_it_was() {
+fn json_round_trips() {
     let report = report();
     let back: Report = serde_json::from_str(&report.to_json()).unwrap();
     assert_eq!(back, report);
@@ -124,7 +124,7 @@ fn json_reads_back_as_it_was() {
 }
 
 #[test]
-fn the_table_says_what_was_measured_and_what_is_doubtful() {
+fn table_names_measurements_and_warnings() {
     let table = Table(&report()).to_string();
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(
@@ -162,7 +162,7 @@ fn the_table_says_what_was_measured_and_what_is_doubtful() {
 }
 
 #[test]
-fn columns_line_up_in_eighty() {
+fn table_columns_align_within_80_characters() {
     let mut report = report();
     let table = Table(&report).to_string();
     let grid: Vec<&str> = table
@@ -217,7 +217,7 @@ fn runs_at(rates: &[f64], latency: Latency) -> Report {
 }
 
 #[test]
-fn a_change_is_told_with_the_range_that_runs_span() {
+fn change_is_reported_with_the_range_of_the_runs() {
     let latency = |p99| Latency {
         p99,
         ..Latency::default()

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_at_a_space_and_keep_every_word() {
+    fn long_lines_wrap_at_spaces_and_keep_every_word() {
         let text = "one two three four five six seven eight nine ten eleven twelve thirteen 14 15 \
                     sixteen seventeen eighteen nineteen twenty twenty-one twenty-two twenty-three\n\
                     \nshort";
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_too_long_stays_whole() {
+    fn word_longer_than_a_line_is_not_split() {
         const LONG: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
         assert_eq!(Text(LONG).to_string().trim_end(), LONG);
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_gathered() {
+    fn reads_are_composed_into_multigets() {
         let (text, shapes) = composed(Mix::GetShare(1.0), 3, 2);
         assert_eq!(shapes, [Composed { reads: 3 }; 2]);
         let lines: Vec<&str> = text.split_terminator("\r\n").collect();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_carry_their_value() {
+    fn sets_contain_their_value() {
         let (text, shapes) = composed(Mix::GetShare(0.0), 100, 1);
         assert_eq!(shapes, [Composed { reads: 0 }]);
         assert!(text.starts_with("set 0"), "{text}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_keeps_its_shares_under_any_multiget() {
+    fn mix_keeps_its_shares_at_any_multiget_size() {
         for multiget in [1, 4, 100] {
             let (_, shapes) = composed(Mix::GetShare(0.5), multiget, 2000);
             let gets: usize = shapes.iter().map(|shape| shape.reads).sum();

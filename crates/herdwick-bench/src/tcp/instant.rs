@@ -147,7 +147,7 @@ mod tests {
     /// Every request that the client composes is answered as a server would, to the last byte;
     /// `tests/memcached.rs` runs the same client against a real server.
     #[test]
-    fn everything_asked_is_answered_and_right() {
+    fn every_composed_request_gets_its_correct_reply() {
         let space = KeySpace::new(100, 5, 7).unwrap();
         let shapes = [(1, 1), (8, 1), (2, 10), (4, 100)];
         for (pipeline, multiget) in shapes {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_by_the_protocol() {
+    fn instant_target_answers_in_the_protocol() {
         let space = KeySpace::new(100, 5, 3).unwrap();
         let mut memory = Memory::default();
         let _ = memory.write(b"get 00001 0000a\r\nset 00002 0 0 3\r\nx\n\r\r\nget 00003\r\n");

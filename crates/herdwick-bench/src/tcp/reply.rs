@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_misses_and_stores_in_order() {
+    fn hits_misses_and_stores_are_counted_in_order() {
         let replies = [
             &b"STORED\r\n"[..],
             &value(7, 7),
@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn a_multiget_finds_its_holes() {
+    fn missing_keys_of_a_multiget_are_counted_as_misses() {
         let replies = [&value(2, 2)[..], &value(4, 4), b"END\r\n"].concat();
         let counters = read(&[get(5)], &[1, 2, 3, 4, 5], &replies).unwrap();
         assert_eq!(counts(&counters), [2, 3, 0, 0, 0]);
     }
 
     #[test]
-    fn a_value_of_another_key_is_wrong() {
+    fn value_of_another_key_is_counted_as_wrong() {
         let counters = read(&[get(1)], &[1], &[&value(1, 2)[..], b"END\r\n"].concat()).unwrap();
         assert_eq!(counts(&counters), [0, 0, 0, 0, 1]);
         let counters = read(&[get(1)], &[1], &[&value(2, 2)[..], b"END\r\n"].concat()).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_other_sizes_or_with_flags_are_wrong_but_understood() {
+    fn values_of_another_size_or_with_flags_are_counted_as_wrong() {
         for odd in [
             "VALUE 0001 0 1\r\nx\r\n",
             "VALUE 0001 0 20\r\n01234567890123456789\r\n",
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_errors_and_babble_ends_it() {
+    fn refusals_are_counted_and_malformed_replies_end_the_run() {
         let replies = b"SERVER_ERROR out of memory storing object\r\nERROR\r\nNOT_STORED\r\n";
         let counters = read(&[PUT, get(3), PUT], &[1, 2, 3], replies).unwrap();
         assert_eq!(counts(&counters), [0, 0, 0, 3, 0]);

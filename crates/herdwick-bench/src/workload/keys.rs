@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_hexadecimal_behind_a_filler() {
+    fn keys_are_hexadecimal_after_padding() {
         let space = KeySpace::new(1 << 20, 16, 32).unwrap();
         for index in [0, 9, 10, 255, 0x1234_abcd, u32::MAX] {
             assert_eq!(
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_named() {
+    fn invalid_sizes_are_refused_by_name() {
         assert_eq!(
             KeySpace::new(0, 16, 32).unwrap_err(),
             KeySpaceError::Keys(0)
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_passes_for_its_key_alone_and_no_byte_may_change() {
+    fn value_check_accepts_only_its_key_and_detects_any_changed_byte() {
         for size in [1, 3, 8, 9, 16, 32, 33, 100, 1024] {
             let space = KeySpace::new(1 << 20, 16, size).unwrap();
             let mut value = vec![0; size];
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_two_versions_do_not_pass() {
+    fn value_check_detects_a_mix_of_two_versions() {
         let space = KeySpace::new(1 << 20, 16, 32).unwrap();
         let (mut old, mut new) = ([0; 32], [0; 32]);
         space.value(5, 1, &mut old);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_are_read_and_written_alike() {
+    fn distribution_names_round_trip() {
         for text in ["uniform", "zipf:0.99", "zipf:0.5"] {
             assert_eq!(text.parse::<Dist>().unwrap().to_string(), text);
         }

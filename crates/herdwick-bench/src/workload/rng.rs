@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_the_published_sequence() {
+    fn rng_matches_the_published_sequence() {
         // First outputs for seed 1234567 of Vigna's splitmix64.c, as Rosetta Code lists them.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.bits(), 6_457_827_717_110_365_317);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_keys_are_spread_and_no_two_ranks_share_a_key() {
+    fn ranks_map_to_distinct_scattered_keys() {
         for keys in [1_u64, 2, 97, 4096, 1_000_000] {
             let spread: HashSet<u64> = (0..keys).map(|r| r * 2_654_435_761 % keys).collect();
             assert_eq!(spread.len() as u64, keys);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_f_writes_what_it_just_read() {
+    fn workload_f_writes_the_key_it_just_read() {
         let steps = steps(Mix::Ycsb(Workload::F), Dist::Uniform, 1000, 10_000);
         for pair in steps.windows(2).filter(|pair| pair[1].is_put()) {
             assert_eq!(pair[0], Step::get(pair[1].key()));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_goes_round_and_a_fill_ends() {
+    fn trace_repeats_and_fill_ends() {
         let mut trace = Trace::new(Mix::GetShare(0.5), Dist::Uniform, 10, 3, 1);
         let first: Vec<_> = (0..3).map(|_| trace.take()).collect();
         let second: Vec<_> = (0..3).map(|_| trace.take()).collect();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_those_of_the_keys() {
+    fn trace_hashes_match_the_keys() {
         let (hash_key, space) = (HashKey([1, 2]), KeySpace::new(100, 16, 32).unwrap());
         let mut trace = Trace::fill(0..100);
         trace.hash(&hash_key, &space);

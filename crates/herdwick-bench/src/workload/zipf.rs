@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_hottest_ranks_are_exact() {
+    fn zipf_probabilities_of_the_two_hottest_ranks_are_exact() {
         for (drawn, analytic) in shares(8_000_000, 0.99, &[1, 2]) {
             let sigma = (analytic * (1.0 - analytic) / DRAWS as f64).sqrt();
             assert!((drawn - analytic).abs() < 4.0 * sigma, "{drawn} {analytic}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_follows_the_distribution() {
+    fn zipf_draws_follow_the_distribution() {
         let bounds = [10, 100, 1_000, 10_000, 100_000, 1_000_000, 8_000_000];
         for theta in [0.5, 0.99] {
             for (drawn, analytic) in shares(8_000_000, theta, &bounds) {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_key_is_always_drawn() {
+    fn zipf_over_one_key_always_draws_it() {
         let (zipf, mut rng) = (Zipf::new(1, 0.99), Rng::new(1));
         assert!((0..1000).all(|_| zipf.draw(&mut rng) == 0));
     }

@@ -221,7 +221,7 @@ AnonHugePages:      8192 kB
     }
 
     #[test]
-    fn smaps_is_summed_over_the_range() {
+    fn smaps_fields_are_summed_over_the_address_range() {
         assert_eq!(huge_bytes(SMAPS, 0x2000..0x4000), Some(6 << 20));
         assert_eq!(huge_bytes(SMAPS, 0x7800..0x7900), Some(8 << 20));
         assert_eq!(huge_bytes(SMAPS, 0x5000..0x7000), None);
@@ -229,7 +229,7 @@ AnonHugePages:      8192 kB
     }
 
     #[test]
-    fn each_state_has_its_words() {
+    fn every_check_result_has_its_message() {
         let limit = |current| Rlimit {
             current,
             maximum: None,
@@ -291,7 +291,7 @@ AnonHugePages:      8192 kB
     }
 
     #[test]
-    fn the_limits_are_those_of_proc() {
+    fn limits_match_proc() {
         let limits = |name| {
             let fields = proc_field("/proc/self/limits", name);
             fields
@@ -310,7 +310,7 @@ AnonHugePages:      8192 kB
     }
 
     #[test]
-    fn the_cpus_are_those_of_proc() {
+    fn cpus_match_proc() {
         let list = proc_field("/proc/self/status", "Cpus_allowed_list");
         let number = |text: &str| text.parse::<usize>().unwrap();
         let spans = list
@@ -323,7 +323,7 @@ AnonHugePages:      8192 kB
     }
 
     #[test]
-    fn the_huge_pages_are_those_of_the_rollup() {
+    fn huge_pages_match_smaps_rollup() {
         let arena = touched(16 << 20).unwrap();
         let came = huge_bytes_under(&arena).unwrap();
         let rollup = proc_field("/proc/self/smaps_rollup", "AnonHugePages");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_is_as_good_as_its_worst_check() {
+    fn fabric_state_is_that_of_its_worst_check() {
         let report = report();
         assert_eq!(report.fabrics["shm"].verdict.status, Status::WouldWorkIf);
         assert_eq!(
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_what_to_try() {
+    fn text_report_names_what_to_try() {
         let text = "\
 shm: would work, but
   ok  memfd              sealed

@@ -143,7 +143,7 @@ mod tests {
     use crate::doctor::report::Status;
 
     #[test]
-    fn each_state_has_its_words() {
+    fn every_check_result_has_its_message() {
         let probe = |gso| Probe {
             gso,
             receive_buffer: 212_992,

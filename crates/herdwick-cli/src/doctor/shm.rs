@@ -183,7 +183,7 @@ mod tests {
     use crate::doctor::report::Status;
 
     #[test]
-    fn each_way_to_fail_has_its_words() {
+    fn every_failure_has_its_message() {
         for (check, status, word) in [
             (
                 sealed_memory(Sealed::Tight),
@@ -246,7 +246,7 @@ mod tests {
 
     /// The kernel's release determines independently what must work.
     #[test]
-    fn a_kernel_since_5_1_has_all_of_it() {
+    fn kernel_5_1_or_later_supports_all_of_shm() {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         let mut number = || {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_rdma_is_told_from_one_with() {
+    fn kernel_without_rdma_is_distinguished_from_one_with_rdma() {
         let root = std::env::temp_dir().join(format!("herdwick-doctor-{}", std::process::id()));
         fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
         fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-test\n").unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_has_its_words() {
+    fn every_check_result_has_its_message() {
         let lost = LibraryError::Missing {
             name: "libibverbs.so.1".into(),
             reason: "no such file".into(),

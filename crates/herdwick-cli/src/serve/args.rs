@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_memcached_reads_them() {
+    fn sizes_are_parsed_as_memcached_parses_them() {
         assert_eq!(size("1m"), Ok(1 << 20));
         assert_eq!(size("512k"), Ok(512 << 10));
         assert_eq!(size("1024"), Ok(1024));

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_done_passed_over_or_refused() {
+    fn extended_options_are_applied_ignored_or_refused() {
         assert_eq!(parse("maxconns_fast"), Ok(Extended::RefuseAtOnce(true)));
         assert_eq!(parse("no_maxconns_fast"), Ok(Extended::RefuseAtOnce(false)));
         assert_eq!(parse("idle_timeout=0"), Ok(Extended::IdleTimeout(0)));

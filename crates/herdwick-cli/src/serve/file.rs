@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_value_is_a_flag_with_its_line() {
+    fn every_toml_value_becomes_a_flag_with_its_line() {
         let text = "port = 1\nlisten = [\n\"a\", \"b\"]\n# nothing\ndaemon = true\n\
                     max-item-size = \"2m\"\nenable-shutdown = false";
         let flags = read(text).unwrap();

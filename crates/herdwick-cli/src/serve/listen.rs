@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_may_carry_ports_and_prefixes() {
+    fn listen_addresses_accept_ports_and_prefixes() {
         for (text, expected) in [
             ("127.0.0.1", "127.0.0.1:9"),
             ("127.0.0.2:7", "127.0.0.2:7"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_stay_on_the_host_unless_an_address_is_given() {
+    fn metrics_listen_on_loopback_by_default() {
         for (text, expected) in [
             ("9151", "127.0.0.1:9151"),
             ("0.0.0.0", "0.0.0.0:9150"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_values_are_refused() {
         for wrong in [
             "",
             ":11211",

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn unsupported_tls_options_are_refused() {
         assert_eq!(parse("ssl_wbuf_size", Some("16")), Ok(None));
         for (name, value) in [
             ("ssl_chain_cert", None),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_stand_with_its_certificate() {
+    fn private_key_may_be_in_the_certificate_file() {
         let options = [
             TlsOption::Chain("/both".into()),
             TlsOption::Clients(ClientCertificates::Required),

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_pause_sort_and_end() {
+    fn keys_pause_sort_and_quit() {
         let mut state = State::new("x");
         let mut press = |code| follow(&mut state, KeyEvent::new(code, KeyModifiers::NONE));
         assert!(press(KeyCode::Char('p')) && press(KeyCode::Char('s')) && press(KeyCode::Up));

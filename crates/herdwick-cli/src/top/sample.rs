@@ -329,7 +329,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_between_two_looks() {
+    fn rates_are_between_two_samples() {
         let state = state(
             &[("get_hits", "100"), ("get_misses", "0"), ("cmd_set", "50")],
             &[("get_hits", "130"), ("get_misses", "10"), ("cmd_set", "7")],
@@ -341,7 +341,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn workers_fabrics_and_keys_are_read() {
+    fn workers_fabrics_and_hot_keys_are_parsed() {
         let before = [
             ("worker:0:shm:requests", "0"),
             ("worker:0:shm:batches", "0"),
@@ -380,7 +380,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_paused_screen_stands_still() {
+    fn paused_screen_does_not_change() {
         let mut state = state(&[("x", "1")], &[("x", "2")]);
         state.paused = true;
         state.take(Err("gone".into()));

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_known_is_on_the_screen() {
+    fn screen_shows_every_figure() {
         let said = screen(&herdwick(), 80, 24);
         for part in [
             "127.0.0.1:11211",
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_over_fabrics_counts_as_bytes_and_the_past_is_drawn() {
+    fn fabric_bytes_are_counted_and_history_is_drawn() {
         let first = [
             ("bytes_read", "0"),
             ("fabric_bytes_read", "0"),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memcached_has_no_tables() {
+    fn memcached_shows_no_worker_tables() {
         let said = screen(&state(&[("cmd_set", "1")], &[("cmd_set", "3")]), 80, 24);
         assert!(said.contains("sets/s 1 "), "{said}");
         for head in ["worker", "fabric", "hot key"] {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn any_size_will_do() {
+    fn screen_renders_at_any_size() {
         for (width, height) in [(1, 1), (10, 3), (30, 10), (50, 20), (300, 100)] {
             screen(&herdwick(), width, height);
         }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_shown_with_what_was_known() {
+    fn error_is_shown_beside_the_last_sample() {
         let mut state = herdwick();
         state.take(Err("nobody listens".into()));
         let said = screen(&state, 100, 24);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_abbreviated() {
         for (number, expected) in [(0.0, "0"), (999.0, "999"), (1500.0, "1.5k"), (2e7, "20.0M")] {
             assert_eq!(shown(Some(number)), expected);
         }

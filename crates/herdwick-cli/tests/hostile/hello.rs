@@ -75,7 +75,7 @@ fn line(stream: &TcpStream) -> String {
 }
 
 #[test]
-fn h10_a_hello_cut_at_any_byte_is_forgotten() {
+fn h10_hello_cut_at_any_byte_leaves_no_state() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let hello = hello_line();
@@ -91,7 +91,7 @@ fn h10_a_hello_cut_at_any_byte_is_forgotten() {
 }
 
 #[test]
-fn h10_a_hello_in_two_pieces_is_heard_as_one() {
+fn h10_hello_in_two_pieces_is_answered_once() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let hello = hello_line();
@@ -108,7 +108,7 @@ fn h10_a_hello_in_two_pieces_is_heard_as_one() {
 }
 
 #[test]
-fn h09_commands_around_a_hello_are_answered_in_their_order() {
+fn h09_commands_around_a_hello_are_answered_in_order() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let hello = hello_line();
@@ -133,7 +133,7 @@ fn h09_commands_around_a_hello_are_answered_in_their_order() {
 }
 
 #[test]
-fn h02_h03_hellos_that_are_none_are_errors() {
+fn h02_h03_malformed_hellos_are_errors() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let refused = siege.stat("refused_lines");
@@ -192,7 +192,7 @@ fn h02_h03_hellos_that_are_none_are_errors() {
 
 /// Sends more hellos than there may be tokens outstanding, without waiting for any answer.
 #[test]
-fn h06_hellos_without_end_hold_a_bounded_number_of_tokens() {
+fn h06_endless_hellos_hold_a_bounded_number_of_tokens() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let hellos = hello_line().repeat(5000);
@@ -203,7 +203,7 @@ fn h06_hellos_without_end_hold_a_bounded_number_of_tokens() {
 }
 
 #[test]
-fn h07_h08_tokens_wrong_or_replayed_open_nothing() {
+fn h07_h08_wrong_or_replayed_tokens_are_refused() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let refused = siege.stat("lease_refused_token");
@@ -243,7 +243,7 @@ fn h07_h08_tokens_wrong_or_replayed_open_nothing() {
 }
 
 #[test]
-fn h09_h10_lease_frames_cut_at_any_byte_or_out_of_place_leave_nothing() {
+fn h09_h10_cut_or_misplaced_lease_frames_leave_no_state() {
     let mut siege = Siege::new();
     let before = Before::of(&mut siege);
     let address = siege.server.address.clone();
@@ -285,7 +285,7 @@ fn h09_h10_lease_frames_cut_at_any_byte_or_out_of_place_leave_nothing() {
 
 /// Endless hellos, each of which gets tokens, do not invalidate other clients' tokens.
 #[test]
-fn a_flood_of_hellos_keeps_nobody_from_a_lease() {
+fn flood_of_hellos_does_not_prevent_leases() {
     const HELLOS: usize = 5_000;
     let mut siege = Siege::new();
     let mut step = Step::hello(&siege.server.address);

@@ -64,7 +64,7 @@ fn burden(server: &Server, socket: impl AsFd) -> TcpListener {
 /// Descriptors are sent over the wakeup sockets of a lease, over lease sockets at each stage, and
 /// over the unix socket for memcached's protocols: no other client waits, and nothing is kept.
 #[test]
-fn descriptors_sent_along_make_nobody_wait() {
+fn descriptors_sent_over_sockets_delay_no_client() {
     let mut siege = Siege::new();
     let other = Folder::new();
     let unix = Server::start_at(&other, 1);
@@ -141,7 +141,7 @@ fn burdens_of_nobody(server: &Server, count: usize) -> Vec<TcpListener> {
 /// A user who sends more than may wait to be closed is refused as long as it does; others are not,
 /// and all of it is closed in the end, though its owner never lets go.
 #[test]
-fn what_one_user_sends_along_keeps_out_no_other_and_is_closed() {
+fn descriptors_of_one_user_do_not_block_other_users_and_are_closed() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root may connect as another user");
         return;
@@ -219,7 +219,7 @@ fn keep_files(server: &Server, leases: usize) {
 }
 
 #[test]
-fn files_kept_after_a_lease_hold_no_memory() {
+fn files_kept_after_a_lease_hold_no_server_memory() {
     let folder = Folder::new();
     // Each lease has two files for each worker, which this process has to hold open.
     keep_files(&Server::start(&folder, 1), 400);
@@ -227,7 +227,7 @@ fn files_kept_after_a_lease_hold_no_memory() {
 
 /// `-k` locks the server's pages, so they cannot be given back as they are.
 #[test]
-fn files_kept_after_a_lease_of_a_locked_server_hold_no_memory() {
+fn files_kept_after_a_lease_hold_no_memory_of_an_mlocked_server() {
     let locked = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     if !rustix::process::geteuid().is_root() && locked.is_some_and(|bytes| bytes < 1 << 30) {
         println!("skipped: the limit of locked memory is {locked:?}");
@@ -239,7 +239,7 @@ fn files_kept_after_a_lease_of_a_locked_server_hold_no_memory() {
 
 /// Connections to the port that send the first bytes of a claim and no more.
 #[test]
-fn silence_on_the_port_keeps_nobody_from_a_lease() {
+fn silent_tcp_connections_do_not_prevent_leases() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let refused = siege.stat("lease_strangers_refused");
@@ -270,7 +270,7 @@ fn silence_on_the_port_keeps_nobody_from_a_lease() {
 
 /// The same on the lease socket: a client that sends its claim gets a slot.
 #[test]
-fn silence_on_the_lease_socket_keeps_nobody_from_a_lease() {
+fn silent_lease_sockets_do_not_prevent_leases() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let path = Step::hello(&address).path;

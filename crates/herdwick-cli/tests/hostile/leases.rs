@@ -85,7 +85,7 @@ const GROWTH_KIB_MAX: u64 = 1024;
 
 /// Ten times as many clients as the tests kill.
 #[test]
-fn r21_clients_that_come_and_vanish_leave_nothing() {
+fn r21_clients_that_connect_and_die_leave_nothing() {
     let mut siege = Siege::new();
     siege.survives();
     let baseline = siege.server.holdings();
@@ -124,7 +124,7 @@ fn r21_clients_that_come_and_vanish_leave_nothing() {
 
 /// A socket that always has more to read keeps no other client from the lease manager.
 #[test]
-fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
+fn flood_of_heartbeats_does_not_prevent_leases() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let mut flood = None;
@@ -148,7 +148,7 @@ fn a_flood_of_heartbeats_keeps_nobody_from_a_lease() {
 /// Such replies would end with the other lease, and the server would post to an address that no
 /// longer exists.
 #[test]
-fn replies_to_another_lease_are_refused() {
+fn endpoints_of_another_lease_are_refused() {
     let mut siege = Siege::new();
     let other = Raw::take(&siege.server.address, 8);
     let mut step = Step::hello(&siege.server.address);
@@ -171,7 +171,7 @@ fn replies_to_another_lease_are_refused() {
 
 /// Endless new connections may cost a client a second attempt, and no more.
 #[test]
-fn a_flood_of_strangers_keeps_nobody_from_a_lease() {
+fn flood_of_connections_does_not_prevent_leases() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let path = Step::hello(&address).path;
@@ -198,7 +198,7 @@ fn is_granted(address: &str) -> bool {
 }
 
 #[test]
-fn r23_another_user_gets_nowhere() {
+fn r23_another_user_cannot_open_the_lease_socket() {
     let mut siege = Siege::new();
     let socket = Step::hello(&siege.server.address).path;
     let directory = socket.parent().unwrap();
@@ -232,7 +232,7 @@ fn r23_another_user_gets_nowhere() {
 }
 
 #[test]
-fn r23_names_made_beforehand_are_not_taken() {
+fn r23_existing_paths_are_not_used_for_the_lease_socket() {
     let folder = Folder::new();
     let elsewhere = Folder::new();
     let link = folder.0.join("herdwick-lease-0123456789abcdef");

@@ -19,7 +19,7 @@ fn likely(chance: &mut Chance, epoch: u64) -> u64 {
 }
 
 #[test]
-fn r01_random_words_everywhere_are_counted() {
+fn r01_random_words_in_client_memory_are_counted() {
     let mut siege = Siege::new();
     let channels = &siege.raw.channels;
     let epoch = channels[0].control(&siege.raw.get(b"k"), 0, 0) >> 48;
@@ -50,7 +50,7 @@ fn r01_random_words_everywhere_are_counted() {
 }
 
 #[test]
-fn r02_lengths_beyond_what_there_is_are_refused() {
+fn r02_lengths_beyond_the_line_are_refused() {
     let mut siege = Siege::new();
     let key = siege.raw.key_at(0, "k");
     let mut inline = siege.raw.set(&key, b"");
@@ -110,7 +110,7 @@ fn flipped_until_answered(channel: &mut Channel, mut pair: [&Ask; 2]) -> Reply {
 
 /// Two headers for one line, each valid by itself: the request executed is one of them as a whole.
 #[test]
-fn r03_a_header_flipped_while_it_is_read_is_read_once() {
+fn r03_header_changed_during_the_read_is_read_once() {
     let mut siege = Siege::new();
     let key = siege.raw.key_at(0, "kkk");
     let short = siege.raw.set(&key, &[b'v'; 16]);
@@ -143,7 +143,7 @@ fn r03_a_header_flipped_while_it_is_read_is_read_once() {
 /// A line that was judged an addition must not be decoded as anything else: a cancellation is
 /// handled before decoding.
 #[test]
-fn r03_an_operation_flipped_while_it_is_judged_is_done_as_judged() {
+fn r03_operation_changed_after_validation_is_executed_as_validated() {
     const CANCEL: u64 = 11;
     let mut siege = Siege::new();
     let incr = siege.raw.add_one(b"key");
@@ -172,7 +172,7 @@ fn r03_an_operation_flipped_while_it_is_judged_is_done_as_judged() {
 }
 
 #[test]
-fn r04_a_value_changed_after_its_publication_is_not_stored() {
+fn r04_value_changed_after_publication_is_not_stored() {
     let mut siege = Siege::of(1);
     let key = siege.raw.key_at(0, "key");
     let ask = siege.raw.set(&key, &[b'v'; 700]);
@@ -205,7 +205,7 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
 }
 
 #[test]
-fn r05_a_hash_of_zero_is_a_wrong_hash() {
+fn r05_zero_hash_is_refused_as_wrong() {
     let mut siege = Siege::new();
     let key = siege.raw.key_at(0, "key");
     for (ask, status) in [
@@ -221,7 +221,7 @@ fn r05_a_hash_of_zero_is_a_wrong_hash() {
 }
 
 #[test]
-fn r06_a_body_without_its_control_word_is_not_executed() {
+fn r06_body_without_control_word_is_not_executed() {
     let mut siege = Siege::new();
     let key = siege.raw.key_at(0, "key");
     let ask = siege.raw.set(&key, b"v");
@@ -241,7 +241,7 @@ fn r06_a_body_without_its_control_word_is_not_executed() {
 }
 
 #[test]
-fn r07_operations_that_make_no_sense_are_refused() {
+fn r07_invalid_operations_are_refused() {
     const HAS_COMPARE: u64 = 1 << 5;
     const RESERVED: u64 = 1 << 6;
     let mut siege = Siege::new();
@@ -284,7 +284,7 @@ fn r07_operations_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn r08_a_value_of_another_length_replaces_the_old_one() {
+fn r08_value_of_another_length_replaces_the_old_value() {
     let mut siege = Siege::new();
     for len in [32, 1, 700, 0, 40, 1000, 3] {
         let value = value("key", 1, len);
@@ -297,7 +297,7 @@ fn r08_a_value_of_another_length_replaces_the_old_one() {
 }
 
 #[test]
-fn r09_the_same_request_again_has_no_second_effect() {
+fn r09_repeated_request_has_no_second_effect() {
     let mut siege = Siege::new();
     let ask = siege.raw.add_one(b"key");
     let channel = siege.raw.channel_of(b"key");
@@ -316,7 +316,7 @@ fn r09_the_same_request_again_has_no_second_effect() {
 }
 
 #[test]
-fn r10_sequences_out_of_their_window_are_dropped() {
+fn r10_sequences_outside_the_window_are_dropped() {
     let mut siege = Siege::new();
     let ask = siege.raw.add_one(b"key");
     assert_eq!(siege.raw.call(&ask, b"key").number(), 1);
@@ -347,7 +347,7 @@ fn r10_sequences_out_of_their_window_are_dropped() {
 }
 
 #[test]
-fn r11_all_slots_at_once_and_out_of_turn_are_executed_once() {
+fn r11_requests_in_all_slots_in_any_order_execute_once() {
     const LAPS: u32 = 50;
     let mut siege = Siege::new();
     let ask = siege.raw.add_one(b"key");
@@ -400,7 +400,7 @@ fn r14_keys_of_another_worker_are_refused() {
 
 /// Each hash is that of an honest key, or shares its bucket; the key is another one.
 #[test]
-fn r15_hashes_that_lie_find_nothing_and_change_nothing() {
+fn r15_hashes_of_other_keys_find_and_change_nothing() {
     let mut siege = Siege::new();
     let mut chance = Chance::new(15);
     let mut lies = 0;
@@ -428,7 +428,7 @@ fn r15_hashes_that_lie_find_nothing_and_change_nothing() {
 }
 
 #[test]
-fn r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once() {
+fn r19_line_changed_during_execution_executes_once() {
     let mut siege = Siege::of(1);
     let ask = siege.raw.add_one(b"key");
     let mut round = 0;

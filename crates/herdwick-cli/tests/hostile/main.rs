@@ -4,29 +4,29 @@
 //!
 //! | row | what the client does | test |
 //! |---|---|---|
-//! | R01 | random words everywhere, at full speed | `lines::r01_random_words_everywhere_are_counted` |
-//! | R02 | lengths beyond what there is | `lines::r02_lengths_beyond_what_there_is_are_refused` |
-//! | R03 | a header flipped while it is read | `lines::r03_a_header_flipped_while_it_is_read_is_read_once` and `lines::r03_an_operation_flipped_while_it_is_judged_is_done_as_judged` |
-//! | R04 | a value changed after its publication | `lines::r04_a_value_changed_after_its_publication_is_not_stored` |
-//! | R05 | a hash of zero | `lines::r05_a_hash_of_zero_is_a_wrong_hash` |
-//! | R06 | a body without its control word | `lines::r06_a_body_without_its_control_word_is_not_executed` |
-//! | R07 | operations that make no sense | `lines::r07_operations_that_make_no_sense_are_refused` |
-//! | R08 | a value of another length | `lines::r08_a_value_of_another_length_replaces_the_old_one` |
-//! | R09 | the same request again | `lines::r09_the_same_request_again_has_no_second_effect` |
-//! | R10 | sequences skipped and rewound | `lines::r10_sequences_out_of_their_window_are_dropped` |
-//! | R11 | all slots at once, out of turn, and too many | `lines::r11_all_slots_at_once_and_out_of_turn_are_executed_once` |
-//! | R12 | writes beyond its own memory | `memory::r12_everything_writable_overwritten_changes_nothing_foreign` |
-//! | R13 | reads beyond its own memory | `memory::r13_nothing_readable_shows_what_others_stored` |
+//! | R01 | random words everywhere, at full speed | `lines::r01_random_words_in_client_memory_are_counted` |
+//! | R02 | lengths beyond what there is | `lines::r02_lengths_beyond_the_line_are_refused` |
+//! | R03 | a header flipped while it is read | `lines::r03_header_changed_during_the_read_is_read_once` and `lines::r03_operation_changed_after_validation_is_executed_as_validated` |
+//! | R04 | a value changed after its publication | `lines::r04_value_changed_after_publication_is_not_stored` |
+//! | R05 | a hash of zero | `lines::r05_zero_hash_is_refused_as_wrong` |
+//! | R06 | a body without its control word | `lines::r06_body_without_control_word_is_not_executed` |
+//! | R07 | operations that make no sense | `lines::r07_invalid_operations_are_refused` |
+//! | R08 | a value of another length | `lines::r08_value_of_another_length_replaces_the_old_value` |
+//! | R09 | the same request again | `lines::r09_repeated_request_has_no_second_effect` |
+//! | R10 | sequences skipped and rewound | `lines::r10_sequences_outside_the_window_are_dropped` |
+//! | R11 | all slots at once, out of turn, and too many | `lines::r11_requests_in_all_slots_in_any_order_execute_once` |
+//! | R12 | writes beyond its own memory | `memory::r12_overwriting_all_writable_memory_affects_no_other_client` |
+//! | R13 | reads beyond its own memory | `memory::r13_readable_memory_contains_no_values_of_others` |
 //! | R14 | keys of another worker | `lines::r14_keys_of_another_worker_are_refused` |
-//! | R15 | hashes that lie, as many as it likes | `lines::r15_hashes_that_lie_find_nothing_and_change_nothing` |
+//! | R15 | hashes that lie, as many as it likes | `lines::r15_hashes_of_other_keys_find_and_change_nothing` |
 //! | R16 | replies without a place to go | `memory::r16_replies_without_a_ring_are_dropped` |
-//! | R17 | replies never taken | `memory::r17_replies_never_taken_are_dropped` |
-//! | R18 | reply memory scribbled on | `memory::r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable` |
-//! | R19 | a line cleared or rewritten in mid-execution | `lines::r19_a_line_cleared_or_rewritten_in_mid_execution_is_executed_once` |
+//! | R17 | replies never taken | `memory::r17_replies_that_are_never_polled_are_dropped` |
+//! | R18 | reply memory scribbled on | `memory::r18_corrupt_ring_counters_are_counted_and_reply_cells_are_read_only` |
+//! | R19 | a line cleared or rewritten in mid-execution | `lines::r19_line_changed_during_execution_executes_once` |
 //! | R20 | lines of an old lease | `leases::r20_lines_of_an_old_lease_are_refused` |
-//! | R21 | leases taken and left without end | `leases::r21_clients_that_come_and_vanish_leave_nothing` |
-//! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_files_keep_their_length_and_seals_and_holes_hurt_nobody` |
-//! | R23 | another user, and names made beforehand | `leases::r23_another_user_gets_nowhere` and `leases::r23_names_made_beforehand_are_not_taken` |
+//! | R21 | leases taken and left without end | `leases::r21_clients_that_connect_and_die_leave_nothing` |
+//! | R22 | files truncated, sealed, punched, exchanged | `memory::r22_memory_files_resist_truncation_sealing_and_hole_punching` |
+//! | R23 | another user, and names made beforehand | `leases::r23_another_user_cannot_open_the_lease_socket` and `leases::r23_existing_paths_are_not_used_for_the_lease_socket` |
 //!
 //! [`hello`] has what a client may try on its way to a lease, [`kernel`] what a client may leave in
 //! the kernel, [`network`] what a client may do with a lease over a network.
@@ -159,7 +159,7 @@ fn meanwhile(mut busy: impl FnMut() + Send, work: impl FnOnce()) {
 
 /// Checks that each row of the table names existing tests.
 #[test]
-fn every_row_has_its_test() {
+fn every_row_of_the_table_names_existing_tests() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
     let table = read("main.rs");

@@ -34,7 +34,7 @@ fn read_only(channel: &Channel) -> [(&OwnedFd, Errno); 2] {
 }
 
 #[test]
-fn r12_everything_writable_overwritten_changes_nothing_foreign() {
+fn r12_overwriting_all_writable_memory_affects_no_other_client() {
     let mut siege = Siege::new();
     let mut victim = Raw::take(&siege.server.address, WINDOW);
     let ask = victim.set(b"victim", b"v");
@@ -78,7 +78,7 @@ fn r12_everything_writable_overwritten_changes_nothing_foreign() {
 }
 
 #[test]
-fn r13_nothing_readable_shows_what_others_stored() {
+fn r13_readable_memory_contains_no_values_of_others() {
     let mut siege = Siege::new();
     let secret = b"a secret of thirty-two bytes, yes";
     for n in 0..50 {
@@ -135,7 +135,7 @@ fn r16_replies_without_a_ring_are_dropped() {
 }
 
 #[test]
-fn r17_replies_never_taken_are_dropped() {
+fn r17_replies_that_are_never_polled_are_dropped() {
     let mut siege = Siege::new();
     for shape in [ROOMY, Shape(2, 2)] {
         let before = siege.stat("drop_ring_full");
@@ -152,7 +152,7 @@ fn r17_replies_never_taken_are_dropped() {
 }
 
 #[test]
-fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
+fn r18_corrupt_ring_counters_are_counted_and_reply_cells_are_read_only() {
     let mut siege = Siege::new();
     let mut liar = Raw::take(&siege.server.address, WINDOW);
     for channel in &liar.channels {
@@ -178,7 +178,7 @@ fn r18_scribbled_ring_heads_are_counted_and_reply_cells_are_not_writable() {
 }
 
 #[test]
-fn r22_files_keep_their_length_and_seals_and_holes_hurt_nobody() {
+fn r22_memory_files_resist_truncation_sealing_and_hole_punching() {
     const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
     let mut siege = Siege::new();
     for channel in &siege.raw.channels {

@@ -214,7 +214,7 @@ impl Far {
 }
 
 #[test]
-fn random_packets_of_a_lease_are_counted_and_hurt_nobody() {
+fn random_packets_of_a_lease_are_counted_and_affect_no_other_client() {
     let mut siege = Siege::new();
     let mut client = honest(&siege);
     let mut far = Far::take(&siege.server.address);
@@ -245,7 +245,7 @@ fn random_packets_of_a_lease_are_counted_and_hurt_nobody() {
 }
 
 #[test]
-fn a_lease_cut_at_any_byte_leaves_nothing() {
+fn lease_handshake_cut_at_any_byte_leaves_no_state() {
     let mut siege = Siege::new();
     let mut client = honest(&siege);
     counts(&mut client);
@@ -274,7 +274,7 @@ fn a_lease_cut_at_any_byte_leaves_nothing() {
 }
 
 #[test]
-fn queue_pairs_elsewhere_and_endpoints_that_are_none_are_refused() {
+fn endpoints_at_another_address_or_malformed_are_refused() {
     let mut siege = Siege::new();
     let malformed = siege.stat("lease_malformed");
     let address = siege.server.address.clone();
@@ -314,7 +314,7 @@ fn ask_from(address: &str, host: Ipv4Addr) -> (TcpStream, Kind) {
 /// All clients of one host together may take most of the memory for leases, but not the last share,
 /// whatever addresses they use.
 #[test]
-fn one_host_leaves_room_for_the_clients_of_others() {
+fn one_host_cannot_take_all_lease_memory() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let mut greedy = Vec::new();
@@ -335,7 +335,7 @@ fn one_host_leaves_room_for_the_clients_of_others() {
 }
 
 #[test]
-fn many_leases_of_one_address_leave_room_and_one_without_heartbeats_ends() {
+fn leases_of_one_address_are_limited_and_end_without_heartbeats() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
     let mut silent = Far::take(&address);

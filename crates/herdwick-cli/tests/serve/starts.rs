@@ -28,7 +28,7 @@ fn store(server: &Serve, bytes: usize) -> String {
 }
 
 #[test]
-fn too_little_memory_for_the_workers_starts_fewer() {
+fn small_memory_reduces_the_workers() {
     for (arguments, item) in [
         ("-m 8", 1 << 20),
         ("-m 16 -t 4", 1 << 20),
@@ -57,7 +57,7 @@ fn too_little_memory_for_the_workers_starts_fewer() {
 }
 
 #[test]
-fn items_that_do_not_fit_the_memory_are_refused_when_they_come() {
+fn items_larger_than_memory_allows_are_refused() {
     let server = Serve::saying("-p 0 -m 1 -t 2");
     let most = setting(&server, "item_size_max");
     assert!((100 << 10..1 << 20).contains(&most), "{most}");
@@ -78,7 +78,7 @@ fn items_that_do_not_fit_the_memory_are_refused_when_they_come() {
 }
 
 #[test]
-fn more_workers_than_a_lease_can_name_do_without_leases() {
+fn more_than_32_workers_disable_leases() {
     let server = Serve::saying("-p 0 -m 256 -t 33 --verbs off");
     assert_eq!(setting(&server, "num_threads"), 33);
     let log = log_until(server, Signal::TERM);
@@ -91,7 +91,7 @@ fn more_workers_than_a_lease_can_name_do_without_leases() {
 }
 
 #[test]
-fn more_memory_than_the_host_has_is_warned_of() {
+fn memory_limit_above_host_memory_is_warned_of() {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo
         .lines()
@@ -109,7 +109,7 @@ fn more_memory_than_the_host_has_is_warned_of() {
 }
 
 #[test]
-fn ports_taken_are_written_where_the_environment_asks() {
+fn bound_ports_are_written_to_memcached_port_filename() {
     let path = Path::new("ports");
     let mut command = command("-p -1 -U -1 -t 1 -l 127.0.0.1,::1");
     let server = Serve::of(
@@ -148,7 +148,7 @@ fn ports_taken_are_written_where_the_environment_asks() {
 
 /// On SIGUSR1 memcached ends gracefully and keeps the file that `-e` names.
 #[test]
-fn sigusr1_ends_it_and_keeps_the_items() {
+fn sigusr1_ends_the_server_and_keeps_the_items() {
     let path = Path::new("memory");
     let arguments = format!("-p 0 -t 1 -m 64 -e {path}");
     let server = Serve::saying(&arguments);
@@ -168,7 +168,7 @@ fn first_bytes(address: &str, question: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn only_the_protocol_that_is_asked_for_is_spoken() {
+fn b_flag_restricts_the_protocol() {
     /// A version request of the binary protocol: magic, opcode, no key, no value.
     const VERSION: [u8; 24] = {
         let mut packet = [0; 24];
@@ -194,7 +194,7 @@ fn only_the_protocol_that_is_asked_for_is_spoken() {
 
 /// As in memcached, UDP stays available beside TLS; the log warns that it is not encrypted.
 #[test]
-fn datagrams_beside_tls_are_taken_and_warned_of() {
+fn udp_with_tls_is_served_and_warned_of() {
     let path = Path::new("udp-tls");
     let key = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     fs::write(&path.0, key.cert.pem() + &key.signing_key.serialize_pem()).unwrap();
@@ -205,7 +205,7 @@ fn datagrams_beside_tls_are_taken_and_warned_of() {
 
 /// Notifications as for systemd (`Type=notify`).
 #[test]
-fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
+fn systemd_is_notified_of_ready_and_stopping() {
     let path = Path::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path.0).unwrap();
     // Bounds failures only; the test never waits for it to pass.
@@ -229,7 +229,7 @@ fn the_service_manager_hears_when_it_answers_and_when_it_ends() {
 
 /// The health check of the image, with a running server and without one.
 #[test]
-fn the_image_is_healthy_as_long_as_the_server_answers() {
+fn image_health_check_follows_the_server() {
     let image = include_str!("../../../../packaging/Dockerfile");
     let check = image.lines().find(|line| line.starts_with("HEALTHCHECK"));
     let (_, words) = check.unwrap().split_once("CMD ").unwrap();

@@ -82,7 +82,7 @@ fn share(sixths: u32) -> Duration {
 }
 
 #[test]
-fn clients_of_every_way_come_and_go_and_leave_nothing_behind() {
+fn soak_clients_of_every_transport_leave_nothing_behind() {
     let _alone = alone();
     let part = Part {
         listen: Listen::Tcp,
@@ -96,7 +96,7 @@ fn clients_of_every_way_come_and_go_and_leave_nothing_behind() {
 }
 
 #[test]
-fn they_do_over_tls_where_memory_is_scarce() {
+fn soak_over_tls_with_little_memory() {
     let _alone = alone();
     let part = Part {
         listen: Listen::Tls,
@@ -110,7 +110,7 @@ fn they_do_over_tls_where_memory_is_scarce() {
 }
 
 #[test]
-fn they_do_over_a_unix_socket() {
+fn soak_over_a_unix_socket() {
     let _alone = alone();
     let part = Part {
         listen: Listen::Unix,

@@ -111,7 +111,7 @@ pub(crate) fn write_with_immediate_consumes_a_recv(mut stage: Stage) -> Result<(
     Ok(())
 }
 
-pub(crate) fn small_receives_travel_in_the_completion(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn small_receives_are_inline_in_the_completion(mut stage: Stage) -> Result<(), Skip> {
     let most = stage.capabilities().inline_receive_bytes;
     need(most > 0, "no inline receive")?;
     for transport in stage.dependable(&TRANSPORTS)? {
@@ -135,7 +135,7 @@ pub(crate) fn small_receives_travel_in_the_completion(mut stage: Stage) -> Resul
     Ok(())
 }
 
-pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn large_receives_are_in_the_buffer(mut stage: Stage) -> Result<(), Skip> {
     let most = stage.capabilities().inline_receive_bytes;
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
@@ -175,7 +175,7 @@ pub(crate) fn large_receives_lie_in_the_buffer(mut stage: Stage) -> Result<(), S
     Ok(())
 }
 
-pub(crate) fn a_short_buffer_takes_nothing(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn short_recv_buffer_receives_nothing(mut stage: Stage) -> Result<(), Skip> {
     let len = stage.capabilities().inline_receive_bytes + 9;
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
@@ -299,7 +299,7 @@ pub(crate) fn reliable_sends_wait_for_a_recv(mut stage: Stage) -> Result<(), Ski
     Ok(())
 }
 
-pub(crate) fn a_sender_is_told_of_a_receiver_never_ready(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn sender_fails_if_the_receiver_is_never_ready(mut stage: Stage) -> Result<(), Skip> {
     need(stage.capabilities().rc, "no RC")?;
     let told = stage.capabilities().acknowledged_sends;
     need(told, "a SEND is done before a RECV takes it")?;

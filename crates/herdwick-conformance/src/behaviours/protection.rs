@@ -47,7 +47,7 @@ fn untouched(stage: &mut Stage, region: RegionId) {
     assert!(found.iter().all(|byte| *byte == 0));
 }
 
-pub(crate) fn an_unknown_rkey_opens_nothing(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn unknown_rkey_is_refused(mut stage: Stage) -> Result<(), Skip> {
     let region = stage.sides[B].region(Access::WRITE);
     let at = stage.sides[B].remote(region);
     for flip in [1, 0x8000_0000, 0xffff_ffff] {
@@ -58,7 +58,7 @@ pub(crate) fn an_unknown_rkey_opens_nothing(mut stage: Stage) -> Result<(), Skip
     Ok(())
 }
 
-pub(crate) fn a_freed_region_is_closed(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn freed_region_is_not_accessible(mut stage: Stage) -> Result<(), Skip> {
     let region = stage.sides[B].region(Access::WRITE);
     let at = stage.sides[B].remote(region);
     let transport = stage.dependable(&[Rc, Uc])?[0];
@@ -150,7 +150,7 @@ pub(crate) fn rights_not_granted_are_refused(mut stage: Stage) -> Result<(), Ski
     Ok(())
 }
 
-pub(crate) fn a_scoped_rkey_serves_its_queue_pair_alone(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn scoped_rkey_works_only_for_its_queue_pair(mut stage: Stage) -> Result<(), Skip> {
     need(stage.capabilities().scoped_regions, "no scoped rkeys")?;
     for transport in stage.dependable(&[Rc, Uc])? {
         let (one, other) = (stage.link(transport), stage.link(transport));
@@ -164,7 +164,7 @@ pub(crate) fn a_scoped_rkey_serves_its_queue_pair_alone(mut stage: Stage) -> Res
     Ok(())
 }
 
-pub(crate) fn an_rkey_of_another_domain_opens_nothing(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn rkey_of_another_domain_is_refused(mut stage: Stage) -> Result<(), Skip> {
     // If only one side can make domains, that side is the one written to.
     let made = stage.sides[B].party.create_pd();
     let pd = match made {

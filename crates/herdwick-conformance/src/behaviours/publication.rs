@@ -29,7 +29,9 @@ fn lines(stage: &Stage) -> [usize; 3] {
     LINES.map(|count| count.min(most))
 }
 
-pub(crate) fn a_write_shows_its_last_word_last_step_by_step(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn write_publishes_its_last_word_last_step_by_step(
+    mut stage: Stage,
+) -> Result<(), Skip> {
     let (link, region, at) = line(&mut stage)?;
     let mut round = 0;
     for count in lines(&stage) {
@@ -62,7 +64,7 @@ fn watch(stage: &mut Stage, region: RegionId, count: usize, round: u64) {
     panic!("round {round} never came");
 }
 
-pub(crate) fn a_write_shows_its_last_word_last_across_threads(
+pub(crate) fn write_publishes_its_last_word_last_across_threads(
     mut stage: Stage,
 ) -> Result<(), Skip> {
     let rounds = stage.rounds();

@@ -19,7 +19,7 @@ fn writer(stage: &mut Stage) -> Result<(Link, Remote), Skip> {
     Ok((link, stage.sides[B].remote(region)))
 }
 
-pub(crate) fn unsignaled_success_is_silent(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn unsignaled_success_has_no_completion(mut stage: Stage) -> Result<(), Skip> {
     let (link, at) = writer(&mut stage)?;
     let quiet = unsignaled(1, write(Payload::Words(&[1]), at));
     stage.sides[A].post(link.qp[A], &[quiet; DEPTH / 2]);
@@ -29,7 +29,7 @@ pub(crate) fn unsignaled_success_is_silent(mut stage: Stage) -> Result<(), Skip>
     Ok(())
 }
 
-pub(crate) fn failure_speaks_even_unsignaled(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn unsignaled_failure_has_a_completion(mut stage: Stage) -> Result<(), Skip> {
     need(stage.capabilities().rc, "only RC learns of failure")?;
     let link = stage.link(Rc);
     let nowhere = Remote {
@@ -156,7 +156,7 @@ pub(crate) fn polling_a_later_completion_frees_unsignaled_slots(
     Ok(())
 }
 
-pub(crate) fn payloads_copied_at_posting_may_change_after(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn payload_may_change_after_an_inline_post(mut stage: Stage) -> Result<(), Skip> {
     let transport = stage.dependable(&[Uc, Rc])?[0];
     let link = stage.link(transport);
     let region = stage.sides[B].region(Access::WRITE);

@@ -26,7 +26,7 @@ fn present(stage: &Stage, wanted: &[Transport]) -> Vec<Transport> {
     found
 }
 
-pub(crate) fn queue_pairs_start_and_connect_as_told(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn queue_pair_states_follow_create_and_connect(mut stage: Stage) -> Result<(), Skip> {
     for transport in present(&stage, &TRANSPORTS) {
         let qp = [stage.sides[A].qp(transport), stage.sides[B].qp(transport)];
         let ends = stage.endpoints(qp);
@@ -48,7 +48,7 @@ pub(crate) fn queue_pairs_start_and_connect_as_told(mut stage: Stage) -> Result<
     Ok(())
 }
 
-pub(crate) fn an_unconnected_queue_pair_takes_recvs_but_no_sends(
+pub(crate) fn unconnected_queue_pair_accepts_recvs_but_no_sends(
     mut stage: Stage,
 ) -> Result<(), Skip> {
     for transport in stage.dependable(&[Rc, Uc])? {
@@ -129,7 +129,7 @@ fn unknown<T: std::fmt::Debug>(answer: Result<T, ControlError>) {
     assert!(is_unknown, "{answer:?}");
 }
 
-pub(crate) fn destroyed_things_are_unknown(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn destroyed_ids_are_unknown(mut stage: Stage) -> Result<(), Skip> {
     let transport = stage.dependable(&TRANSPORTS)?[0];
     let side = &mut stage.sides[A];
     let cq = side.party.create_cq(&CqSpec { depth: 4 }).expect("a queue");
@@ -156,7 +156,7 @@ pub(crate) fn destroyed_things_are_unknown(mut stage: Stage) -> Result<(), Skip>
     Ok(())
 }
 
-pub(crate) fn what_is_in_use_is_not_destroyed(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn objects_in_use_are_not_destroyed(mut stage: Stage) -> Result<(), Skip> {
     let transport = stage.dependable(&TRANSPORTS)?[0];
     let link = stage.link(transport);
     for side in &mut stage.sides {
@@ -172,7 +172,7 @@ pub(crate) fn what_is_in_use_is_not_destroyed(mut stage: Stage) -> Result<(), Sk
     Ok(())
 }
 
-pub(crate) fn destroying_a_domain_takes_everything_in_it(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn destroying_a_domain_destroys_everything_in_it(mut stage: Stage) -> Result<(), Skip> {
     let transport = stage.dependable(&[Uc, Rc])?[0];
     let link = stage.link(transport);
     let region = stage.sides[B].region(Access::WRITE);
@@ -293,7 +293,7 @@ pub(crate) fn damaged_endpoints_never_panic(mut stage: Stage) -> Result<(), Skip
     Ok(())
 }
 
-pub(crate) fn a_peer_that_goes_leaves_the_other_well(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn queue_pair_survives_the_end_of_its_peer(mut stage: Stage) -> Result<(), Skip> {
     need(stage.timeout() > 0, "no timeout")?;
     let links: Vec<Link> = present(&stage, &TRANSPORTS)
         .into_iter()

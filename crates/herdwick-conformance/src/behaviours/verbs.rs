@@ -12,7 +12,7 @@ use crate::{
 
 const WORD: usize = 8;
 
-pub(crate) fn table_1_allows_and_refuses(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn each_transport_allows_the_verbs_of_table_1(mut stage: Stage) -> Result<(), Skip> {
     for transport in TRANSPORTS {
         if !stage.has(transport) {
             let spec = stage.sides[A].spec(transport);
@@ -95,7 +95,7 @@ fn pattern(len: usize, salt: usize) -> (Vec<u8>, Vec<u64>) {
     (bytes.clone(), words.collect())
 }
 
-pub(crate) fn write_lands_where_told_and_nowhere_else(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn write_changes_its_range_and_nothing_else(mut stage: Stage) -> Result<(), Skip> {
     for transport in stage.dependable(&[Rc, Uc])? {
         let link = stage.link(transport);
         let region = stage.sides[B].region(Access::WRITE);
@@ -148,7 +148,7 @@ pub(crate) fn write_overwrites_in_order(mut stage: Stage) -> Result<(), Skip> {
     Ok(())
 }
 
-pub(crate) fn zero_bytes_are_a_message(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn zero_length_messages_are_delivered(mut stage: Stage) -> Result<(), Skip> {
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
         stage.sides[B].recv(link.qp[B], 5);
@@ -171,7 +171,7 @@ pub(crate) fn zero_bytes_are_a_message(mut stage: Stage) -> Result<(), Skip> {
     Ok(())
 }
 
-pub(crate) fn read_brings_what_lies_there(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn read_returns_the_remote_bytes(mut stage: Stage) -> Result<(), Skip> {
     need(stage.capabilities().read, "no READ")?;
     let link = stage.link(Rc);
     let region = stage.sides[B].region(Access::READ);
@@ -251,7 +251,7 @@ impl Counter {
     }
 }
 
-pub(crate) fn fetch_add_adds_and_brings_the_old_value(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn fetch_add_returns_the_old_value(mut stage: Stage) -> Result<(), Skip> {
     let counter = counter(&mut stage)?;
     assert_eq!(counter.add(&mut stage, 3, 5), 0);
     assert_eq!(counter.add(&mut stage, 3, u64::MAX), 5);
@@ -261,7 +261,7 @@ pub(crate) fn fetch_add_adds_and_brings_the_old_value(mut stage: Stage) -> Resul
     Ok(())
 }
 
-pub(crate) fn compare_swap_swaps_only_what_was_expected(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn compare_swap_stores_only_if_equal(mut stage: Stage) -> Result<(), Skip> {
     let counter = counter(&mut stage)?;
     assert_eq!(counter.swap(&mut stage, 0, 7), 0);
     assert_eq!(counter.swap(&mut stage, 0, 9), 7, "not what was expected");
@@ -271,7 +271,7 @@ pub(crate) fn compare_swap_swaps_only_what_was_expected(mut stage: Stage) -> Res
     Ok(())
 }
 
-pub(crate) fn atomics_and_the_cpu_lose_no_count(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn atomics_and_cpu_increments_lose_no_count(mut stage: Stage) -> Result<(), Skip> {
     const EACH: u64 = 2000;
     const AT_ONCE: u64 = 8;
     let coherent = stage.capabilities().atomics == Atomics::Coherent;

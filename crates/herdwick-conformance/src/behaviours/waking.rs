@@ -96,7 +96,9 @@ pub(crate) fn a_write_wakes_an_armed_port(mut stage: Stage) -> Result<(), Skip> 
     Ok(())
 }
 
-pub(crate) fn arming_beside_a_waiting_completion_is_pending(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn arming_with_a_queued_completion_returns_pending(
+    mut stage: Stage,
+) -> Result<(), Skip> {
     let link = messenger(&mut stage)?;
     let timeout = stage.timeout();
     let b = &mut stage.sides[B];
@@ -118,7 +120,7 @@ pub(crate) fn arming_beside_a_waiting_completion_is_pending(mut stage: Stage) ->
     Ok(())
 }
 
-pub(crate) fn disarming_takes_the_wake_back(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn disarming_cancels_the_wakeup(mut stage: Stage) -> Result<(), Skip> {
     let link = messenger(&mut stage)?;
     for round in 0..4 {
         let b = &mut stage.sides[B];
@@ -176,7 +178,7 @@ fn receive(side: &mut Side, link: Link, own: usize) -> bool {
 }
 
 /// A SENDs and spins, B sleeps and answers, each on its own thread.
-pub(crate) fn no_wake_is_lost_to_completions(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn no_wakeup_by_a_completion_is_lost(mut stage: Stage) -> Result<(), Skip> {
     let link = messenger(&mut stage)?;
     let (start, rounds) = (stage.now, stage.rounds());
     let [a, b] = &mut stage.sides;
@@ -205,7 +207,7 @@ pub(crate) fn no_wake_is_lost_to_completions(mut stage: Stage) -> Result<(), Ski
 }
 
 /// As above, with WRITEs to B; B answers by WRITE, too.
-pub(crate) fn no_wake_is_lost_to_writes(mut stage: Stage) -> Result<(), Skip> {
+pub(crate) fn no_wakeup_by_a_write_is_lost(mut stage: Stage) -> Result<(), Skip> {
     need(stage.capabilities().wakes_on_write, "a WRITE does not wake")?;
     let transport = stage.dependable(&[Uc, Rc])?[0];
     can_wake(&mut stage, B)?;

@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..60) {
+        fn decoding_random_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..60) {
             let frame = grant().to_frame();
             let input = [&frame[..cut], &bytes[..]].concat();
             let (mut shake, _) = ClientHandshake::new(&claim());

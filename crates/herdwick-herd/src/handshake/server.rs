@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_split_gives_the_same_two_events() {
+    fn handshake_gives_the_same_events_at_every_split() {
         let (claim_frame, accept_frame) = (claim().to_frame(), accept().to_frame());
         for cut in 0..claim_frame.len() {
             let mut shake = ServerHandshake::new(T0);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_out_of_order_or_twice_end_it() {
+    fn frames_out_of_order_or_repeated_end_the_handshake() {
         let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, &accept().to_frame()).is_err());
         let mut shake = ServerHandshake::new(T0);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_lengths_cost_nothing() {
+    fn out_of_range_lengths_are_refused_without_allocation() {
         let mut shake = ServerHandshake::new(T0);
         assert!(shake.handle_input(T0, b"HWL\x00\x01\x00\xff\xff").is_err());
         let mut shake = ServerHandshake::new(T0);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_talk_does_not_extend_the_handshake_but_heartbeats_extend_the_lease() {
+    fn slow_bytes_do_not_extend_the_handshake_and_heartbeats_extend_the_lease() {
         let mut shake = ServerHandshake::new(T0);
         let frame = claim().to_frame();
         let later = T0 + Duration::from_secs(4);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_heartbeats_ends_the_lease() {
+    fn flood_of_heartbeats_ends_the_lease() {
         let mut shake = ServerHandshake::new(T0);
         let _ = shake.handle_input(T0, &claim().to_frame());
         shake.granted();

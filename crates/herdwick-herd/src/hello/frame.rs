@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_survive_the_trip() {
+    fn frames_round_trip() {
         let claim = Claim {
             token: Token([3; 16]),
             window: 64,
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_surplus_is_refused() {
+    fn truncated_and_overlong_frames_are_refused() {
         let frame = grant(2).to_frame();
         let body = &frame[HEADER_BYTES..];
         for cut in 0..body.len() {
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_values_are_refused_before_they_cost_anything() {
+    fn out_of_range_values_are_refused_before_allocation() {
         assert_eq!(
             Grant::parse(&[0, 0, 1, 0, 0, 0, 0, 0, 1]),
             Err(FrameError::Body)
@@ -580,12 +580,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn decoding_random_bytes_does_not_panic(body in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = (Claim::parse(&body), Grant::parse(&body), Accept::parse(&body), Refusal::parse(&body));
         }
 
         #[test]
-        fn a_mutated_grant_never_panics(at in 0usize..1000, byte: u8) {
+        fn decoding_a_mutated_grant_does_not_panic(at in 0usize..1000, byte: u8) {
             let mut frame = grant(1).to_frame();
             let at = HEADER_BYTES + at % (frame.len() - HEADER_BYTES);
             frame[at] = byte;

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn hello_lines_round_trip() {
         let hello = Hello {
             fabrics: ["here", "wire", "net"].map(String::from).to_vec(),
             path: Some(RequestPath::RcWrite),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_the_documented_one() {
+    fn hello_lines_match_wire_md() {
         let line = "HERDWICK 0 workers=3 hash=siphash13:0123456789abcdef000000000000002a \
                     item-max=1048576 path=ud-send here=/run/herdwick/lease \
                     token=07070707070707070707070707070707 \
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_have_more_workers_than_a_lease() {
+    fn offer_may_name_more_workers_than_a_lease() {
         let parse = |workers: &str| {
             let line = offer().to_line().replace("workers=3", workers);
             parse(&line).map(|offer| offer.workers)
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_from_another_version() {
+    fn unknown_server_is_distinguished_from_another_version() {
         assert_eq!(parse("ERROR"), Err(LineError::Foreign));
         assert_eq!(parse("HERDWICK 7 x=y"), Err(LineError::Version(7)));
         assert_eq!(
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_another_kind_open_nothing() {
+    fn unknown_kind_of_keys_disables_roce() {
         let line = offer().to_line().replace("siphash24", "rot13");
         let heard = parse(&line).unwrap();
         assert_eq!(heard.fabric("net"), None);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_would_break_the_line_is_not_offered() {
+    fn socket_path_that_breaks_the_line_is_not_offered() {
         let mut offer = offer();
         offer.fabrics[0].socket = Some("/tmp/a b".into());
         let heard = parse(&offer.to_line()).unwrap();
@@ -494,7 +494,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(line in prop::collection::vec(any::<u8>(), 0..200), tail in "[ -~]{0,200}") {
+        fn decoding_random_bytes_does_not_panic(line in prop::collection::vec(any::<u8>(), 0..200), tail in "[ -~]{0,200}") {
             let _ = (Hello::parse(&line), Offer::parse(&line, &KNOWN));
             let _ = Hello::parse(format!("hello herdwick/0 {tail}").as_bytes());
             let _ = Offer::parse(format!("HERDWICK 0 {tail}").as_bytes(), &KNOWN);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_sent_when_every_queue_pair_says_so() {
+    fn sent_returns_the_last_completed_signaled_cell() {
         let mut reply_qp = ReplyQp::new(QpId(1));
         assert_eq!(reply_qp.sent(), None);
         reply_qp.posted(1, true, 3);

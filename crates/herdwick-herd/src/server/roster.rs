@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_taken_out_is_whom_the_turn_gave_last() {
+    fn take_last_removes_the_client_returned_last() {
         for taken in 0..5 {
             let mut ring = Ring::with_capacity(5);
             ring.places.extend(0..5);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_turn_stays_with_whom_it_was_whoever_leaves() {
+    fn retain_keeps_the_turn_at_the_next_remaining_client() {
         for turn in 0..5 {
             for leavers in 0..32_u32 {
                 let mut ring = Ring {

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_comes_back() {
+    fn control_word_fields_round_trip() {
         let control = control(0xff_fffe);
         assert_eq!(
             control.0.to_le_bytes(),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_differs_in_its_attempt_alone() {
+    fn retry_changes_only_the_attempt_number() {
         let first = control(7);
         let mut retried = first;
         for attempt in [1, 2, 3, 0] {
@@ -318,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn sequences_come_round() {
+    fn sequences_wrap() {
         assert_eq!(Sequence::new(SEQUENCES - 1).plus(1), Sequence::new(0));
         assert_eq!(Sequence::new(3).minus(8), Sequence::new(SEQUENCES - 5));
     }
 
     #[test]
-    fn every_operation_has_its_code() {
+    fn operation_codes_round_trip() {
         for (i, op) in OpCode::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(op as u8), i + 1);
             assert_eq!(OpCode::new(op as u8), Some(op));

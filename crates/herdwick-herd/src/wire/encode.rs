@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn requests_round_trip(
             key in prop::collection::vec(any::<u8>(), 1..=250),
             value in prop::collection::vec(any::<u8>(), 0..700),
             (hash, sequence) in any::<(u64, u32)>(),
@@ -312,7 +312,7 @@ mod tests {
         }
 
         #[test]
-        fn no_line_panics_and_the_short_way_says_what_the_long_way_says(
+        fn decoding_any_line_does_not_panic_and_the_fast_path_agrees(
             mut words: [u64; LINE_WORDS],
             plain: bool,
             lens in (0u64..70, 0u64..64),

@@ -68,7 +68,7 @@ fn wrong(path: RequestPath, announce: Announce, seed: u64) -> usize {
 }
 
 #[test]
-fn what_is_announced_is_whole_and_what_is_not_is_torn() {
+fn announced_lines_are_whole_and_unannounced_lines_may_be_torn() {
     for path in [UcWrite, RcWrite] {
         for seed in 0..4 {
             assert_eq!(
@@ -82,7 +82,7 @@ fn what_is_announced_is_whole_and_what_is_not_is_torn() {
 }
 
 #[test]
-fn a_lost_announcement_is_made_again() {
+fn lost_announcement_is_repeated() {
     let mut fixture = Fixture::on(unordered(), UcWrite, (3, 16), vec![Model::default()]);
     fixture.announce = Announce::Always;
     let client = fixture.join(7);
@@ -108,7 +108,7 @@ fn a_lost_announcement_is_made_again() {
 }
 
 #[test]
-fn the_first_request_after_a_pause_is_announced_and_no_other() {
+fn only_the_first_request_after_a_pause_is_announced() {
     let mut fixture = Fixture::over(UcWrite, 1, 16, vec![Model::default()]);
     fixture.announce = Announce::AfterPause;
     let client = fixture.join(7);
@@ -127,7 +127,7 @@ fn the_first_request_after_a_pause_is_announced_and_no_other() {
 }
 
 #[test]
-fn a_path_is_chosen_that_need_not_be_announced() {
+fn request_path_without_announcement_is_preferred() {
     let choice =
         |has: &Capabilities| RequestPath::best(has).map(|path| (path, Announce::on(path, has)));
     assert_eq!(choice(&capabilities()), Some((UcWrite, Announce::Never)));

@@ -117,7 +117,7 @@ fn a_million_increments_survive_one_loss_in_ten() {
 }
 
 #[test]
-fn a_million_increments_sent_as_datagrams_survive_loss_duplication_and_overtaking() {
+fn a_million_increments_over_ud_survive_loss_duplication_and_reordering() {
     let faults = Faults {
         drop_per_mille: 50,
         duplicate_per_mille: 50,
@@ -131,14 +131,14 @@ fn a_million_increments_sent_as_datagrams_survive_loss_duplication_and_overtakin
 }
 
 #[test]
-fn increments_written_reliably_are_counted_once_though_replies_are_lost() {
+fn increments_over_rc_count_once_when_replies_are_lost() {
     let totals = count((RcWrite, 1), 100_000, lossy(), &mut plainly);
     assert!(totals.holds(), "{totals:?}");
     assert!(totals.acknowledged > 99_000, "{totals:?}");
 }
 
 #[test]
-fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
+fn half_of_all_packets_lost_gives_unknown_outcomes_and_correct_counts() {
     for seed in 0..20 {
         let faults = Faults {
             drop_per_mille: 600,
@@ -156,7 +156,7 @@ fn half_of_everything_lost_leaves_outcomes_unknown_and_still_counted_right() {
 }
 
 #[test]
-fn a_server_that_forgets_fails_the_same_check() {
+fn server_without_duplicate_detection_fails_the_check() {
     let mut forgetful: Option<Vec<Forgetful>> = None;
     let totals = count((UcWrite, 1), 20_000, lossy(), &mut |fixture| {
         let views = forgetful.get_or_insert_with(|| {

@@ -96,7 +96,7 @@ fn every_slot_serves(fixture: &mut Fixture<Model>) {
 }
 
 #[test]
-fn requests_that_never_arrived_are_not_executed_later() {
+fn timed_out_requests_that_never_arrived_are_not_executed() {
     let mut fixture = fixture();
     cut(&fixture);
     submit_window(&mut fixture);
@@ -109,7 +109,7 @@ fn requests_that_never_arrived_are_not_executed_later() {
 }
 
 #[test]
-fn requests_that_were_executed_stay_so_once() {
+fn timed_out_requests_that_were_executed_execute_once() {
     let mut fixture = fixture();
     submit_window(&mut fixture);
     fixture.advance();
@@ -126,7 +126,7 @@ fn requests_that_were_executed_stay_so_once() {
 }
 
 #[test]
-fn a_line_delayed_beyond_its_cancellation_is_not_executed() {
+fn line_delayed_past_its_cancel_is_not_executed() {
     let mut fixture = fixture();
     cut(&fixture);
     submit_window(&mut fixture);
@@ -149,7 +149,7 @@ fn a_line_delayed_beyond_its_cancellation_is_not_executed() {
 }
 
 #[test]
-fn a_worker_silent_for_good_breaks_the_session_and_no_request_waits_for_it() {
+fn silent_worker_ends_the_session_and_all_requests() {
     let mut fixture = fixture();
     cut(&fixture);
     submit_window(&mut fixture);
@@ -163,7 +163,7 @@ fn a_worker_silent_for_good_breaks_the_session_and_no_request_waits_for_it() {
 }
 
 #[test]
-fn closing_tells_every_request_its_outcome() {
+fn close_reports_the_outcome_of_every_request() {
     let mut fixture = fixture();
     submit_window(&mut fixture);
     let mut client = fixture.clients.remove(0);
@@ -187,7 +187,7 @@ fn closing_tells_every_request_its_outcome() {
 
 /// The worker polls its memory only after the client has closed.
 #[test]
-fn what_no_worker_has_seen_is_not_executed_after_closing() {
+fn unseen_request_is_not_executed_after_close() {
     for path in [RequestPath::UcWrite, RequestPath::RcWrite] {
         let mut fixture = Fixture::over(path, 1, WINDOW, vec![Model::default()]);
         fixture.join(1);
@@ -206,7 +206,7 @@ fn what_no_worker_has_seen_is_not_executed_after_closing() {
 /// There are more requests than a client has spare RECVs for cancellations, so some cancellations
 /// are not written before it closes.
 #[test]
-fn what_was_given_up_before_is_not_executed_after_closing_either() {
+fn timed_out_request_is_not_executed_after_close() {
     const WINDOW: usize = 32;
     let mut fixture = Fixture::new(1, WINDOW, vec![Model::default()]);
     fixture.join(1);

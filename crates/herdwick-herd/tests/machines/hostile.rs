@@ -151,7 +151,7 @@ fn random(seed: &mut u64) -> u64 {
 }
 
 #[test]
-fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
+fn r01_random_lines_at_full_speed_are_counted_and_affect_no_other_client() {
     let mut siege = siege();
     let mut seed = 1;
     let mut next = [0; WINDOW];
@@ -187,7 +187,7 @@ fn r01_random_lines_at_full_speed_are_counted_and_harm_nobody() {
 }
 
 #[test]
-fn r02_a_length_beyond_what_there_is_is_refused() {
+fn r02_length_beyond_the_line_is_refused() {
     let mut siege = siege();
     let executed = siege.fixture.workers[0].exec.executed;
     let mut sequence = 0;
@@ -213,7 +213,7 @@ fn r02_a_length_beyond_what_there_is_is_refused() {
 }
 
 #[test]
-fn r02_a_body_longer_than_what_was_written_fails_its_checksum() {
+fn r02_body_longer_than_the_written_bytes_fails_its_checksum() {
     let mut siege = siege();
     let value = [b'v'; 300];
     let line = siege.submit(&request(b"key", put(&value)), 0);
@@ -251,7 +251,7 @@ impl Execute for Wary {
 }
 
 #[test]
-fn r03_a_header_flipped_during_the_read_is_read_once() {
+fn r03_header_changed_between_reads_is_read_once() {
     const REQUESTS: u32 = 3_000;
     let mut fixture = Fixture::new(1, 1, vec![Wary::default()]);
     fixture.join(EPOCH);
@@ -279,7 +279,7 @@ fn r03_a_header_flipped_during_the_read_is_read_once() {
 }
 
 #[test]
-fn r04_a_value_changed_after_its_publication_is_not_stored() {
+fn r04_value_changed_after_publication_is_not_stored() {
     let mut siege = siege();
     let value = [b'v'; 500];
     siege.submit(&request(b"key", put(&value)), 0);
@@ -296,7 +296,7 @@ fn r04_a_value_changed_after_its_publication_is_not_stored() {
 }
 
 #[test]
-fn r05_a_zero_hash_is_a_wrong_hash_like_any_other() {
+fn r05_zero_hash_is_refused_like_any_wrong_hash() {
     let mut siege = siege();
     let with_zero = |op| Request {
         hash: KeyHash(0),
@@ -313,7 +313,7 @@ fn r05_a_zero_hash_is_a_wrong_hash_like_any_other() {
 }
 
 #[test]
-fn r06_a_line_without_its_control_word_waits_for_ever_and_stops_nobody() {
+fn r06_line_without_control_word_delays_no_other_request() {
     let mut siege = siege();
     let mut line = *siege.submit(&request(b"elsewhere", put(b"v")), 0).words();
     siege.replies();
@@ -327,7 +327,7 @@ fn r06_a_line_without_its_control_word_waits_for_ever_and_stops_nobody() {
 }
 
 #[test]
-fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
+fn r07_invalid_operations_are_refused_with_their_sequence() {
     let mut siege = siege();
     let executed = siege.fixture.workers[0].exec.executed;
     let cases: &[(u8, u8, u8, u8)] = &[
@@ -381,7 +381,7 @@ fn r07_operations_that_make_no_sense_are_refused_by_their_sequence() {
 }
 
 #[test]
-fn r08_a_value_of_another_length_replaces_the_old_one() {
+fn r08_value_of_another_length_replaces_the_old_value() {
     let mut siege = siege();
     for (sequence, len) in (0..).zip([32, 1, 700, 0, 40]) {
         siege.submit(&request(b"key", put(&[b'x'; 700][..len])), sequence);
@@ -395,7 +395,7 @@ fn r08_a_value_of_another_length_replaces_the_old_one() {
 }
 
 #[test]
-fn r09_the_same_request_again_has_no_second_effect() {
+fn r09_repeated_request_has_no_second_effect() {
     let mut siege = siege();
     let mut line = siege.submit(&request(b"key", add_one()), 0);
     assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
@@ -414,7 +414,7 @@ fn r09_the_same_request_again_has_no_second_effect() {
 }
 
 #[test]
-fn r09_a_retry_that_changed_its_operation_gets_the_old_answer_or_none() {
+fn r09_retry_with_another_operation_gets_the_old_reply_or_none() {
     let mut siege = siege();
     siege.submit(&request(b"key", add_one()), 0);
     siege.submit(&request(b"key", get()), 1);
@@ -436,7 +436,7 @@ fn r09_a_retry_that_changed_its_operation_gets_the_old_answer_or_none() {
 }
 
 #[test]
-fn r10_sequences_out_of_their_window_are_dropped() {
+fn r10_sequences_outside_the_window_are_dropped() {
     let mut siege = siege();
     siege.submit(&request(b"key", add_one()), 0);
     siege.replies();
@@ -462,7 +462,7 @@ fn r10_sequences_out_of_their_window_are_dropped() {
 }
 
 #[test]
-fn r11_all_slots_at_once_and_out_of_turn_are_executed_once_each() {
+fn r11_requests_in_all_slots_in_any_order_execute_once_each() {
     let mut siege = siege();
     for lap in 0..50 {
         let mut order: Vec<u32> = (0..WINDOW as u32).collect();
@@ -492,7 +492,7 @@ fn r11_all_slots_at_once_and_out_of_turn_are_executed_once_each() {
 }
 
 #[test]
-fn r11_a_missing_request_stalls_its_own_slot_alone() {
+fn r11_missing_request_stalls_only_its_slot() {
     let mut siege = siege();
     for sequence in 1..WINDOW as u32 {
         siege.submit(&request(b"key", add_one()), sequence);
@@ -506,7 +506,7 @@ fn r11_a_missing_request_stalls_its_own_slot_alone() {
 }
 
 #[test]
-fn r12_a_write_into_another_clients_lines_is_refused() {
+fn r12_write_into_another_clients_lines_is_refused() {
     let mut siege = siege();
     let victim = siege.fixture.clients[HONEST].leases[0].lines.clone();
     let before: Vec<u64> = (0..victim.count()).map(|word| victim.load(word)).collect();
@@ -536,7 +536,7 @@ fn r12_a_write_into_another_clients_lines_is_refused() {
 }
 
 #[test]
-fn r14_keys_of_another_worker_are_refused_not_stored() {
+fn r14_keys_of_another_partition_are_refused() {
     let mut siege = Siege::new(vec![Model::default(), Model::default()]);
     let key = (0..).map(|n| format!("key {n}"));
     let foreign = key
@@ -561,7 +561,7 @@ fn r14_keys_of_another_worker_are_refused_not_stored() {
 }
 
 #[test]
-fn r15_a_hash_of_another_key_finds_nothing_and_changes_nothing() {
+fn r15_hash_of_another_key_finds_and_changes_nothing() {
     let mut siege = siege();
     let lie = |op| Request {
         hash: HASH_KEY.hash(b"honest key"),
@@ -580,7 +580,7 @@ fn r15_a_hash_of_another_key_finds_nothing_and_changes_nothing() {
 }
 
 #[test]
-fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
+fn r16_r17_client_that_polls_no_replies_loses_them_and_delays_no_other() {
     let mut siege = siege();
     for sequence in 0..500 {
         siege.submit(&request(b"key", add_one()), sequence);
@@ -598,7 +598,7 @@ fn r16_r17_a_client_that_takes_no_replies_loses_them_and_stops_nobody() {
 
 /// A postlist that the port refuses for one reply is posted one by one.
 #[test]
-fn a_reply_that_cannot_be_posted_costs_its_client_alone() {
+fn reply_that_cannot_be_posted_affects_only_its_client() {
     let mut siege = siege();
     // A third lease, whose replies are sent from the same queue pair as the honest client's.
     let third = siege.fixture.join(3);
@@ -658,7 +658,7 @@ impl Execute for Meddler {
 }
 
 #[test]
-fn r19_a_slot_cleared_or_rewritten_in_mid_execution_is_executed_once() {
+fn r19_slot_changed_during_execution_executes_once() {
     let meddler = Meddler {
         inner: Model::default(),
         lines: None,
@@ -731,7 +731,7 @@ fn r20_lines_of_an_old_lease_are_refused() {
 }
 
 #[test]
-fn a_detached_clients_lines_are_not_looked_at() {
+fn lines_of_a_detached_client_are_not_polled() {
     let mut siege = siege();
     let id = siege.fixture.clients[HOSTILE].leases[0].id;
     siege.fixture.workers[0].side.detach(id).unwrap();
@@ -743,7 +743,7 @@ fn a_detached_clients_lines_are_not_looked_at() {
 }
 
 #[test]
-fn a_stopped_client_keeps_nobody_waiting() {
+fn stopped_client_delays_no_other_client() {
     let mut siege = siege();
     siege.fixture.faults(Faults {
         delay_max: Duration::from_micros(2),

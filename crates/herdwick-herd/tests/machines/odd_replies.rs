@@ -74,7 +74,7 @@ fn head(status: u8, epoch: u16) -> [u8; 8] {
 }
 
 #[test]
-fn messages_that_are_no_replies_are_counted_and_cost_no_recv() {
+fn malformed_replies_are_counted_and_their_recv_is_reposted() {
     let mut forger = Forger::new();
     let name = Some(imm(0, Sequence::new(0)));
     let cut = [&head(1, EPOCH)[..], &[0; 4]].concat();
@@ -119,7 +119,7 @@ fn replies_of_another_lease_are_dropped() {
 }
 
 #[test]
-fn replies_to_nothing_outstanding_are_dropped() {
+fn replies_without_outstanding_request_are_dropped() {
     let mut forger = Forger::new();
     for sequence in [0, 1, 4, 77, (1 << 24) - 1] {
         forger.send(&head(1, EPOCH), Some(imm(0, Sequence::new(sequence))));

@@ -121,7 +121,7 @@ fn pipelined(path: RequestPath, seed: u64) {
 }
 
 #[test]
-fn what_is_pipelined_on_one_key_takes_effect_in_order() {
+fn pipelined_requests_on_one_key_execute_in_order() {
     for path in [RequestPath::UcWrite, RequestPath::UdSend] {
         for seed in 0..60 {
             pipelined(path, seed);
@@ -131,7 +131,7 @@ fn what_is_pipelined_on_one_key_takes_effect_in_order() {
 
 /// The first SET is lost, and is written again long after the second one was submitted.
 #[test]
-fn a_lost_set_is_not_stored_over_a_later_one() {
+fn lost_set_does_not_overwrite_a_later_one() {
     for op in [set(b"2"), get(), Op::Delete(Delete::default())] {
         let mut fixture = fixture(RequestPath::UcWrite, 1);
         let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
@@ -178,7 +178,7 @@ fn found_at_once(ops: &[(&[u8], Op<'_>)]) -> usize {
 }
 
 #[test]
-fn nobody_waits_for_another_key_and_no_read_for_a_read() {
+fn requests_wait_only_for_mutations_of_their_key() {
     let keys: Vec<_> = (0..WINDOW).map(|n| format!("key {n}")).collect();
     let sets: Vec<_> = keys.iter().map(|key| (key.as_bytes(), set(b"v"))).collect();
     assert_eq!(found_at_once(&sets), WINDOW);
@@ -189,7 +189,7 @@ fn nobody_waits_for_another_key_and_no_read_for_a_read() {
 
 /// A request that is held back leaves no gap before later requests, which would delay them.
 #[test]
-fn who_waits_is_not_in_the_way() {
+fn held_back_request_does_not_delay_others() {
     let mut ops = vec![(KEY, set(b"1")), (KEY, set(b"2"))];
     let keys: Vec<_> = (2..WINDOW).map(|n| format!("key {n}")).collect();
     ops.extend(keys.iter().map(|key| (key.as_bytes(), set(b"v"))));
@@ -198,7 +198,7 @@ fn who_waits_is_not_in_the_way() {
 
 /// A request that was held back is sent by the poll that takes the answer it waited for.
 #[test]
-fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
+fn held_back_request_is_sent_by_the_poll_that_releases_it() {
     let mut fixture = fixture(RequestPath::UcWrite, 1);
     let long = [7; 300];
     for (token, value) in (0..).zip([&b"1"[..], &long, b"3"]) {
@@ -226,7 +226,7 @@ fn who_waited_is_sent_by_the_poll_that_ends_its_wait() {
 
 /// A request that was never sent has changed nothing, and its slot is free at once.
 #[test]
-fn who_waits_too_long_has_changed_nothing() {
+fn held_back_request_that_times_out_has_changed_nothing() {
     let mut fixture = fixture(RequestPath::UcWrite, 1);
     let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
     fixture.network.partition(client, worker);
@@ -260,7 +260,7 @@ fn who_waits_too_long_has_changed_nothing() {
 }
 
 #[test]
-fn closing_tells_who_waits_that_nothing_was_changed() {
+fn close_reports_held_back_requests_as_not_executed() {
     let mut fixture = fixture(RequestPath::UcWrite, 1);
     for token in 0..4 {
         let side = &mut fixture.clients[0].side;

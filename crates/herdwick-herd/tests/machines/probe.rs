@@ -25,7 +25,7 @@ fn probed(fixture: &mut Fixture<Model>) -> bool {
 }
 
 #[test]
-fn a_probe_is_answered_and_does_nothing() {
+fn probe_is_answered_and_has_no_effect() {
     for path in RequestPath::ALL {
         for drop_per_mille in [0, 300] {
             // A reliable connection that loses too many packets fails.
@@ -56,7 +56,7 @@ fn a_probe_is_answered_and_does_nothing() {
 }
 
 #[test]
-fn a_probe_that_nobody_answers_stays_in_flight() {
+fn unanswered_probe_stays_in_flight() {
     let mut fixture = Fixture::new(7, 4, vec![Model::default(); WORKERS]);
     fixture.join(1);
     let (here, there) = (fixture.clients[0].party(), fixture.workers[1].port.party());

@@ -36,7 +36,7 @@ fn get() -> Op<'static> {
 }
 
 #[test]
-fn every_operation_is_answered_as_the_model_says() {
+fn every_operation_matches_the_model() {
     for path in RequestPath::ALL {
         every_operation(&mut fixture(path));
     }
@@ -88,7 +88,7 @@ fn every_operation(fixture: &mut Fixture<Model>) {
 }
 
 #[test]
-fn values_of_every_size_come_back_whole() {
+fn values_of_every_size_are_returned_whole() {
     for path in RequestPath::ALL {
         every_size(&mut fixture(path));
     }
@@ -106,7 +106,7 @@ fn every_size(fixture: &mut Fixture<Model>) {
 }
 
 #[test]
-fn what_exceeds_the_receive_buffer_is_named_not_sent() {
+fn reply_larger_than_the_recv_is_replaced_by_reply_too_large() {
     let mut fixture = fixture(RequestPath::UcWrite);
     let half = [b'h'; 700];
     fixture.call(0, b"k", put(Mode::Set, &half), seen);
@@ -129,7 +129,7 @@ fn what_exceeds_the_receive_buffer_is_named_not_sent() {
 
 /// What `docs/wire.md` says of a claim for less than 56 bytes.
 #[test]
-fn a_reply_is_no_longer_than_the_least_recv_where_the_client_takes_no_more() {
+fn reply_bytes_max_below_56_is_treated_as_56() {
     assert_eq!(RECV_BYTES_MIN, 56);
     let mut fixture = Fixture::new(1, 8, vec![Model::default()]);
     fixture.join(1);

@@ -457,21 +457,21 @@ fn run(seed: u64, planted: Planted) -> u64 {
 }
 
 #[test]
-fn every_schedule_answers_as_a_map_would() {
+fn every_schedule_matches_a_map() {
     for seed in 0..300 {
         run(seed, Planted::Nothing);
     }
 }
 
 #[test]
-fn a_seed_replays_its_schedule() {
+fn same_seed_gives_the_same_schedule() {
     for seed in [3, 14, 159] {
         assert_eq!(run(seed, Planted::Nothing), run(seed, Planted::Nothing));
     }
 }
 
 #[test]
-fn a_schedule_finds_memory_that_is_given_again_under_the_old_epoch() {
+fn schedules_detect_memory_reused_under_the_same_epoch() {
     let found = (0..60).find(|seed| {
         let played = std::panic::catch_unwind(|| run(*seed, Planted::OldEpoch));
         played.is_err()

@@ -35,7 +35,7 @@ fn open(device: &SeededDevice, worker: usize) -> ServerEnd<<SeededDevice as Devi
 }
 
 #[test]
-fn two_workers_and_a_client_come_together_and_part() {
+fn client_connects_to_two_workers_and_disconnects() {
     for path in RequestPath::ALL {
         come_together_and_part(path);
     }

@@ -74,7 +74,7 @@ fn keys() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn a_touch_that_removed_the_item_does_not_say_that_it_was_missing() {
+fn touch_that_removes_the_item_is_not_reported_as_a_miss() {
     for (path, key) in [UcWrite, UdSend]
         .map(|path| keys().map(|key| (path, key)))
         .concat()
@@ -96,7 +96,7 @@ fn a_touch_that_removed_the_item_does_not_say_that_it_was_missing() {
 }
 
 #[test]
-fn a_retried_touch_reads_again_what_is_still_there() {
+fn retried_touch_reads_the_unchanged_item_again() {
     for (path, key) in [UcWrite, UdSend]
         .map(|path| keys().map(|key| (path, key)))
         .concat()
@@ -114,7 +114,7 @@ fn a_retried_touch_reads_again_what_is_still_there() {
 }
 
 #[test]
-fn a_retried_touch_shows_nobody_elses_value() {
+fn retried_touch_does_not_return_another_value() {
     for path in [UcWrite, UdSend] {
         let mut fixture = fixture(path);
         fixture.call(1, KEY, set(b"value"), |_| ());
@@ -128,7 +128,7 @@ fn a_retried_touch_shows_nobody_elses_value() {
 }
 
 #[test]
-fn a_touch_that_missed_missed_for_good() {
+fn retried_touch_that_missed_still_misses() {
     for path in [UcWrite, UdSend] {
         let mut fixture = fixture(path);
         touched_without_reply(&mut fixture, KEY, EXPTIME_PAST);
@@ -142,7 +142,7 @@ fn a_touch_that_missed_missed_for_good() {
 }
 
 #[test]
-fn a_touch_without_answer_may_have_been_carried_out() {
+fn touch_without_answer_has_unknown_outcome() {
     let mut fixture = fixture(UcWrite);
     fixture.call(1, KEY, set(b"value"), |_| ());
     touched_without_reply(&mut fixture, KEY, EXPTIME_PAST);

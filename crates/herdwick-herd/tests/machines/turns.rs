@@ -65,17 +65,17 @@ fn shares(gso: bool) -> [usize; 12] {
 }
 
 #[test]
-fn a_batch_is_of_many_clients_where_replies_travel_alone() {
+fn batch_takes_many_clients_without_gso() {
     assert_eq!(shares(false), [0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4]);
 }
 
 #[test]
-fn a_batch_is_of_few_clients_where_replies_travel_in_gso_batches() {
+fn batch_takes_few_clients_with_gso() {
     assert_eq!(shares(true), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 16]);
 }
 
 #[test]
-fn whom_a_batch_cuts_short_is_made_up_for_it() {
+fn client_interrupted_by_a_full_batch_is_compensated() {
     for clients in [2, 4, 5] {
         let (mut fixture, mut answers) = (fixture(clients, true), vec![0; clients]);
         for _ in 0..40 * clients {
@@ -93,7 +93,7 @@ fn whom_a_batch_cuts_short_is_made_up_for_it() {
 
 /// Clients that were silent are looked at 16 a pass, in turns; a batch is full after eight of them.
 #[test]
-fn whom_a_full_batch_left_out_is_looked_at_first_in_the_next() {
+fn client_skipped_by_a_full_batch_is_polled_first_in_the_next() {
     let mut fixture = Fixture::new(1, 32, vec![Model::default()]);
     (0..32).for_each(|client| _ = fixture.join(1 + client));
     // The last takes the place of each that had requests, and so comes behind it.
@@ -140,7 +140,7 @@ fn drain(fixture: &mut Fixture<Model>) -> [usize; 3] {
 }
 
 #[test]
-fn who_leaves_in_the_middle_of_a_turn_stops_nobody() {
+fn client_detached_during_a_turn_delays_no_other() {
     for leavers in [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]] {
         let mut fixture = in_the_middle_of_a_turn();
         for leaver in leavers {
@@ -158,7 +158,7 @@ fn who_leaves_in_the_middle_of_a_turn_stops_nobody() {
 }
 
 #[test]
-fn when_all_have_left_in_the_middle_of_a_turn_the_next_is_served() {
+fn new_client_is_served_after_all_detached_during_a_turn() {
     let mut fixture = in_the_middle_of_a_turn();
     (0..3).for_each(|client| leave(&mut fixture, client));
     assert_eq!(fixture.serve(), 0);

@@ -138,7 +138,7 @@ fn forged(sequence: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_datagram_in_anothers_name_is_dropped_and_counted() {
+fn datagram_with_another_clients_identity_is_dropped_and_counted() {
     let mut post = Post::new();
     let honest = post.to[1];
     for sequence in 0..2 * WINDOW as u32 {
@@ -149,7 +149,7 @@ fn a_datagram_in_anothers_name_is_dropped_and_counted() {
 }
 
 #[test]
-fn what_is_no_request_is_dropped_and_counted() {
+fn malformed_request_is_dropped_and_counted() {
     let mut post = Post::new();
     let own = post.to[0];
     let whole = vec![0xff; REQUEST_BYTES_MAX + 1];
@@ -165,7 +165,7 @@ fn what_is_no_request_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_body_cut_short_is_dropped_and_counted() {
+fn truncated_body_is_dropped_and_counted() {
     let mut post = Post::new();
     let stamp = Stamp::new(Epoch::new(666).unwrap(), Sequence::default());
     let (mut line, mut body) = (Line::default(), [0; 1024]);
@@ -187,7 +187,7 @@ fn a_body_cut_short_is_dropped_and_counted() {
 }
 
 #[test]
-fn random_datagrams_are_counted_and_harm_nobody() {
+fn random_datagrams_are_counted_and_affect_no_other_client() {
     let mut post = Post::new();
     let (own, mut seed) = (post.to[0], 1_u64);
     let mut random = move || {
@@ -219,7 +219,7 @@ fn random_datagrams_are_counted_and_harm_nobody() {
 }
 
 #[test]
-fn a_flood_takes_nobody_elses_recvs() {
+fn flood_does_not_consume_recvs_of_other_clients() {
     let mut post = Post::new();
     let own = post.to[0];
     for _ in 0..100 {
@@ -238,7 +238,7 @@ fn a_flood_takes_nobody_elses_recvs() {
 }
 
 #[test]
-fn what_the_network_repeats_is_done_once() {
+fn duplicated_datagram_executes_once() {
     let mut post = Post::new();
     post.fixture.faults(Faults {
         duplicate_per_mille: 1000,
@@ -258,7 +258,7 @@ fn what_the_network_repeats_is_done_once() {
 }
 
 #[test]
-fn a_client_that_left_is_heard_no_more() {
+fn requests_of_a_detached_client_are_dropped() {
     let mut post = Post::new();
     let id = post.fixture.clients[HOSTILE].leases[0].id;
     post.fixture.workers[0].side.detach(id).unwrap();
@@ -270,7 +270,7 @@ fn a_client_that_left_is_heard_no_more() {
 }
 
 #[test]
-fn what_no_datagram_holds_is_refused_for_another_way() {
+fn request_larger_than_a_datagram_is_refused() {
     let mut fixture = Fixture::over(RequestPath::UdSend, 1, WINDOW, vec![Model::default()]);
     fixture.request_bytes_max = 512;
     fixture.join(1);

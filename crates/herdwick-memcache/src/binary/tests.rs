@@ -33,7 +33,7 @@ fn packet(input: &[u8]) -> (Packet<'_>, usize, u64) {
 }
 
 #[test]
-fn a_set_is_read_whole_and_not_before() {
+fn set_is_decoded_only_when_complete() {
     let extras = [0, 0, 0, 9, 0xff, 0xff, 0xff, 0xff];
     let input = request(opcode::SETQ, &extras, b"key", b"value", 7);
     for cut in 1..input.len() {
@@ -55,7 +55,7 @@ fn a_set_is_read_whole_and_not_before() {
 }
 
 #[test]
-fn an_oversized_value_is_swallowed_not_awaited() {
+fn oversized_value_is_discarded_without_buffering() {
     let input = request(opcode::ADD, &[0; 8], b"key", &[b'x'; 101], 0);
     let (add, used, swallow) = packet(&input[..40]);
     assert_eq!(add.verb, Verb::Oversized { set: false });
@@ -98,7 +98,7 @@ fn a_header_tells_what_is_asked() {
 }
 
 #[test]
-fn numbers_come_with_what_to_begin_with() {
+fn increment_decodes_delta_initial_and_exptime() {
     let mut extras = [0; 20];
     extras[7] = 5;
     extras[15] = 10;
@@ -119,7 +119,7 @@ fn numbers_come_with_what_to_begin_with() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_or_ends_the_conversation() {
+fn invalid_packets_are_refused_or_end_the_connection() {
     let fatal = Verb::Fatal(Status::Invalid);
     let long = [b'k'; 251];
     for (input, verb, swallow) in [
@@ -159,7 +159,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_conversation() {
 }
 
 #[test]
-fn responses_look_like_the_drawing() {
+fn responses_match_the_protocol_document() {
     let echo = packet(&request(opcode::GETK, b"", b"key", b"", 0)).0.echo;
     let mut out = Vec::new();
     echo.item(&mut out, b"key", 7, 3, b"value");

@@ -25,7 +25,7 @@ fn refusal(input: &[u8]) -> (Refusal, bool) {
 }
 
 #[test]
-fn a_command_knows_how_much_it_took() {
+fn decoded_command_reports_its_length() {
     let put = Put {
         verb: Verb::Cas(7),
         key: b"k",
@@ -46,7 +46,7 @@ fn a_command_knows_how_much_it_took() {
 }
 
 #[test]
-fn an_oversized_block_is_announced_not_awaited() {
+fn oversized_block_is_reported_without_buffering() {
     assert_eq!(
         decode(b"set k 0 0 101 noreply\r\n"),
         Decoded::Command {
@@ -62,7 +62,7 @@ fn an_oversized_block_is_announced_not_awaited() {
 }
 
 #[test]
-fn a_part_of_a_block_says_how_much_is_missing() {
+fn partial_block_reports_the_missing_bytes() {
     assert_eq!(
         decode(b"set k 0 0 100\r\nabc"),
         Decoded::NeedMore { at: 117 }
@@ -71,7 +71,7 @@ fn a_part_of_a_block_says_how_much_is_missing() {
 }
 
 #[test]
-fn gets_walk_their_keys() {
+fn get_iterates_over_its_keys() {
     let Command::Get(get) = command(b"gats 5  a bb   ccc \r\n") else {
         panic!("no get");
     };
@@ -80,7 +80,7 @@ fn gets_walk_their_keys() {
 }
 
 #[test]
-fn a_long_key_anywhere_spoils_a_get() {
+fn get_with_any_key_too_long_is_refused() {
     for position in 0..9 {
         for length in [250, 251, 500, 502] {
             let mut keys = vec![vec![b'k'; 120]; 9];
@@ -93,7 +93,7 @@ fn a_long_key_anywhere_spoils_a_get() {
 }
 
 #[test]
-fn noreply_silences_refusals_but_not_of_too_few_words() {
+fn noreply_suppresses_refusals_except_of_too_few_words() {
     for (line, refusal_of_it) in [
         (&b"set k x 0 5 noreply\n"[..], (Refusal::Format, true)),
         (b"set k 0 0 -5 noreply\n", (Refusal::Format, false)),
@@ -112,7 +112,7 @@ fn noreply_silences_refusals_but_not_of_too_few_words() {
 }
 
 #[test]
-fn too_few_words_are_no_command() {
+fn too_few_words_are_an_error() {
     for line in [
         "\n",
         "\r\n",
@@ -145,14 +145,14 @@ fn too_few_words_are_no_command() {
 
 /// A leading space hides a command, as in memcached, but not the operators' commands.
 #[test]
-fn a_space_in_front_hides_a_command() {
+fn command_with_leading_space_is_unknown() {
     let unknown = |line: &'static str| matches!(command(line.as_bytes()), Command::Unknown(_));
     assert!(unknown(" get a\r\n") && unknown("ab\r\n") && unknown("bget a\r\n"));
     assert!(matches!(command(b"  flush_all\r\n"), Command::FlushAll(_)));
 }
 
 #[test]
-fn a_nul_is_a_byte_like_any_other() {
+fn nul_byte_is_part_of_a_word() {
     let Command::Delete(delete) = command(b"delete a\0b\r\n") else {
         panic!("no delete");
     };
@@ -162,7 +162,7 @@ fn a_nul_is_a_byte_like_any_other() {
 /// The block of a refused line is never executed, whatever is wrong with the line: its contents may
 /// come from a client's user.
 #[test]
-fn the_block_of_a_refused_line_goes_with_it() {
+fn block_of_a_refused_line_is_discarded() {
     let swallowed = |line: &str| match decode(line.as_bytes()) {
         Decoded::Command {
             command: Command::Refused(refused),
@@ -197,7 +197,7 @@ fn the_block_of_a_refused_line_goes_with_it() {
 }
 
 #[test]
-fn words_behind_the_last_are_passed_over() {
+fn words_after_the_last_argument_are_ignored() {
     for more in ["", " more", " 1 2 3 4 5 6 7 8"] {
         for end in ["", " noreply"] {
             let line = format!("set k 0 0 1{more}{end}\r\nx\r\n");
@@ -221,7 +221,7 @@ fn words_behind_the_last_are_passed_over() {
 }
 
 #[test]
-fn endless_lines_end() {
+fn endless_lines_are_refused() {
     let junk = vec![b'a'; LINE_BYTES_MAX];
     assert_eq!(
         decode(&junk),
@@ -238,7 +238,7 @@ fn endless_lines_end() {
 }
 
 #[test]
-fn browsers_are_hung_up_on() {
+fn http_requests_end_the_connection() {
     assert_eq!(decode(b"GET / HTTP/1.1\r\n"), Decoded::Close);
     assert_eq!(decode(b"POST /x HTTP/1.0\r\n"), Decoded::Close);
     assert_eq!(decode(b"gopher HTTP/1.1\r\n"), Decoded::Close);
@@ -282,7 +282,7 @@ proptest! {
     /// The decoded commands do not depend on how the stream is cut, and no command is complete with
     /// fewer bytes than `NeedMore` requested.
     #[test]
-    fn cuts_change_nothing(
+    fn commands_decode_alike_at_every_split(
         lines in prop::collection::vec((prop::collection::vec(word(), 0..7), any::<bool>()), 1..8),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {

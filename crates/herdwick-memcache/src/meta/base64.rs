@@ -84,7 +84,7 @@ mod tests {
 
     /// RFC 4648, section 10.
     #[test]
-    fn the_vectors_of_the_rfc_hold() {
+    fn rfc_4648_vectors_decode() {
         for (key, text) in [
             ("f", "Zg=="),
             ("fo", "Zm8="),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decodes_to_nothing_is_refused() {
+    fn invalid_base64_is_refused() {
         for text in [&b""[..], b"Zg=", b"Zg", b"!!!!", b"Zm9vY", b"Z===", b"===="] {
             assert_eq!(decoded(text), None, "{text:?}");
         }
@@ -110,14 +110,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(key in prop::collection::vec(any::<u8>(), 1..=DECODED_BYTES_MAX)) {
+        fn base64_round_trips(key in prop::collection::vec(any::<u8>(), 1..=DECODED_BYTES_MAX)) {
             let mut out = Vec::new();
             encode(&key, &mut out);
             prop_assert_eq!(decoded(&out), Some(key));
         }
 
         #[test]
-        fn any_word_is_decoded_or_refused(text in prop::collection::vec(any::<u8>(), 0..=250)) {
+        fn decoding_any_word_does_not_panic(text in prop::collection::vec(any::<u8>(), 0..=250)) {
             let _ = decoded(&text);
         }
     }

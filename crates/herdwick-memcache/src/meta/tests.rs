@@ -36,7 +36,7 @@ fn letters(flags: &Flags<'_>) -> String {
 }
 
 #[test]
-fn flags_keep_their_order_and_numbers() {
+fn meta_flags_keep_their_order_and_arguments() {
     let get = meta(b"mg key t f s Oabc k T30 c h l N5 R7 q v u E9 C8\r\n");
     assert_eq!(get.verb, Verb::Get);
     assert_eq!(letters(&get.flags), "tfsOkchl");
@@ -52,7 +52,7 @@ fn flags_keep_their_order_and_numbers() {
 }
 
 #[test]
-fn what_stands_before_t_is_what_t_shows() {
+fn t_returns_the_ttl_set_by_flags_before_it() {
     let shows = |line: &'static [u8]| {
         let flags = meta(line).flags;
         (flags.shows_touch, flags.shows_made, flags.made)
@@ -63,7 +63,7 @@ fn what_stands_before_t_is_what_t_shows() {
 }
 
 #[test]
-fn a_set_is_read_with_its_block() {
+fn meta_set_is_decoded_with_its_block() {
     let input = b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\nmn\r\n";
     let Decoded::Command { used, swallow, .. } = decode(input) else {
         panic!("a complete command")
@@ -89,7 +89,7 @@ fn a_set_is_read_with_its_block() {
 }
 
 #[test]
-fn refusals_say_what_memcached_says() {
+fn refusals_have_memcacheds_wording() {
     let long = "k".repeat(251);
     let many = "mg k b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1 E1\r\n";
     let long_set = many.replace("mg k b", "ms k 5");
@@ -150,7 +150,7 @@ fn refusals_say_what_memcached_says() {
 }
 
 #[test]
-fn a_mode_is_its_first_letter_and_as_many_flags_may_come_as_memcached_takes() {
+fn mode_is_its_first_letter_and_flag_count_is_limited_as_in_memcached() {
     let set = meta(b"ms k 1 MEX\r\nx\r\n");
     assert!(matches!(
         set.verb,
@@ -164,7 +164,7 @@ fn a_mode_is_its_first_letter_and_as_many_flags_may_come_as_memcached_takes() {
 }
 
 #[test]
-fn replies_show_what_was_asked_in_order() {
+fn replies_return_flags_in_request_order() {
     let get = meta(b"mg a2V5 t k O1 c s f v h l b\r\n");
     let echo = Echo::new(&get.flags, true);
     let shown = Shown {
@@ -198,7 +198,7 @@ fn replies_show_what_was_asked_in_order() {
 }
 
 #[test]
-fn quiet_hides_what_is_nominal() {
+fn quiet_flag_suppresses_nominal_replies() {
     let quiet = Echo::new(&meta(b"mg k q\r\n").flags, false);
     let mut out = Vec::new();
     let shown = Shown::default();

@@ -474,7 +474,7 @@ const LARGE: Plan = Plan {
 };
 
 #[test]
-fn a_thousand_laps() {
+fn store_matches_the_model_over_a_thousand_laps() {
     let mut pair = Pair::new(&TIGHT);
     let laps = 1000;
     let mut stored = 0;
@@ -503,7 +503,7 @@ fn a_thousand_laps() {
 
 /// A number padded with more spaces than a width in `format!` can express (16 bits).
 #[test]
-fn a_number_in_a_long_value_keeps_its_length() {
+fn padded_number_in_a_long_value_keeps_its_length() {
     let mut pair = Pair::new(&LARGE);
     let mut value = vec![b' '; 100_000];
     value[0] = b'7';
@@ -527,7 +527,7 @@ proptest! {
     #![proptest_config(Config { cases: 12, ..Config::default() })]
 
     #[test]
-    fn half_full_nothing_is_ever_missed(steps in steps(ROOMY, 3000)) {
+    fn half_full_store_has_no_misses(steps in steps(ROOMY, 3000)) {
         let mut pair = Pair::new(&ROOMY);
         pair.work(&steps)?;
         pair.audit()?;
@@ -536,7 +536,7 @@ proptest! {
     }
 
     #[test]
-    fn every_loss_is_an_eviction_and_every_eviction_a_loss(steps in steps(TIGHT, 3000)) {
+    fn every_miss_is_a_counted_eviction_and_vice_versa(steps in steps(TIGHT, 3000)) {
         let mut pair = Pair::new(&TIGHT);
         pair.work(&steps)?;
         pair.audit()?;
@@ -547,7 +547,7 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_brings_back_all_and_nothing_else(
+    fn restart_recovers_exactly_the_stored_items(
         steps in steps(Plan { mortal: true, ..ROOMY }, 3000),
         every in 1usize..300,
     ) {
@@ -558,7 +558,7 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_loses_nothing_but_what_is_evicted(
+    fn restart_loses_only_evicted_items(
         steps in steps(TIGHT, 3000),
         every in 1usize..300,
     ) {
@@ -569,7 +569,7 @@ proptest! {
     }
 
     #[test]
-    fn a_store_that_evicts_nothing_loses_nothing_and_refuses_when_full(
+    fn lossless_store_loses_nothing_and_refuses_when_full(
         steps in steps(FULL, 3000),
         restart in any::<bool>(),
     ) {
@@ -615,7 +615,7 @@ proptest! {
     }
 
     #[test]
-    fn large_values_come_back_whole(steps in steps(LARGE, 150)) {
+    fn large_values_are_returned_whole(steps in steps(LARGE, 150)) {
         let mut pair = Pair::new(&LARGE);
         pair.work(&steps)?;
         pair.audit()?;
@@ -623,7 +623,7 @@ proptest! {
     }
 
     #[test]
-    fn what_expires_or_is_flushed_goes_in_time(
+    fn expired_and_flushed_items_are_gone_at_their_second(
         steps in steps(Plan { mortal: true, ..TIGHT }, 3000),
     ) {
         let mut pair = Pair::new(&TIGHT);

@@ -185,7 +185,7 @@ proptest! {
     #![proptest_config(Config { cases: 24, ..Config::default() })]
 
     #[test]
-    fn staged_puts_end_as_those_that_come_at_once(
+    fn staged_puts_have_the_results_of_plain_puts(
         acts in acts(LAPPING, 400),
         lasts in any::<bool>(),
     ) {
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn staged_puts_among_what_expires_and_is_flushed(
+    fn staged_puts_match_the_model_with_expiry_and_flushes(
         acts in acts(Plan { mortal: true, ..LAPPING }, 400),
     ) {
         let mut pair = Pair::new(&LAPPING);
@@ -205,7 +205,7 @@ proptest! {
     /// After 65,536 flushes an old item carries the current generation again; it stays flushed,
     /// after a kill, too.
     #[test]
-    fn flushes_that_come_around_bring_nothing_back(
+    fn generation_wrap_restores_no_flushed_item(
         acts in vec(acts(Plan { mortal: true, ..LAPPING }, 60), 2..6),
         lasts in any::<bool>(),
     ) {
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn where_there_is_room_staged_puts_cost_nobody_anything(acts in acts(ROOMY, 300)) {
+    fn staged_puts_evict_nothing_if_there_is_room(acts in acts(ROOMY, 300)) {
         let mut pair = Pair::lasting(&ROOMY);
         let uploads = all(&mut pair, &acts)?;
         prop_assert_eq!((pair.lost, pair.evictions + pair.store.counters().evictions), (0, 0));
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn a_store_that_evicts_nothing_keeps_all_beside_staged_puts(acts in acts(BRIMMING, 400)) {
+    fn lossless_store_keeps_all_items_during_staged_puts(acts in acts(BRIMMING, 400)) {
         let mut pair = Pair::new(&BRIMMING);
         pair.store.evict_nothing();
         let uploads = all(&mut pair, &acts)?;
@@ -240,7 +240,7 @@ proptest! {
 
 /// The maximum number of reservations survives a log that laps under them.
 #[test]
-fn reservations_are_carried_along_and_bounded() {
+fn reservations_survive_laps_and_are_bounded() {
     let mut pair = Pair::new(&LAPPING);
     let value = super::pattern(1900, 7);
     let most = pair.store.staged_max();
@@ -279,7 +279,7 @@ fn reservations_are_carried_along_and_bounded() {
 
 /// The flush at which generations wrap empties the log, but not of reservations.
 #[test]
-fn a_reservation_outlives_65536_flushes() {
+fn reservation_survives_65536_flushes() {
     let mut pair = Pair::new(&LAPPING);
     let value = super::pattern(1900, 7);
     let id = pair.store.stage(Second(1), b"key", value.len());

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_can_be_read() {
+    fn control_messages_round_trip() {
         let mut say = Say::NOTHING;
         say.source("2001:db8::1".parse().expect("an address"));
         // The kernel reports an `int` (UDP_GRO) where a send passes a `u16` (UDP_SEGMENT).
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_the_reading() {
+    fn malformed_control_message_ends_parsing() {
         let mut say = Say::NOTHING;
         say.segment(96);
         for cut in 0..say.as_bytes().len() {

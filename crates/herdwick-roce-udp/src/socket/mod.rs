@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_arrives_as_one() {
+    fn gso_batch_is_received_as_one() {
         let (a, b) = (loopback(false), loopback(false));
         let bytes: Vec<u8> = (0..6_000u32).map(|i| i.to_le_bytes()[0]).collect();
         send(&a, &b, &bytes, 96);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_port_is_steered_by_the_destination_queue_pair() {
+    fn socket_filter_selects_the_socket_by_destination_queue_pair() {
         let first = loopback(false);
         first.share().expect("an option");
         let rest = [1, 2].map(|_| Socket::bind(first.local(), true).expect("a socket"));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_packets_of_an_ipv6_socket_have_no_identification_and_tell_their_class() {
+    fn ipv4_packets_of_an_ipv6_socket_have_identification_0_and_report_tos() {
         let any = "[::]:0".parse().expect("an address");
         let both = Socket::bind(any, false).expect("a socket");
         let other = loopback(false);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_on_every_address_is_told_which() {
+    fn wildcard_socket_receives_the_destination_address() {
         let any = "0.0.0.0:0".parse().expect("an address");
         let all = Socket::bind(any, false).expect("a socket");
         let port = all.local().port();

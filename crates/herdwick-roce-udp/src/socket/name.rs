@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_what_it_was_made_of() {
+    fn socket_address_round_trips_through_name() {
         for text in ["10.1.2.3:4791", "[::1]:1", "[fe80::1%7]:65535"] {
             let address: SocketAddr = text.parse().expect("an address");
             assert_eq!(Name::from(address).address(), Some(address));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_name_is_no_address() {
+    fn zeroed_name_has_no_address() {
         assert_eq!(Name::BLANK.address(), None);
     }
 }

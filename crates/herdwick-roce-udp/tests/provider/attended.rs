@@ -147,7 +147,7 @@ pub(crate) fn write(words: &[u64], to: Remote) -> SendOp<'_> {
 }
 
 #[test]
-fn memory_is_served_while_its_owner_does_not_poll() {
+fn attended_port_serves_memory_while_its_owner_does_not_poll() {
     let mut stage = Stage::new();
     let [(mine, _), (memory, at)] = stage.memory.clone();
     let into = Local {
@@ -179,7 +179,7 @@ fn memory_is_served_while_its_owner_does_not_poll() {
 }
 
 #[test]
-fn what_the_owner_posts_is_sent_and_completes() {
+fn attended_port_sends_and_completes_the_owners_posts() {
     let mut stage = Stage::new();
     let [(mine, here), _] = stage.memory.clone();
     let (qp, cq) = (stage.theirs.qp, stage.theirs.cq);

@@ -37,7 +37,7 @@ fn failed(port: &RocePort) -> u64 {
 }
 
 #[test]
-fn what_was_received_is_in_the_file_at_once_and_for_its_owner() {
+fn capture_file_is_written_at_once_and_private() {
     let name = format!("herdwick-listener-{}.pcap", std::process::id());
     let path = std::env::temp_dir().join(name);
     let port = listen(path.clone());
@@ -49,6 +49,6 @@ fn what_was_received_is_in_the_file_at_once_and_for_its_owner() {
 }
 
 #[test]
-fn packets_that_a_full_disk_does_not_take_are_counted() {
+fn packets_not_captured_on_a_full_disk_are_counted() {
     assert_eq!(failed(&listen("/dev/full".into())), 1);
 }

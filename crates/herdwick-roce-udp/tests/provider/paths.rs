@@ -182,7 +182,7 @@ fn both_ways(mut sides: [Side; 2]) {
 }
 
 #[test]
-fn ends_with_paths_of_different_widths_agree_on_the_narrower() {
+fn endpoints_agree_on_the_smaller_path_mtu() {
     let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let side = |mtu| {
         let options = RoceOptions {
@@ -197,7 +197,7 @@ fn ends_with_paths_of_different_widths_agree_on_the_narrower() {
 /// Run by `tests/roce/mtu.sh`, which makes the namespaces.
 #[test]
 #[ignore = "needs two network namespaces: tests/roce/mtu.sh"]
-fn namespaces_with_different_mtus_carry_long_messages_both_ways() {
+fn long_messages_cross_namespaces_with_different_mtus() {
     let names = told("HERDWICK_NETNS");
     let hosts: [IpAddr; 2] = [[10, 9, 9, 1].into(), [10, 9, 9, 2].into()];
     for known in [[false, false], [true, false], [false, true], [true, true]] {
@@ -232,7 +232,7 @@ fn told(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_port_on_every_ipv6_address_serves_ipv4_peers() {
+fn wildcard_ipv6_port_serves_ipv4_peers() {
     let server = RoceDevice::bind(RoceOptions::new("[::]:0".parse().expect("an address")));
     let server = server.expect("a port");
     let mut theirs = server.open_port(&PortLimits::default()).expect("a port");

@@ -23,7 +23,7 @@ fn device(shards: usize) -> RoceDevice {
 
 /// Sockets of two processes that share a port get each other's packets.
 #[test]
-fn a_port_that_another_device_shares_among_its_own_is_taken() {
+fn port_shared_by_another_devices_sockets_is_in_use() {
     let first = device(2);
     let second = RoceDevice::bind(RoceOptions {
         shards: 2,
@@ -66,7 +66,7 @@ fn of_two_devices_that_bind_at_the_same_time_one_fails() {
 }
 
 #[test]
-fn each_worker_gets_what_is_written_to_it_by_its_own_socket() {
+fn each_worker_receives_its_packets_on_its_own_socket() {
     let server = device(3);
     let mut workers = [(); 3].map(|()| server.open_port(&PortLimits::default()).expect("a port"));
     let client = device(1);

@@ -11,7 +11,7 @@ use crate::attended::{Side, signaled, write};
 const TIMEOUT: usize = 1_000_000;
 
 #[test]
-fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
+fn request_posted_after_a_long_pause_does_not_time_out_at_once() {
     let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
     Side::connect([&ours, &theirs], [&mut port, &mut far]);
     let to = theirs.remote(&far);
@@ -36,7 +36,7 @@ fn what_is_flushed_after_a_long_rest_is_not_late_at_once() {
 }
 
 #[test]
-fn what_is_repeated_to_a_silent_peer_is_told_of() {
+fn retransmissions_to_a_silent_peer_are_counted() {
     let ((ours, mut port), (theirs, mut far)) = (Side::new(), Side::new());
     Side::connect([&ours, &theirs], [&mut port, &mut far]);
     let to = theirs.remote(&far);

@@ -243,7 +243,7 @@ mod tests {
     use super::PacketOp;
 
     #[test]
-    fn what_decodes_encodes_to_the_same_byte() {
+    fn opcodes_round_trip() {
         let known: Vec<u8> = (0..=255)
             .filter(|byte| PacketOp::decode(*byte).is_some())
             .collect();

@@ -42,7 +42,7 @@ mod tests {
     use super::Psn24;
 
     #[test]
-    fn distance_is_signed_and_wraps() {
+    fn psn_distance_is_signed_and_wraps() {
         let psn = Psn24::new(0xff_ffff);
         assert_eq!(psn.plus(1).get(), 0);
         assert_eq!(psn.plus(3).ahead_of(psn), 3);

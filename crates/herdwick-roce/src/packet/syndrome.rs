@@ -109,7 +109,7 @@ mod tests {
     use super::{Aeth, Syndrome, rnr_delay};
 
     #[test]
-    fn every_syndrome_byte_survives() {
+    fn syndrome_bytes_round_trip() {
         for byte in 0..=255 {
             assert_eq!(Syndrome::decode(byte).encode(), byte);
             let aeth = Aeth::new(Syndrome::decode(byte), 0x01ab_cdef);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rnr_delays_are_those_of_the_table() {
+    fn rnr_delays_match_the_specifications_table() {
         assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
         assert_eq!(rnr_delay(1), Duration::from_micros(10));
         assert_eq!(rnr_delay(12), Duration::from_micros(640));

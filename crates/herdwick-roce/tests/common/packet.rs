@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_built_by_hand_is_the_captured_one() {
+    fn hand_built_acknowledgement_matches_the_captured_one() {
         let way = Way {
             from: ([10, 9, 0, 1], 0xc121).into(),
             to: ([10, 9, 0, 2], 4791).into(),

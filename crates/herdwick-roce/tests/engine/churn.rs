@@ -353,7 +353,7 @@ fn schedule(seed: u64) {
 }
 
 #[test]
-fn leases_that_come_and_go_at_any_time_touch_nobody_else() {
+fn queue_pairs_created_and_destroyed_at_any_time_affect_no_other() {
     for seed in 1..=8 {
         schedule(seed);
     }

@@ -83,7 +83,7 @@ impl Besieged {
 }
 
 #[test]
-fn a_flood_of_wrong_keys_is_looked_into_a_few_times_a_pass_and_hits_nobody_else() {
+fn flood_of_wrong_rkeys_is_checked_a_bounded_number_of_times_per_pass() {
     let mut besieged = Besieged::new(Transport::Uc);
     for pass in 1..=3 {
         besieged.writes();
@@ -97,7 +97,7 @@ fn a_flood_of_wrong_keys_is_looked_into_a_few_times_a_pass_and_hits_nobody_else(
 }
 
 #[test]
-fn who_is_wrong_less_often_is_always_looked_into() {
+fn packets_of_a_source_below_the_error_limit_are_always_checked() {
     let mut besieged = Besieged::new(Transport::Uc);
     for _ in 0..100 {
         besieged.flood(CHECKED - 1);

@@ -122,7 +122,7 @@ fn writes(world: &mut World, transport: Transport, count: usize) -> Vec<Vec<u8>>
 }
 
 #[test]
-fn a_batch_of_writes_is_its_packets() {
+fn gso_batch_of_writes_matches_single_packets() {
     // Identifications above 127 are not in the table.
     for count in [1, 5, 63, 140] {
         let mut twins = Twins::new();
@@ -135,7 +135,7 @@ fn a_batch_of_writes_is_its_packets() {
 }
 
 #[test]
-fn what_is_wrong_in_a_batch_spoils_nothing_beside_it() {
+fn bad_packet_in_a_gso_batch_affects_no_other() {
     let mut twins = Twins::new();
     let mut packets = twins.both(|world| writes(world, Transport::Uc, 20));
     // Another queue pair, congestion bits, and an undefined version.
@@ -157,7 +157,7 @@ fn what_is_wrong_in_a_batch_spoils_nothing_beside_it() {
 }
 
 #[test]
-fn a_batch_is_not_summed_where_nobody_checks() {
+fn gso_batch_icrc_is_skipped_if_check_icrc_is_off() {
     let config = Config {
         check_icrc: false,
         ..Config::default()
@@ -170,7 +170,7 @@ fn a_batch_is_not_summed_where_nobody_checks() {
 }
 
 #[test]
-fn a_batch_over_a_reliable_connection_is_answered_alike() {
+fn rc_gso_batch_gets_the_replies_of_single_packets() {
     let mut twins = Twins::new();
     let packets = twins.both(|world| writes(world, Transport::Rc, 20));
     let from = twins.0[0].sides[A].addr;
@@ -183,7 +183,7 @@ fn a_batch_over_a_reliable_connection_is_answered_alike() {
 }
 
 #[test]
-fn batches_of_datagrams_come_by_any_route() {
+fn ud_gso_batches_are_accepted_from_any_route() {
     let mut twins = Twins::new();
     let packets = twins.both(|world| {
         let (qps, to) = world.datagrams();

@@ -58,7 +58,7 @@ fn dropped(world: &World, reason: Drop) -> u64 {
 }
 
 #[test]
-fn a_bad_link_carries_keyed_packets_as_well() {
+fn lossy_link_carries_keyed_packets() {
     for seed in 0..10 {
         let faults = Faults {
             drop: 30,
@@ -71,7 +71,7 @@ fn a_bad_link_carries_keyed_packets_as_well() {
 }
 
 #[test]
-fn u17_a_replayed_write_is_refused() {
+fn u17_replayed_keyed_write_is_dropped() {
     let mut world = world();
     let (qps, region, packet) = written(&mut world, 1);
     let to = world.sides[B].remote(region);
@@ -92,7 +92,7 @@ fn u17_a_replayed_write_is_refused() {
 
 /// Without a key, a UC queue pair accepts the first packet of a message whatever its PSN.
 #[test]
-fn u09_a_write_out_of_sequence_is_not_taken_from_a_forger() {
+fn u09_forged_keyed_write_out_of_sequence_is_dropped() {
     let mut world = world();
     let (_, region, packet) = written(&mut world, 7);
     let before = world.sides[B].bank.regions[&region].clone();
@@ -108,7 +108,7 @@ fn u09_a_write_out_of_sequence_is_not_taken_from_a_forger() {
 }
 
 #[test]
-fn no_bit_of_a_keyed_packet_may_be_changed() {
+fn any_changed_bit_of_a_keyed_packet_is_detected() {
     let mut world = world();
     let (_, region, packet) = written(&mut world, 7);
     let before = world.sides[B].bank.regions[&region].clone();
@@ -125,7 +125,7 @@ fn no_bit_of_a_keyed_packet_may_be_changed() {
 }
 
 #[test]
-fn a_packet_without_a_trailer_is_refused() {
+fn keyed_queue_pair_drops_packets_without_trailer() {
     let mut world = world();
     let (_, region, packet) = written(&mut world, 7);
     let before = world.sides[B].bank.regions[&region].clone();
@@ -138,7 +138,7 @@ fn a_packet_without_a_trailer_is_refused() {
 }
 
 #[test]
-fn datagrams_come_from_keyed_peers_alone() {
+fn keyed_ud_queue_pair_accepts_only_keyed_peers() {
     let mut world = world();
     let seen = tap(&mut world);
     let (qps, to) = world.datagrams();

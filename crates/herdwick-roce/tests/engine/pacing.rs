@@ -40,7 +40,7 @@ fn passes(world: &mut World, transport: Transport, mark: impl Fn(&mut World, u64
 }
 
 #[test]
-fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
+fn cnps_reduce_the_rate_and_it_recovers() {
     for transport in [Transport::Uc, Transport::Rc] {
         let mut world = World::new(1, &ecn());
         let free = passes(&mut world, transport, |_, _| {});
@@ -60,7 +60,7 @@ fn a_peer_that_tells_of_congestion_is_sent_less_and_then_as_much_again() {
 }
 
 #[test]
-fn who_marks_nothing_believes_nobody_that_tells_of_congestion() {
+fn cnps_are_dropped_without_ecn() {
     let mut world = World::new(1, &Config::default());
     let free = passes(&mut world, Transport::Uc, |_, _| {});
     // The packets are marked all the same, and B sends CNPs.
@@ -73,7 +73,7 @@ fn who_marks_nothing_believes_nobody_that_tells_of_congestion() {
 }
 
 #[test]
-fn who_does_not_pace_does_not_slow_down() {
+fn unpaced_queue_pair_ignores_congestion() {
     let config = Config {
         pace: false,
         ..ecn()
@@ -86,7 +86,7 @@ fn who_does_not_pace_does_not_slow_down() {
 }
 
 #[test]
-fn what_is_held_back_has_a_time_to_go_on() {
+fn paced_packets_have_a_deadline_to_resume() {
     let mut world = World::new(1, &ecn());
     passes(&mut world, Transport::Uc, |_, _| {});
     world.tos = 3;

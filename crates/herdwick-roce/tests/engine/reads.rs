@@ -25,7 +25,7 @@ fn world(buffer: usize) -> World {
 }
 
 #[test]
-fn a_long_read_is_asked_for_as_the_receive_buffer_takes_it() {
+fn long_read_is_requested_in_pieces_that_fit_the_receive_buffer() {
     for buffer in [DEFAULT_BUFFER / 2, DEFAULT_BUFFER, 4 << 20] {
         let mut world = world(buffer);
         let qps = world.connected(Transport::Rc);
@@ -54,7 +54,7 @@ fn a_long_read_is_asked_for_as_the_receive_buffer_takes_it() {
 }
 
 #[test]
-fn one_request_for_megabytes_does_not_hold_up_a_pass() {
+fn read_of_megabytes_does_not_monopolize_a_pass() {
     const PASS: usize = 256;
     let mut world = world(usize::MAX);
     let qps = world.connected(Transport::Rc);

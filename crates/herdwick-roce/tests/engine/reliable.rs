@@ -92,7 +92,7 @@ fn send(payload: Payload<'_>) -> SendOp<'_> {
 }
 
 #[test]
-fn every_verb_does_its_work_at_every_size() {
+fn every_verb_works_at_every_size() {
     let mut pair = pair(1, &Config::default());
     for (salt, len) in [0usize, 1, 64, 255, 256, 257, 600, 10_000]
         .into_iter()
@@ -147,7 +147,7 @@ fn every_verb_does_its_work_at_every_size() {
 }
 
 #[test]
-fn one_acknowledgement_serves_a_batch() {
+fn one_acknowledgement_completes_a_batch() {
     let mut pair = pair(1, &Config::default());
     for id in 0..32 {
         pair.post(id, write(Payload::Words(&[id]), pair.at));
@@ -260,12 +260,12 @@ fn storm_over(mut pair: Pair, seed: u64, messages: u64) {
 }
 
 #[test]
-fn a_good_link_carries_a_storm() {
+fn lossless_link_delivers_a_mixed_load() {
     storm(1, Faults::default(), 2000);
 }
 
 #[test]
-fn a_bad_link_loses_nothing_and_does_nothing_twice() {
+fn lossy_link_delivers_every_request_once() {
     for seed in 0..40 {
         let faults = Faults {
             drop: 30,
@@ -278,7 +278,7 @@ fn a_bad_link_loses_nothing_and_does_nothing_twice() {
 }
 
 #[test]
-fn a_terrible_link_is_slow_and_right() {
+fn very_lossy_link_is_slow_but_correct() {
     for seed in 0..8 {
         let faults = Faults {
             drop: 120,
@@ -291,7 +291,7 @@ fn a_terrible_link_is_slow_and_right() {
 }
 
 #[test]
-fn a_write_reaches_memory_from_its_first_byte_to_its_last_and_once() {
+fn write_is_stored_in_order_and_once() {
     for seed in 0..20 {
         let mut pair = pair(seed, &Config::default());
         pair.world.faults = Faults {
@@ -317,7 +317,7 @@ fn a_write_reaches_memory_from_its_first_byte_to_its_last_and_once() {
 }
 
 #[test]
-fn a_recv_whose_buffer_is_gone_ends_and_the_sender_is_told() {
+fn recv_with_freed_buffer_fails_at_both_ends() {
     for transport in [Transport::Rc, Transport::Uc] {
         let mut world = World::new(1, &Config::default());
         let qps = world.connected(transport);
@@ -339,7 +339,7 @@ fn a_recv_whose_buffer_is_gone_ends_and_the_sender_is_told() {
 }
 
 #[test]
-fn a_refused_request_fails_both_ends_and_names_the_reason() {
+fn refused_request_fails_both_ends_with_the_reason() {
     let refusals = |pair: &Pair| {
         let wrong = Remote {
             rkey: Rkey(pair.at.rkey.0 ^ 1),
@@ -399,7 +399,7 @@ fn a_refused_request_fails_both_ends_and_names_the_reason() {
 }
 
 #[test]
-fn a_refusal_that_is_not_fatal_leaves_the_responder_be() {
+fn non_fatal_nak_keeps_the_responder_ready() {
     let mut world = World::new(1, &Config::default());
     let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
     for side in [A, B] {
@@ -421,7 +421,7 @@ fn a_refusal_that_is_not_fatal_leaves_the_responder_be() {
 }
 
 #[test]
-fn a_send_waits_for_a_recv_and_not_for_ever() {
+fn send_waits_for_a_recv_for_a_bounded_time() {
     let mut pair = pair(1, &Config::default());
     pair.post(1, send(Payload::Words(&[1])));
     pair.world.run(3000);
@@ -448,7 +448,7 @@ fn a_send_waits_for_a_recv_and_not_for_ever() {
 }
 
 #[test]
-fn a_short_buffer_is_told_to_both() {
+fn short_recv_buffer_fails_both_ends() {
     let mut pair = pair(1, &Config::default());
     pair.world.sides[B].recv(pair.qps[B], 0);
     let payload = pair.fill(0, &[1; 1025]);
@@ -458,7 +458,7 @@ fn a_short_buffer_is_told_to_both() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_the_retries_that_were_asked_for() {
+fn requests_to_a_silent_peer_fail_after_the_configured_retries() {
     let mut pair = pair(1, &Config::default());
     pair.world.filter = Some(Box::new(|_, _| false));
     pair.post(1, write(Payload::Words(&[1]), pair.at));
@@ -480,7 +480,7 @@ fn a_silent_peer_is_given_up_after_the_retries_that_were_asked_for() {
 }
 
 #[test]
-fn a_late_peer_is_asked_and_not_sent_everything_again() {
+fn timeout_resends_one_packet_until_the_peer_answers() {
     let mut pair = pair(1, &Config::default());
     pair.world.sides[B].outbox.room = 0;
     for id in 0..40 {
@@ -504,7 +504,7 @@ fn a_late_peer_is_asked_and_not_sent_everything_again() {
 }
 
 #[test]
-fn after_a_silence_what_was_lost_is_sent_again_and_no_more() {
+fn only_lost_packets_are_resent_after_a_timeout() {
     let mut pair = pair(1, &Config::default());
     let mut count = 0;
     // The last 16 of 40 are lost, and no packet follows that would reveal the gap.
@@ -529,7 +529,7 @@ fn after_a_silence_what_was_lost_is_sent_again_and_no_more() {
 }
 
 #[test]
-fn a_read_whose_middle_is_lost_is_asked_again_from_there() {
+fn read_with_a_lost_response_resumes_at_the_loss() {
     let mut pair = pair(1, &Config::default());
     let region = pair.region;
     let bytes = pattern(2000, 3);
@@ -554,7 +554,7 @@ fn a_read_whose_middle_is_lost_is_asked_again_from_there() {
 }
 
 #[test]
-fn an_atomic_whose_answer_is_lost_is_answered_again_and_not_done_again() {
+fn repeated_atomic_is_answered_but_not_executed_again() {
     let mut pair = pair(1, &Config::default());
     let mut lost = 0;
     pair.world.filter = Some(Box::new(move |from, _| {
@@ -574,7 +574,7 @@ fn an_atomic_whose_answer_is_lost_is_answered_again_and_not_done_again() {
 }
 
 #[test]
-fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
+fn acknowledgement_beyond_an_unanswered_read_is_an_implied_nak() {
     let mut pair = pair(1, &Config::default());
     let mut first = true;
     // The response to the READ is lost; the ACK of the WRITE after it is not.
@@ -603,7 +603,7 @@ fn an_acknowledgement_past_an_unanswered_read_is_an_implied_nak() {
 }
 
 #[test]
-fn a_gap_told_of_many_times_is_repaired_once() {
+fn repeated_naks_of_one_gap_cause_one_retransmission() {
     let mut pair = pair(1, &Config::default());
     let mut first = true;
     pair.world.filter = Some(Box::new(move |from, _| {
@@ -630,7 +630,7 @@ fn a_gap_told_of_many_times_is_repaired_once() {
 }
 
 #[test]
-fn a_lost_request_is_told_of_by_one_nak() {
+fn lost_request_causes_one_nak() {
     let mut pair = pair(1, &Config::default());
     let mut count = 0;
     pair.world.filter = Some(Box::new(move |from, _| {
@@ -655,7 +655,7 @@ fn a_lost_request_is_told_of_by_one_nak() {
 }
 
 #[test]
-fn answers_come_from_the_peer_alone_and_to_what_is_outstanding() {
+fn replies_are_accepted_only_from_the_peer_and_for_outstanding_requests() {
     let mut pair = pair(1, &Config::default());
     // Every ACK is for a packet that was never sent.
     pair.world.filter = Some(Box::new(|from, packet| {
@@ -673,7 +673,7 @@ fn answers_come_from_the_peer_alone_and_to_what_is_outstanding() {
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_the_peer_takes() {
+fn outstanding_reads_stay_within_the_peers_limit() {
     let mut world = World::new(1, &Config::default());
     let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
     for side in [A, B] {
@@ -705,7 +705,7 @@ fn no_more_reads_are_outstanding_than_the_peer_takes() {
 }
 
 #[test]
-fn a_peer_that_takes_no_reads_is_asked_for_none() {
+fn no_read_is_sent_to_a_peer_that_accepts_none() {
     let mut world = World::new(1, &Config::default());
     let qps = [A, B].map(|side| world.sides[side].qp(Transport::Rc));
     let mut peering = world.peering(B, qps[B]);
@@ -771,7 +771,7 @@ const NAK_SEQUENCE: u8 = 0x60;
 const NAK_INVALID: u8 = 0x61;
 
 #[test]
-fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
+fn unsupported_opcode_gets_a_nak_in_sequence() {
     // SEND with invalidate, a reserved code, FLUSH, ATOMIC WRITE.
     for opcode in [0x17, 0x1a, 0x1c, 0x1d] {
         let mut pair = pair(1, &Config::default());
@@ -796,7 +796,7 @@ fn an_opcode_that_is_not_served_is_refused_in_its_turn() {
 }
 
 #[test]
-fn one_read_more_than_are_served_at_a_time_is_refused() {
+fn read_beyond_the_outstanding_limit_is_refused() {
     let mut pair = pair(1, &Config::default());
     // No packet can be sent, so every response stays queued.
     pair.world.sides[B].outbox.room = 0;
@@ -819,7 +819,7 @@ fn one_read_more_than_are_served_at_a_time_is_refused() {
 }
 
 #[test]
-fn a_request_that_comes_again_takes_no_nak_away() {
+fn duplicate_request_does_not_clear_a_pending_nak() {
     let mut pair = pair(1, &Config::default());
     pair.perform(write(Payload::Words(&[1]), pair.at));
     // A packet after a gap; then the first one again, in the same pass.
@@ -841,7 +841,7 @@ fn a_request_that_comes_again_takes_no_nak_away() {
 }
 
 #[test]
-fn long_messages_flow_through_a_narrow_wire() {
+fn long_messages_pass_a_slow_link() {
     let mut pair = pair(1, &Config::default());
     pair.world.sides[A].outbox.room = 5;
     pair.world.sides[B].outbox.room = 5;

@@ -42,7 +42,7 @@ fn writer(world: &mut World) -> ([QpId; 2], RegionId) {
 }
 
 #[test]
-fn writes_of_every_size_land_where_told() {
+fn writes_of_every_size_reach_their_address() {
     let mut world = World::new(1, &Config::default());
     let (qps, region) = writer(&mut world);
     let at = world.sides[B].remote(region);
@@ -78,7 +78,7 @@ fn writes_of_every_size_land_where_told() {
 }
 
 #[test]
-fn sends_travel_in_completions_or_buffers_with_immediates() {
+fn sends_arrive_inline_or_in_buffers_with_immediates() {
     let mut world = World::new(1, &Config::default());
     let qps = world.connected(Transport::Uc);
     for (len, imm) in [
@@ -125,7 +125,7 @@ fn sends_travel_in_completions_or_buffers_with_immediates() {
 }
 
 #[test]
-fn a_write_with_immediate_takes_a_recv_at_its_end_alone() {
+fn write_with_immediate_consumes_a_recv_only_at_its_last_packet() {
     let mut world = World::new(1, &Config::default());
     let (qps, region) = writer(&mut world);
     let to = world.sides[B].remote(region);
@@ -147,7 +147,7 @@ fn a_write_with_immediate_takes_a_recv_at_its_end_alone() {
 }
 
 #[test]
-fn what_finds_no_room_leaves_later_in_order() {
+fn packets_without_send_room_are_sent_later_in_order() {
     let mut world = World::new(1, &Config::default());
     let qps = world.connected(Transport::Uc);
     (0..30).for_each(|id| world.sides[B].recv(qps[B], id));
@@ -170,7 +170,7 @@ fn what_finds_no_room_leaves_later_in_order() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_later_completions_free_silent_slots() {
+fn full_send_queue_refuses_and_later_completions_free_unsignaled_slots() {
     let mut world = World::new(1, &Config::default());
     let (qps, region) = writer(&mut world);
     let to = world.sides[B].remote(region);
@@ -196,7 +196,7 @@ fn a_full_queue_refuses_and_later_completions_free_silent_slots() {
 }
 
 #[test]
-fn datagrams_name_their_source_and_lie_behind_a_header() {
+fn datagrams_report_their_source_and_are_stored_after_a_grh() {
     let mut world = World::new(1, &Config::default());
     let (qps, to) = world.datagrams();
     for len in [0, 56, 57, 900] {
@@ -226,7 +226,7 @@ fn datagrams_name_their_source_and_lie_behind_a_header() {
 }
 
 #[test]
-fn a_datagram_needs_the_key_a_recv_and_room() {
+fn datagram_needs_the_qkey_a_recv_and_room() {
     let mut world = World::new(1, &Config::default());
     let (qps, to) = world.datagrams();
     let send = |world: &mut World, len: usize| {
@@ -258,7 +258,7 @@ fn a_datagram_needs_the_key_a_recv_and_room() {
 }
 
 #[test]
-fn after_a_gap_uc_takes_the_next_message_whatever_its_psn() {
+fn uc_accepts_the_next_message_at_any_psn_after_a_gap() {
     let mut world = World::new(1, &Config::default());
     let (qps, region) = writer(&mut world);
     let to = world.sides[B].remote(region);
@@ -295,7 +295,7 @@ fn after_a_gap_uc_takes_the_next_message_whatever_its_psn() {
 }
 
 #[test]
-fn a_recv_of_a_message_cut_short_serves_the_next() {
+fn recv_of_an_incomplete_message_is_reused_for_the_next() {
     let mut world = World::new(1, &Config::default());
     let qps = world.connected(Transport::Uc);
     world.sides[B].recv(qps[B], 5);
@@ -322,7 +322,7 @@ fn a_recv_of_a_message_cut_short_serves_the_next() {
 }
 
 #[test]
-fn what_is_not_granted_is_dropped_and_counted() {
+fn requests_without_rights_are_dropped_and_counted() {
     let mut world = World::new(1, &Config::default());
     let qps = world.connected(Transport::Uc);
     let region = world.sides[B].region(Access::WRITE);
@@ -363,7 +363,7 @@ fn what_is_not_granted_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_bad_link_brings_whole_messages_or_none() {
+fn lossy_link_delivers_whole_messages_or_none() {
     for seed in 0..50 {
         let mut world = World::new(seed, &Config::default());
         let qps = world.connected(Transport::Uc);

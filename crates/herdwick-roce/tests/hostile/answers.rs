@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-fn u17_requests_again_have_no_second_effect() {
+fn u17_repeated_requests_have_no_second_effect() {
     let mut siege = Siege::new();
     siege.stage.recorded = Some(Vec::new());
     siege.survives();
@@ -30,7 +30,7 @@ fn u17_requests_again_have_no_second_effect() {
 }
 
 #[test]
-fn u17_requests_of_an_earlier_life_are_dropped() {
+fn u17_requests_of_an_earlier_connection_are_dropped() {
     let mut before = Stage::of(17);
     before.recorded = Some(Vec::new());
     before.honest();
@@ -42,7 +42,7 @@ fn u17_requests_of_an_earlier_life_are_dropped() {
 }
 
 #[test]
-fn u18_nobody_else_is_answered() {
+fn u18_replies_are_sent_only_to_the_peer() {
     let mut siege = Siege::new();
     let (addr, rkey) = siege.key(siege.stage.victim.open);
     let rc = siege.qpn(siege.stage.victim.rc);
@@ -81,7 +81,7 @@ fn u18_nobody_else_is_answered() {
 }
 
 #[test]
-fn u19_junk_changes_nothing() {
+fn u19_random_packets_have_no_effect() {
     let mut siege = Siege::new();
     let memory = siege.memory();
     let mut chance = Chance::new(19);
@@ -98,7 +98,7 @@ fn u19_junk_changes_nothing() {
 }
 
 #[test]
-fn u20_floods_of_what_is_not_asked_for_are_ignored() {
+fn u20_floods_of_unsolicited_packets_are_ignored() {
     let mut siege = Siege::new();
     let mut chance = Chance::new(20);
     let rc = siege.qpn(siege.stage.victim.rc);
@@ -128,7 +128,7 @@ fn u20_floods_of_what_is_not_asked_for_are_ignored() {
 
 /// The ICRC does not cover the congestion marks: they cause one CNP, and only to the peer.
 #[test]
-fn u20_marks_of_congestion_are_answered_once() {
+fn u20_congestion_marks_cause_one_cnp_to_the_peer() {
     const CONGESTION_EXPERIENCED: u8 = 3;
     let mut siege = Siege::new();
     let qpn = siege.qpn(siege.stage.victim.uc);

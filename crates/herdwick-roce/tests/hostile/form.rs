@@ -69,7 +69,7 @@ fn u02_opcodes_without_their_headers_are_dropped() {
 }
 
 #[test]
-fn u03_less_payload_than_pad_is_dropped() {
+fn u03_packet_with_less_payload_than_pad_is_dropped() {
     let mut siege = Siege::new();
     let (uc, ud) = (siege.stage.victim.uc, siege.stage.victim.ud);
     let packets = [
@@ -86,7 +86,7 @@ fn u03_less_payload_than_pad_is_dropped() {
 }
 
 #[test]
-fn u04_every_flipped_bit_that_the_icrc_covers_is_noticed() {
+fn u04_flipped_bits_that_the_icrc_covers_are_detected() {
     let mut siege = Siege::new();
     let bytes = write(&siege).sealed(&Way::new(FRIEND, VICTIM));
     for bit in 0..bytes.len() * 8 {
@@ -103,7 +103,7 @@ fn u04_every_flipped_bit_that_the_icrc_covers_is_noticed() {
 
 /// FECN, BECN and reserved bits: a WRITE has the same effect as without them.
 #[test]
-fn u04_what_the_icrc_does_not_cover_changes_nothing() {
+fn u04_bits_that_the_icrc_does_not_cover_have_no_effect() {
     let mut siege = Siege::new();
     let bytes = write(&siege).sealed(&Way::new(FRIEND, VICTIM));
     for bit in 0..8 {
@@ -120,7 +120,7 @@ fn u04_what_the_icrc_does_not_cover_changes_nothing() {
 }
 
 #[test]
-fn u05_other_versions_and_partitions_are_dropped() {
+fn u05_packets_of_other_versions_and_partitions_are_dropped() {
     let mut siege = Siege::new();
     for version in 1..16 {
         let mut packet = write(&siege);
@@ -162,7 +162,7 @@ fn u14_packets_of_a_wrong_size_are_dropped() {
 }
 
 #[test]
-fn u21_other_families_and_the_longest_datagrams_are_dropped() {
+fn u21_other_address_families_and_longest_datagrams_are_dropped() {
     /// Maximum payload of an IPv4 UDP datagram.
     const LONGEST: usize = 65_507;
     let mut siege = Siege::new();

@@ -39,7 +39,7 @@ fn requests(siege: &Siege, addr: u64, rkey: u32, len: u32) -> [Packet; 4] {
 }
 
 #[test]
-fn u10_guessed_keys_open_nothing_and_end_nothing() {
+fn u10_guessed_rkeys_are_refused_and_end_no_connection() {
     let mut siege = Siege::new();
     let (addr, rkey) = siege.key(siege.write);
     let (_, open) = siege.key(siege.stage.victim.open);
@@ -77,7 +77,7 @@ fn u10_guessed_keys_open_nothing_and_end_nothing() {
 }
 
 #[test]
-fn u10_a_revoked_key_opens_nothing() {
+fn u10_revoked_rkey_is_refused() {
     let mut siege = Siege::new();
     let pd = siege.stage.victim.pd;
     let region = siege.stage.victim.region(pd, Access::ALL, Scope::Pd);
@@ -95,7 +95,7 @@ fn u10_a_revoked_key_opens_nothing() {
 }
 
 #[test]
-fn u11_addresses_and_lengths_beyond_a_region_touch_nothing() {
+fn u11_accesses_beyond_a_region_have_no_effect() {
     let mut siege = Siege::new();
     let (base, rkey) = siege.key(siege.stage.victim.open);
     let end = base + REGION as u64;
@@ -131,7 +131,7 @@ fn u11_addresses_and_lengths_beyond_a_region_touch_nothing() {
 }
 
 #[test]
-fn u12_lengths_that_lie_are_dropped() {
+fn u12_packets_with_false_lengths_are_dropped() {
     let mut siege = Siege::new();
     let (addr, rkey) = siege.key(siege.write);
     for (len, payload) in [
@@ -194,7 +194,7 @@ fn u15_rights_that_were_not_granted_are_refused() {
 }
 
 #[test]
-fn u16_writing_nothing_has_no_effect() {
+fn u16_zero_length_write_has_no_effect() {
     let mut siege = Siege::new();
     let mut chance = Chance::new(16);
     for _ in 0..100 {

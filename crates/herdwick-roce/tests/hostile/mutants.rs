@@ -172,7 +172,7 @@ fn attack(from: SocketAddr, rounds: bool) {
 
 /// Mutants from an unknown address have no effect on the pair.
 #[test]
-fn mutants_from_elsewhere_are_not_noticed() {
+fn mutants_from_other_addresses_have_no_effect() {
     attack(STRANGER, true);
 }
 

@@ -26,7 +26,7 @@ fn every_opcode(qpn: u32, psn: u32) -> impl Iterator<Item = Packet> {
 }
 
 #[test]
-fn u06_absent_and_unready_queue_pairs_do_not_answer() {
+fn u06_absent_and_unready_queue_pairs_send_no_reply() {
     let mut siege = Siege::new();
     let victim = &mut siege.stage.victim;
     let made = victim.queue_pair(Transport::Rc);
@@ -47,7 +47,7 @@ fn u06_absent_and_unready_queue_pairs_do_not_answer() {
 }
 
 #[test]
-fn u07_a_connection_has_one_source() {
+fn u07_connection_accepts_packets_from_its_peer_only() {
     let mut siege = Siege::new();
     let (addr, rkey) = siege.key(siege.write);
     let victim = &siege.stage.victim;
@@ -66,7 +66,7 @@ fn u07_a_connection_has_one_source() {
 }
 
 #[test]
-fn u08_a_wrong_qkey_opens_nothing() {
+fn u08_wrong_qkey_is_refused() {
     let mut siege = Siege::new();
     let endpoint = siege
         .stage
@@ -88,7 +88,7 @@ fn u08_a_wrong_qkey_opens_nothing() {
 /// attacker who forges the peer's address and knows the queue pair and the rkey can write; keyed
 /// peers refuse it.
 #[test]
-fn u09_an_unreliable_write_out_of_sequence_is_taken_from_its_peer_alone() {
+fn u09_uc_write_out_of_sequence_is_accepted_only_from_the_peer() {
     let mut siege = Siege::new();
     let (addr, rkey) = siege.key(siege.write);
     let qpn = siege.qpn(siege.stage.victim.uc);
@@ -102,7 +102,7 @@ fn u09_an_unreliable_write_out_of_sequence_is_taken_from_its_peer_alone() {
 }
 
 #[test]
-fn u13_messages_without_beginning_or_end_are_dropped() {
+fn u13_messages_without_first_or_last_packet_are_dropped() {
     let mut siege = Siege::new();
     let qpn = siege.qpn(siege.stage.victim.uc);
     let (addr, rkey) = siege.key(siege.write);

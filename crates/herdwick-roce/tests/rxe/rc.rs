@@ -91,7 +91,7 @@ fn rc_verbs_with_packets_lost() {
 
 #[test]
 #[ignore = "needs a guest: tests/rxe/run.sh"]
-fn senders_wait_for_receivers_and_wrong_keys_are_refused() {
+fn rnr_and_wrong_rkeys_against_rdma_rxe() {
     let mut judge = judge();
     let mut pair = Pair::new(&mut judge, Transport::Rc, 1024);
     pair.waits_for_receivers();

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_users() {
+    fn auth_file_lines_are_parsed() {
         assert!(user(b"no colon", Format::Text).is_none());
         assert!(user(&[b':'; 257], Format::Text).is_none());
         let found = user(b"a:b:c", Format::Text).unwrap();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn only_all_of_both_is_the_same() {
+    fn constant_time_comparison_compares_all_bytes() {
         for (a, b, equal) in [
             ("", "", true),
             ("a", "", false),

@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// An order takes as long as the operating system needs: a pass that took all of them would delay
 /// the clients it serves by as many claims as there are.
 #[test]
-fn a_pass_carries_out_one_order_and_the_worker_does_not_sleep_on_the_rest() {
+fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
     const ORDERS: u64 = 5;
     let poll = Poll::new().unwrap();
     let (to_front, orders) = mpsc::channel();

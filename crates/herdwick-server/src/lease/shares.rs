@@ -114,7 +114,7 @@ mod tests {
     const BOB: Owner = Owner::User(2);
 
     #[test]
-    fn one_alone_gets_all_but_the_last_share() {
+    fn single_owner_gets_all_but_the_last_share() {
         let mut shares = Shares::new(512, 8000);
         shares.take(ALICE, 6999);
         assert_eq!(shares.left(ALICE), Some(1));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_counted_as_their_bytes_are() {
+    fn lease_counts_are_shared_like_bytes() {
         let mut shares = Shares::new(16, 1 << 20);
         for _ in 0..14 {
             assert!(shares.left(ALICE).is_some());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_do_not_take_the_last_share() {
+    fn many_owners_do_not_exhaust_the_last_share() {
         let mut shares = Shares::new(512, 8 << 20);
         let mut names = 0;
         for name in 0..8 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_is_one_owner_by_whatever_address() {
+    fn local_addresses_belong_to_one_owner() {
         let at = |address: &str| Owner::at(address.parse().unwrap());
         assert_eq!(at("127.0.0.1"), at("127.9.8.7"));
         assert_eq!(at("127.0.0.1"), at("::1"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_one_network_are_one_owner_in_ipv6_alone() {
+    fn hosts_of_one_ipv6_network_are_one_owner() {
         let at = |address: &str| Owner::at(address.parse().unwrap());
         assert_eq!(at("2001:db8:1:2::3"), at("2001:db8:1:2:ffff::"));
         assert_ne!(at("2001:db8:1:2::3"), at("2001:db8:1:3::3"));
@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_held_than_there_is_and_all_comes_back(
+        fn shares_never_exceed_the_total_and_are_all_returned(
             steps in prop::collection::vec((0u32..4, 0usize..3000, any::<bool>()), 0..300),
         ) {
             let mut shares = Shares::new(16, 8000);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_private_and_goes_with_the_socket() {
+    fn lease_directory_is_private_and_removed_with_the_socket() {
         let parent = std::env::temp_dir();
         let mut socket = LeaseSocket::bind(&parent, None).unwrap();
         let path = socket.path().to_owned();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_refused_for_what_is_wrong_with_it() {
+    fn unsuitable_directory_is_refused_with_the_reason() {
         let here = std::env::temp_dir();
         assert!(check_lease_directory(&here).is_ok());
         let kind = |path: &Path| check_lease_directory(path).map_err(|error| error.kind());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_opens_socket_and_directory() {
+    fn shm_mode_applies_to_socket_and_directory() {
         let socket = LeaseSocket::bind(&std::env::temp_dir(), Some(0o770)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(socket.path()), 0o770);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_server_left_goes_and_nothing_else() {
+    fn only_leftovers_of_dead_servers_are_removed() {
         let parent = std::env::temp_dir().join(format!("herdwick-sweep-{}", std::process::id()));
         fs::create_dir_all(&parent).unwrap();
         let make = |name: &str| {

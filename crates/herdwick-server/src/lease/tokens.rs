@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_once_and_not_for_ever() {
+    fn token_is_valid_once_and_for_a_limited_time() {
         let tokens = tokens();
         for kind in kinds() {
             let token = tokens.issue(kind, T0);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_however_long_the_server_runs() {
+    fn token_is_valid_at_any_uptime() {
         let tokens = tokens();
         let kind = kinds().next().unwrap();
         let wrap = Duration::from_millis(1 << MILLIS_BITS);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bit_of_a_token_may_differ() {
+    fn token_with_any_changed_bit_is_refused() {
         let tokens = tokens();
         let token = tokens.issue(kinds().next().unwrap(), T0);
         for bit in 0..128 {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn hellos_without_end_make_nobodys_token_give_way() {
+    fn endless_hellos_invalidate_no_token() {
         let tokens = tokens();
         let kind = kinds().next().unwrap();
         let first = tokens.issue(kind, T0);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_used_tokens_is_bounded() {
+    fn memory_of_used_tokens_is_bounded() {
         let tokens = tokens();
         let kind = kinds().next().unwrap();
         for n in 0..USED_MAX as u64 + 10 {

@@ -196,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn requests_are_answered_by_what_they_ask_for() {
+    fn http_requests_get_the_page_or_the_right_status() {
         let page = |head| Some(Answer::Page { head });
         assert_eq!(
             answer(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_answered_or_awaited(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_http_bytes_get_a_stable_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let early = answer(&bytes);
             // Further bytes do not change a response.
             let more = answer(&[&bytes[..], b" HTTP/1.1\r\n\r\n"].concat());

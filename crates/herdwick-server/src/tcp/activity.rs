@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_has_longer_the_more_of_it_comes() {
+    fn command_deadline_extends_with_the_bytes_received() {
         let mut activity = ActivityTimer::new(10);
         activity.came(5);
         activity.note(10, true, false);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_while_others_wait_has_not_stalled() {
+    fn connection_that_makes_progress_is_not_stalled() {
         let mut steady = ActivityTimer::new(0);
         steady.check(true, true, None);
         for n in 0..1000 {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_command_begins_where_the_last_one_ended() {
+    fn deadline_of_a_new_command_starts_at_the_end_of_the_last() {
         let mut activity = ActivityTimer::new(0);
         for second in 0..100 {
             activity.came(10);

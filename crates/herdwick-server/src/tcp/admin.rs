@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_offered_commands_are_known() {
+    fn disabled_commands_are_unknown() {
         let all = Offers {
             debug: true,
             ..Offers::default()
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_refused_first() {
+    fn invalid_numbers_are_refused_first() {
         let by = |line: &[u8]| Admin::read(line, &Offers::default());
         assert_eq!(by(b"slabs automove invalid"), Some(FORMAT));
         assert_eq!(by(b"slabs automove window x"), Some(FORMAT));

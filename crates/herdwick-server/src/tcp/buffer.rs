@@ -196,7 +196,7 @@ mod tests {
     proptest! {
         /// The data is unchanged, whatever the sizes of reads and uses.
         #[test]
-        fn input_is_a_queue_of_bytes(steps in prop::collection::vec((0usize..40_000, 0usize..50_000, any::<bool>()), 1..30)) {
+        fn input_buffer_is_a_byte_queue(steps in prop::collection::vec((0usize..40_000, 0usize..50_000, any::<bool>()), 1..30)) {
             let (mut pool, mut input) = (Pool::default(), Input::default());
             let (mut fed, mut used) = (0u64, 0u64);
             for (feed, take, rest) in steps {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_command_made_grow_serves_the_next() {
+    fn grown_buffer_is_reused_by_the_next_command() {
         let (mut pool, mut endless) = (Pool::default(), io::repeat(7));
         let mut reads = |input: &mut Input, pool: &mut Pool| {
             let mut reads = 0;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_stops_at_the_limit_and_ends_with_the_data() {
+    fn buffer_growth_is_limited_and_released_when_empty() {
         let (mut pool, mut input) = (Pool::default(), Input::default());
         let limit = 5 * INPUT_BYTES;
         for _ in 0..10 {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stay_while_others_come_until_there_is_no_room() {
+    fn decoded_keys_stay_valid_until_the_room_is_full() {
         let mut room = KeyRoom::new(2);
         for _ in 0..2 {
             let first = room.decode(b"Zm9v");

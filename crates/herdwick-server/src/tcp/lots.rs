@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lots_go_round_and_none_is_lost() {
+    fn lots_are_granted_in_turn_and_none_is_lost() {
         let lots = Lots::new(5, 2);
         let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
         let mut taken: Vec<Lot> = (0..3).filter_map(|n| pools[0].ask(1, n)).collect();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_has_for_itself_helps_nobody_elsewhere() {
+    fn own_lots_of_a_worker_are_not_lent() {
         let lots = Lots::new(3, 2);
         let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
         assert_eq!(pools[0].ask(1, 1), Some(Lot::Own));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_leave_hold_nobody_up() {
+    fn waiter_that_leaves_does_not_block_the_queue() {
         let mut lots = WorkerLots::new(Lots::new(1, 2));
         let lot = lots.ask(0, 1).unwrap();
         for place in 2..5 {

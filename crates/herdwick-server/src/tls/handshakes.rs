@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_is_given_up() {
+    fn handshake_times_out() {
         let mut porch = Porch::new("late");
         let _early = [porch.begin(b"", 0), porch.begin(b"\x16", 0)];
         let _later = porch.begin(b"", 5);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_most_goes_when_all_have_said_too_much() {
+    fn largest_handshake_is_ended_when_the_total_is_exceeded() {
         let mut porch = Porch::new("crowded");
         let said = endless(HANDSHAKE_BYTES_MAX - 100);
         let count = BYTES_MAX / said.len() + 2;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_handshake_is_bounded() {
+    fn bytes_of_one_handshake_are_bounded() {
         let mut porch = Porch::new("long");
         let mut peer = porch.begin(b"", 0);
         peer.write_all(&endless(2 * HANDSHAKE_BYTES_MAX)).unwrap();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_what_begins_as_it_does() {
+    fn network_contains_addresses_with_its_prefix() {
         for (network, address, holds) in [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),

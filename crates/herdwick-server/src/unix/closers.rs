@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_take_turns_and_none_holds_all_threads() {
+    fn closer_threads_are_shared_among_users() {
         let mut queue = Queue::new();
         for socket in 0..10 {
             queue.push(7, (7, socket));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_are_started_only_while_all_are_stuck() {
+    fn closer_threads_are_added_only_while_all_are_stuck() {
         let mut queue = Queue::new();
         assert_eq!(queue.vacancy(), None, "nothing to do");
         for socket in 0..2 * USER_CLOSERS_MAX {

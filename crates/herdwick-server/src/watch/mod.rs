@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_named_by_their_beginnings() {
+    fn watch_topics_match_by_prefix() {
         let of = |line: &'static str| topics(line.split_whitespace().map(str::as_bytes));
         assert_eq!(of(""), Some(topic::FETCHERS));
         assert_eq!(of("mut evict"), Some(topic::MUTATIONS | topic::EVICTIONS));

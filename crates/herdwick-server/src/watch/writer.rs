@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_journals_are_looked_at_often_and_idle_ones_seldom() {
+    fn busy_journals_are_polled_often_and_idle_ones_rarely() {
         let [mut tick, end] = [*TICK.end(); 2];
         for _ in 0..10 {
             tick = next_tick(tick, Haul::Some);

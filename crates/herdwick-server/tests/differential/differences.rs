@@ -57,7 +57,7 @@ fn responses(peer: &dyn Peer, packets: &[Vec<u8>]) -> Vec<(u8, u8, usize)> {
 
 /// 1. CAS uniques: each store counts its own. (The random tests blank them, and the version.)
 #[test]
-fn version_and_uniques_are_this_servers_own() {
+fn difference_01_version_and_cas_uniques() {
     let input = b"version\r\nset a 0 0 1\r\n1\r\nset a 0 0 1\r\n1\r\ngets a\r\nquit\r\n";
     let own = ours(1).say(&[input]);
     let text = String::from_utf8_lossy(&own);
@@ -71,7 +71,7 @@ fn version_and_uniques_are_this_servers_own() {
 /// 2. A `get` refused for one long key loses no reply but its own; the oracle drops earlier replies
 ///    that it has not sent yet, and a new one ends the refusal with an additional blank line.
 #[test]
-fn a_refused_get_costs_no_reply_before_it() {
+fn difference_02_refused_get_keeps_earlier_replies() {
     const REFUSED: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
     let input = format!("set a 0 0 1\r\n1\r\nget a {}\r\nquit\r\n", "k".repeat(251));
     let said = ours(1).say(&[input.as_bytes()]);
@@ -86,7 +86,7 @@ fn a_refused_get_costs_no_reply_before_it() {
 /// 3. The block after an `ms` refused for an invalid flag is discarded, as after every other
 ///    refused command; 1.6.45 executes it as commands.
 #[test]
-fn the_block_behind_what_is_no_flag_is_not_run() {
+fn difference_03_block_after_an_invalid_flag_is_discarded() {
     const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
     let input = "set b 0 0 1\r\n1\r\nms a 9 !\r\nflush_all\r\nget b\r\n";
     let kept = "VALUE b 0 1\r\n1\r\nEND\r\n";
@@ -101,14 +101,14 @@ fn the_block_behind_what_is_no_flag_is_not_run() {
 ///    creator did. The oracle records it, and loses it in `append`, and in `mg` with `N`, whose raw
 ///    bytes then break the line.
 #[test]
-fn a_key_is_shown_as_it_was_asked_for() {
+fn difference_05_k_returns_the_key_as_requested() {
     let line = "mg AAoC b N0 k\r\n";
     differs(line, "HD kAAoC b W\r\n", "HD k\0\n\u{2} W\r\n");
 }
 
 /// 6. An expired deadline is shown as 0 seconds left; in the oracle the difference wraps around.
 #[test]
-fn time_left_is_never_negative() {
+fn difference_06_remaining_ttl_is_never_negative() {
     seconds("set a 0 0 1\r\n1\r\nmg a T-1 t\r\n", "HD t");
 }
 
@@ -132,7 +132,7 @@ fn seconds(input: &str, prefix: &str) {
 /// 7. A number is parsed within its value; after a value of white space the oracle reads on in the
 ///    remains of an earlier item.
 #[test]
-fn no_number_is_found_behind_a_value() {
+fn difference_07_number_is_parsed_within_its_value() {
     let left = "7".repeat(18);
     differs(
         &format!("set a 0 0 18\r\n{left}\r\ndelete a\r\nset n 0 0 1\r\n\n\r\nincr n 1\r\n"),
@@ -146,7 +146,7 @@ fn no_number_is_found_behind_a_value() {
 ///    own bytes only; the oracle drops replies that it has not sent yet, and consumes key and
 ///    extras of an unknown packet twice.
 #[test]
-fn a_broken_packet_costs_no_reply_before_it() {
+fn difference_08_malformed_packet_keeps_earlier_replies() {
     let junk = [packet(opcode::NOOP, b"", b"", b"", 0), vec![b'x'; 24]];
     let unknown = [
         packet(0x50, b"", &[b'k'; 24], b"", 0),
@@ -166,7 +166,7 @@ fn a_broken_packet_costs_no_reply_before_it() {
 /// 12. `me` decodes its key as base64 if the flag is given; 1.6.45 does so only if another flag
 ///     follows.
 #[test]
-fn a_look_at_an_item_takes_base64() {
+fn difference_12_me_accepts_base64_keys() {
     let input = "ms AAEC 1 b\r\n1\r\nme AAEC b\r\n";
     let found = "HD\r\nME AAEC fetch=no\n";
     compare(input, found, |old| if old { found } else { "HD\r\nEN\r\n" });
@@ -175,7 +175,7 @@ fn a_look_at_an_item_takes_base64() {
 /// 13. An `mg` with an opaque that is too long is refused before it changes anything; the oracle
 ///     has created the item by then.
 #[test]
-fn an_opaque_that_is_too_long_makes_no_item() {
+fn difference_13_overlong_opaque_creates_no_item() {
     const OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
     let input = format!("mg a N30 O{}\r\nmg a s\r\n", "0".repeat(32));
     differs(

@@ -193,17 +193,17 @@ fn cases(usual: u32) -> u32 {
 }
 
 #[test]
-fn the_same_bytes_come_back() {
+fn replies_are_identical_to_memcacheds() {
     compare(cases(1500), 1..12, false);
 }
 
 #[test]
-fn the_same_bytes_come_back_when_each_byte_is_sent_alone() {
+fn replies_are_identical_when_bytes_are_sent_one_by_one() {
     compare(cases(60), 1..4, true);
 }
 
 #[test]
-fn an_item_of_a_packet_has_the_same_time_left() {
+fn item_set_by_a_packet_has_the_same_ttl() {
     let Some(oracle) = Memcached::start() else {
         return;
     };
@@ -225,7 +225,7 @@ fn an_item_of_a_packet_has_the_same_time_left() {
 
 /// A delay counts from the previous second; a time before the server's start flushes nothing.
 #[test]
-fn flushes_are_due_at_the_same_time() {
+fn delayed_flushes_take_effect_at_the_same_second() {
     let Some(oracle) = Memcached::start() else {
         return;
     };

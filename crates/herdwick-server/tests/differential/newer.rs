@@ -34,7 +34,7 @@ fn since(input: &str, newer_says: &str) {
 }
 
 #[test]
-fn meta_flags_that_are_newer() {
+fn meta_flags_of_newer_versions() {
     newer(
         "ms a 1 E77\r\n1\r\n",
         "HD\r\n",
@@ -60,7 +60,7 @@ fn meta_flags_that_are_newer() {
 
 /// A command with too few words, or a line of fewer than four bytes, is an error.
 #[test]
-fn what_lacks_words_is_refused() {
+fn commands_with_too_few_words_are_refused() {
     let refused = format!("{FORMAT}END\r\n");
     for line in [
         "\r\n",
@@ -108,7 +108,7 @@ fn what_lacks_words_is_refused() {
 
 /// A `cas` with a space in place of its unique gets one reply, and its block is discarded.
 #[test]
-fn a_cas_without_its_unique_is_answered_once() {
+fn cas_without_unique_gets_one_reply() {
     since(
         "cas k 0 0 6 \r\nfoobar\r\ncas k 0 0 6 noreply\r\nfoobar\r\nget k\r\n",
         &format!("{FORMAT}END\r\n"),
@@ -117,7 +117,7 @@ fn a_cas_without_its_unique_is_answered_once() {
 
 /// Words after the last argument are ignored.
 #[test]
-fn more_words_than_a_command_takes() {
+fn words_after_the_last_argument_are_ignored_by_the_server() {
     newer(
         "set a 0 0 9 more words\r\nflush_all\r\n",
         "STORED\r\n",
@@ -137,7 +137,7 @@ fn more_words_than_a_command_takes() {
 /// Numbers are digits only, except for the flags and the exptime of a storage command, which are
 /// still parsed as by strtoul/strtol and truncated to 32 bits.
 #[test]
-fn numbers_are_digits() {
+fn numbers_with_other_characters_are_refused() {
     let set = "set n 0 0 1\r\n5\r\n";
     for (line, newer_says, older_says) in [
         ("incr n +3", DELTA, "8\r\n"),
@@ -181,7 +181,7 @@ fn numbers_are_digits() {
 /// Flushed items stay flushed: a later flush with a time before the server's start restores
 /// nothing.
 #[test]
-fn what_was_flushed_stays_flushed() {
+fn flushed_items_stay_flushed() {
     newer(
         "set a 0 0 1\r\n1\r\nflush_all\r\nflush_all 2592001\r\nget a\r\n",
         "STORED\r\nOK\r\nOK\r\nEND\r\n",
@@ -191,7 +191,7 @@ fn what_was_flushed_stays_flushed() {
 
 /// A key may contain a NUL.
 #[test]
-fn a_nul_does_not_end_a_line() {
+fn nul_does_not_end_a_line() {
     newer(
         "set a\0b 0 0 1\r\n1\r\nget a\0b a\r\n",
         "STORED\r\nVALUE a\0b 0 1\r\n1\r\nEND\r\n",
@@ -201,7 +201,7 @@ fn a_nul_does_not_end_a_line() {
 
 /// `md` reports what is wrong with its flags, and a mode is its first letter.
 #[test]
-fn refusals_of_meta_flags() {
+fn meta_flag_errors_match_memcacheds() {
     const ANY: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
     newer("md a k k\r\n", "CLIENT_ERROR duplicate flag\r\n", ANY);
     newer("md a S\r\n", "CLIENT_ERROR invalid flag\r\n", ANY);
@@ -226,7 +226,7 @@ fn refusals_of_meta_flags() {
 /// old memcached executes it, so a client that controls a value and can corrupt the line before it
 /// can inject commands.
 #[test]
-fn the_block_of_a_refused_command_is_not_run() {
+fn block_of_a_refused_command_is_not_executed() {
     let long = "k".repeat(251);
     for refused in [
         format!("set {long} 0 0 9\r\n"),

@@ -82,6 +82,6 @@ fn long_messages_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_producer_that_stops_for_ever_leaves_no_half_message() {
+fn stopped_producer_leaves_no_partial_message() {
     explore(false, true);
 }

@@ -26,7 +26,7 @@ fn line(seed: u64, n: usize) -> [u64; 8] {
 
 proptest! {
     #[test]
-    fn messages_come_out_as_they_went_in(steps in prop::collection::vec((any::<bool>(), 0usize..500, any::<u64>()), 0..200)) {
+    fn messages_are_received_as_sent(steps in prop::collection::vec((any::<bool>(), 0usize..500, any::<u64>()), 0..200)) {
         let (mut producer, mut consumer, _) = ring();
         let mut model = VecDeque::new();
         for (push, len, seed) in steps {
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn a_consumer_survives_any_memory(words in prop::collection::vec(any::<u64>(), 128)) {
+    fn consumer_tolerates_any_memory_content(words in prop::collection::vec(any::<u64>(), 128)) {
         let (_, mut consumer, memory) = ring();
         memory.copy_in(0, &words);
         for _ in 0..64 {
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn a_producer_believes_no_impossible_counter() {
+fn producer_ignores_impossible_counters() {
     let (mut producer, _, memory) = ring();
     let taken = SHAPE.bytes() / WORD + CELLS_TAKEN;
     for _ in 0..8 {

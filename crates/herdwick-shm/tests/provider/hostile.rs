@@ -293,7 +293,7 @@ impl Honest {
 }
 
 #[test]
-fn forged_memory_never_reaches_beyond_its_domain() {
+fn forged_memory_affects_only_its_domain() {
     let mut host = host(SMALL);
     let mut honest = Honest::new(&mut host);
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
@@ -317,7 +317,7 @@ fn forged_memory_never_reaches_beyond_its_domain() {
 }
 
 #[test]
-fn memory_forged_while_we_look_does_no_more() {
+fn memory_forged_concurrently_affects_only_its_domain() {
     let mut host = host(SMALL);
     let mut honest = Honest::new(&mut host);
     let mut chance = Chance(7);
@@ -343,7 +343,7 @@ fn memory_forged_while_we_look_does_no_more() {
 }
 
 #[test]
-fn a_wakeup_that_is_never_answered_blocks_nobody() {
+fn unread_wakeup_socket_blocks_no_sender() {
     let mut host = host(SMALL);
     let ticket = host.domain();
     let [wakeup, event] = [3, 4].map(|n| ticket.fds[n].try_clone().unwrap());
@@ -382,7 +382,7 @@ fn lingering() -> (TcpStream, TcpListener) {
 }
 
 #[test]
-fn descriptors_sent_over_the_wakeup_make_no_host_wait() {
+fn descriptors_sent_over_the_wakeup_socket_do_not_block_the_host() {
     let mut host = host(SMALL);
     let ticket = host.domain();
     let wakeup = ticket.fds[3].try_clone().unwrap();

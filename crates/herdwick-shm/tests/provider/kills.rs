@@ -323,7 +323,7 @@ fn host_of_victims() {
 }
 
 #[test]
-fn killed_clients_leave_nothing_and_stop_nobody() {
+fn killed_clients_leave_nothing_and_delay_no_other() {
     let (mut child, mut stream) = start("kills::host_of_victims");
     assert_eq!(take(&mut stream).unwrap(), [1]);
     assert!(child.wait().unwrap().success());

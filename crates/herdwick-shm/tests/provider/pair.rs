@@ -57,7 +57,7 @@ fn a_request_is_written_and_its_reply_sent() {
 }
 
 #[test]
-fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
+fn receiver_without_recvs_or_room_loses_only_those_datagrams() {
     let (mut host, mut client) = pair();
     let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, 12));
     let to = host.address(h_ud, &client.endpoint(g_ud));
@@ -75,7 +75,7 @@ fn a_receiver_without_recvs_or_room_loses_datagrams_and_only_those() {
 /// A receiver that polls a few messages at a time has room for all datagrams that it has RECVs for,
 /// whatever their length.
 #[test]
-fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
+fn largest_datagrams_have_room_while_there_are_recvs() {
     const RECVS: usize = 48;
     let (mut host, mut client) = pair();
     let (h_ud, g_ud) = (host.qp(Transport::Ud, 0), client.qp(Transport::Ud, RECVS));
@@ -101,7 +101,7 @@ fn datagrams_of_the_largest_size_find_room_as_long_as_they_find_recvs() {
 }
 
 #[test]
-fn a_sleeper_is_rung_once_for_a_write_and_for_a_send() {
+fn sleeping_peer_is_woken_once_per_write_and_send() {
     let (mut host, mut client) = pair();
     let lines = host.region(64, Access::WRITE);
     let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), client.qp(Transport::Uc, 0));

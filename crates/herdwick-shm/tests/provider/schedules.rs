@@ -351,7 +351,7 @@ impl Client {
 }
 
 #[test]
-fn whatever_clients_do_each_hears_its_own_and_nothing_is_kept() {
+fn random_clients_receive_only_their_messages_and_leave_nothing() {
     let mut revoked = 0;
     for seed in 1..=40_u64 {
         let mut world = World::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));

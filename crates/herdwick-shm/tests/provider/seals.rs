@@ -41,7 +41,7 @@ const DOWN: usize = 1;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 #[test]
-fn no_file_changes_its_length_or_its_seals() {
+fn memory_files_cannot_be_resized_or_resealed() {
     let (_host, ticket) = ticket();
     for (n, fd) in ticket.fds[..3].iter().enumerate() {
         let len = length(fd);
@@ -59,7 +59,7 @@ fn no_file_changes_its_length_or_its_seals() {
 }
 
 #[test]
-fn what_the_host_writes_a_client_only_reads() {
+fn client_cannot_write_the_hosts_file() {
     let (_host, ticket) = ticket();
     for (n, fd) in ticket.fds[..3].iter().enumerate().skip(DOWN) {
         let len = usize::try_from(length(fd)).unwrap();
@@ -84,7 +84,7 @@ fn what_the_host_writes_a_client_only_reads() {
 }
 
 #[test]
-fn a_hole_under_the_clients_own_memory_hurts_nobody() {
+fn hole_punched_by_a_client_affects_no_other() {
     let mut host = host(PdSize::default());
     let ticket = host.domain();
     let up = ticket.fds[0].try_clone().unwrap();
@@ -105,7 +105,7 @@ fn a_hole_under_the_clients_own_memory_hurts_nobody() {
 }
 
 #[test]
-fn revoked_memory_is_given_back_though_the_client_maps_it() {
+fn revoked_memory_is_freed_while_the_client_maps_it() {
     let (mut host, client) = pair();
     let lines = host.region(1 << 19, Access::WRITE);
     let span = host.port.region(lines).unwrap().clone();
@@ -124,7 +124,7 @@ fn held(fd: &OwnedFd) -> i64 {
 }
 
 #[test]
-fn both_files_are_given_back_though_the_client_holds_them() {
+fn both_files_are_freed_while_the_client_holds_them() {
     let mut host = host(PdSize::default());
     let ticket = host.domain();
     let files: Vec<_> = ticket.fds[..2]
@@ -147,7 +147,7 @@ type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
 /// A client that holds the lock of a file blocks every thread that punches a hole into it.
 #[test]
-fn no_thread_that_ends_a_domain_gives_its_memory_back() {
+fn memory_is_freed_by_another_thread_than_the_one_ending_a_domain() {
     let mut host = host(PdSize::default());
     let mut release = |done: Done| {
         let ticket = host.domain();
@@ -175,7 +175,7 @@ fn go_on_after(told: &Receiver<()>) {
 }
 
 #[test]
-fn a_ticket_is_good_once_and_only_whole() {
+fn ticket_is_valid_once_and_only_complete() {
     let (mut host, whole) = ticket();
     let pd = host.pd;
     assert!(host.device.export_pd(&mut host.port, pd).is_err(), "once");

@@ -226,7 +226,7 @@ fn owned(host: &Party, region: RegionId) -> Span {
 }
 
 #[test]
-fn the_client_finds_each_region() {
+fn regions_match_wire_md() {
     let (mut host, client) = meet();
     let uc = host.qp(Transport::Uc, 0);
     let spec = RegionSpec {
@@ -274,7 +274,7 @@ fn the_client_finds_each_region() {
 }
 
 #[test]
-fn a_hosts_endpoint_says_what_its_control_says() {
+fn host_endpoint_matches_its_control_area() {
     let (mut host, client) = meet();
     let (table, state) = (drawn("endpoint"), drawn("queue_pair"));
     for (transport, code) in [(Transport::Rc, 0), (Transport::Uc, 1), (Transport::Ud, 2)] {
@@ -305,7 +305,7 @@ fn datagrams(host: &mut Party, client: &Reader) -> (QpId, herdwick_fabric::Addre
 }
 
 #[test]
-fn datagrams_lie_in_the_clients_ring_for_more_laps_than_have_numbers() {
+fn ring_matches_wire_md_beyond_lap_wrap() {
     let (mut host, client) = meet();
     let senders = [(); 2].map(|()| datagrams(&mut host, &client));
     let table = drawn("cell");
@@ -340,7 +340,7 @@ fn datagrams_lie_in_the_clients_ring_for_more_laps_than_have_numbers() {
 }
 
 #[test]
-fn the_host_reaches_what_a_client_opens_as_it_is_drawn() {
+fn client_regions_match_wire_md() {
     let (mut host, client) = meet();
     let qp = host.qp(Transport::Uc, 0);
     host.connect(qp, &client.endpoint(UC));
@@ -403,7 +403,7 @@ fn the_host_reaches_what_a_client_opens_as_it_is_drawn() {
 }
 
 #[test]
-fn who_sleeps_is_seen_and_woken() {
+fn parked_words_and_wakeups_match_wire_md() {
     use std::io::Read;
     let (mut host, mut client) = meet();
     for _ in 0..2 {

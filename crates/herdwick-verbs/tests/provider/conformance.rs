@@ -71,7 +71,7 @@ const RXE_DIFFERS: &[(&str, &str)] = &[
         "the requester's work is flushed without a word of why",
     ),
     (
-        "a_short_buffer_takes_nothing",
+        "short_recv_buffer_receives_nothing",
         "the receiver calls it an inconsistency of its own (IBV_WC_LOC_QP_OP_ERR)",
     ),
 ];
@@ -79,7 +79,7 @@ const RXE_DIFFERS: &[(&str, &str)] = &[
 /// Run by `tests/verbs/run.sh` on the kernel's rdma_rxe.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn the_systems_device_shows_every_behaviour() {
+fn system_device_passes_conformance() {
     let fixture = Ports {
         library: None,
         inlining: Inlining::Measured,

@@ -75,7 +75,7 @@ fn raw_completions(completions: &[sys::Wc]) -> Option<u64> {
 
 #[test]
 #[ignore = "to be counted by tests/verbs/cost.sh"]
-fn sixteen_work_requests_of_raw_verbs_a_thousand_times() {
+fn cost_of_a_thousand_raw_verbs_postlists_of_sixteen() {
     let to = sys::Datagram {
         ah: ptr::null_mut(),
         remote_qpn: 1,
@@ -120,7 +120,7 @@ fn sixteen_work_requests_of_raw_verbs_a_thousand_times() {
 
 #[test]
 #[ignore = "to be counted by tests/verbs/cost.sh"]
-fn sixteen_datagrams_a_thousand_times() {
+fn cost_of_a_thousand_postlists_of_sixteen_datagrams() {
     let mut side = Side::new();
     let into = Local {
         region: side.inbox,

@@ -12,7 +12,7 @@ use herdwick_verbs_fake::handle as fake;
 use crate::side::{REGION, Reliable, Side, open, spec};
 
 #[test]
-fn a_missing_library_is_named_with_what_to_install() {
+fn missing_library_error_names_the_package() {
     let library = Some(OsString::from("libibverbs-of-nowhere.so.1"));
     let error = VerbsDevice::open(&VerbsOptions {
         library,
@@ -27,7 +27,7 @@ fn a_missing_library_is_named_with_what_to_install() {
 }
 
 #[test]
-fn a_library_without_the_functions_is_too_old() {
+fn library_without_a_function_is_reported_as_too_old() {
     let library = Some(OsString::from("libc.so.6"));
     let error = VerbsDevice::open(&VerbsOptions {
         library,
@@ -41,7 +41,7 @@ fn a_library_without_the_functions_is_too_old() {
 }
 
 #[test]
-fn no_device_and_a_refused_list_are_told_apart() {
+fn no_device_and_a_failed_device_list_are_different_errors() {
     fake::fail("devices", 0, 1);
     assert!(matches!(
         open().unwrap_err(),
@@ -56,7 +56,7 @@ fn no_device_and_a_refused_list_are_told_apart() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_is_passed_by() {
+fn device_that_cannot_be_opened_is_skipped() {
     // The first device tried is the one without a link, the second the loopback.
     fake::fail("ibv_open_device", 1, libc::EACCES);
     let error = open().unwrap_err();
@@ -67,7 +67,7 @@ fn a_device_that_cannot_be_opened_is_passed_by() {
 }
 
 #[test]
-fn a_refused_registration_names_the_memlock_limit_and_leaves_the_port_well() {
+fn failed_registration_names_rlimit_memlock_and_keeps_the_port() {
     let mut side = Side::new();
     fake::fail("ibv_reg_mr_iova", 0, libc::ENOMEM);
     let refused = side
@@ -83,7 +83,7 @@ fn a_refused_registration_names_the_memlock_limit_and_leaves_the_port_well() {
 }
 
 #[test]
-fn every_refused_construction_is_an_error_and_nothing_is_left_of_it() {
+fn every_failed_construction_is_an_error_and_leaks_nothing() {
     for function in [
         "ibv_alloc_pd",
         "ibv_create_comp_channel",
@@ -105,7 +105,7 @@ fn every_refused_construction_is_an_error_and_nothing_is_left_of_it() {
 }
 
 #[test]
-fn an_overrun_queue_fails_its_queue_pairs_and_no_others() {
+fn overrun_cq_fails_only_its_queue_pairs() {
     let (mut hit, mut other) = (Side::new(), std::thread::spawn(Side::new).join().unwrap());
     fake::event(sys::IBV_EVENT_CQ_ERR);
     assert_eq!(hit.poll(), []);
@@ -117,7 +117,7 @@ fn an_overrun_queue_fails_its_queue_pairs_and_no_others() {
 }
 
 #[test]
-fn a_lost_device_is_told_by_every_queue_pair() {
+fn lost_device_fails_every_queue_pair() {
     let mut side = Side::new();
     side.works();
     fake::event(sys::IBV_EVENT_DEVICE_FATAL);
@@ -129,7 +129,7 @@ fn a_lost_device_is_told_by_every_queue_pair() {
 }
 
 #[test]
-fn a_port_that_goes_down_comes_back() {
+fn port_recovers_after_link_down() {
     let mut side = Side::new();
     fake::event(sys::IBV_EVENT_PORT_ERR);
     side.hear();
@@ -142,7 +142,7 @@ fn a_port_that_goes_down_comes_back() {
 }
 
 #[test]
-fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
+fn port_with_changed_gid_fails_and_the_next_has_the_new_gid() {
     let mut side = Side::new();
     let before = side.device.endpoint(&side.port, side.qp).unwrap();
     // An event about some other port's address.
@@ -181,7 +181,7 @@ fn a_port_whose_address_changes_ends_and_the_next_one_has_the_new() {
 }
 
 #[test]
-fn an_address_that_changes_while_the_port_is_down_is_found_when_it_is_up() {
+fn gid_changed_while_the_port_is_down_is_found_when_up() {
     let mut side = Side::new();
     for event in [
         sys::IBV_EVENT_PORT_ERR,
@@ -197,7 +197,7 @@ fn an_address_that_changes_while_the_port_is_down_is_found_when_it_is_up() {
 }
 
 #[test]
-fn ends_on_two_hosts_are_not_at_one() {
+fn endpoints_on_two_hosts_are_refused() {
     let (here, mut there) = (Side::new(), Side::new());
     fake::fail("address", 0, 2);
     there.again();
@@ -215,7 +215,7 @@ fn ends_on_two_hosts_are_not_at_one() {
 }
 
 #[test]
-fn memory_that_an_unplugged_device_holds_is_given_back_when_it_is_closed() {
+fn memory_held_by_an_unplugged_device_is_freed_at_close() {
     let mut side = Side::new();
     let big = RegionSpec {
         len: 8 << 20,
@@ -241,7 +241,7 @@ fn memory_that_an_unplugged_device_holds_is_given_back_when_it_is_closed() {
 }
 
 #[test]
-fn neither_end_asks_for_more_reads_at_once_than_the_other_serves() {
+fn outstanding_reads_stay_within_either_ends_limit() {
     // One serves 2 and requests 16, the other serves 16 and requests 4. The device is queried three
     // times while it is opened; the last query counts.
     fake::fail("max_qp_rd_atom", 2, 2);
@@ -259,7 +259,7 @@ fn neither_end_asks_for_more_reads_at_once_than_the_other_serves() {
 }
 
 #[test]
-fn packets_are_marked_as_asked_for_and_a_client_follows_the_server() {
+fn service_level_and_traffic_class_are_set_and_followed_by_the_client() {
     let options = |selector: &str, follow_class| VerbsOptions {
         library: Some(fake::path()),
         selector: selector.parse().unwrap(),
@@ -289,7 +289,7 @@ fn packets_are_marked_as_asked_for_and_a_client_follows_the_server() {
 }
 
 #[test]
-fn a_failed_queue_pair_is_told_without_a_completion() {
+fn failed_queue_pair_is_reported_without_a_completion() {
     let mut side = Side::new();
     fake::event(sys::IBV_EVENT_QP_FATAL);
     side.hear();
@@ -298,7 +298,7 @@ fn a_failed_queue_pair_is_told_without_a_completion() {
 }
 
 #[test]
-fn every_status_is_told_in_the_fabrics_words() {
+fn every_completion_status_is_mapped() {
     for (number, status) in [
         (sys::IBV_WC_LOC_LEN_ERR, Status::LocalError),
         (sys::IBV_WC_LOC_PROT_ERR, Status::LocalError),
@@ -319,7 +319,7 @@ fn every_status_is_told_in_the_fabrics_words() {
 }
 
 #[test]
-fn what_a_driver_refuses_ends_as_flushed() {
+fn request_refused_by_the_driver_completes_as_flushed() {
     let mut side = Side::new();
     fake::fail("post_send", 1, libc::ENOMEM);
     side.send(1).unwrap();

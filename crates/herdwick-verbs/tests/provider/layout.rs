@@ -32,7 +32,7 @@ fn program() -> (String, String) {
 }
 
 #[test]
-fn the_abi_is_the_headers() {
+fn abi_matches_the_system_header() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         println!("skipped: no infiniband/verbs.h; `apt-get install libibverbs-dev`");
         return;

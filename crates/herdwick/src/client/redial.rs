@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_away_is_not_stormed() {
+    fn redial_backs_off_from_an_unreachable_server() {
         let times = dials(7);
         assert!(
             (60..130).contains(&times.len()),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn success_forgets_the_failures() {
+    fn success_resets_the_redial_backoff() {
         let mut redial = Redial::new(Address::Tcp("h:1".into()), 7);
         for at in 0..10 {
             let _ = redial.attempt(Duration::from_secs(at), |_| Err::<(), _>(refused()));

@@ -256,7 +256,7 @@ fn run(seed: u64, outcomes: &mut Outcomes) {
 }
 
 #[test]
-fn every_schedule_ends_its_calls_and_tells_the_truth() {
+fn every_schedule_ends_its_calls_with_the_true_outcome() {
     let mut outcomes = Outcomes::default();
     for seed in 0..100 {
         run(seed, &mut outcomes);
@@ -290,7 +290,7 @@ fn calm() -> (World, Caller<World>) {
 /// The poll that takes the last answers in flight may be the one that finds that the lease has
 /// ended: then no request is left to report it.
 #[test]
-fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
+fn session_end_without_requests_in_flight_ends_the_call() {
     let names: Vec<_> = (0..8).map(key_name).collect();
     let keys: Vec<_> = names
         .iter()
@@ -307,7 +307,7 @@ fn a_session_that_ends_with_nothing_in_flight_ends_the_call_as_well() {
 /// Nothing is sent to a server that was gone before the call, though the thread that keeps the
 /// lease has not run since.
 #[test]
-fn a_server_that_is_gone_before_a_call_leaves_nothing_unknown() {
+fn call_after_the_server_ended_has_a_known_outcome() {
     let (world, mut caller) = calm();
     for gone in [false, true] {
         if gone {
@@ -323,7 +323,7 @@ fn a_server_that_is_gone_before_a_call_leaves_nothing_unknown() {
 }
 
 #[test]
-fn a_call_for_many_keys_has_one_deadline() {
+fn multiget_has_one_deadline() {
     let names: Vec<_> = (0..1000).map(|n| format!("key-{n}")).collect();
     let keys: Vec<_> = names
         .iter()

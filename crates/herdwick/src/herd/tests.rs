@@ -109,7 +109,7 @@ const PATIENT: Duration = Duration::from_secs(100);
 
 /// SET, GET and INCR on one key, as many at once as the session accepts.
 #[test]
-fn requests_for_one_key_are_carried_out_in_order_whatever_is_lost() {
+fn requests_on_one_key_execute_in_order_at_any_loss() {
     for seed in 0..30 {
         let mut fixture = Fixture::new(seed);
         fixture.network.set_faults(Faults {
@@ -179,7 +179,7 @@ fn unanswered(op: &Op<'_>) -> Lost {
 }
 
 #[test]
-fn a_touch_without_answer_is_no_read() {
+fn unanswered_touch_is_not_treated_as_a_read() {
     for op in [
         Op::Touch(Ttl::Seconds(0)),
         Op::Touch(Ttl::Seconds(9)),
@@ -194,7 +194,7 @@ fn a_touch_without_answer_is_no_read() {
 
 /// The first reply is lost and the touch is sent again: the answer is that of its execution.
 #[test]
-fn a_touch_that_is_sent_again_did_what_it_did() {
+fn repeated_touch_returns_the_result_of_its_execution() {
     let mut fixture = Fixture::new(1);
     fixture.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
     while fixture.map.executed == 0 || fixture.herd.side.in_flight() > 0 {
@@ -220,7 +220,7 @@ fn a_touch_that_is_sent_again_did_what_it_did() {
 
 /// A request that times out before a worker has seen it is canceled: it is never executed.
 #[test]
-fn what_was_given_up_unseen_is_not_carried_out_later() {
+fn request_that_timed_out_unseen_is_not_executed_later() {
     let mut fixture = Fixture::new(1);
     fixture.submit(
         Duration::from_micros(100),

@@ -65,7 +65,7 @@ fn named(answers: &[(u64, &str)]) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn requests_are_the_lines_of_protocol_txt() {
+fn requests_match_protocol_txt() {
     let put = Put::new("v\r\n").flags(7).ttl(Duration::from_secs(9));
     for (op, line) in [
         (Op::Get, "gets k\r\n"),
@@ -104,7 +104,7 @@ fn requests_are_the_lines_of_protocol_txt() {
 }
 
 #[test]
-fn gets_that_wait_together_travel_in_one_line() {
+fn queued_gets_are_sent_in_one_line() {
     let mut text = Text::new(100);
     for name in ["a", "b", "c", "b"] {
         submit(&mut text, name, &Op::Get);
@@ -134,7 +134,7 @@ fn gets_that_wait_together_travel_in_one_line() {
 }
 
 #[test]
-fn a_line_of_gets_stays_short() {
+fn line_of_gets_is_bounded() {
     let mut text = Text::new(100);
     for index in 0..200 {
         submit(&mut text, &format!("{index:0>250}"), &Op::Get);
@@ -151,7 +151,7 @@ fn a_line_of_gets_stays_short() {
 }
 
 #[test]
-fn replies_mean_what_their_request_makes_of_them() {
+fn replies_are_interpreted_by_their_request() {
     let put = Put::new("v");
     for (op, reply, answer) in [
         (Op::Store(Mode::Add, put), "NOT_STORED\r\n", "NotStored"),
@@ -186,7 +186,7 @@ fn replies_mean_what_their_request_makes_of_them() {
 }
 
 #[test]
-fn commands_list_and_end() {
+fn stats_replies_are_collected_until_end() {
     let mut text = Text::new(100);
     let due = WHEN.due;
     text.command(due, Command::Stats(b"items")).unwrap();
@@ -206,7 +206,7 @@ fn commands_list_and_end() {
 }
 
 #[test]
-fn a_reply_out_of_step_ends_the_stream() {
+fn unexpected_reply_ends_the_stream() {
     for (op, reply) in [
         (Op::Get, "STORED\r\n"),
         (Op::Get, "VALUE other 0 1 1\r\nv\r\n"),
@@ -228,7 +228,7 @@ fn a_reply_out_of_step_ends_the_stream() {
 }
 
 #[test]
-fn only_what_was_handed_over_whole_is_perhaps_done() {
+fn only_completely_sent_mutations_may_have_executed() {
     let mut text = Text::new(100);
     for op in [Op::Get, Op::Incr(1), Op::Incr(1), Op::Delete] {
         submit(&mut text, "k", &op);
@@ -249,7 +249,7 @@ fn only_what_was_handed_over_whole_is_perhaps_done() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn queued_requests_are_bounded() {
     let mut text = Text::new(100);
     let taken = (0..)
         .take_while(|_| text.submit(WHEN, key("k"), &Op::Delete).is_some())
@@ -265,7 +265,7 @@ fn what_waits_is_bounded() {
 }
 
 #[test]
-fn room_grows_only_with_what_arrives() {
+fn receive_buffer_grows_only_with_received_bytes() {
     let mut text = Text::new(1 << 30);
     submit(&mut text, "k", &Op::Get);
     assert_eq!(
@@ -313,7 +313,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     /// Whatever a server sends: no panic, and each ticket is answered exactly once.
     #[test]
-    fn every_request_is_answered_once_whatever_comes(
+    fn every_request_is_answered_once_for_any_bytes(
         ops in proptest::collection::vec(any_op(), 0..20),
         bytes in any_bytes(),
         cuts in proptest::collection::vec(1usize..40, 1..20),

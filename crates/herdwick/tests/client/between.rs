@@ -101,7 +101,7 @@ fn swallowed() -> (UdpSocket, Server) {
 }
 
 #[test]
-fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
+fn fabric_that_loses_everything_is_detected_by_the_probe() {
     let (swallows, server) = swallowed();
     for request_path in herdwick::RequestPath::ALL {
         let options = Options {
@@ -128,7 +128,7 @@ fn a_fabric_that_carries_nothing_is_found_out_before_it_is_used() {
 }
 
 #[test]
-fn a_hello_that_was_not_answered_is_said_again_later() {
+fn unanswered_hello_is_retried_later() {
     let server = spawn(Config::local()).unwrap();
     let mut client = Client::connect_with(&forward(&server, 1), patient()).unwrap();
     let session = client.session().unwrap();
@@ -158,7 +158,7 @@ fn idled(options: Options) -> (Server, Client) {
 }
 
 #[test]
-fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
+fn text_connection_closed_while_idle_is_reopened() {
     let (server, mut client) = idled(patient());
     assert_eq!(transport(&client), "shm");
     let before = stat(&server, "leases_granted");
@@ -179,7 +179,7 @@ fn a_text_connection_that_was_closed_while_idle_is_opened_again_by_itself() {
 
 /// Another server may be at the same address by now.
 #[test]
-fn a_text_connection_is_opened_again_to_the_same_server_alone() {
+fn text_connection_is_reopened_only_to_the_same_server() {
     let offer = {
         let server = spawn(Config::local()).unwrap();
         let mut stream = TcpStream::connect(server.address().to_string()).unwrap();

@@ -68,7 +68,7 @@ impl Drop for Full {
 }
 
 #[test]
-fn dialling_a_unix_socket_with_a_full_backlog_ends() {
+fn dialing_a_unix_socket_with_a_full_backlog_times_out() {
     let full = Full::new("dial");
     let address = full.path.to_str().unwrap().to_owned();
     let error = ends(move || Client::connect_with(&address, by(Duration::from_millis(50))));
@@ -113,7 +113,7 @@ fn offers(socket: PathBuf) -> String {
 
 /// The attempt leaves time for the call itself.
 #[test]
-fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
+fn lease_socket_with_a_full_backlog_uses_half_of_the_timeout() {
     let full = Full::new("lease");
     let address = offers(full.path.clone());
     let (reason, value) = ends(move || {
@@ -130,7 +130,7 @@ fn a_lease_socket_with_a_full_backlog_costs_half_of_the_time() {
 
 /// A server that sends a byte now and then gets no more time than one that is silent.
 #[test]
-fn a_lease_socket_that_dribbles_ends_as_well() {
+fn slow_lease_socket_times_out() {
     let name = format!("herdwick-dribble-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -165,7 +165,7 @@ fn a_lease_socket_that_dribbles_ends_as_well() {
 }
 
 #[test]
-fn there_may_be_no_deadline() {
+fn call_without_timeout_waits() {
     let server = spawn(Config {
         fabrics: ListenOptions {
             roce: Some(([127, 0, 0, 1], 0).into()),
@@ -201,7 +201,7 @@ fn there_may_be_no_deadline() {
 }
 
 #[test]
-fn a_call_without_time_is_not_sent() {
+fn call_with_zero_timeout_is_not_sent() {
     let server = spawn(Config::local()).unwrap();
     for fabric in [true, false] {
         let options = Options {

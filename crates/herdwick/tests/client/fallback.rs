@@ -55,14 +55,14 @@ fn offered(offer: &Offer) -> Session {
 }
 
 #[test]
-fn a_fabric_is_no_fallback() {
+fn session_on_the_best_fabric_reports_no_fallback() {
     let server = spawn(Config::local()).unwrap();
     let session = dial(&server.address().to_string());
     assert_eq!((session.transport(), session.fallback()), ("shm", None));
 }
 
 #[test]
-fn text_that_was_asked_for() {
+fn text_transport_can_be_requested() {
     let server = spawn(Config::local()).unwrap();
     let options = Options {
         fabric: false,
@@ -74,7 +74,7 @@ fn text_that_was_asked_for() {
 }
 
 #[test]
-fn servers_that_know_no_hello() {
+fn fallback_to_text_if_the_server_knows_no_hello() {
     let memcached = Script::start(&[&[b"ERROR\r\n"]]);
     assert_eq!(reason(&dial(&memcached.address)), Fallback::Memcached);
     let newer = Script::start(&[&[b"HERDWICK 9 in=another;form\r\n"]]);
@@ -84,7 +84,7 @@ fn servers_that_know_no_hello() {
 }
 
 #[test]
-fn a_server_without_leases() {
+fn fallback_to_text_if_the_server_has_no_leases() {
     // Thirty-three are more than a lease can be of.
     for workers in [1, 33] {
         let server = spawn(Config {
@@ -100,7 +100,7 @@ fn a_server_without_leases() {
 }
 
 #[test]
-fn a_server_with_as_many_leases_as_it_takes() {
+fn fallback_to_text_if_all_leases_are_taken() {
     let server = spawn(Config {
         leases: Some(Leases {
             clients_max: 1,
@@ -143,7 +143,7 @@ fn three_workers_have_leases_for_nine_clients_and_two_smaller_ones() {
 }
 
 #[test]
-fn a_lease_socket_out_of_reach() {
+fn fallback_to_text_if_the_lease_socket_is_unreachable() {
     let server = spawn(Config::local()).unwrap();
     let mut offer = offer(&server);
     let path = Path::new("/no/such/socket");
@@ -156,7 +156,7 @@ fn a_lease_socket_out_of_reach() {
 }
 
 #[test]
-fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
+fn second_best_fabric_is_used_if_the_best_is_unreachable() {
     let server = spawn(Config {
         leases: Some(Leases {
             clients_max: 1,
@@ -185,7 +185,7 @@ fn a_better_way_is_taken_though_the_best_stays_out_of_reach() {
 }
 
 #[test]
-fn a_grant_that_is_not_what_was_offered() {
+fn fallback_to_text_if_the_grant_does_not_match_the_offer() {
     let server = spawn(Config::local()).unwrap();
     let mut offer = offer(&server);
     offer.workers += 1;

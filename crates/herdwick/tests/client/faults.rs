@@ -25,7 +25,7 @@ fn patient(address: &str) -> Client {
 }
 
 #[test]
-fn a_read_is_repeated_and_a_mutation_is_not() {
+fn reads_are_retried_and_mutations_are_not() {
     let script = Script::start(&[
         &[b""],
         &[b"VALUE k 0 1 9\r\nv\r\nEND\r\n", b""],
@@ -53,7 +53,7 @@ fn a_read_is_repeated_and_a_mutation_is_not() {
 }
 
 #[test]
-fn a_read_is_not_repeated_for_ever() {
+fn read_retries_are_bounded() {
     let script = Script::start(&[&[b""], &[b""], &[b""]]);
     let error = patient(&script.address).get("k").unwrap_err();
     assert!(
@@ -64,7 +64,7 @@ fn a_read_is_not_repeated_for_ever() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_given_up() {
+fn call_to_a_silent_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = patient(&listener.local_addr().unwrap().to_string());
     client.set_deadline(Duration::from_millis(30));
@@ -76,7 +76,7 @@ fn a_server_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn a_request_that_was_not_handed_over_whole_was_not_carried_out() {
+fn partially_sent_request_was_not_executed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = patient(&listener.local_addr().unwrap().to_string());
     client.set_deadline(Duration::from_millis(30));
@@ -88,7 +88,7 @@ fn a_request_that_was_not_handed_over_whole_was_not_carried_out() {
 }
 
 #[test]
-fn nobody_there_is_said_with_the_address() {
+fn connection_error_names_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -108,7 +108,7 @@ fn nobody_there_is_said_with_the_address() {
 }
 
 #[test]
-fn another_protocol_is_not_taken_for_an_answer() {
+fn reply_in_another_protocol_is_an_error() {
     const BABBLE: [&[&[u8]]; 3] = [
         &[b"HTTP/1.1 400 Bad Request\r\n\r\n"],
         &[b"VALUE k 0 9999999999 1\r\n"],
@@ -127,7 +127,7 @@ fn another_protocol_is_not_taken_for_an_answer() {
 }
 
 #[test]
-fn a_refusal_is_the_servers_word() {
+fn server_error_text_is_reported() {
     let script = Script::start(&[&[b"ERROR Too many open connections\r\n"]]);
     match patient(&script.address).get("k") {
         Err(Error::Server(why)) => assert_eq!(why, "Too many open connections"),
@@ -136,7 +136,7 @@ fn a_refusal_is_the_servers_word() {
 }
 
 #[test]
-fn a_stopped_server_leaves_the_outcome_unknown() {
+fn stopped_server_gives_an_unknown_outcome() {
     let Some(server) = Memcached::start() else {
         return;
     };
@@ -160,7 +160,7 @@ fn a_stopped_server_leaves_the_outcome_unknown() {
 
 /// The server is killed after it has the requests in its socket, before it reads them.
 #[test]
-fn a_server_killed_in_a_call_leaves_mutations_unknown_and_reads_harmless() {
+fn server_killed_during_a_call_makes_only_mutations_unknown() {
     let Some(server) = Memcached::start() else {
         return;
     };
@@ -186,7 +186,7 @@ fn a_server_killed_in_a_call_leaves_mutations_unknown_and_reads_harmless() {
 }
 
 #[test]
-fn a_restarted_server_is_found_again() {
+fn client_reconnects_to_a_restarted_server() {
     let Some(server) = Memcached::start() else {
         return;
     };
@@ -207,7 +207,7 @@ fn a_restarted_server_is_found_again() {
 }
 
 #[test]
-fn our_server_restarted_on_its_port_is_found_again() {
+fn client_reconnects_to_herdwick_restarted_on_its_port() {
     let server = herdwick_server::spawn(Config::local()).unwrap();
     let Address::Tcp(listen) = *server.address() else {
         panic!("the server has a TCP port");

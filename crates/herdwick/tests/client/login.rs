@@ -32,7 +32,7 @@ fn connect(server: &Server, login: Option<&str>, fabric: bool) -> Result<Client,
 }
 
 #[test]
-fn the_right_password_opens_every_way() {
+fn login_works_over_every_transport() {
     let server = server(Some("one:two three:four\n"));
     let right = Some("one:two three:four");
     for (fabric, transport) in [(false, "tcp"), (true, "shm")] {
@@ -53,7 +53,7 @@ fn the_right_password_opens_every_way() {
 
 /// A server without users would store the password as an item.
 #[test]
-fn a_password_is_shown_to_nobody_who_does_not_ask() {
+fn password_is_sent_only_if_the_server_requests_it() {
     let server = server(None);
     let mut client = connect(&server, Some("one:two"), true).unwrap();
     assert!(client.get(b"login").unwrap().is_none());
@@ -62,7 +62,7 @@ fn a_password_is_shown_to_nobody_who_does_not_ask() {
 }
 
 #[test]
-fn a_login_is_a_user_and_a_password() {
+fn login_parses_user_and_password() {
     assert!(Login::parse("nobody").is_none());
     assert!(Login::parse("no body:x").is_none());
     assert_eq!(Login::parse("a:b\n"), Login::parse("a:b"));

@@ -186,7 +186,7 @@ fn our_own_server() {
 }
 
 #[test]
-fn what_is_stored_one_way_is_read_the_other() {
+fn value_stored_over_one_transport_is_read_over_another() {
     let server = herdwick_server::spawn(Config::local()).unwrap();
     let address = server.address().to_string();
     let transports = [false, true].map(|fabric| {

@@ -138,7 +138,7 @@ fn every_path_over_keyed_roce() {
 
 /// The capture has whole packets from the IP header on, in both directions.
 #[test]
-fn what_roce_sends_and_takes_is_captured() {
+fn roce_capture_has_packets_of_both_directions() {
     let name = format!("herdwick-capture-{}.pcap", std::process::id());
     let path = std::env::temp_dir().join(name);
     let server = spawn(Config {
@@ -174,7 +174,7 @@ fn what_roce_sends_and_takes_is_captured() {
 }
 
 #[test]
-fn the_server_has_the_last_word_about_the_path() {
+fn server_decides_the_request_path() {
     let server = server(Some(RequestPath::UdSend));
     goes(&server, Fabric::Roce, RequestPath::UcWrite);
     goes(&server, Fabric::Shm, RequestPath::UcWrite);
@@ -182,7 +182,7 @@ fn the_server_has_the_last_word_about_the_path() {
 }
 
 #[test]
-fn a_fabric_that_is_not_offered_is_said() {
+fn fabric_not_offered_is_reported() {
     let server = spawn(Config::local()).unwrap();
     let options = by(Fabric::Roce, RequestPath::UcWrite);
     let address = server.address().to_string().parse().unwrap();
@@ -191,7 +191,7 @@ fn a_fabric_that_is_not_offered_is_said() {
 }
 
 #[test]
-fn a_lease_over_tcp_goes_with_its_connection() {
+fn lease_over_tcp_ends_with_its_connection() {
     let server = server(None);
     let held = client(&server, &by(Fabric::Roce, RequestPath::UcWrite));
     let during = counted(&server);
@@ -205,7 +205,7 @@ fn a_lease_over_tcp_goes_with_its_connection() {
 }
 
 #[test]
-fn a_lease_over_tcp_is_one_of_the_connections_there_may_be() {
+fn lease_over_tcp_counts_as_a_connection() {
     let server = spawn(Config {
         connections_max: 2,
         fabrics: ListenOptions {

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oracle_general_is_read_as_libcachesim_writes_it() {
+    fn oracle_general_format_is_parsed_as_libcachesim_writes_it() {
         // struct.pack('<IQIq', 1700000000, 0x1122334455667788, 4096, -1), by Python.
         let record = b"\x00\xf1\x53\x65\x88\x77\x66\x55\x44\x33\x22\x11\x00\x10\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff";
         let read = oracle_general("t", record).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_heading_or_none_and_says_which_line_is_wrong() {
+    fn csv_heading_is_optional_and_errors_name_the_line() {
         let text = "time,key,size,op,ttl\n0,5,100\n1.5,user:7,20,set,60\n\n2,5,0,delete\n";
         let read = csv("t", text).unwrap();
         let shapes: Vec<_> = read

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_for_what_lives_at_one_time() {
+    fn data_size_counts_only_items_alive_at_one_time() {
         let row = TRACES.iter().find(|row| row.name == "ttl-beside").unwrap();
         let data = data(&row.requests(1)) as f64;
         // 10,000 items that stay, and 10,000 stored in the last 20 seconds.
@@ -393,7 +393,7 @@ mod tests {
     /// Compares the store, in the trace's time, with a model that never evicts: with memory for
     /// everything, every read finds the same.
     #[test]
-    fn with_room_for_all_the_store_answers_as_the_model_does() {
+    fn store_with_enough_memory_matches_the_model_that_never_evicts() {
         for row in &TRACES {
             let trace = Trace::of_row(row, true).unwrap();
             let requests = &trace.requests[..trace.requests.len().min(40_000)];

@@ -489,13 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn lru_keeps_what_was_read_last() {
+    fn lru_keeps_the_most_recently_read_items() {
         // Room for two: c replaces b, and b replaces c.
         assert_eq!(reads(Lru::default(), 2, "abacabc"), "--+-+--");
     }
 
     #[test]
-    fn sieve_spares_what_was_read_and_leaves_its_hand_there() {
+    fn sieve_skips_visited_items_and_keeps_its_hand_position() {
         // The paper's rule, by hand: a is read again, so d replaces b and the hand stays at c; e
         // replaces c, although a is the oldest and no longer marked.
         let keys = "abcadeabc";
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn s3_fifo_lets_a_scan_through_its_small_queue() {
+    fn s3_fifo_evicts_a_scan_from_the_small_queue() {
         // Room for ten, one of it small. a is read three times and is promoted to the main queue; a
         // scan of twenty keys follows, and a is still held. LRU has lost it.
         let keys = "aaabcdefghijklmnopqrstua";
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn s3_fifo_takes_what_comes_back_soon_into_the_main_queue() {
+    fn s3_fifo_inserts_ghost_hits_into_the_main_queue() {
         // a is evicted from the small queue when the room is full, is stored again while the ghost
         // queue remembers it, and outlives another scan.
         let keys = "abcdefghijkamnopqrstuvwxya";
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn belady_gives_up_what_is_read_last() {
+    fn belady_evicts_the_item_that_is_read_furthest_ahead() {
         // The textbook example: three frames, 7 0 1 2 0 3 0 4 2 3 0 3 2 1 2 0 1 7 0 1, nine faults.
         let keys = "70120304230321201701";
         let said = reads(Belady::new(&trace(keys)), 3, keys);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn no_policy_beats_belady_with_items_of_one_size() {
+    fn no_policy_beats_belady_for_items_of_equal_size() {
         let mut rng = crate::workload::Rng::new(5);
         for room in [3, 10, 30] {
             let keys: String = (0..3000)
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_appends_deletes_and_deadlines_change_what_a_read_finds() {
+    fn model_follows_sets_appends_deletes_and_expiry() {
         let mut model = Model::new(Lru::default(), 1 << 20);
         let mut at = 0;
         let mut ask = |op, size, ttl, second| {

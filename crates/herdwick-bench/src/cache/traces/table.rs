@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_a_name_of_its_own_and_the_same_requests_each_time() {
+    fn trace_names_are_unique_and_traces_are_deterministic() {
         let names: HashSet<_> = TRACES.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), TRACES.len());
         for row in &TRACES {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_holds_218_megabytes_of_10_bytes_to_900_kilobytes() {
+    fn zipf_900k_holds_218_megabytes_of_10_bytes_to_900_kilobytes() {
         let size = |key| log_uniform(10.0, 900e3, unit(key).powf(7.75));
         let sizes: Vec<u64> = (0..19_500).map(|key| size(key).into()).collect();
         let total = sizes.iter().sum::<u64>() as f64 / 1e6;
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_for_twenty_seconds_is_half_of_what_lives() {
+    fn ttl_beside_stores_twenty_second_items_in_half_of_its_requests() {
         let requests = row("ttl-beside").requests(1);
         let in_a_second = requests.iter().filter(|request| request.second == 7);
         let (stored, read): (Vec<&Request>, Vec<_>) =
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_sizes_are_those_of_the_names() {
+    fn traces_have_the_shares_and_sizes_in_their_names() {
         let share = |name, op| {
             let requests = row(name).requests(10);
             let count = requests.iter().filter(|request| request.op == op).count();

@@ -116,7 +116,7 @@ fn carry(packets: &mut Out, to: &mut Engine, memory: &mut Word) -> Out {
 }
 
 #[test]
-fn sequence_numbers_wrap() {
+fn psns_wrap() {
     let ((mut a, qa, _), (mut b, qb, to)) = (end(), end());
     let (to_a, to_b) = (peering(&a, qa), peering(&b, qb));
     a.connect(qa, &to_b).expect("a connection");
@@ -150,7 +150,7 @@ fn sequence_numbers_wrap() {
 /// PSNs recur: a repeated atomic gets its own result, not that of an atomic with the same PSN 2^24
 /// packets earlier.
 #[test]
-fn a_repeated_atomic_gets_its_own_answer_after_the_numbers_have_come_round() {
+fn repeated_atomic_gets_its_own_reply_after_psn_wrap() {
     let ((a, qa, _), (mut b, qb, to)) = (end(), end());
     b.connect(qb, &peering(&a, qa)).expect("a connection");
     let (qpn, first) = (

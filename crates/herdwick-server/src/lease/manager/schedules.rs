@@ -223,7 +223,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn whatever_clients_and_workers_do_all_is_counted_and_comes_back(
+    fn lease_resources_are_all_counted_and_returned(
         steps in prop::collection::vec((0u8..24, any::<u16>(), any::<u16>()), 50..400),
     ) {
         let mut world = World::new();

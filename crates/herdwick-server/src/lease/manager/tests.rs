@@ -246,7 +246,7 @@ fn ended(stream: &mut UnixStream) -> bool {
 }
 
 #[test]
-fn a_lease_stands_until_its_socket_closes() {
+fn lease_lasts_until_its_socket_closes() {
     let fixture = Fixture::new(8);
     let stream = fixture.live();
     assert_eq!(fixture.counters.live.load(Ordering::Relaxed), 1);
@@ -260,7 +260,7 @@ fn a_lease_stands_until_its_socket_closes() {
 }
 
 #[test]
-fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
+fn lease_does_not_time_out_while_the_manager_is_blocked() {
     let config = LeaseConfig {
         leases_max: 1,
         reply_bytes_max: vec![4096; 2],
@@ -300,7 +300,7 @@ fn what_is_not_said_while_the_manager_stands_still_is_not_missed() {
 }
 
 #[test]
-fn terms_are_clamped_and_epochs_differ() {
+fn claims_are_clamped_and_epochs_differ() {
     let fixture = Fixture::new(8);
     let (mut stream, first) = fixture.granted();
     assert_eq!(
@@ -338,7 +338,7 @@ fn terms_are_clamped_and_epochs_differ() {
 }
 
 #[test]
-fn tokens_wrong_or_replayed_open_nothing() {
+fn wrong_or_replayed_tokens_are_refused() {
     let fixture = Fixture::new(8);
     let token = fixture.token();
     for (token, opens) in [(Token([9; 16]), false), (token, true), (token, false)] {
@@ -356,7 +356,7 @@ fn tokens_wrong_or_replayed_open_nothing() {
 }
 
 #[test]
-fn a_handshake_cut_at_any_byte_leaves_nothing() {
+fn handshake_cut_at_any_byte_leaves_no_state() {
     let fixture = Fixture::new(8);
     let bystander = fixture.live();
     let first = claim(fixture.token()).to_frame().len();
@@ -377,7 +377,7 @@ fn a_handshake_cut_at_any_byte_leaves_nothing() {
 }
 
 #[test]
-fn nonsense_ends_the_socket_and_nothing_else() {
+fn malformed_frames_end_only_their_socket() {
     let fixture = Fixture::new(8);
     let bystander = fixture.live();
     let huge = [b"HWL\x00\x01\x00\xff\xff".as_slice(), &[0; 100]].concat();
@@ -399,7 +399,7 @@ fn nonsense_ends_the_socket_and_nothing_else() {
 }
 
 #[test]
-fn one_lease_too_many_is_refused_and_room_comes_back() {
+fn lease_beyond_the_limit_is_refused_until_another_ends() {
     let fixture = Fixture::new(1);
     let first = fixture.live();
     let mut second = fixture.dial();
@@ -463,7 +463,7 @@ fn any_window_and_any_reply_length_of_a_claim_is_granted_as_documented() {
 }
 
 #[test]
-fn windows_shrink_before_anybody_is_refused() {
+fn windows_shrink_before_clients_are_refused() {
     // 128 bytes a slot: one line at each of two workers. An eighth is kept for other owners.
     let fixture = Fixture::with_bytes(100, 32 * 128 * 8 / 7 + 1);
     let mut held = Vec::new();
@@ -498,7 +498,7 @@ fn is_granted(stream: &mut UnixStream, token: Token) -> bool {
 }
 
 #[test]
-fn of_those_who_stay_silent_the_oldest_gives_way() {
+fn oldest_silent_socket_is_closed_first() {
     let fixture = Fixture::new(8);
     let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| fixture.dial()).collect();
     for _ in 0..3 {
@@ -515,7 +515,7 @@ fn of_those_who_stay_silent_the_oldest_gives_way() {
 }
 
 #[test]
-fn who_has_spoken_is_heard_before_it_gives_way() {
+fn socket_with_unread_claim_is_served_before_it_is_closed() {
     let fixture = Fixture::new(STRANGERS_MAX * 2);
     let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| fixture.dial()).collect();
     for stream in &mut streams {
@@ -530,7 +530,7 @@ fn who_has_spoken_is_heard_before_it_gives_way() {
 }
 
 #[test]
-fn epochs_are_drawn_and_the_next_is_another() {
+fn epochs_are_random_and_differ() {
     let fixture = Fixture::new(200);
     let epochs: Vec<u16> = (0..60).map(|_| fixture.granted().1.epoch).collect();
     assert!(epochs.iter().all(|epoch| *epoch != 0));
@@ -542,7 +542,7 @@ fn epochs_are_drawn_and_the_next_is_another() {
 }
 
 #[test]
-fn no_random_bytes_no_lease() {
+fn lease_is_refused_without_random_bytes() {
     let fixture = Fixture::drawing(8, 1 << 30, |_| Err(ErrorKind::Unsupported.into()));
     let mut stream = fixture.dial();
     stream
@@ -555,7 +555,7 @@ fn no_random_bytes_no_lease() {
 }
 
 #[test]
-fn one_user_leaves_the_last_share_to_others() {
+fn one_user_cannot_take_the_last_share() {
     let fixture = Fixture::with_bytes(100, 64 * 128);
     let mut held = Vec::new();
     loop {
@@ -577,7 +577,7 @@ fn one_user_leaves_the_last_share_to_others() {
 }
 
 #[test]
-fn who_reads_no_grant_gets_no_more_of_them() {
+fn owner_with_unread_grants_of_ended_leases_is_refused() {
     let fixture = Fixture::new(2 * UNREAD_MAX);
     let mut unread: Vec<_> = (0..UNREAD_MAX).map(|_| fixture.dial()).collect();
     for (n, stream) in (1..).zip(&mut unread) {
@@ -615,7 +615,7 @@ fn is_full(fixture: &Fixture) -> bool {
 }
 
 #[test]
-fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
+fn owner_with_unread_grants_of_held_leases_is_refused() {
     let fixture = Fixture::new(4 * UNREAD_HELD_MAX);
     let mut unread = Vec::new();
     for n in 1..=UNREAD_HELD_MAX {
@@ -640,7 +640,7 @@ fn who_leaves_grants_unread_that_stand_gets_no_more_of_them() {
 }
 
 #[test]
-fn a_refusal_left_unread_is_no_unread_grant() {
+fn unread_refusal_is_not_counted_as_unread_grant() {
     let fixture = Fixture::new(4 * UNREAD_MAX);
     let mut silent = Vec::new();
     for _ in 0..=UNREAD_MAX {
@@ -655,7 +655,7 @@ fn a_refusal_left_unread_is_no_unread_grant() {
 }
 
 #[test]
-fn descriptors_end_a_lease_socket_and_the_manager_goes_on() {
+fn descriptors_end_their_lease_socket_and_the_manager_continues() {
     let fixture = Fixture::new(8);
     let bystander = fixture.live();
     let (end, _) = UnixStream::pair().unwrap();
