@@ -95,9 +95,8 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let host = Host::new(offer, config.request_path, service.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
-    let context = Arc::new(Context::new(
-        &config, limits, &opened, admitted, host, clock,
-    ));
+    let context = Context::new(&config, limits, &opened, admitted, host, clock);
+    let context = Arc::new(context);
     let (accept_poll, acceptor) = poll_with_waker()?;
 
     let mut server = Server {
