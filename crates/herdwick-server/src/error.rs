@@ -185,7 +185,9 @@ fn in_use(address: &Address) -> String {
 /// Returns a hint for an address that the operating system refuses.
 fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
     match (address, source.kind()) {
-        (Address::Unix(_), io::ErrorKind::InvalidInput) => "give a shorter path (-s)",
+        (Address::Unix(_), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename) => {
+            "give a shorter path (-s)"
+        }
         (Address::Unix(_), io::ErrorKind::AlreadyExists) => "remove it, or give another path (-s)",
         (Address::Unix(_), _) => "give a path in a directory that this user may write to (-s)",
         (Address::Tcp(_), io::ErrorKind::AddrNotAvailable) => {

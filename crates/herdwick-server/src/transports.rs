@@ -186,12 +186,15 @@ impl Visit for MakeFront {
     }
 }
 
-/// Returns every counter that a front may report: those of all fronts, then each provider's.
+/// Returns every counter that a front may report, in the order of `stats`: those of all fronts, the
+/// first provider's, those of a front's own, then the other providers'.
 pub(crate) fn counters() -> Vec<&'static Counter> {
-    let shared = ServerCounters::COUNTERS.iter();
+    let [first, others @ ..] = Fabric::ALL;
+    let shared = ServerCounters::COUNTERS.iter().chain(first.counters());
     let fronts = shared.chain(FrontCounters::COUNTERS);
-    let providers = Fabric::ALL.into_iter().flat_map(Fabric::counters);
-    fronts.chain(providers).collect()
+    fronts
+        .chain(others.into_iter().flat_map(Fabric::counters))
+        .collect()
 }
 
 /// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything

@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use common::{Peer, TIMEOUT, connect, shown, stat, tcp, with};
+use common::{Peer, TIMEOUT, connect, crowd::Since, shown, stat, tcp, with};
 use herdwick_server::{
     Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
     TlsError, spawn,
@@ -298,6 +298,11 @@ fn client_certificates_are_verified() {
         let outcomes = [&none, &right, &wrong].map(|client| client.say(address, b"mn\r\n"));
         let failures = served.iter().filter(|served| !**served).count() as u64;
         assert_eq!(outcomes.map(|said| said.is_some()), served, "{clients:?}");
+        // A client can learn of its refusal before the server has counted it.
+        let begun = Since::now();
+        while stat(&server, "ssl_handshake_errors") < failures {
+            assert!(begun.elapsed() < TIMEOUT, "{clients:?}: not counted");
+        }
         assert_eq!(stat(&server, "ssl_handshake_errors"), failures);
     }
 }
