@@ -410,6 +410,37 @@ mod tests {
         }
     }
 
+    /// Each item is read again before the head comes to it, so that it would be kept.
+    #[test]
+    fn memory_limit_is_reached_while_every_item_is_read() {
+        const KEYS: u64 = 6_000;
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: 8 << 20,
+            item_bytes_max: 10_000,
+            hash_key: HASH_KEY,
+        })
+        .unwrap();
+        let value = [b'v'; 1_000];
+        let put = Op::Put(Put {
+            value: &value,
+            ..Put::default()
+        });
+        for n in 0..KEYS {
+            run(&mut store, &n.to_le_bytes(), put);
+        }
+        store.leave_unused(4 << 20);
+        let mut steps = 0;
+        while store.adjust() {
+            // Each moves the head by 256 KiB, of which half at least is free then.
+            steps += 1;
+            assert!(steps < 64, "the limit is not reached");
+            for n in 0..KEYS {
+                run(&mut store, &n.to_le_bytes(), Op::Get(Get::default()));
+            }
+        }
+        assert!(store.log.used() <= 4 << 20, "{}", store.log.used());
+    }
+
     /// A store that rewrites values with other sizes keeps every item while the live ones take up to
     /// 0.84 of the log.
     #[test]

@@ -69,7 +69,8 @@ impl Store {
             let from = self.log.head().passed();
             self.release_oldest(Keep::Used(None));
             let released = self.log.head().passed() - from;
-            self.chances.earn(released as usize, STEP);
+            // Copies of half of what is released at most, so that the rest is free.
+            self.chances.earn(released as usize / 2, STEP);
         }
         self.settle();
         self.log.window = self.log.used().max(self.window);
