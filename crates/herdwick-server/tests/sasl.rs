@@ -133,6 +133,19 @@ fn ask(peer: &impl Peer, packets: &[Vec<u8>]) -> Vec<Response> {
     parse(&peer.say(&[&packets.concat()]))
 }
 
+/// A name that no line of the file can have is refused before it is prepared, which takes time by its
+/// length: U+FDFA becomes 18 characters.
+#[test]
+fn scram_refuses_names_longer_than_a_line() {
+    let folder = Folder::new();
+    let server = server(&folder);
+    for (count, status) in [(85, 0x21), (86, 0x20), (1300, 0x20)] {
+        let message = format!("n,,n={},r=abcdefgh", "\u{fdfa}".repeat(count));
+        let said = ask(&server, &[auth("SCRAM-SHA-256", message.as_bytes())]);
+        assert_eq!(said.iter().map(|said| said.1).collect::<Vec<_>>(), [status]);
+    }
+}
+
 /// Every packet but those of SASL and `version` is refused, whatever its value is, and the connection
 /// closed: a quiet one too, and one of which only the header has come.
 #[test]

@@ -145,6 +145,7 @@ impl Auth {
             path: &self.path,
             format: self.format,
         };
+        source.check_regular()?;
         let users = source.users(self.secret.as_ref())?;
         *self.users.lock().unwrap_or_else(PoisonError::into_inner) = users;
         Ok(())
@@ -284,15 +285,26 @@ impl<'a> Source<'a> {
         Ok(users.into_iter().map(|user| user.keyed(secret)).collect())
     }
 
+    fn unreadable(self, source: io::Error) -> AuthError {
+        AuthError::Unreadable {
+            path: self.path.to_owned(),
+            option: self.format.option(),
+            source,
+        }
+    }
+
+    /// Checks that the file can be read without waiting for a writer, as a pipe cannot.
+    fn check_regular(self) -> Result<(), AuthError> {
+        let found = std::fs::metadata(self.path).map_err(|source| self.unreadable(source))?;
+        if found.is_file() {
+            return Ok(());
+        }
+        Err(self.unreadable(io::Error::other("only a regular file is read again")))
+    }
+
     fn read(self) -> Result<Vec<User>, AuthError> {
         let path = || self.path.to_owned();
-        let option = self.format.option();
-        let unreadable = |source| AuthError::Unreadable {
-            path: path(),
-            option,
-            source,
-        };
-        let text = std::fs::read(self.path).map_err(unreadable)?;
+        let text = std::fs::read(self.path).map_err(|source| self.unreadable(source))?;
         let lines = text
             .split(|&byte| byte == b'\n')
             .map(<[u8]>::trim_ascii_end);

@@ -4,7 +4,7 @@
 use stringprep::saslprep;
 
 use super::{
-    Auth, Challenge,
+    Auth, Challenge, LINE_BYTES_MAX,
     scram::{Challenged, ClientFirst},
 };
 
@@ -112,6 +112,10 @@ fn plain(auth: &Auth, message: &[u8]) -> bool {
 /// Answers the first message of SCRAM; `None` if it is malformed, or its user acts as another one.
 fn challenge(auth: &Auth, message: &[u8]) -> Option<SaslStep> {
     let first = ClientFirst::parse(message)?;
+    // No line of the file is as long, and to prepare a name takes time by its length.
+    if first.name.len() > LINE_BYTES_MAX {
+        return None;
+    }
     let itself = first.authzid.as_ref().is_none_or(|id| *id == first.name);
     let name = saslprep(&first.name).ok().filter(|_| itself)?;
     // An unknown user is challenged like a known one, and fails at the proof.
