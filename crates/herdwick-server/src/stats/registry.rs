@@ -1,6 +1,6 @@
 //! What a statistic is: its name in `stats`, its series in metrics, its meaning, and how its value
 //! is read. The tables beside this file declare every statistic once; `stats`, the metrics page and
-//! [`statistics`] are read from them.
+//! [`statistics`](super::statistics) are read from them.
 
 use std::{
     borrow::Cow,
