@@ -22,8 +22,8 @@ count() {
 # The crate's own functions, and what was inlined into the three that are counted; 16,000 sends,
 # 16,000 RECVs and 32,000 completions.
 {
-    count sixteen_work_requests | sed 's/^/raw /'
-    count sixteen_datagrams | sed 's/^/ours /'
+    count cost_of_a_thousand_raw_verbs | sed 's/^/raw /'
+    count cost_of_a_thousand_postlists | sed 's/^/ours /'
 } | awk -v most=$most '
     /herdwick_verbs_fake/ { next }
     !/herdwick_verbs::|provider::cost/ { next }
