@@ -47,8 +47,14 @@ counters! {
         event evicted_unfetched,
         /// Expired or flushed items with their room reused (`reclaimed`).
         event reclaimed,
-        /// The part of `reclaimed` that was never read (`expired_unfetched`).
+        /// The part of `reclaimed` and `crawler_reclaimed` that was never read
+        /// (`expired_unfetched`).
         event expired_unfetched,
+        /// Expired or flushed items that [`Store::remove_expired`](crate::Store::remove_expired)
+        /// removed (`crawler_reclaimed`).
+        event crawler_reclaimed,
+        /// Items that it has checked (`crawler_items_checked`).
+        event crawler_items_checked,
         /// Items copied to the young end because they had been used since they were last copied or
         /// stored.
         event refreshed,

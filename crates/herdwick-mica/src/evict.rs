@@ -1,18 +1,15 @@
 //! Eviction at the old end of the log: which items are released, and which are copied to the young
 //! end. The work that one request pays for is bounded.
 
-use crate::{
-    Deadline, KeyHash,
-    index::Place,
-    item::bit,
-    log::{Cursor, Offset},
-    store::Store,
-};
+use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_request::{Deadline, KeyHash};
+
+use crate::{index::Place, log::Cursor, store::Store};
 
 /// While live items take at most this part of the log, the log evicts none of them: live items at
 /// the old end are copied to the young end, and only dead items are released. Above it the log is a
 /// cache.
-const SPARSE: (usize, usize) = (17, 20);
+pub(crate) const SPARSE: (usize, usize) = (17, 20);
 /// So that no single request pays for a long live stretch, the head of a sparse log runs ahead of
 /// need: while less than this part of the log is free ...
 const AHEAD: (usize, usize) = (1, 8);
@@ -43,7 +40,13 @@ const CARRY_PART: usize = 4;
 /// chances. The bytes stored while it crosses all reservations are then no more than what was free;
 /// and a put that needs more than half of that at once is at least an eighth of the reservations
 /// left to cross.
-const CARRY_RATE: usize = 8;
+pub(crate) const CARRY_RATE: usize = 8;
+
+/// Returns `part.0 / part.1` of a window of the log, in bytes.
+#[inline]
+pub(crate) fn part_of(window: usize, part: (usize, usize)) -> usize {
+    window / part.1 * part.0
+}
 
 /// Number of items at the old end with buckets that are prefetched together.
 const LOOKAHEAD: usize = 8;
@@ -130,13 +133,13 @@ impl Store {
     /// `stop`. If the last item overshoots, later puts advance the head by that much less.
     pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
         let stays = self.log.next(stop).map(|(at, _)| at);
-        let Some((_, rate)) = self.ahead_of_need(stays) else {
+        let Some((_, rate)) = self.ahead_of_need(len, stays) else {
             return;
         };
         self.ahead = self.ahead.min(0) + (len * rate) as isize;
         while self.ahead > 0
             && self.log.head().passed() < stop.passed()
-            && let Some((keep, _)) = self.ahead_of_need(stays)
+            && let Some((keep, _)) = self.ahead_of_need(len, stays)
         {
             let from = self.log.head().passed();
             if self.lossless {
@@ -150,21 +153,40 @@ impl Store {
         }
     }
 
-    /// Returns what the walk keeps when it runs ahead, and by how many times the bytes stored it
-    /// advances; `None` while enough is free.
-    fn ahead_of_need(&self, stays: Option<Offset>) -> Option<(Keep, usize)> {
-        let free = self.log.free();
+    /// Returns what the walk keeps when it runs ahead for a put of `len` bytes, and by how many times
+    /// the bytes stored it advances; `None` while enough is free.
+    fn ahead_of_need(&self, len: usize, stays: Option<Offset>) -> Option<(Keep, usize)> {
         if self.lossless {
-            (free < self.log.share(LOSSLESS_AHEAD)).then_some((Keep::All(stays), LOSSLESS_RATE))
-        } else if self.is_sparse() {
-            (free < self.log.share(AHEAD)).then_some((Keep::All(stays), AHEAD_RATE))
+            let free = self.log.free();
+            let needs = free < self.log.share(LOSSLESS_AHEAD);
+            return needs.then_some((Keep::All(stays), LOSSLESS_RATE));
+        }
+        // Under a lowered limit, of the window that is still to be reached.
+        let window = self.goal().min(self.log.window);
+        let free = window.saturating_sub(self.log.used());
+        let (ahead, carry) = (part_of(window, AHEAD), self.carry_room(window, len));
+        if self.live() <= part_of(window, SPARSE).min(window - carry.min(window)) {
+            (free < ahead.max(carry)).then_some((Keep::All(stays), AHEAD_RATE))
         } else {
-            (free < self.staging.reserved / CARRY_PART).then_some((Keep::Used(stays), CARRY_RATE))
+            (free < carry).then_some((Keep::Used(stays), CARRY_RATE))
         }
     }
 
-    fn is_sparse(&self) -> bool {
-        self.counters.bytes + self.staging.reserved as u64 <= self.log.share(SPARSE) as u64
+    /// Returns the bytes of `window` that are free before a put of `len` bytes runs ahead no
+    /// longer. A window that a limit has left may be so small that one put takes what is free, and
+    /// leaves nothing to the next ones, which cross the reservations: there it comes on top.
+    fn carry_room(&self, window: usize, len: usize) -> usize {
+        match self.staging.reserved {
+            0 => 0,
+            reserved if window < self.log.len() => reserved / CARRY_PART + len,
+            reserved => reserved / CARRY_PART,
+        }
+    }
+
+    /// Returns the bytes of live items and reservations.
+    #[inline]
+    pub(crate) fn live(&self) -> usize {
+        self.counters.bytes as usize + self.staging.reserved
     }
 
     /// Releases the room of the oldest item. A live item is evicted, or copied to the young end as
@@ -181,6 +203,14 @@ impl Store {
             self.log.release(past);
             return;
         };
+        // Judged before the release: that of the last item before the horizon ends the horizon, and
+        // the item would be valid again.
+        if self.gone(at) {
+            self.index.remove(place);
+            self.count_dropped(at);
+            self.log.release(past);
+            return;
+        }
         let len = self.log.header(at).footprint();
         // Copy before release: a process killed in between leaves two copies of the item rather
         // than none. Where only the old place is free for it, a kill may lose the item; a lossless
@@ -304,10 +334,9 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use crate::{
-        Clock, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Store, StoreConfig,
-        item::{HEADER, checksum},
-    };
+    use crate::{Store, StoreConfig};
+    use herdwick_layout::item::{HEADER, checksum};
+    use herdwick_request::{Clock, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second};
 
     const HASH_KEY: HashKey = HashKey([5, 6]);
 

@@ -3,35 +3,9 @@
 
 use std::io;
 
+use herdwick_layout::bucket::{self, BUCKETS_MAX, Bucket, Offset, WAYS, tag};
 use herdwick_mem::{Arena, prefetch_read};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-use crate::{KeyHash, item::ALIGN, log::Offset};
-
-/// Slots of a bucket.
-const WAYS: usize = 8;
-
-/// One cache line of eight slots. The tags are adjacent, four to a word, so that a word compares
-/// four at once. A tag is never 0; a slot with tag 0 is free. Offsets are in units of 8 bytes.
-#[derive(FromBytes, IntoBytes, Immutable)]
-#[repr(C, align(64))]
-struct Bucket {
-    tags: [u64; 2],
-    low: [u32; WAYS],
-    /// Bits 32..47 of the offsets. Bit 15 of `high[0]` is the bucket's overflow mark.
-    high: [u16; WAYS],
-}
-
-/// Bytes of a bucket.
-pub(crate) const BUCKET: usize = size_of::<Bucket>();
-const _: () = assert!(BUCKET == 64 && std::mem::offset_of!(Bucket, high) == 48);
-
-/// Maximum number of buckets that 32 bits of hash distinguish: 256 GiB of them.
-pub(crate) const BUCKETS_MAX: usize = 1 << 32;
-
-const OVERFLOWED: u16 = 1 << 15;
-/// 1 in each of a word's four tags.
-const EACH: u64 = 0x0001_0001_0001_0001;
+use herdwick_request::KeyHash;
 
 /// The number of a slot, counted over all buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +61,18 @@ impl Index {
             .into_iter()
             .flat_map(|slots| (0..WAYS).map(|way| slots.entry(way)));
         entries.filter(|&(tag, _)| tag != 0).map(|(_, at)| at)
+    }
+
+    /// Returns the places of one bucket.
+    pub(crate) fn places(bucket: usize) -> impl Iterator<Item = Place> {
+        (0..WAYS).map(move |way| Place::new(bucket, way))
+    }
+
+    /// Returns the offset of the item at `place`, if there is one.
+    pub(crate) fn entry(&self, place: Place) -> Option<Offset> {
+        let slots = self.buckets.get(place.bucket())?;
+        let (tag, at) = slots.entry(place.way());
+        (tag != 0).then_some(at)
     }
 
     /// Returns the number of changes so far. While it is unchanged, every place found stays valid.
@@ -263,122 +249,21 @@ impl Index {
             .expect("two buckets have slots")
     }
 
-    /// Returns the first bucket of a hash: bits 16..48, scaled to the number of buckets by
-    /// multiply-shift.
     #[inline]
     fn first(&self, hash: KeyHash) -> usize {
-        scale((hash.0 >> 16) as u32, self.buckets.len())
+        bucket::first(hash, self.buckets.len())
     }
 
-    /// Returns the other bucket of an entry: `point - bucket` modulo the number of buckets, where
-    /// `point` depends on the tag alone. So the function is its own inverse for any number of
-    /// buckets, where the usual XOR needs a power of two.
     #[inline]
     fn other(&self, bucket: usize, tag: u16) -> usize {
-        let buckets = self.buckets.len();
-        // 2^32 over the golden ratio: spreads the tag's 16 bits over 32.
-        let point = scale(u32::from(tag).wrapping_mul(0x9e37_79b1), buckets);
-        if point >= bucket {
-            point - bucket
-        } else {
-            point + buckets - bucket
-        }
+        bucket::other(bucket, tag, self.buckets.len())
     }
-}
-
-impl Bucket {
-    /// Returns the ways with this tag; tag 0 for the free ones.
-    #[inline]
-    fn ways(&self, tag: u16) -> Ways {
-        let pattern = u64::from(tag) * EACH;
-        let [first, second] = self.tags.map(|tags| zero_tags(tags ^ pattern));
-        Ways(first >> 15 | second >> 14)
-    }
-
-    #[inline]
-    fn free(&self) -> Option<usize> {
-        self.ways(0).next()
-    }
-
-    #[inline]
-    fn entry(&self, way: usize) -> (u16, Offset) {
-        let tag = (self.tags[way / 4] >> (way % 4 * 16)) as u16;
-        (tag, self.offset(way))
-    }
-
-    #[inline]
-    fn offset(&self, way: usize) -> Offset {
-        let high = u64::from(self.high[way] & !OVERFLOWED);
-        Offset((high << 32 | u64::from(self.low[way])) as usize * ALIGN)
-    }
-
-    #[inline]
-    fn set(&mut self, way: usize, tag: u16, offset: Offset) {
-        let units = (offset.0 / ALIGN) as u64;
-        self.low[way] = units as u32;
-        self.high[way] = (self.high[way] & OVERFLOWED) | (units >> 32) as u16;
-        self.set_tag(way, tag);
-    }
-
-    #[inline]
-    fn set_tag(&mut self, way: usize, tag: u16) {
-        let shift = way % 4 * 16;
-        let word = &mut self.tags[way / 4];
-        *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
-    }
-
-    #[inline]
-    fn overflowed(&self) -> bool {
-        self.high[0] & OVERFLOWED != 0
-    }
-
-    #[inline]
-    fn mark_overflowed(&mut self) {
-        self.high[0] |= OVERFLOWED;
-    }
-}
-
-/// A set of ways of a bucket: way `w` is bit `w % 4 * 16 + w / 4`.
-#[derive(Clone, Copy)]
-struct Ways(u64);
-
-impl Iterator for Ways {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let bit = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some((bit / 16 + bit % 16 * 4) % WAYS)
-    }
-}
-
-/// Returns a word with the top bit set of each 16-bit part of `word` that is 0.
-#[inline]
-fn zero_tags(word: u64) -> u64 {
-    // Adding to the low 15 bits alone cannot carry into the next part, so there are no false
-    // matches, unlike with the shorter `word - EACH & !word`.
-    const LOW: u64 = 0x7fff * EACH;
-    !(((word & LOW) + LOW) | word | LOW)
-}
-
-/// Returns the tag of a hash: bits 0..16. Tag 0 marks a free slot, so hashes with 0 there share
-/// tag 1.
-#[inline]
-fn tag(hash: KeyHash) -> u16 {
-    (hash.0 as u16).max(1)
-}
-
-#[inline]
-fn scale(x: u32, n: usize) -> usize {
-    ((u64::from(x) * n as u64) >> 32) as usize
 }
 
 #[cfg(test)]
 mod tests {
+    use herdwick_layout::item::ALIGN;
+
     use super::*;
 
     /// The outputs of SplitMix64.
@@ -454,12 +339,5 @@ mod tests {
             index.find(hash, |at| at == offset(WAYS)).is_some(),
             "in the other bucket"
         );
-    }
-
-    #[test]
-    fn all_tags_of_a_word_are_matched() {
-        assert_eq!(zero_tags(0), 0x8000 * EACH);
-        assert_eq!(zero_tags(0x0001_0000_8000_ffff), 0x0000_8000_0000_0000);
-        assert_eq!(zero_tags(0x8000_7fff_0001_0000), 0x0000_0000_0000_8000);
     }
 }

@@ -1,12 +1,11 @@
 //! The key-value store: one single-owner partition in MICA's cache mode (NSDI'14).
 //!
-//! Start with [`Store`] and [`Request`]; `ops` has the effect of each request on an item, `log` and
+//! Start with [`Store`], which executes [`Request`](herdwick_request::Request)s; `ops` has the effect of each request on an item, `log` and
 //! `index` the memory.
 //!
 //! ```
-//! use herdwick_mica::{
-//!     Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Store, StoreConfig,
-//! };
+//! use herdwick_mica::{Store, StoreConfig};
+//! use herdwick_request::{Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second};
 //!
 //! let hash_key = HashKey([1, 2]);
 //! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key };
@@ -63,7 +62,7 @@
 //!   copied too: churn alone never evicts. Above that the log is a cache.
 //!
 //! A large value can be written to the log as it arrives ([`Store::stage`]): a reservation is an
-//! item without an index entry. It is carried along when the log laps, until a [`Put`] names it.
+//! item without an index entry. It is carried along when the log laps, until a [`Put`](herdwick_request::Put) names it.
 //!
 //! A store that evicts nothing ([`Store::evict_nothing`]) copies every live item at the old end,
 //! and refuses a put that would leave it too few dead bytes to reclaim.
@@ -74,25 +73,18 @@
 //! before and after a flush are distinguished without a clock finer than seconds. The generation
 //! number wraps after 65,536 flushes. Then every item that lies before the current tail is flushed
 //! by its position. A flush takes the same few stores however many items there are.
-//!
-//! The request and reply types are common to all transports. They are a superset of memcached's meta
-//! commands. memcached's protocols are one front end, the HERD request line is another.
 #![forbid(unsafe_code)]
 
-mod clock;
 mod counters;
 mod evict;
 mod eviction_log;
-mod hash;
 mod index;
-mod item;
 mod limit;
 mod log;
 mod lossless;
 mod number;
 mod ops;
 mod recover;
-mod request;
 mod room;
 mod scan;
 mod shape;
@@ -100,20 +92,7 @@ mod staged;
 mod store;
 mod superblock;
 
-pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
 pub use counters::Counters;
 pub use eviction_log::Evicted;
-pub use hash::{HashKey, KeyHash};
-pub use item::footprint;
 pub use recover::{LAYOUT, Recovered};
-pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
-pub use staged::Staged;
 pub use store::{Store, StoreConfig, StoreError};
-
-/// Maximum length of a key, in bytes (memcached's limit).
-pub const KEY_BYTES_MAX: usize = 250;
-/// Values of at least this many bytes are passed to a [`Sink`] only after
-/// [`Sink::has_room_for`] has accepted them.
-pub const LARGE_BYTES: usize = 16 << 10;
-/// Default maximum size of an item in bytes, header and key included (memcached's `-I`).
-pub const ITEM_BYTES_MAX: usize = 1 << 20;

@@ -5,11 +5,21 @@
 //! window apart. What the head has left behind is returned to the system page by page, so what is
 //! resident of the log is the window. Lowering the limit moves the head in steps, each of them
 //! bounded; index and superblock keep their size.
+//!
+//! Reservations for arriving values are not evicted: while they take more than the limit allows,
+//! the window stays as large as they need, and follows them down as they end. One that was admitted
+//! before the limit was lowered, and begins after that, widens it again. Nothing live is evicted
+//! while it takes no more of the new window than a log keeps without a limit, and leaves room to
+//! carry the largest reservation in.
+
+use herdwick_layout::{
+    bucket::Offset,
+    item::{ALIGN, footprint},
+};
 
 use crate::{
-    evict::Keep,
-    item::ALIGN,
-    log::{Log, Offset},
+    evict::{CARRY_RATE, Keep, SPARSE, part_of},
+    log::Log,
     store::Store,
 };
 
@@ -23,6 +33,16 @@ const RETURN_MAX: u64 = 8 << 20;
 const PAGE: usize = 4096;
 /// The window is no smaller than this many of the largest items.
 const ITEMS_MIN: usize = 4;
+/// Number of the largest items that have room beside one reservation in a log that may not use all
+/// its memory ...
+const BESIDE: usize = 3;
+const _: () = assert!(BESIDE < ITEMS_MIN, "an upload at a time");
+/// ... and the part of all further ones that stays free to carry them in. Ordinary puts cross them
+/// while they store an eighth of their bytes (`evict.rs`); this leaves as much for copies of items.
+const CARRY_ROOM: usize = 4;
+/// Laps in which dead items are reclaimed before live ones are evicted: in one the head passes all
+/// of them, in another the bytes that are skipped at the physical end.
+const COMPACT_LAPS: u64 = 2;
 
 impl Store {
     /// Returns how many bytes [`Self::leave_unused`] can take from the store: none from one in a
@@ -32,8 +52,7 @@ impl Store {
         if self.lossless || self.log.sums {
             return 0;
         }
-        let least = self.item_bytes_max.next_multiple_of(ALIGN) * ITEMS_MIN;
-        self.log.len().saturating_sub(least)
+        self.log.len().saturating_sub(self.largest() * ITEMS_MIN)
     }
 
     /// Leaves `bytes` of the memory unused from now on, but at most [`Self::unused_max`]; 0 lifts
@@ -41,39 +60,122 @@ impl Store {
     pub fn leave_unused(&mut self, bytes: usize) {
         let unused = bytes.min(self.unused_max()) / ALIGN * ALIGN;
         self.window = self.log.len() - unused;
+        self.begin_compaction();
+    }
+
+    /// From here on narrowing reclaims dead items alone, as long as that can suffice.
+    fn begin_compaction(&mut self) {
+        let laps = COMPACT_LAPS * self.log.len() as u64;
+        self.compact_until = self.log.head().passed() + laps;
+    }
+
+    /// Widens the window for reservations of `reserved` bytes, which were admitted under a higher
+    /// limit. As they end, [`Self::adjust`] narrows it again.
+    pub(crate) fn widen(&mut self, reserved: usize) {
+        let needed = reserved + self.beside(reserved);
+        if self.log.window < needed {
+            self.log.window = needed.min(self.log.len());
+            self.begin_compaction();
+        }
     }
 
     /// Takes a step towards the memory that the store is limited to: evicts the oldest items, and
     /// returns memory to the system. Used items among those are kept, as when room is made for a
     /// new one. Returns whether there is more to do.
     pub fn adjust(&mut self) -> bool {
-        if self.window == self.log.window {
+        let goal = self.goal();
+        if goal == self.log.window {
             // Without a limit nothing is returned: the tail will write there.
-            return self.window < self.log.len() && self.return_released();
+            return goal < self.log.len() && self.return_released();
         }
-        if self.window > self.log.window {
-            self.log.window = self.window;
+        if goal > self.log.window {
+            self.log.window = goal;
         } else {
-            self.narrow();
+            self.narrow(goal);
         }
         self.return_released();
         true
     }
 
-    /// Evicts [`STEP`] bytes at the old end, or as many as the new window takes.
-    fn narrow(&mut self) {
-        let end = self.log.head().passed() + STEP as u64;
-        // What is free of the old window takes the copies.
-        self.staging.may_move = STEP + self.item_bytes_max;
-        while self.log.used() > self.window && self.log.head().passed() < end {
-            let from = self.log.head().passed();
-            self.release_oldest(Keep::Used(None));
-            let released = self.log.head().passed() - from;
-            // Copies of half of what is released at most, so that the rest is free.
-            self.chances.earn(released as usize / 2, STEP);
+    /// Returns the window that can be reached now: the limit's, or a larger one that reservations
+    /// need.
+    #[inline]
+    pub(crate) fn goal(&self) -> usize {
+        if self.window == self.log.len() {
+            return self.window;
+        }
+        let reserved = self.staging.reserved;
+        let needed = reserved + self.beside(reserved);
+        self.window.max(needed.min(self.log.window))
+    }
+
+    /// Returns the room that a log under a limit keeps beside `reserved` bytes of reservations.
+    fn beside(&self, reserved: usize) -> usize {
+        let largest = self.largest();
+        largest * BESIDE + reserved.saturating_sub(largest) / CARRY_ROOM
+    }
+
+    /// Returns the bytes of reservations that a window has room for with [`Self::beside`].
+    pub(crate) fn reserved_under(&self, window: usize) -> usize {
+        let (largest, rest) = (self.largest(), window.saturating_sub(self.beside(0)));
+        let further = rest.saturating_sub(largest);
+        rest.min(largest) + further / (CARRY_ROOM + 1) * CARRY_ROOM
+    }
+
+    /// Returns the bytes that the largest item takes of the log.
+    pub(crate) fn largest(&self) -> usize {
+        footprint(0, self.item_bytes_max)
+    }
+
+    /// Returns the bytes that may be used for a window of `goal` bytes to be reached: what ordinary
+    /// puts need to carry all reservations over stays free.
+    fn used_max(&self, goal: usize) -> usize {
+        let reserved = self.staging.reserved;
+        let carried = reserved.min(2 * self.largest()) + reserved / CARRY_RATE;
+        goal.saturating_sub(carried + ALIGN)
+    }
+
+    /// Returns whether all that is live may stay under a window of `goal` bytes, and dead items are
+    /// still to be found.
+    fn keeps_all(&self, goal: usize) -> bool {
+        self.live() <= part_of(goal, SPARSE).min(self.used_max(goal))
+            && self.log.head().passed() < self.compact_until
+    }
+
+    /// Moves the head by [`STEP`] bytes, or as many as the window of `goal` bytes takes.
+    fn narrow(&mut self, goal: usize) {
+        let (before, end) = (self.log.used(), self.log.head().passed() + STEP as u64);
+        let (used_max, keeps_all) = (self.used_max(goal), self.keeps_all(goal));
+        // What is free of the old window takes the copies. No request pays for this step, so no
+        // reservation is given up for its length.
+        self.staging.may_move = usize::MAX;
+        while self.log.used() > used_max
+            && self.log.head().passed() < end
+            && !self.is_record_half_full()
+        {
+            let used = self.log.used();
+            if keeps_all {
+                self.release_oldest(Keep::All(None));
+            } else {
+                self.release_oldest(Keep::Used(None));
+                // As many bytes of copies as were freed at most, so that the walk comes to an end.
+                let freed = used.saturating_sub(self.log.used());
+                self.chances.earn(freed, STEP);
+            }
         }
         self.settle();
-        self.log.window = self.log.used().max(self.window);
+        self.staging.may_move = 0;
+        let used = self.log.used();
+        if used <= used_max {
+            self.log.window = goal;
+            self.begin_compaction();
+        } else if !keeps_all {
+            // What was freed is not written again, and what was free stays so.
+            let freed = before.saturating_sub(used);
+            let beside = self.beside(self.staging.reserved);
+            let window = (self.log.window - freed).min(used + beside);
+            self.log.window = window.max(goal);
+        }
     }
 
     fn return_released(&mut self) -> bool {
@@ -91,7 +193,7 @@ impl Log {
     /// Returns `part.0 / part.1` of what the log may use, in bytes.
     #[inline]
     pub(crate) fn share(&self, part: (usize, usize)) -> usize {
-        self.window / part.1 * part.0
+        part_of(self.window, part)
     }
 
     /// Returns the memory that the head has released to the system, as far as one step may. Returns

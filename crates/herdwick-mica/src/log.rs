@@ -3,18 +3,15 @@
 
 use std::{io, ops::Range};
 
+use herdwick_layout::{
+    bucket::Offset,
+    item::{ALIGN, Found, HEADER, Header, amend, examine, put_header, seal, shape},
+};
 use herdwick_mem::{Arena, copy, prefetch_read, same};
+use herdwick_request::Deadline;
 use zerocopy::FromBytes;
 
-use crate::{
-    Deadline,
-    item::{ALIGN, Found, HEADER, Header, amend, examine, put_header, seal, shape},
-    superblock::{Mark, Superblock},
-};
-
-/// The position of an item in bytes from the beginning of the log, a multiple of 8.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offset(pub(crate) usize);
+use crate::superblock::{Mark, Superblock};
 
 /// A position in the log: `at` is the byte in memory, `passed` counts bytes over all laps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -497,7 +494,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::item::shape;
+    use herdwick_layout::item::shape;
 
     fn append(log: &mut Log, n: u8, value_len: usize) -> Offset {
         let header = Header {

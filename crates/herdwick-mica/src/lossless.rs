@@ -1,10 +1,11 @@
 //! Store mode: nothing is evicted, and a put without room is refused with
 //! [`Status::OutOfMemory`].
 
+use herdwick_layout::item::{ALIGN, footprint};
+use herdwick_request::{Mode, Op, Reply, Request, Status};
+
 use crate::{
-    Mode, Op, Reply, Request, Status,
     evict::{Keep, Oldest},
-    item::{ALIGN, footprint},
     store::Store,
 };
 
@@ -12,8 +13,10 @@ use crate::{
 /// least one dead byte for every three live ones that it copies.
 const LIVE: (usize, usize) = (3, 4);
 /// Number of items that a request cleans at the old end before it is refused, so that room that one
-/// short walk reclaims is not missed.
+/// short walk reclaims is not missed ...
 const LAST_CHECK: usize = 32;
+/// ... but not more than so many times the bytes that it stores, and one of the largest items.
+const LAST_CHECK_RATE: usize = 4;
 /// Maximum digits of a 64-bit number.
 const DIGITS: usize = 20;
 
@@ -62,11 +65,13 @@ impl Store {
     /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
     /// another. Cleans up to [`LAST_CHECK`] items for it.
     pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
+        let most = len * LAST_CHECK_RATE + self.largest();
+        let end = self.log.head().passed() + most as u64;
         for _ in 0..LAST_CHECK {
             if self.fits(old, len) {
                 return true;
             }
-            if !self.clean_oldest() {
+            if self.log.head().passed() >= end || !self.clean_oldest() {
                 return false;
             }
         }
@@ -74,7 +79,7 @@ impl Store {
     }
 
     fn fits(&self, old: usize, len: usize) -> bool {
-        let live = self.counters.bytes as usize + self.staging.reserved - old + len;
+        let live = self.live() - old + len;
         live <= self.log.share(LIVE) && self.log.free() >= self.log.needs(len) + self.spare()
     }
 

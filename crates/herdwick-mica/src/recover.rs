@@ -3,10 +3,12 @@
 
 use std::fs::File;
 
+use herdwick_layout::{bucket::Offset, item::Found};
+use herdwick_request::{KeyHash, Second};
+
 use crate::{
-    KeyHash, Second, Store, StoreConfig, StoreError,
-    item::Found,
-    log::{Cursor, Log, Offset},
+    Store, StoreConfig, StoreError,
+    log::{Cursor, Log},
     shape::Shape,
     superblock::{Mark, Superblock},
 };

@@ -1,12 +1,15 @@
 //! Stores at the young end of the log: in place where the size is unchanged, else in new room, with
 //! index and counters kept in step.
 
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit, footprint, shape},
+};
+use herdwick_request::{Deadline, KeyHash, Request};
+
 use crate::{
-    Deadline, KeyHash, Request,
     evict::Keep,
     index::Place,
-    item::{Header, bit, footprint, shape},
-    log::Offset,
     store::{Hit, Store},
 };
 

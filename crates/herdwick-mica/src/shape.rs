@@ -2,10 +2,13 @@
 
 use std::io;
 
+use herdwick_layout::{
+    bucket::{BUCKET, BUCKETS_MAX},
+    item::ALIGN,
+};
+
 use crate::{
     StoreConfig, StoreError,
-    index::{BUCKET, BUCKETS_MAX},
-    item::ALIGN,
     superblock::{STRIDE, Superblock},
 };
 
@@ -67,7 +70,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HashKey;
+    use herdwick_request::HashKey;
 
     #[test]
     fn reported_minimum_memory_is_enough() {

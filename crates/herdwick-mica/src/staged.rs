@@ -9,11 +9,14 @@
 
 use std::{collections::VecDeque, num::NonZeroU64};
 
-use crate::{
-    Clock, Mode, Put, Reply, Request, Second, Status,
-    evict::Keep,
+use herdwick_layout::{
+    bucket::Offset,
     item::{HEADER, Header, bit, footprint, shape},
-    log::Offset,
+};
+use herdwick_request::{Clock, Mode, Put, Reply, Request, Second, Staged, Status};
+
+use crate::{
+    evict::Keep,
     room::Fresh,
     store::{Hit, Store},
 };
@@ -21,34 +24,6 @@ use crate::{
 /// Reservations may take at most this part of the log, so that the rest always has room for the
 /// largest item and for what it skips at the physical end.
 const RESERVED: (usize, usize) = (3, 8);
-/// Number of the largest items that have room beside the reservations in a log that may not use all
-/// its memory; two and a half have in every other.
-const BESIDE: usize = 3;
-
-/// A handle to a put with an arriving value, from [`Store::stage`] to the [`Put`] that names it or
-/// [`Store::abort`]. A handle used after that is recognized as unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Staged {
-    id: Id,
-    value_len: u32,
-}
-
-impl Staged {
-    /// Returns a handle that no store knows. A [`Put`] that names it is refused and stores nothing.
-    #[must_use]
-    pub fn unknown(value_len: usize) -> Self {
-        Self {
-            id: Id(NonZeroU64::MAX),
-            value_len: value_len as u32,
-        }
-    }
-
-    /// Returns the bytes of the value.
-    #[must_use]
-    pub fn value_len(self) -> usize {
-        self.value_len as usize
-    }
-}
 
 /// A slot number plus 1 in the low 32 bits, and in the high ones a count that distinguishes the
 /// successive users of a slot.
@@ -151,42 +126,42 @@ impl Staging {
 }
 
 impl Store {
-    /// Returns how many values of the maximum size may be staged at a time.
+    /// Returns how many values of the maximum size may be staged at a time, under the limit of
+    /// [`Store::leave_unused`]: before a lower one is reached, too, and once [`Store::adjust`] has
+    /// carried out a higher one.
     #[must_use]
     pub fn staged_max(&self) -> usize {
-        self.reserved_max() / footprint(0, self.item_bytes_max).max(1)
+        self.reserved_max(self.window) / self.largest().max(1)
     }
 
     /// Returns the bytes that may be reserved: [`RESERVED`], and under a limit on the memory no more
     /// than leaves room for the largest items.
-    fn reserved_max(&self) -> usize {
+    fn reserved_max(&self, window: usize) -> usize {
         let part = self.log.len() / RESERVED.1 * RESERVED.0;
-        if self.log.window == self.log.len() {
+        if window == self.log.len() {
             return part;
         }
-        let beside = footprint(0, self.item_bytes_max) * BESIDE;
-        part.min(self.log.window.saturating_sub(beside))
+        part.min(self.reserved_under(window))
     }
 
     /// Reserves room for a value of `value_len` bytes. Readable items do not change, but may be
     /// evicted. A refusal is reported at the end, by the [`Put`]: where reservations would exceed
-    /// three eighths of the log, or where the store would refuse the put at once.
+    /// three eighths of the log, or where the store would refuse the put at once. A limit on the
+    /// memory refuses none: it may have been lowered since the value was admitted by the number of
+    /// [`Self::staged_max`].
     pub fn stage(&mut self, now: Second, key: &[u8], value_len: usize) -> Staged {
-        Staged {
-            id: self.reserve(now, key, value_len),
-            // A length beyond 32 bits has been refused as too large.
-            value_len: value_len as u32,
-        }
+        Staged::new(self.reserve(now, key, value_len).0, value_len)
     }
 
     fn reserve(&mut self, now: Second, key: &[u8], value_len: usize) -> Id {
         self.tick(now);
         let len = footprint(key.len(), value_len);
+        let reserved = self.staging.reserved + len;
         let refusal = if self.too_large(key, value_len) {
             Some(Status::TooLarge)
-        } else if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
+        } else if key.is_empty() || key.len() > herdwick_request::KEY_BYTES_MAX {
             Some(Status::BadKey)
-        } else if self.staging.reserved + len > self.reserved_max()
+        } else if reserved > self.reserved_max(self.log.len())
             || self.lossless && !self.make_room(0, len)
         {
             Some(Status::OutOfMemory)
@@ -196,6 +171,7 @@ impl Store {
         if let Some(status) = refusal {
             return self.staging.add(Place::Refused(status), 0, value_len);
         }
+        self.widen(reserved);
         self.take_in(len);
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
@@ -219,7 +195,7 @@ impl Store {
     /// Returns the room for the rest of the value; empty if the value is complete or refused.
     /// Report the bytes written to it with [`Self::fill`].
     pub fn room(&mut self, staged: Staged) -> &mut [u8] {
-        match self.staging.get(staged.id) {
+        match self.staging.get(Id(staged.id())) {
             Some(&mut Reservation {
                 place: Place::At(at),
                 came,
@@ -231,7 +207,7 @@ impl Store {
 
     /// Records that the first `count` bytes of [`Self::room`] have been written.
     pub fn fill(&mut self, staged: Staged, count: usize) {
-        if let Some(reservation) = self.staging.get(staged.id) {
+        if let Some(reservation) = self.staging.get(Id(staged.id())) {
             let lacking = reservation.value_len - reservation.came;
             reservation.came += count.min(lacking);
         }
@@ -247,7 +223,7 @@ impl Store {
 
     /// Ends a reservation without storing the value. Its room is reclaimed like a deleted item's.
     pub fn abort(&mut self, staged: Staged) {
-        self.staging.take(staged.id);
+        self.staging.take(Id(staged.id()));
     }
 
     /// Executes a put of a staged value.
@@ -259,7 +235,7 @@ impl Store {
         put: &Put<'_>,
         staged: Staged,
     ) -> Reply<'_> {
-        let Some(reservation) = self.staging.take(staged.id) else {
+        let Some(reservation) = self.staging.take(Id(staged.id())) else {
             return Reply::bare(Status::BadKey);
         };
         let at = match reservation.place {
@@ -308,7 +284,7 @@ impl Store {
             ..*put
         };
         let request = Request {
-            op: crate::Op::Put(put),
+            op: herdwick_request::Op::Put(put),
             ..*request
         };
         self.mutate(clock, &request, Hit::default())
@@ -403,7 +379,8 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Execute, HashKey, KeyHash, Op, StoreConfig};
+    use crate::StoreConfig;
+    use herdwick_request::{Execute, HashKey, KeyHash, Op};
 
     const HASH_KEY: HashKey = HashKey([3, 4]);
     const CLOCK: Clock = Clock {
@@ -504,7 +481,7 @@ mod tests {
                 assert!(moved <= most, "{moved} by request {n}");
                 assert!(store.staging.aside.is_empty());
                 if used {
-                    let get = Op::Get(crate::Get::default());
+                    let get = Op::Get(herdwick_request::Get::default());
                     let hash = HASH_KEY.hash(&key);
                     let request = Request {
                         hash,

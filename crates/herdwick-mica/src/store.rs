@@ -2,13 +2,20 @@
 
 use std::io;
 
-use crate::{
-    Clock, Counters, Evicted, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second,
-    Sink, Status,
-    evict::{Chances, Lookahead},
-    index::{Index, Place},
+use herdwick_layout::{
+    bucket::Offset,
     item::{HEADER, bit},
-    log::{Log, Offset},
+};
+use herdwick_request::{
+    Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink, Status,
+};
+
+use crate::{
+    Counters,
+    evict::{Chances, Lookahead},
+    eviction_log::EvictionRecord,
+    index::{Index, Place},
+    log::Log,
     shape::Shape,
     staged::Staging,
 };
@@ -67,7 +74,7 @@ pub struct Store {
     /// Values that are arriving.
     pub(crate) staging: Staging,
     /// Recent evictions, if they are recorded.
-    pub(crate) obituaries: Option<Vec<Evicted>>,
+    pub(crate) evicted: Option<EvictionRecord>,
     pub(crate) hash_key: HashKey,
     pub(crate) item_bytes_max: usize,
     /// Whether a put without room is refused, instead of evicting.
@@ -75,6 +82,8 @@ pub struct Store {
     /// The bytes of log that the memory is limited to; [`Store::adjust`] moves the log's own window
     /// there.
     pub(crate) window: usize,
+    /// Position of the head until which a lower limit is approached by reclaiming dead items alone.
+    pub(crate) compact_until: u64,
     /// The last version assigned.
     pub(crate) sequence: u64,
     /// The upper bound of versions that the superblock holds.
@@ -167,13 +176,14 @@ impl Store {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
             window: log.len(),
+            compact_until: 0,
             log,
             lookahead: Lookahead::default(),
             chances: Chances::default(),
             ahead: 0,
             counters: Counters::default(),
             staging: Staging::default(),
-            obituaries: None,
+            evicted: None,
             hash_key: config.hash_key,
             item_bytes_max: config.item_bytes_max,
             lossless: false,

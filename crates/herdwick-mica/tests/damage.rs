@@ -6,9 +6,8 @@ mod common;
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
 
 use common::{Answer, HASH_KEY, nameless_file};
-use herdwick_mica::{
-    Clock, Delete, Execute, Get, Op, Put, Recovered, Reply, Request, Second, Store, StoreConfig,
-};
+use herdwick_mica::{Recovered, Store, StoreConfig};
+use herdwick_request::{Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second};
 
 const CONFIG: StoreConfig = StoreConfig {
     memory_bytes: 96 << 10,

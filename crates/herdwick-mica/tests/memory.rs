@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Clock, Execute, Op, Put, Reply, Request, Second, Status, Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const MEMORY_BYTES: usize = 24 << 20;
 /// Bytes that the process may take besides the store: stacks, the allocator, pages that the loader

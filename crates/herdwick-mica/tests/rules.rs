@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{
+use herdwick_mica::{Store, StoreConfig, StoreError};
+use herdwick_request::{
     Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request,
-    Second, Sink, Status, Store, StoreConfig, StoreError,
+    Second, Sink, Status,
 };
 
 /// A store and its current second.
@@ -528,6 +529,29 @@ fn flush_holds_after_the_generation_wraps() {
     }
     assert_eq!(bed.get("old").status, Status::NotFound);
     assert_eq!(bed.store.counters().items, 0);
+}
+
+/// The last item stored before the numbers wrapped stays flushed when the log, which is full, comes
+/// round to it.
+#[test]
+fn flushed_item_stays_flushed_when_its_room_is_needed() {
+    let mut bed = Bed::new();
+    let (large, small) = ("l".repeat(90_000), "s".repeat(3_000));
+    for n in 0..30 {
+        bed.set(&format!("old {n}"), &large);
+    }
+    bed.set("last", &large);
+    for _ in 0..3 {
+        assert_eq!(bed.get("last").status, Status::Done);
+    }
+    for _ in 0..1 << 16 {
+        bed.store.flush(Second(100), Second(100));
+    }
+    // The bytes of the log and some more; a read of the item meanwhile would remove it.
+    for n in 0..360 {
+        bed.set(&format!("new {n}"), &small);
+    }
+    assert_eq!(bed.get("last").status, Status::NotFound);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! `incr` and `decr` (the meta command `ma`), with memcached's rules for width and expiry.
 
+use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_request::{Arith, Clock, Item, Reply, Request, Status};
+
 use super::differs;
 use crate::{
-    Arith, Clock, Item, Reply, Request, Status,
-    item::bit,
-    log::Offset,
     number::{self, Decimal},
     room::Fresh,
     store::{Absent, Hit, Store},

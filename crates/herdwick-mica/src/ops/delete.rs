@@ -1,8 +1,9 @@
 //! `delete` (the meta command `md`): removal, invalidation, or an item without its value.
 
+use herdwick_layout::item::bit;
+use herdwick_request::{Clock, Deadline, Delete, Reply, Request, Status};
+
 use crate::{
-    Clock, Deadline, Delete, Reply, Request, Status,
-    item::bit,
     room::Fresh,
     store::{Hit, Store},
 };
@@ -52,7 +53,7 @@ impl Store {
         delete: &Delete,
         hit: Hit,
         version: u64,
-    ) -> crate::log::Offset {
+    ) -> herdwick_layout::bucket::Offset {
         let deadline = delete
             .exptime
             .map_or(Deadline::NEVER, |exptime| clock.deadline(exptime));

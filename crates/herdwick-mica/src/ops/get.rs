@@ -1,9 +1,10 @@
 //! Reads: `get`, `gat`, `touch` (the meta command `mg`), with recache wins and items created on a
 //! miss.
 
+use herdwick_layout::item::{Header, bit};
+use herdwick_request::{Clock, Deadline, Get, LARGE_BYTES, Reply, Request, Status};
+
 use crate::{
-    Clock, Deadline, Get, LARGE_BYTES, Reply, Request, Status,
-    item::{Header, bit},
     room::Fresh,
     store::{Absent, Hit, Store},
 };

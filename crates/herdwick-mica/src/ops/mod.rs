@@ -5,7 +5,9 @@ mod delete;
 mod get;
 mod put;
 
-use crate::{Reply, Status, store::Absent};
+use herdwick_request::{Reply, Status};
+
+use crate::store::Absent;
 
 impl Absent {
     fn reply<'a>(self, status: Status) -> Reply<'a> {

@@ -1,9 +1,10 @@
 //! Storage: `set`, `add`, `replace`, `append`, `prepend`, `cas` (the meta command `ms`).
 
+use herdwick_layout::item::bit;
+use herdwick_request::{Clock, Mode, Put, Reply, Request, Status};
+
 use super::differs;
 use crate::{
-    Clock, Mode, Put, Reply, Request, Status,
-    item::bit,
     room::Fresh,
     store::{Absent, Hit, Store},
 };

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use herdwick_mica::{Deadline, HashKey, Reply, Second, Status};
+use herdwick_request::{Deadline, HashKey, Reply, Second, Status};
 
 /// Returns an unlinked file of `len` zeros, which is freed when it is closed.
 #[allow(dead_code, reason = "not every test has a log that lasts")]

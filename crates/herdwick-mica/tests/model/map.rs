@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use herdwick_mica::{
+use herdwick_request::{
     Arith, Clock, Deadline, Delete, Get, Item, Mode, Op, Put, Reply, Second, Status,
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 }
 
 /// The map.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Model {
     entries: HashMap<Vec<u8>, Entry>,
     sequence: u64,
@@ -51,6 +51,11 @@ impl Model {
 
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
         self.entries.contains_key(key)
+    }
+
+    /// Returns the bytes of its value, 0 without one.
+    pub(crate) fn value_len(&self, key: &[u8]) -> usize {
+        self.entries.get(key).map_or(0, |entry| entry.value.len())
     }
 
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
